@@ -39,6 +39,7 @@ impl<C> Hash<C> {
     }
 
     fn with_bits(bits: u32) -> Self {
+        debug_assert!((1..=MOST_BITS).contains(&bits), "a table has at least two buckets, and not more than the most");
         let mut buckets = Vec::new();
         buckets.resize(1 << bits, None);
         Self { buckets, bits, chain: PhantomData }
@@ -73,6 +74,7 @@ impl<C> Hash<C> {
     {
         let number = self.number(slab.get(item).end());
         let next = self.buckets[number].replace(item);
+        debug_assert_ne!(next, Some(item), "an item is put into the table once");
         *C::links(slab.get_mut(item)) = Links { prev: None, next };
         if let Some(next) = next {
             C::links(slab.get_mut(next)).prev = Some(item);
@@ -91,6 +93,7 @@ impl<C> Hash<C> {
             Some(prev) => C::links(slab.get_mut(prev)).next = next,
             None => {
                 let number = self.number(end);
+                debug_assert_eq!(self.buckets[number], Some(item), "the first item of a bucket is found by its end");
                 self.buckets[number] = next;
             }
         }

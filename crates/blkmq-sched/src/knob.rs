@@ -50,6 +50,7 @@ impl Knob {
     /// # Errors
     /// [`KnobError::OutOfRange`] with the accepted range.
     pub fn check(&self, value: i64) -> Result<i64, KnobError> {
+        debug_assert!(self.min <= self.max, "the knob {} accepts a value", self.name);
         if (self.min..=self.max).contains(&value) {
             Ok(value)
         } else {

@@ -61,6 +61,7 @@ impl<C> List<C> {
     where
         C: Chain<T>,
     {
+        debug_assert_ne!(place, item, "an item does not stand before itself");
         let prev = C::links(slab.get_mut(place)).prev;
         self.link(slab, item, Links { prev, next: Some(place) });
     }
@@ -70,6 +71,8 @@ impl<C> List<C> {
         C: Chain<T>,
     {
         let Links { prev, next } = *C::links(slab.get_mut(item));
+        debug_assert!(prev.is_some() || self.head == Some(item), "an item is removed from its own list");
+        debug_assert!(next.is_some() || self.tail == Some(item), "an item is removed from its own list");
         self.set_next(slab, prev, next);
         self.set_prev(slab, next, prev);
     }
@@ -92,6 +95,7 @@ impl<C> List<C> {
     where
         C: Chain<T>,
     {
+        debug_assert!(![links.prev, links.next].contains(&Some(item)), "an item is put into a list once");
         *C::links(slab.get_mut(item)) = links;
         self.set_next(slab, links.prev, Some(item));
         self.set_prev(slab, links.next, Some(item));

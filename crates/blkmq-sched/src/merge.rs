@@ -70,6 +70,8 @@ impl MergeLimits {
 
     /// What `host` is once `guest` has joined it in the way `how`, if `guest` may.
     fn merged_so(&self, host: &Info, guest: &Info, how: MergeHow) -> Option<(MergeHow, Info)> {
+        debug_assert!(how != MergeHow::Back || touch(host, guest), "a guest behind begins where its host ends");
+        debug_assert!(how != MergeHow::Front || touch(guest, host), "a guest in front ends where its host begins");
         if host.merge == MergeLevel::Never || guest.merge == MergeLevel::Never {
             return None;
         }

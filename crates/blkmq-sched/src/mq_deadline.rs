@@ -235,6 +235,7 @@ impl<P: Probe> MqDeadline<P> {
     /// Counts and forgets a request that is in no list any more.
     #[inline]
     fn start(&mut self, item: Index) -> RqId {
+        debug_assert_ne!(self.last_merge, Some(item), "nothing merges into a request that leaves");
         let request = self.requests.remove(item);
         let level = &mut self.levels[request.class().index()];
         level.dispatched += 1;

@@ -46,6 +46,7 @@ impl Tree {
         let key = slab.get(item).key();
         let (mut parent, mut side, mut at) = (None, BEFORE, self.root);
         while let Some(node) = at {
+            debug_assert_ne!(node, item, "an item is put into the tree once");
             let here = slab.get(node);
             side = usize::from(here.key() <= key);
             (parent, at) = (Some(node), here.branches().child[side]);
@@ -64,6 +65,7 @@ impl Tree {
     #[inline(always)]
     pub(crate) fn remove<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {
         let old = *slab.get(item).branches();
+        debug_assert!(old.parent.is_some() || self.root == Some(item), "an item is removed from its own tree");
         if let [Some(_), Some(after)] = old.child {
             self.remove_inner(slab, item, &old, after);
         } else {
@@ -133,6 +135,7 @@ impl Tree {
         };
         let child = &mut slab.get_mut(parent).branches_mut().child;
         let side = usize::from(child[AFTER] == Some(old));
+        debug_assert_eq!(child[side], Some(old), "the parent of a node has the node as its child");
         child[side] = new;
         side
     }
@@ -147,6 +150,7 @@ impl Tree {
                 return;
             }
             here.lean += towards(side);
+            debug_assert!((-1..=1).contains(&here.lean), "a tree is balanced before an item is put into it");
             if here.lean == 0 {
                 return;
             }
@@ -168,6 +172,7 @@ impl Tree {
                 top
             } else {
                 here.lean -= towards(side);
+                debug_assert!((-1..=1).contains(&here.lean), "a tree is balanced before an item is removed from it");
                 if here.lean != 0 {
                     return;
                 }
@@ -206,6 +211,7 @@ impl Tree {
     fn lift<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, node: Index, side: usize, lifted: Index) {
         let inner = slab.get_mut(lifted).branches_mut().child[1 - side].replace(node);
         let below = slab.get_mut(node).branches_mut();
+        debug_assert_eq!(below.child[side], Some(lifted), "a node is lifted above its own parent");
         below.child[side] = inner;
         let parent = below.parent.replace(lifted);
         if let Some(inner) = inner {

@@ -54,6 +54,10 @@ impl<P: Probe> MqDeadline<P> {
 
     /// Makes `host` what it has become, and redoes those of its places that this changes.
     pub(super) fn grow(&mut self, host: Index, how: MergeHow, grown: Info) {
+        debug_assert!(
+            self.requests.peek(host).is_of_queue(&grown),
+            "a request keeps its class and direction when it grows"
+        );
         let hashed = grown.merge == MergeLevel::Full;
         let sorted = &mut self.levels[grown.priority.class.index()].queue_mut(Direction::of(grown.op)).sorted;
         match how {
@@ -96,6 +100,11 @@ impl<P: Probe> MqDeadline<P> {
 
     /// Lets `survivor` absorb the request behind it. The earlier of their two deadlines stays, in its place.
     pub(super) fn join(&mut self, survivor: Index, absorbed: Index, grown: Info) {
+        debug_assert_ne!(survivor, absorbed, "a request does not absorb itself");
+        debug_assert!(
+            [survivor, absorbed].iter().all(|item| self.requests.peek(*item).is_of_queue(&grown)),
+            "two requests that become one stand in one list"
+        );
         let deadline = self.requests.get(absorbed).deadline;
         let class = grown.priority.class;
         self.levels[class.index()].merged += 1;

@@ -35,6 +35,11 @@ impl Request {
     pub(super) const fn direction(&self) -> Direction {
         Direction::of(self.info.op)
     }
+
+    /// Whether the request waits where a request such as `info` waits. For assertions.
+    pub(super) fn is_of_queue(&self, info: &Info) -> bool {
+        self.class() == info.priority.class && self.direction() == Direction::of(info.op)
+    }
 }
 
 impl Keyed for Request {

@@ -5,15 +5,21 @@ use super::MqDeadline;
 use super::direction::Direction;
 use crate::scheduler::MOST_NEWCOMERS;
 use crate::slab::Probe;
-use crate::{Newcomer, Op, Time};
+use crate::{Info, Newcomer, Op, Time};
 
 impl<P: Probe> MqDeadline<P> {
     /// Puts newcomers in order, if nothing waits, and no other class is queued.
     #[inline]
     pub(super) fn hand(&mut self, newcomers: &[Newcomer], now: Time, order: &mut [u8]) -> bool {
         let number = newcomers.len();
+        debug_assert_eq!(order.len(), number, "the order has a place for each newcomer");
         let Some(Newcomer { info: like, .. }) = newcomers.first() else { return self.requests.len() == 0 };
         let (class, direction) = (like.priority.class, Direction::of(like.op));
+        let is_alike = |info: &Info| (info.priority.class, info.op) == (class, like.op);
+        debug_assert!(
+            newcomers.iter().all(|newcomer| is_alike(&newcomer.info)),
+            "newcomers are of one class and one operation"
+        );
         let is_simple = self.requests.len() == 0
             && number <= MOST_NEWCOMERS
             // Discards merge without touching each other.
@@ -55,6 +61,7 @@ impl<P: Probe> MqDeadline<P> {
             (end, begins) = (from, true);
             from = (0..end).min_by_key(|at| sorted[*at]).unwrap_or(0);
         }
+        debug_assert!(places.next().is_none(), "each newcomer has a place in the order");
         true
     }
 
@@ -62,6 +69,7 @@ impl<P: Probe> MqDeadline<P> {
     /// `begins`.
     #[inline]
     fn count_choices(&mut self, direction: Direction, mut begins: bool, mut left: i64) {
+        debug_assert!(left >= 0, "no fewer than no requests go");
         let fifo_batch = self.tunables.fifo_batch;
         while left > 0 {
             if begins || self.pace.direction != direction || self.pace.batching >= fifo_batch {
@@ -83,6 +91,7 @@ impl<P: Probe> MqDeadline<P> {
 /// then none merge, and each is next in order behind the one before it.
 #[inline]
 fn sort(newcomers: &[Newcomer], places: &mut [u8]) -> bool {
+    debug_assert_eq!(newcomers.len(), places.len(), "there is a place for each newcomer");
     let info = |place: u8| &newcomers[usize::from(place)].info;
     for (number, place) in (0..).zip(places.iter_mut()) {
         *place = number;
