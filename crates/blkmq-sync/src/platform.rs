@@ -35,7 +35,7 @@ pub use mutex::{Mutex, MutexGuard};
 pub use parker::Parker;
 #[cfg(any(loom, shuttle, virtual_cpus))]
 pub use site::weaken;
-pub use site::{fence_at, kept, order};
+pub use site::{fence_at, kept, order, peek};
 #[cfg(not(virtual_cpus))]
 pub use std::time::Instant;
 pub use try_lock::{TryGuard, TryLock};

@@ -40,6 +40,7 @@ impl Room {
     /// Whether room may have come since the ticket was drawn.
     #[must_use]
     pub fn is_stale(&self, ticket: Ticket) -> bool {
+        debug_assert_eq!(ticket.0 & WANTED, WANTED, "a ticket is of a thread that wanted room");
         self.0.load(Ordering::Relaxed) != ticket.0
     }
 

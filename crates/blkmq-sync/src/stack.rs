@@ -35,6 +35,7 @@ impl SlotStack {
     /// COST: one compare-exchange on the shared line, for a chain of any length.
     #[inline]
     pub fn push_chain<'a>(&self, first: u32, last: u32, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
+        debug_assert!(first != NIL && last != NIL, "a chain has slots");
         let mut before = self.newest.load(Ordering::Relaxed);
         loop {
             link_of(first).store(before, Ordering::Relaxed);
@@ -56,6 +57,7 @@ impl SlotStack {
         let Some(first) = slots.next() else { return self.is_empty() };
         let mut last = first;
         for slot in slots {
+            debug_assert_ne!(slot, last, "a chain has each slot once");
             link_of(slot).store(last, Ordering::Relaxed);
             last = slot;
         }
@@ -108,6 +110,7 @@ impl Chain {
             return None;
         }
         self.newest = link_of(slot).load(Ordering::Relaxed);
+        debug_assert_ne!(self.newest, slot, "a slot is pushed again only after it was taken");
         Some(slot)
     }
 

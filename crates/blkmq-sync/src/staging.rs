@@ -126,6 +126,7 @@ impl Staging {
     }
 
     fn hold_from(&self, seen: u64) -> Option<Chain> {
+        debug_assert_eq!(seen & HELD, 0, "the hold is taken only from a word that no thread holds");
         // Acquire pairs with the Release of `let_go`, `give_up` and `leave`: this thread sees what the last holder did,
         // and what was left since.
         let acquire = order("staging.hold", Ordering::Acquire);
@@ -158,7 +159,9 @@ impl Staging {
         let mut slots = slots.into_iter();
         let Some(first) = slots.next() else { return true };
         let mut last = first;
+        debug_assert_ne!(first, NIL, "what is left is a slot");
         for slot in slots {
+            debug_assert!(slot != last && slot != NIL, "each slot is left once");
             link_of(slot).store(last, Ordering::Relaxed);
             last = slot;
         }
@@ -223,7 +226,9 @@ impl Staging {
             self.0.store(NOTHING, release);
             return true;
         }
-        self.0.compare_exchange(HELD | NOTHING, NOTHING, release, Ordering::Relaxed).is_ok()
+        let before = self.0.compare_exchange(HELD | NOTHING, NOTHING, release, Ordering::Relaxed);
+        debug_assert!(before.unwrap_or_else(|seen| seen) & HELD != 0, "only the holder lets go");
+        before.is_ok()
     }
 
     /// Called by a holder that has done its share: lets go whatever was left. The holder has made sure that other

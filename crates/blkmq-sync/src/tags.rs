@@ -41,6 +41,7 @@ struct Geometry {
 impl Geometry {
     /// Words of 64 tags, but halved until there are at least four words. Fewer than four tags share one word.
     const fn of(depth: u32) -> Self {
+        debug_assert!(depth > 0, "a map has tags");
         let mut shift = 6;
         while depth >= 4 && (4 << shift) > depth {
             shift -= 1;
@@ -62,6 +63,7 @@ impl Geometry {
 
     /// The bits of word `index` that are tags.
     const fn mask(self, index: u32) -> u64 {
+        debug_assert!(index < self.words(), "the word is one of the map's");
         let bits = self.depth - (index << self.shift);
         let bits = if bits < 1 << self.shift { bits } else { 1 << self.shift };
         u64::MAX >> (64 - bits)
@@ -73,6 +75,7 @@ impl Geometry {
     }
 
     const fn tag(self, index: u32, bit: u32) -> Tag {
+        debug_assert!((index << self.shift) + bit < self.depth, "only bits of tags are claimed");
         Tag(((index << self.shift) + bit) as u16)
     }
 }
@@ -88,6 +91,7 @@ impl Word {
     /// Claims up to `count` of the free bits in `mask`, lowest first. Returns zero if none is free.
     #[inline]
     fn claim(&self, mask: u64, count: usize) -> u64 {
+        debug_assert!(mask != 0 && count > 0, "there is something to claim");
         let mut taken = self.taken.load(Ordering::Relaxed);
         loop {
             let free = mask & !taken;
@@ -123,6 +127,7 @@ impl Word {
 
     #[inline]
     fn put(&self, bits: u64) {
+        debug_assert_ne!(bits, 0, "a word is written only if tags go back to it");
         // Release publishes what the owner did under the tag to the tag's next owner, by way of `fold`, and to `busy`.
         let before = self.cleared.fetch_or(bits, order("tags.put", Ordering::Release));
         debug_assert!(before & bits == 0, "tags put back twice: bits {:#x}", before & bits);
@@ -175,6 +180,7 @@ pub struct Taken<'a> {
 impl Taken<'_> {
     /// Claims what the next word with free tags has. Returns false if no word has any, or enough has been claimed.
     fn claim(&mut self) -> bool {
+        debug_assert_eq!(self.bits, 0, "what was claimed before has been given out");
         while self.count > 0 && self.words > 0 {
             self.bits = self.tags.word(self.index).claim(self.geometry.mask(self.index), self.count);
             if self.bits != 0 {
@@ -256,6 +262,14 @@ impl<'a> Gathered<'a> {
                 self.tags.word(*index).put(std::mem::take(bits));
             }
         }
+    }
+}
+
+impl Drop for Gathered<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let is_empty = || self.words.iter().all(|(_, bits)| *bits == 0);
+        debug_assert!(std::thread::panicking() || is_empty(), "tags that were gathered are put back");
     }
 }
 
@@ -343,6 +357,7 @@ impl Tags {
                 bits &= bits - 1;
                 count += 1;
             }
+            debug_assert_eq!(bits, 0, "no more tags are claimed than there are places for");
         }
         taken.ends = out[..count].first().copied().zip(out[..count].last().copied());
         count

@@ -174,7 +174,8 @@ impl Sleepers {
 
     /// Counts a thread that is [notified](Wake::set_notify) from now on, or is no longer.
     pub fn change(&self, by: i32) {
-        self.0.fetch_add(by.cast_unsigned(), Ordering::Relaxed);
+        let before = self.0.fetch_add(by.cast_unsigned(), Ordering::Relaxed);
+        debug_assert!(before.checked_add_signed(by).is_some(), "a thread that is no longer notified was counted");
     }
 
     /// Lets a thread sleep until it is woken, or one of `fds` is readable, or `timeout` has passed. `ready` is asked
@@ -190,7 +191,8 @@ impl Sleepers {
         // counted.
         self.0.fetch_add(1, Ordering::Relaxed);
         wake.sleep(fds, ready, timeout);
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "a thread that sleeps is counted until it is awake");
     }
 
     /// Fences, and looks whether a thread sleeps or is about to sleep. Called by a thread that has made visible what

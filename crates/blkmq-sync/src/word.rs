@@ -147,6 +147,7 @@ impl Word {
     #[inline]
     #[must_use]
     pub fn clear_waiting(&self, seen: Snapshot) -> bool {
+        debug_assert!(seen.is_waiting(), "WAITING is cleared by a thread that has seen it");
         // Release: a thread that reads WAITING as gone and passes sees what the clearer dispatched. Every staging is a
         // read-modify-write of this word. So a staging that this exchange does not see comes after it and finds WAITING
         // gone.
@@ -156,14 +157,21 @@ impl Word {
 
     /// Opens the gate, which was shut. Called under the scheduler's lock, like every change of the gate.
     pub fn open_gate(&self, gate: Gate) {
+        debug_assert!(
+            u64::from(gate.class) < CLASS >> CLASS_SHIFT,
+            "the class {} has a number in the word",
+            gate.class
+        );
         let bits = u64::from(gate.class + 1) << CLASS_SHIFT | if gate.reads_only { READS_ONLY } else { 0 };
         // Release: a thread that passes sees what was done before the gate was opened.
-        self.0.fetch_or(bits, order("word.open_gate", Ordering::Release));
+        let before = self.0.fetch_or(bits, order("word.open_gate", Ordering::Release));
+        debug_assert_eq!(before & (CLASS | READS_ONLY), 0, "a gate that is opened was shut");
     }
 
-    /// Shuts the gate and fences. What passes before that is in the counts that the caller reads next.
+    /// Shuts the gate, which was open, and fences. What passes before that is in the counts that the caller reads next.
     pub fn shut_gate(&self) {
-        self.0.fetch_and(!(CLASS | READS_ONLY), Ordering::Relaxed);
+        let before = self.0.fetch_and(!(CLASS | READS_ONLY), Ordering::Relaxed);
+        debug_assert_ne!(before & CLASS, 0, "a gate that is shut was open");
         // Step b of the module's interleaving, between the change of the word and the look at the counts; pairs with
         // the fence of `pass`.
         fence_at("word.shut_fence");
@@ -217,7 +225,9 @@ impl Word {
 
     fn open(&self, flag: u64) -> Snapshot {
         // Release: a thread that reads the flag as gone sees what was changed while it was set.
-        Snapshot(self.0.fetch_and(!flag, order("word.open", Ordering::Release)))
+        let before = Snapshot(self.0.fetch_and(!flag, order("word.open", Ordering::Release)));
+        debug_assert!(before.0 & flag != 0, "a flag is taken away by a thread that has set it: {before:?}");
+        before
     }
 }
 

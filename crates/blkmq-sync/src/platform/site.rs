@@ -31,6 +31,15 @@ pub fn kept(site: &'static str) -> bool {
     }
 }
 
+/// What a debug assertion looks at. On virtual CPUs the look takes no step, so every build takes the same steps.
+#[inline(always)]
+pub fn peek<R>(look: impl FnOnce() -> R) -> R {
+    #[cfg(virtual_cpus)]
+    return blkmq_vcpu::uninterrupted(look);
+    #[cfg(not(virtual_cpus))]
+    look()
+}
+
 /// Returns `order`, or `Relaxed` if the running model weakens `site`.
 #[inline(always)]
 #[must_use]
