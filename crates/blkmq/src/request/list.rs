@@ -69,6 +69,7 @@ impl RqList {
     #[inline]
     pub(crate) fn push_back(&mut self, rq: Request<'_>, place: Place) {
         let slot = NonNull::from(rq.slot());
+        debug_assert!(self.len == 0 || slot != self.tail, "a request is put on a list once");
         let _ = rq.leave_at(place);
         match self.len {
             0 => self.head = slot,
@@ -102,6 +103,7 @@ impl RqList {
     /// Its token has just ended in the caller's hands, so it is on no list.
     #[inline]
     unsafe fn link_front(&mut self, slot: NonNull<Slot>) {
+        debug_assert!(self.len == 0 || slot != self.head, "a request is put on a list once");
         match self.len {
             0 => self.tail = slot,
             // SAFETY: the caller's promise; the slot is on this list from here on.
@@ -131,6 +133,7 @@ impl RqList {
         if other.len == 0 {
             return;
         }
+        debug_assert!(self.len == 0 || self.tail != other.tail, "two lists have no request in common");
         match self.len {
             0 => self.head = other.head,
             // SAFETY: the tail is on the list (Invariants 1 and 2).

@@ -120,6 +120,7 @@ impl Slots {
 
     /// Makes a pool, if it is not there yet.
     pub(crate) fn make_pool(&self, pool: u16, nr_slots: u16) {
+        debug_assert!(nr_slots > 0, "a pool has slots");
         let slots = || (0..nr_slots).map(|slot| Slot::new(SlotIndex::new(pool, slot))).collect();
         let _ = self.pools[usize::from(pool)].get_or_init(slots);
     }
@@ -162,7 +163,10 @@ impl Slots {
     /// Stores the operation whose parts were just put in the plug. Called by their submitter before they leave it.
     pub(crate) fn store_bio(&self, parent: SlotIndex, bio: Bio) {
         let slot = self.slot(parent);
-        debug_assert!(matches!(slot.state.look().1, Place::Plugged | Place::Merged | Place::Completed));
+        debug_assert!(
+            matches!(slot.state.look().1, Place::Plugged | Place::Merged | Place::Completed),
+            "an operation is stored while its parts are in its submitter's hands"
+        );
         // SAFETY: Invariant 2: the parts are in the submitter's hands.
         let cell = unsafe { &mut *slot.bio.get() };
         cell.put(|| bio);

@@ -74,6 +74,32 @@ impl Place {
     const fn from_word(word: u64) -> Self {
         Self::ALL[(word & 0xff) as usize]
     }
+
+    /// Whether a request that rests here has one owner, which may end it or give it to the driver. A request that the
+    /// driver or the scheduler has leaves them by transitions of their own. For assertions.
+    const fn has_owner(self) -> bool {
+        !matches!(self, Self::Free | Self::Scheduler | Self::Merged | Self::Issued | Self::TimingOut | Self::LateDone)
+    }
+
+    /// Whether the owner may move a request from here to `next`. A submitter takes free slots of its own straight into
+    /// its plug. For assertions.
+    const fn leads_to(self, next: Self) -> bool {
+        match next {
+            Self::Free | Self::Issued | Self::TimingOut | Self::LateDone => false,
+            Self::Held => {
+                self.has_owner() && !matches!(self, Self::Completed) || matches!(self, Self::Free | Self::LateDone)
+            }
+            Self::Plugged => matches!(self, Self::Free | Self::Held | Self::Plugged | Self::IssueList),
+            Self::SoftwareQueue => matches!(self, Self::Held | Self::Plugged),
+            Self::Staged => matches!(self, Self::Held | Self::Plugged | Self::Staged),
+            Self::Scheduler => matches!(self, Self::Held | Self::Plugged | Self::Staged),
+            Self::Merged => matches!(self, Self::Free | Self::Held | Self::Plugged | Self::Staged),
+            Self::DispatchList => matches!(self, Self::Held),
+            Self::Flush => matches!(self, Self::Held | Self::Plugged | Self::IssueList),
+            Self::IssueList => self.has_owner() && !matches!(self, Self::Completed | Self::Flush),
+            Self::Completed => self.has_owner() || matches!(self, Self::Free | Self::Merged),
+        }
+    }
 }
 
 /// What became of a completion that met the timeout scan.
@@ -147,16 +173,26 @@ impl State {
     /// move; the word only tells where to look.
     #[inline]
     pub(super) fn rest_at(&self, place: Place) {
-        debug_assert!(!matches!(place, Place::Issued | Place::Free), "these places have transitions of their own");
-        let word = pack(self.generation(), place);
-        self.word().store(word, Ordering::Relaxed);
+        let before = self.word().load(Ordering::Relaxed);
+        debug_assert!(
+            Place::from_word(before).leads_to(place),
+            "a request does not go from {:?} to {place:?} by itself",
+            Place::from_word(before)
+        );
+        self.word().store(pack((before >> GENERATION_SHIFT) as u32, place), Ordering::Relaxed);
     }
 
     /// The owner ends the operation. From here on the operation's ids are stale.
     #[inline]
     pub(super) fn free(&self) {
+        let before = self.word().load(Ordering::Relaxed);
+        debug_assert!(
+            Place::from_word(before).has_owner() || matches!(Place::from_word(before), Place::Merged),
+            "a request that ends is in one thread's hands, not at {:?}",
+            Place::from_word(before)
+        );
         let step = u32::from(kept("slot.generation"));
-        let word = pack(self.generation().wrapping_add(step), Place::Free);
+        let word = pack(((before >> GENERATION_SHIFT) as u32).wrapping_add(step), Place::Free);
         self.word().store(word, Ordering::Relaxed);
     }
 
@@ -165,7 +201,13 @@ impl State {
     pub(super) fn issue(&self, is_lent: bool) {
         // ORDERING: Release publishes the request's body to the thread that completes it; pairs with the Acquire in
         // `complete` and `begin_timeout`.
-        let word = pack_lent(self.generation(), Place::Issued, is_lent);
+        let before = self.word().load(Ordering::Relaxed);
+        debug_assert!(
+            Place::from_word(before).has_owner(),
+            "the driver gets requests from one thread's hands, not from {:?}",
+            Place::from_word(before)
+        );
+        let word = pack_lent((before >> GENERATION_SHIFT) as u32, Place::Issued, is_lent);
         self.word().store(word, Ordering::Release);
     }
 
