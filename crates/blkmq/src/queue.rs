@@ -203,6 +203,8 @@ impl RequestQueue {
 
     /// Sets the size of what depends on `nr_requests`. Called when nothing is in flight.
     pub(crate) fn apply_nr_requests(&self, hold: &mut Hold, nr_requests: u32) {
+        debug_assert!(NR_REQUESTS.check(nr_requests.into()).is_ok(), "nr_requests: {nr_requests} was checked");
+        debug_assert!(!hold.has_waiting(), "nr_requests changes while nothing waits");
         let depth = u32::from(self.hctxs.depth());
         // There are as many tags as there may be requests, because a thread that passes the scheduler by looks at
         // nothing else.
@@ -225,6 +227,7 @@ impl RequestQueue {
     /// The time at which a thread that drives these hardware queues must look again even if no other thread wakes it.
     /// The thread polled last at `looked`.
     pub(crate) fn next_event(&self, hctxs: impl Iterator<Item = u16>, looked: Time, now: Time) -> Time {
+        debug_assert!(looked <= now, "the thread has polled before it plans: {looked:?}, {now:?}");
         let scan = Time(self.timeout_scan.load(Ordering::Relaxed));
         // A time that had passed at the poll is no reason to wake: the poll found that the scheduler lets the request
         // go, but that there is no tag.

@@ -89,6 +89,7 @@ fn bit(member: usize) -> (usize, u64) {
 
 /// The first member of the set at or behind `from`, going round.
 fn next(set: &Set, from: usize) -> Option<usize> {
+    debug_assert!(from <= MAX_MEMBERS, "a turn is that of a member, or behind the last");
     let at = from / 64 % set.len();
     (0..=set.len()).find_map(|step| {
         let place = (at + step) % set.len();
@@ -156,6 +157,23 @@ impl Backlog {
         self.nr_incoming + self.later.len() + self.nr_without_room
     }
 
+    /// Whether the counts and sets say what the lists hold. For assertions.
+    pub(super) fn agrees(&self) -> bool {
+        let is_in = |set: &Set, member| set[bit(member).0] & bit(member).1 != 0;
+        let (mut nr_incoming, mut nr_without_room) = (0, 0);
+        for (member, waiting) in self.members.iter().enumerate() {
+            let without_room: usize = waiting.without_room.iter().map(RqList::len).sum();
+            if is_in(&self.incoming, member) == waiting.incoming.is_empty()
+                || is_in(&self.without_room, member) == (without_room == 0)
+            {
+                return false;
+            }
+            nr_incoming += waiting.incoming.len();
+            nr_without_room += without_room;
+        }
+        (nr_incoming, nr_without_room) == (self.nr_incoming, self.nr_without_room)
+    }
+
     /// Whether requests of the same kind and member wait for room. If so, this request goes behind them.
     #[inline]
     pub(crate) fn is_blocked(&self, rq: &Request<'_>) -> bool {
@@ -177,6 +195,7 @@ impl Backlog {
         let member = next(&self.incoming, self.turn)?;
         self.turn = member + 1;
         let list = &mut self.members[member].incoming;
+        debug_assert!(!list.is_empty(), "a member in the rounds has a request there");
         let rq = list.pop_front(slots);
         if list.is_empty() {
             let (word, bit) = bit(member);
@@ -187,6 +206,7 @@ impl Backlog {
     }
 
     fn begin_rounds(&mut self, slots: &Slots) {
+        debug_assert_eq!(self.nr_incoming, 0, "rounds begin when the rounds before are over");
         while self.nr_incoming < ROUNDS
             && let Some(rq) = self.later.pop_front(slots)
         {

@@ -37,6 +37,7 @@ impl Clients {
     /// submitters leaves.
     pub(super) fn join(&mut self, client: &Client) -> ClientId {
         if let Some(&id) = self.ids.get(client) {
+            debug_assert!(self.places[id.place()].nr_submitters > 0, "a client is known while a submitter serves it");
             self.places[id.place()].nr_submitters += 1;
             return id;
         }
@@ -61,6 +62,7 @@ impl Clients {
     pub(super) fn leave(&mut self, id: ClientId) {
         let place = &mut self.places[id.place()];
         debug_assert_eq!(ClientId::new(id.place(), place.times), id, "the client is known while a submitter serves it");
+        debug_assert!(place.nr_submitters > 0, "a submitter that leaves a client has served it");
         place.nr_submitters -= 1;
         if place.nr_submitters == 0
             && let Some(client) = place.client.take()

@@ -19,6 +19,7 @@ impl SwCtx {
     /// Appends what is in `list`. `mark` runs under the lock, so that the mark is set exactly when the queue is not
     /// empty.
     pub(crate) fn append(&self, slots: &Slots, kind: HctxType, list: &mut RqList, mark: impl FnOnce()) {
+        debug_assert!(!list.is_empty(), "a software queue is marked only if it holds something");
         let mut lists = self.0.lock();
         let all = list.take_while(slots, |rq| {
             rq.rest_at(Place::SoftwareQueue);

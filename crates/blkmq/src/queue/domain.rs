@@ -177,6 +177,7 @@ impl Domain {
     /// threads that sleep must be woken when the lock has been let go: they have planned for a later time, or may have
     /// planned for no time.
     pub(crate) fn plan(&self, hold: &Hold, is_held_back: bool, now: Time) -> bool {
+        debug_assert!(!is_held_back || !hold.is_empty(), "what is held back waits in the scheduler");
         let planned = self.planned();
         let wakeup = match &hold.scheduler {
             Some(scheduler) if is_held_back => {

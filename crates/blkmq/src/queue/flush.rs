@@ -63,6 +63,10 @@ pub(crate) struct Steps {
 impl FlushQueue {
     /// Takes in a request with its first step.
     pub(crate) fn insert(&mut self, slots: &Slots, hctx: u16, rq: Request<'_>, now: Time) -> Steps {
+        debug_assert!(
+            matches!(rq.body().flush, FlushStep::PreFlush | FlushStep::Data) && rq.body().tag.is_none(),
+            "a request comes to the flush machine with its first step before it, and without a tag: {rq:?}"
+        );
         let mut steps = Steps::default();
         match rq.body().flush {
             FlushStep::Data => self.send_data(rq, &mut steps),
@@ -74,6 +78,10 @@ impl FlushQueue {
 
     /// Called when a step of the machine has completed; its status is in the request.
     pub(crate) fn complete(&mut self, slots: &Slots, hctx: u16, rq: Request<'_>, now: Time) -> Steps {
+        debug_assert!(
+            matches!(rq.body().flush, FlushStep::Flush | FlushStep::Data) && rq.body().tag.is_none(),
+            "a step that has completed is a flush or data, and its tag is back: {rq:?}"
+        );
         let mut steps = Steps::default();
         match rq.body().flush {
             FlushStep::Flush => self.flush_done(slots, rq, &mut steps),
@@ -103,6 +111,7 @@ impl FlushQueue {
     }
 
     fn flush_done(&mut self, slots: &Slots, flush: Request<'_>, steps: &mut Steps) {
+        debug_assert!(self.is_running && !self.running.is_empty(), "a flush that is over was begun for some request");
         let status = flush.body().status;
         flush.free();
         self.is_running = false;
@@ -118,6 +127,7 @@ impl FlushQueue {
     }
 
     fn data_done(&mut self, mut rq: Request<'_>, now: Time, steps: &mut Steps) {
+        debug_assert!(self.data_in_flight > 0, "data that is back was sent");
         self.data_in_flight -= 1;
         if rq.body().post_flush && rq.body().status.is_ok() {
             rq.body_mut().flush = FlushStep::PostFlush;
@@ -133,6 +143,7 @@ impl FlushQueue {
         if self.is_running || self.waiting.is_empty() || (self.data_in_flight > 0 && !overdue) {
             return;
         }
+        debug_assert!(self.running.is_empty(), "the requests of the flush before are through");
         self.is_running = true;
         self.running = std::mem::take(&mut self.waiting);
         let mut flush = slots.take_flush(SlotIndex::new(FLUSH_POOL, hctx));

@@ -33,6 +33,7 @@ impl Hold {
     /// While the gate is open and nothing waits, requests pass. The request that is about to be inserted is the first
     /// that waits behind them.
     pub(crate) fn note_end_of_passing(&mut self) {
+        debug_assert!(self.gate.is_some(), "requests pass only through an open gate");
         if let Some(scheduler) = &mut self.scheduler
             && scheduler.is_empty()
         {
@@ -71,7 +72,16 @@ impl Hold {
     /// requests have come. Called when the lock is about to be let go.
     #[inline]
     pub(crate) fn turn_gate(&mut self, q: &RequestQueue) {
-        if q.live.word.load().is_waiting() {
+        let seen = q.live.word.load();
+        debug_assert!(
+            seen.is_waiting()
+                || seen.is_quiesced()
+                || seen.gate().map(|gate| usize::from(gate.class)) == self.gate.map(Class::index),
+            "the gate of the word is {:?}, that of the hold {:?}",
+            seen.gate(),
+            self.gate
+        );
+        if seen.is_waiting() {
             self.until_open = CALM;
             if self.gate.is_some() {
                 self.shut_gate(q);
@@ -93,6 +103,7 @@ impl Hold {
 
     #[cold]
     fn open_gate_for_latest(&mut self, q: &RequestQueue) {
+        debug_assert!(!self.has_waiting(), "requests pass only while nothing waits");
         // The gate was shut behind a fence, so the counts contain all requests that passed.
         self.fold_now(q);
         let Some(scheduler) = &self.scheduler else { return };

@@ -123,6 +123,7 @@ impl HwCtx {
 
     /// Puts a request at the end of the dispatch list.
     pub(crate) fn park(&self, rq: Request<'_>) {
+        debug_assert!(rq.body().tag.is_none(), "what waits in front of the scheduler has no tag: {rq:?}");
         let mut list = self.dispatch.list.lock();
         list.push_back(rq, Place::DispatchList);
         self.dispatch.len.store(list.len() as u32, Ordering::Relaxed);
@@ -207,6 +208,7 @@ impl HwCtxTable {
 
     /// Changes the number of queues. Called when nothing is in flight.
     pub(crate) fn set_layout(&self, layout: Layout) {
+        debug_assert!(layout.len() > 0, "a device has a hardware queue");
         for entry in &self.entries[..usize::from(layout.len())] {
             let _ = entry.get_or_init(|| HwCtx::new(self.depth));
         }

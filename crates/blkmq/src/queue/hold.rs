@@ -74,6 +74,7 @@ impl Hold {
 
     /// The number of hardware queues has changed. Nothing waits.
     pub(crate) fn set_nr_hctxs(&mut self, nr_hctxs: usize) {
+        debug_assert!(nr_hctxs > 0, "a device has a hardware queue");
         debug_assert!(!self.has_waiting(), "hardware queues change only when nothing waits");
         self.queued = vec![0; nr_hctxs];
     }
@@ -100,6 +101,7 @@ impl Hold {
 
     /// A request for a hardware queue enters the scheduler.
     pub(crate) fn count_in(&mut self, hctx: u16) {
+        debug_assert!(self.scheduler.is_some(), "requests enter a scheduler if there is one");
         self.queued[usize::from(hctx)] += 1;
         self.elsewhere += u32::from(hctx != 0);
     }
@@ -114,6 +116,7 @@ impl Hold {
     /// `number` requests of a class came in, one after the other.
     #[inline]
     pub(crate) fn note_class(&mut self, class: Class, number: u32) {
+        debug_assert!(number > 0, "a class is noted when requests of it come");
         if self.latest != class {
             self.latest = class;
             // The first of these requests, which has changed the class, does not count.
@@ -137,6 +140,13 @@ impl Hold {
     /// Whether requests wait for the scheduler to choose them, or to get into it.
     pub(crate) fn has_waiting(&self) -> bool {
         !self.is_empty() || !self.backlog.is_empty()
+    }
+
+    /// Whether the counts say what the scheduler and the backlog hold. For assertions.
+    pub(crate) fn agrees(&self) -> bool {
+        let queued: u32 = self.queued.iter().sum();
+        let first = self.queued.first().copied().unwrap_or(0);
+        queued as usize == self.nr_waiting() && self.elsewhere == queued - first && self.backlog.agrees()
     }
 
     /// Whether the scheduler may take one more request for this hardware queue, by `nr_requests` and the scheduler's

@@ -58,8 +58,9 @@ impl Layout {
 
     /// The hardware queue of a type that a member's requests go to.
     const fn hctx(self, kind: HctxType, member: u16) -> u16 {
-        // Member 0 is the queue itself, so the first submitter is number 1.
-        let place = member.wrapping_sub(1);
+        debug_assert!(member > 0, "the queue itself, member 0, has no hardware queue");
+        debug_assert!(self.nr[kind as usize] > 0, "there are hardware queues of the type");
+        let place = member - 1;
         match kind {
             HctxType::Default => place % self.nr[0],
             HctxType::Read => self.nr[0] + place % self.nr[1],
@@ -95,6 +96,7 @@ impl Layout {
 
     /// The type of a hardware queue.
     pub(crate) const fn kind_of(self, hctx: u16) -> HctxType {
+        debug_assert!(hctx < self.len(), "the hardware queue is one of the layout");
         if hctx < self.nr[0] {
             HctxType::Default
         } else if hctx < self.nr[0] + self.nr[1] {

@@ -107,7 +107,9 @@ impl Members {
 
     /// Gives an entry back. Called under the control lock, when the thread has nothing outstanding.
     pub(super) fn leave(&self, index: u16) {
-        self.get(index).taken.store(false, Ordering::Relaxed);
+        debug_assert!(index > 0, "the queue itself, member 0, does not leave");
+        let was_taken = self.get(index).taken.swap(false, Ordering::Relaxed);
+        debug_assert!(was_taken, "member {index} leaves a place that a thread has");
     }
 
     pub(crate) fn get(&self, index: u16) -> &Member {

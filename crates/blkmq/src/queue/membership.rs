@@ -5,6 +5,7 @@ use blkmq_sched::ClientId;
 use super::RequestQueue;
 use super::error::QueueError;
 use crate::request::client::Client;
+use blkmq_sync::peek;
 
 impl RequestQueue {
     /// Registers a thread, and its client if it submits.
@@ -36,6 +37,13 @@ impl RequestQueue {
 
     /// Ends a thread's membership, and its service for a client if it had one. The thread has nothing outstanding.
     pub(crate) fn leave(&self, member: u16, client: Option<ClientId>) {
+        debug_assert!(
+            peek(|| {
+                let member = self.members.get(member);
+                !member.activity.is_active() && member.completions.is_empty() && member.bucket.is_empty()
+            }),
+            "member {member} leaves from outside of the queue, with nothing outstanding"
+        );
         let mut control = self.control.lock();
         if let Some(client) = client {
             control.clients.leave(client);

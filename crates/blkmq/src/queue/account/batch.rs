@@ -8,7 +8,7 @@ use super::sums::{Group, Sums};
 use crate::queue::RequestQueue;
 use crate::queue::error::QueueError;
 use crate::queue::member::Member;
-use crate::request::{Mark, Request};
+use crate::request::{FlushStep, Mark, Request};
 use blkmq_sync::atomic::Ordering;
 
 /// How the statistics know what is in flight.
@@ -115,6 +115,7 @@ impl<'q> Starting<'q> {
     #[inline]
     pub(crate) fn mark(&self, rq: &mut Request<'_>) -> bool {
         let body = rq.body_mut();
+        debug_assert!(body.nr_parts > 0, "a request is one operation at least");
         body.mark = self.mark;
         self.mark.is_special() || body.nr_parts > 1
     }
@@ -248,6 +249,7 @@ impl<'q> Ending<'q> {
 
     /// One of the queue's own flushes is over.
     pub(crate) fn add_flush(&self, flush: &Request<'_>) {
+        debug_assert_eq!(flush.body().flush, FlushStep::Flush, "the queue's own flushes are counted as such");
         let body = flush.body();
         if body.mark.is_counted() {
             self.member.sums.ended(Group::Flush, 1, 0, self.now.since(body.submitted));

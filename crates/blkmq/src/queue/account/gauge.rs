@@ -81,7 +81,8 @@ impl Gauge {
 
     /// A request is over, in the line that all threads write.
     pub(super) fn end_shared(&self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "a request that is over was counted when it began");
     }
 
     /// How many requests are in flight, by the line that all threads write.

@@ -165,6 +165,7 @@ impl RequestQueue {
     /// Replaces the ranges. The sums of a range go on if a range of the same name was there. The queue is frozen,
     /// drained and quiesced, or no other thread has it yet. The caller holds the control lock.
     pub(crate) fn install_ranges(&self, mut new: Vec<SectorRange>) {
+        debug_assert!(new.len() <= MAX_RANGES, "{} ranges were checked", new.len());
         let ranges = &self.account.ranges;
         let now = self.clock.now();
         if !new.is_empty() {
@@ -172,6 +173,10 @@ impl RequestQueue {
             self.members.iter().for_each(|(_, member)| member.make_range_sums());
         }
         new.sort_by_key(|range| range.first);
+        debug_assert!(
+            new.is_sorted_by(|first, second| first.end() <= second.first),
+            "ranges were checked, and do not overlap"
+        );
         let mut named = ranges.named.lock();
         named.resize(MAX_RANGES, None);
         for range in named.iter_mut() {
