@@ -22,7 +22,7 @@ use crate::queue::locking::Locking;
 use crate::queue::settings::{check_nr_requests, check_within_depth};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::grace::Observed;
-use blkmq_sync::{Arc, fence_at, thread};
+use blkmq_sync::{Arc, fence_at, peek, thread};
 use wanted::SchedulerChoice;
 
 /// A queue that lets nothing new in. When this is dropped, the queue goes on. Freezes nest.
@@ -79,6 +79,7 @@ impl Freeze {
 impl Drop for Freeze {
     fn drop(&mut self) {
         let mut control = self.q.control.lock();
+        debug_assert!(control.freezes > 0, "a freeze that ends had begun");
         control.freezes -= 1;
         if control.freezes == 0 {
             self.q.live.word.unfreeze();
@@ -99,6 +100,7 @@ pub struct Quiesce(Arc<RequestQueue>);
 impl Drop for Quiesce {
     fn drop(&mut self) {
         let mut control = self.0.control.lock();
+        debug_assert!(control.quiesces > 0, "a quiescence that ends had begun");
         control.quiesces -= 1;
         if control.quiesces == 0 {
             self.0.live.word.unquiesce();
@@ -280,6 +282,10 @@ impl RequestQueue {
     fn apply(self: &Arc<Self>, what: What) -> Result<(), QueueError> {
         let _quiesce = self.quiesce();
         let _control = self.control.lock();
+        debug_assert!(
+            peek(|| self.live.word.load().is_frozen() && self.live.word.load().is_quiesced()),
+            "a change is made while the queue is frozen and quiesced"
+        );
         match what {
             What::Scheduler(scheduler) => self.install(scheduler),
             What::NrRequests(nr_requests) => {

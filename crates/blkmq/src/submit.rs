@@ -320,6 +320,7 @@ impl Submitter {
     #[inline(always)]
     fn hand_out(&mut self) -> Completion {
         let mut rq = self.runner.completed.pop_front(&self.q.slots).expect("something is over");
+        debug_assert!(!rq.body().is_split && rq.body().tag.is_none(), "what is handed out is whole, and over: {rq:?}");
         let &Body { status, submitted, issued, completed, .. } = rq.body();
         let id = rq.id();
         let bio = rq.take_bio();
@@ -364,6 +365,10 @@ impl Submitter {
                 }
             }
             if self.nr_outstanding() == 0 {
+                debug_assert!(
+                    self.plug.is_empty() && self.runner.is_done() && self.runner.completed.is_empty(),
+                    "a submitter that goes has nothing in its hands"
+                );
                 return undone;
             }
             self.wait();
@@ -371,6 +376,7 @@ impl Submitter {
     }
 
     fn flush_plug_at(&mut self, now: Time) {
+        debug_assert!(!self.plug.is_empty(), "there is a plug to pass on");
         let Self { q, runner, plug, .. } = self;
         let activity = &runner.member(q).activity;
         let seen = enter(q, activity);
@@ -383,6 +389,7 @@ impl Submitter {
     /// Called when something was left in the plug: asks to be told when there is room, and tries once more.
     #[cold]
     fn retry_plug(&mut self, now: Time) -> bool {
+        debug_assert!(self.is_held_back && !self.plug.is_empty(), "a plug is tried again that was held back");
         let q = Arc::clone(&self.q);
         let ((), ticket) = q.live.lack_room(|| self.flush_plug_at(now));
         self.tried = self.is_held_back.then(|| Tried { len: self.plug.len(), ticket });
@@ -420,6 +427,7 @@ impl Submitter {
             }
             let Body { status, issued, completed, part: Part { parent, .. }, .. } = *rq.body();
             let whole = &mut outstanding[usize::from(parent.slot())];
+            debug_assert!(whole.parts > 0, "no more parts come home than went out: {rq:?}");
             whole.parts -= 1;
             // If a part was never started, the whole operation is handed back, whatever became of the other parts.
             whole.status = if status == Status::Gone { status } else { whole.status.and(status) };
@@ -493,6 +501,10 @@ fn enter(q: &RequestQueue, activity: &Activity) -> Snapshot {
 
 /// Passes a plug on to the queue. The caller is inside, and has read the queue's word there as `seen`.
 fn pass_on(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList, now: Time, seen: Snapshot) {
+    debug_assert!(
+        !plug.is_empty() && runner.is_inside(q),
+        "a plug is passed on that holds something, inside the queue"
+    );
     if seen.is_frozen() {
         return refuse_frozen(q, runner, plug, now);
     }

@@ -105,7 +105,10 @@ impl RequestQueue {
         match name {
             "iostats" => self.set_iostats(number),
             "nomerges" => self.settings.nomerges.store(number, Ordering::Relaxed),
-            _ => self.set_io_timeout(number),
+            _ => {
+                debug_assert_eq!(name, "io_timeout", "each knob that needs no drained queue is set here");
+                self.set_io_timeout(number)
+            }
         }
         Ok(())
     }

@@ -91,6 +91,7 @@ impl Runner {
     /// COST: per batch one operation on each tag word concerned, one on the completion ring of each other submitter,
     /// and one fence; per operation the two lines of its slot and this thread's counters.
     pub(crate) fn complete(&mut self, q: &RequestQueue, now: Time) {
+        debug_assert!(!self.finished.is_empty(), "something has finished");
         let mut tags = TagBatch::new();
         let mut delivery = Delivery::new(q, self, now);
         loop {
@@ -202,7 +203,11 @@ impl Runner {
     /// the completion rings of their submitters.
     fn deliver(&mut self, q: &RequestQueue, rq: Request<'_>, delivery: &mut Delivery<'_>) {
         delivery.ending.add(&rq);
-        let failed = !rq.body().status.is_ok();
+        debug_assert!(
+            rq.body().tag.is_none(),
+            "the tag goes back before the operations go to their submitters: {rq:?}"
+        );
+        let (failed, nr_parts) = (!rq.body().status.is_ok(), rq.body().nr_parts);
         let mut parts = 0;
         rq.into_parts(|part| {
             parts += 1;
@@ -212,6 +217,7 @@ impl Runner {
                 delivery.add(q, part);
             }
         });
+        debug_assert_eq!(parts, u64::from(nr_parts), "a request has the operations that it counted");
         let counters = &self.member(q).counters;
         counters.completed(parts);
         if failed && kept("complete.count_failed") {

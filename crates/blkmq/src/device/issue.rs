@@ -59,6 +59,7 @@ impl Runner {
     /// Issues what is ready without the issue list. For drivers that take concurrent calls, when no order is kept.
     #[inline]
     pub(crate) fn issue_directly(&mut self, q: &RequestQueue, now: Time) {
+        debug_assert!(q.is_concurrent, "requests go past the issue list only to a driver that takes concurrent calls");
         let mut pending = std::mem::take(&mut self.ready);
         let index = self.ready_hctx;
         if !pending.is_empty() && self.offer(q, index, &mut pending, now) {
@@ -78,6 +79,7 @@ impl Runner {
     /// Offers requests to the driver. Returns whether the driver refused one. The refused request and those behind it
     /// stay in `pending`.
     fn offer(&mut self, q: &RequestQueue, index: u16, pending: &mut RqList, now: Time) -> bool {
+        debug_assert!(!pending.is_empty(), "the driver is offered something");
         let hctx: &HwCtx = q.hctxs.get(index);
         let offered = pending.len();
         let given_back = self.requeued.len();

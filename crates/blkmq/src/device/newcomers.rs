@@ -36,6 +36,7 @@ impl Newcomers {
     #[inline]
     fn note(&mut self, rq: &Request<'_>) -> bool {
         let body = rq.body();
+        debug_assert!(body.tag.is_none(), "a newcomer has no tag yet: {rq:?}");
         if body.flush != FlushStep::None || body.flags.at_head || self.known.len() == MOST_NEWCOMERS {
             return false;
         }

@@ -11,6 +11,7 @@ use crate::queue::RequestQueue;
 use crate::queue::member::Member;
 use crate::request::limits::MAX_HW_QUEUES;
 use crate::request::{Place, Request, RqList};
+use blkmq_sync::peek;
 use blkmq_sync::tags::{Hint, Tag};
 
 /// After this many requests, or as many as it brought itself if these are more, a runner goes back to its own work.
@@ -75,6 +76,7 @@ impl Touched {
         if self.len == 0 {
             return None;
         }
+        debug_assert!(self.set.iter().any(|word| *word != 0), "what was touched is in the set");
         let (at, word) = (0u16..).zip(self.set.iter_mut()).find(|(_, word)| **word != 0)?;
         let bit = word.trailing_zeros() as u16;
         *word &= *word - 1;
@@ -109,8 +111,14 @@ impl Runner {
         q.members.get(self.member)
     }
 
+    /// Whether this thread is inside the queue, so that a freeze or a quiescence waits for it. For assertions.
+    pub(crate) fn is_inside(&self, q: &RequestQueue) -> bool {
+        peek(|| self.member(q).activity.is_active())
+    }
+
     /// Puts a chosen request with its tag on its way to the issue list, in the order of the calls.
     pub(crate) fn make_ready(&mut self, q: &RequestQueue, mut rq: Request<'_>, tag: Tag) {
+        debug_assert!(rq.body().tag.is_none(), "a request gets one tag: {rq:?}");
         rq.body_mut().tag = Some(tag);
         self.make_ready_on(q, rq.body().hctx);
         self.ready.push_back(rq, Place::IssueList);
@@ -141,6 +149,12 @@ impl Runner {
         self.touched.add(hctx);
     }
 
+    /// Whether this thread has nothing in its hands that another thread would have to wait for. For assertions.
+    pub(crate) fn is_done(&self) -> bool {
+        let lists = [&self.ready, &self.finished, &self.requeued];
+        lists.iter().all(|list| list.is_empty()) && self.touched.len == 0
+    }
+
     /// Issues what is ready and what else this thread has appended.
     #[inline(always)]
     pub(crate) fn issue_touched(&mut self, q: &RequestQueue, now: Time) {
@@ -158,6 +172,7 @@ impl Runner {
         if done.is_early {
             q.wake_sleepers();
         }
+        debug_assert!(self.finished.len() >= before, "a poll only adds to what has finished");
         let brought = self.finished.len() - before;
         // Threads that wait for the device's descriptors read this count.
         if brought > 0 && self.member(q).wake.is_equipped() {

@@ -26,6 +26,7 @@ impl Runner {
         bound: usize,
         mut choose: impl FnMut(&mut Self, usize) -> usize,
     ) -> usize {
+        debug_assert!(bound > 0, "a thread that dispatches chooses at least one request");
         let seen = q.live.word.load();
         let mut chosen = 0;
         loop {
@@ -74,6 +75,7 @@ impl Runner {
     /// Makes a chosen request ready, or puts it aside if it lacks a tag. Returns how many requests became ready, and
     /// whether to go on choosing.
     pub(crate) fn give_tag(&mut self, q: &RequestQueue, rq: Request<'_>, told: Told) -> (usize, bool) {
+        debug_assert!(rq.body().tag.is_none(), "a request gets one tag: {rq:?}");
         let hctx = q.hctxs.get(rq.body().hctx);
         let has_aside = hctx.nr_parked() > 0;
         if !has_aside && let Some(tag) = hctx.tags.get(&mut self.hint) {
@@ -101,6 +103,7 @@ impl Runner {
         told: Told,
         tells: bool,
     ) -> usize {
+        debug_assert!(!out.is_empty(), "there is a request for a tag");
         let got = hctx.tags.get_batch(&mut self.hint, out);
         if got > 0 {
             return got;
@@ -115,6 +118,7 @@ impl Runner {
     /// meanwhile, or the room that the tag took. The caller looks again at what it chose from. Returns how many
     /// requests of the dispatch list got a tag.
     pub(crate) fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
+        debug_assert!(!tags.is_empty(), "tags were taken for nothing");
         let given = self.put_back(q, hctx, tags);
         q.brought();
         // A tag that is held and not used takes room like a request. Requests that meanwhile found no room are in no

@@ -87,7 +87,10 @@ impl Runner {
 
     /// Ends the reservation of a request. Returns whether the request is finished now.
     fn let_go(&mut self, q: &RequestQueue, id: RqId, expired: bool) -> bool {
-        let Some(rq) = q.slots.end_timeout(id, expired) else { return false };
+        let Some(rq) = q.slots.end_timeout(id, expired) else {
+            debug_assert!(!expired, "a request that the driver gave up is finished: {id:?}");
+            return false;
+        };
         if rq.body().status == Status::Timeout {
             self.member(q).counters.timed_out();
         }

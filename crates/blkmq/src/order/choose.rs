@@ -33,6 +33,7 @@ impl<'q> Section<'q, '_> {
             id => id?,
         };
         let rq = self.q.slots.leave_scheduler(id);
+        debug_assert!(rq.body().ordered && rq.body().tag.is_none(), "what a scheduler names was inserted: {rq:?}");
         self.hold.count_out(rq.body().hctx);
         Some(rq)
     }
@@ -91,6 +92,10 @@ impl<'q> Section<'q, '_> {
     /// not more than the number that waits. Returns how many requests became ready, and whether the scheduler held
     /// something back.
     fn choose_for_one(&mut self, wanted: usize) -> (usize, bool) {
+        debug_assert!(
+            wanted <= self.hold.nr_waiting() && self.hold.elsewhere == 0,
+            "{wanted} wait for the first queue"
+        );
         let q = self.q;
         let hctx = q.hctxs.get(0);
         let mut batch = [Tag(0); TAGS];
@@ -109,6 +114,7 @@ impl<'q> Section<'q, '_> {
                     chosen += self.runner.put_back(q, hctx, &batch[taken..got]);
                     return (chosen, true);
                 };
+                debug_assert_eq!(rq.body().hctx, 0, "the tag is of the hardware queue that the request goes to");
                 self.runner.make_ready(q, rq, *tag);
                 chosen += 1;
             }

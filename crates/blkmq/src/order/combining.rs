@@ -196,6 +196,7 @@ fn serve<'q>(
     may_dispatch: bool,
     enter: impl FnOnce(&mut Section<'q, '_>) -> usize,
 ) -> Dispatched {
+    debug_assert!(bound > 0, "the holder has a share");
     let (domain, member) = (q.domain(0), runner.member(q));
     let (mut enter, mut now) = (Some(enter), now);
     let (mut chosen, mut share) = (0, bound);
@@ -225,6 +226,7 @@ fn serve<'q>(
             section.settle();
             section.hold.backlog.is_untried()
         });
+        debug_assert!(chosen <= bound, "the holder chooses {chosen} requests, at most {bound}");
         Round { has_more, is_last: share == 0 || chosen == bound }
     };
     let has_let_go = domain.staging.serve(left, round, |staging| q.live.give_up(staging));

@@ -34,6 +34,7 @@ impl Locking {
     /// Chooses up to `bound` requests and makes them ready.
     #[inline]
     pub(crate) fn dispatch(self, runner: &mut Runner, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
+        debug_assert!(bound > 0, "a thread that dispatches chooses at least one request");
         match self {
             Self::Single => single::dispatch(runner, q, now, bound),
             Self::Staged(measures) => staged::dispatch(runner, q, now, bound, measures),

@@ -50,6 +50,7 @@ impl<'q> Section<'q, '_> {
         flushes: &mut RqList,
         mut rest: Option<&mut Rest>,
     ) -> u64 {
+        debug_assert!(std::ptr::eq(self.q, starting.q), "the plug is for this queue");
         let q = self.q;
         let mut entered = 0;
         while let Some(mut rq) = plug.pop_front(&q.slots) {
@@ -87,6 +88,10 @@ impl<'q> Section<'q, '_> {
     #[inline(always)]
     fn insert_one(&mut self, starting: Option<&Starting<'q>>, mut rq: Request<'q>) -> Result<(), Request<'q>> {
         let (q, now) = (self.q, self.now);
+        debug_assert!(
+            rq.body().flush == FlushStep::None && rq.body().tag.is_none(),
+            "a scheduler gets no flushes, and no requests that have a tag: {rq:?}"
+        );
         let info = rq.body().info();
         let Some(scheduler) = &mut self.hold.scheduler else { return Err(rq) };
         if info.merge != MergeLevel::Never
@@ -121,6 +126,7 @@ impl<'q> Section<'q, '_> {
         let q = self.q;
         let member = self.member;
         let mut into = q.slots.leave_scheduler(merge.into);
+        debug_assert_eq!(into.body().op, newcomer.body().op, "requests of one operation merge");
         match starting {
             Some(starting) => starting.merge(&into, &newcomer),
             None => member.account_merge(q, &newcomer),
@@ -211,6 +217,7 @@ impl Runner {
         plug: &mut RqList,
         flushes: &mut RqList,
     ) -> (u64, RqList) {
+        debug_assert!(!plug.is_empty(), "there are requests to begin");
         let q = starting.q;
         let (mut entered, mut list) = (0, RqList::new());
         let staged = q.domain(0).wait_observer().map(WaitObserver::now);
@@ -228,6 +235,7 @@ impl Runner {
                 flushes.push_back(rq, Place::Held);
             }
         }
+        debug_assert!(entered >= list.len() as u64, "a request is one operation at least");
         (entered, list)
     }
 }

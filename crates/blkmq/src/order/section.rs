@@ -46,6 +46,8 @@ impl Domain {
         now: Time,
         run: impl FnOnce(&mut Section<'q, '_>) -> R,
     ) -> R {
+        debug_assert!(std::ptr::eq(member, runner.member(q)), "member and runner belong to one thread");
+        debug_assert!(std::ptr::eq(self, &raw const q.domain), "the domain is one of the queue's");
         let mut guard = self.acquire(&member.counters);
         guard.room = (0, 0);
         let mut section = Section::new(q, member, self, &mut guard, runner, now);
@@ -76,6 +78,7 @@ impl<'q, 's> Section<'q, 's> {
     /// sleep are to be woken after the lock has been let go.
     #[inline(always)]
     fn end(mut self) -> bool {
+        debug_assert!(self.hold.agrees(), "the counts agree with the scheduler and the backlog: {:?}", self.hold);
         // From here on requests may pass the scheduler by, or may no longer.
         self.hold.turn_gate(self.q);
         self.domain.note_waiting(self.hold);

@@ -30,6 +30,7 @@ impl Runner {
         let noted = self.newcomers.note_front(plug, &q.slots, |rq| _ = mapping.assign(rq.body_mut()));
         let rest = std::mem::replace(plug, noted);
         let all_may_go = rest.is_empty();
+        debug_assert_eq!(plug.len(), self.newcomers.known.len(), "each request that may go was noted");
         plug.append(rest);
         all_may_go
     }
@@ -81,6 +82,7 @@ impl<'q> Section<'q, '_> {
     fn hand_through(&mut self, run: &mut RqList, starting: Option<&Starting<'q>>) -> Option<u64> {
         let Self { q, member, domain, hold, runner, now, .. } = self;
         let q = *q;
+        debug_assert_eq!(run.len(), runner.newcomers.known.len(), "the run is what was noted");
         let like = runner.newcomers.known.first()?.info;
         let (number, index) = (run.len(), runner.newcomers.hctx);
         let (class, limited, hctx) = (like.priority.class, like.op != Op::Read, q.hctxs.get(index));
@@ -105,6 +107,7 @@ impl<'q> Section<'q, '_> {
             runner.put_back(q, hctx, &tags[..got]);
             return None;
         }
+        debug_assert!(hold.is_empty(), "what goes through does not stay in the scheduler");
         run.reorder(order);
         runner.make_ready_on(q, index);
         let mut tags = tags.iter();
@@ -116,6 +119,7 @@ impl<'q> Section<'q, '_> {
                 starting.add(rq);
             }
             let body = rq.body_mut();
+            debug_assert!(body.tag.is_none(), "a request gets one tag");
             if let Some((observer, now)) = observed {
                 observer.tell(Wait::Staged, std::mem::take(&mut body.issued), now);
             }

@@ -91,6 +91,7 @@ impl Drop for Background {
 
 /// Drives the queue once and sleeps if there was nothing to do.
 fn drive_share(q: &RequestQueue, runner: &mut Runner, share: u16, nr_shares: u16, stop: &AtomicBool) {
+    debug_assert!(share < nr_shares, "share {share} is one of {nr_shares}");
     let hctxs = |layout: Layout| (share..layout.len()).step_by(usize::from(nr_shares));
     let member = runner.member(q);
     let before = member.counters.nr_completed();

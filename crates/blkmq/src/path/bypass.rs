@@ -34,6 +34,7 @@ impl Runner {
     /// COST: per run of one class and hardware queue, a read-modify-write of a tag word and a fence; per request, its
     /// slot and this thread's own lines.
     pub(super) fn bypass(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
+        debug_assert!(!plug.is_empty(), "there are requests that may pass");
         let q = starting.q;
         let mut entered = 0;
         while let Some(gate) = q.gate() {
@@ -74,6 +75,7 @@ impl Runner {
     /// Starts as many requests of a run as there are tags, and leaves the others in the run. Starts none if the gate is
     /// shut before they are through. Returns how many requests were started, and how many operations these are.
     fn pass(&mut self, starting: &Starting<'_>, gate: Gate, index: u16, run: &mut RqList) -> (usize, u64) {
+        debug_assert!(!run.is_empty(), "a run has requests");
         let q = starting.q;
         let hctx = q.hctxs.get(index);
         self.make_ready_on(q, index);
@@ -81,6 +83,7 @@ impl Runner {
         let mut tags = hctx.tags.take(&mut self.hint, run.len());
         let mut tagged = run.take_while(&q.slots, |rq| {
             let Some(tag) = tags.next() else { return false };
+            debug_assert!(rq.body().tag.is_none(), "a request gets one tag: {rq:?}");
             is_special |= starting.mark(rq);
             let body = rq.body_mut();
             (body.tag, body.ordered) = (Some(tag), true);
@@ -117,6 +120,7 @@ impl Runner {
     /// they were.
     #[cold]
     fn turn_back(&mut self, q: &RequestQueue, index: u16, tagged: &mut RqList) {
+        debug_assert!(!tagged.is_empty(), "requests are turned back that were about to pass");
         let hctx = q.hctxs.get(index);
         for _ in 0..tagged.len() {
             let Some(mut rq) = tagged.pop_front(&q.slots) else { break };

@@ -10,6 +10,7 @@ use blkmq_sync::liveness::Told;
 impl Runner {
     /// Chooses up to `bound` requests and makes them ready.
     pub(super) fn dispatch(&mut self, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
+        debug_assert!(self.is_inside(q), "a thread dispatches inside the queue");
         if q.settings.has_scheduler() {
             return q.settings.locking().dispatch(self, q, now, bound);
         }

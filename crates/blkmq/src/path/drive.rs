@@ -15,6 +15,7 @@ impl Runner {
     /// [`RUN_BOUND`], requests) and other threads must do theirs. `dispatched` says how far dispatching came already,
     /// if it was tried. The caller is inside the queue ([`Member::activity`]).
     pub(crate) fn run(&mut self, q: &RequestQueue, own: usize, now: Time, dispatched: Option<Dispatched>) {
+        debug_assert!(self.is_inside(q), "a thread runs inside the queue");
         let bound = own.max(RUN_BOUND);
         let (mut now, mut before) = (now, dispatched);
         let mut taken = 0;
@@ -40,6 +41,7 @@ impl Runner {
                 break;
             }
         }
+        debug_assert!(self.is_done(), "a thread that goes has passed on what it had in its hands");
     }
 
     /// Whether something that waits may go on because of what this thread completed.
@@ -89,6 +91,7 @@ impl Runner {
     ) where
         I: Iterator<Item = u16> + Clone,
     {
+        debug_assert!(self.is_inside(q), "a thread drives a queue from the inside");
         let left = q.live.left.read();
         // A time that has come, the end of a quiescence, or a thread that leaves something may let requests go. The
         // thread at the scheduler may have looked before such a change.
@@ -119,6 +122,7 @@ impl Runner {
                 self.run(q, 0, now, None);
             }
         }
+        debug_assert!(self.is_done(), "a thread that goes has passed on what it had in its hands");
     }
 }
 

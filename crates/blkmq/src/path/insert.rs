@@ -26,6 +26,11 @@ impl Runner {
         now: Time,
         seen: Snapshot,
     ) -> Option<Dispatched> {
+        debug_assert!(
+            !plug.is_empty() && self.is_done(),
+            "a thread inserts something, and has nothing else in its hands"
+        );
+        debug_assert!(self.is_inside(q) && !seen.is_frozen(), "a thread inserts inside a queue that is not frozen");
         let mapping = q.hctxs.layout().mapping(self.member);
         let starting = Starting::new(q, self.member(q), now);
         let Inserted { entered, dispatched } = if q.settings.has_scheduler() {
@@ -43,6 +48,7 @@ impl Runner {
             let is_idle = !self.parked && !q.live.word.load().is_waiting();
             Inserted { entered, dispatched: is_idle.then_some(Dispatched::all(0)) }
         };
+        debug_assert!(!seen.is_quiesced() || self.ready.is_empty(), "nothing is started in a quiesced queue");
         self.member(q).counters.entered(entered);
         starting.finish(entered);
         dispatched
@@ -75,6 +81,7 @@ impl Runner {
 
     /// Starts requests of one hardware queue, in order. If something waits already, they queue up behind it.
     fn start(&mut self, starting: &Starting<'_>, layout: Layout, index: u16, run: &mut RqList, seen: Snapshot) {
+        debug_assert!(!run.is_empty(), "there are requests to start");
         let (q, now) = (starting.q, starting.now);
         let hctx = q.hctxs.get(index);
         if !seen.is_quiesced() && !q.live.word.load().is_waiting() {
@@ -111,6 +118,7 @@ impl Runner {
         let mut tags = hctx.tags.take(&mut self.hint, run.len());
         let tagged = run.take_while(&q.slots, |rq| {
             let Some(tag) = tags.next() else { return false };
+            debug_assert!(rq.body().tag.is_none(), "a request gets one tag: {rq:?}");
             starting.add(rq);
             rq.body_mut().tag = Some(tag);
             rq.rest_at(Place::IssueList);

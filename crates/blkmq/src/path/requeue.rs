@@ -23,6 +23,7 @@ impl Runner {
         while let Some(mut rq) = self.requeued.pop_front(&q.slots) {
             let hctx = q.hctxs.get(rq.body().hctx);
             let tag = rq.body_mut().tag.take();
+            debug_assert!(tag.is_some(), "the driver gives back what it was offered with a tag: {rq:?}");
             if kept("requeue.in_front") {
                 hctx.park(rq);
             } else {

@@ -107,6 +107,7 @@ impl Looks {
     ///
     /// COST: a clock reading.
     pub(super) fn note_yield(&mut self) {
+        debug_assert!(self.wait.as_ref().is_some_and(|wait| wait.yielded.is_some()), "others were let in");
         self.note_yield_at(self.clock.now());
     }
 

@@ -124,6 +124,7 @@ impl Submitter {
     /// Takes slots for the parts of an operation and puts them in the plug, merging where they fit.
     #[inline(never)]
     pub(super) fn plug_parts(&mut self, bio: Bio, nr_parts: usize) -> RqId {
+        debug_assert!((1..=self.free.len()).contains(&nr_parts), "there is a slot for each of the {nr_parts} parts");
         if self.plug.is_empty() {
             self.plug_time = self.q.clock.now();
         }
@@ -151,6 +152,7 @@ impl Submitter {
                 runner.member(q).counters.merged_in_plug();
             }
         }
+        debug_assert!(first.is_none(), "the first part has the slot of the operation");
         q.slots.store_bio(parent, bio);
         id.expect("an operation has at least one part")
     }

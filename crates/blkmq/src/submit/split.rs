@@ -130,6 +130,7 @@ impl Iterator for Pieces<'_> {
             }
             Op::Flush | Op::Discard | Op::WriteZeroes => (most, 1),
         };
+        debug_assert!((1..=left).contains(&nr_sectors), "a piece has sectors, and is within the operation");
         self.done += nr_sectors;
         let nr_sectors = u32::try_from(nr_sectors).expect("a request's length fits its limits");
         let offset = if bio.buffers.is_empty() { 0 } else { offset };
