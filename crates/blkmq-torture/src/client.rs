@@ -75,8 +75,8 @@ impl Habits {
             0 => 1,
             1 => nr_clients.min(2),
             2 => nr_clients.div_ceil(2),
-            // A thread that starts requests notes the clients of these requests one by one. This is more clients than
-            // it can note.
+            // A thread that starts requests notes the clients of these requests one by one. These are more clients than
+            // a thread can note.
             3 if period_ns.is_none() && random.one_in(2) => 3 * nr_clients,
             _ => nr_clients,
         };

@@ -2,9 +2,9 @@
 //! devices have.
 //!
 //! A read finds what the device holds when the read is offered. A write changes all its sectors at the moment when it
-//! completes. A write that fails, or that is given up, changes any of its sectors or none. It does so before the device
-//! says that it failed, and never after. Other CPUs run between the requests of a batch, and between the moment when
-//! the witness is told of a completion and the completion itself.
+//! completes. A write that fails, or that is given up, changes any of its sectors or none. The write does so before the
+//! device says that it failed, and never after. Other CPUs run between the requests of a batch, and between the moment
+//! when the witness is told of a completion and the completion itself.
 
 mod config;
 mod held;
@@ -50,7 +50,7 @@ impl Device {
         self.with(|inner| inner.state())
     }
 
-    /// Takes the power away and gives it back. This also happens now and then by itself.
+    /// Takes the power away and gives it back, as also happens now and then by itself.
     #[cfg(test)]
     pub(crate) fn lose_power(&self) {
         self.with(Inner::lose_power);
@@ -69,7 +69,7 @@ impl Device {
     }
 }
 
-/// A call for an owned hardware queue. It lasts until this value is dropped.
+/// A call for an owned hardware queue, which lasts until this value is dropped.
 struct Call<'d> {
     device: &'d Device,
     hctx: u16,

@@ -60,11 +60,11 @@ pub(crate) enum Control {
     Topology(u16, u16, u16),
     /// How many ranges of sectors are counted separately.
     Ranges(u16),
-    /// A freeze. It is done when the queue has drained.
+    /// A freeze, done when the queue has drained.
     Freeze,
     /// The end of a freeze.
     Thaw,
-    /// A quiescence. It is done when no thread is about to issue.
+    /// A quiescence, done when no thread is about to issue.
     Quiesce,
     /// The end of a quiescence.
     Unquiesce,
@@ -75,7 +75,7 @@ pub(crate) enum Control {
 /// How far a change has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
-    /// It was asked for.
+    /// The change was asked for.
     Begun,
     /// The change is in effect.
     Done,
@@ -150,11 +150,10 @@ pub(crate) struct RangeCount {
 pub(crate) enum Event<'a> {
     /// A submitter joined, with this many slots. All submitters of one tenant are one client to the queue.
     Joined { submitter: u16, nr_slots: u16, tenant: u16 },
-    /// A submitter begins to leave. It tells nothing of the operations that it reaps from here on.
+    /// A submitter begins to leave, and tells nothing of the operations that it reaps from here on.
     Leaving { submitter: u16 },
     /// A submitter left, and all its operations are over. `hands_back`: the submitter was handed back the operations
     /// that were not done, and told of each. Otherwise these operations were dropped.
-    /// else they were dropped.
     Left { submitter: u16, hands_back: bool },
     /// The queue is asked to take an operation. Told before anything can happen to the operation. An operation that the
     /// queue does not take is rejected. `pieces`: the lengths of the operation's buffers, in bytes.
@@ -170,7 +169,7 @@ pub(crate) enum Event<'a> {
     Reaped { submitter: u16, bio: u64, id: RqId, status: Status, times: Times, data: &'a [u64] },
     /// A submitter that leaves got an operation back undone.
     HandedBack { submitter: u16, bio: u64 },
-    /// No submitter will reap this operation. It becomes over without an event, at the latest when its submitter has
+    /// No submitter will reap this operation, which becomes over without an event, at the latest when its submitter has
     /// left.
     Forgotten { submitter: u16, bio: u64 },
     /// How many operations the queue says a submitter has outstanding. The parts of a split operation count one by one.
@@ -181,7 +180,7 @@ pub(crate) enum Event<'a> {
     /// A submitter does not sleep any more.
     Wakes { submitter: u16 },
 
-    /// A scheduler is in place. `None`: no scheduler is. Its knobs have their defaults except those that
+    /// A scheduler is in place. `None`: no scheduler is. The knobs have their defaults except those that
     /// `Control::Knob` sets later.
     Installed { scheduler: Option<&'static str> },
     /// The scheduler got a request. `now`, here and below: the time that the scheduler was told.
@@ -215,8 +214,8 @@ pub(crate) enum Event<'a> {
         data: &'a [u64],
         now: Time,
     },
-    /// The device is asked about a request because it took too long. `now`: the time that the device was told. Its
-    /// answer follows, unless the device is done with the request already.
+    /// The device is asked about a request because it took too long. `now`: the time that the device was told. The
+    /// device's answer follows, unless the device is done with the request already.
     Overdue { rq: RqId, now: Time },
     /// What the device did with a request.
     Acted { rq: RqId, action: Action },
@@ -226,15 +225,15 @@ pub(crate) enum Event<'a> {
 
     /// A CPU changes the queue.
     Changed { control: Control, phase: Phase },
-    /// The queue has drained and is frozen. These are its counts.
+    /// The counts of the queue, which has drained and is frozen.
     Counted(&'a Counts),
     /// How many reads, and how many other requests, the device has just now, as the queue says.
     Inflight([u32; 2]),
     /// Every CPU sleeps, until the next timer.
     Idle { until: Option<Time>, device: DeviceState },
-    /// The queue has drained and is frozen. These are the counts of its ranges of sectors, in the order of the ranges.
+    /// The counts of the queue's ranges of sectors, in the order of the ranges. The queue has drained and is frozen.
     CountedRanges(&'a [RangeCount]),
-    /// The queue has drained and is frozen. This is everything that it holds, in readable form.
+    /// Everything that the queue holds, in readable form. The queue has drained and is frozen.
     Dumped(&'a str),
     /// What this world's thread holds of memory, in bytes.
     Memory { live: i64 },

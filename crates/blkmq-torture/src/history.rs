@@ -52,8 +52,7 @@ impl History {
 }
 
 /// A hash that depends on the order of the words. Each word changes the hash one to one, so two histories that differ
-/// in a single word never have the same hash. The hash gives no protection against a person who looks for two histories
-/// with the same hash.
+/// in a single word never have the same hash. But two histories with the same hash are easy to find on purpose.
 #[derive(Debug, Clone)]
 pub(crate) struct Mix(u64);
 

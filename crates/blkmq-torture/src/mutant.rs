@@ -1,4 +1,4 @@
-//! Bugs to plant. They prove that the rig finds the bugs that it is built to find.
+//! Bugs to plant, which prove that the rig finds the bugs that it is built to find.
 
 /// A bug that can be planted in the code on virtual CPUs, and only there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,19 +26,19 @@ impl Mutant {
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "lost-kick",
-        what: "who completes does not look whether something waited for a tag",
+        what: "a thread that polls does not look whether a request waits for the tags that it has put back",
         site: "runner.kick",
         found_by: &["livelock: ", "stall: ", "wake: "],
     },
     Mutant {
         name: "not-owner",
-        what: "who chooses for an owned hardware queue issues there itself",
+        what: "a thread that chose requests for another thread's hardware queue issues them itself",
         site: "issue.owner",
         found_by: &["owner: "],
     },
     Mutant {
         name: "inbox-asleep",
-        what: "who owns a hardware queue does not look for what others chose for it before it sleeps",
+        what: "the owner of a hardware queue sleeps without a look at what other threads chose for the queue",
         site: "sleep.inbox",
         found_by: &["wake: ", "stall: "],
     },
@@ -75,36 +75,43 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "wrong-submitter",
-        what: "who completes keeps what belongs to another submitter",
+        what: "a thread that completes a request of another submitter keeps the request",
         site: "complete.owner",
         found_by: &["was reaped for submitter", "attempt to subtract with overflow", "livelock: ", "stall: ", "wake: "],
     },
     Mutant {
         name: "flush-before-data",
-        what: "a write that asked for a flush before it is over without being written",
+        what: "a write that is to follow a flush is over after the flush, without being written",
         site: "flush.data_first",
         found_by: &["lost: ", "flush: "],
     },
     Mutant {
         name: "freeze-leak",
-        what: "the queue's word is read before entering, so a freeze may let one through",
+        what: "a thread reads the queue's word before it enters, so a freeze may let the thread through",
         site: "submit.word_inside",
-        // A request that the queue lets through while a scheduler is put in place is not in that scheduler's counts,
-        // but is subtracted from them when it leaves.
-        found_by: &["freeze: ", "order: the queue has drained, and ", "attempt to subtract with overflow"],
+        // The last two are assertions of the product. A request that the freeze let through may wait where a scheduler
+        // is replaced, or have a tag while the tags are resized.
+        found_by: &[
+            "freeze: ",
+            "order: the queue has drained, and ",
+            "tags: the queue has drained, and ",
+            "a scheduler is replaced only when nothing waits",
+            "resized while tags are out",
+        ],
     },
     Mutant {
         name: "requeue-behind",
-        what: "what the driver gave back goes into the scheduler again, and not to its head",
+        what: "a request that the driver gave back goes into the scheduler, not to the front of the dispatch list",
         site: "requeue.in_front",
         found_by: &["order: what the device gave back lost its place at the head"],
     },
     Mutant {
         name: "timeout-race",
-        what: "the timeout scan takes a request that is just completing",
+        what: "the timeout scan takes a request that another thread is just completing",
         site: "timeout.reserve",
-        // A thread that completes a request which is over already hands on a slot that another request may have. Any of
-        // these rules may be the first to see that.
+        // A completer may take the request after the scan looked at its place and before the scan changes it. Then two
+        // threads own the request. Both may end it, and the scan may overwrite the state of an operation that has the
+        // slot by then. Any of these rules may be the first to see the result.
         found_by: &[
             "a slot keeps its bio until all parts are back",
             "attempt to subtract with overflow",
@@ -120,7 +127,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "generation",
-        what: "a slot's generation stays, so an old id names a new operation",
+        what: "a slot keeps its generation, so an old id names a new operation",
         site: "slot.generation",
         found_by: &["slots: ", "is elsewhere: Over", "came by before: Over"],
     },
@@ -138,43 +145,43 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "last-look",
-        what: "who lets go of the scheduler does not look whether something was left with it",
+        what: "a thread that lets go of the scheduler does not look whether another thread has left requests there",
         site: "staging.last_look",
         found_by: &["livelock: ", "lost: ", "stall: ", "wake: "],
     },
     Mutant {
         name: "unkicked",
-        what: "who finds another at the scheduler does not tell it to look once more",
+        what: "a thread that finds another one at the scheduler does not tell that one to look once more",
         site: "combine.kick",
         found_by: &["livelock: ", "stall: ", "wake: "],
     },
     Mutant {
         name: "backlog-order",
-        what: "what was left and finds room passes what of its kind and submitter found none",
+        what: "a request that was left passes an earlier one of its submitter and kind that found no room",
         site: "backlog.order",
         found_by: &["arrivals: operation "],
     },
     Mutant {
         name: "gate-class",
-        what: "requests go on passing the scheduler when one of another class comes into it",
+        what: "requests still pass the scheduler by when a request of another class comes into it",
         site: "bypass.class",
         found_by: &["gate: "],
     },
     Mutant {
         name: "gate-second-look",
-        what: "who passes the scheduler does not look again whether it still may",
+        what: "a thread that passes the scheduler by does not look again whether it still may",
         site: "word.second_look",
         found_by: &["gate: "],
     },
     Mutant {
         name: "gate-waiting",
-        what: "who passes the scheduler does not look whether something was just brought or left to it",
+        what: "a thread that passes the scheduler by does not look whether requests were just brought or left there",
         site: "bypass.waiting",
         found_by: &["gate: "],
     },
     Mutant {
         name: "fold-due",
-        what: "the scheduler does not learn of those that passed it when it chooses next",
+        what: "the scheduler is not told of the requests that passed it by before it chooses again",
         site: "bypass.fold",
         found_by: &["gate: "],
     },

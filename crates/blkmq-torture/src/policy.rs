@@ -24,9 +24,9 @@ impl Watched {
 }
 
 impl Watched {
-    /// The time that the inner scheduler is asked with. It is the time that the wrapper was told, except with the
-    /// planted bug `policy.expiry`, with which no request ever expires. If requests of several classes wait, the true
-    /// time is used in any case: it then also decides which class may go, and this bug must not change that.
+    /// The time that the inner scheduler is asked with: the time that the wrapper was told, unless the bug
+    /// `policy.expiry` is planted, with which no request ever expires. If requests of several classes wait, the true
+    /// time is used even then: it also decides which class may go, and the planted bug must not change that.
     fn asked_at(&self, now: Time) -> Time {
         if kept("policy.expiry") || self.inner.wants_tally() { now } else { Time(0) }
     }

@@ -1,4 +1,4 @@
-//! The witness: each part of the world tells it every event. It keeps the history and asks the checkers.
+//! The witness, to which each part of the world tells every event. The witness keeps the history and asks the checkers.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -146,10 +146,10 @@ impl Share {
 }
 
 impl World {
-    /// Joins submitters that do nothing. Their numbers come after those of the clients.
+    /// Joins submitters that do nothing, with numbers after those of the clients.
     fn join_idle(&self, nr_idle: u16, nr_clients: u16) -> Vec<Submitter> {
         let join = |number| {
-            let submitter = self.q.submitter(&Client::new("idle")).expect("there are places for some who do nothing");
+            let submitter = self.q.submitter(&Client::new("idle")).expect("there are places for idle submitters");
             let nr_slots = u16::try_from(submitter.nr_slots()).expect("a submitter's slots are few");
             self.witness.tell(Event::Joined { submitter: number, nr_slots, tenant: u16::MAX });
             submitter
@@ -230,7 +230,7 @@ fn trouble(ended: Ended) -> Option<Violation> {
             format!(
                 "more than {STEPS_PER_REQUEST} steps a request for {MOST_STEPS} steps; {}",
                 if running.is_empty() {
-                    "nobody ran when it ended".to_owned()
+                    "no CPU ran when the world ended".to_owned()
                 } else {
                     format!("running: {}", running.join(", "))
                 }
@@ -238,7 +238,7 @@ fn trouble(ended: Ended) -> Option<Violation> {
         )),
         Ended::Panicked { cpu, message } => Some(Violation::new("panic", format!("CPU {cpu}: {message}"))),
         Ended::Deadlock { waiting } => {
-            Some(Violation::new("deadlock", format!("these wait for each other: {}", waiting.join(", "))))
+            Some(Violation::new("deadlock", format!("these CPUs wait for each other: {}", waiting.join(", "))))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `blkmq torture`: the same from the same seed, what it says of a failure, and the seeds of all bugs that it has
+//! `blkmq torture`: one seed gives one run; what the rig says of a failure; the seeds of all bugs that the rig has
 //! found.
 
 #[path = "../../blkmq-cli/tests/run/mod.rs"]
@@ -34,6 +34,7 @@ fn words(command: &str) -> Vec<&str> {
     command.split_whitespace().collect()
 }
 
+/// Red if anything else than the seed and the number of requests decides the hash, or if one of the two does not.
 #[test]
 fn the_same_seed_gives_the_same_hash_and_another_another() {
     let last = |seed: &str, requests: &str| {
@@ -54,6 +55,7 @@ fn the_same_seed_gives_the_same_hash_and_another_another() {
     assert_ne!(last("7", "5999").rsplit(' ').next(), Some(hash));
 }
 
+/// Red if the seed that a run drew is not printed, does not repeat the run, or is always the same.
 #[test]
 fn a_fresh_seed_is_told_first_and_repeats_the_run() {
     let text = printed(&["--minutes", "0.001"]);
@@ -65,7 +67,7 @@ fn a_fresh_seed_is_told_first_and_repeats_the_run() {
     assert_ne!(printed(&["--minutes", "0.001"]).split(':').next(), text.split(':').next());
 }
 
-/// The printed command plays the shortest failing world, and says the same of it.
+/// Red if the printed command does not play the shortest failing world, or says something else of that world.
 #[test]
 fn a_failure_is_cut_short_and_repeated_by_its_command() {
     let (text, error) = broken(&["--seed", "1", "--requests", "20000", "--plant", "tag-twice"]);
@@ -94,7 +96,7 @@ fn a_failure_is_cut_short_and_repeated_by_its_command() {
     assert!(error.contains(failure["rule"].as_str().expect("a rule was broken")), "{error}");
 }
 
-/// Everything that a failure tells of a world is in its replay, which ends alike.
+/// Red if something that a failure tells of a world is missing in the replay, or if the replay ends in another way.
 #[test]
 fn a_replay_tells_all_that_happened() {
     let world = ["--seed", "1", "--requests", "200"];
@@ -122,8 +124,8 @@ fn a_replay_tells_all_that_happened() {
     assert!(story.len() > 10 && story.iter().all(|line| replay.contains(line)), "{text}");
 }
 
-/// What was found is printed in full although the run is ended, and on standard error although no program reads the
-/// rest.
+/// Red if a run that a signal ends does not print all that it found, or if standard error does not say what was found
+/// when no program reads standard output.
 #[test]
 fn no_end_makes_it_silent() {
     let program = || {
@@ -155,6 +157,7 @@ fn no_end_makes_it_silent() {
     assert!(error.contains("tags put back twice"), "{error}");
 }
 
+/// Red if a world fails that has failed because of a bug which is mended.
 #[test]
 fn kept_seeds_are_clean() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/seeds.txt");
@@ -169,6 +172,7 @@ fn kept_seeds_are_clean() {
     }
 }
 
+/// Red if an error does not name what was wrong, and what would be right.
 #[test]
 fn what_is_refused_is_refused_in_one_line() {
     for (arguments, word, accepted) in [
@@ -196,6 +200,7 @@ fn what_is_refused_is_refused_in_one_line() {
     }
 }
 
+/// Red if the help does not name a bug that can be planted, or if the list does not say what the bug is.
 #[test]
 fn help_and_the_list_of_bugs_name_what_there_is() {
     let help = printed(&["--help"]);

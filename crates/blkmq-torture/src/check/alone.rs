@@ -18,7 +18,7 @@ const RULE: &str = "alone";
 /// The tenant number of submitters that do nothing. No tenant has it.
 const NOBODY: u16 = u16::MAX;
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Alone {
     is_alone: bool,

@@ -57,7 +57,7 @@ struct NoMerges {
     before: Vec<(u64, MergeLevel)>,
 }
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Arrivals {
     limits: Limits,
@@ -165,7 +165,7 @@ impl Arrivals {
         Err(Violation::new(RULE, what).bio(before).bio(bio).request(rq))
     }
 
-    /// Called when an operation is over. Its request is certainly known now.
+    /// Called when an operation is over, so that its request is certainly known.
     fn over(&mut self, bio: u64, rq: RqId, status: Status) -> Result<(), Violation> {
         let Some(operation) = self.operations.end(bio) else { return Ok(()) };
         let asked = operation.asked;

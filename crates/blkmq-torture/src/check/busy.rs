@@ -1,8 +1,8 @@
 //! The queue counts its busy time: the time in which the device had a request, by the times of the completions.
 //!
-//! A thread that begins a request adds the time since the last look of any thread, if the queue was busy. It sees that
-//! in sums of the counts of all threads. A sum may lag behind for as long as a thread is held up. So this checker
-//! demands no more than a quarter of the true busy time, and only of long times.
+//! A thread that begins a request adds the time since the last look of any thread, if the queue was busy. The thread
+//! sees that in sums of the counts of all threads. A sum may lag behind for as long as a thread is held up. So this
+//! checker demands no more than a quarter of the true busy time, and only of long times.
 
 use blkmq_sched::Time;
 
@@ -17,7 +17,7 @@ const TICK_SHIFT: u32 = 20;
 /// The number of ticks from which on the busy time is checked.
 const LONG: u64 = 20;
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Busy {
     /// Ticks in which the device had a request since the last look: after the first number, up to the second.

@@ -1,5 +1,5 @@
-//! The counters of a queue count what happened. They are compared whenever the queue has drained and is frozen. The
-//! statistics are compared from one such moment to the next.
+//! The counters of a queue count what happened. The counters are compared whenever the queue has drained and is frozen.
+//! The statistics are compared from one such moment to the next.
 //!
 //! An operation in a plug has been submitted but is not counted yet, and an operation that is over may not have been
 //! reaped. So a count that does not follow from the device's events is held between two bounds. The bounds meet when no
@@ -83,7 +83,7 @@ struct Moment {
     has_combined: bool,
 }
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Counters {
     facts: Facts,

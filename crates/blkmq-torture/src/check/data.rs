@@ -28,7 +28,7 @@ struct Operation {
     is_vague: bool,
 }
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Data {
     facts: Facts,
@@ -82,8 +82,8 @@ impl Data {
         Some(operation)
     }
 
-    /// Called when a read is over. It must have found what may be there. From now on the sectors are known to hold what
-    /// it found.
+    /// Called when a read is over. The read must have found what may be there. From now on the sectors are known to
+    /// hold what it found.
     fn read(&mut self, bio: u64, asked: &Asked, is_vague: bool, data: &[u64]) -> Result<(), Violation> {
         if data.len() as u64 != asked.nr_sectors {
             let what = format!("read {bio} of {} sectors has data for {}", asked.nr_sectors, data.len());
@@ -124,7 +124,10 @@ impl Data {
             }
             if offer.op == Op::Read {
                 if let Some(at) = self.readers[range.clone()].iter().position(|readers| *readers == 0) {
-                    return bad(format!("the device is to read sector {}, and nobody asked for it", range.start + at));
+                    return bad(format!(
+                        "the device is to read sector {}, and no operation asked for it",
+                        range.start + at
+                    ));
                 }
                 continue;
             }
@@ -133,7 +136,7 @@ impl Data {
                 let owner = self.places.range(..=at).next_back().map(|(_, bio)| *bio);
                 let owner = owner.and_then(|bio| Some((bio, self.operations.get(bio)?.asked)));
                 let Some((bio, asked)) = owner.filter(|(_, asked)| at < asked.sector + asked.nr_sectors) else {
-                    return bad(format!("the device is to change sector {at}, and nobody asked for it"));
+                    return bad(format!("the device is to change sector {at}, and no operation asked for it"));
                 };
                 if asked.op != offer.op {
                     let what = format!(
@@ -158,7 +161,8 @@ impl Data {
         Ok(())
     }
 
-    /// Called when a request has ended. Its sectors hold what it wrote. If it failed, they may or may not hold it.
+    /// Called when a request has ended, so that its sectors hold what it wrote. If it failed, they may or may not hold
+    /// it.
     fn ended(&mut self, rq: RqId, status: Status) {
         for &(first, nr_sectors, value) in self.runs.get(rq) {
             let range = places(first, nr_sectors.into());
@@ -277,17 +281,17 @@ mod tests {
     #[test]
     fn the_device_is_asked_for_what_somebody_asked_for() {
         let read = |sector, nr_sectors| offered(id(1, 0, 0), Op::Read, sector, nr_sectors, &[]);
-        reading(&mut told(), 1).good(read(8, 2)).good(read(9, 1)).bad(read(9, 2), "sector 10, and nobody asked");
+        reading(&mut told(), 1).good(read(8, 2)).good(read(9, 1)).bad(read(9, 2), "sector 10, and no operation asked");
         let write = |sector, data| offered(id(1, 0, 0), Op::Write, sector, 2, data);
-        told().bad(write(8, &[1, 1]), "nobody asked");
+        told().bad(write(8, &[1, 1]), "no operation asked");
         let mut told = told();
         told.good(submitted(1, asked(Op::Write, 8, 2))).good(submitted(2, asked(Op::Write, 10, 2)));
-        told.good(write(8, &[1, 1])).good(write(9, &[1, 2])).bad(write(11, &[2, 2]), "sector 12, and nobody");
+        told.good(write(8, &[1, 1])).good(write(9, &[1, 2])).bad(write(11, &[2, 2]), "sector 12, and no operation");
         told.bad(write(9, &[1, 1]), "data of 1 is to be written where operation 2 writes");
         told.bad(write(9, &[1]), "brings data for 1");
         told.bad(offered(id(1, 0, 0), Op::Discard, 8, 2, &[]), "operation 1 asked for a write");
         told.bad(offered(id(1, 0, 0), Op::Read, 1023, 2, &[]), "behind the end");
-        told.good(reaped(1, id(1, 0, 0), Status::Ok)).bad(write(8, &[1, 1]), "nobody asked");
+        told.good(reaped(1, id(1, 0, 0), Status::Ok)).bad(write(8, &[1, 1]), "no operation asked");
     }
 
     #[test]
@@ -316,7 +320,7 @@ mod tests {
             },
         ];
         for over in over {
-            reading(&mut told(), 1).good(over).bad(offered(id(1, 0, 0), Op::Read, 8, 2, &[]), "nobody asked");
+            reading(&mut told(), 1).good(over).bad(offered(id(1, 0, 0), Op::Read, 8, 2, &[]), "no operation asked");
         }
     }
 }

@@ -75,7 +75,7 @@ impl Knobs {
     }
 }
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Deadlines {
     locking: Locking,

@@ -6,7 +6,7 @@ use super::{Checker, Violation};
 
 const RULE: &str = "dump";
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Dumps;
 

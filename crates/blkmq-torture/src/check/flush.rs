@@ -75,7 +75,7 @@ impl Versions {
     }
 }
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Flush {
     limits: Limits,

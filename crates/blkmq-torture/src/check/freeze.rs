@@ -10,7 +10,7 @@ use super::{Checker, Violation};
 
 const RULE: &str = "freeze";
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug, Default)]
 pub(super) struct Freeze {
     /// The CPUs that hold the queue frozen, and have seen it drained.

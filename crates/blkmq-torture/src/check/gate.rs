@@ -8,9 +8,9 @@
 //! bypassed it and was offered to the device. There are two exceptions: a request that goes to the head, and a request
 //! that has waited for `prio_aging_expire`.
 //!
-//! The moment at which a request decides to bypass is not told. It is after the operation of the request was submitted.
-//! Other threads see that a request is in the scheduler at the latest when the CPU that brought it there does something
-//! else. Under the locking combining they see it at once.
+//! The moment at which a request decides to bypass is not told. That moment comes after the operation of the request
+//! was submitted. Other threads see that a request is in the scheduler at the latest when the CPU that brought it there
+//! does something else. Under the locking combining they see it at once.
 
 use std::collections::VecDeque;
 
@@ -68,7 +68,7 @@ struct Aging {
     blurred: u64,
 }
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Gate {
     has_scheduler: bool,

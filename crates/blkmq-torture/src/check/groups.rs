@@ -1,7 +1,7 @@
 //! Reads, writes and discards are counted separately. Each group counts as many requests and merges as there were
 //! operations, and as much time as these operations took, by the times of their completions. The flushes of the device
-//! are counted with at least the time that the device says. This is checked whenever the queue has drained, from the
-//! beginning until an operator turns the statistics off.
+//! are counted with at least the time that the device says. The checker compares the two whenever the queue has
+//! drained, from the beginning until an operator turns the statistics off.
 //!
 //! A request lasts as long as one of its operations. So the time of a group is at most the sum over its operations. For
 //! each merge the sum may lack one operation, at most the longest.
@@ -42,7 +42,7 @@ struct Operation {
     since: Time,
 }
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Groups {
     limits: Limits,

@@ -12,7 +12,7 @@ const RULE: &str = "inflight";
 
 const MS: u64 = 1_000_000;
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Inflight {
     offers: Offers,

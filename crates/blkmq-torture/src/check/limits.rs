@@ -17,7 +17,7 @@ const RULE: &str = "limits";
 
 const SECTOR: u64 = 512;
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct MergeLimits {
     limits: Limits,
@@ -77,7 +77,7 @@ impl MergeLimits {
 
     fn judge_flush(&self, offer: &Offer<'_>) -> Result<(), String> {
         if !is_flush(offer.rq) || !self.limits.write_cache {
-            return Err("is for nobody, or the device has no cache".into());
+            return Err("is for no operation, or the device has no cache".into());
         }
         if offer.nr_sectors > 0 || !offer.segments.is_empty() || offer.ranges.iter().any(|range| range.1 > 0) {
             return Err("has sectors".into());

@@ -1,5 +1,5 @@
 //! Nothing is lost and nothing is doubled. An operation that was taken is over exactly once, and the submitter that
-//! submitted it gets it back. Its status is one that the results of its requests allow.
+//! submitted it gets it back, with a status that the results of its requests allow.
 
 use std::collections::BTreeMap;
 
@@ -89,7 +89,7 @@ impl Operation {
     }
 }
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Lost {
     facts: Facts,

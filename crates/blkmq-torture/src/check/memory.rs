@@ -1,5 +1,5 @@
-//! Memory is bounded. It does not grow with the number of operations, only with the size that the queue is made for.
-//! When the world is gone, its memory has been given back.
+//! Memory is bounded. Memory does not grow with the number of operations, only with the size that the queue is made
+//! for. When the world is gone, its memory has been given back.
 //!
 //! Memory is compared whenever the queue has drained. Some of the memory belongs to the world itself: the device keeps
 //! what it knows of requests, and the machine keeps a few words for every thread that ever ran. Buffers are not counted
@@ -22,7 +22,7 @@ const KEPT: i64 = 512 * KIB;
 /// How many bytes of a world that is gone may be left.
 const LEFT: i64 = 64 * KIB;
 
-/// What one more operation may cost, in bytes. It is less than the smallest leak.
+/// What one more operation may cost, in bytes: less than the smallest leak.
 const PER_OPERATION: i64 = 128;
 
 /// What one more thread may cost for ever, in bytes: a page for the thread, and its list of slots.
@@ -57,7 +57,7 @@ struct Look {
     made_for: i64,
 }
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Memory {
     facts: Facts,

@@ -64,7 +64,7 @@ struct Passed {
     times: u32,
 }
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Order {
     is_concurrent: bool,

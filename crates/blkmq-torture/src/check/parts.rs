@@ -1,5 +1,5 @@
-//! Which operations a queue takes, and into how many requests it cuts them. These are the queue's rules, written a
-//! second time in another way.
+//! Which operations a queue takes, and into how many requests it cuts them: the queue's rules, written a second time in
+//! another way.
 
 use blkmq_sched::Op;
 use blkmq_virtual::{Limits, Status};

@@ -1,4 +1,4 @@
-//! The counts of each range of sectors match what happened in the range. They are compared whenever the queue has
+//! The counts of each range of sectors match what happened in the range. The counts are compared whenever the queue has
 //! drained, from one such moment to the next. A request belongs to the range in which it began when it came in. A range
 //! that keeps its name keeps its counts. A range with a new name begins at zero, also if another range was there
 //! before.
@@ -22,7 +22,7 @@ struct Range {
     sectors: [u64; 3],
 }
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Ranges {
     limits: Limits,

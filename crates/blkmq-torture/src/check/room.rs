@@ -67,7 +67,7 @@ struct Operation {
     step: u64,
 }
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Room {
     facts: Facts,

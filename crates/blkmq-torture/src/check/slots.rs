@@ -1,5 +1,5 @@
-//! Slots are conserved. What a submitter has outstanding is what it submitted and did not reap. It never has more
-//! outstanding than it has slots. An operation is refused for lack of a slot only when there is none. An id names one
+//! Slots are conserved. What a submitter has outstanding is what it submitted and did not reap, and is never more than
+//! the submitter has slots for. An operation is refused for lack of a slot only when there is none. An id names one
 //! operation for ever.
 
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ struct Operation {
     nr_parts: u64,
     /// The queue has said that it took the operation.
     is_named: bool,
-    /// It is not told when the operation is over.
+    /// No event tells when the operation is over.
     is_forgotten: bool,
 }
 
@@ -42,7 +42,7 @@ struct Submitter {
     is_leaving: bool,
 }
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Slots {
     facts: Facts,

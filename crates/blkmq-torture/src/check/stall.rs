@@ -1,5 +1,5 @@
-//! No request waits while it could go on. This is checked when every CPU sleeps and nothing has happened or will happen
-//! for longer than any thread sleeps by its own decision, or until a thread tries a refused request again. Then
+//! No request waits while it could go on. The checker looks when every CPU sleeps and nothing has happened or will
+//! happen for longer than any thread sleeps by its own decision, or until a thread tries a refused request again. Then
 //! everything that is outstanding waits for the device or for the scheduler's policy, and a thread has planned for what
 //! happens next. A thread that looks at the queue meanwhile, or that wakes in vain, does not change that.
 
@@ -42,7 +42,7 @@ struct Operation {
     is_vague: bool,
 }
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Stall {
     facts: Facts,
@@ -159,7 +159,7 @@ impl Stall {
         if until.since(since) <= slack || self.operations.len() == 0 || self.nr_quiesces > 0 {
             return Ok(());
         }
-        let bad = |what: String| Violation::new(RULE, format!("everybody sleeps until {} ns, and {what}", until.0));
+        let bad = |what: String| Violation::new(RULE, format!("every CPU sleeps until {} ns, and {what}", until.0));
         let mut with_device = vec![0; self.facts.topology.nr_queues()];
         for (rq, offer) in self.offers.begun() {
             let hctx = usize::from(offer.hctx);
@@ -246,7 +246,7 @@ impl Checker for Stall {
         }
         match *event {
             Event::Submitted { submitter, bio, asked, pieces } => self.submitted(submitter, bio, asked, pieces),
-            // It is not told when a forgotten operation is over.
+            // No event tells when a forgotten operation is over.
             Event::Reaped { bio, .. }
             | Event::HandedBack { bio, .. }
             | Event::Rejected { bio, .. }

@@ -10,7 +10,7 @@ use super::{Checker, Facts, Violation};
 
 const RULE: &str = "tags";
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Tags {
     topology: Topology,

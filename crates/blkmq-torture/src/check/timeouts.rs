@@ -1,5 +1,5 @@
-//! A device is not asked too early. It is asked only about a request that it was given, and only when the timeout has
-//! passed since then, or since it was last asked about the request.
+//! A device is not asked too early. The device is asked only about a request that it was given, and only when the
+//! timeout has passed since then, or since it was last asked about the request.
 
 use blkmq_sched::{RqId, Time};
 
@@ -12,7 +12,7 @@ const RULE: &str = "timeouts";
 
 const MS: u64 = 1_000_000;
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Timeouts {
     /// The value of the knob, in ns, and the value that is being set.

@@ -34,7 +34,7 @@ struct Offer {
     is_taken: bool,
 }
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug, Default)]
 pub(super) struct CompletionTimes {
     operations: Book<Operation>,
@@ -150,8 +150,8 @@ mod tests {
 
     const RQ: RqId = id(1, 0, 0);
 
-    /// A read of 8 sectors that was submitted and taken at 10 ns. It was issued at 0 ns by a thread that had looked at
-    /// the clock before. It is 50 ns now.
+    /// A read of 8 sectors that was submitted and taken at 10 ns, and was issued at 0 ns by a thread that had looked at
+    /// the clock before. The time is now 50 ns.
     fn told() -> Told<CompletionTimes> {
         let mut told = Told::new(CompletionTimes::new());
         told.now = 10;

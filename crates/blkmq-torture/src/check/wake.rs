@@ -1,6 +1,6 @@
-//! A submitter that sleeps until an operation is over is woken when one is. This is checked whenever every CPU sleeps.
-//! Everything in progress has come to its end then, so the thread that completed an operation has also woken its
-//! submitter.
+//! A submitter that sleeps until an operation is over is woken when one is. The checker looks whenever every CPU
+//! sleeps. Everything in progress has come to its end then, so the thread that completed an operation has also woken
+//! its submitter.
 
 use blkmq_sched::Op;
 
@@ -21,8 +21,8 @@ struct Operation {
     sectors: (usize, usize),
     /// Sectors that the device is not done with.
     left: u64,
-    /// Whether `left` says when the operation is over. It does not for operations that the flush machine handles, for
-    /// reads that overlap others, and for operations that no submitter reaps.
+    /// Whether `left` says when the operation is over. `left` does not for operations that the flush machine handles,
+    /// for reads that overlap others, and for operations that no submitter reaps.
     is_certain: bool,
 }
 
@@ -34,7 +34,7 @@ struct Sleeper {
     nr_over: u32,
 }
 
-/// See the module.
+/// This module's checker.
 #[derive(Debug)]
 pub(super) struct Wake {
     facts: Facts,
@@ -127,7 +127,7 @@ impl Wake {
         let over = theirs.filter(|(_, operation)| operation.is_certain && operation.left == 0).map(|(bio, _)| bio);
         let over: Vec<u64> = over.take(8).collect();
         let what =
-            format!("everybody sleeps, also submitter {number}, whose operations {over:?} are over and not reaped");
+            format!("every CPU sleeps, also submitter {number}, whose operations {over:?} are over and not reaped");
         Err(over.into_iter().fold(Violation::new(RULE, what), Violation::bio))
     }
 }

@@ -39,7 +39,7 @@ impl Spare {
         self.classes.get_mut(len.next_power_of_two().ilog2() as usize)
     }
 
-    /// Takes back buffers that came from [`take`](Self::take). Their length is still the same.
+    /// Takes back buffers that came from [`take`](Self::take). The buffers still have the same length.
     pub(super) fn keep(&mut self, buffers: Buffers) {
         let mut keep = |buffer: Buffer| {
             let capacity = buffer.len().next_power_of_two();

@@ -1,5 +1,5 @@
-//! A client that sleeps without the queue's help. It is told of completions, and looks again when its submitter wanted
-//! to.
+//! A client that sleeps without the queue's help. The client is told of completions, and looks again when its submitter
+//! wanted to.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -75,7 +75,7 @@ pub(crate) struct Faults {
     pub(crate) busy: Rate,
     /// How long a hardware queue stays busy, in ns.
     pub(crate) busy_ns: u64,
-    /// The most requests that the device works on at once. It refuses further ones.
+    /// The most requests that the device works on at once. The device refuses further ones.
     pub(crate) room: usize,
     /// How often a request never completes by itself.
     pub(crate) hangs: Rate,

@@ -63,7 +63,7 @@ impl Seen {
 
 impl Checker for Watch {
     fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
-        let mut seen = self.0.lock().expect("nobody panics with it");
+        let mut seen = self.0.lock().expect("no thread panics with it");
         match event {
             Event::Acted { rq, action } => {
                 seen.acted(at, rq.0, *action).map_err(|what| Violation::new("watch", what).request(*rq))

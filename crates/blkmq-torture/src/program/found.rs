@@ -92,7 +92,7 @@ impl FoundFailure {
         if !self.repeatable {
             writeln!(
                 out,
-                "played again it went another way: the rig itself is at fault, or the time that it measured"
+                "a second play of this world went another way: the rig itself is at fault, or the time that it measured"
             )?;
         }
         writeln!(out, "repeat: {repeat}")?;

@@ -38,52 +38,56 @@ Examples:
   blkmq torture --plant lost-kick --minutes 2
   blkmq torture --list-mutants
 
-The code of the block layer runs on virtual CPUs and virtual time: which CPU goes on after each step, what the device does
-and what everybody asks for follows from the seed. Checkers watch what it promises. A run is made of worlds of 5000
-operations, the first of which has the run's own seed; so the command that is printed with a failure plays the failing world
-alone, cut to the shortest length that fails; what was found is told before that is looked for. What a run comes to does not depend on the cores of the machine.
+The code of the block layer runs on virtual CPUs and in virtual time. The seed decides everything: which CPU goes on
+after each step, what the device does, and what each client asks for. Checkers watch what the block layer promises.
 
-The last line of a clean run is 'clean: seed S, requests N, hash H': the same seed and number of requests give the same hash,
-of everything that happened in all worlds, with the same version of blkmq.
+A run is made of worlds of 5000 operations. The first world has the run's own seed. When a world fails, the run prints
+what it found, looks for the shortest part of that world that fails, and prints a command that plays this part alone.
+What a run finds does not depend on how many cores the machine has.
 
---replay tells everything that happens in one world. On a terminal it stops after each line: Enter goes on by one, a number by
-so many, 't 1.5' to that millisecond, 's 400' to that step, 'b 17' to what next happens to operation 17; 'q' ends.
+The last line of a clean run is 'clean: seed S, requests N, hash H'. The hash is that of everything that happened in all
+worlds. With one version of blkmq, the same seed and the same number of requests give the same hash.
 
-Ctrl-C, or SIGTERM, ends a run after the worlds that have begun, and what it came to is told; of a failure that is being made shorter,
-the shortest found so far. One more, a second later or more, does not wait.";
+--replay prints everything that happens in one world. On a terminal it stops after each line. Enter goes on to the next
+line, a number by that many lines, 't 1.5' to that millisecond, 's 400' to that step, and 'b 17' to the next line about
+operation 17; 'q' ends.
+
+Ctrl-C or SIGTERM ends a run when the worlds that have begun are over, and the run prints its results. If the run is
+just looking for a shorter part, it prints the shortest one found so far. A second signal, at least a second later,
+ends the program at once.";
 
 /// The word that leaves a choice to the worlds.
 const ANY: &str = "any";
 
-/// How long a run lasts unless told otherwise.
+/// How long a run lasts by default, in minutes.
 const MINUTES: f64 = 2.0;
 
 /// Torture the block layer on virtual CPUs, and check all that it promises.
 #[derive(Debug, Parser)]
 #[command(name = "blkmq-torture", bin_name = "blkmq torture", version, after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 struct Torture {
-    /// The number that everything follows from; drawn and told unless given.
+    /// The number from which everything follows [default: a random number, which is printed].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     seed: Option<u64>,
-    /// Begin worlds for so many minutes, one at least [default: 2].
+    /// Begin new worlds for this many minutes; at least one world is played [default: 2].
     #[arg(long, value_name = "M", value_parser = minutes, allow_negative_numbers = true, conflicts_with = "requests")]
     minutes: Option<Duration>,
-    /// Submit exactly so many operations.
+    /// Submit exactly this many operations.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
     requests: Option<u64>,
     /// Virtual CPUs that submit, 1 to 64.
     #[arg(long, value_name = "N", default_value = "8", value_parser = cpus(), allow_negative_numbers = true)]
     cpus: u16,
-    /// The scheduler; any, and changed under load, unless given.
+    /// The scheduler of every world [default: the worlds choose, and change it under load].
     #[arg(long, value_name = "NAME", value_parser = schedulers())]
     scheduler: Option<String>,
-    /// How threads share the scheduler; any, and changed under load, unless given.
+    /// How threads share the scheduler. With 'any', the worlds choose, and change it under load.
     #[arg(long, value_name = "LOCKING", default_value = ANY, value_parser = lockings())]
     locking: String,
     /// Plant a bug, to see it found.
     #[arg(long, value_name = "MUTANT", value_parser = mutants())]
     plant: Option<String>,
-    /// Tell all that happens in one world, of --seed with --requests.
+    /// Print everything that happens in one world, the one of --seed and --requests.
     #[arg(long, conflicts_with_all = ["minutes", "json"])]
     replay: bool,
     /// Print one JSON object instead of words.
@@ -116,8 +120,8 @@ fn mutants() -> Vec<&'static str> {
     MUTANTS.iter().map(|mutant| mutant.name).collect()
 }
 
-/// What runs: the version; the commit, if the person who built the program gave it; and the compiler, which decides
-/// what is hashed in which order.
+/// What runs: the version; the commit, if it was given to the build; and the compiler, which decides what is hashed in
+/// which order.
 fn version() -> String {
     let commit = option_env!("BLKMQ_COMMIT").filter(|commit| !commit.is_empty());
     let commit = commit.map(|commit| format!(" ({commit})")).unwrap_or_default();
@@ -151,7 +155,7 @@ impl Torture {
         let found = self.found(seed, &control, out);
         let written = if self.json { json::print(&found, out) } else { found.write(out) };
         match &found.failure {
-            // This is printed even if nothing else could be.
+            // The failure is printed even if nothing else could be.
             Some(failure) => {
                 let FoundFailure { seed, requests, rule, what, .. } = failure;
                 Err(Failure::Running(format!("torture: seed {seed}, requests {requests}: {rule}: {what}")))

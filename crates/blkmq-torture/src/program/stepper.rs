@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use blkmq_torture::Line;
 
 const COMMANDS: &str =
-    "Enter: next; N: so many; t MS: to that millisecond; s N: to that step; b N: to operation N; q: end";
+    "Enter: next line; N: N lines; t MS: to that millisecond; s N: to that step; b N: to operation N; q: end";
 
 /// Where to stop next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
