@@ -105,14 +105,38 @@ impl Wake {
 
     /// Like [`wake`](Self::wake), for a caller that has fenced already.
     pub fn rouse(&self) {
+        self.rouse_thread();
+        if self.has_notify() {
+            self.tell(|notify| notify.notify());
+        }
+    }
+
+    /// Whether something is notified beside the thread itself. If so, a caller that has completed something tells by
+    /// [`wake_for`](Self::wake_for) what it was.
+    pub fn has_notify(&self) -> bool {
+        self.has_notify.load(Ordering::Relaxed)
+    }
+
+    /// Like [`wake`](Self::wake), for a caller that has made visible that the operations in these slots completed.
+    #[cold]
+    pub fn wake_for(&self, slots: &[u16]) {
+        // ORDERING: as in `wake`; pairs with the fence in `sleep`.
+        fence_at("wake.wake_fence");
+        self.rouse_thread();
+        self.tell(|notify| notify.completed(slots));
+    }
+
+    fn rouse_thread(&self) {
         if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed) {
             self.end_sleep();
         }
-        if self.has_notify.load(Ordering::Relaxed) {
-            let notify = self.notify.lock().clone();
-            if let Some(notify) = notify {
-                notify.notify();
-            }
+    }
+
+    /// Tells what is notified, outside the lock.
+    fn tell(&self, tell: impl FnOnce(&dyn Notify)) {
+        let notify = self.notify.lock().clone();
+        if let Some(notify) = notify {
+            tell(&*notify);
         }
     }
 

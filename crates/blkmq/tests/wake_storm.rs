@@ -335,6 +335,56 @@ fn what_one_task_reaps_wakes_only_the_tasks_that_wait_for_it() {
     assert!(others.iter_mut().all(poll));
 }
 
+/// Red if a completion wakes the tasks of other operations, or not the task of its own, also where the operation was
+/// split, and where the slot had another operation before.
+#[test]
+fn a_completion_wakes_only_the_task_that_waits_for_it() {
+    let limits = Limits { capacity_sectors: 1 << 20, max_sectors: 8, ..Limits::default() };
+    let device = Recorder::new(limits, ONE_QUEUE);
+    let q = RequestQueue::builder(device.clone()).scheduler("none").slots(64).build().expect("the queue is good");
+    let client = Client::new("test");
+    let submitter = AsyncSubmitter::new(q.submitter(&client).expect("there is room for two threads"));
+    let mut completer = q.submitter(&client).expect("there is room for two threads");
+    // Every fifth operation is split into two.
+    let submit = |number: u64| {
+        let sectors = if number.is_multiple_of(5) { 16 } else { 8 };
+        (submitter.submit(read(number * 100, sectors)).expect("there are slots"), Arc::new(Woken::default()))
+    };
+    let poll = |(operation, woken): &mut (Operation, Arc<Woken>)| {
+        let waker = Waker::from(woken.clone());
+        Pin::new(operation).poll(&mut Context::from_waker(&waker)).is_ready()
+    };
+    let count = |task: &(Operation, Arc<Woken>)| task.1.0.swap(0, Ordering::Relaxed);
+    let mut tasks: std::collections::VecDeque<_> = (1..=20).map(submit).collect();
+    tasks.iter_mut().for_each(|task| assert!(!poll(task)));
+    for number in 21_u64..200 {
+        tasks.iter().for_each(|task| _ = count(task));
+        let parts = if (number - 20).is_multiple_of(5) { 2 } else { 1 };
+        for part in 1..=parts {
+            device.finish_oldest(Status::Ok);
+            completer.poll();
+            assert_eq!(count(&tasks[0]), 1, "{number}: its own task");
+            assert_eq!(poll(&mut tasks[0]), part == parts, "{number}: the task that was woken has something to see");
+        }
+        assert_eq!(tasks.iter().map(count).sum::<u32>(), 0, "{number}: other tasks");
+        tasks.pop_front();
+        let mut fresh = submit(number);
+        assert!(!poll(&mut fresh));
+        tasks.push_back(fresh);
+    }
+    // More at once than a thread is told of in one go, for which there are tasks and for which there are none.
+    let mut tasks: Vec<_> = tasks.into_iter().chain((200..230).map(submit)).collect();
+    tasks.iter_mut().for_each(|task| assert!(!poll(task)));
+    drop(tasks.drain(..10));
+    tasks.iter().for_each(|task| _ = count(task));
+    while device.nr_held() > 0 {
+        (0..device.nr_held()).for_each(|_| device.finish_oldest(Status::Ok));
+        completer.poll();
+    }
+    assert!(tasks.iter().all(|task| count(task) > 0), "each is told");
+    assert!(tasks.iter_mut().all(poll));
+}
+
 /// Red if a future drives the queue only when there is news from outside, or only when no other future drove.
 #[test]
 fn what_is_plugged_and_what_is_due_make_a_future_drive() {

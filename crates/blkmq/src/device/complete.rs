@@ -6,6 +6,7 @@ use crate::device::Runner;
 use crate::queue::RequestQueue;
 use crate::queue::account::{Ending, mark_of_flush};
 use crate::queue::flush::Steps;
+use crate::queue::member::Member;
 use crate::request::{FlushStep, Place, Request, RqList};
 use blkmq_sync::kept;
 use blkmq_sync::tags::{Gathered, Hint, Tag};
@@ -78,10 +79,35 @@ impl<'q> Delivery<'q> {
     fn send(&mut self, q: &RequestQueue) {
         self.ending.publish();
         if !self.list.is_empty() {
-            let member = q.members.get(self.member);
-            std::mem::take(&mut self.list).deliver(&q.slots, &member.completions);
-            member.wake.wake();
+            let (member, list) = (q.members.get(self.member), std::mem::take(&mut self.list));
+            if member.wake.has_notify() {
+                send_telling(q, list, member);
+            } else {
+                list.deliver(&q.slots, &member.completions);
+                member.wake.wake();
+            }
         }
+    }
+}
+
+/// How many operations a submitter is told of at once: their slots take 64 bytes of the stack, a line.
+const MOST_TOLD: usize = 32;
+
+/// Hands operations to a submitter that wants to know which they are: a part of a split one stands for the whole.
+/// Noted before they are delivered, because they are the submitter's afterwards.
+#[cold]
+fn send_telling(q: &RequestQueue, mut list: RqList, member: &Member) {
+    while !list.is_empty() {
+        let (mut slots, mut nr) = ([0; MOST_TOLD], 0);
+        let some = list.take_while(&q.slots, |rq| {
+            let Some(slot) = slots.get_mut(nr) else { return false };
+            let body = rq.body();
+            *slot = if body.is_split { body.part.parent.slot() } else { rq.index().slot() };
+            nr += 1;
+            true
+        });
+        some.deliver(&q.slots, &member.completions);
+        member.wake.wake_for(&slots[..nr]);
     }
 }
 

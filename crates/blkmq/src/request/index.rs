@@ -29,7 +29,7 @@ impl SlotIndex {
         RqId((generation as u64) << 32 | self.0 as u64)
     }
 
-    pub(super) const fn of(id: RqId) -> Self {
+    pub(crate) const fn of(id: RqId) -> Self {
         Self(id.0 as u32)
     }
 }

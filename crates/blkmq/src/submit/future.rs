@@ -5,9 +5,9 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use crate::request::RqId;
 use crate::request::bio::Bio;
 use crate::request::completion::{Completion, RejectReason, Rejected};
+use crate::request::{RqId, SlotIndex};
 use crate::submit::Submitter;
 use blkmq_sched::Time;
 use blkmq_sync::atomic::{AtomicBool, Ordering};
@@ -53,61 +53,89 @@ struct Inner {
     /// Operations whose future lives, and what it will resolve to once that is known. Operations are found by id and
     /// not by slot, because a slot is free again when its operation is reaped, which may be long before the future is
     /// polled.
-    watched: HashMap<RqId, Watched>,
-    wakers: Arc<Wakers>,
+    watched: HashMap<RqId, Option<Completion>>,
+    tasks: Arc<Tasks>,
 }
 
-/// An operation whose future lives.
-#[derive(Debug, Default)]
-struct Watched {
-    /// What the future resolves to, once that is known.
-    done: Option<Completion>,
-    /// The task that polled the future last, until it is woken because the operation is over.
-    waker: Option<Waker>,
-}
-
-/// The tasks that wait. All of them are woken by news from outside, because a thread that has news does not know which
-/// task will poll its future, and one that does must drive the queue. A task that drives the queue knows which
-/// operations are over, and wakes only the tasks of these.
-#[derive(Debug, Default)]
-struct Wakers {
-    tasks: Mutex<Vec<Waker>>,
+/// The tasks that wait, each at the slot of its operation.
+///
+/// A completion wakes the task of the operation that completed. That task finds the completion: it registered before it
+/// looked, so a completer that found no waker here delivered before that look. Any other news wakes all tasks: one of
+/// them must drive the queue, and it is not known which of them will poll its future soon.
+#[derive(Debug)]
+struct Tasks {
+    wakers: Mutex<Box<[Option<Waker>]>>,
     /// Something came from outside since one of the tasks drove the queue last.
     is_news: AtomicBool,
 }
 
-impl Wakers {
-    fn register(&self, waker: &Waker) {
-        let mut wakers = self.tasks.lock();
-        if !wakers.iter().any(|known| known.will_wake(waker)) {
-            wakers.push(waker.clone());
+impl Tasks {
+    fn new(nr_slots: usize) -> Self {
+        Self { wakers: Mutex::new((0..nr_slots).map(|_| None).collect()), is_news: AtomicBool::new(false) }
+    }
+
+    /// Registers the task of an operation that is outstanding. Returns the waker that was known before. The caller
+    /// drops it outside the submitter's lock: a waker may be the last thing that keeps a task, and with it a future
+    /// that locks.
+    fn register(&self, slot: u16, waker: &Waker) -> Option<Waker> {
+        let known = &mut self.wakers.lock()[usize::from(slot)];
+        if known.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            return None;
         }
+        known.replace(waker.clone())
     }
 
-    fn wake(&self) {
-        let wakers = std::mem::take(&mut *self.tasks.lock());
-        wakers.into_iter().for_each(Waker::wake);
+    fn take(&self, slot: u16) -> Option<Waker> {
+        self.wakers.lock()[usize::from(slot)].take()
     }
-}
 
-impl Notify for Wakers {
-    fn notify(&self) {
+    /// Takes the first waker from this slot on, with its slot.
+    fn take_next(&self, from: usize) -> Option<(usize, Waker)> {
+        let mut wakers = self.wakers.lock();
+        let mut behind = wakers.iter_mut().enumerate().skip(from);
+        behind.find_map(|(slot, waker)| Some((slot, waker.take()?)))
+    }
+
+    fn note_news(&self) {
         // Relaxed: a task that takes this away and then drives enters the queue behind a fence, and a thread that has
         // news fences before it tells of the news. So either the task sees the news there, or this store comes later
         // and the woken task drives again.
         self.is_news.store(true, Ordering::Relaxed);
-        self.wake();
     }
+}
+
+impl Notify for Tasks {
+    fn notify(&self) {
+        self.note_news();
+        let (mut from, mut last) = (0, None::<Waker>);
+        while let Some((slot, waker)) = self.take_next(from) {
+            from = slot + 1;
+            // A task often waits for several operations in a row.
+            if !last.as_ref().is_some_and(|last| last.will_wake(&waker)) {
+                waker.wake_by_ref();
+                last = Some(waker);
+            }
+        }
+    }
+
+    fn completed(&self, slots: &[u16]) {
+        self.note_news();
+        slots.iter().filter_map(|slot| self.take(*slot)).for_each(Waker::wake);
+    }
+}
+
+fn slot_of(id: RqId) -> u16 {
+    SlotIndex::of(id).slot()
 }
 
 impl AsyncSubmitter {
     /// Makes the operations of a submitter futures.
     #[must_use]
     pub fn new(mut submitter: Submitter) -> Self {
-        let wakers = Arc::new(Wakers::default());
-        submitter.set_notify(Some(wakers.clone()));
+        let tasks = Arc::new(Tasks::new(submitter.nr_slots()));
+        submitter.set_notify(Some(tasks.clone()));
         let watched = HashMap::with_capacity(submitter.nr_slots());
-        Self { inner: Arc::new(Mutex::new(Inner { submitter, nr_drives: 0, due: None, watched, wakers })) }
+        Self { inner: Arc::new(Mutex::new(Inner { submitter, nr_drives: 0, due: None, watched, tasks })) }
     }
 
     /// Takes an operation. The operation is passed on when its future, or another one of this submitter, is polled. If
@@ -128,7 +156,7 @@ impl AsyncSubmitter {
             inner.submitter.submit(rejected.bio)
         });
         if let Ok(id) = submitted {
-            inner.watched.insert(id, Watched::default());
+            inner.watched.insert(id, None);
         }
         let seen = inner.nr_drives;
         drop(inner);
@@ -152,6 +180,11 @@ impl Inner {
         self.due.is_some_and(|due| due <= self.submitter.queue().clock().now())
     }
 
+    /// Whether this operation, whose future lives, has not been reaped, so that its slot is its own.
+    fn is_outstanding(&self, id: RqId) -> bool {
+        self.watched.get(&id).expect("an operation is watched until its future is over").is_none()
+    }
+
     /// Drives the queue and reaps what is over. Returns the wakers of the tasks that wait for it, but for the task of
     /// the operation `own`. The caller wakes them outside the lock, because a waker may be the last thing that keeps a
     /// task, and with it a future that locks.
@@ -164,11 +197,13 @@ impl Inner {
         }
         self.submitter.poll();
         while let Some(completion) = self.submitter.reap() {
-            let Some(watched) = self.watched.get_mut(&completion.id) else { continue };
-            if Some(completion.id) != own {
-                woken.extend(watched.waker.take());
+            let id = completion.id;
+            let Some(done) = self.watched.get_mut(&id) else { continue };
+            *done = Some(completion);
+            // Taken now, because the slot may soon belong to another operation.
+            if Some(id) != own {
+                woken.extend(self.tasks.take(slot_of(id)));
             }
-            watched.done = Some(completion);
         }
         woken
     }
@@ -181,29 +216,25 @@ impl Future for Operation {
         assert!(!self.is_over, "a future is not polled after it has resolved");
         let shared = Arc::clone(&self.inner);
         let mut inner = shared.lock();
-        // Registered first, so that anything that completes from here on wakes this task.
-        inner.wakers.register(context.waker());
+        let slot = slot_of(self.id);
+        // Registered first, so that anything that completes from here on wakes this task. If the operation is over
+        // already, its slot may belong to another one.
+        let is_outstanding = inner.is_outstanding(self.id);
+        let known = if is_outstanding { inner.tasks.register(slot, context.waker()) } else { None };
         // Of the tasks that are woken together, one drives the queue. The others would find nothing new, unless
         // something waits in the plug or a time has come. A task that was polled twice while no task drove in between
         // has a reason of its own.
-        let is_news = inner.wakers.is_news.swap(false, Ordering::Relaxed)
+        let is_news = inner.tasks.is_news.swap(false, Ordering::Relaxed)
             || self.seen == inner.nr_drives
             || inner.submitter.has_plugged()
             || inner.is_due();
         let woken = if is_news { inner.reap(Some(self.id)) } else { Vec::new() };
         self.seen = inner.nr_drives;
-        let watched = inner.watched.get_mut(&self.id).expect("an operation is watched until its future is over");
-        let done = watched.done.take();
-        // The waker that was known before is dropped outside the lock too.
-        let known = if done.is_some() {
-            inner.watched.remove(&self.id).and_then(|watched| watched.waker)
-        } else if watched.waker.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
-            None
-        } else {
-            watched.waker.replace(context.waker().clone())
-        };
+        let is_over = !inner.is_outstanding(self.id);
+        let done = if is_over { inner.watched.remove(&self.id).flatten() } else { None };
+        let own = if is_over && is_outstanding { inner.tasks.take(slot) } else { None };
         drop(inner);
-        drop(known);
+        drop((known, own));
         woken.into_iter().for_each(Waker::wake);
         match done {
             Some(completion) => {
@@ -218,9 +249,12 @@ impl Future for Operation {
 impl Drop for Operation {
     fn drop(&mut self) {
         if !self.is_over {
-            let done = self.inner.lock().watched.remove(&self.id);
-            // A completion with its buffers is dropped here, outside the lock.
-            drop(done);
+            let mut inner = self.inner.lock();
+            let waker = if inner.is_outstanding(self.id) { inner.tasks.take(slot_of(self.id)) } else { None };
+            let done = inner.watched.remove(&self.id);
+            drop(inner);
+            // A completion with its buffers, and a task, are dropped outside the lock.
+            drop((waker, done));
         }
     }
 }
