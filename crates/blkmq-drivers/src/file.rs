@@ -38,6 +38,8 @@ use target::Target;
 use crate::{HW_QUEUE_DEPTH, OpenError};
 
 /// The parameters of the device.
+///
+#[doc = include_str!("../docs/file.md")]
 pub const PARAMETERS: &[Parameter] = &[
     Parameter::new("path", Accepts::Path, "", "the file or block device"),
     Parameter::new(

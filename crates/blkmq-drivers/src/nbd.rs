@@ -40,6 +40,8 @@ const MAX_RANGE_SECTORS: u32 = 1 << 21;
 const MAX_SEGMENTS: u16 = 256;
 
 /// The parameters of the device.
+///
+#[doc = include_str!("../docs/nbd.md")]
 pub const PARAMETERS: &[Parameter] = &[
     Parameter::new(
         "uri",

@@ -4,6 +4,8 @@
 //! [`driver::Driver`]. On the way they are split, merged, put in order by a scheduler, and given to the device, as in
 //! Linux. The modules are named after the steps: submit, merge, insert, dispatch, issue, complete, account.
 //!
+//! The [`guide`] shows each part of this at work, and [`guide::schedulers`] how a scheduler is written.
+//!
 //! ```
 //! use blkmq::driver::spec;
 //! use blkmq::{Bio, Buffer, Client, RequestQueue};
@@ -29,6 +31,12 @@ mod path;
 mod queue;
 mod request;
 mod submit;
+
+#[doc = include_str!("../docs/guide.md")]
+pub mod guide {
+    #[doc = include_str!("../docs/writing-a-scheduler.md")]
+    pub mod schedulers {}
+}
 
 pub use blkmq_sched as sched;
 pub use blkmq_sched::{Class, IoPriority, Op, Time};

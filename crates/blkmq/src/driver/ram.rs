@@ -12,6 +12,8 @@ use super::{Batch, Driver, Extent, Topology, check_topology};
 use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, SECTOR_SIZE};
 
 /// The parameters of the RAM disk.
+///
+#[doc = include_str!("../../docs/ram.md")]
 pub const PARAMETERS: &[Parameter] = &[
     Parameter {
         name: "size",

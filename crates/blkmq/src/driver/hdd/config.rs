@@ -72,6 +72,8 @@ const fn size(unit: u64, min: u64, max: u64) -> Accepts {
 }
 
 /// The parameters of the hard disk.
+///
+#[doc = include_str!("../../../docs/hdd.md")]
 pub const PARAMETERS: &[Parameter] = &[
     Parameter::new("hw_queue_depth", count("", 1, MAX_DEPTH as u64), "32", "requests that the disk takes at once"),
     Parameter::new("gb", size(GIB, MIB, MAX_SIZE), "931", "size of the disk in GiB"),

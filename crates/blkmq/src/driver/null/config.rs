@@ -55,6 +55,8 @@ const fn count(max: u64) -> Accepts {
 const QUEUES: u64 = MAX_HW_QUEUES as u64;
 
 /// The parameters of the null device.
+///
+#[doc = include_str!("../../../docs/null.md")]
 pub const PARAMETERS: &[Parameter] = &[
     Parameter::new(
         "submit_queues",

@@ -91,6 +91,8 @@ const fn time() -> Accepts {
 }
 
 /// The parameters of the SSD.
+///
+#[doc = include_str!("../../../docs/ssd.md")]
 pub const PARAMETERS: &[Parameter] = &[
     Parameter::new("submit_queues", count("", 1, MAX_HW_QUEUES as u64), "1", "hardware queues"),
     Parameter::new(
