@@ -54,13 +54,8 @@ impl Errno {
             // the queue is right.
             Status::Unsupported | Status::BeyondEnd | Status::Misaligned | Status::TooLarge => Some(Self::Invalid),
             Status::Gone => Some(Self::Shutdown),
-            // No client can cause the last three.
-            Status::Timeout
-            | Status::Medium
-            | Status::IoError
-            | Status::Again
-            | Status::BadBuffer
-            | Status::BadPriority => Some(Self::Io),
+            // What the device did not do, and what no client can cause: `Again`, `BadBuffer` and `BadPriority`.
+            _ => Some(Self::Io),
         }
     }
 

@@ -61,6 +61,7 @@ impl Knob {
 
 /// Why a knob was not set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KnobError {
     /// The scheduler has no knob of this name.
     Unknown,

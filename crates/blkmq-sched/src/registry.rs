@@ -7,6 +7,7 @@ use crate::{Knob, Replay, Scheduler};
 
 /// A scheduler that can be had by its name.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Description {
     /// The kernel's name.
     pub name: &'static str,

@@ -294,7 +294,7 @@ impl Client {
     /// An operation is over.
     fn over(&mut self, completion: Completion) {
         self.vain_stays = 0;
-        let Completion { id, status, submitted, issued, completed, bio } = completion;
+        let Completion { id, status, submitted, issued, completed, bio, .. } = completion;
         self.allow_more(&bio);
         self.stamps.clear();
         if bio.op == Op::Read && status.is_ok() {

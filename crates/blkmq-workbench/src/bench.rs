@@ -64,6 +64,7 @@ pub struct Setup {
 
 /// Which time jobs run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum ClockKind {
     /// The machine's clock. The clock is read for each batch if the run needs the exact time. Otherwise requests get
     /// the time of the kernel's last tick, and the queue's statistics count time in ticks. A run needs the exact time
@@ -83,6 +84,7 @@ pub enum ClockKind {
 
 /// Where the time stamps of a run's requests come from. Taking them is part of a request's cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Stamps {
     /// The machine's clock, read for each batch: the default for the requests of applications.
     Exact,
@@ -120,6 +122,7 @@ pub struct Control {
 
 /// Why jobs cannot run.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BenchError {
     /// The spec describes no device.
     Device(String),

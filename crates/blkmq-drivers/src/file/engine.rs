@@ -21,6 +21,7 @@ use super::target::Target;
 
 /// The choice of what carries out the requests of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Choice {
     /// An io_uring for each hardware queue, or threads if the system allows no io_uring.
     #[default]

@@ -50,6 +50,7 @@ impl std::error::Error for RejectReason {}
 /// The clock is read once for a batch of operations, so these are the times of the batches that this operation was part
 /// of.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Completion {
     /// The id that [`Submitter::submit`](crate::Submitter::submit) returned.
     pub id: RqId,
@@ -84,6 +85,7 @@ impl Completion {
 /// An operation that was not done, or was done in part. The error's [`source`](std::error::Error::source) is the
 /// status.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Failed {
     /// The operation, with its buffers.
     pub bio: Bio,

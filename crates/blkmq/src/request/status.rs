@@ -19,6 +19,7 @@ const EDQUOT: i32 = 122;
 
 /// How an operation ended. `Copy`, so that it travels with a request at no cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Status {
     /// Done.
     #[default]

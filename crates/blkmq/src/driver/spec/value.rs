@@ -8,6 +8,7 @@ use super::error::SpecError;
 
 /// What a parameter accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Accepts {
     /// 0 or 1.
     Switch,
@@ -46,6 +47,7 @@ pub enum Accepts {
 
 /// A value that a parameter accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Value {
     /// A count, a size in bytes, a time in nanoseconds, or a switch as 0 or 1.
     Number(u64),

@@ -7,6 +7,7 @@ use super::value::{Accepts, Value};
 
 /// A parameter of a device.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Parameter {
     /// The name; the kernel's, where the kernel has the parameter.
     pub name: &'static str,
