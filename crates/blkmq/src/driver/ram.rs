@@ -4,7 +4,7 @@ use std::fmt;
 
 use blkmq_sched::Time;
 
-use super::spec::SpecError;
+use super::spec::error::SpecError;
 use super::spec::value::Accepts;
 use super::spec::values::{Parameter, Values};
 use super::store::{MAX_DATALESS_SECTORS, MAX_SIZE, Store, check_geometry};

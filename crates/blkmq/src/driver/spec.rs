@@ -2,7 +2,7 @@
 //!
 //! The tables that the parser reads are public, so that a program can print them.
 
-mod error;
+pub(super) mod error;
 pub(super) mod value;
 pub(super) mod values;
 

@@ -9,7 +9,7 @@ use std::fmt;
 
 use blkmq_sched::Op;
 
-use super::spec::SpecError;
+use super::spec::error::SpecError;
 use super::{Extent, Request};
 use crate::request::buffer::Segment;
 use crate::request::limits::SECTOR_SIZE;
