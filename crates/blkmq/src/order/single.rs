@@ -22,8 +22,8 @@ const TAG_BATCH: usize = 8;
 /// Inserts the whole plug in one hold. What finds no room stays in the plug. `may_skip_merges`: no merge is looked for
 /// if the lock is taken.
 ///
-/// COST: one lock and unlock of the hold; per request the scheduler's look-up and insertion. Not inlined, so that a plug
-/// that goes another way does not pay for saving this function's registers.
+/// COST: one lock and unlock of the hold; per request the scheduler's look-up and insertion. Not inlined, so that a
+/// plug that goes another way does not pay for saving this function's registers.
 #[inline(never)]
 pub(super) fn insert(
     runner: &mut Runner,
