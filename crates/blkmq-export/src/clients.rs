@@ -1,5 +1,5 @@
-//! The clients that are connected: [`Entry`] is what is known of one of them. The thread that accepts and the threads of
-//! connections call in.
+//! The clients that are connected: [`Entry`] is what is known of one of them. The thread that accepts and the threads
+//! of connections call in.
 
 mod entry;
 mod errors;

@@ -199,8 +199,6 @@ impl State {
     /// The owner gives the request to the driver, or lends it.
     #[inline]
     pub(super) fn issue(&self, is_lent: bool) {
-        // ORDERING: Release publishes the request's body to the thread that completes it; pairs with the Acquire in
-        // `complete` and `begin_timeout`.
         let before = self.word().load(Ordering::Relaxed);
         debug_assert!(
             Place::from_word(before).has_owner(),
@@ -208,6 +206,8 @@ impl State {
             Place::from_word(before)
         );
         let word = pack_lent((before >> GENERATION_SHIFT) as u32, Place::Issued, is_lent);
+        // ORDERING: Release publishes the request's body to the thread that completes it; pairs with the Acquire in
+        // `complete` and `begin_timeout`.
         self.word().store(word, Ordering::Release);
     }
 
