@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blkmq::driver::spec::{Accepts, Parameter, SpecError, Value, Values};
-use blkmq::driver::{Arena, Batch, Done, Driver, Extent, Health, Registration, Topology};
+use blkmq::driver::{Arena, Batch, Done, Driver, Extent, Health, NextEvent, Registration, Topology};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, MAX_HW_QUEUES, Time};
 pub use engine::Choice;
@@ -268,9 +268,11 @@ impl Driver for File {
         self.engine(hctx).reap(&self.target, done);
     }
 
-    fn next_event(&self, hctx: u16) -> Option<Time> {
-        // The next poll offers the kernel what it has not taken yet, and finds the requests that are polled for.
-        self.rings.get(hctx)?.is_restless().then_some(Time(0))
+    fn next_event(&self, hctx: u16) -> NextEvent {
+        // The next poll offers the kernel what it has not taken yet, and finds the requests that are polled for. The
+        // descriptor tells of all others.
+        let is_restless = self.rings.get(hctx).is_some_and(Engine::is_restless);
+        if is_restless { NextEvent::At(Time(0)) } else { NextEvent::Never }
     }
 
     fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use blkmq_sched::{RqId, Time};
 use blkmq_vcpu::{Random, uninterrupted};
 use blkmq_virtual::Limits;
-use blkmq_virtual::driver::{Batch, Done, Driver, TimeoutAction, Topology};
+use blkmq_virtual::driver::{Batch, Done, Driver, NextEvent, TimeoutAction, Topology};
 
 pub(crate) use config::DeviceConfig;
 use inner::{Found, Inner, Verdict};
@@ -145,8 +145,8 @@ impl Driver for Device {
         }
     }
 
-    fn next_event(&self, hctx: u16) -> Option<Time> {
-        self.with(|inner| inner.next_due(hctx))
+    fn next_event(&self, hctx: u16) -> NextEvent {
+        NextEvent::from(self.with(|inner| inner.next_due(hctx)))
     }
 
     fn timeout(&self, hctx: u16, id: RqId, now: Time) -> TimeoutAction {

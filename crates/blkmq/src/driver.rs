@@ -14,6 +14,7 @@ mod store;
 use std::fmt;
 #[cfg(feature = "eventfd")]
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use blkmq_sched::Time;
 
@@ -108,6 +109,42 @@ impl Health {
             Self::Good => None,
             Self::Away(text) | Self::Failed(text) => Some(text),
         }
+    }
+}
+
+/// When a device will next have something for [`Driver::poll`], as far as its driver knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NextEvent {
+    /// At this time.
+    At(Time),
+    /// At no time that is known: nothing is in flight, or no poll will complete what is. A driver that will have
+    /// something all the same, without a request that was started, says so by [`Done::plan_anew`].
+    Never,
+    /// The driver cannot tell. If it has a [descriptor](Driver::ready_fd), the descriptor tells. Otherwise it is polled:
+    /// a thread that waits polls every [`POLL_PERIOD`] while requests are in flight.
+    Unknown,
+}
+
+/// How often a driver is polled that does not tell when it completes requests. Such a request takes at most so much
+/// longer. A thread that wakes a thousand times in a second takes about a hundredth of a processor.
+pub const POLL_PERIOD: Duration = Duration::from_millis(1);
+
+impl NextEvent {
+    /// The time, if one is known.
+    #[must_use]
+    pub const fn time(self) -> Option<Time> {
+        match self {
+            Self::At(time) => Some(time),
+            Self::Never | Self::Unknown => None,
+        }
+    }
+}
+
+/// For a driver that knows all times: the time of what is next, or never.
+impl From<Option<Time>> for NextEvent {
+    fn from(time: Option<Time>) -> Self {
+        time.map_or(Self::Never, Self::At)
     }
 }
 
@@ -223,18 +260,18 @@ pub trait Driver: Send + Sync + fmt::Debug {
         let _ = (hctx, done, now);
     }
 
-    /// When [`poll`](Self::poll) will next find something on `hctx`, as far as the driver knows. `None`: the driver
-    /// cannot tell, or nothing is in flight. `hctx` may be a hardware queue that is gone since a
-    /// [`set_topology`](Self::set_topology).
-    fn next_event(&self, hctx: u16) -> Option<Time> {
+    /// When [`poll`](Self::poll) will next find something on `hctx`. A thread that waits sleeps until then. A driver
+    /// that does not say is polled, unless it has a [descriptor](Self::ready_fd): see [`NextEvent::Unknown`]. `hctx` may
+    /// be a hardware queue that is gone since a [`set_topology`](Self::set_topology).
+    fn next_event(&self, hctx: u16) -> NextEvent {
         let _ = hctx;
-        None
+        NextEvent::Unknown
     }
 
     /// A descriptor that is readable while [`poll`](Self::poll) would find something on `hctx`; `None` for a device
-    /// whose completions all come at times that [`next_event`](Self::next_event) tells. The descriptor stays open as
-    /// long as the driver lives. A driver has one for each hardware queue or for none. If some completions must be
-    /// polled for, `next_event` says so.
+    /// whose completions all come at times that [`next_event`](Self::next_event) tells, or that is polled. The descriptor
+    /// stays open as long as the driver lives. A driver has one for each hardware queue or for none, and that never
+    /// changes. If some completions must be polled for, `next_event` says so.
     ///
     /// Each thread that is about to sleep until the device has something asks for the descriptor, and sleeps on it. In
     /// some drivers `poll` returns at once when another thread is in it. Such a driver must wait here for that other

@@ -38,7 +38,7 @@ use self::hold::Hold;
 use self::member::{Member, Members};
 use self::settings::{NR_REQUESTS, Settings};
 use self::state::Control;
-use crate::driver::Driver;
+use crate::driver::{Driver, NextEvent, POLL_PERIOD};
 use crate::request::Slots;
 use crate::request::buffer::{Arena, Buffer};
 use crate::request::clock::Clock;
@@ -76,6 +76,8 @@ pub struct RequestQueue {
     pub(crate) is_concurrent: bool,
     /// Whether each hardware queue belongs to one submitter.
     pub(crate) is_owned: bool,
+    /// Whether the device has descriptors that say when it has completed something.
+    pub(crate) has_descriptors: bool,
     pub(crate) clock: Clock,
     pub(crate) nr_slots: u16,
     pub(crate) account: Account,
@@ -239,8 +241,13 @@ impl RequestQueue {
             if refused || hctx.nr_parked() > 0 {
                 earliest = earliest.min(now.after(RETRY_NS));
             }
-            if let Some(event) = self.driver.next_event(index) {
-                earliest = earliest.min(event);
+            match self.driver.next_event(index) {
+                NextEvent::At(event) => earliest = earliest.min(event),
+                // A request that is started later wakes the threads that plan without it.
+                NextEvent::Unknown if !self.has_descriptors && hctx.tags.weight() > 0 => {
+                    earliest = earliest.min(now.after(POLL_PERIOD.as_nanos() as u64));
+                }
+                NextEvent::Unknown | NextEvent::Never => {}
             }
         }
         earliest

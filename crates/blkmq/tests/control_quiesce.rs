@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use blkmq::driver::{Batch, Done, Driver, RqId, Topology};
+use blkmq::driver::{Batch, Done, Driver, NextEvent, RqId, Topology};
 use blkmq::{Bio, Buffer, Client, Flags, Limits, RequestQueue, Status, Time};
 use common::control::quiesce;
 use common::random::{Random, operations, seed};
@@ -112,9 +112,9 @@ impl Driver for Overdue {
             done.complete(id, Status::Ok).expect("it was started");
         }
     }
-    fn next_event(&self, _: u16) -> Option<Time> {
+    fn next_event(&self, _: u16) -> NextEvent {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        self.held().is_some().then_some(Time(0))
+        self.held().is_some().then_some(Time(0)).into()
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread::{self, ThreadId};
 
-use blkmq::driver::{Batch, Done, Driver, Topology, spec};
+use blkmq::driver::{Batch, Done, Driver, NextEvent, Topology, spec};
 use blkmq::{Client, Limits, Locking, QueueError, RequestQueue, Status, Time};
 use device::{read, reap};
 
@@ -75,7 +75,7 @@ impl Driver for Owned {
         self.inner.poll(hctx, done, now);
     }
 
-    fn next_event(&self, hctx: u16) -> Option<Time> {
+    fn next_event(&self, hctx: u16) -> NextEvent {
         self.inner.next_event(hctx)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use blkmq::driver::{Batch, Done, Driver, RqId, Topology, spec};
+use blkmq::driver::{Batch, Done, Driver, NextEvent, RqId, Topology, spec};
 use blkmq::future::AsyncSubmitter;
 use blkmq::{Bio, Buffer, Client, Clock, Limits, RejectReason, RequestQueue, Status, Submitter, Time, VirtualClock};
 
@@ -201,9 +201,9 @@ impl Driver for Behind {
         }
     }
 
-    fn next_event(&self, _hctx: u16) -> Option<Time> {
+    fn next_event(&self, _hctx: u16) -> NextEvent {
         self.plans.fetch_add(1, Ordering::Relaxed);
-        self.wants_poll.load(Ordering::Relaxed).then_some(Time(0))
+        self.wants_poll.load(Ordering::Relaxed).then_some(Time(0)).into()
     }
 }
 

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use blkmq::Notify;
-use blkmq::driver::{Batch, Done, Driver, RqId, Topology};
+use blkmq::driver::{Batch, Done, Driver, NextEvent, RqId, Topology};
 use blkmq::event::EventFd;
 use blkmq::{Bio, Buffer, Client, Limits, RequestQueue, Status, Submitter, Time};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
@@ -101,9 +101,9 @@ impl Driver for Device {
         }
     }
 
-    fn next_event(&self, _hctx: u16) -> Option<Time> {
-        let Pace::Ns(ns) = self.pace() else { return None };
-        self.held.lock().expect("no test panics with the lock").as_ref().map(|held| held.since.after(ns))
+    fn next_event(&self, _hctx: u16) -> NextEvent {
+        let Pace::Ns(ns) = self.pace() else { return NextEvent::Never };
+        self.held.lock().expect("no test panics with the lock").as_ref().map(|held| held.since.after(ns)).into()
     }
 
     fn ready_fd(&self, _hctx: u16) -> Option<BorrowedFd<'_>> {

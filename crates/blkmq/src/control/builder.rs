@@ -189,6 +189,10 @@ impl Builder {
             limits,
             is_concurrent: self.driver.is_concurrent(),
             is_owned: self.driver.is_owned(),
+            #[cfg(feature = "eventfd")]
+            has_descriptors: self.driver.ready_fd(0).is_some(),
+            #[cfg(not(feature = "eventfd"))]
+            has_descriptors: false,
             _attached: Attached::new(&self.driver)?,
             driver: self.driver,
             clock: self.clock,

@@ -23,7 +23,7 @@ use std::fmt;
 use blkmq_sched::{Op, RqId, Time};
 
 use super::store::Store;
-use super::{Batch, Done, Driver, Extent, Request, TimeoutAction, Topology};
+use super::{Batch, Done, Driver, Extent, NextEvent, Request, TimeoutAction, Topology};
 use crate::request::limits::Limits;
 use crate::request::status::Status;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
@@ -139,8 +139,8 @@ impl Driver for Hdd {
         self.note_next_look(&drive);
     }
 
-    fn next_event(&self, _hctx: u16) -> Option<Time> {
-        self.drive.lock().next_look()
+    fn next_event(&self, _hctx: u16) -> NextEvent {
+        NextEvent::from(self.drive.lock().next_look())
     }
 
     fn timeout(&self, _hctx: u16, id: RqId, _now: Time) -> TimeoutAction {

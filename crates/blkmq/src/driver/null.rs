@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use blkmq_sched::{RqId, Time};
 
 use super::store::Store;
-use super::{Batch, Done, Driver, Extent, Request, TimeoutAction, Topology, check_topology};
+use super::{Batch, Done, Driver, Extent, NextEvent, Request, TimeoutAction, Topology, check_topology};
 use crate::request::limits::{Limits, MAX_HW_QUEUES};
 use crate::request::status::Status;
 use blkmq_sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -223,8 +223,9 @@ impl Driver for Null {
         pending.note_next_due(&queue);
     }
 
-    fn next_event(&self, hctx: u16) -> Option<Time> {
-        self.pending(hctx)?.queue.lock().front().map(|started| started.due)
+    fn next_event(&self, hctx: u16) -> NextEvent {
+        let due = self.pending(hctx).and_then(|pending| pending.queue.lock().front().map(|started| started.due));
+        NextEvent::from(due)
     }
 
     /// Gives every request up: those that the device swallowed and those that would finish later.

@@ -26,7 +26,7 @@ use std::sync::OnceLock;
 use blkmq_sched::{Op, RqId, Time};
 
 use super::store::Store;
-use super::{Batch, Done, Driver, Extent, Request, TimeoutAction, Topology, check_topology};
+use super::{Batch, Done, Driver, Extent, NextEvent, Request, TimeoutAction, Topology, check_topology};
 use crate::request::limits::{Limits, MAX_HW_QUEUES};
 use crate::request::status::Status;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
@@ -224,8 +224,8 @@ impl Driver for Ssd {
         pending.note_next_due(&commands);
     }
 
-    fn next_event(&self, hctx: u16) -> Option<Time> {
-        self.pending(hctx)?.commands.lock().next_due()
+    fn next_event(&self, hctx: u16) -> NextEvent {
+        NextEvent::from(self.pending(hctx).and_then(|pending| pending.commands.lock().next_due()))
     }
 
     fn timeout(&self, hctx: u16, id: RqId, _now: Time) -> TimeoutAction {

@@ -21,7 +21,7 @@ impl RequestQueue {
             )));
         }
         #[cfg(feature = "eventfd")]
-        if self.driver.ready_fd(0).is_some()
+        if self.has_descriptors
             && let Err(error) = self.members.get(member).wake.equip()
         {
             self.members.leave(member);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use blkmq::driver::{Batch, Done, Driver, RqId, TimeoutAction, Topology};
+use blkmq::driver::{Batch, Done, Driver, NextEvent, RqId, TimeoutAction, Topology};
 use blkmq::{Bio, Buffer, Completion, Flags, Limits, Op, Status, Submitter, Time};
 
 /// One hardware queue of 64 tags.
@@ -197,7 +197,7 @@ impl Driver for Claims {
         self.inner.poll(hctx, done, now);
     }
 
-    fn next_event(&self, hctx: u16) -> Option<Time> {
+    fn next_event(&self, hctx: u16) -> NextEvent {
         self.inner.next_event(hctx)
     }
 

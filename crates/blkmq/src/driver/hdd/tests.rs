@@ -42,7 +42,7 @@ fn read(sector: u64) -> Bio {
 fn run(hdd: &Hdd, queue: &mut Harness<'_>, now: Time) -> Vec<(u64, Time)> {
     let mut over = Vec::new();
     queue.issue(now);
-    while let Some(at) = hdd.next_event(0) {
+    while let Some(at) = hdd.next_event(0).time() {
         over.extend(queue.poll(at).into_iter().map(|(bio, status)| {
             assert!(status.is_ok());
             (bio.user_data, at)
@@ -103,7 +103,7 @@ fn the_nearest_command_is_first_and_none_waits_for_ever() {
     queue.issue(Time(1000 * MS));
     let mut overtook = 0;
     loop {
-        let at = hdd.next_event(0).unwrap();
+        let at = hdd.next_event(0).time().unwrap();
         let over = queue.poll(at);
         if over.iter().any(|(bio, _)| bio.user_data == 1_800_000_000) {
             break;
@@ -138,7 +138,7 @@ fn neither_reads_nor_what_waits_for_the_cache_keep_the_heads_for_themselves() {
         queue.push(awaited);
         queue.issue(Time(MS));
         loop {
-            let at = hdd.next_event(0).expect("the disk has something to do");
+            let at = hdd.next_event(0).time().expect("the disk has something to do");
             let over = queue.poll(at);
             if over.iter().any(|(bio, _)| bio.user_data == 1) {
                 break;
@@ -205,7 +205,7 @@ fn a_power_loss_takes_what_was_neither_flushed_nor_forced() {
         queue.push(bio);
         queue.issue(Time(0));
         let mut done = Vec::new();
-        while let Some(at) = hdd.next_event(0) {
+        while let Some(at) = hdd.next_event(0).time() {
             done.append(&mut queue.poll(at));
         }
         done.remove(0)

@@ -108,14 +108,14 @@ fn each_completes_when_it_is_due_and_a_request_given_up_to_a_timeout_never() {
     let mut queue = Harness::new(&ssd, 0);
     (0..3).for_each(|number| queue.push(read(number << 20)));
     assert!(numbers(queue.issue(Time(0))).is_empty());
-    let due = ssd.next_event(0).unwrap();
+    let due = ssd.next_event(0).time().unwrap();
     assert!(queue.poll(Time(due.0 - 1)).is_empty());
     let (bio, status) = queue.expire(queue.started(2), Time(1)).expect("the SSD gives it up");
     assert_eq!((bio.user_data, status), (2 << 20, Status::Timeout));
     let mut over = numbers(queue.poll(due));
     over.append(&mut numbers(queue.poll(due.after(50 * US))));
     over.sort_unstable();
-    assert_eq!((over, ssd.next_event(0)), (vec![0, 1 << 20], None));
+    assert_eq!((over, ssd.next_event(0).time()), (vec![0, 1 << 20], None));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn the_number_of_hardware_queues_changes_and_they_share_the_flash() {
         let mut queue = Harness::new(&ssd, hctx);
         queue.push(read(u64::from(hctx)));
         queue.issue(Time(0));
-        let due = ssd.next_event(hctx).unwrap();
+        let due = ssd.next_event(hctx).time().unwrap();
         assert_eq!(due.0 / 1_000_000, u64::from(hctx), "the controller takes a command each millisecond");
         assert_eq!(numbers(queue.poll(due)), [u64::from(hctx)]);
     }
@@ -196,7 +196,7 @@ proptest! {
             for (number, &(gap, op, sector, nr, look)) in (0..).zip(&steps) {
                 let until = now.after(gap * US);
                 // Looks at each completion at its time, and below also at other times.
-                while let Some(at) = ssd.next_event(0).filter(|at| *at <= until || with_it == 60) {
+                while let Some(at) = ssd.next_event(0).time().filter(|at| *at <= until || with_it == 60) {
                     with_it -= take(&mut queue, at);
                     now = now.max(at);
                 }
@@ -214,7 +214,7 @@ proptest! {
                 assert!(queue.issue(now).is_empty());
                 with_it += 1;
             }
-            while let Some(at) = ssd.next_event(0) {
+            while let Some(at) = ssd.next_event(0).time() {
                 with_it -= take(&mut queue, at);
             }
             assert_eq!(with_it, 0);
