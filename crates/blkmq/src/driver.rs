@@ -1,7 +1,8 @@
 //! The contract between the block layer and a device.
 
 #[cfg(test)]
-mod harness;
+mod cases;
+pub mod harness;
 pub mod hdd;
 pub mod null;
 pub mod ram;

@@ -1,52 +1,68 @@
-//! Drives a driver without the block layer, for tests.
+//! A driver alone, for its tests: requests go straight to the driver, without a queue, a scheduler or a thread.
+//!
+//! A test says when the driver is given requests and when it is polled, and at which time. It sees what the driver did
+//! with each request, also what it refused or gave back, which a queue would try again.
+//!
+//! ```
+//! use blkmq::driver::{Driver, harness::Harness, spec};
+//! use blkmq::{Bio, Buffer, Time};
+//!
+//! let device = spec::open("null,irqmode=2,completion_nsec=10us").expect("the spec is good");
+//! let mut harness = Harness::new(&*device, 0);
+//! harness.push(Bio::read(0, Buffer::zeroed(4096)));
+//! assert!(harness.issue(Time(1_000)).is_empty(), "it is not finished at once");
+//! assert_eq!(device.next_event(0).time(), Some(Time(11_000)));
+//! assert!(harness.poll(Time(10_999)).is_empty());
+//! let finished = harness.poll(Time(11_000));
+//! assert!(finished.len() == 1 && finished[0].1.is_ok());
+//! ```
 
-use blkmq_sched::{RqId, Time};
+use blkmq_sched::Time;
 
-use super::Started;
-use super::{Batch, Done, Driver, StartedTable};
+use super::{Batch, Done, Driver, Started, StartedTable, TimeoutAction};
 use crate::request::bio::Bio;
 use crate::request::status::Status;
 use crate::request::{Body, Part, Place, Request, RqList, SlotIndex, Slots};
+use blkmq_sync::Arc;
 use blkmq_sync::tags::Tag;
 
-/// How many cases a property test tries, from a seed that it prints and that `BLKMQ_SEED` sets.
-pub(super) fn random_cases(cases: u32) -> proptest::test_runner::Config {
-    let seed = std::env::var("BLKMQ_SEED").map_or(0x5eed, |seed| seed.parse().expect("BLKMQ_SEED is a number"));
-    println!("BLKMQ_SEED={seed}");
-    proptest::test_runner::Config {
-        cases,
-        rng_seed: proptest::test_runner::RngSeed::Fixed(seed),
-        failure_persistence: None,
-        ..Default::default()
-    }
-}
+/// Bios that a harness holds at once: more than a test needs.
+const NR_SLOTS: u16 = 1024;
 
-const NR_SLOTS: u16 = 64;
-
-/// One submitter on one hardware queue.
-pub(super) struct Harness<'d> {
+/// One hardware queue of a driver, and the requests that wait for it or are with it.
+///
+/// A bio becomes one request, so a test pushes only bios that are within the driver's [`Limits`](crate::Limits). A
+/// request gets the lowest tag that is free when it is issued. So the first request has tag 0, and the next one tag 1.
+#[derive(Debug)]
+pub struct Harness<'d> {
     driver: &'d dyn Driver,
     hctx: u16,
-    slots: Slots,
+    slots: Arc<Slots>,
     started: StartedTable,
     free: Vec<u16>,
+    /// Whether each tag is out.
+    tags: Vec<bool>,
     /// What waits to be issued: new bios, and what the driver refused or gave back.
     waiting: RqList,
-    pub(super) nr_requeued: usize,
-    pub(super) nr_refused: usize,
-    pub(super) nr_started: usize,
+    nr_requeued: usize,
+    nr_refused: usize,
+    nr_started: usize,
 }
 
 impl<'d> Harness<'d> {
-    pub(super) fn new(driver: &'d dyn Driver, hctx: u16) -> Self {
+    /// Nothing waits for hardware queue `hctx` of this driver, which no queue uses.
+    #[must_use]
+    pub fn new(driver: &'d dyn Driver, hctx: u16) -> Self {
+        let depth = usize::from(driver.topology().depth);
         let slots = Slots::new(1);
         slots.make_pool(0, NR_SLOTS);
         Self {
             driver,
             hctx,
-            slots,
-            started: StartedTable::new(usize::from(NR_SLOTS)),
+            slots: Arc::new(slots),
+            started: StartedTable::new(depth),
             free: (0..NR_SLOTS).rev().collect(),
+            tags: vec![false; depth],
             waiting: RqList::new(),
             nr_requeued: 0,
             nr_refused: 0,
@@ -54,35 +70,42 @@ impl<'d> Harness<'d> {
         }
     }
 
-    /// Puts a bio behind those that wait. The number of the bio's slot is also its tag.
-    pub(super) fn push(&mut self, bio: Bio) {
-        let slot = self.free.pop().expect("a test has few bios in flight");
+    /// Puts a bio behind those that wait.
+    ///
+    /// # Panics
+    /// If the bio's buffers do not fit its length, or the harness holds 1024 bios already.
+    pub fn push(&mut self, bio: Bio) {
+        assert!(bio.buffers_fit(), "the buffers of a bio are as long as the bio");
+        let slot = self.free.pop().expect("a test has fewer than 1024 bios at once");
         let index = SlotIndex::new(0, slot);
         let mut rq = self.slots.take_own(index);
-        let nr_sectors = u32::try_from(bio.nr_sectors).expect("a test's bios are small");
+        let nr_sectors = u32::try_from(bio.nr_sectors).expect("a request is shorter than 2^32 sectors");
         *rq.body_mut() = Body {
             op: bio.op,
             flags: bio.flags,
+            priority: bio.priority.unwrap_or_default(),
             sector: bio.sector,
             nr_sectors,
             first: index,
             last: index,
             part: Part { parent: index, sector: bio.sector, nr_sectors, offset: 0 },
-            tag: Some(Tag(slot)),
+            hctx: self.hctx,
             ..Body::EMPTY
         };
         self.waiting.push_back(rq, Place::Plugged);
         self.slots.store_bio(index, bio);
     }
 
-    /// Asks the driver once to take what waits; returns what it finished at once.
-    pub(super) fn issue(&mut self, now: Time) -> Vec<(Bio, Status)> {
-        let offered = self.waiting.len();
+    /// Gives the driver once, in order, what waits and finds a tag. Returns what the driver finished at once. What it
+    /// refused or gave back waits in front of the rest.
+    pub fn issue(&mut self, now: Time) -> Vec<(Bio, Status)> {
+        let mut pending = self.take_tags();
+        let offered = pending.len();
         let (mut finished, mut requeued, mut started) = (RqList::new(), RqList::new(), Started::default());
         let mut batch = Batch {
             slots: &self.slots,
             table: &self.started,
-            pending: &mut self.waiting,
+            pending: &mut pending,
             finished: &mut finished,
             requeued: &mut requeued,
             now,
@@ -93,52 +116,149 @@ impl<'d> Harness<'d> {
         };
         self.driver.queue_rqs(self.hctx, &mut batch, now);
         let refused = batch.refused;
-        self.nr_started += offered - self.waiting.len() - finished.len() - requeued.len();
+        assert!(refused || pending.is_empty(), "a driver takes the whole batch or refuses the rest");
+        self.nr_started += offered - pending.len() - finished.len() - requeued.len();
         self.nr_refused += usize::from(refused);
         self.nr_requeued += requeued.len();
-        requeued.append(std::mem::take(&mut self.waiting));
-        self.waiting = requeued;
+        let mut waiting = RqList::new();
+        while let Some(mut rq) = requeued.pop_front(&self.slots) {
+            put_tag(&mut self.tags, &mut rq);
+            waiting.push_back(rq, Place::Plugged);
+        }
+        waiting.append(pending);
+        waiting.append(std::mem::take(&mut self.waiting));
+        self.waiting = waiting;
         self.take(finished)
     }
 
-    /// Polls once.
-    pub(super) fn poll(&mut self, now: Time) -> Vec<(Bio, Status)> {
+    /// Polls the driver once, and returns what it completed.
+    pub fn poll(&mut self, now: Time) -> Vec<(Bio, Status)> {
         let mut finished = RqList::new();
         self.driver.poll(self.hctx, &mut Done { slots: &self.slots, finished: &mut finished, is_early: false }, now);
         self.take(finished)
     }
 
-    /// The id of the request that was started with this tag last.
-    pub(super) fn started(&self, tag: u16) -> RqId {
-        self.started.get(Tag(tag)).expect("a request was started with this tag")
-    }
-
-    /// Asks the driver about a request as the timeout scan does; returns how it ended, if it did.
-    pub(super) fn expire(&mut self, id: RqId, now: Time) -> Option<(Bio, Status)> {
-        let (slot, generation) = self.slots.find(id)?;
-        assert!(slot.state.begin_timeout(generation), "the scan asks about requests that are in flight");
-        let expired = self.driver.timeout(self.hctx, id, now) == super::TimeoutAction::Done;
+    /// Asks the driver about the request with this tag, as the timeout scan does. Returns the request, if the driver
+    /// gave it up.
+    ///
+    /// # Panics
+    /// If the driver has no request with this tag.
+    pub fn expire(&mut self, tag: u16, now: Time) -> Option<(Bio, Status)> {
+        let id = self.started.get(Tag(tag)).expect("a request was started with this tag");
+        let (slot, generation) = self.slots.find(id).expect("it has a slot");
+        assert!(slot.state.begin_timeout(generation), "the driver has a request with tag {tag}");
+        let expired = self.driver.timeout(self.hctx, id, now) == TimeoutAction::Done && !slot.state.is_lent();
         let mut finished = RqList::new();
         finished.push_back(self.slots.end_timeout(id, expired)?, Place::Held);
         self.take(finished).pop()
     }
 
-    /// Issues one bio and polls until it is done.
-    pub(super) fn run(&mut self, bio: Bio) -> (Bio, Status) {
+    /// Issues one bio and polls, at a late time, until it is over. A driver that never completes it makes this wait for
+    /// ever.
+    ///
+    /// # Panics
+    /// If the driver refuses the request, or completes another one too.
+    pub fn run(&mut self, bio: Bio) -> (Bio, Status) {
+        assert!(self.waiting.is_empty(), "nothing else waits");
         self.push(bio);
-        let mut done = self.issue(Time(0));
-        done.append(&mut self.poll(Time(u64::MAX - 1)));
-        assert_eq!(done.len(), 1);
-        done.remove(0)
+        let mut finished = self.issue(Time(0));
+        assert!(self.waiting.is_empty(), "the driver takes the request");
+        while finished.is_empty() {
+            finished = self.poll(Time(u64::MAX - 1));
+            blkmq_sync::thread::yield_now();
+        }
+        assert_eq!(finished.len(), 1, "nothing else was with the driver");
+        finished.remove(0)
+    }
+
+    /// How many requests the driver has started so far.
+    #[must_use]
+    pub const fn nr_started(&self) -> usize {
+        self.nr_started
+    }
+
+    /// How many batches the driver has ended so far by refusing a request.
+    #[must_use]
+    pub const fn nr_refused(&self) -> usize {
+        self.nr_refused
+    }
+
+    /// How many requests the driver has given back so far.
+    #[must_use]
+    pub const fn nr_requeued(&self) -> usize {
+        self.nr_requeued
+    }
+
+    /// How many requests wait to be issued.
+    #[must_use]
+    pub const fn nr_waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Takes what waits from the front, as far as there are tags.
+    fn take_tags(&mut self) -> RqList {
+        let Self { tags, waiting, slots, .. } = self;
+        waiting.take_while(slots, |rq| {
+            if rq.body().tag.is_none() {
+                let Some(tag) = tags.iter().position(|is_out| !is_out) else { return false };
+                tags[tag] = true;
+                rq.body_mut().tag = Some(Tag(tag as u16));
+            }
+            true
+        })
     }
 
     fn take(&mut self, mut finished: RqList) -> Vec<(Bio, Status)> {
         let mut done = Vec::new();
         while let Some(mut rq) = finished.pop_front(&self.slots) {
+            put_tag(&mut self.tags, &mut rq);
             let bio = rq.take_bio();
             done.push((bio, rq.body().status));
             self.free.push(Request::free(rq));
         }
         done
+    }
+}
+
+/// The request has no tag any more.
+fn put_tag(tags: &mut [bool], rq: &mut Request<'_>) {
+    let tag = rq.body_mut().tag.take().expect("what was issued has a tag");
+    tags[usize::from(tag.0)] = false;
+}
+
+impl Drop for Harness<'_> {
+    /// A device that has a loan may still use the request's memory. Then the memory is never freed.
+    fn drop(&mut self) {
+        let has_loan = |tag| {
+            let id = self.started.get(Tag(tag))?;
+            let (slot, _) = self.slots.find(id)?;
+            Some(self.slots.is_with_driver(id) && slot.state.is_lent())
+        };
+        if (0..self.tags.len()).any(|tag| has_loan(tag as u16) == Some(true)) {
+            std::mem::forget(Arc::clone(&self.slots));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::spec;
+    use crate::request::buffer::Buffer;
+
+    /// Red if a request is issued without a tag of its own: a driver's table by tag would be too short. Red too if a
+    /// tag does not come back.
+    #[test]
+    fn no_more_requests_are_with_the_driver_than_there_are_tags() {
+        let device = spec::open("null,irqmode=2,completion_nsec=10,hw_queue_depth=2").expect("the spec is good");
+        let mut harness = Harness::new(&*device, 0);
+        (0..5).for_each(|number| harness.push(Bio::read(8 * number, Buffer::zeroed(4096)).with_user_data(number)));
+        let mut over = Vec::new();
+        for (now, waiting) in [(0, 3), (10, 1), (20, 0)] {
+            assert!(harness.issue(Time(now)).is_empty());
+            assert_eq!(harness.nr_waiting(), waiting);
+            over.extend(harness.poll(Time(now + 10)).into_iter().map(|(bio, _)| bio.user_data));
+        }
+        assert_eq!((over, harness.nr_started()), (vec![0, 1, 2, 3, 4], 5));
     }
 }

@@ -152,6 +152,6 @@ mod tests {
         let data = bio.buffers.iter().next().unwrap();
         let blocks: Vec<_> = data.chunks(4096).map(|block| (block[0], block[4095])).collect();
         assert_eq!(blocks, [(0, 0), (0, 0), (9, 9), (0, 0), (0, 0)]);
-        assert_eq!(queue.nr_started, 0, "everything is done at once");
+        assert_eq!(queue.nr_started(), 0, "everything is done at once");
     }
 }

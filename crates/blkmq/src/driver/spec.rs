@@ -195,7 +195,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::driver::harness::random_cases(512))]
+        #![proptest_config(crate::driver::cases::random_cases(512))]
 
         #[test]
         fn no_input_panics_and_every_error_is_one_line(spec in prop_oneof!["\\PC*", almost_spec()]) {

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use super::drive::{Command, Drive, Finished, Work};
 use super::{Config, Hdd};
 use crate::driver::Driver;
-use crate::driver::harness::{Harness, random_cases};
+use crate::driver::cases::random_cases;
+use crate::driver::harness::Harness;
 use crate::request::bio::{Bio, Flags};
 use crate::request::buffer::Buffer;
 use crate::request::status::Status;
@@ -187,7 +188,7 @@ fn a_request_given_up_to_a_timeout_is_not_completed_later() {
         (0..4).for_each(|number| queue.push(write(number << 28)));
         queue.issue(Time(0));
         for tag in [0, 2, 3] {
-            let (bio, status) = queue.expire(queue.started(tag), Time(100)).expect("the disk gives it up");
+            let (bio, status) = queue.expire(tag, Time(100)).expect("the disk gives it up");
             assert_eq!((bio.user_data, status), (u64::from(tag) << 28, Status::Timeout));
         }
         let over = run(&hdd, &mut queue, Time(200));
