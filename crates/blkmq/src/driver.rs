@@ -19,10 +19,10 @@ use std::time::Duration;
 
 use blkmq_sched::Time;
 
-pub use crate::request::buffer::{Arena, Registration};
+pub use crate::request::buffer::{Arena, Registration, Segment};
 use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, MAX_MEMBERS};
 use crate::request::status::Status;
-use crate::request::{Place, RqList, Slots};
+use crate::request::{Lent, Place, RqList, Slots};
 pub use crate::request::{Request, RqId};
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::tags::Tag;
@@ -420,25 +420,27 @@ impl<'q> Batch<'q> {
     /// The device works on the request from now on. Note the id before any thread can complete the request: the driver
     /// hands the id to [`Done::complete`] later, and must not touch the request's data after that.
     #[must_use = "the id is the only way to complete the request"]
-    pub fn start(&mut self, rq: Request<'q>) -> RqId {
-        self.issue(rq, false)
+    pub fn start(&mut self, mut rq: Request<'q>) -> RqId {
+        self.note(&mut rq);
+        rq.issue(self.now.after(self.timeout_ns), false)
     }
 
     /// Like [`start`](Self::start), for a device that reads and writes the request's data by itself. While the loan
-    /// exists, the memory stays where it is, and no other code uses it, whatever a driver in front of this one does.
-    pub fn lend(&mut self, rq: Request<'q>) -> Loan {
-        let slots = std::ptr::from_ref(self.slots).addr();
-        Loan { id: self.issue(rq, true), slots }
+    /// exists, the memory stays where it is, and no other code uses it, whatever a driver in front of this one does. A
+    /// thread of the driver's own may read and write the data by [`Loan::segments`].
+    pub fn lend(&mut self, mut rq: Request<'q>) -> Loan {
+        self.note(&mut rq);
+        Loan(rq.lend(self.now.after(self.timeout_ns)))
     }
 
+    /// Notes that the request is issued now.
     #[inline]
-    fn issue(&mut self, mut rq: Request<'q>, is_lent: bool) -> RqId {
-        self.check(&rq);
+    fn note(&mut self, rq: &mut Request<'q>) {
+        self.check(rq);
         self.started.note(rq.index().pool(), self.member);
         rq.body_mut().issued = self.now;
         let tag = rq.body().tag.expect("what is issued has a tag");
         self.table.set(tag, rq.id(), rq.body().op.is_read());
-        rq.issue(self.now.after(self.timeout_ns), is_lent)
     }
 
     /// The device cannot take the request at present. The request comes first when the driver is asked again. The batch
@@ -461,10 +463,19 @@ impl<'q> Batch<'q> {
 /// by [`Done::give_back`]. If the value is dropped, the request is never over.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "it is the only way to complete the request"]
-pub struct Loan {
-    id: RqId,
-    /// The address of the queue's requests. The requests go only when none is with the driver.
-    slots: usize,
+pub struct Loan(Lent);
+
+impl Loan {
+    /// The request's id.
+    #[must_use]
+    pub const fn id(&self) -> RqId {
+        self.0.id()
+    }
+
+    /// The request's data in the order of the sectors, as of [`Request::segments`].
+    pub fn segments(&mut self) -> impl Iterator<Item = Segment<'_>> {
+        self.0.segments()
+    }
 }
 
 /// The id names no request that the driver has.
@@ -505,14 +516,11 @@ impl Done<'_> {
     /// # Panics
     /// The loan is of another queue.
     pub fn give_back(&mut self, loan: Loan, status: Status) {
-        let Loan { id, slots } = loan;
-        assert_eq!(
-            slots,
-            std::ptr::from_ref(self.slots).addr(),
-            "a driver hands back requests to the queue they came from"
-        );
-        let rq =
-            self.slots.complete(id, status, true).expect("there is one loan of a request, and nobody else ends it");
+        assert!(loan.0.is_of(self.slots), "a driver hands back requests to the queue they came from");
+        let rq = self
+            .slots
+            .complete(loan.id(), status, true)
+            .expect("there is one loan of a request, and nobody else ends it");
         if let Some(rq) = rq {
             self.finished.push_back(rq, Place::Held);
         }

@@ -28,6 +28,7 @@ pub(crate) use list::RqList;
 pub(crate) use mark::Mark;
 pub(crate) use slot::Slots;
 pub(crate) use state::Place;
+pub(crate) use token::Lent;
 
 #[cfg(test)]
 mod tests {

@@ -15,6 +15,7 @@ mod waiting;
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 
 use blkmq_sched::{ClientId, IoPriority, Time};
 
@@ -471,17 +472,18 @@ impl Drop for Submitter {
     ///
     /// If the driver panicked in this thread, requests in its hands are lost, and waiting for them would not end. Then
     /// the submitter keeps its place, because its slots are in use, and the queue stays for ever, because the device
-    /// may use their memory.
+    /// may use their memory. The queue stays too if the driver panics while the submitter waits here.
     fn drop(&mut self) {
-        let activity = &self.runner.member(&self.q).activity;
+        let q = ManuallyDrop::new(Arc::clone(&self.q));
+        let activity = &self.runner.member(&q).activity;
         if activity.is_active() {
             activity.leave();
-            self.set_notify(None);
-            return std::mem::forget(Arc::clone(&self.q));
+            return self.set_notify(None);
         }
         let _ = self.finish();
         self.set_notify(None);
         self.q.leave(self.runner.member, Some(self.client));
+        drop(ManuallyDrop::into_inner(q));
     }
 }
 

@@ -1,5 +1,4 @@
 //! A request that a server was asked for: its header, and where its data is.
-#![expect(unsafe_code, reason = "data is copied from and to memory that was noted when the request began")]
 
 use std::time::Instant;
 
@@ -12,10 +11,6 @@ use blkmq_nbd::{REQUEST_MAGIC, command_flags, commands};
 const HEAD_SIZE: usize = 28;
 
 /// A request that the server has, or that it gets when it can be reached again.
-///
-/// # Invariant
-/// While there is a loan, `pieces` name the memory of the loan's request. That memory lives as long as the loan, and no
-/// other thread writes it. If the request is a read, no other thread reads it either.
 #[derive(Debug)]
 pub(super) struct Asked {
     /// The loan of the request. `None` while the tag is free.
@@ -35,12 +30,9 @@ pub(super) struct Asked {
     waits_since: Option<Instant>,
     /// Whether the request has failed. The next thread that polls reports that, and it is not sent any more.
     is_given_up: bool,
-    /// Start and length of each piece.
-    pieces: Vec<(*mut u8, usize)>,
+    /// The number of bytes of its data.
+    len: usize,
 }
-
-// SAFETY: by the invariant the addresses are valid on every thread.
-unsafe impl Send for Asked {}
 
 pub(super) fn head(flags: u16, command: u16, cookie: u64, offset: u64, len: u32) -> [u8; HEAD_SIZE] {
     let mut head = [0; HEAD_SIZE];
@@ -89,7 +81,7 @@ impl Asked {
             is_sent_again: false,
             waits_since: None,
             is_given_up: false,
-            pieces: Vec::new(),
+            len: 0,
         }
     }
 
@@ -111,8 +103,7 @@ impl Asked {
         self.head = head(fua | no_hole, number(op), rq.tag().into(), offset, len);
         (self.id, self.op, self.covers) = (rq.id(), op, covers);
         (self.is_sent_again, self.waits_since, self.is_given_up) = (false, None, false);
-        self.pieces.clear();
-        self.pieces.extend(rq.segments().map(|segment| (segment.as_ptr(), segment.len())));
+        self.len = rq.segments().map(|segment| segment.len()).sum();
     }
 
     /// Takes the loan. The request is with the device from now on.
@@ -165,10 +156,8 @@ impl Asked {
         self.is_sent = true;
         unsent.extend_from_slice(&self.head);
         if self.op == Op::Write {
-            for &(start, len) in &self.pieces {
-                // SAFETY: by the invariant the piece lives, and no thread writes it.
-                unsent.extend_from_slice(unsafe { std::slice::from_raw_parts(start, len) });
-            }
+            let loan = self.loan.as_mut().into_iter();
+            loan.flat_map(Loan::segments).for_each(|segment| unsent.extend_from_slice(segment.bytes()));
         }
     }
 
@@ -194,26 +183,22 @@ impl Asked {
     }
 
     /// Copies bytes to the memory of a read, from byte `at` of the read on. Returns how many bytes fit.
-    pub(super) fn fill(&self, mut at: usize, mut bytes: &[u8]) -> usize {
+    pub(super) fn fill(&mut self, mut at: usize, mut bytes: &[u8]) -> usize {
         debug_assert!(self.is_read(), "nothing else is filled");
-        let mut taken = 0;
-        for &(start, len) in &self.pieces {
-            let skipped = at.min(len);
+        let before = bytes.len();
+        for mut segment in self.loan.as_mut().into_iter().flat_map(Loan::segments) {
+            let skipped = at.min(segment.len());
             at -= skipped;
-            let now = bytes.len().min(len - skipped);
-            // SAFETY: `skipped` is at most the piece's length.
-            let to = unsafe { start.add(skipped) };
-            // SAFETY: by the invariant only this request uses the piece, and the bytes fit into the rest of the piece.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, now) };
-            bytes = &bytes[now..];
-            taken += now;
+            let (now, later) = bytes.split_at(bytes.len().min(segment.len() - skipped));
+            segment.bytes_mut()[skipped..][..now.len()].copy_from_slice(now);
+            bytes = later;
         }
-        taken
+        before - bytes.len()
     }
 
     /// The number of bytes of its data.
-    pub(super) fn len(&self) -> usize {
-        self.pieces.iter().map(|(_, len)| len).sum()
+    pub(super) const fn len(&self) -> usize {
+        self.len
     }
 
     /// Ends the request. Does nothing if there is none.
@@ -227,7 +212,14 @@ impl Asked {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use blkmq::driver::harness::Harness;
+    use blkmq::driver::{Batch, Driver, Topology};
+    use blkmq::{Bio, Buffer, Limits, Time};
+
     use super::*;
+    use crate::lock;
 
     /// Red if a read counts as long as its data, or if only a part of a length is read.
     #[test]
@@ -239,15 +231,53 @@ mod tests {
         }
     }
 
+    /// Answers each request at once with the bytes 0 to 255, again and again, as they might come from a socket.
+    #[derive(Debug, Default)]
+    struct Server(Mutex<Vec<Asked>>);
+
+    impl Driver for Server {
+        fn name(&self) -> &'static str {
+            "server"
+        }
+
+        fn limits(&self) -> Limits {
+            Limits { capacity_sectors: 8, ..Limits::default() }
+        }
+
+        fn topology(&self) -> Topology {
+            Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 1 }
+        }
+
+        fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, _: Time) {
+            while let Some(mut rq) = batch.next_request() {
+                let mut asked = Asked::new();
+                asked.note(&mut rq, 0);
+                asked.lend(batch.lend(rq));
+                lock(&self.0).push(asked);
+            }
+        }
+
+        fn poll(&self, _: u16, done: &mut Done<'_>, _: Time) {
+            for mut asked in lock(&self.0).drain(..) {
+                let bytes: Vec<_> = (0..=255).cycle().take(asked.len() + 3).collect();
+                let mut at = 0;
+                for piece in bytes.chunks(300) {
+                    at += asked.fill(at, piece);
+                }
+                assert_eq!(at, asked.len(), "what is beyond belongs to the next reply");
+                asked.finish(Status::Ok, done);
+            }
+        }
+    }
+
+    /// Red if a piece goes to the wrong place, or if bytes of the next reply are taken.
     #[test]
-    fn data_goes_to_the_pieces_in_order() {
-        let (mut first, mut second) = ([0_u8; 3], [0_u8; 4]);
-        let pieces = vec![(first.as_mut_ptr(), 3), (second.as_mut_ptr(), 4)];
-        let asked = Asked { op: Op::Read, pieces, ..Asked::new() };
-        assert_eq!(asked.len(), 7);
-        assert_eq!(asked.fill(0, &[1, 2]), 2);
-        assert_eq!(asked.fill(2, &[3, 4, 5]), 3);
-        assert_eq!(asked.fill(5, &[6, 7, 8, 9]), 2, "what is beyond belongs to the next reply");
-        assert_eq!((first, second), ([1, 2, 3], [4, 5, 6, 7]));
+    fn data_goes_to_the_segments_in_order() {
+        let server = Server::default();
+        let buffers = vec![Buffer::zeroed(512), Buffer::zeroed(1024)];
+        let (bio, status) = Harness::new(&server, 0).run(Bio::read(0, buffers));
+        assert!(status.is_ok());
+        let data: Vec<_> = bio.buffers.iter().flat_map(|buffer| buffer.to_vec()).collect();
+        assert!(data.iter().copied().eq((0..=255).cycle().take(1536)), "{data:?}");
     }
 }

@@ -117,41 +117,22 @@ impl<'q> Request<'q> {
 
     /// The data in the order of the sectors; nothing for operations without data.
     pub fn segments(&mut self) -> impl Iterator<Item = Segment<'_>> {
-        self.parts().flat_map(|part| {
-            let bio = self.slots.slot(part.parent).bio.get();
-            // SAFETY: slot Invariant 2: this token's parts are in flight, so no thread writes the bio.
-            let bio = unsafe { &*bio };
-            bio.get()
-                .into_iter()
-                .flat_map(move |bio| bio.buffers.segments(part.offset, part.nr_sectors as usize * SECTOR_SIZE))
-        })
+        // SAFETY: this is the request's token, and the segments borrow it.
+        unsafe { segments(self.slots, self.slot) }
     }
 
     /// The ranges of a discard, or the one range of any other operation: first sector and length in sectors. Ranges of
     /// one discard may touch, because joined they might cross the boundary that each of them keeps to.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u32)> {
         let has_ranges = self.body().has_ranges;
-        let mut parts = self.parts().peekable();
+        // SAFETY: this is the request's token.
+        let mut parts = unsafe { parts(self.slots, self.slot) }.peekable();
         std::iter::from_fn(move || {
             let Part { sector, mut nr_sectors, .. } = parts.next()?;
             while let Some(part) = parts.next_if(|part| !has_ranges && part.sector == sector + u64::from(nr_sectors)) {
                 nr_sectors += part.nr_sectors;
             }
             Some((sector, nr_sectors))
-        })
-    }
-
-    /// The parts of the whole request.
-    fn parts(&self) -> impl Iterator<Item = Part> {
-        let mut at = self.body().first;
-        std::iter::from_fn(move || {
-            if at == NIL {
-                return None;
-            }
-            let slot = self.slots.slot(at);
-            at = SlotIndex(slot.next_part.load(Ordering::Relaxed));
-            // SAFETY: merging gave this token the bodies of its parts (slot Invariant 1), and no `&mut` to one lives.
-            Some(unsafe { (*slot.body.get()).part })
         })
     }
 
@@ -223,6 +204,12 @@ impl<'q> Request<'q> {
         slot.index
     }
 
+    /// Like [`issue`](Self::issue), as a request that is lent.
+    pub(crate) fn lend(self, deadline: Time) -> Lent {
+        let slots = NonNull::from(self.slots);
+        Lent { id: self.issue(deadline, true), slots }
+    }
+
     /// Gives the request to the driver. Only the completion of the request makes the token again, or the timeout scan
     /// unless the request `is_lent`.
     #[inline]
@@ -289,6 +276,76 @@ impl<'q> Request<'q> {
             each(part);
             at = next;
         }
+    }
+}
+
+/// The parts of the whole request in `slot`.
+///
+/// # Safety
+/// The caller has the request's token, or the loan of it, as long as the iterator lives.
+unsafe fn parts(slots: &Slots, slot: &Slot) -> impl Iterator<Item = Part> {
+    // SAFETY: slot Invariant 1.
+    let mut at = unsafe { (*slot.body.get()).first };
+    std::iter::from_fn(move || {
+        if at == NIL {
+            return None;
+        }
+        let slot = slots.slot(at);
+        at = SlotIndex(slot.next_part.load(Ordering::Relaxed));
+        // SAFETY: merging gave the token the bodies of its parts (slot Invariant 1), and no `&mut` to one lives.
+        Some(unsafe { (*slot.body.get()).part })
+    })
+}
+
+/// The data of the request in `slot`, in the order of the sectors.
+///
+/// # Safety
+/// The caller has the request's token, or the loan of it, for itself as long as the segments live.
+unsafe fn segments<'a>(slots: &'a Slots, slot: &'a Slot) -> impl Iterator<Item = Segment<'a>> {
+    // SAFETY: as the caller says.
+    unsafe { parts(slots, slot) }.flat_map(|part| {
+        let bio = slots.slot(part.parent).bio.get();
+        // SAFETY: slot Invariant 2: the request's parts are in flight, so no thread writes the bio.
+        let bio = unsafe { &*bio };
+        bio.get()
+            .into_iter()
+            .flat_map(move |bio| bio.buffers.segments(part.offset, part.nr_sectors as usize * SECTOR_SIZE))
+    })
+}
+
+/// The way to a request that is lent, from any thread and without the queue.
+///
+/// # Invariants
+/// 1. The value was made where the request was issued as one that is lent, and is consumed where the request is
+///    completed. Until then no other code touches the request's body and data: the timeout scan only looks at its state.
+/// 2. The slots live and do not move as long as a request is lent. A queue has the submitters that wait for theirs, a
+///    submitter or a harness that cannot wait leaves the slots for ever.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Lent {
+    id: RqId,
+    slots: NonNull<Slots>,
+}
+
+// SAFETY: by Invariant 1 the value stands for the only right to touch the request, which may move to another thread.
+unsafe impl Send for Lent {}
+// SAFETY: a shared `Lent` gives out nothing but the id and the address.
+unsafe impl Sync for Lent {}
+
+impl Lent {
+    pub(crate) const fn id(&self) -> RqId {
+        self.id
+    }
+
+    /// Whether the request is one of these.
+    pub(crate) fn is_of(&self, slots: &Slots) -> bool {
+        std::ptr::eq(self.slots.as_ptr(), slots)
+    }
+
+    pub(crate) fn segments(&mut self) -> impl Iterator<Item = Segment<'_>> {
+        // SAFETY: Invariant 2.
+        let slots = unsafe { self.slots.as_ref() };
+        // SAFETY: Invariant 1, and the segments borrow this value.
+        unsafe { segments(slots, slots.slot(SlotIndex::of(self.id))) }
     }
 }
 
@@ -434,5 +491,28 @@ mod tests {
         let mut parts = Vec::new();
         first.into_parts(|part| parts.push(part.free()));
         assert_eq!(parts, [0, 1, 2, 3]);
+    }
+
+    /// Red if the segments of a loan are not those of the whole request. Under Miri red too if another thread may not
+    /// touch them.
+    #[test]
+    fn the_holder_of_a_loan_has_the_data_on_any_thread() {
+        let slots = slots(2);
+        let mut rq = plugged(&slots, 0, 16, &[2; 512]);
+        rq.absorb(plugged(&slots, 1, 15, &[1; 512]), MergeHow::Front);
+        let mut lent = rq.lend(Time(0));
+        let lent = std::thread::spawn(move || {
+            let bytes: Vec<u8> = lent.segments().flat_map(|segment| segment.bytes().to_vec()).collect();
+            assert_eq!(bytes, [[1; 512], [2; 512]].concat());
+            lent.segments().for_each(|mut segment| segment.bytes_mut().fill(9));
+            lent
+        });
+        let lent = lent.join().expect("the data is right");
+        assert!(lent.is_of(&slots));
+        let rq = slots.complete(lent.id(), Status::Ok, true).expect("it is lent").expect("no scan has it");
+        rq.into_parts(|mut part| {
+            assert!(part.take_bio().buffers.iter().all(|buffer| buffer.iter().all(|byte| *byte == 9)));
+            part.free();
+        });
     }
 }
