@@ -129,11 +129,13 @@ pub struct Change {
     /// Keeps the queue drained while the change is made. `None` for a change that was made at once.
     freeze: Option<Freeze>,
     what: Option<What>,
+    /// What came of it, once it has been tried.
+    result: Result<(), QueueError>,
 }
 
 impl Change {
-    /// Makes the change if the queue has drained; returns `None` if it has not. Afterwards the caller drops the handle
-    /// to let the queue go on.
+    /// Makes the change if the queue has drained; returns `None` if it has not. Then the queue goes on, and further
+    /// calls return the same.
     ///
     /// # Errors
     /// The change was refused, and the queue is as before.
@@ -141,7 +143,12 @@ impl Change {
         if self.freeze.as_mut().is_some_and(|freeze| !freeze.poll()) {
             return None;
         }
-        Some(self.what.take().map_or(Ok(()), |what| self.q.apply(what)))
+        if let Some(what) = self.what.take() {
+            self.result = self.q.apply(what);
+            // The handle may live on, and its owner may wait for operations that the freeze holds back.
+            self.freeze = None;
+        }
+        Some(self.result.clone())
     }
 
     /// Waits for the queue to drain, and makes the change. Only for threads without submitters on this queue.
@@ -158,7 +165,7 @@ impl Change {
     }
     /// A change that needed no drained queue and has already been made.
     fn made(q: &Arc<RequestQueue>) -> Self {
-        Self { q: Arc::clone(q), freeze: None, what: None }
+        Self { q: Arc::clone(q), freeze: None, what: None, result: Ok(()) }
     }
 }
 
@@ -204,7 +211,8 @@ impl RequestQueue {
     /// depth.
     ///
     /// # Errors
-    /// The number is out of range.
+    /// The number is out of range. The change itself is refused if there is no scheduler and the number is above the
+    /// depth.
     pub fn change_nr_requests(self: &Arc<Self>, nr_requests: u32) -> Result<Change, QueueError> {
         check_nr_requests(nr_requests)?;
         Ok(self.change(What::NrRequests(nr_requests)))
@@ -273,7 +281,7 @@ impl RequestQueue {
     }
 
     fn change(self: &Arc<Self>, what: What) -> Change {
-        Change { q: Arc::clone(self), freeze: Some(self.freeze()), what: Some(what) }
+        Change { q: Arc::clone(self), freeze: Some(self.freeze()), what: Some(what), result: Ok(()) }
     }
 
     /// Makes a change on a drained queue. Threads drive a queue even while it is frozen. The quiescence keeps them away

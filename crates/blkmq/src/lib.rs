@@ -63,3 +63,13 @@ pub use request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES};
 pub use request::status::Status;
 pub use request::{RqId, bio, buffer, client, clock, limits};
 pub use submit::{Submitter, future};
+
+/// Fails to compile if an error cannot go where errors go: behind a `?` into a `Box`, and to another thread.
+const _: fn() = || {
+    fn is_error<T: std::error::Error + Send + Sync + 'static>() {}
+    is_error::<QueueError>();
+    is_error::<Rejected>();
+    is_error::<Failed>();
+    is_error::<Status>();
+    is_error::<driver::spec::SpecError>();
+};

@@ -78,7 +78,9 @@ impl Locking {
         }
     }
 
+    // Not documented: it is for the checkers of the torture rig, and for a bound of the crate blkmq-export.
     /// Whether a plug is always taken whole: what finds no room in the scheduler waits behind it, not in the plug.
+    #[doc(hidden)]
     #[must_use]
     pub const fn takes_all(self) -> bool {
         match self {
@@ -88,8 +90,10 @@ impl Locking {
         }
     }
 
+    // Not documented: it is for the checkers of the torture rig.
     /// Whether one hold chooses many requests. Then one hardware queue gets them in exactly the scheduler's order, for
     /// they are appended to its issue list under that hold.
+    #[doc(hidden)]
     #[must_use]
     pub const fn chooses_in_batches(self) -> bool {
         match self {

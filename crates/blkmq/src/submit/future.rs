@@ -31,6 +31,14 @@ pub struct AsyncSubmitter {
     inner: Arc<Mutex<Inner>>,
 }
 
+/// Fails to compile if tasks on several threads cannot share a submitter, or if a task with an operation cannot move.
+const _: fn() = || {
+    fn is_shared<T: Send + Sync>() {}
+    fn moves<T: Send>() {}
+    is_shared::<AsyncSubmitter>();
+    moves::<Operation>();
+};
+
 /// An operation on its way. Resolves to its [`Completion`].
 ///
 /// Dropping it does not end the operation: the buffers stay with it, and are freed when it completes.
