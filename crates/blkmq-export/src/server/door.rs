@@ -36,6 +36,8 @@ pub(super) fn serve(shared: &Arc<Shared>, socket: OwnedFd, peer: String, source:
     // No thread joins this thread. This thread gives back its place last, after it has released the queues.
     let serve = move || {
         let _place = place;
+        // A variable of the closure's body, so that it is dropped before `_place`. What is captured is dropped later.
+        let shared = shared;
         serve_alone(&shared, socket, entry);
     };
     thread.spawn(serve).map(|_| true)
