@@ -15,7 +15,6 @@
 //! - Connections that have nothing of the common part wait in line. The first of them gets the memory that comes free
 //!   before all others do. Connections that have some of the common part stand in no line: they could keep others
 //!   waiting by holding on to what they have.
-//!   others do. Those that have some stand in no line: they could keep others waiting by keeping what they have.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -69,6 +68,7 @@ pub(crate) const fn least(connections: usize) -> usize {
 impl Budget {
     /// A budget of this many bytes for this many connections. `bytes` is at least [`least`] of `connections`.
     pub(crate) fn new(bytes: usize, connections: usize) -> Self {
+        debug_assert!(bytes >= least(connections), "{bytes} bytes are too few for {connections} connections");
         let data = bytes.saturating_sub(connections.saturating_mul(BESIDE));
         let own = (data / 2 / connections.max(1)).clamp(LEAST_OWN, MOST_OWN);
         let common = data.saturating_sub(own.saturating_mul(connections));
@@ -113,6 +113,8 @@ impl Budget {
         wanted: RangeInclusive<usize>,
         in_line: bool,
     ) -> usize {
+        debug_assert!(!wanted.is_empty() && *wanted.start() > 0, "a connection asks for something: {wanted:?}");
+        debug_assert!(has <= self.common, "a connection has {has} bytes of the {} that there are", self.common);
         let mut inside = self.lock();
         let room = inside.free.saturating_sub(has);
         let is_next = inside.line.front().is_none_or(|first| first.number == number);
@@ -139,6 +141,7 @@ impl Budget {
     pub(crate) fn give(&self, bytes: usize) {
         let mut inside = self.lock();
         inside.free += bytes;
+        debug_assert!(inside.free <= self.common, "no more comes back than was taken: {bytes} too many");
         inside.wake();
     }
 

@@ -159,6 +159,10 @@ impl Transfer {
     /// COST: for memory that direct I/O does not accept, an allocation and a copy of the data. While there are direct
     /// writes, nothing may go through the page cache: the kernel would write old neighbouring data over them.
     fn take_down(&mut self, target: &Target, rq: &mut Request<'_>) {
+        debug_assert!(
+            self.loan.is_none() && self.stand_in.is_none(),
+            "a free tag has no request, and no memory of one"
+        );
         self.task = match rq.op() {
             Op::Read => Task::Read,
             Op::Write => Task::Write,
@@ -201,6 +205,7 @@ impl Transfer {
     #[cold]
     fn clip(&mut self, missing: u64, rq: &mut Request<'_>) {
         debug_assert!(self.stand_in.is_none(), "what goes through the page cache may lie anywhere");
+        debug_assert!(missing < self.bytes.min(SECTOR_SIZE as u64), "less than a sector is missing, and not all");
         self.bytes -= missing;
         // Segments consist of whole sectors.
         if let (Some(piece), Some(mut segment)) = (self.pieces.last_mut(), rq.segments().last()) {
@@ -390,6 +395,11 @@ impl Transfer {
 
     /// Copies data that was read to the memory of the request.
     fn hand_over(&self, mut data: &[u8]) {
+        debug_assert_eq!(
+            self.pieces.iter().map(|piece| piece.iov_len).sum::<usize>(),
+            data.len(),
+            "a stand-in has as many bytes as its request"
+        );
         for piece in &self.pieces {
             let (part, rest) = data.split_at(piece.iov_len);
             // SAFETY: by the invariant the request's memory exists until the loan is given back, which comes after
@@ -425,6 +435,7 @@ impl Transfer {
     fn advance(&mut self, done: u64) -> Result<bool, Status> {
         // An operation that begins within a block would have to go through the page cache. So that block is done once
         // more.
+        debug_assert!(self.moves_data() && self.bytes > 0, "a read or write goes on that is not done");
         let done = done.min(self.bytes);
         let done = if done == self.bytes { done } else { done - done % self.block };
         self.offset += done;

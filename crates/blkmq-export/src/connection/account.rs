@@ -60,6 +60,7 @@ impl Account {
 
     /// Gives this many bytes back. The connection may take them again at once.
     pub(super) fn give(&mut self, bytes: usize) {
+        debug_assert!(bytes <= self.used, "no more is given back than is in use");
         self.used -= bytes;
         self.entry.note_memory(self.used);
     }
@@ -76,6 +77,7 @@ impl Account {
     ///
     /// COST: a few comparisons.
     pub(super) fn surplus(&self, kept: usize) -> usize {
+        debug_assert!(kept <= self.used, "what is kept is in use");
         let own = self.budget.own();
         let needed = (self.used - kept).saturating_sub(own);
         let spare = self.extra.saturating_sub(needed);

@@ -99,6 +99,7 @@ impl Pool {
 
     fn take_kept(&mut self, len: usize) -> Option<Buffer> {
         let buffer = self.by_size[place(len)].pop()?;
+        debug_assert!(self.kept >= footprint(len), "a buffer that was kept was counted");
         self.kept -= footprint(len);
         self.account.give(footprint(len));
         Some(buffer)

@@ -103,6 +103,7 @@ impl Table {
     /// Called when something that a claim waited for is over.
     fn clear_obstacle(&mut self, ticket: Ticket) {
         let Some(claim) = self.claims.get_mut(&ticket) else { return };
+        debug_assert!(claim.obstacles > 0, "a claim whose turn has come waits for nothing more");
         claim.obstacles -= 1;
         if claim.obstacles == 0
             && let Some(member) = self.members.get_mut(&claim.owner)
@@ -122,6 +123,7 @@ impl Table {
 
     /// Enters a claim that waits for this many connections. Returns its ticket, and whether its turn has come.
     fn enter(&mut self, owner: usize, blocks: Range<u64>, is_part: bool, connections: usize) -> (Ticket, bool) {
+        debug_assert!(!blocks.is_empty(), "a claim is for some block");
         let before = |claim: &&Claim| (claim.is_part || is_part) && overlap(&claim.blocks, &blocks);
         let obstacles = self.claims.values().filter(before).count() + connections;
         self.last += 1;
