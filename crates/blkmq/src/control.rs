@@ -134,8 +134,8 @@ pub struct Change {
 }
 
 impl Change {
-    /// Makes the change if the queue has drained; returns `None` if it has not. Then the queue goes on, and further
-    /// calls return the same.
+    /// Makes the change if the queue has drained; returns `None` if it has not. Further calls return the same. The queue
+    /// stays frozen until the caller drops the handle, so that the caller can look at the changed queue before it goes on.
     ///
     /// # Errors
     /// The change was refused, and the queue is as before.
@@ -145,8 +145,6 @@ impl Change {
         }
         if let Some(what) = self.what.take() {
             self.result = self.q.apply(what);
-            // The handle may live on, and its owner may wait for operations that the freeze holds back.
-            self.freeze = None;
         }
         Some(self.result.clone())
     }
