@@ -42,10 +42,14 @@ impl Activity {
     /// and turns back.
     ///
     /// COST: a load and a store of the thread's own line, and a fence; once a batch.
+    ///
+    /// # Panics
+    /// If the thread is inside already, which it also is after a driver's panic that was caught.
     #[inline]
     pub fn enter(&self) {
         let before = self.0.load(Ordering::Relaxed);
-        debug_assert!(before.is_multiple_of(2), "entered twice");
+        // Checked in a product build too: a second entry would turn the mark to outside while this thread is inside.
+        assert!(before.is_multiple_of(2), "entered twice, or again after the driver panicked inside");
         // Release: a closer that reads this entry instead of the exit before it sees what that exit published. The
         // fence orders the mark before the read of the word, and pairs with the fence of `Word::close`.
         self.0.store(before + 1, order("grace.enter", Ordering::Release));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-use blkmq::driver::{Batch, Driver, Topology, spec};
+use blkmq::driver::{Batch, Driver, NextEvent, Topology, spec};
 use blkmq::{Client, Limits, Notify, RequestQueue, Status, Time};
 
 use device::{ONE_QUEUE, Recorder, reap, write};
@@ -32,6 +32,9 @@ impl Driver for Busy {
     }
     fn topology(&self) -> Topology {
         ONE_QUEUE
+    }
+    fn next_event(&self, _: u16) -> NextEvent {
+        NextEvent::Never
     }
     fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, now: Time) {
         if now < self.until {

@@ -113,7 +113,7 @@ impl Builder {
         self
     }
 
-    /// Milliseconds before a request that the driver keeps is overdue; 30000 by default.
+    /// Milliseconds before a request that the driver keeps is overdue, at least 1; 30000 by default.
     #[must_use]
     pub fn io_timeout_ms(mut self, ms: u32) -> Self {
         self.io_timeout_ms = ms;
@@ -161,6 +161,9 @@ impl Builder {
         check_device(&topology, &limits)?;
         if self.slots == 0 || self.slots > 32768 {
             return Err(QueueError::BadValue(format!("slots: {} is not within 1..32768", self.slots)));
+        }
+        if self.io_timeout_ms == 0 {
+            return Err(QueueError::BadValue("io_timeout_ms: 0 is not within 1..4294967295".to_owned()));
         }
         self.nr_requests.map_or(Ok(()), check_nr_requests)?;
         check_ranges(&self.ranges, limits.capacity_sectors)?;

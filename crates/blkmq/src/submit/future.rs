@@ -115,14 +115,11 @@ impl Tasks {
 impl Notify for Tasks {
     fn notify(&self) {
         self.note_news();
-        let (mut from, mut last) = (0, None::<Waker>);
+        let mut from = 0;
         while let Some((slot, waker)) = self.take_next(from) {
             from = slot + 1;
-            // A task often waits for several operations in a row.
-            if !last.as_ref().is_some_and(|last| last.will_wake(&waker)) {
-                waker.wake_by_ref();
-                last = Some(waker);
-            }
+            // Also if the waker before was of the same task: that task may have run since, and registered this one.
+            waker.wake();
         }
     }
 

@@ -121,6 +121,11 @@ impl Driver for Recorder {
         self.topology
     }
 
+    /// Requests are over when the test says so.
+    fn next_event(&self, _hctx: u16) -> NextEvent {
+        NextEvent::Never
+    }
+
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, _now: Time) {
         let mut kept = self.kept();
         while let Some(mut rq) = batch.next_request() {
