@@ -122,8 +122,8 @@ pub enum NextEvent {
     /// At no time that is known: nothing is in flight, or no poll will complete what is. A driver that will have
     /// something all the same, without a request that was started, says so by [`Done::plan_anew`].
     Never,
-    /// The driver cannot tell. If it has a [descriptor](Driver::ready_fd), the descriptor tells. Otherwise it is polled:
-    /// a thread that waits polls every [`POLL_PERIOD`] while requests are in flight.
+    /// The driver cannot tell. If it has a [descriptor](Driver::ready_fd), the descriptor tells. Otherwise it is
+    /// polled: a thread that waits polls every [`POLL_PERIOD`] while requests are in flight.
     Unknown,
 }
 
@@ -262,17 +262,17 @@ pub trait Driver: Send + Sync + fmt::Debug {
     }
 
     /// When [`poll`](Self::poll) will next find something on `hctx`. A thread that waits sleeps until then. A driver
-    /// that does not say is polled, unless it has a [descriptor](Self::ready_fd): see [`NextEvent::Unknown`]. `hctx` may
-    /// be a hardware queue that is gone since a [`set_topology`](Self::set_topology).
+    /// that does not say is polled, unless it has a [descriptor](Self::ready_fd): see [`NextEvent::Unknown`]. `hctx`
+    /// may be a hardware queue that is gone since a [`set_topology`](Self::set_topology).
     fn next_event(&self, hctx: u16) -> NextEvent {
         let _ = hctx;
         NextEvent::Unknown
     }
 
     /// A descriptor that is readable while [`poll`](Self::poll) would find something on `hctx`; `None` for a device
-    /// whose completions all come at times that [`next_event`](Self::next_event) tells, or that is polled. The descriptor
-    /// stays open as long as the driver lives. A driver has one for each hardware queue or for none, and that never
-    /// changes. If some completions must be polled for, `next_event` says so.
+    /// whose completions all come at times that [`next_event`](Self::next_event) tells, or that is polled. The
+    /// descriptor stays open as long as the driver lives. A driver has one for each hardware queue or for none, and
+    /// that never changes. If some completions must be polled for, `next_event` says so.
     ///
     /// Each thread that is about to sleep until the device has something asks for the descriptor, and sleeps on it. In
     /// some drivers `poll` returns at once when another thread is in it. Such a driver must wait here for that other

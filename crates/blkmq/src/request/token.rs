@@ -317,7 +317,8 @@ unsafe fn segments<'a>(slots: &'a Slots, slot: &'a Slot) -> impl Iterator<Item =
 ///
 /// # Invariants
 /// 1. The value was made where the request was issued as one that is lent, and is consumed where the request is
-///    completed. Until then no other code touches the request's body and data: the timeout scan only looks at its state.
+///    completed. Until then no other code touches the request's body and data: the timeout scan only looks at its
+///    state.
 /// 2. The slots live and do not move as long as a request is lent. A queue has the submitters that wait for theirs, a
 ///    submitter or a harness that cannot wait leaves the slots for ever.
 #[derive(Debug, PartialEq, Eq)]
