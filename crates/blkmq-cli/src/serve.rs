@@ -251,7 +251,7 @@ impl Serve {
         state.queues.iter().for_each(|queue| _ = queue.warn_of_shares());
         let devices = state.queues.iter().map(|queue| (queue.name.clone(), Arc::clone(&queue.q))).collect();
         control::start(listener, scraped, state).map_err(failed)?;
-        let _watch = Watch::start(devices, |line| operator::say(line)).map_err(failed)?;
+        let _watch = Watch::start(devices, operator::say).map_err(failed)?;
         interrupt::tell(move || drop(signal.send(Event::Signal))).map_err(failed)?;
         interrupt::tell_of_hangup(move || operator::say(&reload(files.as_ref(), is_boxed))).map_err(failed)?;
         let command = match &plan.run {
