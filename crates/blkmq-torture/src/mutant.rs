@@ -58,7 +58,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "merge-limit",
         what: "the scheduler does not know the device's limits when it merges",
-        site: "install.merge_limits",
+        site: "policy.merge_limits",
         found_by: &["limits: "],
     },
     Mutant {
@@ -100,10 +100,10 @@ pub const MUTANTS: &[Mutant] = &[
         ],
     },
     Mutant {
-        name: "requeue-behind",
-        what: "a request that the driver gave back goes into the scheduler, not to the front of the dispatch list",
-        site: "requeue.in_front",
-        found_by: &["order: what the device gave back lost its place at the head"],
+        name: "requeue-unmarked",
+        what: "a request that the driver gave back waits without the mark by which threads find it",
+        site: "requeue.waiting",
+        found_by: &["livelock: ", "stall: ", "wake: "],
     },
     Mutant {
         name: "timeout-race",

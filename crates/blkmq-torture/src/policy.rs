@@ -47,8 +47,10 @@ impl Scheduler for Watched {
         self.inner.reserve(capacity);
     }
 
+    /// With the planted bug `policy.merge_limits` the scheduler takes the device for one without limits.
     fn set_merge_limits(&mut self, limits: MergeLimits) {
-        self.inner.set_merge_limits(limits);
+        let unlimited = MergeLimits { max_sectors: u32::MAX, max_segments: u16::MAX, ..limits };
+        self.inner.set_merge_limits(if kept("policy.merge_limits") { limits } else { unlimited });
     }
 
     fn merge(&mut self, info: &Info) -> Option<Merge> {

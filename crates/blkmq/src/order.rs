@@ -23,5 +23,4 @@ mod single;
 mod staged;
 mod through;
 
-pub(crate) use insert::insert_behind;
 pub(crate) use outcome::{Dispatched, Inserted};

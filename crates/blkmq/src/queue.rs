@@ -45,7 +45,7 @@ use crate::request::clock::Clock;
 use crate::request::limits::{Limits, MAX_MEMBERS};
 use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use blkmq_sync::liveness::Liveness;
-use blkmq_sync::{Arc, Line, Mutex, kept};
+use blkmq_sync::{Arc, Line, Mutex};
 
 /// Nanoseconds: how long to wait before the next try of what the driver refused or gave back.
 const RETRY_NS: u64 = 3_000_000;
@@ -181,9 +181,7 @@ impl RequestQueue {
         let nr_requests = self.wanted_nr_requests(scheduler.is_some());
         hold.install(self, scheduler);
         if let Some(scheduler) = hold.scheduler_mut() {
-            let limits = self.merge_limits;
-            let forgotten = MergeLimits { max_sectors: u32::MAX, max_segments: u16::MAX, ..limits };
-            scheduler.set_merge_limits(if kept("install.merge_limits") { limits } else { forgotten });
+            scheduler.set_merge_limits(self.merge_limits);
         }
         self.settings.set_has_scheduler(hold.scheduler().is_some());
         self.apply_nr_requests(&mut hold, nr_requests);

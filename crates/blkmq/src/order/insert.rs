@@ -4,7 +4,6 @@ use blkmq_sched::{Class, InsertAt, Merge, MergeHow, MergeLevel, Op};
 
 use super::section::Section;
 use crate::device::Runner;
-use crate::queue::RequestQueue;
 use crate::queue::account::Starting;
 use crate::queue::domain::{Wait, WaitObserver};
 use crate::queue::layout::Mapping;
@@ -238,23 +237,4 @@ impl Runner {
         debug_assert!(entered >= list.len() as u64, "a request is one operation at least");
         (entered, list)
     }
-}
-
-/// Lets a request that the driver gave back wait in the scheduler again, but not at its head, so that it loses its
-/// place in front. This is the bug that the torture rig plants as `requeue.in_front`.
-#[cold]
-pub(crate) fn insert_behind(q: &RequestQueue, runner: &mut Runner, rq: Request<'_>) {
-    let hctx = rq.body().hctx;
-    q.domain(hctx).enter(q, runner.member(q), runner, q.clock.now(), |section| {
-        let info = rq.body().info();
-        match &mut section.hold.scheduler {
-            Some(scheduler) if rq.body().flush == FlushStep::None => {
-                let id = rq.id();
-                let _ = rq.leave_at(Place::Scheduler);
-                scheduler.insert(id, &info, InsertAt::Sorted, section.now);
-                section.hold.count_in(hctx);
-            }
-            _ => q.hctxs.get(hctx).park(rq),
-        }
-    });
 }

@@ -1,7 +1,6 @@
 //! Requeueing: what the driver gave back waits, without a tag, in front of the scheduler.
 
 use crate::device::Runner;
-use crate::order::insert_behind;
 use crate::queue::RequestQueue;
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::kept;
@@ -24,15 +23,13 @@ impl Runner {
             let hctx = q.hctxs.get(rq.body().hctx);
             let tag = rq.body_mut().tag.take();
             debug_assert!(tag.is_some(), "the driver gives back what it was offered with a tag: {rq:?}");
-            if kept("requeue.in_front") {
-                hctx.park(rq);
-            } else {
-                insert_behind(q, self, rq);
-            }
+            hctx.park(rq);
             // After the parking: a thread that sees no mark and goes to sleep either sees the request, or is woken for
             // the new mark.
             is_news |= !hctx.gave_back.swap(true, Ordering::Relaxed);
-            q.live.word.set_waiting();
+            if kept("requeue.waiting") {
+                q.live.word.set_waiting();
+            }
             if let Some(tag) = tag {
                 hctx.tags.put(tag, &mut self.hint);
             }
