@@ -21,7 +21,7 @@ use super::check::Violation;
 use super::check::parts::parts;
 use super::claims::Claim;
 use super::event::{Asked, Event, Times};
-use super::plan::magnitude;
+use super::pace::magnitude;
 use super::world::{Share, World};
 
 /// The way in which a client works.

@@ -12,7 +12,7 @@ use blkmq_virtual::{
 
 use super::check::Violation;
 use super::event::{Control, Counts, Event, Phase, RangeCount};
-use super::plan::{Pace, magnitude};
+use super::pace::{Pace, magnitude};
 use super::policy::Watched;
 use super::world::World;
 

@@ -10,8 +10,8 @@ use blkmq_sched::RqId;
 use super::check::Violation;
 use super::event::{Event, Stamp};
 use super::history::Entry;
-use super::rig::play_apart;
-use super::world::{Outcome, Settings};
+use super::play::{Outcome, play_apart};
+use super::settings::Settings;
 
 /// Lines of history to keep about the operations and requests concerned.
 const CONCERNED: usize = 1000;

@@ -4,8 +4,9 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::sync_channel;
 
 use super::history::Entry;
-use super::rig::{WORLD_REQUESTS, play_apart};
-use super::world::Settings;
+use super::play::play_apart;
+use super::rig::WORLD_REQUESTS;
+use super::settings::Settings;
 
 /// How many lines the world may be ahead of the thread that reads them.
 const AHEAD: usize = 1024;

@@ -1,6 +1,5 @@
 //! Many worlds: one after the other on every core, until enough has happened or until a world breaks a promise.
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::num::NonZero;
@@ -9,11 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::check::Violation;
-use super::event::Stamp;
 use super::failure::Broken;
-use super::history::{Mix, Reader};
-use super::world::{Outcome, Settings, play};
+use super::history::Mix;
+use super::play::{Outcome, play_apart};
+use super::settings::Settings;
 
 /// The most operations of one world. A run of more operations is a run of several worlds. A run of this many or fewer
 /// is the one world of its seed, so a failing world can be repeated as a run of its own.
@@ -186,34 +184,11 @@ impl Fold {
     }
 }
 
-/// Plays a world on a thread of its own.
-pub(crate) fn play_apart(seed: u64, requests: u64, settings: &Settings, reader: Option<Reader>) -> Outcome {
-    if let Err(what) = settings.check() {
-        return broken(what);
-    }
-    let settings = settings.clone();
-    let body = move || play(seed, requests, &settings, reader);
-    let ended = thread::Builder::new().name("world".to_owned()).spawn(body).map(thread::JoinHandle::join);
-    match ended {
-        Ok(Ok(outcome)) => outcome,
-        Ok(Err(panic)) => broken(format!("the rig itself panicked: {}", said(&*panic))),
-        Err(error) => broken(format!("no thread for the world: {error}")),
-    }
-}
-
-/// A world that could not be played.
-fn broken(what: String) -> Outcome {
-    let at = Stamp { step: 0, time: blkmq_sched::Time(0), cpu: 0 };
-    Outcome { requests: 0, steps: 0, hash: 0, violation: Some((at, Violation::new("rig", what))) }
-}
-
-fn said(panic: &(dyn Any + Send)) -> &str {
-    panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref().copied()).unwrap_or("no words")
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::world::MOST_CPUS;
+    use super::super::check::Violation;
+    use super::super::event::Stamp;
+    use super::super::settings::MOST_CPUS;
     use super::*;
 
     fn rig(seed: u64, requests: u64, threads: usize) -> Rig {
@@ -222,8 +197,9 @@ mod tests {
     }
 
     fn outcome(hash: u64, is_clean: bool) -> Outcome {
-        let outcome = broken(String::new());
-        Outcome { requests: 10, steps: 100, hash, violation: outcome.violation.filter(|_| !is_clean) }
+        let at = Stamp { step: 0, time: blkmq_sched::Time(0), cpu: 0 };
+        let violation = (!is_clean).then(|| (at, Violation::new("rig", String::new())));
+        Outcome { requests: 10, steps: 100, hash, violation }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use blkmq_vcpu::Random;
 use blkmq_virtual::{RejectReason, Rejected, Submitter};
 
 use super::Client;
-use crate::plan::magnitude;
+use crate::pace::magnitude;
 
 /// How often a client takes each of its actions after a burst, as weights.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use blkmq_virtual::{Bio, Buffers, Flags, Limits};
 
 use super::buffers::{Spare, stamp};
 use crate::claims::Claim;
-use crate::plan::magnitude;
+use crate::pace::magnitude;
 use crate::world::Share;
 
 const SECTOR: usize = 512;

@@ -4,7 +4,7 @@ use blkmq_vcpu::Random;
 use blkmq_virtual::Limits;
 use blkmq_virtual::driver::Topology;
 
-use crate::plan::magnitude;
+use crate::pace::magnitude;
 
 /// How often something happens: never, or on average once in this many times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
