@@ -1,5 +1,5 @@
-//! What the CPUs of a world share: the queue, the witness, and how far the clients have come. Clients and operators call
-//! in.
+//! What the CPUs of a world share: the queue, the witness, and how far the clients have come. Clients and operators
+//! call in.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
