@@ -4,7 +4,8 @@
 //! [`driver::Driver`]. On the way they are split, merged, put in order by a scheduler, and given to the device, as in
 //! Linux. The modules are named after the steps: submit, merge, insert, dispatch, issue, complete, account.
 //!
-//! The [`guide`] shows each part of this at work, and [`guide::schedulers`] how a scheduler is written.
+//! The [`guide`] shows each part of this at work, [`guide::drivers`] how a driver is written, and
+//! [`guide::schedulers`] a scheduler.
 //!
 //! ```
 //! use blkmq::driver::spec;
@@ -34,6 +35,8 @@ mod submit;
 
 #[doc = include_str!("../docs/guide.md")]
 pub mod guide {
+    #[doc = include_str!("../docs/writing-a-driver.md")]
+    pub mod drivers {}
     #[doc = include_str!("../docs/writing-a-scheduler.md")]
     pub mod schedulers {}
 }

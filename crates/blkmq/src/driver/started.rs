@@ -1,6 +1,44 @@
-//! Which threads must be told that the driver works on their requests.
+//! What a driver has started: which request has which tag, and which threads must be told.
+
+use blkmq_sched::RqId;
 
 use crate::request::FLUSH_POOL;
+use crate::request::limits::MAX_MEMBERS;
+use blkmq_sync::atomic::{AtomicU64, Ordering};
+use blkmq_sync::tags::Tag;
+
+/// Which request has a tag of a hardware queue, and whether it is a read. The timeout scan and counts read this.
+#[derive(Debug)]
+pub(crate) struct StartedTable(Box<[AtomicU64]>);
+
+impl StartedTable {
+    /// The entry of a tag that no request has. No id has this value.
+    const NOBODY: u64 = u64::MAX;
+    /// The bit of an id that says that its request is a read: the uppermost bit of the pool, which is below
+    /// [`MAX_MEMBERS`].
+    const READ: u64 = 1 << 31;
+
+    pub(crate) fn new(depth: usize) -> Self {
+        Self((0..depth).map(|_| AtomicU64::new(Self::NOBODY)).collect())
+    }
+
+    pub(super) fn set(&self, tag: Tag, id: RqId, is_read: bool) {
+        let marked = if is_read { id.0 | Self::READ } else { id.0 };
+        self.0[usize::from(tag.0)].store(marked, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self, tag: Tag) -> Option<RqId> {
+        self.get_directed(tag).map(|(id, _)| id)
+    }
+
+    /// The request that has `tag`, and whether it is a read.
+    pub(crate) fn get_directed(&self, tag: Tag) -> Option<(RqId, bool)> {
+        let marked = self.0[usize::from(tag.0)].load(Ordering::Relaxed);
+        (marked != Self::NOBODY).then_some((RqId(marked & !Self::READ), marked & Self::READ != 0))
+    }
+}
+
+const _: () = assert!(MAX_MEMBERS <= 1 << 15);
 
 /// The members whose requests the driver has begun to work on. The threads of these members may sleep, and must plan
 /// for the completion.

@@ -1,0 +1,215 @@
+//! Requests on their way to a driver, and on their way back.
+
+use std::fmt;
+
+use blkmq_sched::{RqId, Time};
+
+use super::started::{Started, StartedTable};
+use crate::request::buffer::Segment;
+use crate::request::status::Status;
+use crate::request::{Lent, Place, Request, RqList, Slots};
+
+/// Requests on their way to a driver, and what it does with them. A driver takes one after the other, and says of each
+/// what becomes of it:
+///
+/// ```
+/// # use blkmq::{Op, Status, driver::Batch};
+/// fn queue_rqs(batch: &mut Batch<'_>) {
+///     while let Some(rq) = batch.next_request() {
+///         let status = if rq.op() == Op::Read { Status::Ok } else { Status::Unsupported };
+///         batch.finish(rq, status);
+///     }
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Batch<'q> {
+    pub(crate) slots: &'q Slots,
+    pub(crate) table: &'q StartedTable,
+    pub(crate) pending: &'q mut RqList,
+    pub(crate) finished: &'q mut RqList,
+    pub(crate) requeued: &'q mut RqList,
+    pub(crate) now: Time,
+    pub(crate) timeout_ns: u64,
+    /// The thread that issues, and the threads that it will tell of what was started.
+    pub(crate) member: u16,
+    pub(crate) started: &'q mut Started,
+    /// The driver refused a request, and wants to be asked again later.
+    pub(crate) refused: bool,
+}
+
+impl<'q> Batch<'q> {
+    /// Takes the next request, in order; none after a request was refused.
+    #[inline]
+    pub fn next_request(&mut self) -> Option<Request<'q>> {
+        if self.refused { None } else { self.pending.pop_front(self.slots) }
+    }
+
+    /// An address has a meaning only in its own queue.
+    #[inline]
+    fn check(&self, rq: &Request<'_>) {
+        assert!(rq.is_of(self.slots), "a driver hands back requests to the queue they came from");
+    }
+
+    /// Requests still to come.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// True if no request is to come.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// The request is finished already.
+    #[inline]
+    pub fn finish(&mut self, mut rq: Request<'q>, status: Status) {
+        self.check(&rq);
+        rq.body_mut().status = status;
+        rq.body_mut().issued = self.now;
+        self.finished.push_back(rq, Place::Held);
+    }
+
+    /// All requests that are still to come are finished already.
+    #[inline]
+    pub fn finish_all(&mut self, status: Status) {
+        if !self.refused {
+            let all = self.pending.take_while(self.slots, |rq| {
+                let body = rq.body_mut();
+                body.status = status;
+                body.issued = self.now;
+                true
+            });
+            self.finished.append(all);
+        }
+    }
+
+    /// The device works on the request from now on. Note the id before any thread can complete the request: the driver
+    /// hands the id to [`Done::complete`] later, and must not touch the request's data after that.
+    #[must_use = "the id is the only way to complete the request"]
+    pub fn start(&mut self, mut rq: Request<'q>) -> RqId {
+        self.note(&mut rq);
+        rq.issue(self.now.after(self.timeout_ns), false)
+    }
+
+    /// Like [`start`](Self::start), for a device that reads and writes the request's data by itself. While the loan
+    /// exists, the memory stays where it is, and no other code uses it, whatever a driver in front of this one does. A
+    /// thread of the driver's own may read and write the data by [`Loan::segments`].
+    pub fn lend(&mut self, mut rq: Request<'q>) -> Loan {
+        self.note(&mut rq);
+        Loan(rq.lend(self.now.after(self.timeout_ns)))
+    }
+
+    /// Notes that the request is issued now.
+    #[inline]
+    fn note(&mut self, rq: &mut Request<'q>) {
+        self.check(rq);
+        self.started.note(rq.index().pool(), self.member);
+        rq.body_mut().issued = self.now;
+        let tag = rq.body().tag.expect("what is issued has a tag");
+        self.table.set(tag, rq.id(), rq.body().op.is_read());
+    }
+
+    /// The device cannot take the request at present. The request comes first when the driver is asked again. The batch
+    /// ends.
+    pub fn refuse(&mut self, rq: Request<'q>) {
+        self.check(&rq);
+        self.pending.push_front(rq, Place::IssueList);
+        self.refused = true;
+    }
+
+    /// The device gives the request back for another try. The request loses its tag and waits in front of the
+    /// scheduler.
+    pub fn requeue(&mut self, rq: Request<'q>) {
+        self.check(&rq);
+        self.requeued.push_back(rq, Place::Held);
+    }
+}
+
+/// A request with data that a device reads and writes by itself. Only the holder of this value completes the request,
+/// by [`Done::give_back`]. If the value is dropped, the request is never over.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "it is the only way to complete the request"]
+pub struct Loan(Lent);
+
+impl Loan {
+    /// The request's id.
+    #[must_use]
+    pub const fn id(&self) -> RqId {
+        self.0.id()
+    }
+
+    /// The request's data in the order of the sectors, as of [`Request::segments`].
+    pub fn segments(&mut self) -> impl Iterator<Item = Segment<'_>> {
+        self.0.segments()
+    }
+}
+
+/// The id names no request that the driver has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StaleRequest(pub RqId);
+
+impl fmt::Display for StaleRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "request {:#x} is not with the driver", self.0.0)
+    }
+}
+
+impl std::error::Error for StaleRequest {}
+
+/// Where a driver puts what has finished.
+#[derive(Debug)]
+pub struct Done<'q> {
+    pub(crate) slots: &'q Slots,
+    pub(crate) finished: &'q mut RqList,
+    /// The device's next event is earlier than the one that sleepers know of.
+    pub(crate) is_early: bool,
+}
+
+impl Done<'_> {
+    /// A request that was started has finished.
+    ///
+    /// # Errors
+    /// The driver has no such request: it was completed before, given up to a timeout, or lent.
+    pub fn complete(&mut self, id: RqId, status: Status) -> Result<(), StaleRequest> {
+        if let Some(rq) = self.slots.complete(id, status, false).map_err(|()| StaleRequest(id))? {
+            self.finished.push_back(rq, Place::Held);
+        }
+        Ok(())
+    }
+
+    /// A request that was lent has finished, and the device no longer uses its data.
+    ///
+    /// # Panics
+    /// The loan is of another queue.
+    pub fn give_back(&mut self, loan: Loan, status: Status) {
+        assert!(loan.0.is_of(self.slots), "a driver hands back requests to the queue they came from");
+        let rq = self
+            .slots
+            .complete(loan.id(), status, true)
+            .expect("there is one loan of a request, and nobody else ends it");
+        if let Some(rq) = rq {
+            self.finished.push_back(rq, Place::Held);
+        }
+    }
+
+    /// [`Driver::next_event`](super::Driver::next_event) of this hardware queue is earlier now, although no request has
+    /// been started. Sleepers are woken, so that they plan for it. The thread that polls may have no other reason to
+    /// come again.
+    pub fn plan_anew(&mut self) {
+        self.is_early = true;
+    }
+
+    /// Requests completed so far in this call.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.finished.len()
+    }
+
+    /// True if no request was completed so far in this call.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.finished.is_empty()
+    }
+}
