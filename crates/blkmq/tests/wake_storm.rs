@@ -385,6 +385,52 @@ fn a_completion_wakes_only_the_task_that_waits_for_it() {
     assert!(tasks.iter_mut().all(poll));
 }
 
+/// A task that polls its operations as soon as it is woken.
+#[derive(Debug, Default)]
+struct Prompt {
+    operations: std::sync::Mutex<Vec<Operation>>,
+    woken: AtomicU32,
+}
+
+impl Prompt {
+    fn look(self: &Arc<Self>) {
+        let waker = Waker::from(self.clone());
+        let mut operations = self.operations.lock().expect("no look has panicked");
+        operations.retain_mut(|operation| Pin::new(operation).poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+}
+
+impl Wake for Prompt {
+    fn wake(self: Arc<Self>) {
+        self.woken.fetch_add(1, Ordering::Relaxed);
+        self.look();
+    }
+}
+
+/// Red if news takes a waker of a task that it has woken before: the task may have looked in between, and is then not
+/// woken by its next completion.
+#[test]
+fn a_task_that_looks_while_others_are_woken_goes_on_being_told() {
+    let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
+    let q = RequestQueue::builder(device.clone()).scheduler("none").build().expect("the queue is good");
+    let client = Client::new("test");
+    let submitter = AsyncSubmitter::new(q.submitter(&client).expect("there is room for two threads"));
+    let mut completer = q.submitter(&client).expect("there is room for two threads");
+    let task = Arc::new(Prompt::default());
+    let submit = |number: u64| submitter.submit(read(number * 100, 8)).expect("there are slots");
+    *task.operations.lock().unwrap() = (0..4).map(submit).collect();
+    task.look();
+    for (number, seen) in device.take_seen().iter().rev().enumerate() {
+        // News that is no completion.
+        drop(q.quiesce());
+        task.woken.store(0, Ordering::Relaxed);
+        device.finish(seen, Status::Ok);
+        completer.poll();
+        assert_eq!(task.woken.load(Ordering::Relaxed), 1, "completion {number}");
+        assert_eq!(task.operations.lock().unwrap().len(), 3 - number);
+    }
+}
+
 /// Red if a future drives the queue only when there is news from outside, or only when no other future drove.
 #[test]
 fn what_is_plugged_and_what_is_due_make_a_future_drive() {

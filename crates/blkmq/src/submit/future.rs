@@ -115,11 +115,20 @@ impl Tasks {
 impl Notify for Tasks {
     fn notify(&self) {
         self.note_news();
-        let mut from = 0;
+        let (mut from, mut taken) = (0, None::<Waker>);
         while let Some((slot, waker)) = self.take_next(from) {
             from = slot + 1;
-            // Also if the waker before was of the same task: that task may have run since, and registered this one.
-            waker.wake();
+            // A task often waits for several operations in a row. The task is woken when the last of them was taken: a
+            // task that was woken earlier may have registered in between, and would not be woken for what is taken
+            // afterwards.
+            if let Some(other) = taken.replace(waker)
+                && !taken.as_ref().is_some_and(|waker| waker.will_wake(&other))
+            {
+                other.wake();
+            }
+        }
+        if let Some(last) = taken {
+            last.wake();
         }
     }
 
