@@ -134,8 +134,9 @@ pub struct Change {
 }
 
 impl Change {
-    /// Makes the change if the queue has drained; returns `None` if it has not. Further calls return the same. The queue
-    /// stays frozen until the caller drops the handle, so that the caller can look at the changed queue before it goes on.
+    /// Makes the change if the queue has drained; returns `None` if it has not. Further calls return the same. The
+    /// queue stays frozen until the caller drops the handle, so that the caller can look at the changed queue before it
+    /// goes on.
     ///
     /// # Errors
     /// The change was refused, and the queue is as before.
