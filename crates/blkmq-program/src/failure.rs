@@ -42,14 +42,13 @@ impl Failure {
             Self::Input(text) => (text, 2),
             Self::Running(text) => (text, 1),
         };
-        // The message is one line, whatever the words that it quotes contain. If it cannot be written, the exit code
-        // has to be enough.
-        let _ = writeln!(io::stderr(), "blkmq: {}", text.replace(['\n', '\r'], " "));
+        notice(&text);
         ExitCode::from(code)
     }
 }
 
-/// Says on standard error, in one line, what the user should know although the program goes on.
+/// Says on standard error what the user should know: in one line, whatever the words that it quotes contain. If it
+/// cannot be written, the program goes on, and at its end the exit code has to be enough.
 pub fn notice(text: &str) {
     // If it cannot be written, there is no other way to tell the user.
     let _ = writeln!(io::stderr(), "blkmq: {}", text.replace(['\n', '\r'], " "));

@@ -19,7 +19,7 @@ use crate::queue::account::{SectorRange, check_ranges};
 use crate::queue::error::QueueError;
 use crate::queue::layout::Layout;
 use crate::queue::locking::Locking;
-use crate::queue::settings::{check_nr_requests, check_within_depth};
+use crate::queue::settings::{NR_REQUESTS, check_value, check_within_depth};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::grace::Observed;
 use blkmq_sync::{Arc, fence_at, peek, thread};
@@ -213,7 +213,7 @@ impl RequestQueue {
     /// The number is out of range. The change itself is refused if there is no scheduler and the number is above the
     /// depth.
     pub fn change_nr_requests(self: &Arc<Self>, nr_requests: u32) -> Result<Change, QueueError> {
-        check_nr_requests(nr_requests)?;
+        check_value(&NR_REQUESTS, nr_requests)?;
         Ok(self.change(What::NrRequests(nr_requests)))
     }
 
@@ -290,7 +290,10 @@ impl RequestQueue {
         let _quiesce = self.quiesce();
         let _control = self.control.lock();
         debug_assert!(
-            peek(|| self.live.word.load().is_frozen() && self.live.word.load().is_quiesced()),
+            peek(|| {
+                let seen = self.live.word.load();
+                seen.is_frozen() && seen.is_quiesced()
+            }),
             "a change is made while the queue is frozen and quiesced"
         );
         match what {

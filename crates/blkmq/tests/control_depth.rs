@@ -143,6 +143,15 @@ fn without_a_scheduler_the_builder_refuses_nr_requests_beyond_the_depth_as_the_k
     assert_eq!(built("mq-deadline", 17).expect("tags do not bound a scheduler").knob("nr_requests").unwrap(), "17");
 }
 
+/// Red if the builder takes an `io_timeout` that the knob refuses.
+#[test]
+fn the_builder_refuses_an_io_timeout_of_zero_as_the_knob_does() {
+    let q = built("none", 16).expect("it is the depth");
+    let refused = q.set_knob("io_timeout", "0").expect_err("every request would be overdue at once");
+    let device = spec::open("null").expect("the device is right");
+    assert_eq!(RequestQueue::builder(device).io_timeout_ms(0).build().err(), Some(refused));
+}
+
 /// Red if `nr_requests` is forgotten when the scheduler changes, or if it then no longer bounds the tags of a device
 /// without a scheduler.
 #[test]

@@ -10,7 +10,7 @@ use crate::queue::error::QueueError;
 use crate::queue::hctx::HwCtxTable;
 use crate::queue::locking::Locking;
 use crate::queue::member::Members;
-use crate::queue::settings::{Settings, check_nr_requests, check_within_depth};
+use crate::queue::settings::{IO_TIMEOUT, NR_REQUESTS, Settings, check_value, check_within_depth};
 use crate::queue::state::Control;
 use crate::request::FLUSH_POOL;
 use crate::request::Slots;
@@ -162,10 +162,8 @@ impl Builder {
         if self.slots == 0 || self.slots > 32768 {
             return Err(QueueError::BadValue(format!("slots: {} is not within 1..32768", self.slots)));
         }
-        if self.io_timeout_ms == 0 {
-            return Err(QueueError::BadValue("io_timeout_ms: 0 is not within 1..4294967295".to_owned()));
-        }
-        self.nr_requests.map_or(Ok(()), check_nr_requests)?;
+        check_value(&IO_TIMEOUT, self.io_timeout_ms)?;
+        self.nr_requests.map_or(Ok(()), |nr_requests| check_value(&NR_REQUESTS, nr_requests))?;
         check_ranges(&self.ranges, limits.capacity_sectors)?;
         let single = topology.default_queues == 1 && topology.read_queues == 0;
         let by_default = || SchedulerChoice::from(if single { "mq-deadline" } else { "none" });

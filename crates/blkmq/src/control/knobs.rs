@@ -7,7 +7,7 @@ use crate::queue::RequestQueue;
 use crate::queue::error::QueueError;
 use crate::queue::locking::Locking;
 use crate::queue::schedulers::scheduler_names;
-use crate::queue::settings::NR_REQUESTS;
+use crate::queue::settings::{IO_TIMEOUT, NR_REQUESTS};
 use blkmq_sync::atomic::{AtomicU32, Ordering};
 use blkmq_sync::{Arc, order};
 
@@ -26,14 +26,7 @@ pub const QUEUE_KNOBS: &[Knob] = &[
         max: 2,
         about: "0 looks for every merge, 1 only for one with the request that was inserted last, 2 for none.",
     },
-    Knob {
-        name: "io_timeout",
-        unit: Unit::Milliseconds,
-        default: Some(30_000),
-        min: 1,
-        max: u32::MAX as i64,
-        about: "How long the driver may keep a request before it is asked about it.",
-    },
+    IO_TIMEOUT,
     Knob {
         name: "iostats",
         unit: Unit::Count,

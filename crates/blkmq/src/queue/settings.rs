@@ -17,6 +17,16 @@ pub(crate) const NR_REQUESTS: Knob = Knob {
             scheduler, and the depth, which it cannot exceed, without. What was set stays when the scheduler changes.",
 };
 
+/// How long the driver may keep a request.
+pub(crate) const IO_TIMEOUT: Knob = Knob {
+    name: "io_timeout",
+    unit: Unit::Milliseconds,
+    default: Some(30_000),
+    min: 1,
+    max: u32::MAX as i64,
+    about: "How long the driver may keep a request before it is asked about it.",
+};
+
 /// Knobs that the path of a request reads. The knobs lie on a line that is written only when one of them is set.
 #[derive(Debug)]
 pub(crate) struct Settings {
@@ -100,9 +110,9 @@ impl Settings {
     }
 }
 
-/// Whether this is a number of requests that a hardware queue may have.
-pub(crate) fn check_nr_requests(nr_requests: u32) -> Result<(), QueueError> {
-    let checked = NR_REQUESTS.check(i64::from(nr_requests));
+/// Whether a knob may have this value.
+pub(crate) fn check_value(knob: &Knob, value: u32) -> Result<(), QueueError> {
+    let checked = knob.check(i64::from(value));
     checked.map(|_| ()).map_err(|error| QueueError::BadValue(error.to_string()))
 }
 

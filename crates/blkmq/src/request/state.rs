@@ -137,6 +137,10 @@ const fn pack(generation: u32, place: Place) -> u64 {
     (generation as u64) << GENERATION_SHIFT | place as u64
 }
 
+const fn generation_of(word: u64) -> u32 {
+    (word >> GENERATION_SHIFT) as u32
+}
+
 /// The word of a request that the driver has.
 const fn pack_lent(generation: u32, place: Place, is_lent: bool) -> u64 {
     pack(generation, place) | if is_lent { LENT } else { 0 }
@@ -156,12 +160,12 @@ impl State {
     #[inline]
     pub(crate) fn look(&self) -> (u32, Place) {
         let word = self.word().load(Ordering::Relaxed);
-        ((word >> GENERATION_SHIFT) as u32, Place::from_word(word))
+        (generation_of(word), Place::from_word(word))
     }
 
     #[inline]
     pub(super) fn generation(&self) -> u32 {
-        (self.word().load(Ordering::Relaxed) >> GENERATION_SHIFT) as u32
+        generation_of(self.word().load(Ordering::Relaxed))
     }
 
     #[inline]
@@ -179,7 +183,7 @@ impl State {
             "a request does not go from {:?} to {place:?} by itself",
             Place::from_word(before)
         );
-        self.word().store(pack((before >> GENERATION_SHIFT) as u32, place), Ordering::Relaxed);
+        self.word().store(pack(generation_of(before), place), Ordering::Relaxed);
     }
 
     /// The owner ends the operation. From here on the operation's ids are stale.
@@ -192,7 +196,7 @@ impl State {
             Place::from_word(before)
         );
         let step = u32::from(kept("slot.generation"));
-        let word = pack(((before >> GENERATION_SHIFT) as u32).wrapping_add(step), Place::Free);
+        let word = pack(generation_of(before).wrapping_add(step), Place::Free);
         self.word().store(word, Ordering::Relaxed);
     }
 
@@ -205,7 +209,7 @@ impl State {
             "the driver gets requests from one thread's hands, not from {:?}",
             Place::from_word(before)
         );
-        let word = pack_lent((before >> GENERATION_SHIFT) as u32, Place::Issued, is_lent);
+        let word = pack_lent(generation_of(before), Place::Issued, is_lent);
         // ORDERING: Release publishes the request's body to the thread that completes it; pairs with the Acquire in
         // `complete` and `begin_timeout`.
         self.word().store(word, Ordering::Release);
