@@ -65,7 +65,10 @@ impl Outbox {
     /// # Errors
     /// Those of [`Stream::send`]; `AGAIN` if the socket takes nothing now.
     pub(super) fn send(&mut self, stream: &mut Stream, tasks: &Tasks) -> Result<usize, Fault> {
-        debug_assert!(!self.is_empty(), "there is a reply to send");
+        debug_assert!(
+            !self.is_empty() || stream.wants_write(),
+            "there is a reply to send, or what TLS still has of one"
+        );
         let mut slices = [IoSlice::new(&[]); MAX_SLICES];
         let (mut count, mut skip) = (0, self.sent);
         for part in self.replies.iter().flat_map(|reply| reply.parts(tasks)) {
