@@ -17,6 +17,7 @@ mod connection;
 mod dial;
 mod handshake;
 mod link;
+mod received;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -99,6 +100,11 @@ impl Config {
     #[must_use]
     pub const fn new(address: Address) -> Self {
         Self { address, queues: 1, depth: 128, reconnect_delay: Duration::ZERO, keeps_cache: false }
+    }
+
+    /// Whether requests wait for a server that is away.
+    const fn keeps(&self) -> bool {
+        !self.reconnect_delay.is_zero()
     }
 
     fn from_values(values: &Values) -> Result<Self, SpecError> {
@@ -193,13 +199,15 @@ impl Driver for Nbd {
         if !self.link.is_attended() && !self.link.attend() {
             return batch.finish_all(Status::IoError);
         }
-        self.connection(hctx).start(&self.link, batch);
+        self.connection(hctx).start(batch);
     }
 
     /// COST: a system call for all replies that have come, a copy of what was read, and for each reply the lock of its
     /// request, as in [`queue_rqs`](Self::queue_rqs); for a reply with data once more.
     fn poll(&self, hctx: u16, done: &mut Done<'_>, _now: Time) {
-        self.connection(hctx).reap(&self.link, done);
+        if self.connection(hctx).reap(done) {
+            self.link.wake();
+        }
     }
 
     fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {

@@ -5,9 +5,12 @@
 //! readable, so a thread that then sleeps on it wakes at once. While something is unsent, the same descriptor tells
 //! when the socket takes more.
 //!
-//! A connection that breaks gets another socket once the server is back ([`Link`] does that). [`Link`] takes both locks
-//! for the change, so a thread that has one of the locks sees one socket and one phase. Locks are taken in the order
-//! `received`, `unsent`, `asked`.
+//! A connection that breaks gets another socket once the server is back: the restorer of the [link](super::link) calls
+//! [`Connection::come_up`]. The socket and the phase change only with both locks taken. So a thread that has one of the
+//! locks sees one socket and one phase. Locks are taken in the order `received`, `unsent`, `asked`.
+//!
+//! The device calls in to start requests and to take replies. The link calls in when the server goes and when it is
+//! back. A connection knows nothing of the link: [`Connection::reap`] returns whether the restorer has to be woken.
 
 use std::fmt;
 use std::io;
@@ -19,19 +22,17 @@ use std::time::Instant;
 use blkmq::driver::{Batch, Done, RqId};
 use blkmq::event::EventFd;
 use blkmq::{Notify, Op, Status};
-use blkmq_nbd::{SIMPLE_REPLY_MAGIC, commands};
+use blkmq_nbd::commands;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
+use super::Config;
 use super::asked::{self, Asked};
-use super::link::Link;
+use super::cache::Cache;
+use super::received::{Broken, Received, Reply};
 use crate::{lock, try_lock};
 
-/// Bytes of a reply without its data.
-const REPLY_SIZE: usize = 16;
-/// The most bytes that one call receives.
-const RECEIVED_AT_ONCE: usize = 256 << 10;
 /// The most bytes of memory that are kept for sending.
 const KEPT: usize = 1 << 20;
 
@@ -79,20 +80,13 @@ impl Unsent {
     }
 }
 
-/// Bytes that have come and are not processed yet.
-#[derive(Debug)]
-struct Received {
-    socket: Arc<OwnedFd>,
-    bytes: Box<[u8]>,
-    start: usize,
-    end: usize,
-    /// The tag of the data that comes next, and how many bytes of the data are already there.
-    data: Option<(u16, usize)>,
-}
-
 /// A connection of one hardware queue, with the export chosen.
 pub(super) struct Connection {
     hctx: u16,
+    /// Whether requests wait for a server that is away.
+    keeps: bool,
+    /// The server's cache, which all connections share.
+    cache: Arc<Cache>,
     /// An epoll instance that watches the socket and `news`.
     readiness: OwnedFd,
     /// Readable while a thread that polls has work to do that does not involve the server.
@@ -127,26 +121,27 @@ fn watched(more: epoll::EventFlags) -> (epoll::EventData, epoll::EventFlags) {
 }
 
 impl Connection {
-    /// The connection of a hardware queue, for `depth` requests at once.
+    /// The connection of a hardware queue.
     ///
     /// # Errors
     /// The system gives no descriptor.
-    pub(super) fn new(socket: OwnedFd, hctx: u16, depth: u16) -> io::Result<Self> {
+    pub(super) fn new(socket: OwnedFd, hctx: u16, config: &Config, cache: &Arc<Cache>) -> io::Result<Self> {
         let readiness = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let (data, events) = watched(epoll::EventFlags::empty());
         epoll::add(&readiness, &socket, data, events)?;
         let news = EventFd::new()?;
         epoll::add(&readiness, &news, data, events)?;
         let socket = Arc::new(socket);
-        let bytes = vec![0; RECEIVED_AT_ONCE].into_boxed_slice();
         Ok(Self {
             hctx,
+            keeps: config.keeps(),
+            cache: Arc::clone(cache),
             readiness,
             news,
             has_news: AtomicBool::new(false),
             unsent: Mutex::new(Unsent { socket: Arc::clone(&socket), phase: Phase::Up, bytes: Vec::new(), sent: 0 }),
-            received: Mutex::new(Received { socket: Arc::clone(&socket), bytes, start: 0, end: 0, data: None }),
-            asked: (0..depth).map(|_| Mutex::new(Asked::new())).collect(),
+            received: Mutex::new(Received::new(Arc::clone(&socket))),
+            asked: (0..config.depth).map(|_| Mutex::new(Asked::new())).collect(),
             socket: Mutex::new(socket),
             is_behind: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
@@ -163,17 +158,17 @@ impl Connection {
     }
 
     /// Starts the requests of a batch, in order.
-    pub(super) fn start(&self, link: &Link, batch: &mut Batch<'_>) {
+    pub(super) fn start(&self, batch: &mut Batch<'_>) {
         let mut unsent = lock(&self.unsent);
-        if unsent.phase == Phase::Failing || unsent.phase == Phase::Leaving && !link.keeps() {
+        if unsent.phase == Phase::Failing || unsent.phase == Phase::Leaving && !self.keeps {
             return batch.finish_all(Status::IoError);
         }
         while let Some(mut rq) = batch.next_request() {
-            if asked::is_durable(&rq) && link.cache.is_lost() {
+            if asked::is_durable(&rq) && self.cache.is_lost() {
                 batch.finish(rq, Status::IoError);
                 continue;
             }
-            let covers = if rq.op() == Op::Flush { link.cache.acknowledged() } else { 0 };
+            let covers = if rq.op() == Op::Flush { self.cache.acknowledged() } else { 0 };
             let mut asked = lock(&self.asked[usize::from(rq.tag())]);
             asked.note(&mut rq, covers);
             // The loan is there before the server can answer, because nothing is sent yet.
@@ -231,108 +226,96 @@ impl Connection {
         }
     }
 
-    /// Takes replies, unless another thread is doing so.
-    pub(super) fn reap(&self, link: &Link, done: &mut Done<'_>) {
+    /// Takes replies, unless another thread is doing so. Returns whether the restorer has something to do: the
+    /// connection is broken, or its server is about to end.
+    #[must_use]
+    pub(super) fn reap(&self, done: &mut Done<'_>) -> bool {
         // A thread that starts requests sends as well.
         if self.is_behind.load(Ordering::Relaxed)
             && let Some(mut unsent) = try_lock(&self.unsent)
         {
             self.send(&mut unsent);
         }
-        let Some(mut received) = try_lock(&self.received) else { return };
+        let Some(mut received) = try_lock(&self.received) else { return false };
         if self.has_news.load(Ordering::Relaxed) {
-            self.hear(link, done);
+            self.hear(done);
         }
-        if !self.is_broken() && !self.receive(&mut received, link, done) {
+        if !self.is_broken() && self.receive(&mut received, done).is_err() {
             self.give_up();
         }
-        if self.is_broken() || self.is_leaving() {
-            link.wake();
-        }
+        self.is_broken() || self.is_leaving()
     }
 
-    /// Receives what is there. Returns whether the connection still works.
-    fn receive(&self, received: &mut Received, link: &Link, done: &mut Done<'_>) -> bool {
+    /// Receives what is there.
+    fn receive(&self, received: &mut Received, done: &mut Done<'_>) -> Result<(), Broken> {
         loop {
-            let Received { socket, bytes, start, end, .. } = &mut *received;
-            bytes.copy_within(*start..*end, 0);
-            (*start, *end) = (0, *end - *start);
-            let room = bytes.len() - *end;
-            match recv(&**socket, &mut bytes[*end..], RecvFlags::empty()) {
-                Ok((0, _)) => return false,
-                Ok((more, _)) => {
-                    received.end += more;
-                    if !self.take_replies(received, link, done) {
-                        return false;
-                    }
-                    if more < room {
-                        return true;
-                    }
-                }
-                Err(Errno::INTR) => (),
-                Err(Errno::AGAIN) => return true,
-                Err(_) => return false,
+            let may_be_more = received.receive()?;
+            self.take_replies(received, done)?;
+            if !may_be_more {
+                return Ok(());
             }
         }
     }
 
-    /// Takes the replies that are there. The last one may be incomplete. Returns whether the replies are valid.
-    fn take_replies(&self, received: &mut Received, link: &Link, done: &mut Done<'_>) -> bool {
+    /// Takes the replies that are there. The last one may be incomplete.
+    fn take_replies(&self, received: &mut Received, done: &mut Done<'_>) -> Result<(), Broken> {
         loop {
-            let here = &received.bytes[received.start..received.end];
-            let Some((tag, have)) = received.data else {
-                let Some(head) = here.first_chunk::<REPLY_SIZE>() else { return true };
-                let Some((tag, errno)) = answered(head) else { return false };
-                let asked = self.asked.get(usize::from(tag)).map(lock);
-                let Some(mut asked) = asked.filter(|asked| asked.is_sent()) else { return false };
-                received.start += REPLY_SIZE;
-                if asked.is_read() && errno == 0 {
-                    received.data = Some((tag, 0));
-                } else if errno == blkmq_nbd::Errno::Shutdown.number() {
-                    // The server is about to end, and has not done the request. The next server is asked, if there is
-                    // time.
-                    if link.keeps() {
-                        asked.take_back();
-                    } else {
-                        asked.finish(Status::IoError, done);
-                    }
-                    drop(asked);
-                    self.leave();
-                } else {
-                    self.note_answer(&asked, errno, link);
-                    asked.finish(blkmq_nbd::Errno::status(errno), done);
+            if let Some((tag, have)) = received.data {
+                // The loan is still there: only the thread that receives ends it.
+                let mut asked = lock(&self.asked[usize::from(tag)]);
+                let taken = asked.fill(have, received.here());
+                received.take(taken);
+                if have + taken < asked.len() {
+                    received.data = Some((tag, have + taken));
+                    return Ok(());
                 }
-                continue;
-            };
-            // The loan is still there: only the thread that receives ends it.
-            let mut asked = lock(&self.asked[usize::from(tag)]);
-            let taken = asked.fill(have, here);
-            received.start += taken;
-            if have + taken < asked.len() {
-                received.data = Some((tag, have + taken));
-                return true;
+                received.data = None;
+                asked.finish(Status::Ok, done);
             }
-            received.data = None;
-            asked.finish(Status::Ok, done);
+            let Some(reply) = received.next_reply()? else { return Ok(()) };
+            received.data = self.take_reply(reply, done)?;
         }
     }
 
-    fn note_answer(&self, asked: &Asked, errno: u32, link: &Link) {
+    /// Takes a reply without its data. If data comes next, returns its tag, and that 0 bytes of it are taken.
+    fn take_reply(&self, Reply { tag, errno }: Reply, done: &mut Done<'_>) -> Result<Option<(u16, usize)>, Broken> {
+        let asked = self.asked.get(usize::from(tag)).map(lock);
+        let mut asked = asked.filter(|asked| asked.is_sent()).ok_or(Broken)?;
+        if asked.is_read() && errno == 0 {
+            return Ok(Some((tag, 0)));
+        }
+        if errno == blkmq_nbd::Errno::Shutdown.number() {
+            // The server is about to end, and has not done the request. The next server is asked, if there is time.
+            if self.keeps {
+                asked.take_back();
+            } else {
+                asked.finish(Status::IoError, done);
+            }
+            drop(asked);
+            self.leave();
+        } else {
+            self.note_answer(&asked, errno);
+            asked.finish(blkmq_nbd::Errno::status(errno), done);
+        }
+        Ok(None)
+    }
+
+    fn note_answer(&self, asked: &Asked, errno: u32) {
         if errno == 0 && asked.is_flush() {
-            link.cache.flushed(asked.covers);
+            self.cache.flushed(asked.covers);
         } else if errno == 0 && asked.may_be_cached() {
-            link.cache.count(self.hctx);
+            self.cache.count(self.hctx);
         }
     }
 
     /// Ends requests that can never be answered. Called with `received` locked.
     #[cold]
-    fn hear(&self, link: &Link, done: &mut Done<'_>) {
+    fn hear(&self, done: &mut Done<'_>) {
         self.has_news.store(false, Ordering::Relaxed);
         self.news.drain();
         for asked in &self.asked {
             let mut asked = lock(asked);
-            if asked.must_fail(link.cache.is_lost()) {
+            if asked.must_fail(self.cache.is_lost()) {
                 asked.finish(Status::IoError, done);
             }
         }
@@ -403,7 +386,7 @@ impl Connection {
             let _ = epoll::delete(&self.readiness, &unsent.socket);
             unsent.clear();
             self.is_behind.store(false, Ordering::Relaxed);
-            (received.start, received.end, received.data) = (0, 0, None);
+            received.clear();
             self.asked.iter().for_each(|asked| lock(asked).take_back());
         }
         unsent.phase = if keeps { Phase::Keeping } else { Phase::Failing };
@@ -436,19 +419,19 @@ impl Connection {
 
     /// Called when the server is back, at this socket, which is watched. Sends the requests that wait for it. The
     /// outage began at `since` or before.
-    pub(super) fn come_up(&self, link: &Link, socket: OwnedFd, since: Instant) {
+    pub(super) fn come_up(&self, socket: OwnedFd, since: Instant) {
         let mut received = lock(&self.received);
         let mut unsent = lock(&self.unsent);
         assert!(!unsent.phase.has_socket(), "a connection that is up has a socket");
         let socket = Arc::new(socket);
         lock(&self.socket).clone_from(&socket);
-        received.socket.clone_from(&socket);
+        received.use_socket(Arc::clone(&socket));
         (unsent.socket, unsent.phase) = (socket, Phase::Up);
         self.is_broken.store(false, Ordering::Relaxed);
         self.is_leaving.store(false, Ordering::Relaxed);
         for asked in &self.asked {
             let mut asked = lock(asked);
-            if asked.is_out() && !asked.must_fail(link.cache.is_lost()) {
+            if asked.is_out() && !asked.must_fail(self.cache.is_lost()) {
                 asked.send_again_to(&mut unsent.bytes, since);
             }
         }
@@ -483,14 +466,6 @@ fn say_farewell(socket: &OwnedFd) {
     let _ = send(socket, &asked::head(0, commands::DISC, 0, 0, 0), SendFlags::NOSIGNAL);
 }
 
-/// Reads a reply: the tag that its cookie names, and the error number. `None` if it is no reply to a request of this
-/// device.
-fn answered(head: &[u8; REPLY_SIZE]) -> Option<(u16, u32)> {
-    let [m0, m1, m2, m3, e0, e1, e2, e3, 0, 0, 0, 0, 0, 0, t0, t1] = *head else { return None };
-    let is_reply = u32::from_be_bytes([m0, m1, m2, m3]) == SIMPLE_REPLY_MAGIC;
-    is_reply.then(|| (u16::from_be_bytes([t0, t1]), u32::from_be_bytes([e0, e1, e2, e3])))
-}
-
 impl Drop for Connection {
     fn drop(&mut self) {
         say_farewell(&lock(&self.socket));
@@ -510,7 +485,9 @@ mod tests {
     #[test]
     fn a_thread_that_is_about_to_sleep_waits_for_the_one_that_receives() {
         let (ours, _theirs) = UnixStream::pair().expect("there are descriptors");
-        let connection = Connection::new(ours.into(), 0, 1).expect("there are descriptors");
+        let config = Config { depth: 1, ..Config::new("nbd+unix:///?socket=a".parse().expect("it is a URI")) };
+        let cache = Arc::new(Cache::new(false, 1));
+        let connection = Connection::new(ours.into(), 0, &config, &cache).expect("there are descriptors");
         let received = lock(&connection.received);
         thread::scope(|scope| {
             let sleeper = scope.spawn(|| connection.fd());

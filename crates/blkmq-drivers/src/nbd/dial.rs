@@ -18,8 +18,11 @@ use rustix::net::sockopt::{set_tcp_nodelay, socket_error};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::address::Place;
-use super::handshake::PATIENCE;
 use crate::lock;
+
+/// How long a server may take to accept the connection and to send all answers of the handshake. An answer of the
+/// resolver is used for as long.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a server is left alone that has no room for one more client that waits to be accepted. No descriptor tells
 /// when there is room.

@@ -12,7 +12,7 @@ use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::address::Address;
-use super::dial::Dialer;
+use super::dial::{Dialer, PATIENCE};
 use crate::OpenError;
 
 /// The bit that marks replies to options as errors.
@@ -20,8 +20,6 @@ const IS_ERROR: u32 = 1 << 31;
 
 /// The longest reply to an option that is read, in bytes.
 const MAX_REPLY: u32 = 64 << 10;
-/// How long a server may take to accept the connection and to send all of its answers.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the server has agreed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,8 +21,8 @@ use blkmq::driver::Health;
 use super::Config;
 use super::cache::Cache;
 use super::connection::{Connection, is_closed};
-use super::dial::Dialer;
-use super::handshake::{self, PATIENCE, Terms};
+use super::dial::{Dialer, PATIENCE};
+use super::handshake::{self, Terms};
 use crate::{OpenError, lock};
 
 /// The first pause between two tries to connect. Each pause is twice the one before, up to [`LONGEST_PAUSE`].
@@ -89,7 +89,7 @@ pub(super) struct Link {
     pub(super) terms: Terms,
     /// Bytes of the export, which may grow while the server is away.
     size: AtomicU64,
-    pub(super) cache: Cache,
+    cache: Arc<Cache>,
     dialer: Dialer,
     /// Each connection is made when its hardware queue first exists, and lives as long as the device.
     connections: Box<[OnceLock<Connection>]>,
@@ -114,7 +114,7 @@ impl Link {
         let (socket, terms) = handshake::connect(&dialer, &config.address, PATIENCE)?;
         let link = Self {
             size: AtomicU64::new(terms.size),
-            cache: Cache::new(terms.can_flush && !config.keeps_cache, MAX_HW_QUEUES),
+            cache: Arc::new(Cache::new(terms.can_flush && !config.keeps_cache, MAX_HW_QUEUES)),
             connections: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
             nr_changes: Mutex::default(),
             outage: Mutex::default(),
@@ -169,7 +169,7 @@ impl Link {
     }
 
     fn begin(&self, hctx: u16, socket: OwnedFd) -> Result<(), OpenError> {
-        let connection = Connection::new(socket, hctx, self.config.depth);
+        let connection = Connection::new(socket, hctx, &self.config, &self.cache);
         let _ = self.connections[usize::from(hctx)]
             .set(connection.map_err(|error| OpenError::from(error).at(&self.config.address))?);
         Ok(())
@@ -188,11 +188,6 @@ impl Link {
     /// Bytes of the export.
     pub(super) fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
-    }
-
-    /// Whether requests wait for a server that is away.
-    pub(super) fn keeps(&self) -> bool {
-        !self.config.reconnect_delay.is_zero()
     }
 
     /// Whether there is a thread that connects again.
@@ -262,7 +257,7 @@ impl Link {
         let since = self.note_outage("the server says that it is about to go");
         if self.iter().all(Connection::is_idle) {
             Duration::ZERO
-        } else if self.keeps() {
+        } else if self.config.keeps() {
             (self.config.reconnect_delay / 2).saturating_sub(since.elapsed())
         } else {
             Duration::MAX
@@ -274,7 +269,7 @@ impl Link {
         let delay = self.config.reconnect_delay;
         let since = self.note_outage("the connection broke");
         let left = || delay.saturating_sub(since.elapsed());
-        let mut keeps = self.keeps();
+        let mut keeps = self.config.keeps();
         self.go_down(keeps);
         pace.begin();
         loop {
@@ -347,7 +342,7 @@ impl Link {
         *nr_changes += 1;
         self.size.fetch_max(size, Ordering::Relaxed);
         for (connection, socket) in sockets {
-            connection.come_up(self, socket, since);
+            connection.come_up(socket, since);
         }
         Ok(())
     }
@@ -418,7 +413,7 @@ mod tests {
     fn link() -> Link {
         Link {
             size: AtomicU64::new(TERMS.size),
-            cache: Cache::new(true, 2),
+            cache: Arc::new(Cache::new(true, 2)),
             connections: (0..2).map(|_| OnceLock::new()).collect(),
             nr_changes: Mutex::default(),
             outage: Mutex::default(),
