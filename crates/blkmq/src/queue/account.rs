@@ -2,11 +2,12 @@
 //!
 //! This file holds what the layer counts for itself and its tests. The statistics that users know from Linux are in the
 //! modules below: `stat` is what is shown, `sums` a thread's sums, `gauge` the busy time, `range` the named ranges of
-//! sectors, and `batch` what the path calls.
+//! sectors, `batch` what the path calls, and `shared` the baseline that counts what is in flight in a shared line.
 
 mod batch;
 mod gauge;
 mod range;
+mod shared;
 mod stat;
 mod sums;
 
@@ -14,10 +15,10 @@ use std::ops::{AddAssign, Sub};
 
 use blkmq_sched::{Class, Tally};
 
-pub use self::batch::Accounting;
 pub(crate) use self::batch::{Account, Ending, Starting, mark_of_flush};
 pub(crate) use self::range::check_ranges;
 pub use self::range::{MAX_RANGES, SectorRange};
+pub use self::shared::Accounting;
 pub use self::stat::Stat;
 pub(crate) use self::sums::Sums;
 use blkmq_sync::Line;

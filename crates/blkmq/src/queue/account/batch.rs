@@ -4,58 +4,25 @@ use blkmq_sched::{Op, Time};
 
 use super::gauge::Gauge;
 use super::range::Ranges;
+use super::shared::Accounting;
 use super::sums::{Group, Sums};
 use crate::queue::RequestQueue;
-use crate::queue::error::QueueError;
 use crate::queue::member::Member;
 use crate::request::{FlushStep, Mark, Request};
 use blkmq_sync::atomic::Ordering;
-
-/// How the statistics know what is in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Accounting {
-    /// Every thread counts on lines of its own, and readers sum.
-    #[default]
-    PerThread,
-    /// Every request counts up, and down again, a number that all threads share, as Linux did before 4.14. The other
-    /// way is measured against this one. The numbers shown are the same.
-    Shared,
-}
-
-impl Accounting {
-    /// The name by which a user chooses it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::PerThread => "per-thread",
-            Self::Shared => "shared",
-        }
-    }
-}
-
-impl std::str::FromStr for Accounting {
-    type Err = QueueError;
-
-    fn from_str(text: &str) -> Result<Self, QueueError> {
-        [Self::PerThread, Self::Shared]
-            .into_iter()
-            .find(|known| known.name() == text)
-            .ok_or_else(|| QueueError::BadValue(format!("accounting: '{text}' is neither 'per-thread' nor 'shared'")))
-    }
-}
 
 /// What the statistics of a queue keep beside each thread's sums.
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) gauge: Gauge,
-    pub(super) is_shared: bool,
     pub(in crate::queue) ranges: Ranges,
 }
 
 /// How a request of the queue that enters now is counted, as far as its sectors do not matter.
 #[inline]
 fn mark_now(q: &RequestQueue) -> Mark {
-    match (q.settings.iostats.load(Ordering::Relaxed), q.account.is_shared || q.account.ranges.any()) {
+    let account = &q.account;
+    match (q.settings.iostats.load(Ordering::Relaxed), account.gauge.shared().is_used() || account.ranges.any()) {
         (0, _) => Mark::NONE,
         (_, false) => Mark::PLAIN,
         (_, true) => Mark::SPECIAL,
@@ -69,7 +36,7 @@ pub(crate) fn mark_of_flush(q: &RequestQueue) -> Mark {
 
 impl Account {
     pub(crate) fn new(accounting: Accounting, now: Time) -> Self {
-        Self { gauge: Gauge::new(now), is_shared: accounting == Accounting::Shared, ranges: Ranges::new() }
+        Self { gauge: Gauge::new(accounting, now), ranges: Ranges::new() }
     }
 }
 
@@ -129,9 +96,7 @@ impl<'q> Starting<'q> {
         let (account, body) = (&self.q.account, rq.body_mut());
         let (group, merges) = (Group::of(body.op), u64::from(body.nr_parts) - 1);
         self.member.sums.merged(group, merges);
-        if account.is_shared {
-            account.gauge.start_shared();
-        }
+        account.gauge.shared().start();
         if !self.mark.is_special() || body.nr_sectors == 0 {
             return;
         }
@@ -139,9 +104,7 @@ impl<'q> Starting<'q> {
         body.mark = Mark::in_range(place);
         let (gauge, sums) = range(self.q, self.member, place);
         gauge.advance(self.now, || self.q.nr_queued_in(place) > 0);
-        if account.is_shared {
-            gauge.start_shared();
-        }
+        gauge.shared().start();
         sums.merged(group, merges);
         sums.entered(merges + 1);
     }
@@ -235,15 +198,11 @@ impl<'q> Ending<'q> {
         let group = Group::of(body.op);
         // The whole queue's time is counted before the request is gone from the shared line.
         account.gauge.advance(self.now, || true);
-        if account.is_shared {
-            account.gauge.end_shared();
-        }
+        account.gauge.shared().end();
         let Some(place) = body.mark.place() else { return };
         let (gauge, sums) = range(self.q, self.member, place);
         gauge.advance(self.now, || true);
-        if account.is_shared {
-            gauge.end_shared();
-        }
+        gauge.shared().end();
         sums.ended(group, 1, body.nr_sectors.into(), self.now.since(body.submitted));
     }
 
@@ -285,14 +244,10 @@ impl Member {
         let merges = operations - 1;
         self.sums.merged(group, merges.wrapping_neg());
         self.sums.skipped(operations);
-        if q.account.is_shared {
-            q.account.gauge.end_shared();
-        }
+        q.account.gauge.shared().end();
         if let Some(place) = mark.place() {
             let (gauge, sums) = range(q, self, place);
-            if q.account.is_shared {
-                gauge.end_shared();
-            }
+            gauge.shared().end();
             sums.merged(group, merges.wrapping_neg());
             sums.entered(operations.wrapping_neg());
         }
@@ -306,15 +261,11 @@ impl Member {
         }
         let group = Group::of(absorbed.op);
         self.sums.merged(group, 1);
-        if q.account.is_shared {
-            q.account.gauge.end_shared();
-        }
+        q.account.gauge.shared().end();
         if let Some(place) = absorbed.mark.place() {
             let (gauge, sums) = range(q, self, place);
             sums.merged(group, 1);
-            if q.account.is_shared {
-                gauge.end_shared();
-            }
+            gauge.shared().end();
         }
     }
 

@@ -2,6 +2,7 @@
 
 use blkmq_sched::Time;
 
+use super::shared::{Accounting, SharedCount};
 use super::sums::Sums;
 use crate::queue::account::Stat;
 use blkmq_sync::Line;
@@ -12,27 +13,28 @@ use blkmq_sync::atomic::{AtomicU64, Ordering};
 /// in whole milliseconds.
 const TICK_SHIFT: u32 = 20;
 
-/// The busy time, and, for [`Accounting::Shared`](crate::Accounting::Shared) alone, what is in flight.
+/// The busy time. For a baseline also what is in flight, on the same line: see [`SharedCount`].
 ///
 /// Time is counted from tick to tick. A thread that starts or ends requests moves the stamp to its own tick, and counts
 /// the time between as busy if something was in flight. The end of a request proves that something was in flight; at a
 /// start the thread has to look. So a request that neither begins nor ends a tick counts nothing, and one that lies
 /// across the edge of a tick counts the whole tick. Over many requests the sum is right.
 #[derive(Debug)]
-pub(crate) struct Gauge(Line<Shared>);
+pub(crate) struct Gauge(Line<Cells>);
 
 #[derive(Debug)]
-struct Shared {
+struct Cells {
     /// Up to which tick the busy time has been counted.
     stamp: AtomicU64,
     ticks: AtomicU64,
-    in_flight: AtomicU64,
+    shared: SharedCount,
 }
 
 impl Gauge {
-    pub(super) fn new(now: Time) -> Self {
-        let shared = Shared { stamp: AtomicU64::new(0), ticks: AtomicU64::new(0), in_flight: AtomicU64::new(0) };
-        let gauge = Self(Line::new("queue.gauge", shared));
+    pub(super) fn new(accounting: Accounting, now: Time) -> Self {
+        let shared = SharedCount::new(accounting);
+        let cells = Cells { stamp: AtomicU64::new(0), ticks: AtomicU64::new(0), shared };
+        let gauge = Self(Line::new("queue.gauge", cells));
         gauge.reset(now);
         gauge
     }
@@ -74,20 +76,10 @@ impl Gauge {
         }
     }
 
-    /// A request began, in the line that all threads write.
-    pub(super) fn start_shared(&self) {
-        self.0.in_flight.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// A request is over, in the line that all threads write.
-    pub(super) fn end_shared(&self) {
-        let before = self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(before > 0, "a request that is over was counted when it began");
-    }
-
-    /// How many requests are in flight, by the line that all threads write.
-    pub(super) fn nr_shared(&self) -> u64 {
-        self.0.in_flight.load(Ordering::Relaxed)
+    /// What a baseline counts here.
+    #[inline]
+    pub(super) fn shared(&self) -> &SharedCount {
+        &self.0.shared
     }
 
     /// All that is shown, from the sums of all threads and from `in_flight`, which is what these sums say. While the

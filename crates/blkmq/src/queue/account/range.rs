@@ -151,11 +151,9 @@ impl RequestQueue {
 
     /// Requests of a range in the queue.
     pub(super) fn nr_queued_in(&self, place: usize) -> u64 {
-        if self.account.is_shared {
-            return self.account.ranges.gauge(place).nr_shared();
-        }
         let all = self.range_sums(place);
-        in_flight(all.clone().map(Sums::nr_entered), all.map(Sums::nr_gone))
+        let sum = || in_flight(all.clone().map(Sums::nr_entered), all.map(Sums::nr_gone));
+        self.account.ranges.gauge(place).shared().nr().unwrap_or_else(sum)
     }
 
     fn range_sums(&self, place: usize) -> impl Iterator<Item = &Sums> + Clone {
@@ -169,7 +167,8 @@ impl RequestQueue {
         let ranges = &self.account.ranges;
         let now = self.clock.now();
         if !new.is_empty() {
-            let _ = ranges.gauges.get_or_init(|| (0..MAX_RANGES).map(|_| Gauge::new(now)).collect());
+            let accounting = self.account.gauge.shared().accounting();
+            let _ = ranges.gauges.get_or_init(|| (0..MAX_RANGES).map(|_| Gauge::new(accounting, now)).collect());
             self.members.iter().for_each(|(_, member)| member.make_range_sums());
         }
         new.sort_by_key(|range| range.first);

@@ -117,14 +117,10 @@ impl RequestQueue {
 
     /// Requests in the queue, by the statistics.
     pub(super) fn nr_queued(&self) -> u64 {
-        if self.account.is_shared {
-            return self.account.gauge.nr_shared();
-        }
         let members = self.members.iter().map(|(_, member)| member);
-        in_flight(
-            members.clone().map(|member| member.counters.nr_entered()),
-            members.map(|member| member.sums.nr_gone()),
-        )
+        let entered = members.clone().map(|member| member.counters.nr_entered());
+        let sum = || in_flight(entered, members.map(|member| member.sums.nr_gone()));
+        self.account.gauge.shared().nr().unwrap_or_else(sum)
     }
 }
 
