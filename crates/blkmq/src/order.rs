@@ -20,6 +20,7 @@ mod insert;
 mod outcome;
 mod section;
 mod single;
+mod stage_all;
 mod staged;
 mod through;
 

@@ -30,6 +30,7 @@ use blkmq_sched::Time;
 
 use super::outcome::{Dispatched, Inserted};
 use super::section::Section;
+use super::stage_all;
 use crate::device::{RUN_BOUND, Runner};
 use crate::queue::RequestQueue;
 use crate::queue::account::Starting;
@@ -56,30 +57,13 @@ pub(super) fn insert<'q>(
     let q = starting.q;
     let mut flushes = RqList::new();
     let inserted = if q.settings.stages_all() {
-        stage(runner, starting, mapping, plug, &mut flushes)
+        stage_all::insert(runner, starting, mapping, plug, &mut flushes)
     } else {
         insert_or_leave(runner, starting, mapping, plug, &mut flushes, may_dispatch)
     };
     runner.insert_flushes(q, flushes, starting.now);
     // A request that was put aside waits for dispatch.
     Inserted { dispatched: inserted.dispatched.filter(|_| !runner.parked), ..inserted }
-}
-
-/// Leaves all of a plug, whether another thread is at the scheduler or not: see `RequestQueue::stage_all`.
-#[cold]
-fn stage(
-    runner: &mut Runner,
-    starting: &Starting<'_>,
-    mapping: &Mapping,
-    plug: &mut RqList,
-    flushes: &mut RqList,
-) -> Inserted {
-    let q = starting.q;
-    let (entered, list) = runner.begin(starting, mapping, plug, flushes);
-    starting.member.counters.staged(list.len() as u64);
-    list.leave_anyway(&q.slots, &q.domain(0).staging);
-    q.hand_on();
-    Inserted { entered, dispatched: Some(Dispatched::all(0)) }
 }
 
 fn insert_or_leave<'q>(

@@ -25,7 +25,7 @@ impl Locking {
     ) -> Inserted {
         debug_assert!(!plug.is_empty(), "there is something to insert");
         match self {
-            Self::Single | Self::Batch => single::insert(runner, starting, mapping, plug, false),
+            Self::Single | Self::Batch => single::insert(runner, starting, mapping, plug, true),
             Self::Staged(measures) => staged::insert(runner, starting, mapping, plug, measures),
             Self::Combining => combining::insert(runner, starting, mapping, plug, may_dispatch),
         }

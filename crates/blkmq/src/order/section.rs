@@ -22,7 +22,7 @@ pub(super) struct Section<'q, 's> {
     pub(super) now: Time,
     /// Whether WAITING was set when this thread came. If so, a look in vain needs no second look.
     pub(super) told: Told,
-    /// Whether what is inserted looks for a merge.
+    /// Whether what is inserted looks for a merge: always, but for a measure of the baseline `staged`.
     pub(super) looks_for_merges: bool,
     /// Whether the scheduler is to be asked earlier than the threads that sleep know.
     tells: bool,

@@ -19,8 +19,8 @@ use blkmq_sync::tags::Tag;
 /// lack these tags until the requests are chosen.
 const TAG_BATCH: usize = 8;
 
-/// Inserts the whole plug in one hold. What finds no room stays in the plug. `may_skip_merges`: no merge is looked for
-/// if the lock is taken.
+/// Inserts the whole plug in one hold. What finds no room stays in the plug. Without `looks_for_merges` a request that
+/// could join another one does not.
 ///
 /// COST: one lock and unlock of the hold; per request the scheduler's look-up and insertion. Not inlined, so that a
 /// plug that goes another way does not pay for saving this function's registers.
@@ -30,13 +30,12 @@ pub(super) fn insert(
     starting: &Starting<'_>,
     mapping: &Mapping,
     plug: &mut RqList,
-    may_skip_merges: bool,
+    looks_for_merges: bool,
 ) -> Inserted {
     let (q, domain) = (starting.q, starting.q.domain(0));
     let (mut rest, mut flushes) = (Rest::default(), RqList::new());
-    let skips_merges = may_skip_merges && domain.is_taken();
     let entered = domain.enter(q, starting.member, runner, starting.now, |section| {
-        section.looks_for_merges = !skips_merges;
+        section.looks_for_merges = looks_for_merges;
         section.insert_plug(starting, mapping, plug, &mut flushes, Some(&mut rest))
     });
     // An operation that merged in the plug counts as entered when the request that took it in leaves the plug. A

@@ -46,7 +46,8 @@ pub(super) fn insert(
 ) -> Inserted {
     runner.has_news = true;
     if !measures.buckets {
-        return single::insert(runner, starting, mapping, plug, measures.merges);
+        let looks_for_merges = !(measures.merges && starting.q.domain(0).is_taken());
+        return single::insert(runner, starting, mapping, plug, looks_for_merges);
     }
     let (q, now, domain, member) = (starting.q, starting.now, starting.q.domain(0), starting.member);
     let mut flushes = RqList::new();

@@ -1,0 +1,27 @@
+//! The baseline "stage all": under the locking `combining` every thread leaves its requests, as if another thread were at
+//! the scheduler. What staging costs, and what it merges, is measured by it: see `RequestQueue::stage_all`.
+
+use super::outcome::{Dispatched, Inserted};
+use crate::device::Runner;
+use crate::queue::account::Starting;
+use crate::queue::layout::Mapping;
+use crate::request::RqList;
+
+/// Leaves all of a plug, whether another thread is at the scheduler or not. Requests of the flush machine are put into
+/// `flushes`.
+#[cold]
+pub(super) fn insert(
+    runner: &mut Runner,
+    starting: &Starting<'_>,
+    mapping: &Mapping,
+    plug: &mut RqList,
+    flushes: &mut RqList,
+) -> Inserted {
+    debug_assert!(starting.q.settings.stages_all(), "requests are left like this only where all are");
+    let q = starting.q;
+    let (entered, list) = runner.begin(starting, mapping, plug, flushes);
+    starting.member.counters.staged(list.len() as u64);
+    list.leave_anyway(&q.slots, &q.domain(0).staging);
+    q.hand_on();
+    Inserted { entered, dispatched: Some(Dispatched::all(0)) }
+}
