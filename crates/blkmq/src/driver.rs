@@ -24,8 +24,8 @@ use blkmq_sched::Time;
 
 pub use crate::request::buffer::{Arena, Registration, Segment};
 use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES};
-pub use crate::request::{Request, RqId};
-pub use batch::{Batch, Done, Loan, StaleRequest};
+pub use crate::request::{Loan, Request, RqId};
+pub use batch::{Batch, Done, StaleRequest};
 pub(crate) use started::{Started, StartedTable};
 
 /// How many hardware queues a device has, of which type, and how deep each is.

@@ -13,22 +13,21 @@ pub(crate) mod completion;
 mod index;
 pub mod limits;
 mod list;
-mod mark;
+mod loan;
 mod slot;
 mod state;
 pub(crate) mod status;
 mod token;
 
 pub use blkmq_sched::RqId;
+pub use loan::Loan;
 pub use token::Request;
 
-pub(crate) use body::{Body, FlushStep, Part};
+pub(crate) use body::{Body, FlushStep, Mark, Part};
 pub(crate) use index::{FLUSH_POOL, NIL, SlotIndex};
 pub(crate) use list::RqList;
-pub(crate) use mark::Mark;
 pub(crate) use slot::Slots;
 pub(crate) use state::Place;
-pub(crate) use token::Lent;
 
 #[cfg(test)]
 mod tests {

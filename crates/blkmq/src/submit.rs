@@ -22,6 +22,7 @@ use blkmq_sched::{ClientId, IoPriority, Time};
 use crate::device::Runner;
 use crate::path::refuse_nowait;
 use crate::queue::RequestQueue;
+use crate::queue::account::Count;
 use crate::queue::error::QueueError;
 use crate::request::bio::Bio;
 use crate::request::client::Client;
@@ -535,7 +536,7 @@ fn refuse_frozen(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList, now: 
         counters.entered(nr_parts);
         runner.member(q).sums.skipped(nr_parts);
         counters.completed(nr_parts);
-        counters.failed(nr_parts);
+        counters.count(Count::Errors, nr_parts);
         rq.into_parts(|part| runner.completed.push_back(part, Place::Completed));
     });
 }

@@ -4,7 +4,7 @@ use blkmq_sched::{Op, Time};
 
 use crate::device::Runner;
 use crate::queue::RequestQueue;
-use crate::queue::account::{Ending, mark_of_flush};
+use crate::queue::account::{Count, Ending, mark_of_flush};
 use crate::queue::flush::Steps;
 use crate::queue::member::Member;
 use crate::request::{FlushStep, Place, Request, RqList};
@@ -184,7 +184,7 @@ impl Runner {
         }
         counters.completed(run.len() as u64);
         if failed > 0 && kept("complete.count_failed") {
-            counters.failed(failed);
+            counters.count(Count::Errors, failed);
         }
         if member == self.member || !kept("complete.owner") {
             self.completed.append(run);
@@ -247,7 +247,7 @@ impl Runner {
         let counters = &self.member(q).counters;
         counters.completed(parts);
         if failed && kept("complete.count_failed") {
-            counters.failed(parts);
+            counters.count(Count::Errors, parts);
         }
     }
 }

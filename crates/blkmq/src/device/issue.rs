@@ -14,6 +14,7 @@ use blkmq_sched::Time;
 use crate::device::Runner;
 use crate::driver::{Batch, Started};
 use crate::queue::RequestQueue;
+use crate::queue::account::Count;
 use crate::queue::hctx::HwCtx;
 use crate::request::{Place, RqList};
 use blkmq_sync::atomic::Ordering;
@@ -100,7 +101,7 @@ impl Runner {
         if self.requeued.len() == given_back && hctx.gave_back.load(Ordering::Relaxed) {
             hctx.gave_back.store(false, Ordering::Relaxed);
         }
-        self.member(q).counters.issued((offered - pending.len()) as u64);
+        self.member(q).counters.count(Count::Issued, (offered - pending.len()) as u64);
         hctx.note_offer(refused);
         debug_assert!(refused || pending.is_empty(), "a driver takes the whole batch or refuses the rest");
         refused || !pending.is_empty()

@@ -10,6 +10,7 @@ use blkmq_sched::{RqId, Time};
 use crate::device::Runner;
 use crate::driver::TimeoutAction;
 use crate::queue::RequestQueue;
+use crate::queue::account::Count;
 use crate::request::Place;
 use crate::request::status::Status;
 use blkmq_sync::atomic::Ordering;
@@ -92,7 +93,7 @@ impl Runner {
             return false;
         };
         if rq.body().status == Status::Timeout {
-            self.member(q).counters.timed_out();
+            self.member(q).counters.count(Count::Timeouts, 1);
         }
         self.finished.push_back(rq, Place::Held);
         true

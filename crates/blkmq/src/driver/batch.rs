@@ -5,9 +5,8 @@ use std::fmt;
 use blkmq_sched::{RqId, Time};
 
 use super::started::{Started, StartedTable};
-use crate::request::buffer::Segment;
 use crate::request::status::Status;
-use crate::request::{Lent, Place, Request, RqList, Slots};
+use crate::request::{Loan, Place, Request, RqList, Slots};
 
 /// Requests on their way to a driver, and what it does with them. A driver takes one after the other, and says of each
 /// what becomes of it:
@@ -98,7 +97,7 @@ impl<'q> Batch<'q> {
     /// thread of the driver's own may read and write the data by [`Loan::segments`].
     pub fn lend(&mut self, mut rq: Request<'q>) -> Loan {
         self.note(&mut rq);
-        Loan(rq.lend(self.now.after(self.timeout_ns)))
+        rq.lend(self.now.after(self.timeout_ns))
     }
 
     /// Notes that the request is issued now.
@@ -124,25 +123,6 @@ impl<'q> Batch<'q> {
     pub fn requeue(&mut self, rq: Request<'q>) {
         self.check(&rq);
         self.requeued.push_back(rq, Place::Held);
-    }
-}
-
-/// A request with data that a device reads and writes by itself. Only the holder of this value completes the request,
-/// by [`Done::give_back`]. If the value is dropped, the request is never over.
-#[derive(Debug, PartialEq, Eq)]
-#[must_use = "it is the only way to complete the request"]
-pub struct Loan(Lent);
-
-impl Loan {
-    /// The request's id.
-    #[must_use]
-    pub const fn id(&self) -> RqId {
-        self.0.id()
-    }
-
-    /// The request's data in the order of the sectors, as of [`Request::segments`].
-    pub fn segments(&mut self) -> impl Iterator<Item = Segment<'_>> {
-        self.0.segments()
     }
 }
 
@@ -184,7 +164,7 @@ impl Done<'_> {
     /// # Panics
     /// The loan is of another queue.
     pub fn give_back(&mut self, loan: Loan, status: Status) {
-        assert!(loan.0.is_of(self.slots), "a driver hands back requests to the queue they came from");
+        assert!(loan.is_of(self.slots), "a driver hands back requests to the queue they came from");
         let rq = self
             .slots
             .complete(loan.id(), status, true)

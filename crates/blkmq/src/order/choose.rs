@@ -1,6 +1,7 @@
 //! Choosing under the lock: one request, or as many as there are tags, in the scheduler's order.
 
 use super::section::Section;
+use crate::queue::account::Count;
 use crate::request::Request;
 use blkmq_sync::tags::Tag;
 
@@ -76,7 +77,7 @@ impl<'q> Section<'q, '_> {
             self.plan(is_held_back);
             // A request that was put aside because it lacks a tag was chosen too.
             if self.hold.nr_waiting() < waiting {
-                self.member.counters.dispatched(1);
+                self.member.counters.count(Count::DispatchBatches, 1);
             }
             // A thread that came because this time had come may have lacked a tag that was taken then, and have left:
             // see [`Domain::has_come`](crate::queue::domain::Domain::has_come).

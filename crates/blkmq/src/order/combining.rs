@@ -33,7 +33,7 @@ use super::section::Section;
 use super::stage_all;
 use crate::device::{RUN_BOUND, Runner};
 use crate::queue::RequestQueue;
-use crate::queue::account::Starting;
+use crate::queue::account::{Count, Starting};
 use crate::queue::layout::Mapping;
 use crate::request::RqList;
 use blkmq_sync::atomic::Ordering;
@@ -114,8 +114,8 @@ fn insert_or_leave<'q>(
         let requests = list.len() as u64;
         match list.leave(&q.slots, staging) {
             Ok(()) => {
-                starting.member.counters.found_held();
-                starting.member.counters.staged(requests);
+                starting.member.counters.count(Count::TrylockFailed, 1);
+                starting.member.counters.count(Count::Staged, requests);
                 return Inserted { entered, dispatched: Some(Dispatched::all(0)) };
             }
             Err(list) => begun = Some((entered, list)),
@@ -157,7 +157,7 @@ pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: 
     match held {
         Some(left) => serve(runner, q, left, now, bound, true, |_| 0),
         None => {
-            runner.member(q).counters.found_held();
+            runner.member(q).counters.count(Count::TrylockFailed, 1);
             Dispatched::all(0)
         }
     }

@@ -4,7 +4,7 @@ use blkmq_sched::{Class, InsertAt, Merge, MergeHow, MergeLevel, Op};
 
 use super::section::Section;
 use crate::device::Runner;
-use crate::queue::account::Starting;
+use crate::queue::account::{Count, Starting};
 use crate::queue::domain::{Wait, WaitObserver};
 use crate::queue::layout::Mapping;
 use crate::request::status::Status;
@@ -143,7 +143,7 @@ impl<'q> Section<'q, '_> {
             let _ = survivor.leave_at(Place::Scheduler);
             merges += 1;
         }
-        member.counters.merged_at_insert(merges);
+        member.counters.count(Count::MergesInsert, merges);
     }
 
     /// Inserts what was left and not tried yet, up to `share` requests. Returns how many were tried. Requests that

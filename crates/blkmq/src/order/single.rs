@@ -8,7 +8,7 @@ use super::insert::Rest;
 use super::outcome::{Dispatched, Inserted};
 use crate::device::Runner;
 use crate::queue::RequestQueue;
-use crate::queue::account::Starting;
+use crate::queue::account::{Count, Starting};
 use crate::queue::layout::Mapping;
 use crate::request::RqList;
 use blkmq_sync::kept;
@@ -209,7 +209,7 @@ fn dispatch_one_hctx<'q>(
             }
         }
     }
-    runner.member(q).counters.dispatched(batches);
+    runner.member(q).counters.count(Count::DispatchBatches, batches);
     chosen
 }
 
@@ -244,6 +244,6 @@ fn dispatch_many_hctxs<'q>(
             Choice::Empty | Choice::HeldBack | Choice::Taken => break,
         }
     }
-    runner.member(q).counters.dispatched(batches);
+    runner.member(q).counters.count(Count::DispatchBatches, batches);
     chosen
 }

@@ -3,7 +3,7 @@
 
 use super::outcome::{Dispatched, Inserted};
 use crate::device::Runner;
-use crate::queue::account::Starting;
+use crate::queue::account::{Count, Starting};
 use crate::queue::layout::Mapping;
 use crate::request::RqList;
 
@@ -20,7 +20,7 @@ pub(super) fn insert(
     debug_assert!(starting.q.settings.stages_all(), "requests are left like this only where all are");
     let q = starting.q;
     let (entered, list) = runner.begin(starting, mapping, plug, flushes);
-    starting.member.counters.staged(list.len() as u64);
+    starting.member.counters.count(Count::Staged, list.len() as u64);
     list.leave_anyway(&q.slots, &q.domain(0).staging);
     q.hand_on();
     Inserted { entered, dispatched: Some(Dispatched::all(0)) }

@@ -22,7 +22,7 @@ use super::outcome::{Dispatched, Inserted};
 use super::single;
 use crate::device::Runner;
 use crate::queue::RequestQueue;
-use crate::queue::account::Starting;
+use crate::queue::account::{Count, Starting};
 use crate::queue::layout::Mapping;
 use crate::queue::locking::Measures;
 use crate::request::{Place, RqList};
@@ -69,8 +69,8 @@ pub(super) fn insert(
     } else {
         let list;
         (entered, list) = runner.begin(starting, mapping, plug, &mut flushes);
-        member.counters.found_held();
-        member.counters.staged(list.len() as u64);
+        member.counters.count(Count::TrylockFailed, 1);
+        member.counters.count(Count::Staged, list.len() as u64);
         list.deliver(&q.slots, &member.bucket);
         if let Some(left) = domain.inserting.hold_or_kick() {
             serve_buckets(runner, q, left, |runner| insert_buckets(runner, q, now, measures));
@@ -135,7 +135,7 @@ fn choose_alone<'q>(runner: &mut Runner, q: &'q RequestQueue, now: Time, has_new
     let kicks = has_news || !kept("staged.news");
     let held = if kicks { domain.dispatching.hold_or_kick() } else { domain.dispatching.try_hold() };
     let Some(left) = held else {
-        member.counters.found_held();
+        member.counters.count(Count::TrylockFailed, 1);
         return Choice::Taken;
     };
     // One round for each kick: as in the series, nothing bounds what one thread does for others here. The rounds end

@@ -13,7 +13,7 @@ use blkmq_sched::{MOST_NEWCOMERS, Op};
 use super::section::Section;
 use crate::device::Runner;
 use crate::queue::RequestQueue;
-use crate::queue::account::Starting;
+use crate::queue::account::{Count, Starting};
 use crate::queue::domain::{Wait, WaitObserver};
 use crate::queue::hold::Hold;
 use crate::queue::layout::Mapping;
@@ -131,7 +131,7 @@ impl<'q> Section<'q, '_> {
         runner.ready.append(through);
         hold.note_class(class, number as u32);
         hold.limited += if limited { number as u64 } else { 0 };
-        member.counters.dispatched(1);
+        member.counters.count(Count::DispatchBatches, 1);
         self.plan(false);
         Some(operations)
     }

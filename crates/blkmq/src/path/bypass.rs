@@ -12,7 +12,7 @@ use blkmq_sched::{Class, Op};
 
 use crate::device::Runner;
 use crate::queue::RequestQueue;
-use crate::queue::account::Starting;
+use crate::queue::account::{Count, Starting};
 use crate::queue::layout::Mapping;
 use crate::request::{FlushStep, Mark, Place, RqList};
 use blkmq_sync::word::Gate;
@@ -105,7 +105,7 @@ impl Runner {
             *run = tagged;
             return (0, 0);
         }
-        counters.passed(requests as u64);
+        counters.count(Count::Passed, requests as u64);
         if is_special {
             tagged = tagged.take_while(&q.slots, |rq| {
                 starting.add(rq);
@@ -125,7 +125,7 @@ impl Runner {
         for _ in 0..tagged.len() {
             let Some(mut rq) = tagged.pop_front(&q.slots) else { break };
             let body = rq.body_mut();
-            (body.ordered, body.mark) = (false, Mark::NONE);
+            (body.ordered, body.mark) = (false, Mark::default());
             if let Some(tag) = body.tag.take() {
                 hctx.tags.put(tag, &mut self.hint);
             }

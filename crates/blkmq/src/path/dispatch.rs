@@ -5,6 +5,7 @@ use blkmq_sched::Time;
 use crate::device::Runner;
 use crate::order::Dispatched;
 use crate::queue::RequestQueue;
+use crate::queue::account::Count;
 use blkmq_sync::liveness::Told;
 
 impl Runner {
@@ -41,7 +42,7 @@ impl Runner {
                 }
             }
         }
-        self.member(q).counters.dispatched(chosen);
+        self.member(q).counters.count(Count::DispatchBatches, chosen as u64);
         chosen
     }
 }

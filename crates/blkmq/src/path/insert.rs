@@ -6,7 +6,7 @@ use blkmq_sched::Time;
 use crate::device::Runner;
 use crate::order::{Dispatched, Inserted};
 use crate::queue::RequestQueue;
-use crate::queue::account::Starting;
+use crate::queue::account::{Count, Starting};
 use crate::queue::hctx::HwCtx;
 use crate::queue::layout::{Layout, Mapping};
 use crate::request::status::Status;
@@ -127,7 +127,7 @@ impl Runner {
         drop(tags);
         if !tagged.is_empty() {
             self.ready.append(tagged);
-            self.member(q).counters.dispatched(1);
+            self.member(q).counters.count(Count::DispatchBatches, 1);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::device::Runner;
 use crate::queue::RequestQueue;
+use crate::queue::account::Count;
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::kept;
 
@@ -17,7 +18,7 @@ impl Runner {
 
     #[cold]
     fn park_some(&mut self, q: &RequestQueue) {
-        self.member(q).counters.requeued(self.requeued.len() as u64);
+        self.member(q).counters.count(Count::Requeued, self.requeued.len() as u64);
         let mut is_news = false;
         while let Some(mut rq) = self.requeued.pop_front(&q.slots) {
             let hctx = q.hctxs.get(rq.body().hctx);

@@ -28,26 +28,40 @@ use blkmq_sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct Counters(Line<Cells>);
 
+/// What a thread counts, each by a number of its own. [`Stats`] says what each means to users.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Count {
+    MergesPlug,
+    MergesInsert,
+    Issued,
+    Requeued,
+    Timeouts,
+    Errors,
+    DispatchBatches,
+    Contended,
+    LockWaitNs,
+    /// Requests that were about to pass the scheduler by, and have passed.
+    Passed,
+    Staged,
+    Holds,
+    TrylockFailed,
+}
+
+impl Count {
+    const NR: usize = Self::TrylockFailed as usize + 1;
+}
+
 #[derive(Debug, Default)]
 struct Cells {
     entered: AtomicU64,
     completed: AtomicU64,
+    /// By class: requests that a scheduler had dispatched and that are over, and requests that passed the scheduler by,
+    /// or were about to.
     ordered: [AtomicU64; 3],
-    limited: AtomicU64,
-    merges_plug: AtomicU64,
-    merges_insert: AtomicU64,
-    issued: AtomicU64,
-    requeued: AtomicU64,
-    timeouts: AtomicU64,
-    errors: AtomicU64,
-    dispatch_batches: AtomicU64,
-    contended: AtomicU64,
-    lock_wait_ns: AtomicU64,
     bypassed: [AtomicU64; 3],
-    passed: AtomicU64,
-    staged: AtomicU64,
-    holds: AtomicU64,
-    trylock_failed: AtomicU64,
+    limited: AtomicU64,
+    counts: [AtomicU64; Count::NR],
 }
 
 /// What the threads of a queue have counted since it was built.
@@ -167,38 +181,10 @@ impl Counters {
         }
     }
 
-    pub(crate) fn merged_in_plug(&self) {
-        add(&self.0.merges_plug, 1);
-    }
-
-    pub(crate) fn merged_at_insert(&self, n: u64) {
-        add(&self.0.merges_insert, n);
-    }
-
-    pub(crate) fn issued(&self, n: u64) {
-        add(&self.0.issued, n);
-    }
-
-    pub(crate) fn requeued(&self, n: u64) {
-        add(&self.0.requeued, n);
-    }
-
-    pub(crate) fn timed_out(&self) {
-        add(&self.0.timeouts, 1);
-    }
-
-    pub(crate) fn failed(&self, n: u64) {
-        add(&self.0.errors, n);
-    }
-
-    pub(crate) fn dispatched(&self, batches: usize) {
-        add(&self.0.dispatch_batches, batches as u64);
-    }
-
-    /// This thread has waited `ns` nanoseconds for the scheduler's lock.
-    pub(super) fn waited(&self, ns: u64) {
-        add(&self.0.contended, 1);
-        add(&self.0.lock_wait_ns, ns);
+    /// Counts `n` more.
+    #[inline]
+    pub(crate) fn count(&self, count: Count, n: u64) {
+        add(&self.0.counts[count as usize], n);
     }
 
     pub(crate) fn nr_entered(&self) -> u64 {
@@ -230,49 +216,30 @@ impl Counters {
         add(&self.0.limited, limited.wrapping_neg());
     }
 
-    /// Requests that were about to pass have passed.
-    pub(crate) fn passed(&self, requests: u64) {
-        add(&self.0.passed, requests);
-    }
-
     /// Requests that were about to pass have not passed. For the scheduler they are over.
     pub(crate) fn turned_back(&self, class: Class, requests: u64, limited: u64) {
         add(&self.0.ordered[class.index()], requests);
         add(&self.0.limited, limited);
     }
 
-    /// Requests were left with the thread at the scheduler.
-    pub(crate) fn staged(&self, requests: u64) {
-        add(&self.0.staged, requests);
-    }
-
-    /// This thread is at the scheduler.
-    pub(super) fn held(&self) {
-        add(&self.0.holds, 1);
-    }
-
-    /// Another thread is at the scheduler.
-    pub(crate) fn found_held(&self) {
-        add(&self.0.trylock_failed, 1);
-    }
-
     pub(super) fn stats(&self) -> Stats {
+        let nr = |count: Count| get(&self.0.counts[count as usize]);
         Stats {
             entered: get(&self.0.entered),
             completed: get(&self.0.completed),
-            merges_plug: get(&self.0.merges_plug),
-            merges_insert: get(&self.0.merges_insert),
-            issued: get(&self.0.issued),
-            requeued: get(&self.0.requeued),
-            timeouts: get(&self.0.timeouts),
-            errors: get(&self.0.errors),
-            dispatch_batches: get(&self.0.dispatch_batches),
-            contended: get(&self.0.contended),
-            lock_wait_ns: get(&self.0.lock_wait_ns),
-            bypassed: get(&self.0.passed),
-            staged: get(&self.0.staged),
-            holds: get(&self.0.holds),
-            trylock_failed: get(&self.0.trylock_failed),
+            merges_plug: nr(Count::MergesPlug),
+            merges_insert: nr(Count::MergesInsert),
+            issued: nr(Count::Issued),
+            requeued: nr(Count::Requeued),
+            timeouts: nr(Count::Timeouts),
+            errors: nr(Count::Errors),
+            dispatch_batches: nr(Count::DispatchBatches),
+            contended: nr(Count::Contended),
+            lock_wait_ns: nr(Count::LockWaitNs),
+            bypassed: nr(Count::Passed),
+            staged: nr(Count::Staged),
+            holds: nr(Count::Holds),
+            trylock_failed: nr(Count::TrylockFailed),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::hold::Hold;
 use crate::queue::RequestQueue;
-use crate::queue::account::Counters;
+use crate::queue::account::{Count, Counters};
 use crate::request::clock::{Clock, Time};
 use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use blkmq_sync::staging::Staging;
@@ -96,7 +96,7 @@ impl Domain {
     /// The lock on the path of a request: holds and the waits for them are counted.
     #[inline]
     pub(crate) fn acquire(&self, counters: &Counters) -> MutexGuard<'_, Hold> {
-        counters.held();
+        counters.count(Count::Holds, 1);
         match self.lock.hold.try_lock() {
             Some(guard) => guard,
             None => self.wait(counters),
@@ -109,7 +109,8 @@ impl Domain {
         let since = read();
         let began = self.wait_observer().map(WaitObserver::now);
         let guard = self.lock.hold.lock();
-        counters.waited(read().saturating_sub(since));
+        counters.count(Count::Contended, 1);
+        counters.count(Count::LockWaitNs, read().saturating_sub(since));
         if let Some((observer, began)) = self.wait_observer().zip(began) {
             observer.tell(Wait::Lock, began, observer.now());
         }

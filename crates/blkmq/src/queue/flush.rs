@@ -146,7 +146,7 @@ impl FlushQueue {
         debug_assert!(self.running.is_empty(), "the requests of the flush before are through");
         self.is_running = true;
         self.running = std::mem::take(&mut self.waiting);
-        let mut flush = slots.take_flush(SlotIndex::new(FLUSH_POOL, hctx));
+        let mut flush = slots.take_own(SlotIndex::new(FLUSH_POOL, hctx));
         *flush.body_mut() = Body { op: Op::Flush, flush: FlushStep::Flush, hctx, submitted: now, ..Body::EMPTY };
         steps.dispatch.push_front(flush, Place::Held);
     }

@@ -3,7 +3,6 @@
 use blkmq_sched::{ClientId, Info, IoPriority, MergeLevel, Op, Time};
 
 use super::index::{NIL, SlotIndex};
-use super::mark::Mark;
 use crate::request::bio::Flags;
 use crate::request::status::Status;
 use blkmq_sync::kept;
@@ -24,6 +23,11 @@ pub(crate) enum FlushStep {
     /// The request is the flush itself, the queue's own.
     Flush,
 }
+
+/// How a request is counted in the statistics, as a number that `queue::account` gives a meaning. The default is a
+/// request that is not counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Mark(pub(crate) u8);
 
 /// The piece of a bio that a slot stands for. A bio that fits the limits has one, a split one has several.
 #[derive(Debug, Clone, Copy)]
@@ -106,7 +110,7 @@ impl Body {
         has_ranges: false,
         is_split: false,
         ordered: false,
-        mark: Mark::NONE,
+        mark: Mark(0),
         submitted: Time(0),
         issued: Time(0),
         completed: Time(0),

@@ -204,12 +204,6 @@ impl<'q> Request<'q> {
         slot.index
     }
 
-    /// Like [`issue`](Self::issue), as a request that is lent.
-    pub(crate) fn lend(self, deadline: Time) -> Lent {
-        let slots = NonNull::from(self.slots);
-        Lent { id: self.issue(deadline, true), slots }
-    }
-
     /// Gives the request to the driver. Only the completion of the request makes the token again, or the timeout scan
     /// unless the request `is_lent`.
     #[inline]
@@ -301,7 +295,7 @@ unsafe fn parts(slots: &Slots, slot: &Slot) -> impl Iterator<Item = Part> {
 ///
 /// # Safety
 /// The caller has the request's token, or the loan of it, for itself as long as the segments live.
-unsafe fn segments<'a>(slots: &'a Slots, slot: &'a Slot) -> impl Iterator<Item = Segment<'a>> {
+pub(super) unsafe fn segments<'a>(slots: &'a Slots, slot: &'a Slot) -> impl Iterator<Item = Segment<'a>> {
     // SAFETY: as the caller says.
     unsafe { parts(slots, slot) }.flat_map(|part| {
         let bio = slots.slot(part.parent).bio.get();
@@ -311,43 +305,6 @@ unsafe fn segments<'a>(slots: &'a Slots, slot: &'a Slot) -> impl Iterator<Item =
             .into_iter()
             .flat_map(move |bio| bio.buffers.segments(part.offset, part.nr_sectors as usize * SECTOR_SIZE))
     })
-}
-
-/// The way to a request that is lent, from any thread and without the queue.
-///
-/// # Invariants
-/// 1. The value was made where the request was issued as one that is lent, and is consumed where the request is
-///    completed. Until then no other code touches the request's body and data: the timeout scan only looks at its
-///    state.
-/// 2. The slots live and do not move as long as a request is lent. A queue has the submitters that wait for theirs, a
-///    submitter or a harness that cannot wait leaves the slots for ever.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Lent {
-    id: RqId,
-    slots: NonNull<Slots>,
-}
-
-// SAFETY: by Invariant 1 the value stands for the only right to touch the request, which may move to another thread.
-unsafe impl Send for Lent {}
-// SAFETY: a shared `Lent` gives out nothing but the id and the address.
-unsafe impl Sync for Lent {}
-
-impl Lent {
-    pub(crate) const fn id(&self) -> RqId {
-        self.id
-    }
-
-    /// Whether the request is one of these.
-    pub(crate) fn is_of(&self, slots: &Slots) -> bool {
-        std::ptr::eq(self.slots.as_ptr(), slots)
-    }
-
-    pub(crate) fn segments(&mut self) -> impl Iterator<Item = Segment<'_>> {
-        // SAFETY: Invariant 2.
-        let slots = unsafe { self.slots.as_ref() };
-        // SAFETY: Invariant 1, and the segments borrow this value.
-        unsafe { segments(slots, slots.slot(SlotIndex::of(self.id))) }
-    }
 }
 
 /// How tokens come to be: each function says why there is no other.
@@ -374,14 +331,6 @@ impl Slots {
         assert!(slot.state.is_at(Place::Completed), "a part came home twice");
         // SAFETY: the submitter took the slot's own part off its completion ring, and left it there until now.
         unsafe { self.adopt(index) }
-    }
-
-    /// Begins a flush of the queue's own. Called under the hardware queue's flush lock when none is running.
-    ///
-    /// # Panics
-    /// If the slot is in use: the flush machine has lost count.
-    pub(crate) fn take_flush(&self, index: SlotIndex) -> Request<'_> {
-        self.take_own(index)
     }
 
     /// Makes the token of a request again from the address that [`Request::leave_at`] left on a list.
@@ -492,28 +441,5 @@ mod tests {
         let mut parts = Vec::new();
         first.into_parts(|part| parts.push(part.free()));
         assert_eq!(parts, [0, 1, 2, 3]);
-    }
-
-    /// Red if the segments of a loan are not those of the whole request. Under Miri red too if another thread may not
-    /// touch them.
-    #[test]
-    fn the_holder_of_a_loan_has_the_data_on_any_thread() {
-        let slots = slots(2);
-        let mut rq = plugged(&slots, 0, 16, &[2; 512]);
-        rq.absorb(plugged(&slots, 1, 15, &[1; 512]), MergeHow::Front);
-        let mut lent = rq.lend(Time(0));
-        let lent = std::thread::spawn(move || {
-            let bytes: Vec<u8> = lent.segments().flat_map(|segment| segment.bytes().to_vec()).collect();
-            assert_eq!(bytes, [[1; 512], [2; 512]].concat());
-            lent.segments().for_each(|mut segment| segment.bytes_mut().fill(9));
-            lent
-        });
-        let lent = lent.join().expect("the data is right");
-        assert!(lent.is_of(&slots));
-        let rq = slots.complete(lent.id(), Status::Ok, true).expect("it is lent").expect("no scan has it");
-        rq.into_parts(|mut part| {
-            assert!(part.take_bio().buffers.iter().all(|buffer| buffer.iter().all(|byte| *byte == 9)));
-            part.free();
-        });
     }
 }

@@ -2,6 +2,7 @@
 
 use blkmq_sched::{ClientId, IoPriority, MergeLevel, Op, Time};
 
+use crate::queue::account::Count;
 use crate::queue::flush;
 use crate::request::bio::{Bio, Flags};
 use crate::request::completion::RejectReason;
@@ -85,7 +86,7 @@ impl Submitter {
         rq.put_bio(bio);
         let id = rq.id();
         if plug_or_merge(&q.slots, &q.merge_limits, plug, rq) {
-            runner.member(q).counters.merged_in_plug();
+            runner.member(q).counters.count(Count::MergesPlug, 1);
         }
         id
     }
@@ -149,7 +150,7 @@ impl Submitter {
             if is_done {
                 runner.completed.push_back(rq, Place::Completed);
             } else if plug_or_merge(&q.slots, &q.merge_limits, plug, rq) {
-                runner.member(q).counters.merged_in_plug();
+                runner.member(q).counters.count(Count::MergesPlug, 1);
             }
         }
         debug_assert!(first.is_none(), "the first part has the slot of the operation");

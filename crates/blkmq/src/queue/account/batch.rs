@@ -18,6 +18,36 @@ pub(crate) struct Account {
     pub(in crate::queue) ranges: Ranges,
 }
 
+/// The queue decides once, when a request enters the queue. So what was counted in is counted out, whatever is switched
+/// meanwhile.
+impl Mark {
+    /// The request is not counted.
+    const NONE: Self = Self(0);
+    /// The request is counted in the thread's sums and nowhere else.
+    const PLAIN: Self = Self(1);
+    /// The request is counted in the thread's sums, and in the shared line or a range if there are any.
+    const SPECIAL: Self = Self(2);
+
+    /// Also in the range that has this place.
+    const fn in_range(place: usize) -> Self {
+        debug_assert!(place <= u8::MAX as usize - 3, "the place of a range fits the mark");
+        Self(3 + place as u8)
+    }
+
+    fn is_counted(self) -> bool {
+        self != Self::NONE
+    }
+
+    const fn is_special(self) -> bool {
+        self.0 >= Self::SPECIAL.0
+    }
+
+    /// The place of the range in which the request is counted.
+    fn place(self) -> Option<usize> {
+        self.0.checked_sub(3).map(usize::from)
+    }
+}
+
 /// How a request of the queue that enters now is counted, as far as its sectors do not matter.
 #[inline]
 fn mark_now(q: &RequestQueue) -> Mark {
