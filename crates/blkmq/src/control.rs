@@ -6,24 +6,25 @@
 //!
 //! `builder` makes a queue, `knobs` reads and sets its knobs, `dump` shows it, `wanted` looks a scheduler up.
 
-pub(crate) mod builder;
+mod builder;
 mod dump;
-pub(crate) mod knobs;
-pub(crate) mod wanted;
+mod knobs;
+mod wanted;
+
+pub use builder::Builder;
+pub use knobs::QUEUE_KNOBS;
+pub use wanted::SchedulerChoice;
 
 use blkmq_sched::{KnobError, Scheduler};
 
 use crate::driver::{Topology, check_topology};
-use crate::queue::RequestQueue;
 use crate::queue::account::{SectorRange, check_ranges};
-use crate::queue::error::QueueError;
 use crate::queue::layout::Layout;
-use crate::queue::locking::Locking;
 use crate::queue::settings::{NR_REQUESTS, check_value, check_within_depth};
+use crate::queue::{Locking, QueueError, RequestQueue};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::grace::Observed;
 use blkmq_sync::{Arc, fence_at, peek, thread};
-use wanted::SchedulerChoice;
 
 /// A queue that lets nothing new in. When this is dropped, the queue goes on. Freezes nest.
 #[derive(Debug)]

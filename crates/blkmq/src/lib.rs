@@ -46,25 +46,17 @@ pub use blkmq_sched::{Class, IoPriority, Op, Time};
 #[cfg(feature = "eventfd")]
 pub use blkmq_sync::event;
 pub use blkmq_sync::notify::Notify;
-pub use control::builder::Builder;
-pub use control::knobs::QUEUE_KNOBS;
-pub use control::wanted::SchedulerChoice;
-pub use control::{Change, Freeze, Quiesce};
-pub use path::background::Background;
-pub use queue::RequestQueue;
+pub use control::{Builder, Change, Freeze, QUEUE_KNOBS, Quiesce, SchedulerChoice};
+pub use path::Background;
 pub use queue::account::{Accounting, MAX_RANGES, SectorRange, Stat, Stats};
 pub use queue::domain::Wait;
-pub use queue::error::QueueError;
-pub use queue::locking::{Locking, Measures};
-pub use queue::schedulers::scheduler_names;
+pub use queue::{Locking, Measures, QueueError, RequestQueue, scheduler_names};
 pub use request::bio::{Bio, Flags};
 pub use request::buffer::{Buffer, Buffers};
 pub use request::client::Client;
 pub use request::clock::{Clock, VirtualClock};
-pub use request::completion::{Completion, Failed, RejectReason, Rejected};
 pub use request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES};
-pub use request::status::Status;
-pub use request::{RqId, bio, buffer, client, clock, limits};
+pub use request::{Completion, Failed, RejectReason, Rejected, RqId, Status, bio, buffer, client, clock, limits};
 pub use submit::{Submitter, future};
 
 /// Fails to compile if an error cannot go where errors go: behind a `?` into a `Box`, and to another thread.

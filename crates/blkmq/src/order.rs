@@ -6,7 +6,7 @@
 //! with the queue, the thread's own lists, and the time. The section inserts, merges, chooses and hands through. When
 //! the section ends, it brings up to date what other threads see of the domain. No other place does that.
 //!
-//! The [`Locking`](crate::queue::locking::Locking) says how many threads enter, one after another, and what the other
+//! The [`Locking`](crate::queue::Locking) says how many threads enter, one after another, and what the other
 //! threads do meanwhile. Each locking is one file with three entry points: insert a plug, dispatch, and whether
 //! requests may pass the scheduler by as far as the locking is concerned. `entry` is the one place that names them.
 //!

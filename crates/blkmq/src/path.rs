@@ -4,11 +4,12 @@
 //! without a scheduler straight to the device. `dispatch` chooses, `requeue` puts aside what the driver gave back, and
 //! `drive` does all of this in turn until nothing can go on. Submitters and the threads of `background` call in here.
 
-pub(crate) mod background;
+mod background;
 mod bypass;
 mod dispatch;
 mod drive;
 mod insert;
 mod requeue;
 
+pub use background::Background;
 pub(crate) use insert::refuse_nowait;

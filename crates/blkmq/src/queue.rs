@@ -10,18 +10,22 @@ mod backlog;
 mod clients;
 mod ctx;
 pub(crate) mod domain;
-pub(crate) mod error;
+mod error;
 pub(crate) mod flush;
 mod gate;
 pub(crate) mod hctx;
 pub(crate) mod hold;
 pub(crate) mod layout;
-pub(crate) mod locking;
+mod locking;
 pub(crate) mod member;
 mod membership;
-pub(crate) mod schedulers;
+mod schedulers;
 pub(crate) mod settings;
 pub(crate) mod state;
+
+pub use error::QueueError;
+pub use locking::{Locking, Measures};
+pub use schedulers::scheduler_names;
 
 #[cfg(feature = "eventfd")]
 use std::os::fd::BorrowedFd;

@@ -9,18 +9,20 @@ mod body;
 pub mod buffer;
 pub mod client;
 pub mod clock;
-pub(crate) mod completion;
+mod completion;
 mod index;
 pub mod limits;
 mod list;
 mod loan;
 mod slot;
 mod state;
-pub(crate) mod status;
+mod status;
 mod token;
 
 pub use blkmq_sched::RqId;
+pub use completion::{Completion, Failed, RejectReason, Rejected};
 pub use loan::Loan;
+pub use status::Status;
 pub use token::Request;
 
 pub(crate) use body::{Body, FlushStep, Mark, Part};

@@ -21,14 +21,11 @@ use blkmq_sched::{ClientId, IoPriority, Time};
 
 use crate::device::Runner;
 use crate::path::refuse_nowait;
-use crate::queue::RequestQueue;
 use crate::queue::account::Count;
-use crate::queue::error::QueueError;
+use crate::queue::{QueueError, RequestQueue};
 use crate::request::bio::Bio;
 use crate::request::client::Client;
-use crate::request::completion::{Completion, RejectReason, Rejected};
-use crate::request::status::Status;
-use crate::request::{Body, Part, Place, RqId, RqList};
+use crate::request::{Body, Completion, Part, Place, RejectReason, Rejected, RqId, RqList, Status};
 use crate::submit::looks::Looks;
 use crate::submit::split::Whole;
 use blkmq_sync::grace::Activity;

@@ -2,20 +2,17 @@
 
 use crate::control::wanted::SchedulerChoice;
 use crate::driver::{Driver, Topology, check_topology};
-use crate::queue::RequestQueue;
 use crate::queue::account::{Account, Accounting, SectorRange, check_ranges};
 use crate::queue::attached::Attached;
 use crate::queue::domain::{Domain, Wait, WaitObserver};
-use crate::queue::error::QueueError;
 use crate::queue::hctx::HwCtxTable;
-use crate::queue::locking::Locking;
 use crate::queue::member::Members;
 use crate::queue::settings::{IO_TIMEOUT, NR_REQUESTS, Settings, check_value, check_within_depth};
 use crate::queue::state::Control;
-use crate::request::FLUSH_POOL;
-use crate::request::Slots;
+use crate::queue::{Locking, QueueError, RequestQueue};
 use crate::request::clock::Clock;
 use crate::request::limits::{Limits, MAX_HW_QUEUES, MAX_MEMBERS};
+use crate::request::{FLUSH_POOL, Slots};
 use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use blkmq_sync::liveness::Liveness;
 use blkmq_sync::{Arc, Line, Mutex};

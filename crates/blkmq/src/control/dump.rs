@@ -3,8 +3,7 @@
 use std::fmt::{self, Write};
 
 use crate::queue::RequestQueue;
-use crate::request::FLUSH_POOL;
-use crate::request::Place;
+use crate::request::{FLUSH_POOL, Place};
 use blkmq_sync::atomic::Ordering;
 
 impl RequestQueue {

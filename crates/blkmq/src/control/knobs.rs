@@ -3,11 +3,8 @@
 use blkmq_sched::{Knob, Unit};
 
 use crate::control::Change;
-use crate::queue::RequestQueue;
-use crate::queue::error::QueueError;
-use crate::queue::locking::Locking;
-use crate::queue::schedulers::scheduler_names;
 use crate::queue::settings::{IO_TIMEOUT, NR_REQUESTS};
+use crate::queue::{Locking, QueueError, RequestQueue, scheduler_names};
 use blkmq_sync::atomic::{AtomicU32, Ordering};
 use blkmq_sync::{Arc, order};
 

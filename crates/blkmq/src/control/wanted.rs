@@ -2,7 +2,7 @@
 
 use blkmq_sched::Scheduler;
 
-use crate::queue::error::QueueError;
+use crate::queue::QueueError;
 
 /// The scheduler that a queue is to have: one by its name, such as `"mq-deadline"` or `"none"`, or one of the caller's
 /// own, `Box::new(scheduler)`, in which nothing waits yet.

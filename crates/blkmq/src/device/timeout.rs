@@ -11,8 +11,7 @@ use crate::device::Runner;
 use crate::driver::TimeoutAction;
 use crate::queue::RequestQueue;
 use crate::queue::account::Count;
-use crate::request::Place;
-use crate::request::status::Status;
+use crate::request::{Place, Status};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::{kept, order};
 

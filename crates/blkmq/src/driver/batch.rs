@@ -5,8 +5,7 @@ use std::fmt;
 use blkmq_sched::{RqId, Time};
 
 use super::started::{Started, StartedTable};
-use crate::request::status::Status;
-use crate::request::{Loan, Place, Request, RqList, Slots};
+use crate::request::{Loan, Place, Request, RqList, Slots, Status};
 
 /// Requests on their way to a driver, and what it does with them. A driver takes one after the other, and says of each
 /// what becomes of it:

@@ -21,8 +21,7 @@ use blkmq_sched::Time;
 
 use super::{Batch, Done, Driver, Started, StartedTable, TimeoutAction};
 use crate::request::bio::Bio;
-use crate::request::status::Status;
-use crate::request::{Body, Part, Place, Request, RqList, SlotIndex, Slots};
+use crate::request::{Body, Part, Place, Request, RqList, SlotIndex, Slots, Status};
 use blkmq_sync::Arc;
 use blkmq_sync::tags::Tag;
 

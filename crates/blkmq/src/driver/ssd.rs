@@ -27,8 +27,8 @@ use blkmq_sched::{Op, RqId, Time};
 
 use super::store::Store;
 use super::{Batch, Done, Driver, Extent, NextEvent, Request, TimeoutAction, Topology, check_topology};
+use crate::request::Status;
 use crate::request::limits::{Limits, MAX_HW_QUEUES};
-use crate::request::status::Status;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::{Line, Mutex};
 pub use config::{Config, PARAMETERS};

@@ -11,9 +11,9 @@ use blkmq_sched::Op;
 
 use super::spec::error::SpecError;
 use super::{Extent, Request};
+use crate::request::Status;
 use crate::request::buffer::Segment;
 use crate::request::limits::SECTOR_SIZE;
-use crate::request::status::Status;
 use blkmq_sync::{Line, Mutex};
 
 /// Bytes of a page; no logical block is larger.

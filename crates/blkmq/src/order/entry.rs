@@ -5,10 +5,9 @@ use blkmq_sched::Time;
 use super::outcome::{Dispatched, Inserted};
 use super::{batch, combining, single, staged};
 use crate::device::Runner;
-use crate::queue::RequestQueue;
 use crate::queue::account::Starting;
 use crate::queue::layout::Mapping;
-use crate::queue::locking::Locking;
+use crate::queue::{Locking, RequestQueue};
 use crate::request::RqList;
 
 impl Locking {

@@ -7,8 +7,7 @@ use crate::device::Runner;
 use crate::queue::account::{Count, Starting};
 use crate::queue::domain::{Wait, WaitObserver};
 use crate::queue::layout::Mapping;
-use crate::request::status::Status;
-use crate::request::{FlushStep, Place, Request, RqList};
+use crate::request::{FlushStep, Place, Request, RqList, Status};
 use blkmq_sync::kept;
 
 /// The requests of a plug that found no room, and the kinds of these requests: a request of the same kind behind them

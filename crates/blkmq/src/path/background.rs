@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use crate::device::Runner;
-use crate::queue::RequestQueue;
-use crate::queue::error::QueueError;
 use crate::queue::layout::Layout;
+use crate::queue::{QueueError, RequestQueue};
 use crate::request::clock::Clock;
 use blkmq_sync::Arc;
 use blkmq_sync::atomic::{AtomicBool, Ordering};

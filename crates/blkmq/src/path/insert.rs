@@ -9,8 +9,7 @@ use crate::queue::RequestQueue;
 use crate::queue::account::{Count, Starting};
 use crate::queue::hctx::HwCtx;
 use crate::queue::layout::{Layout, Mapping};
-use crate::request::status::Status;
-use crate::request::{FlushStep, Place, Request, RqList, Slots};
+use crate::request::{FlushStep, Place, Request, RqList, Slots, Status};
 use blkmq_sync::word::Snapshot;
 
 impl Runner {

@@ -6,8 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use crate::request::bio::Bio;
-use crate::request::completion::{Completion, RejectReason, Rejected};
-use crate::request::{RqId, SlotIndex};
+use crate::request::{Completion, RejectReason, Rejected, RqId, SlotIndex};
 use crate::submit::Submitter;
 use blkmq_sched::Time;
 use blkmq_sync::atomic::{AtomicBool, Ordering};

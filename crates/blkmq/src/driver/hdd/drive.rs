@@ -8,8 +8,8 @@ use super::cache::{Cache, Extent};
 use super::config::Config;
 use super::mechanics::Mechanics;
 use super::read_ahead::ReadAhead;
+use crate::request::Status;
 use crate::request::limits::SECTOR_SIZE;
-use crate::request::status::Status;
 
 /// What the interface needs for a command beside its data, in nanoseconds.
 const LINK_OVERHEAD: u64 = 10_000;

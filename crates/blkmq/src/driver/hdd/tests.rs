@@ -8,9 +8,9 @@ use super::{Config, Hdd};
 use crate::driver::Driver;
 use crate::driver::cases::random_cases;
 use crate::driver::harness::Harness;
+use crate::request::Status;
 use crate::request::bio::{Bio, Flags};
 use crate::request::buffer::Buffer;
-use crate::request::status::Status;
 
 const MS: u64 = 1_000_000;
 const FUA: Flags = Flags { fua: true, ..NO_FLAGS };

@@ -5,9 +5,9 @@ use blkmq_sched::{Op, Time};
 use super::{Config, Null};
 use crate::driver::harness::Harness;
 use crate::driver::{Driver, Topology};
+use crate::request::Status;
 use crate::request::bio::{Bio, Flags};
 use crate::request::buffer::{Buffer, Buffers};
-use crate::request::status::Status;
 
 fn null(parameters: &str) -> Null {
     Null::new(parameters.parse::<Config>().unwrap())

@@ -8,9 +8,9 @@ use super::{Config, Ssd};
 use crate::driver::cases::random_cases;
 use crate::driver::harness::Harness;
 use crate::driver::{Driver, Topology};
+use crate::request::Status;
 use crate::request::bio::{Bio, Flags};
 use crate::request::buffer::Buffer;
-use crate::request::status::Status;
 
 const US: u64 = 1000;
 
