@@ -1,19 +1,15 @@
-//! The control path: building a queue, freezing, quiescing, and changing a queue while I/O runs.
+//! The control path: freezing, quiescing, and changing a queue while I/O runs.
 //!
 //! State on which several threads rely at once changes only while the queue is frozen and drained: the scheduler, the
 //! number of hardware queues, the depth of the tags. Freezing is a handle to poll, because the thread that freezes may
 //! have submitters of its own, which it must go on polling for the queue to drain.
 //!
-//! `builder` makes a queue, `knobs` reads and sets its knobs, `dump` shows it, `wanted` looks a scheduler up.
+//! `knobs` reads and sets the knobs of a queue, and `dump` shows it.
 
-mod builder;
 mod dump;
 mod knobs;
-mod wanted;
 
-pub use builder::Builder;
 pub use knobs::QUEUE_KNOBS;
-pub use wanted::SchedulerChoice;
 
 use blkmq_sched::{KnobError, Scheduler};
 
@@ -21,7 +17,7 @@ use crate::driver::{Topology, check_topology};
 use crate::queue::account::{SectorRange, check_ranges};
 use crate::queue::layout::Layout;
 use crate::queue::settings::{NR_REQUESTS, check_value, check_within_depth};
-use crate::queue::{Locking, QueueError, RequestQueue};
+use crate::queue::{Locking, QueueError, RequestQueue, SchedulerChoice};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::grace::Observed;
 use blkmq_sync::{Arc, fence_at, peek, thread};
@@ -262,24 +258,6 @@ impl RequestQueue {
         Ok(self.change(What::Ranges(ranges)))
     }
 
-    /// Asks the device for its capacity again: files and volumes can be made larger while they are used. From then on
-    /// operations may reach as far as the new end. Returns the capacity in sectors.
-    ///
-    /// # Errors
-    /// The device has become smaller. The queue goes on as it was, and operations behind the device's end fail there.
-    pub fn revalidate(&self) -> Result<u64, QueueError> {
-        // The device is asked without a lock, because it may take its time to answer. If two threads ask, the larger
-        // answer is right.
-        let found = self.driver.limits().capacity_sectors;
-        let known = self.capacity.fetch_max(found, Ordering::Relaxed);
-        if found < known {
-            return Err(QueueError::BadDevice(format!(
-                "the device has {found} sectors, not {known} as before; a queue's device may grow but not shrink"
-            )));
-        }
-        Ok(found)
-    }
-
     fn change(self: &Arc<Self>, what: What) -> Change {
         Change { q: Arc::clone(self), freeze: Some(self.freeze()), what: Some(what), result: Ok(()) }
     }
@@ -300,7 +278,7 @@ impl RequestQueue {
         match what {
             What::Scheduler(scheduler) => self.install(scheduler),
             What::NrRequests(nr_requests) => {
-                let mut hold = self.domain.control();
+                let mut hold = self.domain(0).control();
                 if hold.scheduler().is_none() {
                     check_within_depth(nr_requests, self.hctxs.depth())?;
                 }
@@ -310,7 +288,7 @@ impl RequestQueue {
             What::Locking(locking) => self.settings.set_locking(locking),
             What::Bypass(bypass) => {
                 self.settings.set_bypass(bypass);
-                self.domain.control().reset_gate(self);
+                self.domain(0).control().reset_gate(self);
             }
             What::Topology(topology) => {
                 let is_marked = self.hctxs.iter().any(|(_, hctx)| hctx.has_marked_ctx());
@@ -322,9 +300,9 @@ impl RequestQueue {
                         nr_owners - 1
                     )));
                 }
-                self.driver.set_topology(topology).map_err(QueueError::BadTopology)?;
+                self.driver().set_topology(topology).map_err(QueueError::BadTopology)?;
                 self.hctxs.set_layout(Layout::of(&topology));
-                let mut hold = self.domain.control();
+                let mut hold = self.domain(0).control();
                 hold.set_nr_hctxs(topology.nr_queues());
                 let nr_requests = self.settings.nr_requests.load(Ordering::Relaxed);
                 self.apply_nr_requests(&mut hold, nr_requests);
@@ -346,7 +324,7 @@ impl RequestQueue {
     /// The scheduler's name, or `none`.
     #[must_use]
     pub fn scheduler(&self) -> &'static str {
-        self.domain.control().scheduler().map_or("none", |scheduler| scheduler.name())
+        self.domain(0).control().scheduler().map_or("none", |scheduler| scheduler.name())
     }
 
     /// A knob of the scheduler.
@@ -354,14 +332,14 @@ impl RequestQueue {
     /// # Errors
     /// There is no such knob.
     pub fn scheduler_knob(&self, name: &str) -> Result<i64, QueueError> {
-        let hold = self.domain.control();
+        let hold = self.domain(0).control();
         let value = hold.scheduler().and_then(|scheduler| scheduler.knob(name));
         value.ok_or_else(|| unknown_knob(name, hold.scheduler()))
     }
 
     /// The names of the scheduler's knobs. There are none without a scheduler.
     fn scheduler_knobs(&self) -> Vec<&'static str> {
-        let hold = self.domain.control();
+        let hold = self.domain(0).control();
         hold.scheduler().map_or(&[][..], |scheduler| scheduler.knobs()).iter().map(|knob| knob.name).collect()
     }
 
@@ -370,7 +348,7 @@ impl RequestQueue {
     /// # Errors
     /// There is no such knob, or the value is out of range. Nothing has changed then.
     pub fn set_scheduler_knob(&self, name: &str, value: i64) -> Result<(), QueueError> {
-        let mut hold = self.domain.control();
+        let mut hold = self.domain(0).control();
         let Some(scheduler) = hold.scheduler_mut() else { return Err(unknown_knob(name, None)) };
         match scheduler.set_knob(name, value) {
             Ok(()) => (),

@@ -46,11 +46,11 @@ pub use blkmq_sched::{Class, IoPriority, Op, Time};
 #[cfg(feature = "eventfd")]
 pub use blkmq_sync::event;
 pub use blkmq_sync::notify::Notify;
-pub use control::{Builder, Change, Freeze, QUEUE_KNOBS, Quiesce, SchedulerChoice};
+pub use control::{Change, Freeze, QUEUE_KNOBS, Quiesce};
 pub use path::Background;
 pub use queue::account::{Accounting, MAX_RANGES, SectorRange, Stat, Stats};
 pub use queue::domain::Wait;
-pub use queue::{Locking, Measures, QueueError, RequestQueue, scheduler_names};
+pub use queue::{Builder, Locking, Measures, QueueError, RequestQueue, SchedulerChoice, scheduler_names};
 pub use request::bio::{Bio, Flags};
 pub use request::buffer::{Buffer, Buffers};
 pub use request::client::Client;

@@ -2,11 +2,12 @@
 //!
 //! Here is what `device`, `order`, `path`, `submit` and `control` work on: the hardware queues ([`hctx`]), the software
 //! queues ([`ctx`]), the members, what is ordered together ([`domain`], [`hold`]), the settings, and the statistics
-//! ([`account`]). Nothing here moves a request on.
+//! ([`account`]). `builder` makes a queue. Nothing here moves a request on.
 
 pub(crate) mod account;
-pub(crate) mod attached;
+mod attached;
 mod backlog;
+mod builder;
 mod clients;
 mod ctx;
 pub(crate) mod domain;
@@ -22,16 +23,19 @@ mod membership;
 mod schedulers;
 pub(crate) mod settings;
 pub(crate) mod state;
+mod wanted;
 
+pub use builder::Builder;
 pub use error::QueueError;
 pub use locking::{Locking, Measures};
 pub use schedulers::scheduler_names;
+pub use wanted::SchedulerChoice;
 
 #[cfg(feature = "eventfd")]
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use blkmq_sched::{MergeLimits, Scheduler, Tally, Time};
+use blkmq_sched::{Scheduler, Tally, Time};
 
 use self::account::Account;
 use self::account::Stats;
@@ -63,26 +67,24 @@ pub struct RequestQueue {
     pub(crate) live: Liveness,
     pub(crate) settings: Line<Settings>,
     /// What is ordered together: see [`domain`](Self::domain).
-    pub(crate) domain: Domain,
+    domain: Domain,
     pub(crate) hctxs: HwCtxTable,
     pub(crate) members: Members,
     pub(crate) slots: Slots,
     /// The limits when the queue was built; the capacity may be larger now.
     pub(crate) limits: Limits,
     /// Sectors that the device is known to have. The number only grows, and changes under the control path's lock.
-    pub(crate) capacity: AtomicU64,
-    /// What follows from the limits for merging.
-    pub(crate) merge_limits: MergeLimits,
+    capacity: AtomicU64,
     /// Dropped before the driver.
-    pub(crate) _attached: Attached,
-    pub(crate) driver: Arc<dyn Driver>,
+    _attached: Attached,
+    driver: Arc<dyn Driver>,
     /// Whether the driver takes calls for one hardware queue from several threads at once.
     pub(crate) is_concurrent: bool,
     /// Whether each hardware queue belongs to one submitter.
     pub(crate) is_owned: bool,
     /// Whether the device has descriptors that say when it has completed something.
-    pub(crate) has_descriptors: bool,
-    pub(crate) clock: Clock,
+    has_descriptors: bool,
+    clock: Clock,
     pub(crate) nr_slots: u16,
     pub(crate) account: Account,
     pub(crate) control: Mutex<Control>,
@@ -124,13 +126,33 @@ impl RequestQueue {
         Limits { capacity_sectors: self.capacity.load(Ordering::Relaxed), ..self.limits }
     }
 
+    /// Asks the device for its capacity again: files and volumes can be made larger while they are used. From then on
+    /// operations may reach as far as the new end. Returns the capacity in sectors.
+    ///
+    /// # Errors
+    /// The device has become smaller. The queue goes on as it was, and operations behind the device's end fail there.
+    pub fn revalidate(&self) -> Result<u64, QueueError> {
+        // The device is asked without a lock, because it may take its time to answer. If two threads ask, the larger
+        // answer is right.
+        let found = self.driver.limits().capacity_sectors;
+        let known = self.capacity.fetch_max(found, Ordering::Relaxed);
+        if found < known {
+            return Err(QueueError::BadDevice(format!(
+                "the device has {found} sectors, not {known} as before; a queue's device may grow but not shrink"
+            )));
+        }
+        Ok(found)
+    }
+
     /// The device.
+    #[inline]
     #[must_use]
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.driver
     }
 
     /// The queue's clock.
+    #[inline]
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.clock
@@ -185,7 +207,7 @@ impl RequestQueue {
         let nr_requests = self.wanted_nr_requests(scheduler.is_some());
         hold.install(self, scheduler);
         if let Some(scheduler) = hold.scheduler_mut() {
-            scheduler.set_merge_limits(self.merge_limits);
+            scheduler.set_merge_limits(self.limits.merge_limits());
         }
         self.settings.set_has_scheduler(hold.scheduler().is_some());
         self.apply_nr_requests(&mut hold, nr_requests);

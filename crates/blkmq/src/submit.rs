@@ -1,7 +1,7 @@
 //! Submitting: how one thread works with a queue.
 //!
 //! Here a bio becomes requests in a plug (`plug`, `split`, `merge`), and a submitter waits for what it submitted
-//! (`waiting`, `looks`, `readiness`) or awaits it (`future`). Nothing in the library but the builder calls in here.
+//! (`waiting`, `looks`, `readiness`) or awaits it (`future`). Nothing in the library calls in here.
 
 pub mod future;
 mod looks;
@@ -17,7 +17,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 
-use blkmq_sched::{ClientId, IoPriority, Time};
+use blkmq_sched::{ClientId, IoPriority, MergeLimits, Time};
 
 use crate::device::Runner;
 use crate::path::refuse_nowait;
@@ -73,6 +73,8 @@ pub struct Submitter {
     /// What follows from the limits for most operations. These values are worked out once for the capacity that this
     /// thread knows of.
     whole: Whole,
+    /// What follows from the limits for merging.
+    merge_limits: MergeLimits,
     plug: RqList,
     /// The time when the oldest request came into the plug.
     plug_time: Time,
@@ -137,6 +139,7 @@ impl Submitter {
             group: client.group,
             priority: client.priority,
             whole: Whole::new(&q.limits()),
+            merge_limits: q.limits().merge_limits(),
             plug: RqList::new(),
             plug_time: Time(0),
             is_held_back: false,
@@ -236,7 +239,7 @@ impl Submitter {
         if !self.plug.is_empty() && !self.is_in_vain() {
             // The clock is read, because the time of the oldest request in the plug would be wrong: that request may
             // have waited long, and its wait is not the device's time.
-            let now = self.q.clock.now();
+            let now = self.q.clock().now();
             self.flush_plug_at(now);
         }
     }
@@ -254,7 +257,7 @@ impl Submitter {
     /// Passes on the plug and drives the queue: completes what the driver has finished, and dispatches what waits.
     /// Returns true if there is something to [`reap`](Self::reap).
     pub fn poll(&mut self) -> bool {
-        let now = self.q.clock.now();
+        let now = self.q.clock().now();
         let is_in_vain = self.is_in_vain();
         if !is_in_vain {
             // `tried` was about the plug as it was. `tried` says nothing about requests that are left in the plug, or

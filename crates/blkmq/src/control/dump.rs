@@ -43,11 +43,11 @@ impl RequestQueue {
         self.show_scheduler(out)?;
         self.show_clients(out)?;
         self.show_members(out)?;
-        writeln!(out, "driver {}", self.driver.name())?;
-        let health = self.driver.health();
+        writeln!(out, "driver {}", self.driver().name())?;
+        let health = self.driver().health();
         let trouble = health.trouble().map(|text| format!(": {text}")).unwrap_or_default();
         writeln!(out, "health {}{trouble}", health.word())?;
-        self.driver.show(out)
+        self.driver().show(out)
     }
 
     fn show_hctxs(&self, out: &mut dyn Write) -> fmt::Result {

@@ -151,7 +151,7 @@ impl RequestQueue {
     /// for busy time.
     fn set_iostats(&self, iostats: u32) {
         if !self.settings.has_iostats() {
-            self.account.gauge.advance(self.clock.now(), || false);
+            self.account.gauge.advance(self.clock().now(), || false);
         }
         self.settings.iostats.store(iostats, Ordering::Relaxed);
     }
@@ -160,7 +160,7 @@ impl RequestQueue {
     /// new, shorter timeout.
     fn set_io_timeout(&self, ms: u32) {
         self.settings.io_timeout_ms.store(ms, Ordering::Relaxed);
-        let next = self.clock.now().after(self.settings.timeout_ns());
+        let next = self.clock().now().after(self.settings.timeout_ns());
         // Release publishes the new timeout to a thread that begins a scan that was due. Otherwise that thread would
         // plan the next scan by the old timeout.
         let release = order("timeout.set", Ordering::Release);

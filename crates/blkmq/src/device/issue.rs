@@ -96,7 +96,7 @@ impl Runner {
             started: &mut self.started,
             refused: false,
         };
-        q.driver.queue_rqs(index, &mut batch, now);
+        q.driver().queue_rqs(index, &mut batch, now);
         let refused = batch.refused;
         if self.requeued.len() == given_back && hctx.gave_back.load(Ordering::Relaxed) {
             hctx.gave_back.store(false, Ordering::Relaxed);

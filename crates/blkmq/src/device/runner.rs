@@ -168,7 +168,7 @@ impl Runner {
     pub(crate) fn poll_hctx(&mut self, q: &RequestQueue, hctx: u16, now: Time) {
         let before = self.finished.len();
         let mut done = Done { slots: &q.slots, finished: &mut self.finished, is_early: false };
-        q.driver.poll(hctx, &mut done, now);
+        q.driver().poll(hctx, &mut done, now);
         if done.is_early {
             q.wake_sleepers();
         }

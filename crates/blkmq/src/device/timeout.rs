@@ -78,7 +78,7 @@ impl Runner {
         }
         let again = now.after(q.settings.timeout_ns());
         *was_asked = true;
-        let expired = q.driver.timeout(hctx, id, now) == TimeoutAction::Done && !slot.state.is_lent();
+        let expired = q.driver().timeout(hctx, id, now) == TimeoutAction::Done && !slot.state.is_lent();
         if !expired {
             slot.deadline.set(again);
         }

@@ -189,7 +189,7 @@ fn serve<'q>(
             // Each round costs a part of the share, so that the rounds end even if other threads go on kicking. The
             // clock is read again, because a thread may have kicked when a time had come.
             share -= 1;
-            now = q.clock.now();
+            now = q.clock().now();
         }
         let has_more = domain.enter(q, member, runner, now, |section| {
             section.take_over(left);

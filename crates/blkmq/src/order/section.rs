@@ -47,7 +47,7 @@ impl Domain {
         run: impl FnOnce(&mut Section<'q, '_>) -> R,
     ) -> R {
         debug_assert!(std::ptr::eq(member, runner.member(q)), "member and runner belong to one thread");
-        debug_assert!(std::ptr::eq(self, &raw const q.domain), "the domain is one of the queue's");
+        debug_assert!(std::ptr::eq(self, q.domain(0)), "the domain is one of the queue's");
         let mut guard = self.acquire(&member.counters);
         guard.room = (0, 0);
         let mut section = Section::new(q, member, self, &mut guard, runner, now);

@@ -98,7 +98,7 @@ fn drive_share(q: &RequestQueue, runner: &mut Runner, share: u16, nr_shares: u16
     let hctxs = |layout: Layout| (share..layout.len()).step_by(usize::from(nr_shares));
     let member = runner.member(q);
     let before = member.counters.nr_completed();
-    let now = q.clock.now();
+    let now = q.clock().now();
     runner.drive(q, hctxs, now);
     if member.counters.nr_completed() != before {
         return;
@@ -108,7 +108,7 @@ fn drive_share(q: &RequestQueue, runner: &mut Runner, share: u16, nr_shares: u16
         // As for a submitter: while the queue is quiesced no thread polls.
         hctxs(q.hctxs.layout()).filter(|_| !runner.saw_quiesced),
         || stop.load(Ordering::Relaxed) || runner.may_go_on(q),
-        || match &q.clock {
+        || match q.clock() {
             Clock::Virtual(_) => Some(VIRTUAL_NAP),
             // Nothing is done now, though it may be due. The thread that ends the quiescence wakes the sleepers.
             Clock::Real(_) if q.live.word.load().is_quiesced() => None,

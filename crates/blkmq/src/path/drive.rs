@@ -26,7 +26,7 @@ impl Runner {
             self.issue_touched(q, now);
             self.park_requeued(q);
             if !self.finished.is_empty() {
-                now = q.clock.now();
+                now = q.clock().now();
                 self.complete(q, now);
             } else if chosen < bound && !gave_up {
                 // Dispatching went as far as it could, and the driver gave nothing back.

@@ -16,10 +16,10 @@ static ATTACHED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 /// A device's place behind a queue. The place is free again when this is dropped. The device outlives this value, so no
 /// other device has its address until then.
 #[derive(Debug)]
-pub(crate) struct Attached(usize);
+pub(super) struct Attached(usize);
 
 impl Attached {
-    pub(crate) fn new(driver: &Arc<dyn Driver>) -> Result<Self, QueueError> {
+    pub(super) fn new(driver: &Arc<dyn Driver>) -> Result<Self, QueueError> {
         let address = Arc::as_ptr(driver).addr();
         if !ATTACHED.lock().unwrap_or_else(PoisonError::into_inner).insert(address) {
             let text = format!("the device '{}' is behind a queue already; it serves one at a time", driver.name());

@@ -28,7 +28,7 @@ pub(crate) struct WaitObserver {
 }
 
 impl WaitObserver {
-    pub(crate) fn new(tell: fn(Wait, u64)) -> Self {
+    pub(super) fn new(tell: fn(Wait, u64)) -> Self {
         Self { clock: Clock::real(), tell }
     }
 
@@ -77,7 +77,7 @@ pub(crate) struct Domain {
 }
 
 impl Domain {
-    pub(crate) fn new(wait_meter: Option<fn() -> u64>, wait_observer: Option<WaitObserver>) -> Self {
+    pub(super) fn new(wait_meter: Option<fn() -> u64>, wait_observer: Option<WaitObserver>) -> Self {
         Self {
             lock: Line::new("queue.hold", Lock { hold: Mutex::new(Hold::empty()), wait_meter, wait_observer }),
             counts: Line::new("queue.hold_counts", Counts::default()),

@@ -196,7 +196,7 @@ pub(crate) struct HwCtxTable {
 }
 
 impl HwCtxTable {
-    pub(crate) fn new(topology: &Topology) -> Self {
+    pub(super) fn new(topology: &Topology) -> Self {
         let table = Self {
             entries: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
             layout: AtomicU64::new(0),

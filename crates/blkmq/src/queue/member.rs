@@ -80,7 +80,7 @@ pub(crate) struct Members {
 
 impl Members {
     /// Entry 0 stands for the queue's own requests and is never taken by a thread.
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         let members = Self { entries: (0..MAX_MEMBERS).map(|_| OnceLock::new()).collect(), high: AtomicUsize::new(0) };
         let _ = members.join();
         members

@@ -44,7 +44,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn new(io_timeout_ms: u32, locking: Locking, bypass: bool, nr_requests: Option<u32>) -> Self {
+    pub(super) fn new(io_timeout_ms: u32, locking: Locking, bypass: bool, nr_requests: Option<u32>) -> Self {
         Self {
             has_scheduler: AtomicBool::new(false),
             locking: AtomicU32::new(locking.index()),

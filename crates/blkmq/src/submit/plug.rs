@@ -75,15 +75,15 @@ impl Submitter {
     #[inline(always)]
     pub(super) fn plug_whole(&mut self, asked: &Asked, piece: Piece, bio: impl FnOnce() -> Bio) -> RqId {
         if self.plug.is_empty() {
-            self.plug_time = self.q.clock.now();
+            self.plug_time = self.q.clock().now();
         }
-        let Self { q, runner, plug, free, .. } = self;
+        let Self { q, runner, merge_limits, plug, free, .. } = self;
         let mut rq = free.pop_front(&q.slots).expect("a slot was free just now");
         let index = rq.index();
         *rq.body_mut() = asked.body(self.plug_time, index, index, piece);
         rq.put_bio(bio);
         let id = rq.id();
-        if plug_or_merge(&q.slots, &q.merge_limits, plug, rq) {
+        if plug_or_merge(&q.slots, merge_limits, plug, rq) {
             runner.member(q).counters.count(Count::MergesPlug, 1);
         }
         id
@@ -125,13 +125,13 @@ impl Submitter {
     pub(super) fn plug_parts(&mut self, bio: Bio, nr_parts: usize) -> RqId {
         debug_assert!((1..=self.free.len()).contains(&nr_parts), "there is a slot for each of the {nr_parts} parts");
         if self.plug.is_empty() {
-            self.plug_time = self.q.clock.now();
+            self.plug_time = self.q.clock().now();
         }
         let mut flags = bio.flags;
         flags.sync |= flags.fua || flags.preflush;
         let (step, post_flush) = flush::first_step(&self.q.limits, bio.op, &mut flags);
         let asked = self.asked(&bio, flags, flags.nomerge || flags.fua || step != FlushStep::None);
-        let Self { q, runner, plug, plug_time, free, outstanding, .. } = self;
+        let Self { q, runner, merge_limits, plug, plug_time, free, outstanding, .. } = self;
         // A flush means nothing to a device without a volatile cache.
         let is_done = bio.op == Op::Flush && !q.limits.write_cache;
         let mut next_slot = || free.pop_front(&q.slots).expect("there is a slot for each part");
@@ -147,7 +147,7 @@ impl Submitter {
             id.get_or_insert(rq.id());
             if is_done {
                 runner.completed.push_back(rq, Place::Completed);
-            } else if plug_or_merge(&q.slots, &q.merge_limits, plug, rq) {
+            } else if plug_or_merge(&q.slots, merge_limits, plug, rq) {
                 runner.member(q).counters.count(Count::MergesPlug, 1);
             }
         }

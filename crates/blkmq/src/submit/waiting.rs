@@ -27,7 +27,7 @@ impl Submitter {
     /// Like [`wait`](Self::wait), but for at most `duration` on the queue's clock. Returns false also if that is over.
     pub fn wait_for(&mut self, duration: Duration) -> bool {
         let duration = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        self.wait_until(self.q.clock.now().after(duration))
+        self.wait_until(self.q.clock().now().after(duration))
     }
 
     /// Like [`wait`](Self::wait), but at most until `deadline` on the queue's clock, which
@@ -43,7 +43,7 @@ impl Submitter {
                 self.looks.end(|| self.q.nr_brought(self.runner.member));
                 return true;
             }
-            let now = self.q.clock.now();
+            let now = self.q.clock().now();
             if self.nr_outstanding() == 0 || deadline.is_some_and(|deadline| now >= deadline) {
                 self.looks.give_up();
                 return false;
@@ -59,7 +59,7 @@ impl Submitter {
 
     /// Whether to look at the device once more before this thread sleeps until the device has something.
     fn looks_again(&mut self) -> bool {
-        let is_real = matches!(self.q.clock, Clock::Real(_));
+        let is_real = matches!(self.q.clock(), Clock::Real(_));
         let is_equipped = is_real && self.runner.member(&self.q).wake.is_equipped();
         is_equipped && self.looks.again(self.q.nr_brought(self.runner.member))
     }
@@ -77,7 +77,7 @@ impl Submitter {
         if q.live.word.load().is_quiesced() {
             return None;
         }
-        let now = q.clock.now();
+        let now = q.clock().now();
         if self.runner.saw_quiesced {
             return Some(now);
         }
@@ -97,7 +97,7 @@ impl Submitter {
             (Some(wakeup), Some(deadline)) => Some(wakeup.min(deadline)),
             (wakeup, deadline) => wakeup.or(deadline),
         };
-        if let Clock::Virtual(clock) = &self.q.clock {
+        if let Clock::Virtual(clock) = self.q.clock() {
             // Without a time to go to, the thread waits for another thread to end the quiescence.
             return until.map_or_else(blkmq_sync::thread::yield_now, |until| clock.advance_to(until));
         }
@@ -118,7 +118,7 @@ impl Submitter {
             || {
                 let wakeup = self.next_wakeup().map_or(u64::MAX, |time| time.0);
                 let until = wakeup.min(deadline.map_or(u64::MAX, |time| time.0));
-                Some(Duration::from_nanos(until.saturating_sub(q.clock.now().0)))
+                Some(Duration::from_nanos(until.saturating_sub(q.clock().now().0)))
             },
         );
     }

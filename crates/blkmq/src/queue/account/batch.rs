@@ -65,7 +65,7 @@ pub(crate) fn mark_of_flush(q: &RequestQueue) -> Mark {
 }
 
 impl Account {
-    pub(crate) fn new(accounting: Accounting, now: Time) -> Self {
+    pub(in crate::queue) fn new(accounting: Accounting, now: Time) -> Self {
         Self { gauge: Gauge::new(accounting, now), ranges: Ranges::new() }
     }
 }

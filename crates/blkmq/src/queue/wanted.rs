@@ -41,7 +41,7 @@ impl From<Box<dyn Scheduler>> for SchedulerChoice {
 
 impl SchedulerChoice {
     /// Looks the scheduler up; `None` stands for `none`.
-    pub(super) fn find(self) -> Result<Option<Box<dyn Scheduler>>, QueueError> {
+    pub(crate) fn find(self) -> Result<Option<Box<dyn Scheduler>>, QueueError> {
         match self.0 {
             Wanted::Named(name) if name == "none" => Ok(None),
             Wanted::Named(name) => blkmq_sched::scheduler(&name).map(Some).ok_or(QueueError::UnknownScheduler(name)),

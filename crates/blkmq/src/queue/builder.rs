@@ -1,6 +1,5 @@
-//! Building a queue in front of a device.
+//! Building a queue in front of a device: a [`RequestQueue`] comes to be nowhere else.
 
-use crate::control::wanted::SchedulerChoice;
 use crate::driver::{Driver, Topology, check_topology};
 use crate::queue::account::{Account, Accounting, SectorRange, check_ranges};
 use crate::queue::attached::Attached;
@@ -9,6 +8,7 @@ use crate::queue::hctx::HwCtxTable;
 use crate::queue::member::Members;
 use crate::queue::settings::{IO_TIMEOUT, NR_REQUESTS, Settings, check_value, check_within_depth};
 use crate::queue::state::Control;
+use crate::queue::wanted::SchedulerChoice;
 use crate::queue::{Locking, QueueError, RequestQueue};
 use crate::request::clock::Clock;
 use crate::request::limits::{Limits, MAX_HW_QUEUES, MAX_MEMBERS};
@@ -183,7 +183,6 @@ impl Builder {
             members: Members::new(),
             slots,
             capacity: AtomicU64::new(limits.capacity_sectors),
-            merge_limits: limits.merge_limits(),
             limits,
             is_concurrent: self.driver.is_concurrent(),
             is_owned: self.driver.is_owned(),
