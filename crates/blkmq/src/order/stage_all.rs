@@ -1,5 +1,5 @@
-//! The baseline "stage all": under the locking `combining` every thread leaves its requests, as if another thread were at
-//! the scheduler. What staging costs, and what it merges, is measured by it: see `RequestQueue::stage_all`.
+//! The baseline "stage all": under the locking `combining` every thread leaves its requests, as if another thread were
+//! at the scheduler. What staging costs, and what it merges, is measured by it: see `RequestQueue::stage_all`.
 
 use super::outcome::{Dispatched, Inserted};
 use crate::device::Runner;

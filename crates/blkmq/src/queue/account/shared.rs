@@ -1,4 +1,5 @@
-//! The baseline [`Accounting::Shared`]: every request counts in a line that all threads write, as in Linux before 4.14.
+//! The baseline [`Accounting::Shared`]: every request counts in a line that all threads write, as in Linux before
+//! 4.14.
 //!
 //! The layer's own way, [`Accounting::PerThread`], is measured against this one. The other files of `account` call this
 //! one in single lines, and nothing is counted here unless the baseline was chosen.
