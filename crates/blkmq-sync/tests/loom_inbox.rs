@@ -158,6 +158,11 @@ fn the_sleepers_fence_is_needed() {
 }
 
 #[test]
+fn the_wakers_fence_is_needed() {
+    fails_without("wake.wake_fence", || falling_asleep(Broken::Nothing));
+}
+
+#[test]
 fn leaving_a_word_needs_release() {
     fails_without("inbox.leave", || two_bringers(Broken::Nothing));
 }
