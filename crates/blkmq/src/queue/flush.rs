@@ -1,14 +1,15 @@
 //! The flush machine: what a volatile write cache needs before and after a request's data.
 //!
 //! A flush, or a write that wants one, becomes steps: a flush before the data, the data, and a flush after it. The
-//! device decides which steps are needed. A device without a write cache needs no flush. A device that has FUA needs no
-//! flush after the data. The FUA flag is passed on to a device that has FUA in any case, because a device without a
-//! cache of its own may stand for others that have one.
+//! steps of one operation are its flush sequence. The device decides which steps are needed. A device without a write
+//! cache needs no flush. A device that has FUA needs no flush after the data. The FUA flag is passed on to a device
+//! that has FUA in any case, because a device without a cache of its own may stand for others that have one.
 //!
 //! Each hardware queue has one machine. Requests that wait for a flush while one is running all share the next one. The
-//! running flush is too old for them: what completed before they came may be newer than that flush.
+//! running flush does not answer for them. It may have begun before a write completed that they are to make durable.
 //!
-//! The machine's requests bypass the scheduler: their steps wait on the hardware queue's dispatch list.
+//! The steps never enter the scheduler. They wait on the hardware queue's dispatch list, which comes before the
+//! scheduler.
 
 use blkmq_sched::{Op, Time};
 
@@ -17,8 +18,10 @@ use crate::request::limits::Limits;
 use crate::request::{Body, FLUSH_POOL, FlushStep, Place, Request, RqList, SlotIndex, Slots};
 use blkmq_sync::kept;
 
-/// Nanoseconds: for so long a waiting flush lets data of other flush sequences go first. To let the data finish saves
-/// flushes. To let it go first for ever would starve the requests that wait for the flush.
+/// Nanoseconds: for so long a flush that waits lets the data of flush sequences finish first, because it then covers
+/// that data too. After that, the next event of the machine starts the flush all the same: a request that comes, or a
+/// step that completes. So data that comes again and again does not starve the requests that wait for the flush. No
+/// timer starts the flush. Without a further event the flush waits until all of the data is over.
 const FLUSH_PENDING_TIMEOUT_NS: u64 = 5_000_000_000;
 
 /// The first step that an operation needs on a device, and whether its data needs a flush after it. Clears the flags
@@ -137,7 +140,8 @@ impl FlushQueue {
         }
     }
 
-    /// Starts the next flush if one is wanted, none is running, and no data is worth waiting for.
+    /// Starts the next flush if one is wanted, none is running, and no data is on its way or the wait is overdue.
+    /// Called at each event of the machine, and at no other time.
     fn kick(&mut self, slots: &Slots, hctx: u16, now: Time, steps: &mut Steps) {
         let overdue = now.since(self.waiting_since) >= FLUSH_PENDING_TIMEOUT_NS;
         if self.is_running || self.waiting.is_empty() || (self.data_in_flight > 0 && !overdue) {
