@@ -8,7 +8,13 @@
 //! ```
 //!
 //! All threads agree which of the fences 2 and b comes first. If 2 comes first, then c finds the mark, and the closer
-//! waits for the thread. If b comes first, then 3 finds the flag, and the thread leaves.
+//! waits for the thread. If b comes first, then 3 finds the flag. Then the entering thread turns back with whatever the
+//! flag forbids: in a frozen queue its plug stays out, in a quiesced queue it starts nothing.
+//!
+//! A freeze goes through steps b and c twice. A frozen queue is still entered, by threads that drive it until it has
+//! drained. When the freezing thread has found that everything that entered has completed, it fences and reads the
+//! marks once more. Step a is then that last completion. If 2 comes first, then c finds the mark, and the freezing
+//! thread waits for the thread that drives. If b comes first, then 3 finds nothing to do, for everything has completed.
 //!
 //! The marks are counters. So a thread that leaves and enters again between two looks of the closer counts as having
 //! left: when it entered again, it saw the flag.
@@ -51,7 +57,8 @@ impl Activity {
         // Checked in a product build too: a second entry would turn the mark to outside while this thread is inside.
         assert!(before.is_multiple_of(2), "entered twice, or again after the driver panicked inside");
         // Release: a closer that reads this entry instead of the exit before it sees what that exit published. The
-        // fence orders the mark before the read of the word, and pairs with the fence of `Word::close`.
+        // fence is step 2 of the module's interleaving, between the mark and the read of the word. It pairs with the
+        // fence of `Word::close`, and with that of a freeze that has found the queue drained.
         self.0.store(before + 1, order("grace.enter", Ordering::Release));
         fence_at("grace.enter_fence");
     }

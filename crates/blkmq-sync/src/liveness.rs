@@ -20,12 +20,14 @@
 //! second thread dispatches. If b comes first, then 4 finds the tag. Without either fence both looks may miss, and the
 //! request waits for ever.
 //!
-//! A thread that lacks room for what is in its plug does the same with a mark of its own ([`Liveness::lack_room`]), for
-//! dispatching does not help it: it sleeps until it is woken.
+//! A thread that lacks room for what is in its plug takes the same steps with another mark ([`Liveness::lack_room`]):
+//! step 2 sets the mark in [`Room`], and step c looks at that mark too. The mark is another one because dispatching
+//! does not help this thread: it sleeps until it is woken.
 //!
 //! # Being told
-//! A thread that has the scheduler and finds WAITING set fences once ([`Liveness::told`]). For the rest of its hold
-//! step 2 has happened and step 3 too, so a single look is enough wherever it lacks something.
+//! A thread that has the scheduler may find WAITING set already. Then step 2 has happened, and the thread fences once
+//! ([`Liveness::told`]), which is step 3. For the rest of its hold each of its looks is step 4, because no other thread
+//! clears WAITING meanwhile. So a single look is enough wherever it lacks something.
 //!
 //! # Handing on
 //! A thread may stop before everything is done that could be done. Such a thread sets WAITING, counts that it left

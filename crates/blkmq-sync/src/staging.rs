@@ -71,7 +71,7 @@ impl Staging {
     ///
     /// ```text
     ///     the thread that kicks                    the holder
-    ///  1. leaves something to look at           a. takes the kick away (`take`)
+    ///  1. leaves something to look at           a. takes the kick away (`take`, `give_up_and_look`)
     ///  2. fence                                 b. fence
     ///  3. kicks, or finds a kick there          c. looks at everything
     /// ```
@@ -243,8 +243,8 @@ impl Staging {
     /// what it was kicked for.
     pub fn give_up_and_look(&self) {
         self.give_up();
-        // Between the kick that `give_up` takes away and the look at what the kick was for; pairs with the fence of
-        // `hold_or_kick`.
+        // Step b of `hold_or_kick`, between the kick that `give_up` takes away and the look at what the kick was for;
+        // pairs with the fence there.
         fence_at("staging.look_fence");
     }
 

@@ -216,8 +216,8 @@ impl Word {
 
     fn close(&self, flag: u64) -> Snapshot {
         // Acquire pairs with the Release of `open`: a thread that sets the flag again sees what was done while the flag
-        // was set before. The fence orders the flag before the look at the activities, and pairs with the fence of
-        // `Activity::enter`.
+        // was set before. The fence is step b of the interleaving in [`grace`](crate::grace), between the flag and the
+        // look at the activities. It pairs with the fence of `Activity::enter`.
         let before = Snapshot(self.0.fetch_or(flag, Ordering::Acquire));
         fence_at("word.close_fence");
         before

@@ -57,8 +57,8 @@ impl Freeze {
                 return false;
             }
             // Threads that drive the queue come in although it is frozen. A thread that comes in from here on finds
-            // nothing to do and touches no tag; the others are waited for. The fence pairs with that of
-            // `Activity::enter`.
+            // nothing to do and touches no tag; the others are waited for. The fence is step b of the interleaving in
+            // `grace`, the second time, and pairs with that of `Activity::enter`.
             fence_at("control.drained_fence");
             self.inside = observe(&self.q);
             self.is_drained = true;

@@ -6,9 +6,12 @@
 //! with the queue, the thread's own lists, and the time. The section inserts, merges, chooses and hands through. When
 //! the section ends, it brings up to date what other threads see of the domain. No other place does that.
 //!
-//! The [`Locking`](crate::queue::Locking) says how many threads enter, one after another, and what the other
-//! threads do meanwhile. Each locking is one file with three entry points: insert a plug, dispatch, and whether
-//! requests may pass the scheduler by as far as the locking is concerned. `entry` is the one place that names them.
+//! The [`Locking`](crate::queue::Locking) says which thread enters next, always one at a time, and what the
+//! other threads do meanwhile. `entry` is the one place that tells the lockings apart. It has three questions for a
+//! locking: insert a plug, dispatch, and whether requests may pass the scheduler by as far as the locking knows. A
+//! locking is one file, with a function for each question that it answers in a way of its own. `combining` and `staged`
+//! have all three functions. `batch` differs from `single` in dispatching alone, and the other two questions go to the
+//! functions of `single`.
 //!
 //! `path` calls this module. This module calls `device` for tags and to issue.
 

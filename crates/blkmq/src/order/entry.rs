@@ -42,8 +42,8 @@ impl Locking {
         }
     }
 
-    /// Whether requests may pass the scheduler by as far as the locking knows: nothing waits that is not in the queue's
-    /// word.
+    /// Whether requests may pass the scheduler by as far as the locking knows. The queue's word does not show
+    /// everything that waits, and the locking looks at the rest.
     #[inline]
     pub(crate) fn is_free(self, q: &RequestQueue) -> bool {
         match self {

@@ -115,8 +115,8 @@ impl HwCtx {
     ///  3. looks for a tag again           c. reads the count
     /// ```
     ///
-    /// All threads agree which of the fences 2 and b comes first. If 2 comes first, then c finds what 1 counted. If b
-    /// comes first, then 3 finds a tag.
+    /// Fence 2 is that of `Liveness::lack`, and fence b that of `Liveness::brought_tags`. All threads agree which of
+    /// them comes first. If 2 comes first, then c finds what 1 counted. If b comes first, then 3 finds a tag.
     pub(crate) fn nr_lacked(&self) -> u32 {
         self.nr_lacked.load(Ordering::Relaxed)
     }

@@ -1,12 +1,12 @@
-//! The lockings by their names: which threads reach the scheduler, and how.
+//! The lockings by their names.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::queue::error::QueueError;
 
-/// The locking around a scheduler: how many threads reach it, one after another. The locking contains no policy of its
-/// own.
+/// The locking around a scheduler: how threads take turns at it, and what a thread does while another one is there. The
+/// locking contains no policy of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Locking {
     /// One lock around each insertion and around each dispatch of one request. Threads wait for it, as in Linux.
