@@ -10,6 +10,7 @@ mod engine;
 mod journal;
 mod length;
 mod losses;
+mod opening;
 mod poller;
 mod pool;
 mod registered;
