@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blkmq::driver::spec::{Accepts, Parameter, SpecError, Value, Values};
+use blkmq::driver::spec::{Accepts, DeviceDescription, Parameter, SpecError, Value, Values};
 use blkmq::driver::{Arena, Batch, Done, Driver, Extent, Health, NextEvent, Registration, Topology};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, MAX_HW_QUEUES, Time};
@@ -89,6 +89,14 @@ pub const PARAMETERS: &[Parameter] = &[
         "what does the requests: io_uring, threads, or any, which is io_uring unless the system forbids it",
     ),
 ];
+
+/// The device as specs name it.
+pub(super) const DEVICE: DeviceDescription = DeviceDescription::new(
+    "file",
+    "a file or a block device, through io_uring: direct I/O where the file allows it",
+    PARAMETERS,
+    |values| Ok(Arc::new(File::from_values(values)?)),
+);
 
 /// How a file is to be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -196,7 +204,7 @@ impl File {
         Ok(file)
     }
 
-    pub(crate) fn from_values(values: &Values) -> Result<Self, SpecError> {
+    fn from_values(values: &Values) -> Result<Self, SpecError> {
         Ok(Self::open_with(Config::from_values(values)?, None, &|text| values.tell(text))?)
     }
 

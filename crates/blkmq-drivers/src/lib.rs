@@ -28,17 +28,7 @@ const HW_QUEUE_DEPTH: Parameter = Parameter::new(
     "requests that a hardware queue takes at once",
 );
 
-const DEVICES: [DeviceDescription; 2] = [
-    DeviceDescription::new(
-        "file",
-        "a file or a block device, through io_uring: direct I/O where the file allows it",
-        file::PARAMETERS,
-        |values| Ok(Arc::new(file::File::from_values(values)?)),
-    ),
-    DeviceDescription::new("nbd", "an export of an NBD server", nbd::PARAMETERS, |values| {
-        Ok(Arc::new(nbd::Nbd::from_values(values)?))
-    }),
-];
+const DEVICES: [DeviceDescription; 2] = [file::DEVICE, nbd::DEVICE];
 
 /// Every device that a spec can name, those of the crate blkmq included.
 #[must_use]

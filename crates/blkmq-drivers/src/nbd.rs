@@ -24,7 +24,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blkmq::driver::spec::{Accepts, Parameter, SpecError, Value, Values};
+use blkmq::driver::spec::{Accepts, DeviceDescription, Parameter, SpecError, Value, Values};
 use blkmq::driver::{Batch, Done, Driver, Health, RqId, TimeoutAction, Topology};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, MAX_HW_QUEUES, Status, Time};
@@ -70,6 +70,12 @@ pub const PARAMETERS: &[Parameter] = &[
         "1: what the server has answered outlives it, flushed or not; 0: flushes fail once it was away with something not flushed",
     ),
 ];
+
+/// The device as specs name it.
+pub(super) const DEVICE: DeviceDescription =
+    DeviceDescription::new("nbd", "an export of an NBD server", PARAMETERS, |values| {
+        Ok(Arc::new(Nbd::from_values(values)?))
+    });
 
 /// Which export is opened, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,7 +142,7 @@ impl Nbd {
         Ok(Self { link: Link::open(config)? })
     }
 
-    pub(crate) fn from_values(values: &Values) -> Result<Self, SpecError> {
+    fn from_values(values: &Values) -> Result<Self, SpecError> {
         Ok(Self::open(Config::from_values(values)?)?)
     }
 
