@@ -1,14 +1,15 @@
 //! The memory that the connections of a server share.
 //!
 //! Every connection may take a part of its own without asking. Memory beyond that part comes from a common part, one
-//! chunk at a time, so that a small request does not touch the common part. A connection is given more of the common
-//! part only while it has no more of it than is free. One connection that takes all it can gets half of the common
-//! part, the next one a quarter, and so on. So something is always left for a connection that comes later.
+//! chunk at a time, so that a small request does not touch the common part. A connection gets a further chunk only
+//! while it has no more of the common part than is still free. One connection that takes all it can gets half of the
+//! common part, the next one a quarter, and so on. So something is always left for a connection that comes later.
 //!
 //! No connection waits for another while it keeps memory that it cannot release. So all waiting ends:
 //!
-//! - A read is given memory for all of its data before it begins, or none. The read holds this memory until its client
-//!   has read the reply. A client that does not read is disconnected in the end.
+//! - A read is given memory for all of its data before it begins, or none. The read holds this memory until the socket,
+//!   or with TLS the TLS library, has taken the whole reply. A client that reads nothing, so that the socket takes
+//!   nothing more, is disconnected in the end.
 //! - A write is given memory one piece at a time, and each piece is written when it has arrived. The connection's own
 //!   part is large enough for a piece. So a write that is half received never holds memory that other connections wait
 //!   for.

@@ -96,8 +96,9 @@ pub trait Scheduler: Send + fmt::Debug {
 
     /// Whether requests of this class may pass by. The class may pass if, while nothing waits here, a request would be
     /// handed out as soon as it is inserted, and so would the next, until a request of another class is inserted. The
-    /// scheduler is told of the requests that passed in the next [`fold`](Self::fold), which comes before the first
-    /// [`dispatch`](Self::dispatch) behind such an insertion. By default none may pass.
+    /// scheduler is told of the requests that passed in the next [`fold`](Self::fold). That comes before the first
+    /// [`dispatch`](Self::dispatch) behind such an insertion, and before the first one after something had to wait. By
+    /// default none may pass.
     fn gate(&self, _class: Class) -> bool {
         false
     }

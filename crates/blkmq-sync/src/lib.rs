@@ -4,15 +4,16 @@
 //! | module | what threads do with it |
 //! |---|---|
 //! | [`tags`] | take and give back a hardware queue's tags |
-//! | [`word`], [`room`] | agree on whether something waits, and wait in turn for room in a scheduler |
+//! | [`word`], [`room`] | agree on whether something waits, and on whether a thread wants room in a scheduler |
 //! | [`staging`], [`left`] | leave requests to the thread that has the scheduler |
 //! | [`handover`], [`stack`] | append to a list that one thread at a time drains |
 //! | [`liveness`] | never leave something that waits without a thread that will look at it |
 //! | [`wake`], [`event`], [`notify`] | sleep, and be woken |
 //! | [`grace`] | be seen inside a queue, so that a freeze can wait until no thread is |
 //!
-//! Each is explored by loom in `tests/loom_*.rs`, which calls the functions that the product calls. The rest of the
-//! crate is where atomics, locks and threads come from: std, or a model checker, or virtual CPUs.
+//! The models in `tests/loom_*.rs` explore them, and call the functions that the product calls. No model has [`event`],
+//! which is a file descriptor, or [`notify`], which is a trait. The rest of the crate is where atomics, locks and
+//! threads come from: std, or a model checker, or virtual CPUs.
 
 #[cfg(all(feature = "eventfd", not(loom)))]
 pub mod event;

@@ -175,7 +175,8 @@ impl Liveness {
     /// holder.
     #[inline]
     pub fn gate(&self, is_free: impl FnOnce() -> bool) -> Option<Gate> {
-        // Reads the word last: a holder that lets go, or gives up, while something waits has set WAITING before.
+        // The word is read last. A holder sets WAITING before it lets go or gives up while something waits. So a thread
+        // that finds the scheduler free because this holder has gone also finds WAITING.
         if is_free() || !kept("bypass.waiting") { self.word.load().gate() } else { None }
     }
 

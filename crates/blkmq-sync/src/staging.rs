@@ -76,9 +76,9 @@ impl Staging {
     ///  3. kicks, or finds a kick there          c. looks at everything
     /// ```
     ///
-    /// If the holder takes this kick away, a comes after 3, and c finds what 1 left. If 3 finds a kick that the holder
-    /// is about to take away, 3 reads the word as it was before a. Then fence 2 comes before fence b, and c finds what
-    /// 1 left too.
+    /// There are two cases. In the first, 3 sets the kick, and the holder takes this kick away in a. So 3 comes before
+    /// a. In the second, 3 finds the kick of another thread, and the holder takes that kick away in a. So 3 reads the
+    /// word as it was before a. In both cases fence 2 comes before fence b, and c finds what 1 left.
     ///
     /// COST: a load and a compare-exchange if the word is free. If the word is held, two loads and a fence, and a
     /// compare-exchange unless the holder has been kicked already.
@@ -231,8 +231,8 @@ impl Staging {
         before.is_ok()
     }
 
-    /// Called by a holder that has done its share: lets go whatever was left. The holder has made sure that other
-    /// threads look.
+    /// Called by a holder that has done its share. It lets go, and leaves in the word what was left for it. Before, it
+    /// has made sure that other threads will look.
     pub fn give_up(&self) {
         // Release as in `let_go`.
         let before = self.0.fetch_and(NOTHING, order("staging.give_up", Ordering::Release));

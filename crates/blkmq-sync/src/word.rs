@@ -1,8 +1,9 @@
 //! The one word of a queue: what every submission, completion and control operation reads first.
 //!
-//! The low half holds flags. The high half counts stagings; the count only grows, and wraps off the top. So a
-//! compare-exchange from a value read earlier fails if anything was staged since. Only exactly 2^32 stagings in between
-//! would deceive it.
+//! The low half holds flags. The high half counts how often WAITING was set, because something was put where a
+//! dispatcher looks. Here each such time is called a staging. (The word in [`staging`](crate::staging) is another one.)
+//! The count only grows, and wraps off the top. So a compare-exchange from a value read earlier fails if WAITING was
+//! set since. Only exactly 2^32 times in between would deceive it.
 //!
 //! # The gate
 //! The flags also hold the gate: the class of requests that may pass the scheduler by while nothing waits.
@@ -32,7 +33,7 @@ const READS_ONLY: u64 = 1 << 5;
 const WAITING: u64 = 1 << 0;
 const FROZEN: u64 = 1 << 1;
 const QUIESCED: u64 = 1 << 2;
-/// One staging, in the count of the high half.
+/// One setting of WAITING, in the count of the high half.
 const STAGING: u64 = 1 << 32;
 
 /// What may pass the scheduler by.
@@ -49,7 +50,8 @@ pub struct Gate {
 pub struct Snapshot(u64);
 
 impl Snapshot {
-    /// Something waits: it is staged, in a scheduler, in a software queue, or on a dispatch list.
+    /// Something waits: in a scheduler, in a software queue, on a dispatch list, or with a holder that gave up. What
+    /// was left with a holder that is at work is not in the word.
     #[inline]
     #[must_use]
     pub const fn is_waiting(self) -> bool {
@@ -81,7 +83,7 @@ impl Snapshot {
         Some(Gate { class: class as u8 - 1, reads_only: self.0 & READS_ONLY != 0 })
     }
 
-    /// How often something was staged, modulo 2^32.
+    /// How often WAITING was set, modulo 2^32.
     #[inline]
     #[must_use]
     pub const fn stagings(self) -> u32 {
@@ -124,18 +126,18 @@ impl Word {
     #[inline]
     #[must_use]
     pub fn load(&self) -> Snapshot {
-        // Acquire pairs with the Release half of every transition. A thread that reads a staging in the count sees what
-        // was staged, and a thread that reads a flag as gone sees what was done under it.
+        // Acquire pairs with the Release half of every transition. A thread that reads the new count sees what was put
+        // down before WAITING was set, and a thread that reads a flag as gone sees what was done under it.
         Snapshot(self.0.load(order("word.load", Ordering::Acquire)))
     }
 
-    /// Counts a staging and sets WAITING in one operation. Returns the word as it was before.
+    /// Sets WAITING and counts that, in one operation. Returns the word as it was before.
     ///
     /// Called after the thing that waits is where the dispatcher will look for it. A thread that sets WAITING because
     /// it lacks something owes a fence and another look: see [`Liveness::lack`](crate::liveness::Liveness::lack).
     #[inline]
     pub fn set_waiting(&self) -> Snapshot {
-        // Release publishes what was staged to a thread that reads the count. Acquire: a caller that finds the queue
+        // Release publishes what was put down to a thread that reads the count. Acquire: a caller that finds the queue
         // free continues the work of the thread that let it go.
         let order = order("word.set_waiting", Ordering::AcqRel);
         let before = self.0.fetch_update(order, Ordering::Relaxed, |word| Some(word.wrapping_add(STAGING) | WAITING));
@@ -148,9 +150,9 @@ impl Word {
     #[must_use]
     pub fn clear_waiting(&self, seen: Snapshot) -> bool {
         debug_assert!(seen.is_waiting(), "WAITING is cleared by a thread that has seen it");
-        // Release: a thread that reads WAITING as gone and passes sees what the clearer dispatched. Every staging is a
-        // read-modify-write of this word. So a staging that this exchange does not see comes after it and finds WAITING
-        // gone.
+        // Release: a thread that reads WAITING as gone and passes sees what the clearer dispatched. Setting WAITING is
+        // always a read-modify-write of this word. So a setting that this exchange does not see comes after it, and
+        // sets WAITING again.
         let order = order("word.clear_waiting", Ordering::Release);
         self.0.compare_exchange(seen.0, seen.0 & !WAITING, order, Ordering::Relaxed).is_ok()
     }
@@ -178,8 +180,8 @@ impl Word {
     }
 
     /// Passes the gate, which this thread has seen open. `count` counts what the thread takes along; then the thread
-    /// fences and looks at the gate once more. Returns false if the gate was shut, perhaps before the shutting thread
-    /// read the count: then nothing may pass.
+    /// fences and looks at the gate once more. Returns false if the gate is no longer as this thread saw it. Then
+    /// nothing may pass, because the thread that shut the gate may have read the counts before.
     ///
     /// COST: a fence and a load.
     #[inline]

@@ -9,10 +9,10 @@
 //! In the product the scheduler also has a lock. The models have none, so the staging word alone keeps the threads
 //! apart.
 //!
-//! Two lines cannot be shown to be needed everywhere, because another line has the same effect. The fence in `take`
-//! also does what the Acquire of its swap does, so no model fails without that Acquire alone. And where a kick is for a
-//! tag, no model fails without that fence or without the fence of the kick, because a fence stands before each last
-//! look at the tags. The two fences are needed where a kick is for something that was parked.
+//! The swap in `take` is Relaxed, because the fence behind it does what an Acquire would do. Two fences cannot be shown
+//! to be needed everywhere, because another fence has the same effect. Where a kick is for a tag, no model fails
+//! without the fence in `take` or without the fence of the kick, because a fence stands before each last look at the
+//! tags. The two fences are needed where a kick is for something that was parked.
 #![cfg(loom)]
 
 mod model;

@@ -1,8 +1,10 @@
 //! The control path: freezing, quiescing, and changing a queue while I/O runs.
 //!
-//! State on which several threads rely at once changes only while the queue is frozen and drained: the scheduler, the
-//! number of hardware queues, the depth of the tags. Freezing is a handle to poll, because the thread that freezes may
-//! have submitters of its own, which it must go on polling for the queue to drain.
+//! State on which several threads rely at once changes only while the queue is frozen and drained: the scheduler,
+//! `nr_requests` with the depth of the tags, the locking, the bypass, the number of hardware queues, and the ranges of
+//! sectors that are counted apart. The queue is also quiesced while such a change is made, because threads drive a
+//! frozen queue. Freezing is a handle to poll, because the thread that freezes may have submitters of its own, which it
+//! must go on polling for the queue to drain.
 //!
 //! `knobs` reads and sets the knobs of a queue, and `dump` shows it.
 
@@ -27,8 +29,8 @@ use blkmq_sync::{Arc, fence_at, peek, thread};
 #[must_use = "dropping the handle ends the freeze"]
 pub struct Freeze {
     q: Arc<RequestQueue>,
-    /// Threads that have not been seen outside since they were seen inside. The threads were inside when the freeze
-    /// began, or later when the queue had drained.
+    /// The threads that are waited for, each with its mark as it was seen inside: first those that were inside when the
+    /// freeze began, and once the queue has drained those that are inside then.
     inside: Vec<(u16, Observed)>,
     /// All that entered has completed. But the completer of the last request may still be putting its tags back.
     is_drained: bool,
@@ -172,7 +174,9 @@ fn observe(q: &RequestQueue) -> Vec<(u16, Observed)> {
 }
 
 impl RequestQueue {
-    /// Stops new operations from entering. New operations stay in their submitters' plugs.
+    /// Stops new operations from entering, until the handle is dropped. They stay in their submitters' plugs, except
+    /// those with [`Flags::nowait`](crate::Flags::nowait), which end with [`Status::Again`](crate::Status::Again). A
+    /// submitter whose slots are all taken gives new bios back. Threads that drive the queue still enter it.
     pub fn freeze(self: &Arc<Self>) -> Freeze {
         Freeze::new(self)
     }
@@ -203,8 +207,8 @@ impl RequestQueue {
     }
 
     /// Begins to change `nr_requests`: how many requests each hardware queue may have, queued and with the driver. The
-    /// number stays when the scheduler changes. Without a scheduler a number above the depth has the same effect as the
-    /// depth.
+    /// number stays when the scheduler changes. If it is above the depth, it counts as the depth while there is no
+    /// scheduler.
     ///
     /// # Errors
     /// The number is out of range. The change itself is refused if there is no scheduler and the number is above the

@@ -255,8 +255,9 @@ impl RequestQueue {
     pub(crate) fn next_event(&self, hctxs: impl Iterator<Item = u16>, looked: Time, now: Time) -> Time {
         debug_assert!(looked <= now, "the thread has polled before it plans: {looked:?}, {now:?}");
         let scan = Time(self.timeout_scan.load(Ordering::Relaxed));
-        // A time that had passed at the poll is no reason to wake: the poll found that the scheduler lets the request
-        // go, but that there is no tag.
+        // If the planned time had come when this thread polled, it is no reason to wake again. That poll asked the
+        // scheduler as of a later time. A request that it let go and that still waits lacks a tag, and the thread that
+        // brings a tag dispatches it.
         let policy = Time(self.domain.planned());
         let mut earliest = if policy > looked { scan.min(policy) } else { scan };
         for index in hctxs {

@@ -234,7 +234,8 @@ impl Submitter {
     }
 
     /// Passes on what is in the plug. Requests that find no room, or come while the queue is frozen, stay in the plug
-    /// and are tried again at each poll.
+    /// and are tried again at each poll. Those with [`Flags::nowait`](crate::Flags::nowait) end with [`Status::Again`]
+    /// instead.
     pub fn flush_plug(&mut self) {
         if !self.plug.is_empty() && !self.is_in_vain() {
             // The clock is read, because the time of the oldest request in the plug would be wrong: that request may

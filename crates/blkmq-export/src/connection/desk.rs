@@ -32,7 +32,8 @@ const LEAST_PIECE: u64 = 64 << 10;
 /// Where the next piece of a write's data goes.
 #[derive(Debug)]
 pub(super) enum Piece {
-    /// To the end of this buffer, after this many bytes that come before the piece in its block.
+    /// Into this buffer, behind its first bytes, which are so many. If the piece begins within a block, these first
+    /// bytes are for what the block has before the piece.
     Here(Buffer, usize),
     /// Nowhere. The write has failed, and its remaining data is not used.
     Useless,
@@ -147,8 +148,9 @@ impl Desk {
         }
     }
 
-    /// Takes a request, if the bounds allow one more. `checked` is the result of its check. A request that needs more
-    /// bytes than the bounds allow is taken when the connection works on nothing else.
+    /// Takes a request, if the bounds allow one more. `checked` is the result of its check. Its buffers, rounded up and
+    /// with the blocks at its ends, may exceed the bounds although its length does not. Such a request is taken when
+    /// the connection works on nothing else.
     pub(super) fn take(&mut self, request: &Request, mut checked: Result<Command, Refusal>) -> Option<TaskId> {
         if self.is_abandoned && matches!(checked, Ok(command) if command.only_tells()) {
             checked = Err(gone());

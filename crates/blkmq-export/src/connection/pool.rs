@@ -105,8 +105,9 @@ impl Pool {
         Some(buffer)
     }
 
-    /// Takes back a buffer that [`take`](Self::take) gave out. The pool keeps the buffer if that takes memory from no
-    /// other connection.
+    /// Takes back a buffer that [`take`](Self::take) gave out. The pool keeps the buffer if the connection has memory
+    /// for it beside what its requests need, and frees it otherwise. All that is kept takes no more than the
+    /// connection's own part.
     pub(super) fn give(&mut self, buffer: Buffer) {
         let size = footprint(buffer.len());
         if self.kept + size <= MAX_KEPT.min(self.account.own()) && self.account.has_room(size) {

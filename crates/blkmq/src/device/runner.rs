@@ -14,7 +14,8 @@ use crate::request::{Place, Request, RqList};
 use blkmq_sync::peek;
 use blkmq_sync::tags::{Hint, Tag};
 
-/// After this many requests, or as many as it brought itself if these are more, a runner goes back to its own work.
+/// Requests: a thread that has dispatched so many, or as many as it brought itself if these are more, goes back to its
+/// own work. Under `combining` an insertion adds the thread's own requests to this bound.
 pub(crate) const RUN_BOUND: usize = 64;
 
 /// A set of hardware queues that hold something to be issued.

@@ -94,7 +94,8 @@ impl Runner {
     }
 
     /// Takes tags into the front of `out`, and returns how many. If there is none, WAITING is set, so that a thread
-    /// that brings a tag back dispatches. If `tells`, a thread that holds tags for nothing just now is to look again.
+    /// that brings a tag back dispatches. If `tells`, the lack is counted. Then a thread that has tags just now, and
+    /// will not use them, looks again when it has put them back ([`HwCtx::nr_lacked`]).
     pub(crate) fn tags_or_wait(
         &mut self,
         q: &RequestQueue,

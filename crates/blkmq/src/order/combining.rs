@@ -15,9 +15,10 @@
 //! would find. News is whatever may let a request go: a completion, a request that was parked, a time that has come,
 //! the end of a quiescence, and what another thread left.
 //!
-//! A holder that has done its share gives up: it sets WAITING, lets go whatever was left, and counts that it left
-//! something to other threads, so that a thread that polls or sleeps finds it (see `runner`). A holder that may not
-//! dispatch, because the queue was quiesced when it came in, does the same.
+//! A holder that has done its share gives up. It sets WAITING and lets go; what was left stays in the word, and what it
+//! has taken over stays in the backlog. Then it [hands on](blkmq_sync::liveness::Liveness::hand_on), so that a thread
+//! that polls or sleeps goes on (`Runner::run`). A holder that may not dispatch, because the queue was quiesced when it
+//! came in, works off what was left and lets go as usual. Its caller hands on (`pass_on` in `submit`).
 //!
 //! A request that stays behind without a tag, or held back by the scheduler, is found by the completion that changes
 //! that, as `dispatch` says. Under this locking only the holder clears WAITING; the holder sets it, and so do threads
@@ -169,8 +170,10 @@ pub(super) fn is_free(q: &RequestQueue) -> bool {
     q.domain(0).staging.is_free()
 }
 
-/// What the holder does until it can let go, for up to `bound` requests of other threads and as many of its own.
-/// `enter` inserts the holder's own requests, and returns how many of them went through at once.
+/// What the holder does until it can let go. `bound` limits two things: how many requests the holder chooses, and how
+/// many that were left it works on, which is its share. Each further round takes one from the share too. What `enter`
+/// inserts directly takes nothing from the share. `enter` inserts the holder's own requests, and returns how many of
+/// them went through at once.
 fn serve<'q>(
     runner: &mut Runner,
     q: &'q RequestQueue,

@@ -5,7 +5,7 @@
 pub(crate) struct Inserted {
     /// How many operations left the plug and have entered the queue.
     pub(crate) entered: u64,
-    /// What was dispatched with the insertion, if this thread tried to dispatch all that it has to.
+    /// How far dispatching came together with the insertion. `None` if this thread still has to dispatch.
     pub(crate) dispatched: Option<Dispatched>,
 }
 

@@ -133,13 +133,16 @@ fn choose_or_wait<'q>(
 ///  3. looks at what was noted
 /// ```
 ///
-/// If b comes before 2, then 3 finds the note, and the first thread asks the scheduler again for the second one. While
-/// the first thread asks for another one, it notes no lack of its own. Otherwise two threads that take the last tag in
+/// If b comes before 2, then 3 finds the note, and the first thread asks the scheduler again for the second one. A
+/// thread that asks again for another thread notes no lack itself. Otherwise two threads that take the last tag in
 /// turn, and do not use it, would send each other to look again for ever.
 ///
-/// Nothing is lost by that. The thread that has the tag at that time either took it after b, and then asks the
-/// scheduler after a; or it finds the note, and looks again itself. The thread also looks again if a time has come
-/// before it has put the tag back. A thread that comes for a later time finds the tag.
+/// Nothing is lost by that. Where a thread asks again and finds no tag, a third thread has the tag. If the third thread
+/// took it after b, it asks the scheduler after a, and finds the request. If it took the tag before b, it finds the
+/// note in 3, and asks again itself.
+///
+/// The same holds for a time that comes. A thread asks again if a planned time has come before it put the tag back. A
+/// thread that comes for a later time finds the tag.
 ///
 /// COST: per request one lock and unlock of the hold, the scheduler's own work, and the slot's two lines; per batch of
 /// tags a read-modify-write of a tag word.

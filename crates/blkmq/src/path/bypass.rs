@@ -5,8 +5,8 @@
 //! reads those counts: [`word`](blkmq_sync::word) shows the interleaving. So a thread that inserts a request of another
 //! class knows of everything that has passed, and strict classes stay strict.
 //!
-//! A request never passes what another thread left to the scheduler before. The word says whether anything waits, and
-//! what was left just now makes the staging not free.
+//! A request never passes what another thread inserted or left before. If that lacks something or is held back, the
+//! word says WAITING. If it came a moment ago, the locking is not free ([`Locking::is_free`](crate::queue::Locking)).
 
 use blkmq_sched::{Class, Op};
 
@@ -131,8 +131,9 @@ impl Runner {
             }
             tagged.push_back(rq, Place::Plugged);
         }
-        // Another thread may lack one of these tags, or wait for what was counted to be over. This thread looks at the
-        // scheduler next, and that look finds the other's request.
+        // Another thread may have lacked one of these tags. Or the scheduler may have held a request back because these
+        // requests were counted as passed. This thread fences, and looks at the scheduler next, when it inserts these
+        // requests. That look finds the other thread's request.
         q.live.brought_tags();
     }
 }

@@ -29,7 +29,8 @@ impl Runner {
                 now = q.clock().now();
                 self.complete(q, now);
             } else if chosen < bound && !gave_up {
-                // Dispatching went as far as it could, and the driver gave nothing back.
+                // Dispatching went as far as it could, and nothing has finished that could let more go. What the driver
+                // gave back is tried again at the next poll.
                 break;
             }
             if !self.goes_on(q) {
@@ -44,7 +45,8 @@ impl Runner {
         debug_assert!(self.is_done(), "a thread that goes has passed on what it had in its hands");
     }
 
-    /// Whether something that waits may go on because of what this thread completed.
+    /// Whether something waits. Asked before another round: when something has finished, or this thread has not
+    /// dispatched all that it could.
     fn goes_on(&self, q: &RequestQueue) -> bool {
         self.parked || q.live.word.load().is_waiting() || (q.settings.has_scheduler() && q.domain(0).has_waiting())
     }
@@ -59,9 +61,9 @@ impl Runner {
             || self.was_early(q) && kept("sleep.planned")
     }
 
-    /// Whether a time was planned that had come when this thread looked. Then this thread had no news and passed by the
-    /// thread at the scheduler. That thread asked the scheduler as of an earlier time, and so planned for a time that
-    /// had come meanwhile.
+    /// Whether a time was planned that had come when this thread looked. This thread then had no news, and did not
+    /// touch the scheduler, where another thread was. That other thread had asked the scheduler as of an earlier time,
+    /// and so planned for a time that had come meanwhile.
     fn was_early(&self, q: &RequestQueue) -> bool {
         let planned = q.domain(0).planned();
         planned != self.planned && planned <= self.looked.0
@@ -133,7 +135,7 @@ mod tests {
     use crate::driver::spec::open;
 
     #[test]
-    fn who_passed_by_looks_again_when_a_time_is_planned_that_had_come() {
+    fn a_thread_without_news_looks_again_when_a_time_is_planned_that_had_come() {
         let device = open("null,irqmode=0").expect("the spec is good");
         let q = RequestQueue::builder(device).scheduler("mq-deadline").build().expect("the device is good");
         let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");

@@ -13,11 +13,11 @@ use crate::request::{FlushStep, Place, Request, RqList, Slots, Status};
 use blkmq_sync::word::Snapshot;
 
 impl Runner {
-    /// Inserts what a plug holds. Requests that find no room stay in the plug, or with the scheduler's holder. Requests
-    /// of the flush machine go to it. Operations that must not wait, but would have to, are finished with
-    /// [`Status::Again`]. `seen` is the queue's word as the caller read it inside. If the word says quiesced, the
-    /// caller does not run, so nothing may be started here. Returns how far dispatching came, if it was tried as far as
-    /// it is this thread's business.
+    /// Inserts what a plug holds. Requests that find no room stay in the plug, or wait behind the scheduler, as the
+    /// locking does it. Requests that need flushes go to the flush machine. Operations that must not wait, but would
+    /// have to, are finished with [`Status::Again`]. `seen` is the queue's word as the caller read it inside. If the
+    /// word says quiesced, the caller does not run, so nothing may be started here. Returns how far dispatching came
+    /// together with the insertion, or `None` if this thread still has to dispatch.
     pub(crate) fn insert(
         &mut self,
         q: &RequestQueue,

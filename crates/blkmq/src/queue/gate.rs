@@ -44,7 +44,8 @@ impl Hold {
     #[cold]
     fn shut_gate(&mut self, q: &RequestQueue) {
         debug_assert!(self.gate.is_some(), "a gate that is shut is not shut again");
-        // The next insertion finds the gate shut, and so cannot see that requests have passed.
+        // Requests may have passed until now. `note_insertion` says so to the scheduler only while the gate is open, so
+        // it is said here.
         self.note_end_of_passing();
         q.live.word.shut_gate();
         (self.gate, self.is_fold_due) = (None, kept("bypass.fold"));

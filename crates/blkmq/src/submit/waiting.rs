@@ -113,8 +113,9 @@ impl Submitter {
                     || self.runner.may_go_on(q)
                     || self.has_word()
             },
-            // Read again behind the fence: another thread may have started requests of this thread meanwhile, and this
-            // thread may have waited for the threads that poll.
+            // The time is worked out again behind the fence. Another thread may have started requests of this thread
+            // meanwhile, and then the device's next event is earlier. And time may have passed: asking the device for
+            // its descriptors waits for a thread that takes completions.
             || {
                 let wakeup = self.next_wakeup().map_or(u64::MAX, |time| time.0);
                 let until = wakeup.min(deadline.map_or(u64::MAX, |time| time.0));

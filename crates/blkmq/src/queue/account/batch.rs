@@ -76,8 +76,9 @@ fn range<'q>(q: &'q RequestQueue, member: &'q Member, place: usize) -> (&'q Gaug
     (q.account.ranges.gauge(place), sums)
 }
 
-/// Requests that begin in one go. The queue counts the operations that enter it, and but for merges there are as many
-/// requests as operations. So only the difference is counted here.
+/// Requests that begin in one go. How many operations enter the queue is counted elsewhere, by `Counters`. Each
+/// operation is a request, unless it merges or is not counted. So here only merges, and operations that are not
+/// counted, are added up. For a range of sectors the operations that enter it are added up too.
 ///
 /// COST: per request a mark on its line and two looks at it; per batch the settings' line and a look at the clock's
 /// tick.

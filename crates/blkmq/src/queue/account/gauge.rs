@@ -82,10 +82,10 @@ impl Gauge {
         &self.0.shared
     }
 
-    /// All that is shown, from the sums of all threads and from `in_flight`, which is what these sums say. While the
-    /// statistics are on, this counts the busy time up to now; otherwise a long request would show none until it ends.
-    /// While the statistics are off, no time is counted: what seems to be in flight may be requests that are about to
-    /// say that they do not count, and the stamp may be old.
+    /// All that is shown. `all` are the sums of all threads, and `in_flight` is what the caller made of them. While the
+    /// statistics are on, the busy time up to now is counted first; otherwise a long request would show none until it
+    /// ends. While they are off, no time is counted, for two reasons: requests that seem to be in flight may be about
+    /// to be marked as not counted, and the stamp may be old.
     pub(super) fn stat<'a>(&self, now: Time, in_flight: u64, is_on: bool, all: impl Iterator<Item = &'a Sums>) -> Stat {
         if in_flight > 0 && is_on {
             self.advance(now, || true);
