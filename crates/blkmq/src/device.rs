@@ -2,8 +2,8 @@
 //!
 //! All is done by a [`Runner`], a thread's private side. [`tags`] says how requests get tags or wait for them.
 //! [`issue`] gives requests to the driver, in order. [`complete`] takes finished requests back to their submitters, and
-//! runs the flush machine. [`timeout`] looks for overdue requests. `order` and `path` call in here. Nothing here knows
-//! which request is chosen next.
+//! runs the flush machine. [`timeout`] looks for overdue requests. `order`, `path` and `submit` call in here. Nothing
+//! here knows which request is chosen next.
 
 mod complete;
 mod issue;

@@ -2,7 +2,8 @@
 //!
 //! An application hands operations ([`Bio`]) to a [`Submitter`], one per thread, of a [`RequestQueue`] in front of a
 //! [`driver::Driver`]. On the way they are split, merged, put in order by a scheduler, and given to the device, as in
-//! Linux. The modules are named after the steps: submit, merge, insert, dispatch, issue, complete, account.
+//! Linux. Each step is a file: plug, split and merge in `submit`; insert, bypass and dispatch in `path`; the scheduler
+//! in `order`; tags, issue and complete in `device`.
 //!
 //! The [`guide`] shows each part of this at work, [`guide::drivers`] how a driver is written, and
 //! [`guide::schedulers`] a scheduler.

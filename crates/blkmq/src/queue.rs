@@ -169,7 +169,8 @@ impl RequestQueue {
     }
 
     /// Requests that the driver has, or is about to get: the tags that are out. Exact while no thread takes tags;
-    /// otherwise it may count some tags that are just being made free again.
+    /// otherwise it may count some tags that are just being made free again. [`inflight`](Self::inflight) counts only
+    /// what the driver has, and [`Stat::in_flight`](crate::Stat::in_flight) also what waits.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.hctxs.iter().map(|(_, hctx)| hctx.tags.weight()).sum()

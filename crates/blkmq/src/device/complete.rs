@@ -114,8 +114,9 @@ fn send_telling(q: &RequestQueue, mut list: RqList, member: &Member) {
 impl Runner {
     /// Completes what has finished. Afterwards [`parked`](Self::parked) says whether flush steps wait for dispatch.
     ///
-    /// COST: per batch one operation on each tag word concerned, one on the completion ring of each other submitter,
-    /// and one fence; per operation the two lines of its slot and this thread's counters.
+    /// COST: per batch one operation on each tag word concerned, for each other submitter one on its completion ring
+    /// and a fence, and one fence for what was brought; per operation the two lines of its slot and this thread's
+    /// counters.
     pub(crate) fn complete(&mut self, q: &RequestQueue, now: Time) {
         debug_assert!(!self.finished.is_empty(), "something has finished");
         let mut tags = TagBatch::new();

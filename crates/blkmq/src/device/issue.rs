@@ -43,7 +43,7 @@ impl Runner {
         let drained = hctx.issue.drain(DRAIN_ROUNDS, |pending, chain| {
             pending.take_over(&q.slots, chain, Place::IssueList);
             let refused = !pending.is_empty() && self.offer(q, index, pending, now);
-            // Only the thread that holds the issue list writes the mark, so the mark says what the holder left behind.
+            // Only the holder of the issue list writes the mark, so the mark says what it left behind.
             if hctx.stalled.load(Ordering::Relaxed) != refused {
                 mark(refused);
             }

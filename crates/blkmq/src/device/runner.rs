@@ -1,7 +1,7 @@
 //! What a thread carries on its way through a queue: its lists, its hint for tags, and what it saw last.
 //!
 //! A submitter has a runner, and a background thread has one too. What a runner does not finish it leaves where another
-//! thread is certain to find it: see the liveness notes in `tags` and `issue`.
+//! thread is certain to find it: `tags` and `issue` say how.
 
 use blkmq_sched::Time;
 

@@ -48,13 +48,14 @@ impl<'q> Batch<'q> {
         assert!(rq.is_of(self.slots), "a driver hands back requests to the queue they came from");
     }
 
-    /// Requests still to come.
+    /// Requests still to come. After [`refuse`](Self::refuse) none comes in this call; these are then the refused
+    /// request and those behind it.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pending.len()
     }
 
-    /// True if no request is to come.
+    /// True if [`len`](Self::len) is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()

@@ -29,7 +29,7 @@ pub struct Stat {
     pub write_sectors: u64,
     /// Time that these writes took, in ms.
     pub write_ticks: u64,
-    /// Requests in the queue just now: those that wait and those that the driver has.
+    /// Requests that have entered and are not over: those that wait, and those that the driver has or is about to get.
     pub in_flight: u64,
     /// Time in which there was something in the queue, in ms. The time is measured in ticks of 2^20 ns, and is never
     /// more than has passed.
@@ -99,7 +99,8 @@ impl RequestQueue {
     }
 
     /// Reads, and requests other than reads, that the driver has just now, as the kernel's file `inflight` shows them.
-    /// This looks at every tag that is out. Requests that only wait in the queue are in [`Stat::in_flight`] alone.
+    /// This looks at every tag that is out. Requests that have a tag and are on their way to the driver are in
+    /// [`in_flight`](Self::in_flight) too. Requests that only wait in the queue are in [`Stat::in_flight`] alone.
     #[must_use]
     pub fn inflight(&self) -> [u32; 2] {
         let mut inflight = [0; 2];

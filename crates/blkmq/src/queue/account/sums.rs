@@ -38,7 +38,8 @@ struct GroupSums {
     ns: AtomicU64,
 }
 
-/// One thread's sums. Only that thread writes them. Reads and writes lie on one line of 64 bytes.
+/// One thread's sums. Only that thread writes them. The one exception is [`reset`](Self::reset), which the control path
+/// calls in a queue that is frozen and drained. Reads and writes lie on one line of 64 bytes.
 #[derive(Debug)]
 pub(crate) struct Sums(Line<Cells>);
 
