@@ -5,7 +5,7 @@
 //! while it has no more of the common part than is still free. One connection that takes all it can gets half of the
 //! common part, the next one a quarter, and so on. So something is always left for a connection that comes later.
 //!
-//! No connection waits for another while it keeps memory that it cannot release. So all waiting ends:
+//! A connection that waits for memory keeps none that it cannot release. So all waiting ends:
 //!
 //! - A read is given memory for all of its data before it begins, or none. The read holds this memory until the socket,
 //!   or with TLS the TLS library, has taken the whole reply. A client that reads nothing, so that the socket takes

@@ -22,8 +22,8 @@ pub struct Bounds {
     /// Requests that are not answered yet: 1 to 32768, 256 by default.
     pub requests: u16,
     /// Bytes of the requests' buffers, each rounded up to a power of two: at least 65536, 64 MiB by default. A read or
-    /// write whose length exceeds this, or 32 MiB, is refused. One whose length does not, but whose buffers do, waits
-    /// until it is alone.
+    /// write whose length exceeds this, or 32 MiB, is refused. A request whose length does not, but whose buffers do,
+    /// waits until the connection works on nothing else.
     pub bytes: usize,
 }
 

@@ -231,8 +231,8 @@ impl Staging {
         before.is_ok()
     }
 
-    /// Called by a holder that has done its share. It lets go, and leaves in the word what was left for it. Before, it
-    /// has made sure that other threads will look.
+    /// Called by a holder that has done its share: lets go, and leaves in the word what was left there. The holder has
+    /// made sure before that other threads will look.
     pub fn give_up(&self) {
         // Release as in `let_go`.
         let before = self.0.fetch_and(NOTHING, order("staging.give_up", Ordering::Release));

@@ -148,9 +148,9 @@ impl Desk {
         }
     }
 
-    /// Takes a request, if the bounds allow one more. `checked` is the result of its check. Its buffers, rounded up and
-    /// with the blocks at its ends, may exceed the bounds although its length does not. Such a request is taken when
-    /// the connection works on nothing else.
+    /// Takes a request, if the bounds allow one more. `checked` is the result of its check. The buffers of a request,
+    /// rounded up and with the blocks at its ends, may exceed the bounds although its length does not. Such a request
+    /// is taken when the connection works on nothing else.
     pub(super) fn take(&mut self, request: &Request, mut checked: Result<Command, Refusal>) -> Option<TaskId> {
         if self.is_abandoned && matches!(checked, Ok(command) if command.only_tells()) {
             checked = Err(gone());

@@ -27,8 +27,8 @@ impl Runner {
         let next = || now.after(q.settings.timeout_ns()).0;
         let planned = next();
         // Acquire pairs with the Release of a thread that has set a shorter timeout, and has found `due` earlier than
-        // the scan that it wanted. Behind the exchange this thread sees the shorter timeout. It reads the timeout once
-        // more, and plans the next scan by that one.
+        // the scan that it wanted. Behind the exchange this thread sees the shorter timeout: it reads the timeout once
+        // more, and plans the next scan by that.
         let acquire = order("timeout.begin", Ordering::Acquire);
         if q.timeout_scan.compare_exchange(due, planned, acquire, Ordering::Relaxed).is_err() {
             return;

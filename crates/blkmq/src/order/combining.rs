@@ -15,10 +15,11 @@
 //! would find. News is whatever may let a request go: a completion, a request that was parked, a time that has come,
 //! the end of a quiescence, and what another thread left.
 //!
-//! A holder that has done its share gives up. It sets WAITING and lets go; what was left stays in the word, and what it
-//! has taken over stays in the backlog. Then it [hands on](blkmq_sync::liveness::Liveness::hand_on), so that a thread
-//! that polls or sleeps goes on (`Runner::run`). A holder that may not dispatch, because the queue was quiesced when it
-//! came in, works off what was left and lets go as usual. Its caller hands on (`pass_on` in `submit`).
+//! A holder that has done its share while something is left gives up: it sets WAITING and lets go. What was left stays
+//! in the word, and what the holder has taken over stays in the backlog. Then the holder [hands
+//! on](blkmq_sync::liveness::Liveness::hand_on), so that a thread that polls or sleeps goes on (`Runner::run`). A
+//! holder that may not dispatch, because the queue was quiesced when it came in, works off what was left and lets go as
+//! usual. Its caller hands on (`pass_on` in `submit`).
 //!
 //! A request that stays behind without a tag, or held back by the scheduler, is found by the completion that changes
 //! that, as `dispatch` says. Under this locking only the holder clears WAITING; the holder sets it, and so do threads

@@ -138,8 +138,8 @@ fn choose_or_wait<'q>(
 /// turn, and do not use it, would send each other to look again for ever.
 ///
 /// Nothing is lost by that. Where a thread asks again and finds no tag, a third thread has the tag. If the third thread
-/// took it after b, it asks the scheduler after a, and finds the request. If it took the tag before b, it finds the
-/// note in 3, and asks again itself.
+/// took the tag after b, that thread asks the scheduler after a, and finds the request. If the third thread took the
+/// tag before b, that thread finds the note in 3, and asks again itself.
 ///
 /// The same holds for a time that comes. A thread asks again if a planned time has come before it put the tag back. A
 /// thread that comes for a later time finds the tag.

@@ -5,8 +5,9 @@
 //! reads those counts: [`word`](blkmq_sync::word) shows the interleaving. So a thread that inserts a request of another
 //! class knows of everything that has passed, and strict classes stay strict.
 //!
-//! A request never passes what another thread inserted or left before. If that lacks something or is held back, the
-//! word says WAITING. If it came a moment ago, the locking is not free ([`Locking::is_free`](crate::queue::Locking)).
+//! A request never passes what another thread inserted or left before. What lacks something or is held back has set
+//! WAITING in the word. What came a moment ago makes the locking not free
+//! ([`Locking::is_free`](crate::queue::Locking)).
 
 use blkmq_sched::{Class, Op};
 

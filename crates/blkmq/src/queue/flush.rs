@@ -8,8 +8,7 @@
 //! Each hardware queue has one machine. Requests that wait for a flush while one is running all share the next one. The
 //! running flush does not answer for them. It may have begun before a write completed that they are to make durable.
 //!
-//! The steps never enter the scheduler. They wait on the hardware queue's dispatch list, which comes before the
-//! scheduler.
+//! The steps never enter the scheduler: they wait on the hardware queue's dispatch list, which comes before it.
 
 use blkmq_sched::{Op, Time};
 

@@ -84,8 +84,8 @@ impl Gauge {
 
     /// All that is shown. `all` are the sums of all threads, and `in_flight` is what the caller made of them. While the
     /// statistics are on, the busy time up to now is counted first; otherwise a long request would show none until it
-    /// ends. While they are off, no time is counted, for two reasons: requests that seem to be in flight may be about
-    /// to be marked as not counted, and the stamp may be old.
+    /// ends. While the statistics are off, no time is counted, for two reasons: requests that seem to be in flight may
+    /// be about to be marked as not counted, and the stamp may be old.
     pub(super) fn stat<'a>(&self, now: Time, in_flight: u64, is_on: bool, all: impl Iterator<Item = &'a Sums>) -> Stat {
         if in_flight > 0 && is_on {
             self.advance(now, || true);
