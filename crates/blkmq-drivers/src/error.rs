@@ -1,4 +1,6 @@
-//! Why a device cannot be opened.
+//! Why a device cannot be opened: one error for both devices.
+//!
+//! The function that fails says what was wrong; the functions above it add the file or the server.
 
 use std::error::Error;
 use std::fmt;

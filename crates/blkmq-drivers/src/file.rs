@@ -4,6 +4,13 @@
 //! done is found on the ring without a system call. Any thread may look at the ring, unless each ring belongs to one
 //! submitter. A thread that sleeps sleeps on the ring's descriptor. Polled hardware queues have a second ring, whose
 //! completions are found by asking the device. If the disk does not poll, they work like other hardware queues.
+//!
+//! # How it is built
+//!
+//! The block layer calls in by [`File`], and nothing else does. `File` finds the engine of the hardware queue (`rings`,
+//! `engine`): a `ring`, or a `crew` with its `pool` of threads where the system gives no io_uring. The engine keeps the
+//! request as a `transfer`, which knows what is still to be asked of the kernel. All engines share the `target`: the
+//! open file with its `length` and `losses`. `opening` makes it.
 
 mod crew;
 mod engine;

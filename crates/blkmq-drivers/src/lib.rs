@@ -7,6 +7,8 @@
 //! let q = blkmq::RequestQueue::builder(disk).scheduler("mq-deadline").build()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Each device is a module, and a program that does not use specs opens it there, by a `Config`.
 
 mod error;
 pub mod file;

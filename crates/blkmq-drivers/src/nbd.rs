@@ -9,6 +9,14 @@
 //! A server that answers a request with `ESHUTDOWN` is about to end. The device then sends it no more requests, waits
 //! for the answers to the requests that it has (up to half of `reconnect_delay`), tells it that the client leaves, and
 //! connects again in the same way.
+//!
+//! # How it is built
+//!
+//! The block layer calls in by [`Nbd`], and nothing else does. `Nbd` gives a request to the `connection` of the
+//! hardware queue. The connection keeps the request (`asked`) until the server has answered (`received`). The `link`
+//! has all connections, and the thread that connects again: that thread makes sockets (`dial`), negotiates
+//! (`handshake`), and gives each connection a socket. Connections do not know the link. The `cache` says which writes
+//! the server may lose; the link and the connections share it.
 
 mod address;
 mod asked;

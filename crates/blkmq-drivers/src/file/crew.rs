@@ -1,4 +1,7 @@
 //! A hardware queue whose requests are carried out by threads instead of a ring.
+//!
+//! A crew starts requests and takes answers, as a [ring](super::ring) does. The threads themselves are in the
+//! [pool](super::pool). They know calls, and no requests.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,6 @@
 //! What carries out the requests of a hardware queue: an io_uring, or threads if the system gives no io_uring.
+//!
+//! [`Engine`] is the one place that knows of both. It also says in words why the system gives no io_uring.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,7 @@
 //! A journal that tells a checker what passes between a driver and its rings.
+//!
+//! A device has one only if a checker opens it so. With a [`Journal`] the checker sees whether the kernel was asked for
+//! everything that a client's answer promises.
 #![expect(unsafe_code, reason = "an entry is read as the kernel reads it")]
 
 use std::fmt;

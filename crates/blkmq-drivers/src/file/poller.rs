@@ -1,4 +1,7 @@
 //! The second ring of a polled hardware queue: its reads and writes complete when a thread looks, not by an interrupt.
+//!
+//! The [ring](super::ring) of the hardware queue puts transfers on this second ring and takes them off. The locks for
+//! that are the first ring's.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -1,4 +1,6 @@
 //! Memory that a ring has registered: the kernel keeps its pages ready instead of looking them up for each transfer.
+//!
+//! A [`Table`] says what one ring knows. [`Rings`](super::rings::Rings) says what all rings have to know.
 
 use blkmq::driver::Arena;
 

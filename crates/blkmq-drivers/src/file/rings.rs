@@ -1,4 +1,6 @@
 //! The engines of all hardware queues, and the memory that they have registered.
+//!
+//! [`File`](super::File) calls in: to make engines for a topology, and to find the engine of a hardware queue.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 

@@ -1,4 +1,5 @@
-//! The meaning of the kernel's errors for the block layer.
+//! The meaning of the kernel's errors for the block layer: either the kernel is asked again, or the request ends with a
+//! status.
 
 use blkmq::Status;
 

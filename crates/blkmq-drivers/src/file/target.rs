@@ -1,4 +1,7 @@
 //! The file while it is open: how large it is, which limits it has, and what was lost.
+//!
+//! All engines share one [`Target`]. [Transfers](super::transfer) ask the target what they may do.
+//! [`File`](super::File) asks it what the block layer has to know.
 
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};

@@ -1,4 +1,7 @@
-//! A request on its way through a ring, and what of it is still to be done.
+//! A request while the kernel has it, through a ring or a thread: what of it is still to be done.
+//!
+//! A request may take several operations: a rest after a short read, a sync behind a write, another try. A transfer
+//! says which operation is next, and takes the answer. Each tag has a transfer, which the engine keeps under a lock.
 #![expect(unsafe_code, reason = "pieces of memory are named by address for the kernel, on whatever thread")]
 
 #[cfg(test)]

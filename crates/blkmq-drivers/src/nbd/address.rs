@@ -1,4 +1,6 @@
 //! NBD URIs: the way to a server, and the name of an export.
+//!
+//! Nothing is looked up here; [`dial`](super::dial) does that.
 
 use std::fmt;
 use std::num::NonZeroU16;

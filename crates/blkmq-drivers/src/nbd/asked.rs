@@ -1,4 +1,7 @@
-//! A request that a server was asked for: its header, and where its data is.
+//! A request that a server was asked for: its header, its data, and what has become of it.
+//!
+//! Each tag of a connection has an [`Asked`]. It has the request until the request is over, so that the request can be
+//! sent once more, to the next server.
 
 use std::time::Instant;
 

@@ -1,4 +1,6 @@
 //! How a connection begins: the fixed newstyle negotiation, up to the chosen export.
+//!
+//! The [link](super::link) calls in when it opens the device, adds a connection, or connects again.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;

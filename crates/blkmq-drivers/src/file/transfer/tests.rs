@@ -1,3 +1,5 @@
+//! Transfers without a kernel: what is asked next after each answer.
+
 use super::super::registered::Memory;
 use super::*;
 
