@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blkmq::driver::spec::{Accepts, DeviceDescription, Parameter, SpecError, Value, Values};
-use blkmq::driver::{Arena, Batch, Done, Driver, Extent, Health, NextEvent, Registration, Topology};
+use blkmq::driver::{Arena, Batch, Done, Driver, Extent, Health, NextEvent, Registration, Topology, TopologyError};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, MAX_HW_QUEUES, Time};
 pub use engine::Choice;
@@ -259,8 +259,8 @@ impl Driver for File {
         Topology { default_queues: queues, read_queues: 0, poll_queues, depth }
     }
 
-    fn set_topology(&self, topology: Topology) -> Result<(), String> {
-        self.make_rings(topology).map_err(|error| error.to_string())
+    fn set_topology(&self, topology: Topology) -> Result<(), TopologyError> {
+        self.make_rings(topology).map_err(TopologyError::refused)
     }
 
     fn extent(&self, start: u64, bytes: u64) -> Extent {

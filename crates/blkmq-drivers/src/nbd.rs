@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blkmq::driver::spec::{Accepts, DeviceDescription, Parameter, SpecError, Value, Values};
-use blkmq::driver::{Batch, Done, Driver, Health, RqId, TimeoutAction, Topology};
+use blkmq::driver::{Batch, Done, Driver, Health, RqId, TimeoutAction, Topology, TopologyError};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, MAX_HW_QUEUES, Status, Time};
 
@@ -201,9 +201,9 @@ impl Driver for Nbd {
         Topology { default_queues: queues, read_queues: 0, poll_queues: 0, depth }
     }
 
-    fn set_topology(&self, topology: Topology) -> Result<(), String> {
+    fn set_topology(&self, topology: Topology) -> Result<(), TopologyError> {
         let queues = u16::try_from(topology.nr_queues()).unwrap_or(u16::MAX);
-        self.link.connect(queues).map_err(|error| error.to_string())
+        self.link.connect(queues).map_err(TopologyError::refused)
     }
 
     /// COST: a system call for all requests; for each request a header of 28 bytes, a copy of what it writes, and a

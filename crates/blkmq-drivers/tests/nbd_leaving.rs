@@ -419,7 +419,7 @@ fn one_more_hardware_queue_does_not_disturb_a_leave_in_good_order() {
         let waits = scope.spawn(move || run(&mut submitter, [read(1), read(100)]));
         until_away(&q);
         let error = q.driver().set_topology(Topology { default_queues: 2, ..q.driver().topology() }).unwrap_err();
-        assert!(error.contains("the server is away"), "{error}");
+        assert!(error.to_string().contains("the server is away"), "{error}");
         is_refused.send(()).unwrap();
         let over = waits.join().expect("no assertion there");
         let mut over: Vec<_> = over.iter().map(outcome).collect();

@@ -372,7 +372,7 @@ fn one_more_hardware_queue_is_with_the_server_of_the_others_or_refused() {
         dialled.recv().unwrap();
         assert_eq!(one(&mut submitter(q), read(1)), Status::Ok);
         let error = more.join().unwrap().unwrap_err();
-        assert!(error.contains("the server is away"), "{error}");
+        assert!(error.to_string().contains("the server is away"), "{error}");
     });
     drop(q);
     server.join().unwrap();

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use blkmq_sched::{RqId, Time};
 use blkmq_vcpu::{Random, uninterrupted};
 use blkmq_virtual::Limits;
-use blkmq_virtual::driver::{Batch, Done, Driver, NextEvent, TimeoutAction, Topology};
+use blkmq_virtual::driver::{Batch, Done, Driver, NextEvent, TimeoutAction, Topology, TopologyError};
 
 pub(crate) use config::DeviceConfig;
 use inner::{Found, Inner, Verdict};
@@ -100,7 +100,7 @@ impl Driver for Device {
         self.config.topology
     }
 
-    fn set_topology(&self, topology: Topology) -> Result<(), String> {
+    fn set_topology(&self, topology: Topology) -> Result<(), TopologyError> {
         self.with(|inner| inner.set_topology(topology))
     }
 

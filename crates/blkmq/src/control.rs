@@ -15,7 +15,7 @@ pub use knobs::QUEUE_KNOBS;
 
 use blkmq_sched::{KnobError, Scheduler};
 
-use crate::driver::{Topology, check_topology};
+use crate::driver::Topology;
 use crate::queue::account::{SectorRange, check_ranges};
 use crate::queue::layout::Layout;
 use crate::queue::settings::{NR_REQUESTS, check_value, check_within_depth};
@@ -248,7 +248,7 @@ impl RequestQueue {
     /// The numbers make no sense. The device's answer is known only when the change is made.
     pub fn change_topology(self: &Arc<Self>, topology: Topology) -> Result<Change, QueueError> {
         let topology = Topology { depth: self.hctxs.depth(), ..topology };
-        check_topology(topology).map_err(QueueError::BadTopology)?;
+        topology.check()?;
         Ok(self.change(What::Topology(topology)))
     }
 
@@ -300,12 +300,9 @@ impl RequestQueue {
                 debug_assert!(!is_marked, "a software queue is marked as holding something on a drained queue");
                 let nr_owners = self.members.highest();
                 if self.is_owned && Layout::of(&topology).nr_owners() < nr_owners {
-                    return Err(QueueError::BadTopology(format!(
-                        "submitters own hardware queues up to number {} of each type, so there must be {nr_owners} of each",
-                        nr_owners - 1
-                    )));
+                    return Err(QueueError::StillOwned(nr_owners));
                 }
-                self.driver().set_topology(topology).map_err(QueueError::BadTopology)?;
+                self.driver().set_topology(topology)?;
                 self.hctxs.set_layout(Layout::of(&topology));
                 let mut hold = self.domain(0).control();
                 hold.set_nr_hctxs(topology.nr_queues());
@@ -358,7 +355,7 @@ impl RequestQueue {
         match scheduler.set_knob(name, value) {
             Ok(()) => (),
             Err(KnobError::Unknown) => return Err(unknown_knob(name, hold.scheduler())),
-            Err(error) => return Err(QueueError::BadValue(error.to_string())),
+            Err(error) => return Err(QueueError::BadValue(error)),
         }
         // Whether requests may pass by depends on the scheduler's limits.
         hold.reset_gate(self);
@@ -371,7 +368,6 @@ impl RequestQueue {
 }
 
 fn unknown_knob(name: &str, scheduler: Option<&dyn Scheduler>) -> QueueError {
-    let names: Vec<_> = scheduler.map_or(&[][..], |scheduler| scheduler.knobs()).iter().map(|knob| knob.name).collect();
-    let known = if names.is_empty() { "none, without a scheduler".to_owned() } else { names.join(", ") };
-    QueueError::UnknownKnob(name.to_owned(), known)
+    let known = scheduler.map_or(&[][..], |scheduler| scheduler.knobs()).iter().map(|knob| knob.name).collect();
+    QueueError::UnknownSchedulerKnob { name: name.to_owned(), known }
 }

@@ -5,6 +5,7 @@
 mod batch;
 #[cfg(test)]
 mod cases;
+mod cause;
 pub mod harness;
 pub mod hdd;
 pub mod null;
@@ -14,6 +15,7 @@ pub mod spec;
 pub mod ssd;
 mod started;
 mod store;
+mod topology;
 
 use std::fmt;
 #[cfg(feature = "eventfd")]
@@ -23,49 +25,12 @@ use std::time::Duration;
 use blkmq_sched::Time;
 
 pub use crate::request::buffer::{Arena, Registration, Segment};
-use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES};
+use crate::request::limits::Limits;
 pub use crate::request::{Loan, Request, RqId};
 pub use batch::{Batch, Done, StaleRequest};
+pub use cause::Cause;
 pub(crate) use started::{Started, StartedTable};
-
-/// How many hardware queues a device has, of which type, and how deep each is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Topology {
-    /// Queues for everything that the other types do not take; at least one.
-    pub default_queues: u16,
-    /// Queues for plain reads. If there are none, reads go to the default queues.
-    pub read_queues: u16,
-    /// Queues for polled operations. If there are none, these go to the default queues.
-    pub poll_queues: u16,
-    /// Tags of each queue, 1 to [`MAX_DEPTH`].
-    pub depth: u16,
-}
-
-impl Topology {
-    /// Queues of all types.
-    #[must_use]
-    pub const fn nr_queues(&self) -> usize {
-        self.default_queues as usize + self.read_queues as usize + self.poll_queues as usize
-    }
-}
-
-/// Checks that a device can have these hardware queues.
-pub(crate) fn check_topology(topology: Topology) -> Result<(), String> {
-    let Topology { default_queues, read_queues, poll_queues, depth } = topology;
-    if default_queues == 0 {
-        return Err("there must be a hardware queue of the default type".to_owned());
-    }
-    if topology.nr_queues() > MAX_HW_QUEUES {
-        return Err(format!(
-            "{default_queues} default, {read_queues} read and {poll_queues} polled hardware queues are more than \
-             {MAX_HW_QUEUES}"
-        ));
-    }
-    if !(1..=MAX_DEPTH).contains(&depth) {
-        return Err(format!("a hardware queue has 1 to {MAX_DEPTH} tags, not {depth}"));
-    }
-    Ok(())
-}
+pub use topology::{Topology, TopologyError};
 
 /// What a driver says about a request that it has had for too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -211,10 +176,10 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// [`queue_rqs`](Self::queue_rqs), [`poll`](Self::poll) or [`timeout`](Self::timeout).
     ///
     /// # Errors
-    /// Why the device cannot have that many, in one sentence.
-    fn set_topology(&self, topology: Topology) -> Result<(), String> {
+    /// Why the device cannot have that many. A driver's own reason is made by [`TopologyError::refused`].
+    fn set_topology(&self, topology: Topology) -> Result<(), TopologyError> {
         let _ = topology;
-        Err(format!("the device '{}' has a fixed number of hardware queues", self.name()))
+        Err(TopologyError::Fixed(self.name()))
     }
 
     /// True if several threads may call [`queue_rqs`](Self::queue_rqs) for one hardware queue at once. The block layer

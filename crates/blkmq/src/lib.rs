@@ -51,7 +51,9 @@ pub use control::{Change, Freeze, QUEUE_KNOBS, Quiesce};
 pub use path::Background;
 pub use queue::account::{Accounting, MAX_RANGES, SectorRange, Stat, Stats};
 pub use queue::domain::Wait;
-pub use queue::{Builder, Locking, Measures, QueueError, RequestQueue, SchedulerChoice, scheduler_names};
+pub use queue::{
+    Builder, LimitsError, Locking, Measures, QueueError, RangeError, RequestQueue, SchedulerChoice, scheduler_names,
+};
 pub use request::bio::{Bio, Flags};
 pub use request::buffer::{Buffer, Buffers};
 pub use request::client::Client;
@@ -64,6 +66,9 @@ pub use submit::{Submitter, future};
 const _: fn() = || {
     fn is_error<T: std::error::Error + Send + Sync + 'static>() {}
     is_error::<QueueError>();
+    is_error::<RangeError>();
+    is_error::<LimitsError>();
+    is_error::<driver::TopologyError>();
     is_error::<Rejected>();
     is_error::<Failed>();
     is_error::<Status>();

@@ -26,7 +26,7 @@ pub(crate) mod state;
 mod wanted;
 
 pub use builder::Builder;
-pub use error::QueueError;
+pub use error::{LimitsError, QueueError, RangeError};
 pub use locking::{Locking, Measures};
 pub use schedulers::scheduler_names;
 pub use wanted::SchedulerChoice;
@@ -137,9 +137,7 @@ impl RequestQueue {
         let found = self.driver.limits().capacity_sectors;
         let known = self.capacity.fetch_max(found, Ordering::Relaxed);
         if found < known {
-            return Err(QueueError::BadDevice(format!(
-                "the device has {found} sectors, not {known} as before; a queue's device may grow but not shrink"
-            )));
+            return Err(QueueError::Shrunk { known, found });
         }
         Ok(found)
     }

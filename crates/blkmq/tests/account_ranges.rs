@@ -5,7 +5,7 @@ mod device;
 use std::sync::Arc;
 
 use blkmq::driver::spec;
-use blkmq::{Accounting, Bio, Client, Limits, QueueError, RequestQueue, SectorRange, Stat, Status, Submitter};
+use blkmq::{Accounting, Bio, Client, Limits, RequestQueue, SectorRange, Stat, Status, Submitter};
 use device::{ONE_QUEUE, Recorder, read, reap, write};
 
 fn range(name: &str, first: u64, nr_sectors: u64) -> SectorRange {
@@ -142,6 +142,6 @@ fn bad_ranges_are_refused_in_and_out() {
     assert_eq!(error, "range 'p1': 2000+49 ends behind the device's 2048 sectors");
     let q = RequestQueue::builder(driver()).ranges(vec![range("p1", 0, 2048)]).build().expect("the range fits");
     let overlap = q.change_ranges(vec![range("a", 0, 10), range("b", 9, 1)]);
-    assert_eq!(overlap.err(), Some(QueueError::BadValue("range 'b' overlaps range 'a'".to_owned())));
+    assert_eq!(overlap.err().map(|error| error.to_string()), Some("range 'b' overlaps range 'a'".to_owned()));
     assert_eq!(q.range_stats().len(), 1, "what was there stays");
 }

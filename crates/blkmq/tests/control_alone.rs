@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread;
 
-use blkmq::driver::{Batch, Done, Driver, Topology, spec};
+use blkmq::driver::{Batch, Done, Driver, Topology, TopologyError, spec};
 use blkmq::{Client, Limits, RequestQueue, Status, Time};
 
 use device::{ONE_QUEUE, write};
@@ -39,7 +39,7 @@ impl Driver for Slow {
     fn topology(&self) -> Topology {
         ONE_QUEUE
     }
-    fn set_topology(&self, topology: Topology) -> Result<(), String> {
+    fn set_topology(&self, topology: Topology) -> Result<(), TopologyError> {
         self.note(self.is_changing.swap(true, Ordering::SeqCst));
         self.nr_queues.store(topology.default_queues, Ordering::SeqCst);
         (0..SLOW).for_each(|_| thread::yield_now());

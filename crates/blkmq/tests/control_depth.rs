@@ -39,7 +39,7 @@ fn nr_requests_changes_under_load() {
             let nr_requests = 1 + random.below(24) as u32;
             match q.change_nr_requests(nr_requests).unwrap().wait() {
                 Ok(()) => {}
-                Err(QueueError::BadValue(_)) => assert!(nr_requests > 16),
+                Err(QueueError::AboveDepth { depth: 16, .. }) => assert!(nr_requests > 16),
                 Err(error) => panic!("{error}"),
             }
         });

@@ -73,7 +73,8 @@ fn a_device_that_shrinks_is_told_and_nothing_else_changes() {
     let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
     device.0.store(32, Ordering::Relaxed);
     let error = q.revalidate().expect_err("it has shrunk");
-    assert!(matches!(&error, QueueError::BadDevice(text) if text.contains("32 sectors, not 64")), "{error}");
+    assert_eq!(error, QueueError::Shrunk { known: 64, found: 32 });
+    assert!(error.to_string().contains("32 sectors, not 64"), "{error}");
     assert_eq!(q.knob("size").as_deref(), Ok("64"));
     assert_eq!(end_of(&mut submitter, read(63, 1)), Ok(Status::Ok), "the driver sees what it can do");
     device.0.store(128, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread::{self, ThreadId};
 
-use blkmq::driver::{Batch, Done, Driver, NextEvent, Topology, spec};
+use blkmq::driver::{Batch, Done, Driver, NextEvent, Topology, TopologyError, spec};
 use blkmq::{Client, Limits, Locking, QueueError, RequestQueue, Status, Time};
 use device::{read, reap};
 
@@ -55,7 +55,7 @@ impl Driver for Owned {
         self.inner.topology()
     }
 
-    fn set_topology(&self, topology: Topology) -> Result<(), String> {
+    fn set_topology(&self, topology: Topology) -> Result<(), TopologyError> {
         self.inner.set_topology(topology)
     }
 
@@ -144,7 +144,7 @@ fn there_are_as_many_submitters_as_hardware_queues() {
         "the device's hardware queues, 2 of a type, each belong to a submitter already: open it with more of them, or as one \
          whose hardware queues are shared"
     );
-    assert!(matches!(error, QueueError::NoHardwareQueue(_)));
+    assert!(matches!(error, QueueError::NoHardwareQueue(2)));
     owners.remove(0);
     owners.push(q.submitter(&client).expect("one is free again"));
     for (at, owner) in owners.iter_mut().enumerate() {

@@ -108,7 +108,8 @@ fn a_scheduler_in_which_something_waits_is_refused() {
         scheduler
     };
     let text = "a queue takes a scheduler in which nothing waits, not 'latest-first' with 1 requests";
-    let expected = QueueError::BadValue(text.to_owned());
+    let expected = QueueError::SchedulerInUse { name: "latest-first", waiting: 1 };
+    assert_eq!(expected.to_string(), text);
     assert_eq!(RequestQueue::builder(device()).scheduler(used()).build().unwrap_err(), expected);
     let q = RequestQueue::builder(device()).scheduler("none").build().unwrap();
     assert_eq!(q.change_scheduler(used()).unwrap_err(), expected);

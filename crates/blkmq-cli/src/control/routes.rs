@@ -132,7 +132,8 @@ fn knob(queue: &Served, knob: &str, request: &Request) -> Answer {
 }
 
 fn refuse(error: QueueError) -> Answer {
-    let status = if matches!(error, QueueError::UnknownKnob(..)) { NOT_FOUND } else { BAD_REQUEST };
+    let is_unknown = matches!(error, QueueError::UnknownKnob { .. } | QueueError::UnknownSchedulerKnob { .. });
+    let status = if is_unknown { NOT_FOUND } else { BAD_REQUEST };
     Answer::refusal(status, error.to_string())
 }
 

@@ -3,7 +3,7 @@
 use blkmq_sched::{Op, RqId, Time};
 use blkmq_vcpu::{CpuId, Random, cpu};
 use blkmq_virtual::Status;
-use blkmq_virtual::driver::{Request, TimeoutAction, Topology};
+use blkmq_virtual::driver::{Request, TimeoutAction, Topology, TopologyError};
 
 use super::super::check::Violation;
 use super::super::event::{Action, DeviceState, Event};
@@ -392,12 +392,12 @@ impl Inner {
     }
 
     /// Makes the hardware queues for another topology.
-    pub(crate) fn set_topology(&mut self, topology: Topology) -> Result<(), String> {
+    pub(crate) fn set_topology(&mut self, topology: Topology) -> Result<(), TopologyError> {
         if let Some(held) = self.queues.iter().find_map(|queue| queue.held.first()) {
             self.accuse("the hardware queues change while the device works on a request".into(), held.id);
         }
         if self.faults.refuses_topology.strikes(&mut self.random) {
-            return Err("the device keeps its hardware queues this time".to_owned());
+            return Err(TopologyError::refused("the device keeps its hardware queues this time"));
         }
         self.topology = topology;
         self.queues.clear();

@@ -82,7 +82,7 @@ impl RequestQueue {
         match name {
             "scheduler" | "locking" | "bypass" | "nr_requests" => return Err(QueueError::NeedsDrain(name.to_owned())),
             "size" => {
-                return Err(QueueError::BadValue("size: it is the device's, and cannot be set here".to_owned()));
+                return Err(QueueError::OfDevice(name.to_owned()));
             }
             _ => {}
         }
@@ -121,7 +121,7 @@ impl RequestQueue {
     /// A number that suits one of the queue's own knobs.
     fn number(&self, name: &str, number: Result<i64, QueueError>) -> Result<u32, QueueError> {
         let knob = QUEUE_KNOBS.iter().find(|knob| knob.name == name).ok_or_else(|| self.unknown(name))?;
-        let number = knob.check(number?).map_err(|error| QueueError::BadValue(error.to_string()))?;
+        let number = knob.check(number?).map_err(QueueError::BadValue)?;
         Ok(u32::try_from(number).expect("the ranges of these knobs lie within u32"))
     }
 
@@ -133,18 +133,13 @@ impl RequestQueue {
         known.extend(own);
         let plain = name.strip_prefix(SCHEDULER_PREFIX).unwrap_or(name);
         let owners = blkmq_sched::SCHEDULERS.iter().filter(|known| known.knobs.iter().any(|knob| knob.name == plain));
-        let owners: Vec<_> = owners.map(|known| known.name).collect();
-        let is_here = known.iter().any(|known| known.strip_prefix(SCHEDULER_PREFIX) == Some(plain));
-        let hint = match &owners[..] {
-            _ if is_here => format!("; for the scheduler's say '{SCHEDULER_PREFIX}{plain}'"),
-            [] => String::new(),
-            owners => format!(
-                "; '{SCHEDULER_PREFIX}{plain}' belongs to {}, and the scheduler is {}",
-                owners.join(", "),
-                self.scheduler()
-            ),
-        };
-        QueueError::UnknownKnob(name.to_owned(), format!("{}{hint}", known.join(", ")))
+        QueueError::UnknownKnob {
+            name: name.to_owned(),
+            known,
+            meant: format!("{SCHEDULER_PREFIX}{plain}"),
+            owners: owners.map(|known| known.name).collect(),
+            scheduler: self.scheduler(),
+        }
     }
 
     /// Ends the time in which nothing was counted before the first request counts. Otherwise that time would be taken
@@ -177,7 +172,7 @@ fn marked(names: &[&str], chosen: &str) -> String {
 }
 
 fn parse(name: &str, value: &str) -> Result<i64, QueueError> {
-    value.parse().map_err(|_| QueueError::BadValue(format!("{name}: '{value}' is not a whole number")))
+    value.parse().map_err(|_| QueueError::NotANumber { knob: name.to_owned(), value: value.to_owned() })
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use blkmq_sched::{RqId, Time};
 
 use super::store::Store;
-use super::{Batch, Done, Driver, Extent, NextEvent, Request, TimeoutAction, Topology, check_topology};
+use super::{Batch, Done, Driver, Extent, NextEvent, Request, TimeoutAction, Topology, TopologyError};
 use crate::request::Status;
 use crate::request::limits::{Limits, MAX_HW_QUEUES};
 use blkmq_sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -154,8 +154,8 @@ impl Driver for Null {
         self.config.topology()
     }
 
-    fn set_topology(&self, topology: Topology) -> Result<(), String> {
-        check_topology(topology)?;
+    fn set_topology(&self, topology: Topology) -> Result<(), TopologyError> {
+        topology.check()?;
         self.prepare(topology);
         Ok(())
     }

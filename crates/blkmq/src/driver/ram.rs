@@ -8,7 +8,7 @@ use super::spec::error::SpecError;
 use super::spec::value::Accepts;
 use super::spec::values::{Parameter, Values};
 use super::store::{MAX_DATALESS_SECTORS, MAX_SIZE, Store, check_geometry};
-use super::{Batch, Driver, Extent, Topology, check_topology};
+use super::{Batch, Driver, Extent, Topology, TopologyError};
 use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, SECTOR_SIZE};
 
 /// The parameters of the RAM disk.
@@ -84,8 +84,8 @@ impl Driver for Ram {
         self.topology
     }
 
-    fn set_topology(&self, topology: Topology) -> Result<(), String> {
-        check_topology(topology)
+    fn set_topology(&self, topology: Topology) -> Result<(), TopologyError> {
+        topology.check()
     }
 
     fn extent(&self, start: u64, bytes: u64) -> Extent {

@@ -26,7 +26,7 @@ use std::sync::OnceLock;
 use blkmq_sched::{Op, RqId, Time};
 
 use super::store::Store;
-use super::{Batch, Done, Driver, Extent, NextEvent, Request, TimeoutAction, Topology, check_topology};
+use super::{Batch, Done, Driver, Extent, NextEvent, Request, TimeoutAction, Topology, TopologyError};
 use crate::request::Status;
 use crate::request::limits::{Limits, MAX_HW_QUEUES};
 use blkmq_sync::atomic::{AtomicU64, Ordering};
@@ -177,8 +177,8 @@ impl Driver for Ssd {
         self.config.topology()
     }
 
-    fn set_topology(&self, topology: Topology) -> Result<(), String> {
-        check_topology(topology)?;
+    fn set_topology(&self, topology: Topology) -> Result<(), TopologyError> {
+        topology.check()?;
         self.prepare(topology);
         Ok(())
     }

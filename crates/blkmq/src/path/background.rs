@@ -32,10 +32,7 @@ impl RequestQueue {
     /// submitters.
     pub fn start_threads(self: &Arc<Self>, nr_threads: u16) -> Result<Background, QueueError> {
         if self.is_owned && nr_threads > 0 {
-            return Err(QueueError::NoHardwareQueue(
-                "no background threads: each of the device's hardware queues is polled by the submitter that owns it"
-                    .to_owned(),
-            ));
+            return Err(QueueError::NoBackground);
         }
         let mut background =
             Background { q: Arc::clone(self), stop: Arc::new(AtomicBool::new(false)), threads: Vec::new() };

@@ -22,8 +22,7 @@ impl Attached {
     pub(super) fn new(driver: &Arc<dyn Driver>) -> Result<Self, QueueError> {
         let address = Arc::as_ptr(driver).addr();
         if !ATTACHED.lock().unwrap_or_else(PoisonError::into_inner).insert(address) {
-            let text = format!("the device '{}' is behind a queue already; it serves one at a time", driver.name());
-            return Err(QueueError::BadDevice(text));
+            return Err(QueueError::DeviceInUse(driver.name()));
         }
         Ok(Self(address))
     }

@@ -1,6 +1,6 @@
 //! Building a queue in front of a device: a [`RequestQueue`] comes to be nowhere else.
 
-use crate::driver::{Driver, Topology, check_topology};
+use crate::driver::Driver;
 use crate::queue::account::{Account, Accounting, SectorRange, check_ranges};
 use crate::queue::attached::Attached;
 use crate::queue::domain::{Domain, Wait, WaitObserver};
@@ -9,7 +9,7 @@ use crate::queue::member::Members;
 use crate::queue::settings::{IO_TIMEOUT, NR_REQUESTS, Settings, check_value, check_within_depth};
 use crate::queue::state::Control;
 use crate::queue::wanted::SchedulerChoice;
-use crate::queue::{Locking, QueueError, RequestQueue};
+use crate::queue::{LimitsError, Locking, QueueError, RequestQueue};
 use crate::request::clock::Clock;
 use crate::request::limits::{Limits, MAX_HW_QUEUES, MAX_MEMBERS};
 use crate::request::{FLUSH_POOL, Slots};
@@ -155,9 +155,10 @@ impl Builder {
     /// device makes no sense, or the device is behind another queue.
     pub fn build(self) -> Result<Arc<RequestQueue>, QueueError> {
         let (topology, limits) = (self.driver.topology(), self.driver.limits());
-        check_device(&topology, &limits)?;
+        topology.check()?;
+        check_limits(&limits).map_err(QueueError::BadLimits)?;
         if self.slots == 0 || self.slots > 32768 {
-            return Err(QueueError::BadValue(format!("slots: {} is not within 1..32768", self.slots)));
+            return Err(QueueError::BadSlots(self.slots));
         }
         check_value(&IO_TIMEOUT, self.io_timeout_ms)?;
         self.nr_requests.map_or(Ok(()), |nr_requests| check_value(&NR_REQUESTS, nr_requests))?;
@@ -206,23 +207,60 @@ impl Builder {
     }
 }
 
-fn check_device(topology: &Topology, limits: &Limits) -> Result<(), QueueError> {
-    let bad = |text: &str| Err(QueueError::BadDevice(text.to_owned()));
+fn check_limits(limits: &Limits) -> Result<(), LimitsError> {
     let block = limits.logical_block_size;
-    check_topology(*topology).map_err(QueueError::BadDevice)?;
     if !block.is_power_of_two() || !(512..=65536).contains(&block) {
-        return bad("the logical block size is a power of two from 512 to 65536");
+        return Err(LimitsError::LogicalBlock(block));
     }
     let sectors = block / 512;
     if limits.max_sectors < sectors || limits.max_segments == 0 || limits.max_segment_size < block {
-        return bad("a request takes at least one logical block in one segment");
+        return Err(LimitsError::NoRoom(block));
     }
     if !limits.boundary_sectors.is_multiple_of(sectors) {
-        return bad("the boundary is a multiple of the logical block size");
+        return Err(LimitsError::Boundary { boundary: limits.boundary_sectors, block: sectors });
     }
     let lacks = limits.missing_bytes;
     if lacks > 0 && (block > 512 || lacks > 511 || limits.capacity_sectors == 0) {
-        return bad("only the last sector may lack bytes, at most 511, and only with logical blocks of 512");
+        return Err(LimitsError::MissingBytes(lacks));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Red if a limit that makes no sense is accepted, or is refused without the value that is wrong.
+    #[test]
+    fn limits_that_make_no_sense_are_refused_with_the_value() {
+        let good = Limits { capacity_sectors: 8, ..Limits::default() };
+        let refused = |limits| check_limits(&limits).expect_err("the limits are bad").to_string();
+        for (limits, told) in [
+            (Limits { logical_block_size: 768, ..good }, "a power of two from 512 to 65536, not 768"),
+            (
+                Limits { max_segment_size: 511, ..good },
+                "at least one logical block, which is 512 bytes, in one segment",
+            ),
+            (
+                Limits { logical_block_size: 4096, boundary_sectors: 9, ..good },
+                "a multiple of the logical block's 8 sectors, not 9",
+            ),
+            (Limits { missing_bytes: 512, ..good }, "at most 511 and not 512, and only with logical blocks of 512"),
+        ] {
+            let error = refused(limits);
+            assert!(error.ends_with(told), "{error}");
+        }
+        assert_eq!(check_limits(&Limits { missing_bytes: 511, boundary_sectors: 9, ..good }), Ok(()));
+    }
+
+    /// Red if an error from below is turned into words and lost.
+    #[test]
+    fn an_error_of_a_queue_keeps_its_cause() {
+        use std::error::Error;
+        let error = QueueError::from(crate::driver::TopologyError::refused(std::io::Error::from_raw_os_error(24)));
+        let refused = error.source().expect("the driver's answer");
+        let cause = refused.source().and_then(|cause| cause.downcast_ref::<std::io::Error>());
+        assert_eq!(cause.and_then(std::io::Error::raw_os_error), Some(24));
+        assert_eq!(error.to_string(), cause.expect("it was found").to_string());
+    }
 }

@@ -1,9 +1,18 @@
 //! Why a queue could not be built or changed.
 
+mod limits;
+mod range;
+
+use std::error::Error;
 use std::fmt;
 
+use blkmq_sched::KnobError;
+
+use crate::driver::{Cause, TopologyError};
 use crate::queue::schedulers::scheduler_names;
 use crate::request::limits::MAX_MEMBERS;
+pub use limits::LimitsError;
+pub use range::RangeError;
 
 /// Why a queue could not be built or changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,25 +20,103 @@ use crate::request::limits::MAX_MEMBERS;
 pub enum QueueError {
     /// No scheduler has this name.
     UnknownScheduler(String),
-    /// The queue, or its scheduler, has no knob of this name. The second part names the knobs that there are, and says
-    /// if another scheduler has this one.
-    UnknownKnob(String, String),
+    /// A queue takes a scheduler in which nothing waits, not this one.
+    SchedulerInUse {
+        /// The scheduler.
+        name: &'static str,
+        /// The requests that wait in it.
+        waiting: usize,
+    },
+    /// No locking has this name.
+    UnknownLocking {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        known: Vec<&'static str>,
+    },
+    /// The locking `staged` has other measures than this text names.
+    UnknownMeasures(String),
+    /// No way of accounting has this name.
+    UnknownAccounting(String),
+    /// The queue, with its scheduler, has no knob of this name.
+    UnknownKnob {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        known: Vec<String>,
+        /// The name under which the scheduler, or one of `owners`, has the knob.
+        meant: String,
+        /// The schedulers that have such a knob.
+        owners: Vec<&'static str>,
+        /// The queue's scheduler.
+        scheduler: &'static str,
+    },
+    /// The scheduler has no knob of this name.
+    UnknownSchedulerKnob {
+        /// The name.
+        name: String,
+        /// The names that there are; none without a scheduler.
+        known: Vec<&'static str>,
+    },
     /// The knob of this name needs a drained queue, and is changed by
     /// [`RequestQueue::change_knob`](crate::RequestQueue::change_knob).
     NeedsDrain(String),
-    /// A knob's value does not suit the knob. The text says which values do.
-    BadValue(String),
-    /// The device's description of itself makes no sense.
-    BadDevice(String),
+    /// The knob of this name shows what the device has, and cannot be set.
+    OfDevice(String),
+    /// A knob takes a whole number.
+    NotANumber {
+        /// The knob.
+        knob: String,
+        /// What it was to be set to.
+        value: String,
+    },
+    /// A value does not suit its knob.
+    BadValue(KnobError),
+    /// Without a scheduler each request in the queue has a tag, so `nr_requests` ends at the depth.
+    AboveDepth {
+        /// The requests that the queue was to take.
+        nr_requests: u32,
+        /// Tags of a hardware queue.
+        depth: u16,
+    },
+    /// A submitter cannot have that many slots.
+    BadSlots(u16),
+    /// The ranges of sectors that are to be counted apart make no sense.
+    BadRange(RangeError),
+    /// The device's description of what it accepts makes no sense.
+    BadLimits(LimitsError),
+    /// The device cannot have these hardware queues.
+    BadTopology(TopologyError),
+    /// The device of this name is behind another queue.
+    DeviceInUse(&'static str),
+    /// The device has become smaller.
+    Shrunk {
+        /// The sectors that it had.
+        known: u64,
+        /// The sectors that it has.
+        found: u64,
+    },
     /// Every place for a thread is taken.
     TooManySubmitters,
-    /// Each hardware queue belongs to one submitter, and there is none left for this thread. The text says how many
-    /// there are.
-    NoHardwareQueue(String),
-    /// The device cannot have that many hardware queues.
-    BadTopology(String),
-    /// The system lacks something that each thread needs. The text says what.
-    System(String),
+    /// Each hardware queue belongs to one submitter, and all of them have one. Of a type there are that many.
+    NoHardwareQueue(u16),
+    /// Each hardware queue is polled by the submitter that owns it, so there are no background threads.
+    NoBackground,
+    /// Submitters own hardware queues that were to go. Of each type this many must stay.
+    StillOwned(u16),
+    /// The system gives the thread no eventfd.
+    NoEventFd(Cause),
+}
+
+/// What stands at the end of the error for a knob that another one may be meant by.
+fn hint(f: &mut fmt::Formatter<'_>, known: &[String], meant: &str, owners: &[&str], scheduler: &str) -> fmt::Result {
+    if known.iter().any(|known| known == meant) {
+        return write!(f, "; for the scheduler's say '{meant}'");
+    }
+    match owners {
+        [] => Ok(()),
+        owners => write!(f, "; '{meant}' belongs to {}, and the scheduler is {scheduler}", owners.join(", ")),
+    }
 }
 
 impl fmt::Display for QueueError {
@@ -38,18 +125,88 @@ impl fmt::Display for QueueError {
             Self::UnknownScheduler(name) => {
                 write!(f, "unknown scheduler '{name}'; there are: {}", scheduler_names().join(", "))
             }
-            Self::UnknownKnob(name, known) => write!(f, "unknown knob '{name}'; there are: {known}"),
+            Self::SchedulerInUse { name, waiting } => {
+                write!(f, "a queue takes a scheduler in which nothing waits, not '{name}' with {waiting} requests")
+            }
+            Self::UnknownLocking { name, known } => {
+                write!(f, "there is no locking '{name}'; there are: {}", known.join(", "))
+            }
+            Self::UnknownMeasures(text) => write!(
+                f,
+                "'{text}' names no measures of the locking staged; they are dispatch, buckets and merges, as in \
+                 'staged:dispatch+buckets'"
+            ),
+            Self::UnknownAccounting(name) => write!(f, "accounting: '{name}' is neither 'per-thread' nor 'shared'"),
+            Self::UnknownKnob { name, known, meant, owners, scheduler } => {
+                write!(f, "unknown knob '{name}'; there are: {}", known.join(", "))?;
+                hint(f, known, meant, owners, scheduler)
+            }
+            Self::UnknownSchedulerKnob { name, known } if known.is_empty() => {
+                write!(f, "unknown knob '{name}'; there are: none, without a scheduler")
+            }
+            Self::UnknownSchedulerKnob { name, known } => {
+                write!(f, "unknown knob '{name}'; there are: {}", known.join(", "))
+            }
             Self::NeedsDrain(name) => {
                 write!(f, "the knob '{name}' needs a drained queue: begin the change by `change_knob`, and wait for it")
             }
-            Self::BadValue(text)
-            | Self::BadDevice(text)
-            | Self::NoHardwareQueue(text)
-            | Self::BadTopology(text)
-            | Self::System(text) => f.write_str(text),
+            Self::OfDevice(name) => write!(f, "{name}: it is the device's, and cannot be set here"),
+            Self::NotANumber { knob, value } => write!(f, "{knob}: '{value}' is not a whole number"),
+            Self::BadValue(error) => error.fmt(f),
+            Self::AboveDepth { nr_requests, depth } => {
+                write!(f, "nr_requests: {nr_requests} is not within 1..{depth}, the depth, without a scheduler")
+            }
+            Self::BadSlots(slots) => write!(f, "slots: {slots} is not within 1..32768"),
+            Self::BadRange(error) => error.fmt(f),
+            Self::BadLimits(error) => error.fmt(f),
+            Self::BadTopology(error) => error.fmt(f),
+            Self::DeviceInUse(name) => {
+                write!(f, "the device '{name}' is behind a queue already; it serves one at a time")
+            }
+            Self::Shrunk { known, found } => write!(
+                f,
+                "the device has {found} sectors, not {known} as before; a queue's device may grow but not shrink"
+            ),
             Self::TooManySubmitters => write!(f, "a queue takes at most {} threads", MAX_MEMBERS - 1),
+            Self::NoHardwareQueue(nr_owners) => write!(
+                f,
+                "the device's hardware queues, {nr_owners} of a type, each belong to a submitter already: open it with \
+                 more of them, or as one whose hardware queues are shared"
+            ),
+            Self::NoBackground => f.write_str(
+                "no background threads: each of the device's hardware queues is polled by the submitter that owns it",
+            ),
+            Self::StillOwned(nr_owners) => write!(
+                f,
+                "submitters own hardware queues up to number {} of each type, so there must be {nr_owners} of each",
+                nr_owners - 1
+            ),
+            Self::NoEventFd(cause) => write!(f, "an eventfd is needed for each thread: {cause}"),
         }
     }
 }
 
-impl std::error::Error for QueueError {}
+impl Error for QueueError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::BadValue(error) => Some(error),
+            Self::BadRange(error) => Some(error),
+            Self::BadLimits(error) => Some(error),
+            Self::BadTopology(error) => Some(error),
+            Self::NoEventFd(cause) => Some(cause.error()),
+            _ => None,
+        }
+    }
+}
+
+impl From<TopologyError> for QueueError {
+    fn from(error: TopologyError) -> Self {
+        Self::BadTopology(error)
+    }
+}
+
+impl From<RangeError> for QueueError {
+    fn from(error: RangeError) -> Self {
+        Self::BadRange(error)
+    }
+}

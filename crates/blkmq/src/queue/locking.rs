@@ -137,16 +137,11 @@ impl FromStr for Locking {
         if let Some(names) = text.strip_prefix(STAGED[0]) {
             let bits = names.split('+').try_fold(0, |bits, name| Some(bits | 1 << measure(name)?));
             let of_bits = |bits| Self::Staged(Measures::of_bits(bits));
-            return bits.map(of_bits).ok_or_else(|| {
-                QueueError::BadValue(format!(
-                    "'{text}' names no measures of the locking staged; they are dispatch, buckets and merges, as in \
-                     'staged:dispatch+buckets'"
-                ))
-            });
+            return bits.map(of_bits).ok_or_else(|| QueueError::UnknownMeasures(text.to_owned()));
         }
-        Self::ALL.into_iter().find(|known| known.name() == text).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
-            QueueError::BadValue(format!("there is no locking '{text}'; there are: {names}"))
+        Self::ALL.into_iter().find(|known| known.name() == text).ok_or_else(|| QueueError::UnknownLocking {
+            name: text.to_owned(),
+            known: Self::ALL.map(Self::name).to_vec(),
         })
     }
 }

@@ -4,6 +4,8 @@ use blkmq_sched::ClientId;
 
 use super::RequestQueue;
 use super::error::QueueError;
+#[cfg(feature = "eventfd")]
+use crate::driver::Cause;
 use crate::request::client::Client;
 use blkmq_sync::peek;
 
@@ -15,17 +17,14 @@ impl RequestQueue {
         let nr_owners = self.hctxs.layout().nr_owners();
         if self.is_owned && member > nr_owners {
             self.members.leave(member);
-            return Err(QueueError::NoHardwareQueue(format!(
-                "the device's hardware queues, {nr_owners} of a type, each belong to a submitter already: open it with more of \
-                 them, or as one whose hardware queues are shared"
-            )));
+            return Err(QueueError::NoHardwareQueue(nr_owners));
         }
         #[cfg(feature = "eventfd")]
         if self.has_descriptors
             && let Err(error) = self.members.get(member).wake.equip()
         {
             self.members.leave(member);
-            return Err(QueueError::System(format!("an eventfd is needed for each thread: {error}")));
+            return Err(QueueError::NoEventFd(Cause::new(error)));
         }
         if self.account.ranges.ever() {
             self.members.get(member).make_range_sums();

@@ -113,15 +113,13 @@ impl Settings {
 /// Whether a knob may have this value.
 pub(crate) fn check_value(knob: &Knob, value: u32) -> Result<(), QueueError> {
     let checked = knob.check(i64::from(value));
-    checked.map(|_| ()).map_err(|error| QueueError::BadValue(error.to_string()))
+    checked.map(|_| ()).map_err(QueueError::BadValue)
 }
 
 /// Whether a hardware queue of this depth may have this number of requests while there is no scheduler.
 pub(crate) fn check_within_depth(nr_requests: u32, depth: u16) -> Result<(), QueueError> {
     if nr_requests > u32::from(depth) {
-        return Err(QueueError::BadValue(format!(
-            "nr_requests: {nr_requests} is not within 1..{depth}, the depth, without a scheduler"
-        )));
+        return Err(QueueError::AboveDepth { nr_requests, depth });
     }
     Ok(())
 }

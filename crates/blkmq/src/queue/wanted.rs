@@ -47,10 +47,7 @@ impl SchedulerChoice {
             Wanted::Named(name) => blkmq_sched::scheduler(&name).map(Some).ok_or(QueueError::UnknownScheduler(name)),
             Wanted::Own(scheduler) if scheduler.is_empty() => Ok(Some(scheduler)),
             Wanted::Own(scheduler) => {
-                let (name, waiting) = (scheduler.name(), scheduler.len());
-                Err(QueueError::BadValue(format!(
-                    "a queue takes a scheduler in which nothing waits, not '{name}' with {waiting} requests"
-                )))
+                Err(QueueError::SchedulerInUse { name: scheduler.name(), waiting: scheduler.len() })
             }
         }
     }

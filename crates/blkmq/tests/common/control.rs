@@ -52,7 +52,7 @@ pub(crate) fn topology(random: &mut Random) -> Topology {
 pub(crate) fn change(q: &Arc<RequestQueue>, random: &mut Random) {
     match begin(q, random).wait() {
         Ok(()) => {}
-        Err(QueueError::BadValue(text)) => assert!(text.contains("without a scheduler"), "{text}"),
+        Err(QueueError::AboveDepth { nr_requests, depth }) => assert!(nr_requests > u32::from(depth)),
         Err(error) => panic!("{error}"),
     }
 }
@@ -104,7 +104,7 @@ pub(crate) fn set_knob(q: &Arc<RequestQueue>, random: &mut Random) {
         ("prio_aging_expire", 10000),
     ]);
     match q.set_scheduler_knob(name, value) {
-        Ok(()) | Err(QueueError::UnknownKnob(..)) => {}
+        Ok(()) | Err(QueueError::UnknownSchedulerKnob { .. }) => {}
         Err(error) => panic!("{error}"),
     }
 }

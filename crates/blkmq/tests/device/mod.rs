@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use blkmq::driver::{Batch, Done, Driver, NextEvent, RqId, TimeoutAction, Topology};
+use blkmq::driver::{Batch, Done, Driver, NextEvent, RqId, TimeoutAction, Topology, TopologyError};
 use blkmq::{Bio, Buffer, Completion, Flags, Limits, Op, Status, Submitter, Time};
 
 /// One hardware queue of 64 tags.
@@ -186,7 +186,7 @@ impl Driver for Claims {
         self.inner.topology()
     }
 
-    fn set_topology(&self, topology: Topology) -> Result<(), String> {
+    fn set_topology(&self, topology: Topology) -> Result<(), TopologyError> {
         self.inner.set_topology(topology)
     }
 

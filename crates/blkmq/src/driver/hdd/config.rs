@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use crate::driver::Topology;
 use crate::driver::spec::{Accepts, Parameter, SpecError, Values};
 use crate::driver::store::{MAX_SIZE, check_geometry};
-use crate::driver::{Topology, check_topology};
 use crate::request::limits::{Limits, MAX_DEPTH, SECTOR_SIZE};
 
 /// What a hard disk is like.
@@ -136,7 +136,7 @@ impl Config {
 
     /// Checks what the parameters demand of each other.
     fn check(&self) -> Result<(), SpecError> {
-        check_topology(self.topology()).map_err(SpecError::new)?;
+        self.topology().check().map_err(|error| SpecError::new(error.to_string()))?;
         check_geometry(self.bs, self.size)?;
         if !(self.seek_track <= self.seek_average && self.seek_average <= self.seek_full) {
             return Err(SpecError::new("a longer seek takes longer: seek_track <= seek_average <= seek_full"));

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use crate::driver::Topology;
 use crate::driver::spec::{Accepts, Fault, Parameter, SpecError, Value, Values};
 use crate::driver::store::{MAX_DATALESS_SECTORS, MAX_SIZE, check_geometry};
-use crate::driver::{Topology, check_topology};
 use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, SECTOR_SIZE};
 
 /// When requests complete.
@@ -183,7 +183,7 @@ impl Config {
 
     /// Checks what the parameters demand of each other.
     fn check(&self) -> Result<(), SpecError> {
-        check_topology(self.topology()).map_err(SpecError::new)?;
+        self.topology().check().map_err(|error| SpecError::new(error.to_string()))?;
         check_geometry(self.bs, self.size)?;
         let block = self.bs / SECTOR_SIZE as u32;
         if self.max_sectors != 0 && self.max_sectors < block {

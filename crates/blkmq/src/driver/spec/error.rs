@@ -3,11 +3,13 @@
 use std::error::Error;
 use std::fmt;
 
+use crate::driver::Cause;
+
 /// Why a spec describes no device: one line that names the offending word and what would be right.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpecError {
     text: String,
-    source: Option<Box<dyn Error + Send + Sync>>,
+    source: Option<Cause>,
 }
 
 impl SpecError {
@@ -20,7 +22,7 @@ impl SpecError {
     /// The spec is good, and the device cannot be opened. `source` says why.
     #[must_use]
     pub fn device(source: impl Error + Send + Sync + 'static) -> Self {
-        Self { text: source.to_string(), source: Some(Box::new(source)) }
+        Self { text: source.to_string(), source: Some(Cause::new(source)) }
     }
 
     /// The same error, with the place where it is: a device, or a parameter with its value.
@@ -42,7 +44,7 @@ impl fmt::Display for SpecError {
 
 impl Error for SpecError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source.as_ref().map(|source| &**source as _)
+        self.source.as_ref().map(Cause::error)
     }
 }
 

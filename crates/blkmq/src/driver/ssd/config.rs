@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use crate::driver::Topology;
 use crate::driver::spec::{Accepts, Parameter, SpecError, Values};
 use crate::driver::store::{MAX_DATALESS_SECTORS, MAX_SIZE, check_geometry};
-use crate::driver::{Topology, check_topology};
 use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, SECTOR_SIZE};
 
 /// What an SSD is like.
@@ -200,7 +200,7 @@ impl Config {
 
     /// Checks what the parameters demand of each other.
     fn check(&self) -> Result<(), SpecError> {
-        check_topology(self.topology()).map_err(SpecError::new)?;
+        self.topology().check().map_err(|error| SpecError::new(error.to_string()))?;
         check_geometry(self.bs, self.size)?;
         if !self.page.is_power_of_two() {
             return Err(SpecError::new(format!("page={} is not a power of two", self.page)));

@@ -8,7 +8,7 @@ use super::gauge::{Gauge, in_flight};
 use super::sums::Sums;
 use crate::queue::RequestQueue;
 use crate::queue::account::Stat;
-use crate::queue::error::QueueError;
+use crate::queue::error::RangeError;
 use blkmq_sync::Mutex;
 use blkmq_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -37,28 +37,27 @@ impl SectorRange {
 }
 
 /// Checks ranges against each other and the device.
-pub(crate) fn check_ranges(ranges: &[SectorRange], capacity: u64) -> Result<(), QueueError> {
-    let bad = |text: String| Err(QueueError::BadValue(text));
+pub(crate) fn check_ranges(ranges: &[SectorRange], capacity: u64) -> Result<(), RangeError> {
     if ranges.len() > MAX_RANGES {
-        return bad(format!("{} ranges are more than {MAX_RANGES}", ranges.len()));
+        return Err(RangeError::TooMany { nr_ranges: ranges.len(), most: MAX_RANGES });
     }
     for (at, range) in ranges.iter().enumerate() {
         let SectorRange { name, first, nr_sectors } = range;
         if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
-            return bad(format!("range {name:?}: a name has at least one character, and no spaces"));
+            return Err(RangeError::BadName(name.clone()));
         }
         if *nr_sectors == 0 {
-            return bad(format!("range '{name}': a range has at least one sector"));
+            return Err(RangeError::Empty(name.clone()));
         }
         if first.checked_add(*nr_sectors).is_none_or(|end| end > capacity) {
-            return bad(format!("range '{name}': {first}+{nr_sectors} ends behind the device's {capacity} sectors"));
+            return Err(RangeError::BehindEnd { name: name.clone(), first: *first, nr_sectors: *nr_sectors, capacity });
         }
         for other in &ranges[..at] {
             if other.name == *name {
-                return bad(format!("range '{name}': there are two of this name"));
+                return Err(RangeError::SameName(name.clone()));
             }
             if other.first < range.end() && *first < other.end() {
-                return bad(format!("range '{name}' overlaps range '{}'", other.name));
+                return Err(RangeError::Overlap { name: name.clone(), other: other.name.clone() });
             }
         }
     }

@@ -36,7 +36,7 @@ impl std::str::FromStr for Accounting {
         [Self::PerThread, Self::Shared]
             .into_iter()
             .find(|known| known.name() == text)
-            .ok_or_else(|| QueueError::BadValue(format!("accounting: '{text}' is neither 'per-thread' nor 'shared'")))
+            .ok_or_else(|| QueueError::UnknownAccounting(text.to_owned()))
     }
 }
 
