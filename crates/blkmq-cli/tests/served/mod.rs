@@ -5,7 +5,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
 
+use blkmq::{Locking, scheduler_names};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -27,6 +30,31 @@ pub(crate) fn ended(output: &Output, code: i32) -> String {
     }
     assert_eq!((&*out, error.lines().count()), ("", 1), "{error}");
     error.into_owned()
+}
+
+/// How a knob shows all names, with the chosen one in brackets.
+fn marked(names: &[&str], chosen: &str) -> String {
+    assert!(names.contains(&chosen), "{chosen} is one of {names:?}");
+    names
+        .iter()
+        .map(|name| if *name == chosen { format!("[{name}]") } else { (*name).to_owned() })
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+pub(crate) fn scheduler(chosen: &str) -> String {
+    marked(&scheduler_names(), chosen)
+}
+
+pub(crate) fn locking(chosen: &str) -> String {
+    marked(&Locking::ALL.map(Locking::name), chosen)
+}
+
+/// Waits until `is_so`. Only a bug can make this wait last for ever.
+pub(crate) fn until(is_so: impl Fn() -> bool) {
+    while !is_so() {
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A running server, which is killed if a test fails.

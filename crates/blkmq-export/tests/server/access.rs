@@ -8,7 +8,7 @@ use blkmq_export::{Allow, Export, Permit, Server, Tls, Who};
 
 use crate::client::{Client, named};
 use crate::ending::until;
-use crate::tls::{Encrypted, Site, start_telling};
+use crate::site::{Encrypted, Site, start_telling};
 use crate::{builder, queue};
 
 const NOT_PERMITTED: u32 = 1;

@@ -15,7 +15,7 @@ use rustls::version::TLS13;
 
 use crate::client::{Client, named, request};
 use crate::ending::until;
-use crate::tls::{Site, start_tls};
+use crate::site::{Site, start_tls};
 use crate::{builder, queue, server_with};
 
 /// Sends reads of 1 MiB until the socket takes no more and `is_over` holds. Returns the number of reads.

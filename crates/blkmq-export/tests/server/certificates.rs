@@ -1,7 +1,8 @@
 //! Which certificates, keys and lists can be used, the errors for others, and how they change while a server runs.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +17,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, SignatureScheme, Str
 use crate::client::{Client, option};
 use crate::ending::until;
 use crate::papers::{Authority, RsaPublic};
-use crate::tls::{Site, open_to_all, start_telling};
+use crate::site::{Site, open_to_all, start_telling};
 use crate::{builder, queue};
 
 /// Private keys with their public keys, as 'openssl genrsa' makes them. For the largest size there is only a public
@@ -203,4 +204,90 @@ fn files_that_are_read_again_count_together_or_not_at_all() {
     Authority::new().equip(site.folder.path());
     tls.reload().unwrap();
     assert!(!lets_in(), "another authority's");
+}
+
+#[test]
+fn only_those_whom_the_authority_has_signed_come_in_and_they_have_names() {
+    let site = Site::new();
+    let tls = Tls::from_folder(site.folder.path(), true).unwrap().required();
+    let server = open_to_all().tls(tls).start().unwrap();
+    assert!(site.shows(&server, None).is_none());
+    assert!(site.shows(&server, Some(&Authority::new().sign("alice", &[], 7))).is_none());
+    until(|| server.clients().is_empty());
+    let long = "x".repeat(100);
+    for (common, alternatives, name) in [
+        ("alice", &["host.example"][..], Some("alice")),
+        ("", &["host.example", "other.example"], Some("host.example")),
+        ("a\nb", &[], Some("a\u{fffd}b")),
+        (&long, &[], Some(&long[..64])),
+        ("", &[], None),
+    ] {
+        let paper = site.authority.sign(common, alternatives, 8);
+        let mut client = site.shows(&server, Some(&paper)).expect("it is signed");
+        assert_eq!(server.clients()[0].name.as_deref(), name);
+        client.stream.sock.shutdown(std::net::Shutdown::Both).unwrap();
+        until(|| server.clients().is_empty());
+        drop(client.stream.read(&mut [0]));
+    }
+}
+
+#[test]
+fn a_certificate_that_was_revoked_lets_nobody_in() {
+    let site = Site::new();
+    fs::write(site.folder.path().join("ca-crl.pem"), site.authority.revoke(66)).unwrap();
+    let tls = Tls::from_folder(site.folder.path(), true).unwrap();
+    let server = open_to_all().tls(tls).start().unwrap();
+    assert!(site.shows(&server, Some(&site.authority.sign("mallory", &[], 66))).is_none());
+    assert!(site.shows(&server, Some(&site.authority.sign("alice", &[], 67))).is_some());
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_told_with_its_name() {
+    let site = Site::new();
+    let folder = site.folder.path();
+    let error = |verifies: bool| {
+        let text = Tls::from_folder(folder, verifies).unwrap_err().to_string();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        text.strip_prefix(&format!("{}/", folder.display())).expect("the path comes first").to_owned()
+    };
+    let with = |name: &str, content: &str, verifies: bool| {
+        let path = folder.join(name);
+        let before = fs::read(&path).ok();
+        fs::write(&path, content).unwrap();
+        let error = error(verifies);
+        match before {
+            Some(before) => fs::write(&path, before).unwrap(),
+            None => fs::remove_file(&path).unwrap(),
+        }
+        error
+    };
+    for (name, what) in [
+        ("ca-cert.pem", "certificate"),
+        ("server-cert.pem", "certificate"),
+        ("server-key.pem", "private key without a password"),
+        ("ca-crl.pem", "list of revoked certificates"),
+    ] {
+        for empty in ["", "hello\n", "-----BEGIN PARAMETERS-----\nAAAA\n-----END PARAMETERS-----\n"] {
+            assert_eq!(with(name, empty, true), format!("{name}: there is no {what} in it, in PEM"));
+        }
+        let error = with(name, "-----BEGIN CERTIFICATE-----\nAAAA\n", true);
+        assert_eq!(error, format!("{name}: -----BEGIN CERTIFICATE----- has no end"));
+    }
+    let garbage = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    for name in ["ca-cert.pem", "server-cert.pem"] {
+        let error = with(name, garbage, true);
+        assert!(error.starts_with(&format!("{name}: the certificate cannot be used: ")), "{error}");
+    }
+    let key = with("server-key.pem", &garbage.replace("CERTIFICATE", "PRIVATE KEY"), false);
+    assert!(key.starts_with("server-key.pem: "), "{key}");
+    let other = site.authority.sign("another", &[], 9);
+    assert_eq!(with("server-key.pem", &other.key_pem(), false), "server-key.pem: not the key of server-cert.pem");
+    fs::remove_file(folder.join("ca-cert.pem")).unwrap();
+    assert!(error(true).starts_with("ca-cert.pem: No such file"));
+    assert!(Tls::from_folder(folder, false).is_ok(), "without verification it is not needed");
+    fs::remove_file(folder.join("server-key.pem")).unwrap();
+    assert!(error(false).starts_with("server-key.pem: No such file"));
+    assert!(
+        Tls::from_folder(Path::new("/nowhere"), false).unwrap_err().to_string().contains("server-cert.pem: No such")
+    );
 }

@@ -13,6 +13,7 @@ mod leaving;
 mod memory;
 mod options;
 mod papers;
+mod site;
 mod tls;
 
 use std::sync::Arc;

@@ -1,132 +1,20 @@
 //! Encrypted connections: how they come about, what must not be believed meanwhile, and what is sent over them.
 
-use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use blkmq_export::nbd::{commands, option_replies, options, transmission};
-use blkmq_export::{Address, Allow, Bounds, Builder, Export, Level, Server, Tls};
+use blkmq_export::{Address, Bounds, Export, Server};
+use rustls::StreamOwned;
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion};
 
 use crate::client::{Client, named, option, request};
 use crate::ending::until;
 use crate::forger::{DATA, Forger, HANDSHAKE};
-use crate::papers::{Authority, Paper};
+use crate::site::{Encrypted, Site, encrypt, start_tls};
 use crate::{builder, queue};
-
-pub(crate) type Encrypted = Client<StreamOwned<ClientConnection, UnixStream>>;
-
-/// The warnings of a server.
-pub(crate) type Warnings = Arc<Mutex<Vec<String>>>;
-
-/// Starts a server. Returns it with its warnings.
-pub(crate) fn start_telling(builder: Builder) -> (Server, Warnings) {
-    let warnings = Warnings::default();
-    let log = {
-        let warnings = Arc::clone(&warnings);
-        move |level: Level, line: &str| {
-            if level == Level::Warning {
-                warnings.lock().expect("nobody panicked").push(line.to_owned());
-            }
-        }
-    };
-    (builder.log(log).start().expect("the server is right"), warnings)
-}
-
-/// A server whose export is for every client that is let in.
-pub(crate) fn open_to_all() -> Builder {
-    builder().export(Export::new("", queue("ram,size=1M")).allowing(Allow::Anybody))
-}
-
-/// An authority, and a folder with the files of a server: from these a test makes its server and clients.
-pub(crate) struct Site {
-    pub(crate) authority: Authority,
-    pub(crate) folder: tempfile::TempDir,
-}
-
-impl Site {
-    pub(crate) fn new() -> Self {
-        let (authority, folder) = (Authority::new(), tempfile::tempdir().expect("there is room for a folder"));
-        authority.equip(folder.path());
-        Self { authority, folder }
-    }
-
-    fn tls(&self) -> Tls {
-        Tls::from_folder(self.folder.path(), false).expect("the folder has what it takes")
-    }
-
-    fn builder(&self, device: &str) -> Builder {
-        builder().export(Export::new("", queue(device))).tls(self.tls())
-    }
-
-    pub(crate) fn server(&self, device: &str) -> Server {
-        self.builder(device).start().expect("the server is right")
-    }
-
-    /// Starts a server. Returns it with its warnings.
-    fn telling(&self, device: &str) -> (Server, Warnings) {
-        start_telling(self.builder(device))
-    }
-
-    fn config(&self, versions: &[&'static SupportedProtocolVersion], paper: Option<&Paper>) -> Arc<ClientConfig> {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.authority.certificate()).expect("the certificate is one");
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions);
-        let builder = builder.expect("the versions are known").with_root_certificates(roots);
-        let mut config = match paper {
-            None => builder.with_no_client_auth(),
-            Some(paper) => builder
-                .with_client_auth_cert(vec![paper.certificate.clone()], paper.key())
-                .expect("the key belongs to the certificate"),
-        };
-        config.enable_secret_extraction = true;
-        Arc::new(config)
-    }
-
-    pub(crate) fn session(
-        &self,
-        versions: &[&'static SupportedProtocolVersion],
-        paper: Option<&Paper>,
-    ) -> ClientConnection {
-        let name = "localhost".try_into().expect("this is a name");
-        ClientConnection::new(self.config(versions, paper), name).expect("the configuration is right")
-    }
-
-    /// A client that has asked for encryption, and not chosen an export yet.
-    pub(crate) fn client(&self, server: &Server) -> Encrypted {
-        encrypt(Client::pair(server), self.session(&[&TLS13], None))
-    }
-
-    /// A client that shows a certificate, if it has one, and has not chosen an export yet.
-    pub(crate) fn encrypted(&self, server: &Server, paper: Option<&Paper>) -> Encrypted {
-        encrypt(Client::pair(server), self.session(&[&TLS13], paper))
-    }
-
-    /// A client that shows a certificate. `None` if it is not let in.
-    pub(crate) fn shows(&self, server: &Server, paper: Option<&Paper>) -> Option<Encrypted> {
-        let mut client = encrypt(Client::pair(server), self.session(&[&TLS13], paper));
-        client.stream.write_all(&option(options::LIST, &[])).ok()?;
-        // In TLS 1.3 a client learns only now whether the server accepts its certificate.
-        client.try_take::<1>().ok()?;
-        Some(client)
-    }
-}
-
-/// Asks for TLS, and continues inside TLS.
-fn encrypt(mut client: Client, session: ClientConnection) -> Encrypted {
-    start_tls(&mut client);
-    Client::over(StreamOwned::new(session, client.stream))
-}
-
-pub(crate) fn start_tls(client: &mut Client) {
-    assert_eq!(client.ask(options::STARTTLS, &[]), [(option_replies::ACK, vec![])]);
-}
 
 /// Waits for the end. Returns true if the server said through TLS that nothing more comes.
 fn is_closed_by_tls(client: &mut Encrypted) -> bool {
@@ -494,90 +382,4 @@ fn nothing_is_negotiated_again_inside_tls() {
     let is_refusal =
         |line: &String| ["TooManyRenegotiationRequests", "unexpected"].iter().any(|word| line.contains(word));
     assert!(warnings.len() == 2 && warnings.iter().all(is_refusal), "{warnings:?}");
-}
-
-#[test]
-fn only_those_whom_the_authority_has_signed_come_in_and_they_have_names() {
-    let site = Site::new();
-    let tls = Tls::from_folder(site.folder.path(), true).unwrap().required();
-    let server = open_to_all().tls(tls).start().unwrap();
-    assert!(site.shows(&server, None).is_none());
-    assert!(site.shows(&server, Some(&Authority::new().sign("alice", &[], 7))).is_none());
-    until(|| server.clients().is_empty());
-    let long = "x".repeat(100);
-    for (common, alternatives, name) in [
-        ("alice", &["host.example"][..], Some("alice")),
-        ("", &["host.example", "other.example"], Some("host.example")),
-        ("a\nb", &[], Some("a\u{fffd}b")),
-        (&long, &[], Some(&long[..64])),
-        ("", &[], None),
-    ] {
-        let paper = site.authority.sign(common, alternatives, 8);
-        let mut client = site.shows(&server, Some(&paper)).expect("it is signed");
-        assert_eq!(server.clients()[0].name.as_deref(), name);
-        client.stream.sock.shutdown(std::net::Shutdown::Both).unwrap();
-        until(|| server.clients().is_empty());
-        drop(client.stream.read(&mut [0]));
-    }
-}
-
-#[test]
-fn a_certificate_that_was_revoked_lets_nobody_in() {
-    let site = Site::new();
-    fs::write(site.folder.path().join("ca-crl.pem"), site.authority.revoke(66)).unwrap();
-    let tls = Tls::from_folder(site.folder.path(), true).unwrap();
-    let server = open_to_all().tls(tls).start().unwrap();
-    assert!(site.shows(&server, Some(&site.authority.sign("mallory", &[], 66))).is_none());
-    assert!(site.shows(&server, Some(&site.authority.sign("alice", &[], 67))).is_some());
-}
-
-#[test]
-fn what_is_wrong_with_a_file_is_told_with_its_name() {
-    let site = Site::new();
-    let folder = site.folder.path();
-    let error = |verifies: bool| {
-        let text = Tls::from_folder(folder, verifies).unwrap_err().to_string();
-        assert_eq!(text.lines().count(), 1, "{text}");
-        text.strip_prefix(&format!("{}/", folder.display())).expect("the path comes first").to_owned()
-    };
-    let with = |name: &str, content: &str, verifies: bool| {
-        let path = folder.join(name);
-        let before = fs::read(&path).ok();
-        fs::write(&path, content).unwrap();
-        let error = error(verifies);
-        match before {
-            Some(before) => fs::write(&path, before).unwrap(),
-            None => fs::remove_file(&path).unwrap(),
-        }
-        error
-    };
-    for (name, what) in [
-        ("ca-cert.pem", "certificate"),
-        ("server-cert.pem", "certificate"),
-        ("server-key.pem", "private key without a password"),
-        ("ca-crl.pem", "list of revoked certificates"),
-    ] {
-        for empty in ["", "hello\n", "-----BEGIN PARAMETERS-----\nAAAA\n-----END PARAMETERS-----\n"] {
-            assert_eq!(with(name, empty, true), format!("{name}: there is no {what} in it, in PEM"));
-        }
-        let error = with(name, "-----BEGIN CERTIFICATE-----\nAAAA\n", true);
-        assert_eq!(error, format!("{name}: -----BEGIN CERTIFICATE----- has no end"));
-    }
-    let garbage = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-    for name in ["ca-cert.pem", "server-cert.pem"] {
-        let error = with(name, garbage, true);
-        assert!(error.starts_with(&format!("{name}: the certificate cannot be used: ")), "{error}");
-    }
-    let key = with("server-key.pem", &garbage.replace("CERTIFICATE", "PRIVATE KEY"), false);
-    assert!(key.starts_with("server-key.pem: "), "{key}");
-    let other = site.authority.sign("another", &[], 9);
-    assert_eq!(with("server-key.pem", &other.key_pem(), false), "server-key.pem: not the key of server-cert.pem");
-    fs::remove_file(folder.join("ca-cert.pem")).unwrap();
-    assert!(error(true).starts_with("ca-cert.pem: No such file"));
-    assert!(Tls::from_folder(folder, false).is_ok(), "without verification it is not needed");
-    fs::remove_file(folder.join("server-key.pem")).unwrap();
-    assert!(error(false).starts_with("server-key.pem: No such file"));
-    assert!(
-        Tls::from_folder(Path::new("/nowhere"), false).unwrap_err().to_string().contains("server-cert.pem: No such")
-    );
 }
