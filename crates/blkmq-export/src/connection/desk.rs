@@ -1,5 +1,7 @@
 //! Where requests become operations of the queue, and where finished operations become replies.
 
+mod payload;
+
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,6 +10,7 @@ use std::sync::Arc;
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Bio, Buffer, Flags, Op, RejectReason, RequestQueue, Status, Submitter, Time};
 
+pub(super) use self::payload::Piece;
 use super::edges::{Edges, Hands, changes};
 use super::failures::Failures;
 use super::outbox::Outbox;
@@ -23,23 +26,6 @@ use crate::nbd::extents::{EXTENT_SIZE, MAX_EXTENTS, describe};
 use crate::nbd::negotiation::Agreement;
 use crate::nbd::reply::{Head, Refusal};
 use crate::shared::Bounds;
-
-/// Bytes for which a write gets memory when it begins.
-const FIRST_PIECE: u64 = 256 << 10;
-/// Bytes for which a write gets memory if there is not enough for [`FIRST_PIECE`]. No block is longer than this.
-const LEAST_PIECE: u64 = 64 << 10;
-
-/// Where the next piece of a write's data goes.
-#[derive(Debug)]
-pub(super) enum Piece {
-    /// Into this buffer, behind its first bytes, which are so many. If the piece begins within a block, these first
-    /// bytes are for what the block has before the piece.
-    Here(Buffer, usize),
-    /// Nowhere. The write has failed, and its remaining data is not used.
-    Useless,
-    /// There is no memory for the piece now.
-    Later,
-}
 
 /// What a connection is working on between its socket and the queue.
 #[derive(Debug)]
@@ -213,55 +199,6 @@ impl Desk {
         Some(id)
     }
 
-    /// Where the next piece of a write's data goes. Each piece is an operation of its own, which begins when the piece
-    /// has arrived. So a write that is half received holds no more memory than a piece, and it waits for more memory
-    /// without holding what others need. The first piece is short, and each further piece is as long as all pieces
-    /// before it together: a client gets memory for data that it sends, and not for data that it announces.
-    pub(super) fn next_piece(&mut self, id: TaskId) -> Piece {
-        let Self { tasks, pool, edges, plan, .. } = self;
-        let task = tasks.get_mut(id);
-        let left = task.end - task.next;
-        if task.failure.is_some() || left == 0 {
-            return Piece::Useless;
-        }
-        let skip = edges.skip(task.next);
-        // A piece is no longer than the connection's own part. So a client that stops in the middle of a write holds no
-        // memory that others wait for.
-        let most = (task.next - task.offset).clamp(FIRST_PIECE, FIRST_PIECE.max(pool.own() as u64));
-        for most in [most, LEAST_PIECE] {
-            let len = left.min(plan.data.min(edges.down(most)) - skip);
-            let whole = edges.up(skip + len) as usize;
-            if !pool.promise(footprint(whole), false) {
-                continue;
-            }
-            let Some(mut buffer) = pool.take(whole) else {
-                pool.forgo(footprint(whole));
-                task.failure = Some(no_memory());
-                return Piece::Useless;
-            };
-            task.promised += footprint(whole);
-            let fits = buffer.set_len((skip + len) as usize);
-            debug_assert!(fits, "a buffer can be shorter");
-            return Piece::Here(buffer, skip as usize);
-        }
-        Piece::Later
-    }
-
-    /// Called when a piece of a write's data has arrived.
-    pub(super) fn take_piece(&mut self, id: TaskId, buffer: Buffer) {
-        let task = self.tasks.get_mut(id);
-        let Command::Write { fua } = task.command else { return self.pool.give(buffer) };
-        let start = task.next;
-        let end = self.edges.down(start) + buffer.len() as u64;
-        task.next = end;
-        task.outstanding += 1;
-        if self.edges.skip(start | end) > 0 {
-            return self.change_part(id, start..end, buffer, fua);
-        }
-        let flags = Flags { fua, ..Flags::NONE };
-        self.push(id, Bio::write(start / SECTOR_SIZE as u64, buffer).with_flags(flags));
-    }
-
     fn change_part(&mut self, id: TaskId, bytes: Range<u64>, buffer: Buffer, fua: bool) {
         let Self { tasks, pool, edges, waiting, .. } = self;
         edges.change_part(&mut Hands { tasks, pool, waiting }, id, bytes, buffer, fua);
@@ -276,25 +213,6 @@ impl Desk {
         } else {
             waiting.push_back(bio);
         }
-    }
-
-    /// Called when all data of a request has arrived, or is skipped.
-    pub(super) fn end_payload(&mut self, id: TaskId) {
-        let task = self.tasks.get_mut(id);
-        task.is_receiving = false;
-        task.taken = task.taken.map(|_| self.now);
-        self.go_on(id);
-    }
-
-    /// Called when the data of a request will never be complete. `buffer` was to take the data.
-    pub(super) fn break_payload(&mut self, id: TaskId, buffer: Option<Buffer>, refusal: Refusal) {
-        if let Some(mut buffer) = buffer {
-            let whole = self.edges.up(buffer.len() as u64);
-            buffer.set_len(whole as usize);
-            self.pool.give(buffer);
-        }
-        self.tasks.get_mut(id).failure.get_or_insert(refusal);
-        self.end_payload(id);
     }
 
     /// Hands operations to the submitter until it takes no more. Returns whether it took any.

@@ -1,5 +1,7 @@
 //! The requests of one connection: received, done and answered, many at a time.
 
+mod parting;
+
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::thread;
@@ -28,14 +30,6 @@ use crate::stop::{Phase, Stop};
 /// for each request that the client sends. A client that takes no answer before it has sent more requests can still
 /// send them.
 const RELIEF: Duration = Duration::from_micros(200);
-
-/// How often a connection that has ended checks whether the client has got everything. Such a check wakes no other
-/// thread.
-const SEEING_OFF: Duration = Duration::from_millis(5);
-
-/// How long the connection waits for a client that has got all its replies to learn of the end. The client's host may
-/// be gone.
-const PARTING: Duration = Duration::from_millis(500);
 
 /// The data of a request that is being received.
 #[derive(Debug)]
@@ -333,55 +327,6 @@ impl Transmission {
     /// Whether bytes wait for the socket. For a client that is gone, the bytes that TLS has would wait for ever.
     fn has_output(&self) -> bool {
         !self.desk.outbox.is_empty() || (!self.is_gone && self.stream.wants_write())
-    }
-
-    /// Called when everything is answered. Tells the client that this is the end. Returns whether this message, and all
-    /// bytes before it, are with the socket.
-    fn has_closed(&mut self) -> Result<bool, Ending> {
-        if self.is_gone {
-            return Ok(true);
-        }
-        self.has_arrived = self.has_arrived || self.stream.on_the_way() == 0;
-        match self.stream.close() {
-            Ok(()) | Err(System(SystemError::PIPE | SystemError::CONNRESET)) => Ok(true),
-            Err(System(SystemError::AGAIN)) => {
-                self.is_writable = false;
-                Ok(false)
-            }
-            Err(System(SystemError::INTR)) => Ok(false),
-            Err(fault) => Err(Ending::Broken(fault)),
-        }
-    }
-
-    /// Waits until a client that may go on sending has got what it was sent. If a TCP socket is closed with unread
-    /// bytes, or is sent something after that, the bytes that are still on the way to the client are lost.
-    fn see_off(&mut self) -> Result<(), Ending> {
-        self.desk.leave();
-        self.stream.end_sending();
-        let (mut waited, mut last) = (Duration::ZERO, usize::MAX);
-        loop {
-            let left = self.stream.see_off();
-            if left == 0 {
-                break;
-            }
-            if left < last {
-                last = left;
-                self.note_progress();
-            }
-            self.note_blocked();
-            self.check_patience()?;
-            if self.stop.phase() == Phase::Stopped {
-                return Err(Ending::Stopped);
-            }
-            if self.has_arrived && waited >= PARTING {
-                break;
-            }
-            // This does not wait for the socket. So the connection reads from a client that sends without end only at
-            // this rate.
-            wait(None, &self.bell, &[], PollFlags::empty(), Some(SEEING_OFF))?;
-            waited += SEEING_OFF;
-        }
-        Ok(())
     }
 
     /// Sends replies until the socket takes no more. Returns whether any reply was completely sent.
