@@ -105,11 +105,9 @@ impl Target {
         let driver = blkmq_drivers::open_telling(&setup.device, &notice);
         let driver = driver.map_err(|error| self.fault("device", error.to_string()))?;
         Bench::over(driver, jobs, &setup).map_err(|error| match &error {
-            BenchError::Device(what) => self.fault("device", what.clone()),
-            BenchError::Scheduler(what) => self.fault("scheduler", what.clone()),
-            BenchError::Setting(setting, what) => {
-                self.fault(setting.split('=').next().unwrap_or_default(), what.clone())
-            }
+            BenchError::Queue(QueueError::UnknownScheduler(_)) => self.fault("scheduler", error.to_string()),
+            BenchError::Device(_) | BenchError::Queue(_) => self.fault("device", error.to_string()),
+            BenchError::Setting { name, error, .. } => self.fault(name, error.to_string()),
             _ => TextError { place: file.to_owned(), what: error.to_string() },
         })
     }

@@ -6,6 +6,7 @@
 //! merge only in the scheduler.
 
 mod cpu;
+mod error;
 mod latency;
 mod outcome;
 mod pace;
@@ -21,16 +22,16 @@ mod verify;
 mod waits;
 mod worker;
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use blkmq::driver::Driver;
-use blkmq::{Client, Clock, Locking, QueueError, RequestQueue, VirtualClock};
+use blkmq::{Client, Clock, Locking, RequestQueue, VirtualClock};
 
 use crate::job::Job;
 pub use cpu::{Usage, thread_cpu_ns};
+pub use error::{BenchError, JobError};
 pub use latency::Latency;
 pub use outcome::{DirectionOutcome, JobOutcome, LayerOutcome, Outcome, Sample, Spread};
 use plan::Plan;
@@ -120,48 +121,6 @@ pub struct Control {
     pub progress: Arc<Progress>,
 }
 
-/// Why jobs cannot run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BenchError {
-    /// The spec describes no device.
-    Device(String),
-    /// There is no scheduler, or none of that name on this device.
-    Scheduler(String),
-    /// A setting is not accepted: its name and value, and why.
-    Setting(String, String),
-    /// A job cannot run on this device.
-    Job {
-        /// The job's name.
-        name: String,
-        /// Why not, and what would be right.
-        what: String,
-    },
-    /// There is no job.
-    NoJob,
-    /// The queue cannot serve this many threads.
-    Threads(String),
-    /// On a virtual clock only time would end the jobs, and the device takes no time.
-    Timeless,
-}
-
-impl fmt::Display for BenchError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Device(what) | Self::Scheduler(what) | Self::Threads(what) => f.write_str(what),
-            Self::Setting(setting, what) => write!(f, "{setting}: {what}"),
-            Self::Job { name, what } => write!(f, "job {name}: {what}"),
-            Self::NoJob => f.write_str("there is no job to run"),
-            Self::Timeless => f.write_str(
-                "virtual time does not pass on a device that takes none: use one that does, as null,irqmode=2, or bound \
-                 the jobs by size, io_size or number_ios instead of time",
-            ),
-        }
-    }
-}
-
-impl std::error::Error for BenchError {}
-
 impl Setup {
     /// A device on the machine's time, with Linux's choice of scheduler.
     #[must_use]
@@ -195,7 +154,7 @@ impl Bench {
     /// # Errors
     /// What is wrong with the device, the settings or a job.
     pub fn new(jobs: &[Job], setup: &Setup) -> Result<Self, BenchError> {
-        let driver = blkmq_drivers::open(&setup.device).map_err(|error| BenchError::Device(error.to_string()))?;
+        let driver = blkmq_drivers::open(&setup.device).map_err(BenchError::Device)?;
         Self::over(driver, jobs, setup)
     }
 
@@ -212,8 +171,7 @@ impl Bench {
         let slots = plans.iter().map(|plan| plan.slots(&limits)).max().unwrap_or(1);
         let slots = u16::try_from(slots).ok().filter(|slots| *slots <= 32768).ok_or_else(|| {
             let largest = plans.iter().max_by_key(|plan| plan.slots(&limits)).map_or("", |plan| &plan.job.name);
-            let what = format!("its iodepth takes {slots} requests of this device, and one thread can have 32768");
-            BenchError::Job { name: largest.to_owned(), what }
+            BenchError::Job { name: largest.to_owned(), error: JobError::Depth(slots) }
         })?;
         let is_timed = driver.takes_time() || plans.iter().any(Plan::is_timed);
         let stamps = match setup.clock {
@@ -243,19 +201,17 @@ impl Bench {
         if let Some(scheduler) = &setup.scheduler {
             builder = builder.scheduler(scheduler.choice());
         }
+        let refused = |name: &str, value: &str| {
+            let (name, value) = (name.to_owned(), value.to_owned());
+            |error| BenchError::Setting { name, value, error: Box::new(error) }
+        };
         let (built, settings): (Vec<_>, Vec<_>) = setup.settings.iter().partition(|(name, _)| name == "accounting");
         if let Some((name, value)) = built.last() {
-            let wrong = |error: QueueError| BenchError::Setting(format!("{name}={value}"), error.to_string());
-            builder = builder.accounting(value.parse().map_err(wrong)?);
+            builder = builder.accounting(value.parse().map_err(refused(name, value))?);
         }
-        let q = builder.build().map_err(|error| match error {
-            QueueError::UnknownScheduler(_) => BenchError::Scheduler(error.to_string()),
-            _ => BenchError::Device(error.to_string()),
-        })?;
+        let q = builder.build().map_err(BenchError::Queue)?;
         for (name, value) in settings {
-            q.change_knob(name, value)
-                .and_then(|change| change.wait())
-                .map_err(|error| BenchError::Setting(format!("{name}={value}"), error.to_string()))?;
+            q.change_knob(name, value).and_then(|change| change.wait()).map_err(refused(name, value))?;
         }
         Ok(Self { q, clock: of_jobs, plans, is_apart, stamps })
     }
@@ -316,7 +272,7 @@ impl Bench {
         for (plan, cell) in plans.into_iter().zip(cells) {
             // Equal clients count as one. Each thread is a client of its own, as a process is under Linux.
             let client = Client::new(plan.client()).with_priority(plan.job.priority.unwrap_or_default());
-            let submitter = self.q.submitter(&client).map_err(|error| BenchError::Threads(error.to_string()))?;
+            let submitter = self.q.submitter(&client).map_err(BenchError::Threads)?;
             let clock = JobsClock { clock: self.clock.clone(), is_apart: self.is_apart };
             workers.push(Worker::new(plan, submitter, clock, Arc::clone(&stage), cell));
         }

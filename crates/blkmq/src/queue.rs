@@ -28,6 +28,7 @@ mod wanted;
 pub use builder::Builder;
 pub use error::{LimitsError, QueueError, RangeError};
 pub use locking::{Locking, Measures};
+pub(crate) use schedulers::SCHEDULER_PREFIX;
 pub use schedulers::scheduler_names;
 pub use wanted::SchedulerChoice;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use blkmq::{Limits, Op};
 use nix::sys::sysinfo::sysinfo;
 
-use super::BenchError;
+use super::{BenchError, JobError};
 use crate::job::{BlockSize, Direction, Extent, Job, Operations};
 
 /// Bytes of a sector.
@@ -86,23 +86,20 @@ fn check_memory(plans: &[Plan]) -> Result<(), BenchError> {
     let bytes = |plan: &Plan| u128::from(sizes(&plan.job).1) * u128::from(plan.job.iodepth);
     let all: u128 = plans.iter().map(bytes).sum();
     match plans.iter().max_by_key(|plan| bytes(plan)) {
-        Some(largest) if all > memory => {
-            let what = format!("the buffers of all jobs take {all} bytes, and this machine has {memory}");
-            Err(fault(&largest.job, format!("{what}; see bs, iodepth and numjobs")))
-        }
+        Some(largest) if all > memory => Err(fault(&largest.job, JobError::Memory { all, memory })),
         _ => Ok(()),
     }
 }
 
-fn fault(job: &Job, what: String) -> BenchError {
-    BenchError::Job { name: job.name.clone(), what }
+fn fault(job: &Job, error: JobError) -> BenchError {
+    BenchError::Job { name: job.name.clone(), error }
 }
 
 /// Checks what a job asks for against what the device can do.
 fn check(job: &Job, limits: &Limits, keeps_data: bool) -> Result<(), BenchError> {
     let unit = u64::from(limits.logical_block_size);
     for direction in Direction::ALL.into_iter().filter(|direction| job.operations.includes(*direction)) {
-        let name = if job.operations == Operations::Only(direction) { "bs" } else { "bs of each direction" };
+        let option = if job.operations == Operations::Only(direction) { "bs" } else { "bs of each direction" };
         let whole = |bytes: u64| bytes > 0 && bytes.is_multiple_of(unit);
         let wrong = match &job.bs[direction] {
             BlockSize::Split(parts) => parts.iter().map(|(bytes, _)| *bytes).find(|bytes| !whole(*bytes)),
@@ -112,24 +109,18 @@ fn check(job: &Job, limits: &Limits, keeps_data: bool) -> Result<(), BenchError>
             }
         };
         if let Some(bytes) = wrong {
-            let what = format!("{name}={bytes} is no multiple of the device's logical block size, which is {unit}");
-            return Err(fault(job, what));
+            return Err(fault(job, JobError::Block { option, bytes, block: unit }));
         }
         if !whole(job.blockalign[direction]) {
-            let align = job.blockalign[direction];
-            let what = format!("blockalign={align} is no multiple of the device's logical block size, which is {unit}");
-            return Err(fault(job, what));
+            let bytes = job.blockalign[direction];
+            return Err(fault(job, JobError::Block { option: "blockalign", bytes, block: unit }));
         }
     }
     if job.verify.is_some() && !keeps_data {
-        let what = "verify needs a device that keeps what is written, such as ram, or null,memory_backed=1";
-        return Err(fault(job, what.to_owned()));
+        return Err(fault(job, JobError::Forgets));
     }
     if job.operations.includes(Direction::Trim) && limits.max_op_sectors(Op::Discard) == 0 {
-        return Err(fault(
-            job,
-            "the device cannot trim; one that can is null,memory_backed=1,discard=1, or ram".to_owned(),
-        ));
+        return Err(fault(job, JobError::NoTrim));
     }
     Ok(())
 }
@@ -154,25 +145,18 @@ impl Plan {
         };
         let end = start + u128::from(least);
         if end > u128::from(capacity) {
-            let of =
-                if job.numjobs > 1 { format!("thread {} of {}", thread + 1, job.numjobs) } else { "it".to_owned() };
-            let what = format!("{of} would reach to byte {end} of the device, which ends at byte {capacity}");
-            return Err(fault(job, format!("{what}; see size, offset and offset_increment")));
+            let (thread, nr_threads) = (thread + 1, job.numjobs);
+            return Err(fault(job, JobError::BehindEnd { thread, nr_threads, end, capacity }));
         }
         // The start is less than the capacity, which fits into 64 bits.
         let start = start as u64;
         // As in fio, an area that is a share of the device ends at the end of the device.
         let len = job.size.map_or(u64::MAX, align).min(capacity - start);
         if len < largest {
-            return Err(fault(
-                job,
-                format!("its area of {len} bytes is smaller than its largest operation of {largest}"),
-            ));
+            return Err(fault(job, JobError::Area { len, largest }));
         }
         if !start.is_multiple_of(unit) {
-            let what =
-                format!("it starts at byte {start}, no multiple of the device's logical block size, which is {unit}");
-            return Err(fault(job, what));
+            return Err(fault(job, JobError::Start { start, block: unit }));
         }
         let whole = len - len % smallest;
         let pass_bytes = job.io_size.map_or(whole, |extent| extent.bytes(len));

@@ -4,12 +4,9 @@ use blkmq_sched::{Knob, Unit};
 
 use crate::control::Change;
 use crate::queue::settings::{IO_TIMEOUT, NR_REQUESTS};
-use crate::queue::{Locking, QueueError, RequestQueue, scheduler_names};
+use crate::queue::{Locking, QueueError, RequestQueue, SCHEDULER_PREFIX, scheduler_names};
 use blkmq_sync::atomic::{AtomicU32, Ordering};
 use blkmq_sync::{Arc, order};
-
-/// The prefix that the scheduler's knobs have among the queue's knobs.
-const SCHEDULER_PREFIX: &str = "iosched/";
 
 /// The knobs of every queue whose value is a number. The value of `scheduler` and `locking` is a name, `iosched/...`
 /// are the scheduler's knobs, and `size` is the device's.
@@ -131,15 +128,7 @@ impl RequestQueue {
         known.extend(QUEUE_KNOBS.iter().map(|knob| knob.name.to_owned()));
         let own = self.scheduler_knobs().into_iter().map(|knob| format!("{SCHEDULER_PREFIX}{knob}"));
         known.extend(own);
-        let plain = name.strip_prefix(SCHEDULER_PREFIX).unwrap_or(name);
-        let owners = blkmq_sched::SCHEDULERS.iter().filter(|known| known.knobs.iter().any(|knob| knob.name == plain));
-        QueueError::UnknownKnob {
-            name: name.to_owned(),
-            known,
-            meant: format!("{SCHEDULER_PREFIX}{plain}"),
-            owners: owners.map(|known| known.name).collect(),
-            scheduler: self.scheduler(),
-        }
+        QueueError::UnknownKnob { name: name.to_owned(), known, scheduler: self.scheduler() }
     }
 
     /// Ends the time in which nothing was counted before the first request counts. Otherwise that time would be taken

@@ -9,7 +9,7 @@ use std::fmt;
 use blkmq_sched::KnobError;
 
 use crate::driver::{Cause, TopologyError};
-use crate::queue::schedulers::scheduler_names;
+use crate::queue::schedulers::{SCHEDULER_PREFIX, scheduler_names, schedulers_with};
 use crate::request::limits::MAX_MEMBERS;
 pub use limits::LimitsError;
 pub use range::RangeError;
@@ -44,10 +44,6 @@ pub enum QueueError {
         name: String,
         /// The names that there are.
         known: Vec<String>,
-        /// The name under which the scheduler, or one of `owners`, has the knob.
-        meant: String,
-        /// The schedulers that have such a knob.
-        owners: Vec<&'static str>,
         /// The queue's scheduler.
         scheduler: &'static str,
     },
@@ -108,14 +104,18 @@ pub enum QueueError {
     NoEventFd(Cause),
 }
 
-/// What stands at the end of the error for a knob that another one may be meant by.
-fn hint(f: &mut fmt::Formatter<'_>, known: &[String], meant: &str, owners: &[&str], scheduler: &str) -> fmt::Result {
-    if known.iter().any(|known| known == meant) {
-        return write!(f, "; for the scheduler's say '{meant}'");
+/// Names the knob of a scheduler that was probably meant.
+fn hint(f: &mut fmt::Formatter<'_>, name: &str, known: &[String], scheduler: &str) -> fmt::Result {
+    let plain = name.strip_prefix(SCHEDULER_PREFIX).unwrap_or(name);
+    if known.iter().any(|known| known.strip_prefix(SCHEDULER_PREFIX) == Some(plain)) {
+        return write!(f, "; for the scheduler's say '{SCHEDULER_PREFIX}{plain}'");
     }
-    match owners {
+    match &schedulers_with(plain)[..] {
         [] => Ok(()),
-        owners => write!(f, "; '{meant}' belongs to {}, and the scheduler is {scheduler}", owners.join(", ")),
+        owners => {
+            let owners = owners.join(", ");
+            write!(f, "; '{SCHEDULER_PREFIX}{plain}' belongs to {owners}, and the scheduler is {scheduler}")
+        }
     }
 }
 
@@ -137,9 +137,9 @@ impl fmt::Display for QueueError {
                  'staged:dispatch+buckets'"
             ),
             Self::UnknownAccounting(name) => write!(f, "accounting: '{name}' is neither 'per-thread' nor 'shared'"),
-            Self::UnknownKnob { name, known, meant, owners, scheduler } => {
+            Self::UnknownKnob { name, known, scheduler } => {
                 write!(f, "unknown knob '{name}'; there are: {}", known.join(", "))?;
-                hint(f, known, meant, owners, scheduler)
+                hint(f, name, known, scheduler)
             }
             Self::UnknownSchedulerKnob { name, known } if known.is_empty() => {
                 write!(f, "unknown knob '{name}'; there are: none, without a scheduler")

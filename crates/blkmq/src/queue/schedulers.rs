@@ -6,3 +6,12 @@
 pub fn scheduler_names() -> Vec<&'static str> {
     std::iter::once("none").chain(blkmq_sched::SCHEDULERS.iter().map(|known| known.name)).collect()
 }
+
+/// The prefix that the scheduler's knobs have among the queue's knobs.
+pub(crate) const SCHEDULER_PREFIX: &str = "iosched/";
+
+/// The names of the schedulers that have a knob of this name.
+pub(super) fn schedulers_with(knob: &str) -> Vec<&'static str> {
+    let owners = blkmq_sched::SCHEDULERS.iter().filter(|known| known.knobs.iter().any(|known| known.name == knob));
+    owners.map(|known| known.name).collect()
+}
