@@ -51,7 +51,7 @@ struct Past {
 impl Inside {
     /// The connections that use an export.
     fn users(&self, export: &str) -> impl Iterator<Item = &Arc<Entry>> {
-        self.entries.values().filter(move |entry| entry.export.get().is_some_and(|name| name == export))
+        self.entries.values().filter(move |entry| entry.export().is_some_and(|name| name == export))
     }
 }
 
@@ -123,7 +123,7 @@ impl Clients {
         let mut inside = self.lock();
         inside.negotiating.retain(|entry| entry.number != number);
         if let Some(entry) = inside.entries.remove(&number)
-            && let Some(export) = entry.export.get()
+            && let Some(export) = entry.export()
         {
             let past = inside.past.entry(export.clone()).or_default();
             past.latencies += entry.latencies();
@@ -251,7 +251,7 @@ mod tests {
         let clients = Clients::new(2);
         let [one, other] = [("a", 1), ("b", 2)].map(|(export, user)| {
             let entry = join(&clients, user).unwrap();
-            entry.export.set(export.to_owned()).unwrap();
+            entry.choose(export);
             entry
         });
         one.count_error(Errno::NoSpace);

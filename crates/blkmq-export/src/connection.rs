@@ -2,15 +2,19 @@
 
 mod account;
 mod arrival;
+pub(crate) mod budget;
 mod desk;
 mod edges;
 mod failures;
 mod input;
+mod name;
+mod offer;
 mod outbox;
 mod patience;
 mod plan;
 mod pool;
 mod session;
+pub(crate) mod shared;
 mod socket;
 mod stream;
 mod task;
@@ -35,6 +39,7 @@ use self::desk::Desk;
 use self::failures::Failures;
 use self::input::Input;
 use self::pool::Pool;
+use self::shared::Shared;
 use self::socket::Fault;
 use self::socket::Fault::System;
 use self::stream::Stream;
@@ -43,9 +48,8 @@ use self::visitor::Visitor;
 use crate::clients::Entry;
 use crate::nbd::command::NoRequest;
 use crate::nbd::negotiation::{Agreement, Encryption, Negotiation, Step};
-use crate::shared::Shared;
 use crate::stop::Phase;
-use crate::tls::{self, Tls};
+use crate::tls::Tls;
 
 /// Why a connection ended, if the client did not end it in order.
 #[derive(Debug)]
@@ -163,9 +167,9 @@ impl Connection {
         let client = export.client(&entry).ok_or_else(|| Ending::Negotiation(export.refusal(&entry)))?;
         let mut submitter = export.queue.submitter(&client).map_err(Ending::Queue)?;
         submitter.set_notify(Some(entry.bell.clone()));
-        let _ = entry.export.set(export.name.clone());
+        entry.choose(&export.name);
         send_all(&mut stream, &shared, &entry, &mut output, deadline)?;
-        shared.inform(format_args!("client {} from {} uses export {:?}", entry.number, entry.peer, export.name));
+        shared.inform(format_args!("{entry} uses export {:?}", export.name));
         let failures = Failures::new(Arc::clone(&shared), entry.number, agreement.export);
         let account = Account::new(Arc::clone(&shared.budget), Arc::clone(&entry));
         let pool = Pool::new(export.queue.driver().keeps_data(), account);
@@ -259,8 +263,7 @@ fn secure(stream: &mut Stream, shared: &Shared, entry: &Entry, input: &Input, de
         }
     }
     if let Some(name) = stream.peer_name() {
-        let _ = entry.name.set(tls::shown(&name));
-        let _ = entry.certified.set(name);
+        entry.identify(name);
     }
     Ok(())
 }

@@ -4,14 +4,12 @@ mod access;
 
 use std::sync::Arc;
 
-use blkmq::{Client, Flags, IoPriority, Limits, Op, RequestQueue};
+use blkmq::{Client, IoPriority, RequestQueue};
 
 use self::access::Grant;
 pub use self::access::{Allow, Permit, Who};
 use crate::clients::Entry;
-use crate::nbd::command::Terms;
-use crate::nbd::negotiation::{Agreement, Offer};
-use crate::nbd::{MAX_PAYLOAD, MAX_STRING, transmission};
+use crate::nbd::MAX_STRING;
 
 /// Weights that the clients of an export can have.
 pub const WEIGHTS: std::ops::RangeInclusive<u16> = 1..=1000;
@@ -99,7 +97,7 @@ impl Export {
 
     /// The message to a client that may not use the export.
     pub(crate) fn refusal(&self, client: &Entry) -> String {
-        let who = match (client.name.get(), client.user) {
+        let who = match (client.name(), client.user) {
             (Some(name), _) => Who::Certificate(name.clone()).to_string(),
             (None, Some(user)) => Who::User(user).to_string(),
             (None, None) => "a client that shows no certificate".to_owned(),
@@ -107,99 +105,15 @@ impl Export {
         format!("{who} is not among those whom the server allows export {:?}", self.name)
     }
 
-    /// The size in bytes: all whole blocks of the device, without the part that the device lacks of its last block.
-    fn size(&self) -> u64 {
-        let limits = self.queue.limits();
-        let bytes = limits.size_bytes();
-        if limits.missing_bytes > 0 { bytes } else { bytes - bytes % u64::from(limits.logical_block_size) }
-    }
-
-    /// Whether nothing can be written, because the export or the device is read-only.
-    fn is_read_only(&self) -> bool {
-        self.read_only || self.queue.limits().read_only
-    }
-
-    /// `writes`: whether the client may write.
-    fn flags(&self, writes: bool) -> u16 {
-        let limits = self.queue.limits();
-        let mut flags = transmission::HAS_FLAGS | transmission::SEND_CACHE | promises(&limits);
-        if limits.rotational {
-            flags |= transmission::ROTATIONAL;
-        }
-        if self.is_read_only() || !writes {
-            return flags | transmission::READ_ONLY;
-        }
-        if limits.max_discard_sectors > 0 {
-            flags |= transmission::SEND_TRIM;
-        }
-        // If a device cannot write zeroes, they are written as data, and a fast request for zeroes is refused at once.
-        flags | transmission::SEND_WRITE_ZEROES | transmission::SEND_FAST_ZERO
-    }
-
-    /// What a client is told of the export. `most`: bytes that one connection may have in flight, at least 64 KiB.
-    /// `writes`: whether the client may write.
-    pub(crate) fn offer(&self, most: usize, writes: bool) -> Offer {
-        let limits = self.queue.limits();
-        let most = u32::try_from(most).unwrap_or(u32::MAX).min(MAX_PAYLOAD);
-        let maximum = most - most % limits.logical_block_size;
-        // A power of two that fits into one request. Clients assume 4096 anyway.
-        let longest = 1 << maximum.ilog2();
-        let preferred =
-            limits.physical_block_size.max(limits.logical_block_size).clamp(4096, longest).next_power_of_two();
-        let (name, description) = (self.name.clone(), self.description.clone());
-        Offer { name, description, size: self.size(), flags: self.flags(writes), preferred, maximum }
-    }
-
-    /// What the requests of a connection are checked against.
-    pub(crate) fn terms(&self, agreement: &Agreement) -> Terms {
-        let limits = self.queue.limits();
-        let offer = &agreement.offer;
-        Terms {
-            size: offer.size,
-            block: limits.logical_block_size,
-            maximum: offer.maximum,
-            is_read_only: offer.flags & transmission::READ_ONLY != 0,
-            can_flush: can_flush(&limits),
-            can_fua: can_fua(&limits),
-            can_trim: limits.max_discard_sectors > 0,
-            can_zero: limits.max_write_zeroes_sectors > 0,
-            has_structured_replies: agreement.has_structured_replies,
-            has_allocation: agreement.has_allocation,
-        }
-    }
-
     /// The queue's client for a connection, with the name in the client's certificate, or else the name of the export.
     /// `None` if the client may not use this export.
     pub(crate) fn client(&self, entry: &Entry) -> Option<Client> {
         let grant = self.grant(entry)?;
-        let name = entry.name.get().unwrap_or(&self.name);
+        let name = entry.name().unwrap_or(&self.name);
         let mut client = Client::new(format!("{name} #{}", entry.number)).with_priority(grant.priority);
         client.weight = self.weight;
         Some(client)
     }
-}
-
-/// Whether completed data is durable after a flush.
-fn can_flush(limits: &Limits) -> bool {
-    limits.check_durability(Op::Flush, &Flags::NONE).is_ok()
-}
-
-/// Whether a write can be answered only when it is durable.
-fn can_fua(limits: &Limits) -> bool {
-    limits.check_durability(Op::Write, &Flags { fua: true, ..Flags::NONE }).is_ok()
-}
-
-/// The flags that promise durability. The flags promise no more than the device can keep.
-fn promises(limits: &Limits) -> u16 {
-    let mut flags = 0;
-    if can_flush(limits) {
-        // All connections share the queue, and a flush of the queue covers what any of them completed.
-        flags |= transmission::SEND_FLUSH | transmission::CAN_MULTI_CONN;
-    }
-    if can_fua(limits) {
-        flags |= transmission::SEND_FUA;
-    }
-    flags
 }
 
 #[cfg(test)]
@@ -212,42 +126,6 @@ mod tests {
     fn export(device: &str) -> Export {
         let driver = spec::open(device).unwrap();
         Export::new("a", RequestQueue::builder(driver).build().unwrap())
-    }
-
-    #[test]
-    fn flags_say_what_the_device_can() {
-        let everything = 0b1101_0110_1101;
-        assert_eq!(export("ram,size=1M").offer(1 << 26, true).flags, everything);
-        let read_only = export("ram,size=1M").read_only().offer(1 << 26, true).flags;
-        assert_eq!(read_only, 0b0101_0000_1111);
-        let disk = export("hdd").offer(1 << 26, true).flags;
-        assert_eq!(disk & transmission::ROTATIONAL, transmission::ROTATIONAL);
-        assert_eq!(disk & transmission::SEND_TRIM, 0);
-    }
-
-    /// Red if a device without a cache, which keeps everything that completes, is reported to keep nothing, or if a
-    /// device that cannot flush is reported to keep everything.
-    #[test]
-    fn a_flush_is_offered_where_it_means_something_or_nothing_is_volatile() {
-        use transmission::{CAN_MULTI_CONN, SEND_FLUSH, SEND_FUA};
-        for (write_cache, fua, no_flush, expected) in [
-            (true, true, false, SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN),
-            (true, false, false, SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN),
-            (false, false, false, SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN),
-            (false, true, true, SEND_FUA),
-            (false, false, true, 0),
-        ] {
-            let limits = Limits { write_cache, fua, no_flush, ..Limits::default() };
-            assert_eq!(promises(&limits), expected, "{limits:?}");
-        }
-    }
-
-    #[test]
-    fn block_sizes_follow_the_device_and_what_a_connection_may_hold() {
-        let offer = export("ram,size=1M,bs=4K").offer(1 << 26, true);
-        assert_eq!((offer.size, offer.preferred, offer.maximum), (1 << 20, 4096, 32 << 20));
-        let offer = export("ram,size=10000K,bs=512").offer(100_000, true);
-        assert_eq!((offer.size, offer.preferred, offer.maximum), (10_240_000, 4096, 99_840));
     }
 
     /// Red if a weight, the level of a priority (of the export or of a client), or the length of a name is not checked.
@@ -300,7 +178,7 @@ mod tests {
         assert_eq!(export.client(&join(1)).unwrap().priority, urgent);
         assert_eq!((export.grant(&join(2)), export.grant(&join(u32::MAX))), (None, None));
         let gold = join(3);
-        gold.certified.set("gold".to_owned()).unwrap();
+        gold.identify("gold".to_owned());
         assert_eq!(export.grant(&gold), Some(Grant { writes: false, priority: export.priority }));
     }
 }

@@ -25,20 +25,18 @@
 pub mod handed;
 pub mod nbd;
 
-mod budget;
 mod clients;
 mod connection;
 mod export;
 mod log;
 mod server;
-mod shared;
 mod stop;
 mod tls;
 
 pub use clients::{ClientInfo, Errors, Histogram, Kind, Latencies, NR_BUCKETS, Rejections};
+pub use connection::shared::Bounds;
 pub use export::{Allow, Export, Permit, WEIGHTS, Who};
 pub use log::{Level, Log};
 pub use server::{Address, Bound, Builder, MAX_CONNECTIONS, Server, StartError};
-pub use shared::Bounds;
 pub use stop::Stop;
 pub use tls::{Tls, TlsError};

@@ -19,11 +19,10 @@ pub use self::builder::{Bound, Builder, MAX_CONNECTIONS, StartError};
 pub use self::listener::Address;
 use self::listener::Listener;
 use self::listener::unix_peer;
-use crate::budget;
 use crate::clients::source::Source;
 use crate::clients::{ClientInfo, Errors, Latencies, Rejections};
+use crate::connection::shared::Shared;
 use crate::log::Teller;
-use crate::shared::Shared;
 use crate::stop::{Phase, Stop};
 
 /// An NBD server in front of queues. Dropping it stops it at once and waits until it has.
@@ -49,12 +48,6 @@ impl Server {
     #[must_use]
     pub fn builder() -> Builder {
         Builder::new()
-    }
-
-    /// The state that each connection uses.
-    #[cfg(test)]
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
     }
 
     /// NBD URIs: first for each address, then for each socket, one URI for each export. The URIs ask for TLS if TLS is
@@ -86,8 +79,7 @@ impl Server {
     /// Bytes of memory that the connections have, and the most that they may have.
     #[must_use]
     pub fn memory(&self) -> (usize, usize) {
-        let (connections, data) = self.shared.clients.memory();
-        (data + connections * budget::BESIDE, self.shared.budget.most())
+        self.shared.memory()
     }
 
     /// Connections that were not served, by reason.
@@ -142,7 +134,7 @@ impl Server {
             let _ = acceptor.join();
         }
         self.shared.clients.wait_empty();
-        self.shared.journal.end(&self.teller);
+        self.shared.end_log(&self.teller);
     }
 }
 

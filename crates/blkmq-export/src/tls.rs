@@ -15,10 +15,6 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKey
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{CertificateError, Error, RootCertStore, ServerConfig};
-use x509_cert::Certificate;
-use x509_cert::der::Decode;
-use x509_cert::ext::pkix::SubjectAltName;
-use x509_cert::ext::pkix::name::GeneralName;
 
 use self::verifier::Verifier;
 use crate::nbd::negotiation::Encryption;
@@ -31,8 +27,6 @@ const KEY: &str = "server-key.pem";
 const AUTHORITY: &str = "ca-cert.pem";
 /// The list of clients' certificates that are no longer valid.
 const REVOKED: &str = "ca-crl.pem";
-/// The longest name of a client that is shown, in characters. X.509 allows a common name of this length.
-const MAX_NAME: usize = 64;
 
 /// What is wrong with a file that TLS needs.
 #[derive(Debug)]
@@ -238,26 +232,4 @@ fn verifier(folder: &Path, provider: Arc<CryptoProvider>) -> Result<Arc<dyn Clie
     // Without a list only the authorities can be wrong, and these have been read already.
     let verifier = builder.build().map_err(|error| fault(&revoked, &error.to_string()))?;
     Ok(Arc::new(Verifier(verifier)))
-}
-
-/// The name in a certificate: the common name of its subject, or else the first of its alternative names that is text.
-/// Empty names are ignored.
-pub(crate) fn name_of(certificate: &CertificateDer<'_>) -> Option<String> {
-    let certificate = Certificate::from_der(certificate).ok()?;
-    let certificate = certificate.tbs_certificate();
-    let common = certificate.subject().common_name().ok().flatten().map(|name| name.value().into_owned());
-    let alternative = || {
-        let (_, names) = certificate.get_extension::<SubjectAltName>().ok()??;
-        names.0.iter().find_map(|name| match name {
-            GeneralName::Rfc822Name(text) | GeneralName::DnsName(text) => Some(text.to_string()),
-            GeneralName::UniformResourceIdentifier(text) => Some(text.to_string()),
-            _ => None,
-        })
-    };
-    common.filter(|name| !name.is_empty()).or_else(alternative).filter(|name| !name.is_empty())
-}
-
-/// A name in a form that can be shown: only characters that can stand in a line, and not more of them than needed.
-pub(crate) fn shown(name: &str) -> String {
-    name.chars().take(MAX_NAME).map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }

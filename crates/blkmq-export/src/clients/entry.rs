@@ -1,5 +1,6 @@
 //! What is known of one client.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -41,19 +42,22 @@ pub struct ClientInfo {
     pub latencies: Latencies,
 }
 
+/// The longest name of a client that is shown, in characters. X.509 allows a common name of this length.
+const MAX_NAME: usize = 64;
+
 /// What is known of a connection. Only the connection's own thread writes the counts.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) number: u64,
-    pub(crate) peer: String,
+    peer: String,
     pub(super) source: Source,
     /// The user of the process at the other end of a Unix socket.
     pub(crate) user: Option<u32>,
     /// The name in the client's certificate, which was verified.
-    pub(crate) certified: OnceLock<String>,
-    /// The name in the certificate in a form that can be shown.
-    pub(crate) name: OnceLock<String>,
-    pub(crate) export: OnceLock<String>,
+    certified: OnceLock<String>,
+    /// See [`name`](Self::name).
+    name: OnceLock<String>,
+    export: OnceLock<String>,
     /// Wakes the connection's thread.
     pub(crate) bell: Arc<EventFd>,
     requests: AtomicU64,
@@ -98,6 +102,35 @@ impl Entry {
             meter,
             errors,
         }
+    }
+
+    /// Notes the name in the client's certificate, which was verified.
+    pub(crate) fn identify(&self, name: String) {
+        let shown = name.chars().take(MAX_NAME);
+        let shown = shown.map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
+        let _ = self.name.set(shown);
+        let _ = self.certified.set(name);
+    }
+
+    /// Whether the client has shown a certificate with this name.
+    pub(crate) fn is_certified(&self, name: &str) -> bool {
+        self.certified.get().is_some_and(|certified| certified == name)
+    }
+
+    /// The name in the client's certificate in a form that can be shown: only characters that can stand in a line, and
+    /// not more of them than needed.
+    pub(crate) fn name(&self) -> Option<&String> {
+        self.name.get()
+    }
+
+    /// Notes the export that the client has chosen.
+    pub(crate) fn choose(&self, export: &str) {
+        let _ = self.export.set(export.to_owned());
+    }
+
+    /// The export that the client has chosen.
+    pub(super) fn export(&self) -> Option<&String> {
+        self.export.get()
     }
 
     pub(crate) fn count_request(&self) {
@@ -204,5 +237,12 @@ impl Entry {
             memory: self.memory.load(Ordering::Relaxed),
             latencies: self.meter.read(),
         }
+    }
+}
+
+/// The client in the log: its number, and where it comes from.
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client {} from {}", self.number, self.peer)
     }
 }

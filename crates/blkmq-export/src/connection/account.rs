@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::budget::{Budget, CHUNK};
+use super::budget::{Budget, CHUNK};
 use crate::clients::Entry;
 
 /// How much more of the common part than its requests need a connection keeps while it is busy, in bytes.

@@ -13,9 +13,11 @@ use blkmq::{Bio, Buffer, Flags, Op, RejectReason, RequestQueue, Status, Submitte
 pub(super) use self::payload::Piece;
 use super::edges::{Edges, Hands, changes};
 use super::failures::Failures;
+use super::offer::terms;
 use super::outbox::Outbox;
 use super::plan::Plan;
 use super::pool::{Pool, footprint, footprints};
+use super::shared::Bounds;
 use super::task::{Task, TaskId, Tasks};
 use super::turns::Turns;
 use crate::clients::Entry;
@@ -25,7 +27,6 @@ use crate::nbd::command::{Command, Request, Terms};
 use crate::nbd::extents::{EXTENT_SIZE, MAX_EXTENTS, describe};
 use crate::nbd::negotiation::Agreement;
 use crate::nbd::reply::{Head, Refusal};
-use crate::shared::Bounds;
 
 /// What a connection is working on between its socket and the queue.
 #[derive(Debug)]
@@ -62,7 +63,7 @@ impl Desk {
         entry: Arc<Entry>,
         failures: Failures,
     ) -> Self {
-        let (queue, terms) = (Arc::clone(&export.queue), export.terms(agreement));
+        let (queue, terms) = (Arc::clone(&export.queue), terms(export, agreement));
         let edges = Edges::new(terms.block, Turns::of(&queue).join(Arc::clone(&entry.bell)));
         let mut plan = Plan::new(&queue.limits(), nr_slots);
         // With the edges of its range, which take at most 128 KiB, a step fits into the connection's own part. So it

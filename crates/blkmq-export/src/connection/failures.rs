@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use blkmq::{Bio, Op, Status};
 
+use super::shared::Shared;
 use crate::log::Topic;
-use crate::shared::Shared;
 
 /// Logs the failed operations of a connection, once for each kind: a full disk may fail thousands in a second.
 pub(super) struct Failures {

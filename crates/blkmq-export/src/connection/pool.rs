@@ -159,9 +159,9 @@ mod tests {
     use blkmq::event::EventFd;
 
     use super::*;
-    use crate::budget::Budget;
     use crate::clients::Clients;
     use crate::clients::source::Source;
+    use crate::connection::budget::Budget;
 
     /// A pool that may have as much memory as it wants.
     fn pool() -> Pool {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use rustix::io::{Errno, read};
 use rustls::{ServerConfig, ServerConnection};
 
+use super::name::name_of;
 use super::socket::{Fault, send};
-use crate::tls;
 
 /// The most encrypted bytes that one call takes from the socket, and the most that wait to be sent: four records.
 const SIZE: usize = 64 << 10;
@@ -99,7 +99,7 @@ impl Session {
     }
 
     pub(super) fn peer_name(&self) -> Option<String> {
-        self.tls.peer_certificates()?.first().and_then(tls::name_of)
+        self.tls.peer_certificates()?.first().and_then(name_of)
     }
 
     pub(super) fn receive(

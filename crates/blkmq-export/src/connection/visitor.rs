@@ -1,13 +1,14 @@
 //! A client that negotiates, and what it can see of the server.
 
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use blkmq::Notify;
 
+use super::offer::offer;
+use super::shared::Shared;
 use crate::clients::{Entry, Reason};
 use crate::log::Topic;
 use crate::nbd::negotiation::{Catalogue, NotAdmitted, Offer};
-use crate::shared::Shared;
 
 /// One client, before it has chosen an export.
 pub(super) struct Visitor {
@@ -27,9 +28,8 @@ impl Visitor {
     /// Counts and logs a client that is not served. A client that asks again and again is counted and logged once.
     fn reject(&self, is_told: &OnceLock<()>, reason: Reason, why: &str) {
         if is_told.set(()).is_ok() {
-            let Entry { number, peer, .. } = &*self.entry;
             self.shared.clients.reject(reason);
-            self.shared.warn(Topic::Refusal, format_args!("client {number} from {peer} is refused: {why}"));
+            self.shared.warn(Topic::Refusal, format_args!("{} is refused: {why}", self.entry));
         }
     }
 }
@@ -55,14 +55,9 @@ impl Catalogue for Visitor {
         let export = &shared.exports[export];
         let writes = export.is_open(entry) == Some(true);
         if let Err(error) = export.queue.revalidate() {
-            let error = error.to_string();
-            let mut told = shared.shrunk.lock().unwrap_or_else(PoisonError::into_inner);
-            if told.get(&export.name) != Some(&error) {
-                shared.warn(Topic::Device, format_args!("export {:?}: {error}", export.name));
-                told.insert(export.name.clone(), error);
-            }
+            shared.warn_of_shrinking(&export.name, &error);
         }
-        export.offer(shared.longest, writes)
+        offer(export, shared.longest(), writes)
     }
 
     fn admit(&self, _export: usize) -> Result<(), NotAdmitted> {

@@ -49,7 +49,7 @@ impl fmt::Display for Who {
 impl Who {
     fn is(&self, client: &Entry) -> bool {
         match self {
-            Self::Certificate(name) => client.certified.get() == Some(name),
+            Self::Certificate(name) => client.is_certified(name),
             Self::User(user) => client.user == Some(*user),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -14,12 +14,10 @@ use super::Server;
 use super::available;
 use super::door::accept_all;
 use super::listener::{Address, Listener};
-use crate::budget::{self, Budget};
-use crate::clients::Clients;
+use crate::connection::budget;
+use crate::connection::shared::{Bounds, Shared};
 use crate::export::Export;
 use crate::log::{Journal, Level, Log};
-use crate::shared::{Bounds, Shared};
-use crate::stop::Stop;
 use crate::tls::Tls;
 
 /// The most connections at a time, unless the builder sets another number.
@@ -257,24 +255,10 @@ impl Bound {
         let is_secure = builder.tls.as_ref().is_some_and(Tls::is_required);
         let uris_of = |listener: &Listener| names.clone().map(|name| listener.uri(is_secure, name)).collect::<Vec<_>>();
         let uris = listeners.iter().flat_map(uris_of).collect();
-        let clients = Arc::new(Clients::new(builder.max_connections));
         let memory = builder.memory.unwrap_or_else(|| budget::least(builder.max_connections));
-        let budget = Arc::new(Budget::new(memory, builder.max_connections));
         let (journal, teller) = Journal::start(builder.log).map_err(StartError::System)?;
-        let shared = Arc::new(Shared {
-            exports: builder.exports,
-            longest: builder.bounds.bytes.min(budget.longest()),
-            bounds: builder.bounds,
-            budget,
-            tls: builder.tls,
-            negotiation_timeout: builder.negotiation_timeout,
-            stall_timeout: builder.stall_timeout,
-            stop: Stop::new(Arc::clone(&clients), Arc::clone(&bell)),
-            clients,
-            bell,
-            journal,
-            shrunk: Mutex::default(),
-        });
+        let shared = Shared::new(builder.exports, builder.bounds, memory, builder.max_connections, bell, journal);
+        let shared = Arc::new(shared.with(builder.tls, builder.negotiation_timeout, builder.stall_timeout));
         let listeners = Arc::new(listeners);
         let shares = Arc::downgrade(&listeners);
         let accept = {

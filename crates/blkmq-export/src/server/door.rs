@@ -14,9 +14,9 @@ use super::listener::Listener;
 use super::reserve::Reserve;
 use crate::clients::source::Source;
 use crate::clients::{Clients, Entry, Reason};
+use crate::connection::shared::Shared;
 use crate::connection::{Connection, Ending};
 use crate::log::Topic;
-use crate::shared::Shared;
 use crate::stop::Phase;
 
 /// How long the server pauses accepting when the system has no descriptors or memory left.
@@ -45,11 +45,10 @@ pub(super) fn serve(shared: &Arc<Shared>, socket: OwnedFd, peer: String, source:
 
 /// Serves one client until its end.
 fn serve_alone(shared: &Arc<Shared>, socket: OwnedFd, entry: Arc<Entry>) {
-    let Entry { number, peer, .. } = &*entry;
     match Connection::new(socket, Arc::clone(shared), Arc::clone(&entry)).run() {
-        Ok(()) => shared.inform(format_args!("client {number} from {peer} left")),
+        Ok(()) => shared.inform(format_args!("{entry} left")),
         Err(ending @ (Ending::Gone | Ending::Stopped | Ending::Refused)) => {
-            shared.inform(format_args!("client {number} from {peer}: {ending}"));
+            shared.inform(format_args!("{entry}: {ending}"));
         }
         Err(ending) => {
             match ending {
@@ -57,7 +56,7 @@ fn serve_alone(shared: &Arc<Shared>, socket: OwnedFd, entry: Arc<Entry>) {
                 Ending::Displaced => shared.clients.reject(Reason::Crowded),
                 _ => (),
             }
-            shared.warn(Topic::Ending, format_args!("client {number} from {peer}: {ending}"));
+            shared.warn(Topic::Ending, format_args!("{entry}: {ending}"));
         }
     }
 }

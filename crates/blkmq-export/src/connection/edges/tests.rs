@@ -5,10 +5,10 @@ use blkmq::driver::spec;
 use blkmq::event::EventFd;
 
 use super::*;
-use crate::budget::Budget;
 use crate::clients::Clients;
 use crate::clients::source::Source;
 use crate::connection::account::Account;
+use crate::connection::budget::Budget;
 use crate::connection::turns::Turns;
 use crate::nbd::command::Command;
 

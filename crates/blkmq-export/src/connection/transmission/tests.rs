@@ -8,17 +8,23 @@ use super::*;
 use crate::clients::Clients;
 use crate::clients::source::Source;
 use crate::connection::account::Account;
+use crate::connection::budget;
 use crate::connection::failures::Failures;
+use crate::connection::offer::offer;
 use crate::connection::pool::Pool;
+use crate::connection::shared::{Bounds, Shared};
+use crate::log::Journal;
 use crate::nbd::commands;
 use crate::nbd::negotiation::Agreement;
-use crate::{Export, Server};
+use crate::{Export, Level};
 
 /// A client's end of a socket, and the connection at the other end. The client has just chosen a device of 1 MiB.
-fn connection() -> (UnixStream, Transmission, Server) {
+fn connection() -> (UnixStream, Transmission) {
     let queue = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
-    let server = Server::builder().export(Export::new("", queue)).start().unwrap();
-    let shared = server.shared();
+    let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ())).unwrap();
+    let bell = Arc::new(EventFd::new().unwrap());
+    let exports = vec![Export::new("", queue)];
+    let shared = Arc::new(Shared::new(exports, Bounds::default(), budget::least(1), 1, bell, journal));
     let (theirs, ours) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     let bell = Arc::new(EventFd::new().unwrap());
@@ -26,14 +32,14 @@ fn connection() -> (UnixStream, Transmission, Server) {
     let export = &shared.exports[0];
     let mut submitter = export.queue.submitter(&export.client(&entry).unwrap()).unwrap();
     submitter.set_notify(Some(bell.clone()));
-    let offer = export.offer(shared.bounds.bytes, true);
+    let offer = offer(export, shared.bounds.bytes, true);
     let agreement = Agreement { export: 0, offer, has_structured_replies: false, has_allocation: false };
-    let failures = Failures::new(Arc::clone(shared), 1, 0);
+    let failures = Failures::new(Arc::clone(&shared), 1, 0);
     let pool = Pool::new(true, Account::new(Arc::clone(&shared.budget), Arc::clone(&entry)));
     let (nr_slots, bounds) = (submitter.nr_slots(), shared.bounds);
     let desk = Desk::new(export, &agreement, nr_slots, pool, bounds, Arc::clone(&entry), failures);
     let (stream, stop) = (Stream::new(ours.into()), shared.stop.clone());
-    (theirs, Transmission::new(stream, entry, stop, None, submitter, desk, Input::new()), server)
+    (theirs, Transmission::new(stream, entry, stop, None, submitter, desk, Input::new()))
 }
 
 /// The bytes of a request for the first block.
@@ -47,7 +53,7 @@ fn request(kind: u16) -> Vec<u8> {
 #[test]
 #[cfg_attr(miri, ignore = "there are no sockets")]
 fn who_is_gone_is_heard_to_the_end_though_nobody_looks_again() {
-    let (mut theirs, mut transmission, _server) = connection();
+    let (mut theirs, mut transmission) = connection();
     theirs.write_all(&request(commands::READ)).unwrap();
     drop(theirs);
     transmission.vigil = Vigil::at_rest();
@@ -59,10 +65,10 @@ fn who_is_gone_is_heard_to_the_end_though_nobody_looks_again() {
 #[test]
 #[cfg_attr(miri, ignore = "there are no sockets")]
 fn a_write_that_a_drain_cuts_off_before_it_is_looked_at_fails_for_the_drain() {
-    let (mut theirs, mut transmission, server) = connection();
+    let (mut theirs, mut transmission) = connection();
     theirs.write_all(&[&request(commands::WRITE)[..], &[1; 100]].concat()).unwrap();
     transmission.input.receive(&mut transmission.stream, &mut [], usize::MAX).unwrap();
-    server.stop().drain();
+    transmission.stop.drain();
     let client = thread::spawn(move || {
         let mut reply = Vec::new();
         theirs.read_to_end(&mut reply).map(|_| reply)

@@ -25,7 +25,7 @@ use blkmq::Notify;
 use blkmq::event::EventFd;
 
 /// The amount that a connection asks for at a time, in bytes.
-pub(crate) const CHUNK: usize = 256 << 10;
+pub(super) const CHUNK: usize = 256 << 10;
 /// The least that a connection may have without asking, in bytes: room to receive data, and for small requests as well.
 const LEAST_OWN: usize = 256 << 10;
 /// The most that a connection may have without asking, in bytes. Buffers that are kept for later never come out of the
@@ -33,7 +33,7 @@ const LEAST_OWN: usize = 256 << 10;
 const MOST_OWN: usize = 8 << 20;
 /// Bytes that a connection holds beside the data of its requests: input, tasks, its submitter's requests, its thread's
 /// stack, and TLS.
-pub(crate) const BESIDE: usize = 256 << 10;
+pub(super) const BESIDE: usize = 256 << 10;
 
 /// One connection that waits for memory.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ struct Inside {
 
 /// How much memory the connections may have together, and how much they have.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(super) struct Budget {
     most: usize,
     own: usize,
     common: usize,
@@ -68,7 +68,7 @@ pub(crate) const fn least(connections: usize) -> usize {
 
 impl Budget {
     /// A budget of this many bytes for this many connections. `bytes` is at least [`least`] of `connections`.
-    pub(crate) fn new(bytes: usize, connections: usize) -> Self {
+    pub(super) fn new(bytes: usize, connections: usize) -> Self {
         debug_assert!(bytes >= least(connections), "{bytes} bytes are too few for {connections} connections");
         let data = bytes.saturating_sub(connections.saturating_mul(BESIDE));
         let own = (data / 2 / connections.max(1)).clamp(LEAST_OWN, MOST_OWN);
@@ -83,18 +83,18 @@ impl Budget {
     }
 
     /// Bytes that each connection may have without asking.
-    pub(crate) fn own(&self) -> usize {
+    pub(super) fn own(&self) -> usize {
         self.own
     }
 
     /// The longest request, in bytes, that certainly gets its memory in the end. The buffers of a request take up to
     /// twice as much memory.
-    pub(crate) fn longest(&self) -> usize {
+    pub(super) fn longest(&self) -> usize {
         (self.own + self.common) / 2
     }
 
     /// Bytes that all connections together may have.
-    pub(crate) fn most(&self) -> usize {
+    pub(super) fn most(&self) -> usize {
         self.most
     }
 
@@ -106,7 +106,7 @@ impl Budget {
     /// least as many as it needs. Returns how many: 0 if they are not available now, and then its bell rings when
     /// another try may succeed. `in_line`: the connection begins nothing else before it has got them, so it may be
     /// served before connections that come later.
-    pub(crate) fn take(
+    pub(super) fn take(
         &self,
         number: u64,
         bell: &Arc<EventFd>,
@@ -139,7 +139,7 @@ impl Budget {
     }
 
     /// Gives this many bytes back.
-    pub(crate) fn give(&self, bytes: usize) {
+    pub(super) fn give(&self, bytes: usize) {
         let mut inside = self.lock();
         inside.free += bytes;
         debug_assert!(inside.free <= self.common, "no more comes back than was taken: {bytes} too many");
@@ -147,7 +147,7 @@ impl Budget {
     }
 
     /// Called when the connection does not wait any more.
-    pub(crate) fn forget(&self, number: u64) {
+    pub(super) fn forget(&self, number: u64) {
         self.lock().forget(number);
     }
 }

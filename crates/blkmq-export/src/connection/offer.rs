@@ -1,0 +1,140 @@
+//! What a client is told of an export, and what its requests are checked against.
+
+use blkmq::{Flags, Limits, Op};
+
+use crate::export::Export;
+use crate::nbd::command::Terms;
+use crate::nbd::negotiation::{Agreement, Offer};
+use crate::nbd::{MAX_PAYLOAD, transmission};
+
+/// The size in bytes: all whole blocks of the device, without the part that the device lacks of its last block.
+fn size(export: &Export) -> u64 {
+    let limits = export.queue.limits();
+    let bytes = limits.size_bytes();
+    if limits.missing_bytes > 0 { bytes } else { bytes - bytes % u64::from(limits.logical_block_size) }
+}
+
+/// Whether nothing can be written, because the export or the device is read-only.
+fn is_read_only(export: &Export) -> bool {
+    export.read_only || export.queue.limits().read_only
+}
+
+/// `writes`: whether the client may write.
+fn flags(export: &Export, writes: bool) -> u16 {
+    let limits = export.queue.limits();
+    let mut flags = transmission::HAS_FLAGS | transmission::SEND_CACHE | promises(&limits);
+    if limits.rotational {
+        flags |= transmission::ROTATIONAL;
+    }
+    if is_read_only(export) || !writes {
+        return flags | transmission::READ_ONLY;
+    }
+    if limits.max_discard_sectors > 0 {
+        flags |= transmission::SEND_TRIM;
+    }
+    // If a device cannot write zeroes, they are written as data, and a fast request for zeroes is refused at once.
+    flags | transmission::SEND_WRITE_ZEROES | transmission::SEND_FAST_ZERO
+}
+
+/// What a client is told of the export. `most`: bytes that one connection may have in flight, at least 64 KiB.
+/// `writes`: whether the client may write.
+pub(super) fn offer(export: &Export, most: usize, writes: bool) -> Offer {
+    let limits = export.queue.limits();
+    let most = u32::try_from(most).unwrap_or(u32::MAX).min(MAX_PAYLOAD);
+    let maximum = most - most % limits.logical_block_size;
+    // A power of two that fits into one request. Clients assume 4096 anyway.
+    let longest = 1 << maximum.ilog2();
+    let preferred = limits.physical_block_size.max(limits.logical_block_size).clamp(4096, longest).next_power_of_two();
+    let (name, description) = (export.name.clone(), export.description.clone());
+    Offer { name, description, size: size(export), flags: flags(export, writes), preferred, maximum }
+}
+
+/// What the requests of a connection are checked against.
+pub(super) fn terms(export: &Export, agreement: &Agreement) -> Terms {
+    let limits = export.queue.limits();
+    let offer = &agreement.offer;
+    Terms {
+        size: offer.size,
+        block: limits.logical_block_size,
+        maximum: offer.maximum,
+        is_read_only: offer.flags & transmission::READ_ONLY != 0,
+        can_flush: can_flush(&limits),
+        can_fua: can_fua(&limits),
+        can_trim: limits.max_discard_sectors > 0,
+        can_zero: limits.max_write_zeroes_sectors > 0,
+        has_structured_replies: agreement.has_structured_replies,
+        has_allocation: agreement.has_allocation,
+    }
+}
+
+/// Whether completed data is durable after a flush.
+fn can_flush(limits: &Limits) -> bool {
+    limits.check_durability(Op::Flush, &Flags::NONE).is_ok()
+}
+
+/// Whether a write can be answered only when it is durable.
+fn can_fua(limits: &Limits) -> bool {
+    limits.check_durability(Op::Write, &Flags { fua: true, ..Flags::NONE }).is_ok()
+}
+
+/// The flags that promise durability. The flags promise no more than the device can keep.
+fn promises(limits: &Limits) -> u16 {
+    let mut flags = 0;
+    if can_flush(limits) {
+        // All connections share the queue, and a flush of the queue covers what any of them completed.
+        flags |= transmission::SEND_FLUSH | transmission::CAN_MULTI_CONN;
+    }
+    if can_fua(limits) {
+        flags |= transmission::SEND_FUA;
+    }
+    flags
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq::RequestQueue;
+    use blkmq::driver::spec;
+
+    use super::*;
+
+    fn export(device: &str) -> Export {
+        let driver = spec::open(device).unwrap();
+        Export::new("a", RequestQueue::builder(driver).build().unwrap())
+    }
+
+    #[test]
+    fn flags_say_what_the_device_can() {
+        let everything = 0b1101_0110_1101;
+        assert_eq!(offer(&export("ram,size=1M"), 1 << 26, true).flags, everything);
+        let read_only = offer(&export("ram,size=1M").read_only(), 1 << 26, true).flags;
+        assert_eq!(read_only, 0b0101_0000_1111);
+        let disk = offer(&export("hdd"), 1 << 26, true).flags;
+        assert_eq!(disk & transmission::ROTATIONAL, transmission::ROTATIONAL);
+        assert_eq!(disk & transmission::SEND_TRIM, 0);
+    }
+
+    /// Red if a device without a cache, which keeps everything that completes, is reported to keep nothing, or if a
+    /// device that cannot flush is reported to keep everything.
+    #[test]
+    fn a_flush_is_offered_where_it_means_something_or_nothing_is_volatile() {
+        use transmission::{CAN_MULTI_CONN, SEND_FLUSH, SEND_FUA};
+        for (write_cache, fua, no_flush, expected) in [
+            (true, true, false, SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN),
+            (true, false, false, SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN),
+            (false, false, false, SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN),
+            (false, true, true, SEND_FUA),
+            (false, false, true, 0),
+        ] {
+            let limits = Limits { write_cache, fua, no_flush, ..Limits::default() };
+            assert_eq!(promises(&limits), expected, "{limits:?}");
+        }
+    }
+
+    #[test]
+    fn block_sizes_follow_the_device_and_what_a_connection_may_hold() {
+        let told = offer(&export("ram,size=1M,bs=4K"), 1 << 26, true);
+        assert_eq!((told.size, told.preferred, told.maximum), (1 << 20, 4096, 32 << 20));
+        let told = offer(&export("ram,size=10000K,bs=512"), 100_000, true);
+        assert_eq!((told.size, told.preferred, told.maximum), (10_240_000, 4096, 99_840));
+    }
+}
