@@ -1,4 +1,7 @@
 //! `blkmq bench`: runs fio's job files.
+//!
+//! The folder prints the results: `table` those of one run, `ab` a comparison of two values of a knob. Nothing else
+//! calls in there. Other commands read their durations with [`duration`].
 
 mod ab;
 mod table;

@@ -1,5 +1,9 @@
 //! The control socket of a server: HTTP and JSON, so that `curl` speaks to it too. The metrics alone can be read by TCP
 //! as well.
+//!
+//! The server's side is here, in `http`, which reads requests, and in `routes`, which answers them; `blkmq serve` calls
+//! [`start`]. The other commands call in at [`client`], which asks a running server, and at [`schema`], the JSON of
+//! both sides. A server that takes another's place asks it by [`handover`].
 
 pub(crate) mod client;
 pub(crate) mod folder;

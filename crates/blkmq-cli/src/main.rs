@@ -1,4 +1,12 @@
-//! The blkmq program.
+//! The blkmq program: each command is a module of its name, with a folder where it has parts.
+//!
+//! - [`bench`], [`replay`], [`reproduce`] and [`demo`] run loads, on what a [`target`] describes.
+//! - [`serve`] is a server, and [`control`] its control socket. [`list`], [`get`], [`set`], [`stat`], [`clients`] and
+//!   [`dump`] speak to a running server by [`control::client`].
+//! - [`devices`] and [`schedulers`] print what there is; [`torture`] starts a program of its own.
+//!
+//! The other modules are what several commands share: [`page`], [`columns`], [`flood`], [`rates`], [`progress`],
+//! [`machine`], [`file`], [`operator`]. Of a command's folder other commands see nothing.
 
 mod bench;
 mod clients;

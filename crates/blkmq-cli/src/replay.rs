@@ -1,4 +1,7 @@
 //! `blkmq replay`: feeds a recorded trace to blkmq.
+//!
+//! The folder has the two ways: `play` through a device, `order` through the scheduler alone. Nothing else calls in
+//! there.
 
 mod order;
 mod play;

@@ -1,4 +1,8 @@
 //! `blkmq reproduce`: repeats published measurements and prints the results next to the published ones.
+//!
+//! In the folder `tables` says what is repeated, `found` what came out, and `words` prints it; `flood` is a measurement
+//! of our own. Nothing else calls in there. `blkmq demo` runs two of the measurements in short, by the functions of
+//! this page.
 
 mod flood;
 mod found;

@@ -1,4 +1,8 @@
 //! `blkmq serve`: devices behind queues, for clients outside this process.
+//!
+//! This page goes through the steps of a server from its arguments to its end, and each step is a module of the folder:
+//! `plan` and `config` say what is served, `queue` opens the devices, `nbd` the server in front of them, `sandbox`
+//! gives up rights, `drain` ends it all. Nothing else calls in there.
 
 mod allow;
 mod check;

@@ -1,4 +1,9 @@
-//! One client: its socket from the greeting to the end. Each client has a thread.
+//! One client: its socket from the greeting to the end. Each client has a thread, which calls in by [`Connection`].
+//!
+//! This page negotiates, as a [`visitor`] of the server. Then [`transmission`] receives requests and sends replies
+//! through a [`stream`], with TLS or without, and the [`desk`] makes requests operations of the queue. [`shared`] is
+//! what all connections of a server use, [`budget`] the memory that they divide. The server makes both; from outside,
+//! nothing else of this folder is called.
 
 mod account;
 mod arrival;

@@ -1,4 +1,5 @@
-//! What clients can connect to: a queue with a name.
+//! What clients can connect to: a queue with a name. Programs make exports; the server checks them, and connections ask
+//! what a client may do. The folder has the list of the clients that may.
 
 mod access;
 

@@ -1,5 +1,9 @@
 //! The load generator: runs the jobs of fio's job files through the block layer.
 //!
+//! In the folder a `plan` is what a thread of a job does on a device, a `pattern` chooses its next operation, and a
+//! `worker` submits it; `threads` or `tasks` run the workers, and their `outcome` is the result. The module
+//! [`compare`](crate::compare) and the forms of output call in, at the names of this page.
+//!
 //! Each thread of a job is a thread with a [`Submitter`](blkmq::Submitter) and a [`Client`] of its own. On a virtual
 //! clock the threads of the jobs are tasks of the calling thread, and the outcome depends only on the jobs, the device
 //! and the settings. As in fio, a job without batch options passes on each operation by itself, so that operations

@@ -1,4 +1,7 @@
-//! Reads fio's job files.
+//! Reads fio's job files into [`Job`]s.
+//!
+//! In the folder `lines` resolves includes and variables, `options` reads what jobs obey, `known` names fio's other
+//! options, and a `draft` becomes a job when all its options are read. Nothing else calls in there.
 
 mod draft;
 mod known;

@@ -1,4 +1,12 @@
 //! The workbench: runs fio's jobs, replays traces of Linux, and says where blkmq chooses otherwise than Linux.
+//!
+//! - Jobs: a [`JobFile`] is read into [`job`]s, which [`mod@bench`] runs; [`compare`] runs several variants in turn and
+//!   says how they differ as a [`Ratio`]. Results go out as fio's JSON ([`Document`]) or as a page ([`report`]).
+//! - Traces: [`blktrace`] reads what Linux recorded. A [`Load`] is the trace's operations, which [`play()`] submits to
+//!   a queue. [`order`] asks a scheduler alone for the choices that Linux's made.
+//!
+//! Programs call in at the names of this page. Inside, `job` and `blktrace` are imported by the others and import
+//! nothing.
 
 pub mod bench;
 pub mod blktrace;

@@ -1,4 +1,5 @@
-//! Reports as one HTML file with tables and plots, which needs no network and no script.
+//! Reports as one HTML file with tables and plots, which needs no network and no script. The folder draws them;
+//! programs call in here alone.
 
 mod html;
 mod measured;

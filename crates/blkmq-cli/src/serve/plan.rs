@@ -1,4 +1,5 @@
-//! What a server has to do: what the command line says, and for everything else the file that it names.
+//! What a server has to do: what the command line says, and for everything else the file that it names. `serve` makes a
+//! plan, and the modules of its folder read it.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
 //! Requests that begin or end within a block of the device. A change of a part of a block reads the block, puts the
-//! client's bytes in, and writes the block back. [`Turns`](crate::turns::Turns) decides whose turn it is at a block.
+//! client's bytes in, and writes the block back. [`Turns`](super::turns::Turns) decides whose turn it is at a block.
 
 use std::collections::VecDeque;
 use std::ops::Range;
