@@ -13,14 +13,12 @@ mod knobs;
 
 pub use knobs::QUEUE_KNOBS;
 
-use blkmq_sched::{KnobError, Scheduler};
+use blkmq_sched::Scheduler;
 
 use crate::driver::Topology;
 use crate::queue::account::{SectorRange, check_ranges};
-use crate::queue::layout::Layout;
-use crate::queue::settings::{NR_REQUESTS, check_value, check_within_depth};
+use crate::queue::settings::{NR_REQUESTS, check_value};
 use crate::queue::{Locking, QueueError, RequestQueue, SchedulerChoice};
-use blkmq_sync::atomic::Ordering;
 use blkmq_sync::grace::Observed;
 use blkmq_sync::{Arc, fence_at, peek, thread};
 
@@ -282,33 +280,10 @@ impl RequestQueue {
         );
         match what {
             What::Scheduler(scheduler) => self.install(scheduler),
-            What::NrRequests(nr_requests) => {
-                let mut hold = self.domain(0).control();
-                if hold.scheduler().is_none() {
-                    check_within_depth(nr_requests, self.hctxs.depth())?;
-                }
-                self.settings.asked_nr_requests.store(nr_requests, Ordering::Relaxed);
-                self.apply_nr_requests(&mut hold, nr_requests);
-            }
+            What::NrRequests(nr_requests) => return self.ask_nr_requests(nr_requests),
             What::Locking(locking) => self.settings.set_locking(locking),
-            What::Bypass(bypass) => {
-                self.settings.set_bypass(bypass);
-                self.domain(0).control().reset_gate(self);
-            }
-            What::Topology(topology) => {
-                let is_marked = self.hctxs.iter().any(|(_, hctx)| hctx.has_marked_ctx());
-                debug_assert!(!is_marked, "a software queue is marked as holding something on a drained queue");
-                let nr_owners = self.members.highest();
-                if self.is_owned && Layout::of(&topology).nr_owners() < nr_owners {
-                    return Err(QueueError::StillOwned(nr_owners));
-                }
-                self.driver().set_topology(topology)?;
-                self.hctxs.set_layout(Layout::of(&topology));
-                let mut hold = self.domain(0).control();
-                hold.set_nr_hctxs(topology.nr_queues());
-                let nr_requests = self.settings.nr_requests.load(Ordering::Relaxed);
-                self.apply_nr_requests(&mut hold, nr_requests);
-            }
+            What::Bypass(bypass) => self.set_bypass(bypass),
+            What::Topology(topology) => return self.set_topology(topology),
             What::Ranges(ranges) => self.install_ranges(ranges),
         }
         Ok(())
@@ -322,52 +297,4 @@ impl RequestQueue {
         let entered: u64 = self.members.iter().map(|(_, member)| member.counters.nr_entered()).sum();
         entered == completed
     }
-
-    /// The scheduler's name, or `none`.
-    #[must_use]
-    pub fn scheduler(&self) -> &'static str {
-        self.domain(0).control().scheduler().map_or("none", |scheduler| scheduler.name())
-    }
-
-    /// A knob of the scheduler.
-    ///
-    /// # Errors
-    /// There is no such knob.
-    pub fn scheduler_knob(&self, name: &str) -> Result<i64, QueueError> {
-        let hold = self.domain(0).control();
-        let value = hold.scheduler().and_then(|scheduler| scheduler.knob(name));
-        value.ok_or_else(|| unknown_knob(name, hold.scheduler()))
-    }
-
-    /// The names of the scheduler's knobs. There are none without a scheduler.
-    fn scheduler_knobs(&self) -> Vec<&'static str> {
-        let hold = self.domain(0).control();
-        hold.scheduler().map_or(&[][..], |scheduler| scheduler.knobs()).iter().map(|knob| knob.name).collect()
-    }
-
-    /// Sets a knob of the scheduler at once.
-    ///
-    /// # Errors
-    /// There is no such knob, or the value is out of range. Nothing has changed then.
-    pub fn set_scheduler_knob(&self, name: &str, value: i64) -> Result<(), QueueError> {
-        let mut hold = self.domain(0).control();
-        let Some(scheduler) = hold.scheduler_mut() else { return Err(unknown_knob(name, None)) };
-        match scheduler.set_knob(name, value) {
-            Ok(()) => (),
-            Err(KnobError::Unknown) => return Err(unknown_knob(name, hold.scheduler())),
-            Err(error) => return Err(QueueError::BadValue(error)),
-        }
-        // Whether requests may pass by depends on the scheduler's limits.
-        hold.reset_gate(self);
-        drop(hold);
-        // The scheduler may take more now, and may let go what it held back.
-        self.brought();
-        self.call_others();
-        Ok(())
-    }
-}
-
-fn unknown_knob(name: &str, scheduler: Option<&dyn Scheduler>) -> QueueError {
-    let known = scheduler.map_or(&[][..], |scheduler| scheduler.knobs()).iter().map(|knob| knob.name).collect();
-    QueueError::UnknownSchedulerKnob { name: name.to_owned(), known }
 }

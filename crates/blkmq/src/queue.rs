@@ -20,6 +20,7 @@ pub(crate) mod layout;
 mod locking;
 pub(crate) mod member;
 mod membership;
+mod scheduler;
 mod schedulers;
 pub(crate) mod settings;
 pub(crate) mod state;
@@ -36,22 +37,22 @@ pub use wanted::SchedulerChoice;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use blkmq_sched::{Scheduler, Tally, Time};
+use blkmq_sched::{Tally, Time};
 
 use self::account::Account;
 use self::account::Stats;
 use self::attached::Attached;
 use self::domain::Domain;
 use self::hctx::HwCtxTable;
-use self::hold::Hold;
+use self::layout::Layout;
 use self::member::{Member, Members};
-use self::settings::{NR_REQUESTS, Settings};
+use self::settings::Settings;
 use self::state::Control;
-use crate::driver::{Driver, NextEvent, POLL_PERIOD};
+use crate::driver::{Driver, NextEvent, POLL_PERIOD, Topology};
 use crate::request::Slots;
 use crate::request::buffer::{Arena, Buffer};
 use crate::request::clock::Clock;
-use crate::request::limits::{Limits, MAX_MEMBERS};
+use crate::request::limits::Limits;
 use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use blkmq_sync::liveness::Liveness;
 use blkmq_sync::{Arc, Line, Mutex};
@@ -87,7 +88,7 @@ pub struct RequestQueue {
     has_descriptors: bool,
     clock: Clock,
     pub(crate) nr_slots: u16,
-    pub(crate) account: Account,
+    account: Account,
     pub(crate) control: Mutex<Control>,
     /// Nanoseconds: the time when the timeout scan is due.
     pub(crate) timeout_scan: Line<AtomicU64>,
@@ -175,6 +176,20 @@ impl RequestQueue {
         self.hctxs.iter().map(|(_, hctx)| hctx.tags.weight()).sum()
     }
 
+    /// Changes the number of hardware queues. Called when nothing is in flight.
+    pub(crate) fn set_topology(&self, topology: Topology) -> Result<(), QueueError> {
+        let is_marked = self.hctxs.iter().any(|(_, hctx)| hctx.has_marked_ctx());
+        debug_assert!(!is_marked, "a software queue is marked as holding something on a drained queue");
+        let (layout, nr_owners) = (Layout::of(&topology), self.members.highest());
+        if self.is_owned && layout.nr_owners() < nr_owners {
+            return Err(QueueError::StillOwned(nr_owners));
+        }
+        self.driver.set_topology(topology)?;
+        self.hctxs.set_layout(layout);
+        self.apply_nr_hctxs(topology.nr_queues());
+        Ok(())
+    }
+
     /// For tests: from now on, under the locking `combining`, every submitter finds the scheduler taken and stages its
     /// requests.
     #[doc(hidden)]
@@ -199,55 +214,6 @@ impl RequestQueue {
     /// as one less when they begin, so the sum wraps.
     fn nr_limited_completed(&self) -> u64 {
         self.members.iter().fold(0, |sum, (_, member)| sum.wrapping_add(member.counters.nr_limited()))
-    }
-
-    /// Puts a scheduler in place. Called when nothing is in flight, or nothing has begun.
-    pub(crate) fn install(&self, scheduler: Option<Box<dyn Scheduler>>) {
-        let mut hold = self.domain.control();
-        let nr_requests = self.wanted_nr_requests(scheduler.is_some());
-        hold.install(self, scheduler);
-        if let Some(scheduler) = hold.scheduler_mut() {
-            scheduler.set_merge_limits(self.limits.merge_limits());
-        }
-        self.settings.set_has_scheduler(hold.scheduler().is_some());
-        self.apply_nr_requests(&mut hold, nr_requests);
-        self.domain.note_waiting(&hold);
-        self.domain.set_planned(u64::MAX);
-    }
-
-    /// How many requests each hardware queue may have. If no number was asked for, a scheduler gets the most: what
-    /// waits in a scheduler holds no tag, so the scheduler may choose from everything that there is.
-    fn wanted_nr_requests(&self, has_scheduler: bool) -> u32 {
-        let depth = u32::from(self.hctxs.depth());
-        match (self.settings.asked_nr_requests.load(Ordering::Relaxed), has_scheduler) {
-            (0, true) => NR_REQUESTS.max as u32,
-            (0, false) => depth,
-            (asked, true) => asked,
-            (asked, false) => asked.min(depth),
-        }
-    }
-
-    /// Sets the size of what depends on `nr_requests`. Called when nothing is in flight.
-    pub(crate) fn apply_nr_requests(&self, hold: &mut Hold, nr_requests: u32) {
-        debug_assert!(NR_REQUESTS.check(nr_requests.into()).is_ok(), "nr_requests: {nr_requests} was checked");
-        debug_assert!(!hold.has_waiting(), "nr_requests changes while nothing waits");
-        let depth = u32::from(self.hctxs.depth());
-        // There are as many tags as there may be requests, because a thread that passes the scheduler by looks at
-        // nothing else.
-        let tags = depth.min(nr_requests);
-        for (_, hctx) in self.hctxs.iter() {
-            if hctx.tags.depth() != tags {
-                hctx.tags.resize(tags);
-            }
-        }
-        if let Some(scheduler) = hold.scheduler_mut() {
-            // There are no more requests than slots. Memory that is not used yet is not touched.
-            let nr_slots = (MAX_MEMBERS - 1) * usize::from(self.nr_slots);
-            scheduler.reserve(nr_slots.min(nr_requests as usize * usize::from(self.hctxs.layout().len())));
-            scheduler.set_nr_requests(nr_requests);
-        }
-        self.settings.nr_requests.store(nr_requests, Ordering::Relaxed);
-        hold.reset_gate(self);
     }
 
     /// The time at which a thread that drives these hardware queues must look again even if no other thread wakes it.

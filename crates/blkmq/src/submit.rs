@@ -21,7 +21,6 @@ use blkmq_sched::{ClientId, IoPriority, MergeLimits, Time};
 
 use crate::device::Runner;
 use crate::path::refuse_nowait;
-use crate::queue::account::Count;
 use crate::queue::{QueueError, RequestQueue};
 use crate::request::bio::Bio;
 use crate::request::client::Client;
@@ -533,11 +532,7 @@ fn refuse_frozen(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList, now: 
     refuse_nowait(&q.slots, plug, Place::Plugged, |mut rq| {
         rq.body_mut().completed = now;
         let nr_parts = u64::from(rq.body().nr_parts);
-        let counters = &runner.member(q).counters;
-        counters.entered(nr_parts);
-        runner.member(q).sums.skipped(nr_parts);
-        counters.completed(nr_parts);
-        counters.count(Count::Errors, nr_parts);
+        runner.member(q).account_frozen(nr_parts);
         rq.into_parts(|part| runner.completed.push_back(part, Place::Completed));
     });
 }

@@ -18,17 +18,8 @@ impl RequestQueue {
     }
 
     fn show(&self, out: &mut dyn Write) -> fmt::Result {
-        let (_, settings) = (writeln!(out, "word {:?}", self.live.word.load())?, &self.settings);
-        writeln!(
-            out,
-            "nr_requests {} nomerges {} io_timeout {} ms locking {} bypass {} scheduler {}",
-            settings.nr_requests.load(Ordering::Relaxed),
-            settings.nomerges.load(Ordering::Relaxed),
-            settings.io_timeout_ms.load(Ordering::Relaxed),
-            settings.locking(),
-            u32::from(settings.has_bypass()),
-            self.scheduler(),
-        )?;
+        writeln!(out, "word {:?}", self.live.word.load())?;
+        writeln!(out, "{} scheduler {}", *self.settings, self.scheduler())?;
         writeln!(out, "stats {:?}", self.stats())?;
         writeln!(out, "stat {}", self.stat())?;
         for (range, stat) in self.range_stats() {
@@ -69,23 +60,6 @@ impl RequestQueue {
             }
         }
         Ok(())
-    }
-
-    fn show_scheduler(&self, out: &mut dyn Write) -> fmt::Result {
-        let hold = self.domain(0).control();
-        match hold.scheduler() {
-            Some(scheduler) => {
-                writeln!(
-                    out,
-                    "scheduler {} holds {} queued per hctx {:?}",
-                    scheduler.name(),
-                    scheduler.len(),
-                    hold.queued()
-                )?;
-                scheduler.show(out)
-            }
-            None => writeln!(out, "no scheduler"),
-        }
     }
 
     fn show_clients(&self, out: &mut dyn Write) -> fmt::Result {

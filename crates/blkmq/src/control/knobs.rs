@@ -5,7 +5,7 @@ use blkmq_sched::{Knob, Unit};
 use crate::control::Change;
 use crate::queue::settings::{IO_TIMEOUT, NR_REQUESTS};
 use crate::queue::{Locking, QueueError, RequestQueue, SCHEDULER_PREFIX, scheduler_names};
-use blkmq_sync::atomic::{AtomicU32, Ordering};
+use blkmq_sync::atomic::Ordering;
 use blkmq_sync::{Arc, order};
 
 /// The knobs of every queue whose value is a number. The value of `scheduler` and `locking` is a name, `iosched/...`
@@ -46,7 +46,6 @@ impl RequestQueue {
     /// # Errors
     /// There is no such knob.
     pub fn knob(&self, name: &str) -> Result<String, QueueError> {
-        let number = |cell: &AtomicU32| Ok(cell.load(Ordering::Relaxed).to_string());
         match name {
             "scheduler" => Ok(marked(&scheduler_names(), self.scheduler())),
             "locking" => {
@@ -58,14 +57,12 @@ impl RequestQueue {
             }
             "size" => Ok(self.limits().capacity_sectors.to_string()),
             "bypass" => Ok(u32::from(self.has_bypass()).to_string()),
-            "nr_requests" => number(&self.settings.nr_requests),
-            "nomerges" => number(&self.settings.nomerges),
-            "iostats" => number(&self.settings.iostats),
-            "io_timeout" => number(&self.settings.io_timeout_ms),
-            _ => match name.strip_prefix(SCHEDULER_PREFIX) {
-                Some(knob) => self.scheduler_knob(knob).map(|value| value.to_string()).map_err(|_| self.unknown(name)),
-                None => Err(self.unknown(name)),
-            },
+            _ => {
+                let unknown = || self.unknown(name);
+                let own = || self.scheduler_knob(name.strip_prefix(SCHEDULER_PREFIX)?).ok();
+                let value = self.settings.number(name).map(i64::from).or_else(own);
+                value.map(|value| value.to_string()).ok_or_else(unknown)
+            }
         }
     }
 
@@ -91,7 +88,7 @@ impl RequestQueue {
         let number = self.number(name, number)?;
         match name {
             "iostats" => self.set_iostats(number),
-            "nomerges" => self.settings.nomerges.store(number, Ordering::Relaxed),
+            "nomerges" => self.settings.set_nomerges(number),
             _ => {
                 debug_assert_eq!(name, "io_timeout", "each knob that needs no drained queue is set here");
                 self.set_io_timeout(number)
@@ -131,19 +128,10 @@ impl RequestQueue {
         QueueError::UnknownKnob { name: name.to_owned(), known, scheduler: self.scheduler() }
     }
 
-    /// Ends the time in which nothing was counted before the first request counts. Otherwise that time would be taken
-    /// for busy time.
-    fn set_iostats(&self, iostats: u32) {
-        if !self.settings.has_iostats() {
-            self.account.gauge.advance(self.clock().now(), || false);
-        }
-        self.settings.iostats.store(iostats, Ordering::Relaxed);
-    }
-
     /// Moves the timeout scan to an earlier time. Otherwise the scan would come too late for requests issued under the
     /// new, shorter timeout.
     fn set_io_timeout(&self, ms: u32) {
-        self.settings.io_timeout_ms.store(ms, Ordering::Relaxed);
+        self.settings.set_io_timeout_ms(ms);
         let next = self.clock().now().after(self.settings.timeout_ns());
         // Release publishes the new timeout to a thread that begins a scan that was due. Otherwise that thread would
         // plan the next scan by the old timeout.

@@ -15,12 +15,13 @@ use std::ops::{AddAssign, Sub};
 
 use blkmq_sched::{Class, Tally};
 
-pub(crate) use self::batch::{Account, Ending, Starting, mark_of_flush};
+pub(super) use self::batch::Account;
+pub(crate) use self::batch::{Ending, Starting, mark_of_flush};
 pub(crate) use self::range::check_ranges;
 pub use self::range::{MAX_RANGES, SectorRange};
 pub use self::shared::Accounting;
 pub use self::stat::Stat;
-pub(crate) use self::sums::Sums;
+pub(super) use self::sums::Sums;
 use blkmq_sync::Line;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 

@@ -89,7 +89,7 @@ impl Domain {
     }
 
     /// The lock, for the control path: holds are not counted.
-    pub(crate) fn control(&self) -> MutexGuard<'_, Hold> {
+    pub(super) fn control(&self) -> MutexGuard<'_, Hold> {
         self.lock.hold.lock()
     }
 

@@ -117,7 +117,7 @@ impl Hold {
     }
 
     /// Shuts the gate, and opens it again if the present settings allow that.
-    pub(crate) fn reset_gate(&mut self, q: &RequestQueue) {
+    pub(super) fn reset_gate(&mut self, q: &RequestQueue) {
         if self.gate.is_some() {
             self.shut_gate(q);
         }

@@ -207,7 +207,7 @@ impl HwCtxTable {
     }
 
     /// Changes the number of queues. Called when nothing is in flight.
-    pub(crate) fn set_layout(&self, layout: Layout) {
+    pub(super) fn set_layout(&self, layout: Layout) {
         debug_assert!(layout.len() > 0, "a device has a hardware queue");
         for entry in &self.entries[..usize::from(layout.len())] {
             let _ = entry.get_or_init(|| HwCtx::new(self.depth));

@@ -73,19 +73,19 @@ impl Hold {
     }
 
     /// The number of hardware queues has changed. Nothing waits.
-    pub(crate) fn set_nr_hctxs(&mut self, nr_hctxs: usize) {
+    pub(super) fn set_nr_hctxs(&mut self, nr_hctxs: usize) {
         debug_assert!(nr_hctxs > 0, "a device has a hardware queue");
         debug_assert!(!self.has_waiting(), "hardware queues change only when nothing waits");
         self.queued = vec![0; nr_hctxs];
     }
 
     /// The scheduler, if there is one.
-    pub(crate) fn scheduler(&self) -> Option<&dyn Scheduler> {
+    pub(super) fn scheduler(&self) -> Option<&dyn Scheduler> {
         self.scheduler.as_deref()
     }
 
     /// The scheduler, if there is one, for changing its knobs and limits.
-    pub(crate) fn scheduler_mut(&mut self) -> Option<&mut Box<dyn Scheduler>> {
+    pub(super) fn scheduler_mut(&mut self) -> Option<&mut Box<dyn Scheduler>> {
         self.scheduler.as_mut()
     }
 
@@ -95,7 +95,7 @@ impl Hold {
     }
 
     /// Requests in the scheduler, by the hardware queue they will go to.
-    pub(crate) fn queued(&self) -> &[u32] {
+    pub(super) fn queued(&self) -> &[u32] {
         &self.queued
     }
 

@@ -28,7 +28,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    pub(crate) const fn of(topology: &Topology) -> Self {
+    pub(super) const fn of(topology: &Topology) -> Self {
         Self { nr: [topology.default_queues, topology.read_queues, topology.poll_queues] }
     }
 
@@ -69,7 +69,7 @@ impl Layout {
     }
 
     /// How many submitters there can be if each is to have its own hardware queues, one of each type.
-    pub(crate) fn nr_owners(self) -> u16 {
+    pub(super) fn nr_owners(self) -> u16 {
         self.nr.into_iter().filter(|nr| *nr > 0).min().unwrap_or(0)
     }
 

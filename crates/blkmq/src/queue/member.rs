@@ -21,7 +21,7 @@ pub(crate) struct Member {
     pub(crate) activity: Activity,
     pub(crate) counters: Counters,
     /// What the thread adds to the queue's statistics.
-    pub(crate) sums: Sums,
+    pub(super) sums: Sums,
     /// What the thread adds to the statistics of the ranges of sectors, by place. Made when the queue first has ranges.
     ranges: OnceLock<Box<[Sums]>>,
     /// The completion ring: what other threads completed for this thread.
@@ -100,7 +100,7 @@ impl Members {
     }
 
     /// The highest number that a thread has; 0 if no thread has one. Called under the control lock.
-    pub(crate) fn highest(&self) -> u16 {
+    pub(super) fn highest(&self) -> u16 {
         let is_taken = |member: &Member| member.taken.load(Ordering::Relaxed);
         self.iter().filter(|(_, member)| is_taken(member)).map(|(index, _)| index).max().unwrap_or(0)
     }

@@ -1,5 +1,7 @@
 //! Knobs that the path of a request reads.
 
+use std::fmt;
+
 use blkmq_sched::{Knob, MergeLevel, Unit};
 
 use crate::queue::error::QueueError;
@@ -35,12 +37,12 @@ pub(crate) struct Settings {
     bypass: AtomicBool,
     /// For tests: every submitter stages its requests, as if another thread were at the scheduler.
     stages_all: AtomicBool,
-    pub(crate) nr_requests: AtomicU32,
+    pub(super) nr_requests: AtomicU32,
     /// `nr_requests` as the operator or the builder asked for it; 0 if neither did.
-    pub(crate) asked_nr_requests: AtomicU32,
-    pub(crate) nomerges: AtomicU32,
-    pub(crate) io_timeout_ms: AtomicU32,
-    pub(crate) iostats: AtomicU32,
+    pub(super) asked_nr_requests: AtomicU32,
+    nomerges: AtomicU32,
+    io_timeout_ms: AtomicU32,
+    pub(super) iostats: AtomicU32,
 }
 
 impl Settings {
@@ -75,7 +77,7 @@ impl Settings {
         self.bypass.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_bypass(&self, bypass: bool) {
+    pub(super) fn set_bypass(&self, bypass: bool) {
         self.bypass.store(bypass, Ordering::Relaxed);
     }
 
@@ -97,6 +99,26 @@ impl Settings {
         self.iostats.load(Ordering::Relaxed) != 0
     }
 
+    /// The value of a knob that is a number, by its name.
+    pub(crate) fn number(&self, knob: &str) -> Option<u32> {
+        let cell = match knob {
+            "nr_requests" => &self.nr_requests,
+            "nomerges" => &self.nomerges,
+            "iostats" => &self.iostats,
+            "io_timeout" => &self.io_timeout_ms,
+            _ => return None,
+        };
+        Some(cell.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_nomerges(&self, nomerges: u32) {
+        self.nomerges.store(nomerges, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_io_timeout_ms(&self, ms: u32) {
+        self.io_timeout_ms.store(ms, Ordering::Relaxed);
+    }
+
     pub(crate) fn merge_level(&self) -> MergeLevel {
         match self.nomerges.load(Ordering::Relaxed) {
             0 => MergeLevel::Full,
@@ -110,6 +132,17 @@ impl Settings {
     }
 }
 
+/// As dumps show them.
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |cell: &AtomicU32| cell.load(Ordering::Relaxed);
+        let (nr_requests, nomerges) = (number(&self.nr_requests), number(&self.nomerges));
+        let (io_timeout, bypass) = (number(&self.io_timeout_ms), u32::from(self.has_bypass()));
+        write!(f, "nr_requests {nr_requests} nomerges {nomerges} io_timeout {io_timeout} ms ")?;
+        write!(f, "locking {} bypass {bypass}", self.locking())
+    }
+}
+
 /// Whether a knob may have this value.
 pub(crate) fn check_value(knob: &Knob, value: u32) -> Result<(), QueueError> {
     let checked = knob.check(i64::from(value));
@@ -117,7 +150,7 @@ pub(crate) fn check_value(knob: &Knob, value: u32) -> Result<(), QueueError> {
 }
 
 /// Whether a hardware queue of this depth may have this number of requests while there is no scheduler.
-pub(crate) fn check_within_depth(nr_requests: u32, depth: u16) -> Result<(), QueueError> {
+pub(super) fn check_within_depth(nr_requests: u32, depth: u16) -> Result<(), QueueError> {
     if nr_requests > u32::from(depth) {
         return Err(QueueError::AboveDepth { nr_requests, depth });
     }

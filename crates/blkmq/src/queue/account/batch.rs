@@ -2,6 +2,7 @@
 
 use blkmq_sched::{Op, Time};
 
+use super::Count;
 use super::gauge::Gauge;
 use super::range::Ranges;
 use super::shared::Accounting;
@@ -13,8 +14,8 @@ use blkmq_sync::atomic::Ordering;
 
 /// What the statistics of a queue keep beside each thread's sums.
 #[derive(Debug)]
-pub(crate) struct Account {
-    pub(crate) gauge: Gauge,
+pub(in crate::queue) struct Account {
+    pub(super) gauge: Gauge,
     pub(in crate::queue) ranges: Ranges,
 }
 
@@ -262,6 +263,14 @@ impl<'q> Ending<'q> {
 }
 
 impl Member {
+    /// Operations that were to enter a frozen queue end instead.
+    pub(crate) fn account_frozen(&self, operations: u64) {
+        self.counters.entered(operations);
+        self.sums.skipped(operations);
+        self.counters.completed(operations);
+        self.counters.count(Count::Errors, operations);
+    }
+
     /// A request that had begun, and was counted among those that entered, ends because it would have to wait. The
     /// request counts as if it had not begun.
     #[cold]

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::gauge::in_flight;
 use crate::queue::RequestQueue;
+use blkmq_sync::atomic::Ordering;
 
 /// The statistics of a queue, or of a named range of its sectors, in the order and with the units of the kernel's
 /// `stat` file. [`Display`](fmt::Display) prints the line of that file.
@@ -114,6 +115,15 @@ impl RequestQueue {
             });
         }
         inflight
+    }
+
+    /// Ends the time in which nothing was counted before the first request counts. Otherwise that time would be taken
+    /// for busy time.
+    pub(crate) fn set_iostats(&self, iostats: u32) {
+        if !self.settings.has_iostats() {
+            self.account.gauge.advance(self.clock.now(), || false);
+        }
+        self.settings.iostats.store(iostats, Ordering::Relaxed);
     }
 
     /// Requests in the queue, by the statistics.

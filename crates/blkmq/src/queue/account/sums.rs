@@ -41,7 +41,7 @@ struct GroupSums {
 /// One thread's sums. Only that thread writes them. The one exception is [`reset`](Self::reset), which the control path
 /// calls in a queue that is frozen and drained. Reads and writes lie on one line of 64 bytes.
 #[derive(Debug)]
-pub(crate) struct Sums(Line<Cells>);
+pub(in crate::queue) struct Sums(Line<Cells>);
 
 #[derive(Debug, Default)]
 struct Cells {
@@ -69,7 +69,7 @@ impl Sums {
     }
 
     /// Operations enter the queue that are not counted.
-    pub(crate) fn skipped(&self, operations: u64) {
+    pub(super) fn skipped(&self, operations: u64) {
         add(&self.0.skipped, operations);
     }
 
