@@ -87,7 +87,7 @@ pub struct RequestQueue {
     /// Whether the device has descriptors that say when it has completed something.
     has_descriptors: bool,
     clock: Clock,
-    pub(crate) nr_slots: u16,
+    nr_slots: u16,
     account: Account,
     pub(crate) control: Mutex<Control>,
     /// Nanoseconds: the time when the timeout scan is due.

@@ -131,7 +131,7 @@ impl RequestQueue {
 impl Submitter {
     fn join(q: Arc<RequestQueue>, client: &Client) -> Result<Self, QueueError> {
         let (member, client_id) = q.join(Some(client))?;
-        q.slots.make_pool(member, q.nr_slots);
+        let free = q.slots.take_pool(member);
         Ok(Self {
             runner: Runner::new(member),
             client: client_id,
@@ -143,8 +143,8 @@ impl Submitter {
             plug_time: Time(0),
             is_held_back: false,
             tried: None,
-            free: q.slots.take_pool(member),
-            outstanding: vec![Outstanding::default(); usize::from(q.nr_slots)].into_boxed_slice(),
+            outstanding: vec![Outstanding::default(); free.len()].into_boxed_slice(),
+            free,
             looks: Looks::default(),
             _not_sync: PhantomData,
             q,

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use crate::queue::RequestQueue;
-use crate::request::{FLUSH_POOL, Place};
+use crate::request::FLUSH_POOL;
 use blkmq_sync::atomic::Ordering;
 
 impl RequestQueue {
@@ -76,14 +76,10 @@ impl RequestQueue {
             let software = member.ctx.lens();
             writeln!(out, "member {index}: inside {active} software queues {software:?} completions waiting {rings}")?;
         }
-        for (pool, slots) in self.slots.pools() {
+        for (index, generation, place) in self.slots.in_use() {
+            let (pool, slot) = (index.pool(), index.slot());
             let kind = if pool == FLUSH_POOL { "flush" } else { "member" };
-            for (index, slot) in slots.iter().enumerate() {
-                let (generation, place) = slot.state.look();
-                if place != Place::Free {
-                    writeln!(out, "{kind} {pool} slot {index} generation {generation}: {place:?}")?;
-                }
-            }
+            writeln!(out, "{kind} {pool} slot {slot} generation {generation}: {place:?}")?;
         }
         Ok(())
     }

@@ -58,39 +58,27 @@ impl Runner {
     /// and notes whether the driver was asked.
     fn check_deadline(&mut self, q: &RequestQueue, hctx: u16, id: RqId, now: Time, was_asked: &mut bool) -> Time {
         let never = Time(u64::MAX);
-        let Some((slot, generation)) = q.slots.find(id) else { return never };
-        if !slot.state.is_issued(generation) {
-            return never;
-        }
-        let deadline = slot.deadline.get();
+        let Some(deadline) = q.slots.deadline(id) else { return never };
         if now < deadline {
             return deadline;
         }
-        if !slot.state.begin_timeout(generation) {
-            return never;
-        }
         // The deadline is read again now that the request is reserved: before, the request may have been given back and
         // issued anew, with a later deadline than the first read found.
-        let deadline = slot.deadline.get();
+        let Some(deadline) = q.slots.begin_timeout(id) else { return never };
         if now < deadline {
-            self.let_go(q, id, false);
+            self.let_go(q, id, false, deadline);
             return deadline;
         }
         let again = now.after(q.settings.timeout_ns());
         *was_asked = true;
-        let expired = q.driver().timeout(hctx, id, now) == TimeoutAction::Done && !slot.state.is_lent();
-        if !expired {
-            slot.deadline.set(again);
-        }
-        if self.let_go(q, id, expired) { never } else { again }
+        let expired = q.driver().timeout(hctx, id, now) == TimeoutAction::Done;
+        if self.let_go(q, id, expired, again) { never } else { again }
     }
 
-    /// Ends the reservation of a request. Returns whether the request is finished now.
-    fn let_go(&mut self, q: &RequestQueue, id: RqId, expired: bool) -> bool {
-        let Some(rq) = q.slots.end_timeout(id, expired) else {
-            debug_assert!(!expired, "a request that the driver gave up is finished: {id:?}");
-            return false;
-        };
+    /// Ends the reservation of a request, which is overdue `again` at this time. Returns whether the request is finished
+    /// now.
+    fn let_go(&mut self, q: &RequestQueue, id: RqId, expired: bool, again: Time) -> bool {
+        let Some(rq) = q.slots.end_timeout(id, expired, again) else { return false };
         if rq.body().status == Status::Timeout {
             self.member(q).counters.count(Count::Timeouts, 1);
         }

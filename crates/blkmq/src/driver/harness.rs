@@ -144,11 +144,10 @@ impl<'d> Harness<'d> {
     /// If the driver has no request with this tag.
     pub fn expire(&mut self, tag: u16, now: Time) -> Option<(Bio, Status)> {
         let id = self.started.get(Tag(tag)).expect("a request was started with this tag");
-        let (slot, generation) = self.slots.find(id).expect("it has a slot");
-        assert!(slot.state.begin_timeout(generation), "the driver has a request with tag {tag}");
-        let expired = self.driver.timeout(self.hctx, id, now) == TimeoutAction::Done && !slot.state.is_lent();
+        assert!(self.slots.begin_timeout(id).is_some(), "the driver has a request with tag {tag}");
+        let expired = self.driver.timeout(self.hctx, id, now) == TimeoutAction::Done;
         let mut finished = RqList::new();
-        finished.push_back(self.slots.end_timeout(id, expired)?, Place::Held);
+        finished.push_back(self.slots.end_timeout(id, expired, now)?, Place::Held);
         self.take(finished).pop()
     }
 
@@ -228,12 +227,8 @@ fn put_tag(tags: &mut [bool], rq: &mut Request<'_>) {
 impl Drop for Harness<'_> {
     /// A device that has a loan may still use the request's memory. Then the memory is never freed.
     fn drop(&mut self) {
-        let has_loan = |tag| {
-            let id = self.started.get(Tag(tag))?;
-            let (slot, _) = self.slots.find(id)?;
-            Some(self.slots.is_with_driver(id) && slot.state.is_lent())
-        };
-        if (0..self.tags.len()).any(|tag| has_loan(tag as u16) == Some(true)) {
+        let has_loan = |tag| self.started.get(Tag(tag)).is_some_and(|id| self.slots.is_lent(id));
+        if (0..self.tags.len()).any(|tag| has_loan(tag as u16)) {
             std::mem::forget(Arc::clone(&self.slots));
         }
     }

@@ -5,7 +5,6 @@ use blkmq_sched::{Class, InsertAt, Merge, MergeHow, MergeLevel, Op};
 use super::section::Section;
 use crate::device::Runner;
 use crate::queue::account::{Count, Starting};
-use crate::queue::domain::{Wait, WaitObserver};
 use crate::queue::layout::Mapping;
 use crate::request::{FlushStep, Place, Request, RqList, Status};
 use blkmq_sync::kept;
@@ -156,13 +155,13 @@ impl<'q> Section<'q, '_> {
     fn insert_some_left(&mut self, share: usize) -> usize {
         let q = self.q;
         let mut tried = 0;
-        let observed = self.domain.wait_observer().map(|observer| (observer, observer.now()));
+        let observed = self.domain.observed_now();
         while tried < share
             && let Some(mut rq) = self.hold.backlog.take(&q.slots)
         {
             tried += 1;
-            if let Some((observer, now)) = observed {
-                observer.tell(Wait::Staged, std::mem::take(&mut rq.body_mut().issued), now);
+            if let Some(now) = observed {
+                self.domain.tell_staged(std::mem::take(&mut rq.body_mut().issued), now);
             }
             let is_blocked = kept("backlog.order") && self.hold.backlog.is_blocked(&rq);
             let inserted = if is_blocked { Err(rq) } else { self.insert_one(None, rq) };
@@ -218,7 +217,7 @@ impl Runner {
         debug_assert!(!plug.is_empty(), "there are requests to begin");
         let q = starting.q;
         let (mut entered, mut list) = (0, RqList::new());
-        let staged = q.domain(0).wait_observer().map(WaitObserver::now);
+        let staged = q.domain(0).observed_now();
         while let Some(mut rq) = plug.pop_front(&q.slots) {
             mapping.assign(rq.body_mut());
             entered += u64::from(rq.body().nr_parts);

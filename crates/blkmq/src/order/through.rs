@@ -14,7 +14,6 @@ use super::section::Section;
 use crate::device::Runner;
 use crate::queue::RequestQueue;
 use crate::queue::account::{Count, Starting};
-use crate::queue::domain::{Wait, WaitObserver};
 use crate::queue::hold::Hold;
 use crate::queue::layout::Mapping;
 use crate::request::{Place, RqList};
@@ -111,8 +110,7 @@ impl<'q> Section<'q, '_> {
         run.reorder(order);
         runner.make_ready_on(q, index);
         let mut tags = tags.iter();
-        let observer = domain.wait_observer().filter(|_| starting.is_none());
-        let observed = observer.map(|observer| (observer, WaitObserver::now(observer)));
+        let observed = if starting.is_none() { domain.observed_now() } else { None };
         let mut operations = 0;
         let through = run.take_while(&q.slots, |rq| {
             if let Some(starting) = starting {
@@ -120,8 +118,8 @@ impl<'q> Section<'q, '_> {
             }
             let body = rq.body_mut();
             debug_assert!(body.tag.is_none(), "a request gets one tag");
-            if let Some((observer, now)) = observed {
-                observer.tell(Wait::Staged, std::mem::take(&mut body.issued), now);
+            if let Some(now) = observed {
+                domain.tell_staged(std::mem::take(&mut body.issued), now);
             }
             operations += u64::from(body.nr_parts);
             (body.tag, body.ordered) = (tags.next().copied(), true);

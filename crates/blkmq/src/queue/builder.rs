@@ -3,7 +3,7 @@
 use crate::driver::Driver;
 use crate::queue::account::{Account, Accounting, SectorRange, check_ranges};
 use crate::queue::attached::Attached;
-use crate::queue::domain::{Domain, Wait, WaitObserver};
+use crate::queue::domain::{Domain, Wait};
 use crate::queue::hctx::HwCtxTable;
 use crate::queue::member::Members;
 use crate::queue::settings::{IO_TIMEOUT, NR_REQUESTS, Settings, check_value, check_within_depth};
@@ -179,7 +179,7 @@ impl Builder {
                 "queue.settings",
                 Settings::new(self.io_timeout_ms, self.locking, bypass, self.nr_requests),
             ),
-            domain: Domain::new(self.wait_meter, self.wait_observer.map(WaitObserver::new)),
+            domain: Domain::new(self.wait_meter, self.wait_observer),
             hctxs: HwCtxTable::new(&topology),
             members: Members::new(),
             slots,

@@ -22,7 +22,7 @@ pub enum Wait {
 /// The function that is called with each wait, and the clock that measures waits: the machine's exact clock, whatever
 /// the queue's clock is.
 #[derive(Debug, Clone)]
-pub(crate) struct WaitObserver {
+struct WaitObserver {
     clock: Clock,
     tell: fn(Wait, u64),
 }
@@ -32,11 +32,11 @@ impl WaitObserver {
         Self { clock: Clock::real(), tell }
     }
 
-    pub(crate) fn now(&self) -> Time {
+    fn now(&self) -> Time {
         self.clock.now()
     }
 
-    pub(crate) fn tell(&self, wait: Wait, since: Time, now: Time) {
+    fn tell(&self, wait: Wait, since: Time, now: Time) {
         (self.tell)(wait, now.since(since));
     }
 }
@@ -77,7 +77,8 @@ pub(crate) struct Domain {
 }
 
 impl Domain {
-    pub(super) fn new(wait_meter: Option<fn() -> u64>, wait_observer: Option<WaitObserver>) -> Self {
+    pub(super) fn new(wait_meter: Option<fn() -> u64>, wait_observer: Option<fn(Wait, u64)>) -> Self {
+        let wait_observer = wait_observer.map(WaitObserver::new);
         Self {
             lock: Line::new("queue.hold", Lock { hold: Mutex::new(Hold::empty()), wait_meter, wait_observer }),
             counts: Line::new("queue.hold_counts", Counts::default()),
@@ -117,8 +118,20 @@ impl Domain {
         guard
     }
 
-    pub(crate) fn wait_observer(&self) -> Option<&WaitObserver> {
+    fn wait_observer(&self) -> Option<&WaitObserver> {
         self.lock.wait_observer.as_ref()
+    }
+
+    /// The time by the clock that measures waits, if they are observed.
+    pub(crate) fn observed_now(&self) -> Option<Time> {
+        self.wait_observer().map(WaitObserver::now)
+    }
+
+    /// A request that was made ready `since` then for another thread to insert waits no longer.
+    pub(crate) fn tell_staged(&self, since: Time, now: Time) {
+        if let Some(observer) = self.wait_observer() {
+            observer.tell(Wait::Staged, since, now);
+        }
     }
 
     /// Whether a thread has the lock just now.

@@ -10,7 +10,7 @@ use crate::request::client::Client;
 use blkmq_sync::peek;
 
 impl RequestQueue {
-    /// Registers a thread, and its client if it submits.
+    /// Registers a thread. A thread that submits also registers its client, and has slots from then on.
     pub(crate) fn join(&self, client: Option<&Client>) -> Result<(u16, ClientId), QueueError> {
         let mut control = self.control.lock();
         let member = self.members.join().ok_or(QueueError::TooManySubmitters)?;
@@ -30,7 +30,10 @@ impl RequestQueue {
             self.members.get(member).make_range_sums();
         }
         self.domain.control().reserve(member);
-        let client = client.map_or(ClientId::default(), |client| control.clients.join(client));
+        let client = client.map_or(ClientId::default(), |client| {
+            self.slots.make_pool(member, self.nr_slots);
+            control.clients.join(client)
+        });
         Ok((member, client))
     }
 

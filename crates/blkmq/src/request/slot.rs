@@ -6,7 +6,7 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
-use blkmq_sched::RqId;
+use blkmq_sched::{RqId, Time};
 
 use super::body::Body;
 use super::index::{NIL, SlotIndex, generation_of};
@@ -23,8 +23,8 @@ use blkmq_sync::atomic::{AtomicPtr, AtomicU32};
 /// 2. `bio` is written only by the slot's submitter while no part of it is in flight, and read by the holders of its
 ///    parts' tokens.
 #[repr(align(64))]
-pub(crate) struct Slot {
-    pub(crate) state: State,
+pub(super) struct Slot {
+    pub(super) state: State,
     /// The slot behind this one on a list. Only the thread that has the list touches it.
     pub(super) next: AtomicPtr<Self>,
     /// Where this slot is.
@@ -33,7 +33,7 @@ pub(crate) struct Slot {
     pub(super) link: AtomicU32,
     /// The part behind this one in the same request. Only the holder of that request's token touches it.
     pub(super) next_part: AtomicU32,
-    pub(crate) deadline: Deadline,
+    pub(super) deadline: Deadline,
     pub(super) body: UnsafeCell<Body>,
     pub(super) bio: UnsafeCell<BioCell>,
 }
@@ -125,9 +125,11 @@ impl Slots {
         let _ = self.pools[usize::from(pool)].get_or_init(slots);
     }
 
-    /// Every pool that was made, with its number.
-    pub(crate) fn pools(&self) -> impl Iterator<Item = (u16, &[Slot])> {
-        (0u16..).zip(self.pools.iter()).filter_map(|(number, pool)| Some((number, &**pool.get()?)))
+    /// Every slot that is in use: its address, its generation, and where its request rests. For dumps.
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = (SlotIndex, u32, Place)> {
+        let slots = self.pools.iter().filter_map(OnceLock::get).flatten();
+        let looked = slots.map(|slot| (slot.index, slot.state.look()));
+        looked.filter_map(|(index, (generation, place))| (place != Place::Free).then_some((index, generation, place)))
     }
 
     /// How many slots a pool has; none if it was not made.
@@ -143,7 +145,7 @@ impl Slots {
     }
 
     /// The slot an id names, if there is one.
-    pub(crate) fn find(&self, id: RqId) -> Option<(&Slot, u32)> {
+    pub(super) fn find(&self, id: RqId) -> Option<(&Slot, u32)> {
         let index = SlotIndex::of(id);
         let pool = self.pools.get(usize::from(index.pool()))?.get()?;
         Some((pool.get(usize::from(index.slot()))?, generation_of(id)))
@@ -152,6 +154,24 @@ impl Slots {
     /// Whether the driver has this request just now.
     pub(crate) fn is_with_driver(&self, id: RqId) -> bool {
         self.find(id).is_some_and(|(slot, generation)| slot.state.is_with_driver(generation))
+    }
+
+    /// Whether the driver has a loan of this request just now.
+    pub(crate) fn is_lent(&self, id: RqId) -> bool {
+        self.is_with_driver(id) && self.find(id).is_some_and(|(slot, _)| slot.state.is_lent())
+    }
+
+    /// When a request is overdue, if the driver has it and no thread asks the driver about it just now.
+    pub(crate) fn deadline(&self, id: RqId) -> Option<Time> {
+        let (slot, generation) = self.find(id)?;
+        slot.state.is_issued(generation).then(|| slot.deadline.get())
+    }
+
+    /// The timeout scan reserves a request that the driver has. Returns when the request is overdue, which may be later
+    /// than a look at [`deadline`](Self::deadline) found: the request may have been given back since, and issued anew.
+    pub(crate) fn begin_timeout(&self, id: RqId) -> Option<Time> {
+        let (slot, generation) = self.find(id)?;
+        slot.state.begin_timeout(generation).then(|| slot.deadline.get())
     }
 
     /// The link of the stack that a request is on.
@@ -179,7 +199,6 @@ mod tests {
     use super::*;
     use crate::request::Request;
     use crate::request::status::Status;
-    use blkmq_sched::Time;
 
     #[test]
     fn a_request_completes_once_and_its_id_goes_stale() {
@@ -209,11 +228,11 @@ mod tests {
         for expired in [false, true] {
             assert!(slot.state.is_issued(generation) && slot.state.begin_timeout(generation));
             assert!(slots.complete(id, Status::Medium, false).is_err());
-            assert!(slots.end_timeout(id, expired).is_none(), "nobody can give it up");
+            assert!(slots.end_timeout(id, expired, Time(9)).is_none(), "nobody can give it up");
         }
         assert!(slot.state.begin_timeout(generation));
         assert!(slots.complete(id, Status::Medium, true).unwrap().is_none(), "the scan has it");
-        let rq = slots.end_timeout(id, true);
+        let rq = slots.end_timeout(id, true, Time(9));
         assert_eq!(rq.as_ref().map(|rq| rq.body().status), Some(Status::Medium), "its loan was given back");
         end(rq);
         end(slots.complete(issue(true), Status::Ok, true).unwrap());
@@ -238,7 +257,11 @@ mod tests {
             let taken = std::thread::scope(|scope| {
                 let scan = scope.spawn(|| {
                     let (slot, generation) = slots.find(id).unwrap();
-                    let rq = if slot.state.begin_timeout(generation) { slots.end_timeout(id, expired) } else { None };
+                    let rq = if slot.state.begin_timeout(generation) {
+                        slots.end_timeout(id, expired, Time(9))
+                    } else {
+                        None
+                    };
                     rq.map(status_of)
                 });
                 let done = slots.complete(id, Status::Medium, false);

@@ -126,7 +126,7 @@ pub(super) enum TimeoutVerdict {
 
 /// The state word. See the module's documentation.
 #[derive(Debug)]
-pub(crate) struct State(AtomicU64);
+pub(super) struct State(AtomicU64);
 
 const GENERATION_SHIFT: u32 = 32;
 const STATUS_SHIFT: u32 = 8;
@@ -158,7 +158,7 @@ impl State {
 
     /// A racy look, for dumps and assertions.
     #[inline]
-    pub(crate) fn look(&self) -> (u32, Place) {
+    pub(super) fn look(&self) -> (u32, Place) {
         let word = self.word().load(Ordering::Relaxed);
         (generation_of(word), Place::from_word(word))
     }
@@ -216,13 +216,13 @@ impl State {
     }
 
     /// Whether the driver has the request just now, as far as a thread can tell that does not own it.
-    pub(crate) fn is_issued(&self, generation: u32) -> bool {
+    pub(super) fn is_issued(&self, generation: u32) -> bool {
         // ORDERING: Acquire pairs with the Release of `issue`: a thread that sees the request issued sees its deadline.
         self.word().load(Ordering::Acquire) & !LENT == pack(generation, Place::Issued)
     }
 
     /// Whether a request that the driver has, and that the timeout scan has reserved, is lent.
-    pub(crate) fn is_lent(&self) -> bool {
+    pub(super) fn is_lent(&self) -> bool {
         self.word().load(Ordering::Relaxed) & LENT != 0
     }
 
@@ -279,7 +279,7 @@ impl State {
     /// The timeout scan reserves an issued request while it asks the driver. Returns false if the request is no longer
     /// there.
     #[must_use]
-    pub(crate) fn begin_timeout(&self, generation: u32) -> bool {
+    pub(super) fn begin_timeout(&self, generation: u32) -> bool {
         // A request that has been issued anew meanwhile, lent where it was not or the other way round, is not overdue
         // yet.
         let is_lent = self.is_lent();
@@ -318,18 +318,18 @@ impl State {
 
 /// When a request that the driver has is overdue. The timeout scan reads this while other threads own the request.
 #[derive(Debug)]
-pub(crate) struct Deadline(AtomicU64);
+pub(super) struct Deadline(AtomicU64);
 
 impl Deadline {
     pub(super) fn new() -> Self {
         Self(AtomicU64::new(u64::MAX))
     }
 
-    pub(crate) fn set(&self, time: Time) {
+    pub(super) fn set(&self, time: Time) {
         self.0.store(time.0, Ordering::Relaxed);
     }
 
-    pub(crate) fn get(&self) -> Time {
+    pub(super) fn get(&self) -> Time {
         Time(self.0.load(Ordering::Relaxed))
     }
 }

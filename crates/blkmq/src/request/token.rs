@@ -370,12 +370,20 @@ impl Slots {
         }
     }
 
-    /// The timeout scan is done with a request that it reserved by `State::begin_timeout`. Returns the token, if the
-    /// scan has to complete the request.
-    pub(crate) fn end_timeout(&self, id: RqId, expired: bool) -> Option<Request<'_>> {
+    /// The timeout scan is done with a request that it reserved by [`begin_timeout`](Self::begin_timeout). `expired`: the
+    /// driver has given the request up, which means nothing if it is lent. Otherwise the request is overdue `again` at
+    /// this time. Returns the token, if the scan has to complete the request.
+    pub(crate) fn end_timeout(&self, id: RqId, expired: bool, again: Time) -> Option<Request<'_>> {
         let (slot, generation) = self.find(id)?;
+        let expired = expired && !slot.state.is_lent();
+        if !expired {
+            slot.deadline.set(again);
+        }
         match slot.state.end_timeout(generation, expired) {
-            TimeoutVerdict::StillIssued => None,
+            TimeoutVerdict::StillIssued => {
+                debug_assert!(!expired, "a request that the driver gave up is finished: {id:?}");
+                None
+            }
             TimeoutVerdict::Finish(status) => {
                 // SAFETY: the scan won the transition, and until then the request had no token.
                 let mut rq = unsafe { self.adopt(SlotIndex::of(id)) };
