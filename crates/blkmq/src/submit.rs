@@ -24,7 +24,7 @@ use crate::path::refuse_nowait;
 use crate::queue::{QueueError, RequestQueue};
 use crate::request::bio::Bio;
 use crate::request::client::Client;
-use crate::request::{Body, Completion, Part, Place, RejectReason, Rejected, RqId, RqList, Status};
+use crate::request::{Body, Completion, Place, RejectReason, Rejected, RqId, RqList, Status};
 use crate::submit::looks::Looks;
 use crate::submit::split::Whole;
 use blkmq_sync::grace::Activity;
@@ -427,7 +427,7 @@ impl Submitter {
                 runner.completed.push_front(rq, Place::Completed);
                 return true;
             }
-            let Body { status, issued, completed, part: Part { parent, .. }, .. } = *rq.body();
+            let (&Body { status, issued, completed, .. }, parent) = (rq.body(), rq.body().parent());
             let whole = &mut outstanding[usize::from(parent.slot())];
             debug_assert!(whole.parts > 0, "no more parts come home than went out: {rq:?}");
             whole.parts -= 1;

@@ -102,7 +102,7 @@ fn send_telling(q: &RequestQueue, mut list: RqList, member: &Member) {
         let some = list.take_while(&q.slots, |rq| {
             let Some(slot) = slots.get_mut(nr) else { return false };
             let body = rq.body();
-            *slot = if body.is_split { body.part.parent.slot() } else { rq.index().slot() };
+            *slot = if body.is_split { body.parent().slot() } else { rq.index().slot() };
             nr += 1;
             true
         });
@@ -127,7 +127,7 @@ impl Runner {
             let hctx = rq.body().hctx;
             rq.body_mut().completed = now;
             if rq.body().ordered {
-                self.member(q).counters.ordered(rq.body().priority.class, rq.body().op != Op::Read);
+                self.member(q).counters.ordered(rq.priority().class, rq.op() != Op::Read);
             }
             if let Some(tag) = rq.body_mut().tag.take() {
                 tags.add(q, &mut self.hint, hctx, tag);
@@ -163,15 +163,15 @@ impl Runner {
         let (hint, ending) = (&mut self.hint, &mut delivery.ending);
         let mut failed = 0;
         let run = self.finished.take_while(&q.slots, |rq| {
-            let pool = rq.index().pool();
-            let body = rq.body_mut();
+            let (pool, body) = (rq.index().pool(), rq.body());
             if pool != member || body.nr_parts > 1 || body.flush != FlushStep::None {
                 return false;
             }
-            body.completed = now;
             if body.ordered {
-                counters.ordered(body.priority.class, body.op != Op::Read);
+                counters.ordered(rq.priority().class, rq.op() != Op::Read);
             }
+            let body = rq.body_mut();
+            body.completed = now;
             if let Some(tag) = body.tag.take() {
                 tags.add(q, hint, body.hctx, tag);
             }

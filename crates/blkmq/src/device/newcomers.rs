@@ -35,24 +35,23 @@ impl Newcomers {
     /// Notes a request, if it may go with those that were noted before.
     #[inline]
     fn note(&mut self, rq: &Request<'_>) -> bool {
-        let body = rq.body();
-        debug_assert!(body.tag.is_none(), "a newcomer has no tag yet: {rq:?}");
-        if body.flush != FlushStep::None || body.flags.at_head || self.known.len() == MOST_NEWCOMERS {
+        debug_assert!(rq.body().tag.is_none(), "a newcomer has no tag yet: {rq:?}");
+        if rq.body().flush != FlushStep::None || rq.flags().at_head || self.known.len() == MOST_NEWCOMERS {
             return false;
         }
         match self.known.first() {
-            None => self.hctx = body.hctx,
+            None => self.hctx = rq.hctx(),
             Some(Newcomer { info: like, .. }) => {
                 let is_alike =
-                    self.hctx == body.hctx && like.op == body.op && like.priority.class == body.priority.class;
+                    self.hctx == rq.hctx() && like.op == rq.op() && like.priority.class == rq.priority().class;
                 // In a stream, whose requests are as large as they may be, each request touches the one before.
-                let touches = self.known.last().is_some_and(|last| last.info.end() == body.sector);
+                let touches = self.known.last().is_some_and(|last| last.info.end() == rq.sector());
                 if !is_alike || touches {
                     return false;
                 }
             }
         }
-        self.known.push(Newcomer { rq: rq.id(), info: body.info() });
+        self.known.push(Newcomer { rq: rq.id(), info: rq.body().info() });
         true
     }
 }

@@ -107,7 +107,7 @@ impl<'q> Batch<'q> {
         self.started.note(rq.index().pool(), self.member);
         rq.body_mut().issued = self.now;
         let tag = rq.body().tag.expect("what is issued has a tag");
-        self.table.set(tag, rq.id(), rq.body().op.is_read());
+        self.table.set(tag, rq.id(), rq.op().is_read());
     }
 
     /// The device cannot take the request at present. The request comes first when the driver is asked again. The batch

@@ -19,7 +19,7 @@ pub(super) struct Rest {
 
 impl Rest {
     fn kind(&mut self, rq: &Request<'_>) -> &mut bool {
-        &mut self.blocked[rq.body().priority.class.index()][usize::from(rq.body().is_sync())]
+        &mut self.blocked[rq.priority().class.index()][usize::from(rq.body().is_sync())]
     }
 
     /// Whether a request of the same kind found no room. If so, this request goes behind it.
@@ -51,7 +51,7 @@ impl<'q> Section<'q, '_> {
         let q = self.q;
         let mut entered = 0;
         while let Some(mut rq) = plug.pop_front(&q.slots) {
-            mapping.assign(rq.body_mut());
+            mapping.assign(&mut rq);
             let nr_parts = u64::from(rq.body().nr_parts);
             entered += nr_parts;
             if rq.body().flush != FlushStep::None {
@@ -65,7 +65,7 @@ impl<'q> Section<'q, '_> {
             };
             let inserted = if is_blocked { Err(rq) } else { self.insert_one(Some(starting), rq) };
             let Err(mut rq) = inserted else { continue };
-            if rq.body().flags.nowait {
+            if rq.flags().nowait {
                 starting.refuse(&rq);
                 rq.body_mut().status = Status::Again;
                 self.runner.finished.push_back(rq, Place::Held);
@@ -105,7 +105,7 @@ impl<'q> Section<'q, '_> {
         }
         self.hold.note_insertion(q, info.priority.class);
         let Some(scheduler) = &mut self.hold.scheduler else { return Err(rq) };
-        let at = if rq.body().flags.at_head { InsertAt::Head } else { InsertAt::Sorted };
+        let at = if rq.flags().at_head { InsertAt::Head } else { InsertAt::Sorted };
         rq.body_mut().ordered = true;
         if let Some(starting) = starting {
             starting.add(&mut rq);
@@ -123,7 +123,7 @@ impl<'q> Section<'q, '_> {
         let q = self.q;
         let member = self.member;
         let mut into = q.slots.leave_scheduler(merge.into);
-        debug_assert_eq!(into.body().op, newcomer.body().op, "requests of one operation merge");
+        debug_assert_eq!(into.op(), newcomer.op(), "requests of one operation merge");
         match starting {
             Some(starting) => starting.merge(&into, &newcomer),
             None => member.account_merge(q, &newcomer),
@@ -135,7 +135,7 @@ impl<'q> Section<'q, '_> {
             let mut survivor = q.slots.leave_scheduler(join.survivor);
             let absorbed = q.slots.leave_scheduler(join.absorbed);
             self.hold.count_out(absorbed.body().hctx);
-            self.hold.limited -= u64::from(absorbed.body().op != Op::Read);
+            self.hold.limited -= u64::from(absorbed.op() != Op::Read);
             member.account_join(q, &survivor, &absorbed);
             survivor.absorb(absorbed, MergeHow::Back);
             let _ = survivor.leave_at(Place::Scheduler);
@@ -166,7 +166,7 @@ impl<'q> Section<'q, '_> {
             let is_blocked = kept("backlog.order") && self.hold.backlog.is_blocked(&rq);
             let inserted = if is_blocked { Err(rq) } else { self.insert_one(None, rq) };
             let Err(rq) = inserted else { continue };
-            if rq.body().flags.nowait {
+            if rq.flags().nowait {
                 self.refuse(rq);
             } else {
                 self.hold.backlog.put_without_room(rq);
@@ -219,7 +219,7 @@ impl Runner {
         let (mut entered, mut list) = (0, RqList::new());
         let staged = q.domain(0).observed_now();
         while let Some(mut rq) = plug.pop_front(&q.slots) {
-            mapping.assign(rq.body_mut());
+            mapping.assign(&mut rq);
             entered += u64::from(rq.body().nr_parts);
             starting.add(&mut rq);
             if rq.body().flush == FlushStep::None {

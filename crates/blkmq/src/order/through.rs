@@ -26,7 +26,7 @@ impl Runner {
         if plug.len() > MOST_NEWCOMERS || q.domain(0).has_waiting() {
             return false;
         }
-        let noted = self.newcomers.note_front(plug, &q.slots, |rq| _ = mapping.assign(rq.body_mut()));
+        let noted = self.newcomers.note_front(plug, &q.slots, |rq| _ = mapping.assign(rq));
         let rest = std::mem::replace(plug, noted);
         let all_may_go = rest.is_empty();
         debug_assert_eq!(plug.len(), self.newcomers.known.len(), "each request that may go was noted");

@@ -41,12 +41,11 @@ impl Runner {
         while let Some(gate) = q.gate() {
             let mut index = None;
             let mut run = plug.take_while(&q.slots, |rq| {
-                let body = rq.body_mut();
-                mapping.assign(body);
-                body.flush == FlushStep::None
-                    && body.priority.class.index() == usize::from(gate.class)
-                    && !(gate.reads_only && body.op != Op::Read)
-                    && *index.get_or_insert(body.hctx) == body.hctx
+                let hctx = mapping.assign(rq);
+                rq.body().flush == FlushStep::None
+                    && rq.priority().class.index() == usize::from(gate.class)
+                    && !(gate.reads_only && rq.op() != Op::Read)
+                    && *index.get_or_insert(hctx) == hctx
             });
             let Some(index) = index else { return entered };
             let wanted = run.len();
@@ -88,8 +87,8 @@ impl Runner {
             is_special |= starting.mark(rq);
             let body = rq.body_mut();
             (body.tag, body.ordered) = (Some(tag), true);
-            limited += u64::from(body.op != Op::Read);
             operations += u64::from(body.nr_parts);
+            limited += u64::from(rq.op() != Op::Read);
             rq.rest_at(Place::IssueList);
             true
         });

@@ -61,8 +61,8 @@ impl Runner {
         loop {
             let mut index = None;
             let mut run = plug.take_while(&q.slots, |rq| {
-                let body = rq.body_mut();
-                mapping.assign(body);
+                mapping.assign(rq);
+                let body = rq.body();
                 let belongs = body.flush == FlushStep::None && *index.get_or_insert(body.hctx) == body.hctx;
                 entered += if belongs { u64::from(body.nr_parts) } else { 0 };
                 belongs
@@ -136,7 +136,7 @@ impl Runner {
 pub(crate) fn refuse_nowait<'q>(slots: &'q Slots, list: &mut RqList, place: Place, mut ended: impl FnMut(Request<'q>)) {
     for _ in 0..list.len() {
         let Some(mut rq) = list.pop_front(slots) else { return };
-        if rq.body().flags.nowait {
+        if rq.flags().nowait {
             rq.body_mut().status = Status::Again;
             ended(rq);
         } else {

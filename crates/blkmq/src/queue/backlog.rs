@@ -80,7 +80,7 @@ pub(crate) struct Backlog {
 
 /// The list in which a request without room waits. No request passes another one in its list.
 fn kind(rq: &Request<'_>) -> usize {
-    2 * rq.body().priority.class.index() + usize::from(rq.body().is_sync())
+    2 * rq.priority().class.index() + usize::from(rq.body().is_sync())
 }
 
 fn bit(member: usize) -> (usize, u64) {

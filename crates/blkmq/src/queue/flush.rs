@@ -119,7 +119,7 @@ impl FlushQueue {
         self.is_running = false;
         while let Some(mut rq) = self.running.pop_front(slots) {
             rq.body_mut().status = status;
-            let has_data = rq.body().flush == FlushStep::PreFlush && rq.body().op != Op::Flush;
+            let has_data = rq.body().flush == FlushStep::PreFlush && rq.op() != Op::Flush;
             if status.is_ok() && has_data && kept("flush.data_first") {
                 self.send_data(rq, steps);
             } else {
@@ -150,7 +150,7 @@ impl FlushQueue {
         self.is_running = true;
         self.running = std::mem::take(&mut self.waiting);
         let mut flush = slots.take_own(SlotIndex::new(FLUSH_POOL, hctx));
-        *flush.body_mut() = Body { op: Op::Flush, flush: FlushStep::Flush, hctx, submitted: now, ..Body::EMPTY };
+        *flush.body_mut() = Body::flush(hctx, now);
         steps.dispatch.push_front(flush, Place::Held);
     }
 }

@@ -3,7 +3,7 @@
 use blkmq_sched::Op;
 
 use crate::driver::Topology;
-use crate::request::Body;
+use crate::request::Request;
 use crate::request::bio::Flags;
 
 /// What kind of requests a hardware queue takes.
@@ -126,8 +126,9 @@ pub(crate) struct Mapping {
 impl Mapping {
     /// Gives a request of the member its hardware queue, and returns that hardware queue.
     #[inline]
-    pub(crate) fn assign(&self, body: &mut Body) -> u16 {
-        body.hctx = self.hctxs[self.layout.kind(body.op, body.flags) as usize];
-        body.hctx
+    pub(crate) fn assign(&self, rq: &mut Request<'_>) -> u16 {
+        let hctx = self.hctxs[self.layout.kind(rq.op(), rq.flags()) as usize];
+        rq.body_mut().hctx = hctx;
+        hctx
     }
 }

@@ -95,7 +95,7 @@ impl Settings {
         self.stages_all.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn has_iostats(&self) -> bool {
+    pub(super) fn has_iostats(&self) -> bool {
         self.iostats.load(Ordering::Relaxed) != 0
     }
 

@@ -33,40 +33,71 @@ pub(crate) struct Mark(pub(crate) u8);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     /// The slot that holds the bio, of the same submitter.
-    pub(crate) parent: SlotIndex,
+    pub(super) parent: SlotIndex,
     /// First sector of this part alone.
-    pub(crate) sector: u64,
+    pub(super) sector: u64,
     /// Sectors of this part alone.
-    pub(crate) nr_sectors: u32,
+    pub(super) nr_sectors: u32,
     /// Where this part's data begins in the bio's buffers, in bytes.
-    pub(crate) offset: usize,
+    pub(super) offset: usize,
+}
+
+impl Part {
+    #[inline(always)]
+    pub(crate) const fn new(parent: SlotIndex, sector: u64, nr_sectors: u32, offset: usize) -> Self {
+        Self { parent, sector, nr_sectors, offset }
+    }
+}
+
+/// What an operation asks for. Each of its requests asks for the same.
+pub(crate) struct Asked {
+    client: ClientId,
+    group: u32,
+    op: Op,
+    flags: Flags,
+    priority: IoPriority,
+    merge: MergeLevel,
+}
+
+impl Asked {
+    #[inline(always)]
+    pub(crate) const fn new(
+        client: ClientId,
+        group: u32,
+        op: Op,
+        flags: Flags,
+        priority: IoPriority,
+        merge: MergeLevel,
+    ) -> Self {
+        Self { client, group, op, flags, priority, merge }
+    }
 }
 
 /// A request, owned by the holder of its token.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Body {
-    pub(crate) op: Op,
-    pub(crate) flags: Flags,
-    pub(crate) priority: IoPriority,
-    pub(crate) client: ClientId,
+    pub(super) op: Op,
+    pub(super) flags: Flags,
+    pub(super) priority: IoPriority,
+    pub(super) client: ClientId,
     /// The client's group.
-    pub(crate) group: u32,
-    pub(crate) merge: MergeLevel,
+    pub(super) group: u32,
+    pub(super) merge: MergeLevel,
     /// First sector of the whole request.
-    pub(crate) sector: u64,
+    pub(super) sector: u64,
     /// Sectors of the whole request.
-    pub(crate) nr_sectors: u32,
+    pub(super) nr_sectors: u32,
     /// Segments of the whole request; ranges, for a discard.
-    pub(crate) nr_segments: u16,
+    pub(super) nr_segments: u16,
     /// Operations, after splitting, that the whole request stands for. There is more than one once something merged
     /// into it.
     pub(crate) nr_parts: u32,
     /// The parts of the whole request in the order of their sectors, beginning with this slot until something merges
     /// in front of it.
-    pub(crate) first: SlotIndex,
-    pub(crate) last: SlotIndex,
+    pub(super) first: SlotIndex,
+    pub(super) last: SlotIndex,
     /// This slot's own part.
-    pub(crate) part: Part,
+    pub(super) part: Part,
     pub(crate) hctx: u16,
     pub(crate) tag: Option<Tag>,
     pub(crate) status: Status,
@@ -74,7 +105,7 @@ pub(crate) struct Body {
     /// The flush machine sends a flush behind this request's data.
     pub(crate) post_flush: bool,
     /// A discard whose parts merged as ranges, which need not touch; each part is one.
-    pub(crate) has_ranges: bool,
+    pub(super) has_ranges: bool,
     /// This slot's part is one of several of its bio.
     pub(crate) is_split: bool,
     /// The scheduler dispatched this request, and counts it until it completes.
@@ -88,7 +119,7 @@ pub(crate) struct Body {
 }
 
 impl Body {
-    pub(crate) const EMPTY: Self = Self {
+    pub(super) const EMPTY: Self = Self {
         op: Op::Flush,
         flags: Flags::NONE,
         priority: IoPriority { class: blkmq_sched::Class::BestEffort, level: 4 },
@@ -115,6 +146,38 @@ impl Body {
         issued: Time(0),
         completed: Time(0),
     };
+
+    /// Becomes the body of a request for one part of an operation, in the slot `index`.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, asked: &Asked, submitted: Time, index: SlotIndex, nr_segments: u16, part: Part) {
+        *self = Self {
+            op: asked.op,
+            flags: asked.flags,
+            priority: asked.priority,
+            client: asked.client,
+            group: asked.group,
+            merge: asked.merge,
+            submitted,
+            sector: part.sector,
+            nr_sectors: part.nr_sectors,
+            nr_segments,
+            first: index,
+            last: index,
+            part,
+            ..Self::EMPTY
+        };
+    }
+
+    /// The body of a flush of the queue's own.
+    pub(crate) const fn flush(hctx: u16, now: Time) -> Self {
+        Self { op: Op::Flush, flush: FlushStep::Flush, hctx, submitted: now, ..Self::EMPTY }
+    }
+
+    /// The slot that holds the bio, of the same submitter.
+    #[inline]
+    pub(crate) const fn parent(&self) -> SlotIndex {
+        self.part.parent
+    }
 
     /// Whether a thread waits for the request.
     pub(crate) fn is_sync(&self) -> bool {

@@ -74,30 +74,35 @@ impl<'q> Request<'q> {
     }
 
     /// What to do.
+    #[inline]
     #[must_use]
     pub fn op(&self) -> Op {
         self.body().op
     }
 
     /// First sector, in units of 512 bytes.
+    #[inline]
     #[must_use]
     pub fn sector(&self) -> u64 {
         self.body().sector
     }
 
     /// Length in sectors of 512 bytes. For a discard of several ranges, the sum of their lengths.
+    #[inline]
     #[must_use]
     pub fn nr_sectors(&self) -> u32 {
         self.body().nr_sectors
     }
 
     /// How to do it. `preflush` is never set: the block layer sends flushes of its own.
+    #[inline]
     #[must_use]
     pub fn flags(&self) -> Flags {
         self.body().flags
     }
 
     /// The priority.
+    #[inline]
     #[must_use]
     pub fn priority(&self) -> IoPriority {
         self.body().priority
@@ -110,6 +115,7 @@ impl<'q> Request<'q> {
     }
 
     /// The hardware queue to which the request was issued.
+    #[inline]
     #[must_use]
     pub fn hctx(&self) -> u16 {
         self.body().hctx

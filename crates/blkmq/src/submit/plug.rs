@@ -1,12 +1,12 @@
 //! The plug: where a submitter gathers operations before it passes them on together.
 
-use blkmq_sched::{ClientId, IoPriority, MergeLevel, Op, Time};
+use blkmq_sched::{MergeLevel, Op};
 
 use crate::queue::account::Count;
 use crate::queue::flush;
 use crate::request::bio::{Bio, Flags};
 use crate::request::limits::Limits;
-use crate::request::{Body, FlushStep, NIL, Part, Place, RejectReason, Request, RqId, SlotIndex, Status};
+use crate::request::{Asked, FlushStep, NIL, Place, RejectReason, Request, RqId, Status};
 use crate::submit::merge::plug_or_merge;
 use crate::submit::split::{self, Piece, Pieces, Whole};
 use crate::submit::{Outstanding, Submitter};
@@ -17,44 +17,11 @@ const PLUG_MAX: usize = 32;
 /// Sectors (128 KiB): a plug whose newest request has so many is flushed.
 const PLUG_FLUSH_SECTORS: u32 = 256;
 
-/// What an operation asks for. Each of its requests asks for the same.
-pub(super) struct Asked {
-    client: ClientId,
-    group: u32,
-    op: Op,
-    flags: Flags,
-    priority: IoPriority,
-    merge: MergeLevel,
-}
-
-impl Asked {
-    /// The body of a request for one piece of the operation that lies in the slot `parent`.
-    #[inline]
-    fn body(&self, submitted: Time, index: SlotIndex, parent: SlotIndex, piece: Piece) -> Body {
-        Body {
-            op: self.op,
-            flags: self.flags,
-            priority: self.priority,
-            client: self.client,
-            group: self.group,
-            merge: self.merge,
-            submitted,
-            sector: piece.sector,
-            nr_sectors: piece.nr_sectors,
-            nr_segments: piece.nr_segments,
-            first: index,
-            last: index,
-            part: Part { parent, sector: piece.sector, nr_sectors: piece.nr_sectors, offset: piece.offset },
-            ..Body::EMPTY
-        }
-    }
-}
-
 impl Submitter {
     /// Whether the plug is to be passed on: it is full, and is not known to lack room.
     #[inline]
     pub(super) fn is_plug_due(&mut self) -> bool {
-        let newest = self.plug.with_last(&self.q.slots, |rq| rq.body().nr_sectors);
+        let newest = self.plug.with_last(&self.q.slots, |rq| rq.nr_sectors());
         let is_full = newest.is_some_and(|nr_sectors| nr_sectors >= PLUG_FLUSH_SECTORS) || self.plug.len() >= PLUG_MAX;
         is_full && !self.lacks_room()
     }
@@ -80,7 +47,7 @@ impl Submitter {
         let Self { q, runner, merge_limits, plug, free, .. } = self;
         let mut rq = free.pop_front(&q.slots).expect("a slot was free just now");
         let index = rq.index();
-        *rq.body_mut() = asked.body(self.plug_time, index, index, piece);
+        rq.body_mut().begin(asked, self.plug_time, index, piece.nr_segments, piece.of(index));
         rq.put_bio(bio);
         let id = rq.id();
         if plug_or_merge(&q.slots, merge_limits, plug, rq) {
@@ -142,8 +109,9 @@ impl Submitter {
         for piece in Pieces::new(&q.limits, &bio) {
             let mut rq = first.take().unwrap_or_else(&mut next_slot);
             let index = rq.index();
-            let body = asked.body(*plug_time, index, parent, piece);
-            *rq.body_mut() = Body { flush: step, post_flush, is_split: nr_parts > 1, ..body };
+            let body = rq.body_mut();
+            body.begin(&asked, *plug_time, index, piece.nr_segments, piece.of(parent));
+            (body.flush, body.post_flush, body.is_split) = (step, post_flush, nr_parts > 1);
             id.get_or_insert(rq.id());
             if is_done {
                 runner.completed.push_back(rq, Place::Completed);
@@ -160,13 +128,13 @@ impl Submitter {
     /// not merge.
     #[inline]
     fn asked(&self, bio: &Bio, flags: Flags, alone: bool) -> Asked {
-        Asked {
-            client: self.client,
-            group: self.group,
-            op: bio.op,
+        Asked::new(
+            self.client,
+            self.group,
+            bio.op,
             flags,
-            priority: bio.priority.unwrap_or(self.priority),
-            merge: if alone { MergeLevel::Never } else { self.q.settings.merge_level() },
-        }
+            bio.priority.unwrap_or(self.priority),
+            if alone { MergeLevel::Never } else { self.q.settings.merge_level() },
+        )
     }
 }

@@ -5,6 +5,7 @@ use blkmq_sched::Op;
 use crate::request::bio::Bio;
 use crate::request::buffer::Buffers;
 use crate::request::limits::{Limits, SECTOR_SIZE};
+use crate::request::{Part, SlotIndex};
 
 /// The part of an operation that one request does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +15,14 @@ pub(super) struct Piece {
     /// Where its data begins in the operation's buffers, in bytes.
     pub(super) offset: usize,
     pub(super) nr_segments: u16,
+}
+
+impl Piece {
+    /// The part of the bio in the slot `parent` that this piece is.
+    #[inline(always)]
+    pub(super) const fn of(&self, parent: SlotIndex) -> Part {
+        Part::new(parent, self.sector, self.nr_sectors, self.offset)
+    }
 }
 
 /// The limits of most operations, worked out once. Such an operation is a read or write of one buffer, and becomes one

@@ -125,15 +125,15 @@ impl<'q> Starting<'q> {
         if !self.mark.is_counted() {
             return;
         }
-        let (account, body) = (&self.q.account, rq.body_mut());
-        let (group, merges) = (Group::of(body.op), u64::from(body.nr_parts) - 1);
+        let account = &self.q.account;
+        let (group, merges) = (Group::of(rq.op()), u64::from(rq.body().nr_parts) - 1);
         self.member.sums.merged(group, merges);
         account.gauge.shared().start();
-        if !self.mark.is_special() || body.nr_sectors == 0 {
+        if !self.mark.is_special() || rq.nr_sectors() == 0 {
             return;
         }
-        let Some(place) = account.ranges.find(body.sector) else { return };
-        body.mark = Mark::in_range(place);
+        let Some(place) = account.ranges.find(rq.sector()) else { return };
+        rq.body_mut().mark = Mark::in_range(place);
         let (gauge, sums) = range(self.q, self.member, place);
         gauge.advance(self.now, || self.q.nr_queued_in(place) > 0);
         gauge.shared().start();
@@ -143,16 +143,16 @@ impl<'q> Starting<'q> {
 
     /// The operations of a newcomer join a request in the scheduler, which may be counted or not.
     pub(crate) fn merge(&self, into: &Request<'_>, newcomer: &Request<'_>) {
-        let (into, operations) = (into.body(), u64::from(newcomer.body().nr_parts));
+        let (mark, operations) = (into.body().mark, u64::from(newcomer.body().nr_parts));
         if !self.mark.is_counted() {
             return;
         }
-        if !into.mark.is_counted() {
+        if !mark.is_counted() {
             return self.member.sums.skipped(operations);
         }
-        let group = Group::of(into.op);
+        let group = Group::of(into.op());
         self.member.sums.merged(group, operations);
-        if let Some(place) = into.mark.place() {
+        if let Some(place) = mark.place() {
             let (_, sums) = range(self.q, self.member, place);
             sums.entered(operations);
             sums.merged(group, operations);
@@ -209,11 +209,11 @@ impl<'q> Ending<'q> {
             }
             self.add_special(rq);
         }
-        if body.op != self.op {
-            self.turn_to(body.op);
+        if rq.op() != self.op {
+            self.turn_to(rq.op());
         }
         self.requests += 1;
-        self.sectors += u64::from(body.nr_sectors);
+        self.sectors += u64::from(rq.nr_sectors());
         self.submitted = self.submitted.wrapping_add(body.submitted.0);
     }
 
@@ -227,7 +227,7 @@ impl<'q> Ending<'q> {
     #[inline(never)]
     fn add_special(&self, rq: &Request<'_>) {
         let (account, body) = (&self.q.account, rq.body());
-        let group = Group::of(body.op);
+        let group = Group::of(rq.op());
         // The whole queue's time is counted before the request is gone from the shared line.
         account.gauge.advance(self.now, || true);
         account.gauge.shared().end();
@@ -235,7 +235,7 @@ impl<'q> Ending<'q> {
         let (gauge, sums) = range(self.q, self.member, place);
         gauge.advance(self.now, || true);
         gauge.shared().end();
-        sums.ended(group, 1, body.nr_sectors.into(), self.now.since(body.submitted));
+        sums.ended(group, 1, rq.nr_sectors().into(), self.now.since(body.submitted));
     }
 
     /// One of the queue's own flushes is over.
@@ -275,12 +275,11 @@ impl Member {
     /// request counts as if it had not begun.
     #[cold]
     pub(crate) fn account_refuse(&self, q: &RequestQueue, rq: &mut Request<'_>) {
-        let body = rq.body_mut();
-        let mark = std::mem::replace(&mut body.mark, Mark::NONE);
+        let mark = std::mem::replace(&mut rq.body_mut().mark, Mark::NONE);
         if !mark.is_counted() {
             return;
         }
-        let (group, operations) = (Group::of(body.op), u64::from(body.nr_parts));
+        let (group, operations) = (Group::of(rq.op()), u64::from(rq.body().nr_parts));
         let merges = operations - 1;
         self.sums.merged(group, merges.wrapping_neg());
         self.sums.skipped(operations);
@@ -295,14 +294,14 @@ impl Member {
 
     /// A request that had begun joins another one in the scheduler, after it has waited for its turn to be inserted.
     pub(crate) fn account_merge(&self, q: &RequestQueue, absorbed: &Request<'_>) {
-        let absorbed = absorbed.body();
-        if !absorbed.mark.is_counted() {
+        let mark = absorbed.body().mark;
+        if !mark.is_counted() {
             return;
         }
-        let group = Group::of(absorbed.op);
+        let group = Group::of(absorbed.op());
         self.sums.merged(group, 1);
         q.account.gauge.shared().end();
-        if let Some(place) = absorbed.mark.place() {
+        if let Some(place) = mark.place() {
             let (gauge, sums) = range(q, self, place);
             sums.merged(group, 1);
             gauge.shared().end();
@@ -313,14 +312,15 @@ impl Member {
     /// its time from then on.
     pub(crate) fn account_join(&self, q: &RequestQueue, survivor: &Request<'_>, absorbed: &Request<'_>) {
         self.account_merge(q, absorbed);
+        let group = Group::of(absorbed.op());
         let (survivor, absorbed) = (survivor.body(), absorbed.body());
         if !absorbed.mark.is_counted() {
             return;
         }
         let older = if survivor.mark.is_counted() { survivor.submitted.since(absorbed.submitted) } else { 0 };
-        self.sums.lasted(Group::of(absorbed.op), older);
+        self.sums.lasted(group, older);
         if let Some(place) = survivor.mark.place() {
-            range(q, self, place).1.lasted(Group::of(absorbed.op), older);
+            range(q, self, place).1.lasted(group, older);
         }
     }
 }

@@ -1,11 +1,12 @@
 use std::collections::{HashMap, VecDeque};
 
-use blkmq_sched::Op;
+use blkmq_sched::{ClientId, IoPriority, MergeLevel, Op, Time};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::request::SlotIndex;
+use crate::request::bio::Flags;
+use crate::request::{Asked, Part, SlotIndex};
 
 /// Slots of several members, and a request in each slot.
 fn slots(nr_members: u16, each: u16) -> Slots {
@@ -27,6 +28,15 @@ fn taken(backlog: &mut Backlog, slots: &Slots) -> Option<(u16, u16)> {
     let at = (rq.index().pool(), rq.index().slot());
     rq.free();
     Some(at)
+}
+
+/// A request of this operation and class, in the caller's hands.
+fn held(slots: &Slots, index: SlotIndex, op: Op, class: Class) -> Request<'_> {
+    let mut rq = slots.take_own(index);
+    let priority = IoPriority { class, ..IoPriority::default() };
+    let asked = Asked::new(ClientId::default(), 0, op, Flags::NONE, priority, MergeLevel::Never);
+    rq.body_mut().begin(&asked, Time(0), index, 0, Part::new(index, 0, 0, 0));
+    rq
 }
 
 #[test]
@@ -51,8 +61,7 @@ fn what_finds_no_room_waits_by_kind_and_keeps_its_order() {
     let mut backlog = Backlog::new();
     backlog.reserve(2);
     for (slot, class) in [(0, Class::BestEffort), (1, Class::BestEffort), (2, Class::RealTime)] {
-        let mut rq = slots.take_own(SlotIndex::new(2, slot));
-        rq.body_mut().priority.class = class;
+        let rq = held(&slots, SlotIndex::new(2, slot), Op::Write, class);
         assert_eq!(backlog.is_blocked(&rq), slot == 1);
         backlog.put_without_room(rq);
     }
@@ -60,7 +69,7 @@ fn what_finds_no_room_waits_by_kind_and_keeps_its_order() {
     let mut tried = Vec::new();
     let moved = backlog.retry(&slots, |rq| {
         tried.push(rq.index().slot());
-        if rq.body().priority.class == Class::RealTime {
+        if rq.priority().class == Class::RealTime {
             rq.free();
             return Ok(());
         }
@@ -85,10 +94,9 @@ fn room_goes_round_however_often_it_is_looked_for_in_vain() {
         let mut backlog = Backlog::new();
         backlog.reserve(2);
         for (member, slot) in (0..3).flat_map(|member| (0..8).map(move |slot| (member, slot))) {
-            let mut rq = slots.take_own(SlotIndex::new(member, slot));
             // The second half of the first member's requests are writes.
-            rq.body_mut().op = if member == 0 && slot >= 4 { Op::Write } else { Op::Read };
-            backlog.put_without_room(rq);
+            let op = if member == 0 && slot >= 4 { Op::Write } else { Op::Read };
+            backlog.put_without_room(held(&slots, SlotIndex::new(member, slot), op, Class::BestEffort));
         }
         let mut order = Vec::new();
         while backlog.lacks_room() {
@@ -121,10 +129,9 @@ fn the_highest_class_of_a_member_has_room_first() {
     let mut backlog = Backlog::new();
     backlog.reserve(0);
     for slot in 0..8 {
-        let mut rq = slots.take_own(SlotIndex::new(0, slot));
-        rq.body_mut().op = if slot < 4 { Op::Read } else { Op::Write };
-        rq.body_mut().priority.class = if slot % 2 == 0 { Class::Idle } else { Class::RealTime };
-        backlog.put_without_room(rq);
+        let op = if slot < 4 { Op::Read } else { Op::Write };
+        let class = if slot % 2 == 0 { Class::Idle } else { Class::RealTime };
+        backlog.put_without_room(held(&slots, SlotIndex::new(0, slot), op, class));
     }
     let mut order = Vec::new();
     backlog.retry(&slots, |rq| {
