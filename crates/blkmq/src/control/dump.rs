@@ -30,7 +30,7 @@ impl RequestQueue {
         let room = self.live.room.is_wanted();
         let (sleepers, background) = (self.live.sleepers.nr(), self.nr_background.load(Ordering::Relaxed));
         writeln!(out, "sleepers {sleepers} background {background} room_wanted {room}")?;
-        self.show_hctxs(out)?;
+        self.hctxs.show(out)?;
         self.show_scheduler(out)?;
         self.show_clients(out)?;
         self.show_members(out)?;
@@ -39,27 +39,6 @@ impl RequestQueue {
         let trouble = health.trouble().map(|text| format!(": {text}")).unwrap_or_default();
         writeln!(out, "health {}{trouble}", health.word())?;
         self.driver().show(out)
-    }
-
-    fn show_hctxs(&self, out: &mut dyn Write) -> fmt::Result {
-        for (index, hctx) in self.hctxs.iter() {
-            let (waiting, running, is_running, data) = hctx.flush.lock().state();
-            let [stalled, gave_back] = [&hctx.stalled, &hctx.gave_back].map(|flag| flag.load(Ordering::Relaxed));
-            let (parked, incoming) = (hctx.nr_parked(), hctx.issue.is_pending());
-            write!(out, "hctx {index}: dispatch list {parked} issue list incoming {incoming} stalled {stalled}")?;
-            writeln!(out, " gave back {gave_back} inbox {}", hctx.inbox.is_full())?;
-            writeln!(out, "  flush: waiting {waiting} served {running} running {is_running} data in flight {data}")?;
-            write!(out, "  tags: ")?;
-            hctx.tags.show(out)?;
-            writeln!(out)?;
-            let mut busy = Vec::new();
-            hctx.tags.for_each_busy(|tag| busy.push(tag));
-            for tag in busy {
-                let id = hctx.started.get(tag);
-                writeln!(out, "  tag {} last started {:x?}", tag.0, id.map(|id| id.0))?;
-            }
-        }
-        Ok(())
     }
 
     fn show_clients(&self, out: &mut dyn Write) -> fmt::Result {
@@ -71,11 +50,7 @@ impl RequestQueue {
     }
 
     fn show_members(&self, out: &mut dyn Write) -> fmt::Result {
-        for (index, member) in self.members.iter() {
-            let (active, rings) = (member.activity.is_active(), !member.completions.is_empty());
-            let software = member.ctx.lens();
-            writeln!(out, "member {index}: inside {active} software queues {software:?} completions waiting {rings}")?;
-        }
+        self.members.show(out)?;
         for (index, generation, place) in self.slots.in_use() {
             let (pool, slot) = (index.pool(), index.slot());
             let kind = if pool == FLUSH_POOL { "flush" } else { "member" };

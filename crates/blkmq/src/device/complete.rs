@@ -138,7 +138,7 @@ impl Runner {
                 if rq.body().flush == FlushStep::Flush {
                     delivery.ending.add_flush(&rq);
                 }
-                let steps = q.hctxs.get(hctx).flush.lock().complete(&q.slots, hctx, rq, now);
+                let steps = q.complete_flush(rq, now);
                 self.take_steps(q, steps, &mut delivery);
             }
         }
@@ -219,8 +219,7 @@ impl Runner {
 
     /// Puts a request into the flush machine.
     pub(crate) fn insert_flush(&mut self, q: &RequestQueue, rq: Request<'_>, now: Time) {
-        let hctx = rq.body().hctx;
-        let steps = q.hctxs.get(hctx).flush.lock().insert(&q.slots, hctx, rq, now);
+        let steps = q.begin_flush(rq, now);
         let mut delivery = Delivery::new(q, self, now);
         self.take_steps(q, steps, &mut delivery);
         debug_assert!(delivery.list.is_empty(), "nothing finishes on entering the flush machine");

@@ -22,21 +22,7 @@ impl<'q> Section<'q, '_> {
     /// The scheduler's choice, if it lets a request go now.
     #[inline(always)]
     fn choose(&mut self) -> Option<Request<'q>> {
-        self.hold.fold(self.q);
-        let now = self.now;
-        let scheduler = self.hold.scheduler.as_mut()?;
-        let id = match scheduler.dispatch(now) {
-            None if !scheduler.is_empty() && scheduler.next_wakeup().is_some_and(|time| time <= now) => {
-                // This first, vain call may have brought the scheduler to where it lets a request go at once. No thread
-                // would plan for a time that has passed, so the scheduler is asked again here.
-                scheduler.dispatch(now)?
-            }
-            id => id?,
-        };
-        let rq = self.q.slots.leave_scheduler(id);
-        debug_assert!(rq.body().ordered && rq.body().tag.is_none(), "what a scheduler names was inserted: {rq:?}");
-        self.hold.count_out(rq.body().hctx);
-        Some(rq)
+        self.hold.choose(self.q, self.now)
     }
 
     /// The scheduler's choice. If the scheduler holds back what it has: sets WAITING, reads the tallies after that, and
@@ -68,7 +54,7 @@ impl<'q> Section<'q, '_> {
             if waiting == 0 || bound == 0 {
                 break;
             }
-            let (got, is_held_back) = if self.hold.elsewhere == 0 {
+            let (got, is_held_back) = if self.hold.is_for_first_hctx() {
                 self.choose_for_one(waiting.min(bound))
             } else {
                 self.choose_for_many(bound)
@@ -94,7 +80,7 @@ impl<'q> Section<'q, '_> {
     /// something back.
     fn choose_for_one(&mut self, wanted: usize) -> (usize, bool) {
         debug_assert!(
-            wanted <= self.hold.nr_waiting() && self.hold.elsewhere == 0,
+            wanted <= self.hold.nr_waiting() && self.hold.is_for_first_hctx(),
             "{wanted} wait for the first queue"
         );
         let q = self.q;

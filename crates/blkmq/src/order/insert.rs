@@ -1,6 +1,6 @@
 //! Inserting under the lock: into the scheduler, or merged with what waits there.
 
-use blkmq_sched::{Class, InsertAt, Merge, MergeHow, MergeLevel, Op};
+use blkmq_sched::{Class, Merge, MergeHow, MergeLevel};
 
 use super::section::Section;
 use crate::device::Runner;
@@ -83,39 +83,25 @@ impl<'q> Section<'q, '_> {
     /// Merges or inserts one request, or gives it back if the scheduler is full. `starting`: the request begins with
     /// this. Without `starting` the request has begun already.
     #[inline(always)]
-    fn insert_one(&mut self, starting: Option<&Starting<'q>>, mut rq: Request<'q>) -> Result<(), Request<'q>> {
+    fn insert_one(&mut self, starting: Option<&Starting<'q>>, rq: Request<'q>) -> Result<(), Request<'q>> {
         let (q, now) = (self.q, self.now);
         debug_assert!(
             rq.body().flush == FlushStep::None && rq.body().tag.is_none(),
             "a scheduler gets no flushes, and no requests that have a tag: {rq:?}"
         );
         let info = rq.body().info();
-        let Some(scheduler) = &mut self.hold.scheduler else { return Err(rq) };
         if info.merge != MergeLevel::Never
             && self.looks_for_merges
-            && let Some(merge) = scheduler.merge(&info)
+            && let Some(merge) = self.hold.merge(&info)
         {
             self.merge(starting, merge, rq);
             return Ok(());
         }
-        let hctx = rq.body().hctx;
-        let limited = info.op != Op::Read;
-        if !self.hold.has_room(q, hctx, limited) {
-            return Err(rq);
-        }
-        self.hold.note_insertion(q, info.priority.class);
-        let Some(scheduler) = &mut self.hold.scheduler else { return Err(rq) };
-        let at = if rq.flags().at_head { InsertAt::Head } else { InsertAt::Sorted };
-        rq.body_mut().ordered = true;
-        if let Some(starting) = starting {
-            starting.add(&mut rq);
-        }
-        let id = rq.id();
-        let _ = rq.leave_at(Place::Scheduler);
-        scheduler.insert(id, &info, at, now);
-        self.hold.count_in(hctx);
-        self.hold.limited += u64::from(limited);
-        Ok(())
+        self.hold.insert(q, rq, &info, now, |rq| {
+            if let Some(starting) = starting {
+                starting.add(rq);
+            }
+        })
     }
 
     /// Hangs a newcomer onto the request that takes it in, and joins that request with its neighbour if they touch now.
@@ -134,8 +120,7 @@ impl<'q> Section<'q, '_> {
         if let Some(join) = merge.joined {
             let mut survivor = q.slots.leave_scheduler(join.survivor);
             let absorbed = q.slots.leave_scheduler(join.absorbed);
-            self.hold.count_out(absorbed.body().hctx);
-            self.hold.limited -= u64::from(absorbed.op() != Op::Read);
+            self.hold.note_joined(&absorbed);
             member.account_join(q, &survivor, &absorbed);
             survivor.absorb(absorbed, MergeHow::Back);
             let _ = survivor.leave_at(Place::Scheduler);

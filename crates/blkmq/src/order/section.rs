@@ -49,7 +49,6 @@ impl Domain {
         debug_assert!(std::ptr::eq(member, runner.member(q)), "member and runner belong to one thread");
         debug_assert!(std::ptr::eq(self, q.domain(0)), "the domain is one of the queue's");
         let mut guard = self.acquire(&member.counters);
-        guard.room = (0, 0);
         let mut section = Section::new(q, member, self, &mut guard, runner, now);
         let result = run(&mut section);
         let tells = section.end();

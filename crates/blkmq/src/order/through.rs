@@ -8,13 +8,12 @@
 //! Requests that were left with the holder go in the order in which they were left, and not in rounds of their
 //! submitters, because all of them go at once.
 
-use blkmq_sched::{MOST_NEWCOMERS, Op};
+use blkmq_sched::MOST_NEWCOMERS;
 
 use super::section::Section;
 use crate::device::Runner;
 use crate::queue::RequestQueue;
 use crate::queue::account::{Count, Starting};
-use crate::queue::hold::Hold;
 use crate::queue::layout::Mapping;
 use crate::request::{Place, RqList};
 use blkmq_sync::tags::Tag;
@@ -84,29 +83,19 @@ impl<'q> Section<'q, '_> {
         debug_assert_eq!(run.len(), runner.newcomers.known.len(), "the run is what was noted");
         let like = runner.newcomers.known.first()?.info;
         let (number, index) = (run.len(), runner.newcomers.hctx);
-        let (class, limited, hctx) = (like.priority.class, like.op != Op::Read, q.hctxs.get(index));
-        let is_limited = limited && hold.async_bound(q).is_some();
-        // Behind requests of another class, which the device may still have, the scheduler would decline.
-        let is_steady = hold.latest == class && hold.gate.is_none_or(|gate| gate == class);
-        if is_limited || hctx.nr_parked() > 0 || !is_steady {
+        let hctx = q.hctxs.get(index);
+        if hctx.nr_parked() > 0 || !hold.may_hand_through_like(q, &like) {
             return None;
         }
         let (mut tags, mut order) = ([Tag(0); MOST_NEWCOMERS], [0; MOST_NEWCOMERS]);
         let (tags, order) = (&mut tags[..number], &mut order[..number]);
         let got = hctx.tags.get_batch(&mut runner.hint, tags);
-        let is_ordered = got == number && {
-            if hold.gate.is_some() {
-                hold.note_end_of_passing();
-            }
-            let scheduler = hold.scheduler.as_mut();
-            scheduler.is_some_and(|scheduler| scheduler.hand_through(&runner.newcomers.known, *now, order))
-        };
+        let is_ordered = got == number && hold.order_through(&runner.newcomers.known, *now, order);
         // There are no more tags than `nr_requests` allows requests, so a request that has a tag has room.
         if !is_ordered {
             runner.put_back(q, hctx, &tags[..got]);
             return None;
         }
-        debug_assert!(hold.is_empty(), "what goes through does not stay in the scheduler");
         run.reorder(order);
         runner.make_ready_on(q, index);
         let mut tags = tags.iter();
@@ -127,8 +116,7 @@ impl<'q> Section<'q, '_> {
             true
         });
         runner.ready.append(through);
-        hold.note_class(class, number as u32);
-        hold.limited += if limited { number as u64 } else { 0 };
+        hold.note_through(&like, number);
         member.counters.count(Count::DispatchBatches, 1);
         self.plan(false);
         Some(operations)
@@ -137,10 +125,6 @@ impl<'q> Section<'q, '_> {
     /// Whether so many requests may be handed through together, as far as the scheduler's holder can tell at once.
     #[inline]
     fn may_hand_through(&self, number: usize) -> bool {
-        let Hold { scheduler, backlog, is_fold_due, .. } = &*self.hold;
-        number <= MOST_NEWCOMERS
-            && !is_fold_due
-            && !backlog.lacks_room()
-            && scheduler.as_ref().is_some_and(|scheduler| scheduler.is_empty())
+        number <= MOST_NEWCOMERS && self.hold.may_hand_through()
     }
 }

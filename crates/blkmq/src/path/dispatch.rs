@@ -28,11 +28,7 @@ impl Runner {
         for (index, hctx) in q.hctxs.iter() {
             while chosen < bound && hctx.has_marked_ctx() {
                 let Some(tag) = self.tag_or_wait(q, hctx, Told::NO) else { break };
-                let taken = hctx.next_ctx().and_then(|member| {
-                    let ctx = &q.members.get(member).ctx;
-                    ctx.take(&q.slots, layout.kind_of(index), || hctx.unmark_ctx(member))
-                });
-                match taken {
+                match q.take_from_ctx(index, layout) {
                     Some(rq) => {
                         self.make_ready(q, rq, tag);
                         chosen += 1;

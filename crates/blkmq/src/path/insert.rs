@@ -8,7 +8,7 @@ use crate::order::{Dispatched, Inserted};
 use crate::queue::RequestQueue;
 use crate::queue::account::{Count, Starting};
 use crate::queue::hctx::HwCtx;
-use crate::queue::layout::{Layout, Mapping};
+use crate::queue::layout::Mapping;
 use crate::request::{FlushStep, Place, Request, RqList, Slots, Status};
 use blkmq_sync::word::Snapshot;
 
@@ -61,14 +61,13 @@ impl Runner {
         loop {
             let mut index = None;
             let mut run = plug.take_while(&q.slots, |rq| {
-                mapping.assign(rq);
-                let body = rq.body();
-                let belongs = body.flush == FlushStep::None && *index.get_or_insert(body.hctx) == body.hctx;
+                let (hctx, body) = (mapping.assign(rq), rq.body());
+                let belongs = body.flush == FlushStep::None && *index.get_or_insert(hctx) == hctx;
                 entered += if belongs { u64::from(body.nr_parts) } else { 0 };
                 belongs
             });
             if let Some(index) = index {
-                self.start(starting, mapping.layout, index, &mut run, seen);
+                self.start(starting, index, &mut run, seen);
             } else {
                 let Some(mut rq) = plug.pop_front(&q.slots) else { return entered };
                 entered += u64::from(rq.body().nr_parts);
@@ -79,7 +78,7 @@ impl Runner {
     }
 
     /// Starts requests of one hardware queue, in order. If something waits already, they queue up behind it.
-    fn start(&mut self, starting: &Starting<'_>, layout: Layout, index: u16, run: &mut RqList, seen: Snapshot) {
+    fn start(&mut self, starting: &Starting<'_>, index: u16, run: &mut RqList, seen: Snapshot) {
         debug_assert!(!run.is_empty(), "there are requests to start");
         let (q, now) = (starting.q, starting.now);
         let hctx = q.hctxs.get(index);
@@ -105,8 +104,7 @@ impl Runner {
             starting.add(rq);
             true
         });
-        let member = self.member(q);
-        member.ctx.append(&q.slots, layout.kind_of(index), &mut rest, || hctx.mark_ctx(self.member));
+        q.put_in_ctx(self.member, index, &mut rest);
         // The run that follows looks for tags again, with WAITING set.
         q.live.word.set_waiting();
     }

@@ -1,6 +1,7 @@
 //! Software queues: where a submitter's requests wait for a tag when there is no scheduler.
 
-use crate::queue::layout::HctxType;
+use crate::queue::RequestQueue;
+use crate::queue::layout::{HctxType, Layout};
 use crate::request::{Place, Request, RqList, Slots};
 use blkmq_sync::{Line, Mutex};
 
@@ -9,7 +10,7 @@ use blkmq_sync::{Line, Mutex};
 /// Its submitter appends, and any thread that finds a tag takes from the front. So the list has a lock, on a line of
 /// its own, that is taken only while requests wait.
 #[derive(Debug)]
-pub(crate) struct SwCtx(Line<Mutex<[RqList; HctxType::COUNT]>>);
+pub(super) struct SwCtx(Line<Mutex<[RqList; HctxType::COUNT]>>);
 
 impl SwCtx {
     pub(super) fn new() -> Self {
@@ -18,7 +19,7 @@ impl SwCtx {
 
     /// Appends what is in `list`. `mark` runs under the lock, so that the mark is set exactly when the queue is not
     /// empty.
-    pub(crate) fn append(&self, slots: &Slots, kind: HctxType, list: &mut RqList, mark: impl FnOnce()) {
+    fn append(&self, slots: &Slots, kind: HctxType, list: &mut RqList, mark: impl FnOnce()) {
         debug_assert!(!list.is_empty(), "a software queue is marked only if it holds something");
         let mut lists = self.0.lock();
         let all = list.take_while(slots, |rq| {
@@ -30,7 +31,7 @@ impl SwCtx {
     }
 
     /// Takes the oldest request. `unmark` runs under the lock when the list is empty afterwards.
-    pub(crate) fn take<'q>(&self, slots: &'q Slots, kind: HctxType, unmark: impl FnOnce()) -> Option<Request<'q>> {
+    fn take<'q>(&self, slots: &'q Slots, kind: HctxType, unmark: impl FnOnce()) -> Option<Request<'q>> {
         let mut lists = self.0.lock();
         let list = &mut lists[kind as usize];
         let rq = list.pop_front(slots);
@@ -40,8 +41,27 @@ impl SwCtx {
         rq
     }
 
-    pub(crate) fn lens(&self) -> [usize; HctxType::COUNT] {
+    pub(super) fn lens(&self) -> [usize; HctxType::COUNT] {
         let lists = self.0.lock();
         [lists[0].len(), lists[1].len(), lists[2].len()]
+    }
+}
+
+impl RequestQueue {
+    /// Puts requests for one hardware queue, at least one, into a member's software queue.
+    ///
+    /// COST: not inlined, since most requests find a tag and wait nowhere.
+    #[inline(never)]
+    pub(crate) fn put_in_ctx(&self, member: u16, index: u16, list: &mut RqList) {
+        let (hctx, kind) = (self.hctxs.get(index), self.hctxs.layout().kind_of(index));
+        self.members.get(member).ctx.append(&self.slots, kind, list, || hctx.mark_ctx(member));
+    }
+
+    /// Takes the oldest request for a hardware queue out of the software queue whose turn it is. `None`: other threads
+    /// were faster.
+    pub(crate) fn take_from_ctx(&self, index: u16, layout: Layout) -> Option<Request<'_>> {
+        let hctx = self.hctxs.get(index);
+        let member = hctx.next_ctx()?;
+        self.members.get(member).ctx.take(&self.slots, layout.kind_of(index), || hctx.unmark_ctx(member))
     }
 }

@@ -98,10 +98,12 @@ impl Domain {
     #[inline]
     pub(crate) fn acquire(&self, counters: &Counters) -> MutexGuard<'_, Hold> {
         counters.count(Count::Holds, 1);
-        match self.lock.hold.try_lock() {
+        let mut guard = match self.lock.hold.try_lock() {
             Some(guard) => guard,
             None => self.wait(counters),
-        }
+        };
+        guard.room = (0, 0);
+        guard
     }
 
     #[cold]

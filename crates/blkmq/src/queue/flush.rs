@@ -12,6 +12,7 @@
 
 use blkmq_sched::{Op, Time};
 
+use crate::queue::RequestQueue;
 use crate::request::bio::Flags;
 use crate::request::limits::Limits;
 use crate::request::{Body, FLUSH_POOL, FlushStep, Place, Request, RqList, SlotIndex, Slots};
@@ -41,7 +42,7 @@ pub(crate) fn first_step(limits: &Limits, op: Op, flags: &mut Flags) -> (FlushSt
 
 /// One hardware queue's flush machine.
 #[derive(Debug, Default)]
-pub(crate) struct FlushQueue {
+pub(super) struct FlushQueue {
     /// Requests that need a flush that has not begun.
     waiting: RqList,
     /// When the oldest request in `waiting` came.
@@ -62,9 +63,23 @@ pub(crate) struct Steps {
     pub(crate) finished: RqList,
 }
 
+impl RequestQueue {
+    /// Takes a request with its first step into the flush machine of its hardware queue.
+    pub(crate) fn begin_flush(&self, rq: Request<'_>, now: Time) -> Steps {
+        let hctx = rq.hctx();
+        self.hctxs.get(hctx).flush.lock().insert(&self.slots, hctx, rq, now)
+    }
+
+    /// Called when a step of the flush machine has completed; its status is in the request.
+    pub(crate) fn complete_flush(&self, rq: Request<'_>, now: Time) -> Steps {
+        let hctx = rq.hctx();
+        self.hctxs.get(hctx).flush.lock().complete(&self.slots, hctx, rq, now)
+    }
+}
+
 impl FlushQueue {
     /// Takes in a request with its first step.
-    pub(crate) fn insert(&mut self, slots: &Slots, hctx: u16, rq: Request<'_>, now: Time) -> Steps {
+    fn insert(&mut self, slots: &Slots, hctx: u16, rq: Request<'_>, now: Time) -> Steps {
         debug_assert!(
             matches!(rq.body().flush, FlushStep::PreFlush | FlushStep::Data) && rq.body().tag.is_none(),
             "a request comes to the flush machine with its first step before it, and without a tag: {rq:?}"
@@ -79,7 +94,7 @@ impl FlushQueue {
     }
 
     /// Called when a step of the machine has completed; its status is in the request.
-    pub(crate) fn complete(&mut self, slots: &Slots, hctx: u16, rq: Request<'_>, now: Time) -> Steps {
+    fn complete(&mut self, slots: &Slots, hctx: u16, rq: Request<'_>, now: Time) -> Steps {
         debug_assert!(
             matches!(rq.body().flush, FlushStep::Flush | FlushStep::Data) && rq.body().tag.is_none(),
             "a step that has completed is a flush or data, and its tag is back: {rq:?}"
@@ -95,7 +110,7 @@ impl FlushQueue {
 
     /// For dumps: how many requests wait for a flush, how many the running flush serves, whether one is running, and
     /// how many requests with data are on their way.
-    pub(crate) fn state(&self) -> (usize, usize, bool, usize) {
+    pub(super) fn state(&self) -> (usize, usize, bool, usize) {
         (self.waiting.len(), self.running.len(), self.is_running, self.data_in_flight)
     }
 

@@ -20,7 +20,7 @@ impl Hold {
     /// A request of a class is about to be inserted. Requests of another class must not pass any more, and no request
     /// may pass while this one waits.
     #[inline]
-    pub(crate) fn note_insertion(&mut self, q: &RequestQueue, class: Class) {
+    pub(super) fn note_insertion(&mut self, q: &RequestQueue, class: Class) {
         if self.gate.is_some() {
             self.note_end_of_passing();
         }
@@ -32,7 +32,7 @@ impl Hold {
 
     /// While the gate is open and nothing waits, requests pass. The request that is about to be inserted is the first
     /// that waits behind them.
-    pub(crate) fn note_end_of_passing(&mut self) {
+    pub(super) fn note_end_of_passing(&mut self) {
         debug_assert!(self.gate.is_some(), "requests pass only through an open gate");
         if let Some(scheduler) = &mut self.scheduler
             && scheduler.is_empty()
@@ -53,7 +53,7 @@ impl Hold {
 
     /// Tells the scheduler what has completed and what has passed, if it needs to know.
     #[inline]
-    pub(crate) fn fold(&mut self, q: &RequestQueue) {
+    pub(super) fn fold(&mut self, q: &RequestQueue) {
         let Some(scheduler) = &self.scheduler else { return };
         if self.is_fold_due || scheduler.wants_tally() {
             self.fold_now(q);

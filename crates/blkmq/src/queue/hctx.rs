@@ -1,5 +1,6 @@
 //! Hardware queues: the tags, the list of what is to be issued, and what waits in front of the scheduler.
 
+use std::fmt::{self, Write};
 use std::sync::OnceLock;
 
 use crate::driver::{StartedTable, Topology};
@@ -43,7 +44,7 @@ pub(crate) struct HwCtx {
     /// How many requests polls of this hardware queue brought. The count wraps. Counted only where threads wait for the
     /// device's descriptors.
     nr_brought: AtomicU32,
-    pub(crate) flush: Mutex<FlushQueue>,
+    pub(super) flush: Mutex<FlushQueue>,
 }
 
 /// What waits in front of the scheduler: flush steps, requests that the driver gave back, and requests that lack a tag.
@@ -144,7 +145,7 @@ impl HwCtx {
 
     /// Marks that a member's software queue holds requests for this hardware queue. Called under the software queue's
     /// lock.
-    pub(crate) fn mark_ctx(&self, member: u16) {
+    pub(super) fn mark_ctx(&self, member: u16) {
         let bit = 1 << (member % 64);
         if self.ctx_map[usize::from(member / 64)].fetch_or(bit, Ordering::Relaxed) & bit == 0 {
             self.nr_marked.fetch_add(1, Ordering::Relaxed);
@@ -154,7 +155,7 @@ impl HwCtx {
     /// Marks that a member's software queue holds no requests any more. Called under the software queue's lock, so no
     /// other thread changes its bit. The count goes down before the bit is cleared, and up after a bit is set. So a
     /// thread that reads a count above zero finds a bit, and does not spin until another thread makes progress.
-    pub(crate) fn unmark_ctx(&self, member: u16) {
+    pub(super) fn unmark_ctx(&self, member: u16) {
         let (word, bit) = (&self.ctx_map[usize::from(member / 64)], 1 << (member % 64));
         if word.load(Ordering::Relaxed) & bit != 0 {
             self.nr_marked.fetch_sub(1, Ordering::Relaxed);
@@ -168,7 +169,7 @@ impl HwCtx {
     }
 
     /// The next member, round-robin, whose software queue holds something for this hardware queue.
-    pub(crate) fn next_ctx(&self) -> Option<u16> {
+    pub(super) fn next_ctx(&self) -> Option<u16> {
         let from = self.dispatch_from.load(Ordering::Relaxed) as usize % MAX_MEMBERS;
         let found = (0..=self.ctx_map.len()).find_map(|step| {
             let at = (from / 64 + step) % self.ctx_map.len();
@@ -238,5 +239,27 @@ impl HwCtxTable {
 
     pub(crate) fn depth(&self) -> u16 {
         self.depth
+    }
+
+    /// For dumps.
+    pub(crate) fn show(&self, out: &mut dyn Write) -> fmt::Result {
+        for (index, hctx) in self.iter() {
+            let (waiting, running, is_running, data) = hctx.flush.lock().state();
+            let [stalled, gave_back] = [&hctx.stalled, &hctx.gave_back].map(|flag| flag.load(Ordering::Relaxed));
+            let (parked, incoming) = (hctx.nr_parked(), hctx.issue.is_pending());
+            write!(out, "hctx {index}: dispatch list {parked} issue list incoming {incoming} stalled {stalled}")?;
+            writeln!(out, " gave back {gave_back} inbox {}", hctx.inbox.is_full())?;
+            writeln!(out, "  flush: waiting {waiting} served {running} running {is_running} data in flight {data}")?;
+            write!(out, "  tags: ")?;
+            hctx.tags.show(out)?;
+            writeln!(out)?;
+            let mut busy = Vec::new();
+            hctx.tags.for_each_busy(|tag| busy.push(tag));
+            for tag in busy {
+                let id = hctx.started.get(tag);
+                writeln!(out, "  tag {} last started {:x?}", tag.0, id.map(|id| id.0))?;
+            }
+        }
+        Ok(())
     }
 }

@@ -1,9 +1,10 @@
 //! What belongs to a scheduler and is known only under its lock.
 
-use blkmq_sched::{Class, Scheduler, Tally};
+use blkmq_sched::{Class, Info, InsertAt, Merge, Newcomer, Op, Scheduler, Tally, Time};
 
 use super::backlog::Backlog;
 use crate::queue::RequestQueue;
+use crate::request::{Place, Request};
 use blkmq_sync::atomic::Ordering;
 
 /// How many requests of one class must come in behind the first before the gate is opened for that class. While the
@@ -13,30 +14,30 @@ const STEADY: u32 = 8;
 /// A scheduler and what belongs to it, under one lock.
 #[derive(Debug)]
 pub(crate) struct Hold {
-    pub(crate) scheduler: Option<Box<dyn Scheduler>>,
+    pub(super) scheduler: Option<Box<dyn Scheduler>>,
     /// Requests in the scheduler, by the hardware queue that they will go to; `elsewhere` counts those for another
     /// hardware queue than the first.
     queued: Vec<u32>,
-    pub(crate) elsewhere: u32,
+    pub(super) elsewhere: u32,
     /// A hardware queue, and a lower bound of how many more of its requests have room, as long as this hold goes on.
-    pub(crate) room: (u16, u32),
+    pub(super) room: (u16, u32),
     /// Requests other than reads that entered the scheduler since it was installed.
-    pub(crate) limited: u64,
+    pub(super) limited: u64,
     /// What had completed when the scheduler was installed.
     pub(super) base: Tally,
     base_limited: u64,
     /// What was left with the holder and is not in the scheduler yet.
     pub(crate) backlog: Backlog,
     /// The class whose requests may pass the scheduler by while nothing waits, as in the queue's word.
-    pub(crate) gate: Option<Class>,
+    pub(super) gate: Option<Class>,
     /// The class of the request that was inserted last.
-    pub(crate) latest: Class,
+    pub(super) latest: Class,
     /// How many more requests have to come until the gate may be opened. The first after a change of class does not
     /// count.
     pub(super) until_open: u32,
     /// Requests may have passed of which the scheduler has not been told, and the scheduler has requests of another
     /// class.
-    pub(crate) is_fold_due: bool,
+    pub(super) is_fold_due: bool,
 }
 
 impl Hold {
@@ -100,14 +101,14 @@ impl Hold {
     }
 
     /// A request for a hardware queue enters the scheduler.
-    pub(crate) fn count_in(&mut self, hctx: u16) {
+    fn count_in(&mut self, hctx: u16) {
         debug_assert!(self.scheduler.is_some(), "requests enter a scheduler if there is one");
         self.queued[usize::from(hctx)] += 1;
         self.elsewhere += u32::from(hctx != 0);
     }
 
     /// A request for a hardware queue leaves the scheduler.
-    pub(crate) fn count_out(&mut self, hctx: u16) {
+    fn count_out(&mut self, hctx: u16) {
         debug_assert!(self.queued[usize::from(hctx)] > 0, "what leaves the scheduler was counted in");
         self.queued[usize::from(hctx)] -= 1;
         self.elsewhere -= u32::from(hctx != 0);
@@ -115,7 +116,7 @@ impl Hold {
 
     /// `number` requests of a class came in, one after the other.
     #[inline]
-    pub(crate) fn note_class(&mut self, class: Class, number: u32) {
+    pub(super) fn note_class(&mut self, class: Class, number: u32) {
         debug_assert!(number > 0, "a class is noted when requests of it come");
         if self.latest != class {
             self.latest = class;
@@ -123,6 +124,105 @@ impl Hold {
             self.until_open = self.until_open.max(STEADY) + 1;
         }
         self.until_open = self.until_open.saturating_sub(number);
+    }
+
+    /// The scheduler's choice, if it lets a request go now.
+    #[inline(always)]
+    pub(crate) fn choose<'q>(&mut self, q: &'q RequestQueue, now: Time) -> Option<Request<'q>> {
+        self.fold(q);
+        let scheduler = self.scheduler.as_mut()?;
+        let id = match scheduler.dispatch(now) {
+            None if !scheduler.is_empty() && scheduler.next_wakeup().is_some_and(|time| time <= now) => {
+                // This first, vain call may have brought the scheduler to where it lets a request go at once. No thread
+                // would plan for a time that has passed, so the scheduler is asked again here.
+                scheduler.dispatch(now)?
+            }
+            id => id?,
+        };
+        let rq = q.slots.leave_scheduler(id);
+        debug_assert!(rq.body().ordered && rq.body().tag.is_none(), "what a scheduler names was inserted: {rq:?}");
+        self.count_out(rq.hctx());
+        Some(rq)
+    }
+
+    /// What the scheduler would merge a request with.
+    #[inline]
+    pub(crate) fn merge(&mut self, info: &Info) -> Option<Merge> {
+        self.scheduler.as_mut()?.merge(info)
+    }
+
+    /// Inserts a request, or gives it back if the scheduler is full. `begin` is called with the request before it is
+    /// out of this thread's hands.
+    #[inline(always)]
+    pub(crate) fn insert<'q>(
+        &mut self,
+        q: &'q RequestQueue,
+        mut rq: Request<'q>,
+        info: &Info,
+        now: Time,
+        begin: impl FnOnce(&mut Request<'q>),
+    ) -> Result<(), Request<'q>> {
+        let (hctx, limited) = (rq.hctx(), info.op != Op::Read);
+        if self.scheduler.is_none() || !self.has_room(q, hctx, limited) {
+            return Err(rq);
+        }
+        self.note_insertion(q, info.priority.class);
+        let Some(scheduler) = &mut self.scheduler else { return Err(rq) };
+        let at = if rq.flags().at_head { InsertAt::Head } else { InsertAt::Sorted };
+        rq.body_mut().ordered = true;
+        begin(&mut rq);
+        let id = rq.id();
+        let _ = rq.leave_at(Place::Scheduler);
+        scheduler.insert(id, info, at, now);
+        self.count_in(hctx);
+        self.limited += u64::from(limited);
+        Ok(())
+    }
+
+    /// A request in the scheduler has joined another one there.
+    pub(crate) fn note_joined(&mut self, absorbed: &Request<'_>) {
+        self.count_out(absorbed.hctx());
+        self.limited -= u64::from(absorbed.op() != Op::Read);
+    }
+
+    /// Whether requests may be handed through, as far as can be told at once.
+    #[inline]
+    pub(crate) fn may_hand_through(&self) -> bool {
+        !self.is_fold_due
+            && !self.backlog.lacks_room()
+            && self.scheduler.as_ref().is_some_and(|scheduler| scheduler.is_empty())
+    }
+
+    /// Whether requests like this one may be handed through. Behind requests of another class, which the device may
+    /// still have, the scheduler would decline; and it may bound requests other than reads.
+    #[inline]
+    pub(crate) fn may_hand_through_like(&self, q: &RequestQueue, like: &Info) -> bool {
+        let class = like.priority.class;
+        let is_limited = like.op != Op::Read && self.async_bound(q).is_some();
+        !is_limited && self.latest == class && self.gate.is_none_or(|gate| gate == class)
+    }
+
+    /// Asks the scheduler in which order it would hand requests out. Returns false if the scheduler declines.
+    #[inline]
+    pub(crate) fn order_through(&mut self, known: &[Newcomer], now: Time, order: &mut [u8]) -> bool {
+        if self.gate.is_some() {
+            self.note_end_of_passing();
+        }
+        self.scheduler.as_mut().is_some_and(|scheduler| scheduler.hand_through(known, now, order))
+    }
+
+    /// `number` requests like this one went through.
+    #[inline]
+    pub(crate) fn note_through(&mut self, like: &Info, number: usize) {
+        debug_assert!(self.is_empty(), "what goes through does not stay in the scheduler");
+        self.note_class(like.priority.class, number as u32);
+        self.limited += if like.op == Op::Read { 0 } else { number as u64 };
+    }
+
+    /// Whether all that waits in the scheduler goes to the first hardware queue.
+    #[inline]
+    pub(crate) fn is_for_first_hctx(&self) -> bool {
+        self.elsewhere == 0
     }
 
     /// Requests in the scheduler.
@@ -152,7 +252,7 @@ impl Hold {
     /// Whether the scheduler may take one more request for this hardware queue, by `nr_requests` and the scheduler's
     /// limit on requests other than reads. The caller inserts it then.
     #[inline]
-    pub(crate) fn has_room(&mut self, q: &RequestQueue, hctx: u16, limited: bool) -> bool {
+    fn has_room(&mut self, q: &RequestQueue, hctx: u16, limited: bool) -> bool {
         let (known, left) = &mut self.room;
         if *known == hctx && *left > 0 {
             *left -= 1;
@@ -185,7 +285,7 @@ impl Hold {
     }
 
     /// The scheduler's bound on requests other than reads, if that is lower than `nr_requests`.
-    pub(crate) fn async_bound(&self, q: &RequestQueue) -> Option<u32> {
+    pub(super) fn async_bound(&self, q: &RequestQueue) -> Option<u32> {
         let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
         let async_depth = self.scheduler.as_ref().and_then(|scheduler| scheduler.async_depth());
         async_depth.filter(|depth| *depth < nr_requests)

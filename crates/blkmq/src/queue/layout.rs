@@ -9,7 +9,7 @@ use crate::request::bio::Flags;
 /// What kind of requests a hardware queue takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
-pub(crate) enum HctxType {
+pub(super) enum HctxType {
     Default = 0,
     Read = 1,
     Poll = 2,
@@ -95,7 +95,7 @@ impl Layout {
     }
 
     /// The type of a hardware queue.
-    pub(crate) const fn kind_of(self, hctx: u16) -> HctxType {
+    pub(super) const fn kind_of(self, hctx: u16) -> HctxType {
         debug_assert!(hctx < self.len(), "the hardware queue is one of the layout");
         if hctx < self.nr[0] {
             HctxType::Default
@@ -118,7 +118,7 @@ impl Layout {
 /// The hardware queues that one member's requests go to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mapping {
-    pub(crate) layout: Layout,
+    layout: Layout,
     /// By type. For a type without queues the number means nothing.
     hctxs: [u16; HctxType::COUNT],
 }

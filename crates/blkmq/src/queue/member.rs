@@ -1,5 +1,6 @@
 //! What a queue keeps for each thread that works with it: submitters and background threads.
 
+use std::fmt::{self, Write};
 use std::sync::OnceLock;
 
 use crate::queue::account::{Counters, MAX_RANGES, Sums};
@@ -29,7 +30,7 @@ pub(crate) struct Member {
     /// Under the locking `staged`: what the thread left for the next thread that inserts.
     pub(crate) bucket: SlotStack,
     pub(crate) wake: Wake,
-    pub(crate) ctx: SwCtx,
+    pub(super) ctx: SwCtx,
     taken: AtomicBool,
     is_background: AtomicBool,
 }
@@ -120,5 +121,15 @@ impl Members {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, &Member)> + Clone {
         let high = self.high.load(Ordering::Relaxed);
         (0u16..).zip(&self.entries[..high]).filter_map(|(index, entry)| Some((index, &**entry.get()?)))
+    }
+
+    /// For dumps.
+    pub(crate) fn show(&self, out: &mut dyn Write) -> fmt::Result {
+        for (index, member) in self.iter() {
+            let (active, rings) = (member.activity.is_active(), !member.completions.is_empty());
+            let software = member.ctx.lens();
+            writeln!(out, "member {index}: inside {active} software queues {software:?} completions waiting {rings}")?;
+        }
+        Ok(())
     }
 }
