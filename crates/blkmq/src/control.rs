@@ -36,11 +36,7 @@ pub struct Freeze {
 
 impl Freeze {
     fn new(q: &Arc<RequestQueue>) -> Self {
-        {
-            let mut control = q.control.lock();
-            control.freezes += 1;
-            q.live.word.freeze();
-        }
+        q.begin_freeze();
         let inside = observe(q);
         Self { q: Arc::clone(q), inside, is_drained: false }
     }
@@ -75,16 +71,7 @@ impl Freeze {
 
 impl Drop for Freeze {
     fn drop(&mut self) {
-        let mut control = self.q.control.lock();
-        debug_assert!(control.freezes > 0, "a freeze that ends had begun");
-        control.freezes -= 1;
-        if control.freezes == 0 {
-            self.q.live.word.unfreeze();
-            // A thread whose plug was held back by the freeze has asked to be told, as if it lacked room.
-            self.q.brought();
-            // All sleepers are woken, whether they lack room or not.
-            self.q.wake_sleepers();
-        }
+        self.q.end_freeze();
     }
 }
 
@@ -96,14 +83,7 @@ pub struct Quiesce(Arc<RequestQueue>);
 
 impl Drop for Quiesce {
     fn drop(&mut self) {
-        let mut control = self.0.control.lock();
-        debug_assert!(control.quiesces > 0, "a quiescence that ends had begun");
-        control.quiesces -= 1;
-        if control.quiesces == 0 {
-            self.0.live.word.unquiesce();
-            // Threads that sleep look again, and find WAITING set if anything was left.
-            self.0.wake_sleepers();
-        }
+        self.0.end_quiesce();
     }
 }
 
@@ -183,11 +163,7 @@ impl RequestQueue {
     /// Stops the driver from being given requests, and waits until no thread is about to give it any. Must not be
     /// called by a thread that is inside the queue, for example from a driver.
     pub fn quiesce(self: &Arc<Self>) -> Quiesce {
-        {
-            let mut control = self.control.lock();
-            control.quiesces += 1;
-            self.live.word.quiesce();
-        }
+        self.begin_quiesce();
         for (member, seen) in observe(self) {
             while !self.members.get(member).activity.has_left(seen) {
                 thread::yield_now();
@@ -217,22 +193,10 @@ impl RequestQueue {
         Ok(self.change(What::NrRequests(nr_requests)))
     }
 
-    /// The locking around the scheduler.
-    #[must_use]
-    pub fn locking(&self) -> Locking {
-        self.settings.locking()
-    }
-
     /// Begins to change the locking around the scheduler. The setting whether requests may pass the scheduler by stays
     /// as it is.
     pub fn change_locking(self: &Arc<Self>, locking: Locking) -> Change {
         self.change(What::Locking(locking))
-    }
-
-    /// Whether requests may pass the scheduler by while nothing waits.
-    #[must_use]
-    pub fn has_bypass(&self) -> bool {
-        self.settings.has_bypass()
     }
 
     /// Begins to let requests pass the scheduler by while nothing waits, or stops it.
@@ -270,7 +234,6 @@ impl RequestQueue {
     /// end up with different numbers.
     fn apply(self: &Arc<Self>, what: What) -> Result<(), QueueError> {
         let _quiesce = self.quiesce();
-        let _control = self.control.lock();
         debug_assert!(
             peek(|| {
                 let seen = self.live.word.load();
@@ -278,15 +241,17 @@ impl RequestQueue {
             }),
             "a change is made while the queue is frozen and quiesced"
         );
-        match what {
-            What::Scheduler(scheduler) => self.install(scheduler),
-            What::NrRequests(nr_requests) => return self.ask_nr_requests(nr_requests),
-            What::Locking(locking) => self.settings.set_locking(locking),
-            What::Bypass(bypass) => self.set_bypass(bypass),
-            What::Topology(topology) => return self.set_topology(topology),
-            What::Ranges(ranges) => self.install_ranges(ranges),
-        }
-        Ok(())
+        self.change_alone(|| {
+            match what {
+                What::Scheduler(scheduler) => self.install(scheduler),
+                What::NrRequests(nr_requests) => return self.ask_nr_requests(nr_requests),
+                What::Locking(locking) => self.settings.set_locking(locking),
+                What::Bypass(bypass) => self.set_bypass(bypass),
+                What::Topology(topology) => return self.set_topology(topology),
+                What::Ranges(ranges) => self.install_ranges(ranges),
+            }
+            Ok(())
+        })
     }
 
     /// Whether everything that entered has completed. Exact once no thread is inside and none can enter.

@@ -23,7 +23,7 @@ mod membership;
 mod scheduler;
 mod schedulers;
 pub(crate) mod settings;
-pub(crate) mod state;
+mod state;
 mod wanted;
 
 pub use builder::Builder;
@@ -74,7 +74,7 @@ pub struct RequestQueue {
     pub(crate) members: Members,
     pub(crate) slots: Slots,
     /// The limits when the queue was built; the capacity may be larger now.
-    pub(crate) limits: Limits,
+    limits: Limits,
     /// Sectors that the device is known to have. The number only grows, and changes under the control path's lock.
     capacity: AtomicU64,
     /// Dropped before the driver.
@@ -89,7 +89,7 @@ pub struct RequestQueue {
     clock: Clock,
     nr_slots: u16,
     account: Account,
-    pub(crate) control: Mutex<Control>,
+    control: Mutex<Control>,
     /// Nanoseconds: the time when the timeout scan is due.
     pub(crate) timeout_scan: Line<AtomicU64>,
     /// How many background threads drive the queue.

@@ -59,7 +59,7 @@ mod tests {
             part: Part { parent: index, sector, nr_sectors, offset: 0 },
             ..Body::EMPTY
         };
-        let mut list = RqList::new();
+        let mut list = RqList::default();
         list.push_back(rq, Place::Plugged);
         slots.store_bio(index, Bio::write(sector, Buffer::from(data)));
         list.pop_front(slots).expect("it was just put there")

@@ -24,6 +24,7 @@ use crate::path::refuse_nowait;
 use crate::queue::{QueueError, RequestQueue};
 use crate::request::bio::Bio;
 use crate::request::client::Client;
+use crate::request::limits::Limits;
 use crate::request::{Body, Completion, Place, RejectReason, Rejected, RqId, RqList, Status};
 use crate::submit::looks::Looks;
 use crate::submit::split::Whole;
@@ -69,6 +70,8 @@ pub struct Submitter {
     client: ClientId,
     group: u32,
     priority: IoPriority,
+    /// The device's limits, with the capacity that this thread knows of.
+    limits: Limits,
     /// What follows from the limits for most operations. These values are worked out once for the capacity that this
     /// thread knows of.
     whole: Whole,
@@ -131,15 +134,16 @@ impl RequestQueue {
 impl Submitter {
     fn join(q: Arc<RequestQueue>, client: &Client) -> Result<Self, QueueError> {
         let (member, client_id) = q.join(Some(client))?;
-        let free = q.slots.take_pool(member);
+        let (free, limits) = (q.slots.take_pool(member), q.limits());
         Ok(Self {
             runner: Runner::new(member),
             client: client_id,
             group: client.group,
             priority: client.priority,
-            whole: Whole::new(&q.limits()),
-            merge_limits: q.limits().merge_limits(),
-            plug: RqList::new(),
+            limits,
+            whole: Whole::new(&limits),
+            merge_limits: limits.merge_limits(),
+            plug: RqList::default(),
             plug_time: Time(0),
             is_held_back: false,
             tried: None,
@@ -352,7 +356,7 @@ impl Submitter {
     fn finish(&mut self) -> Vec<Bio> {
         let mut plugged = std::mem::take(&mut self.plug);
         if !kept("leave.plug") {
-            plugged = RqList::new();
+            plugged = RqList::default();
         }
         while let Some(mut rq) = plugged.pop_front(&self.q.slots) {
             rq.body_mut().status = Status::Gone;

@@ -41,14 +41,6 @@ impl RequestQueue {
         self.driver().show(out)
     }
 
-    fn show_clients(&self, out: &mut dyn Write) -> fmt::Result {
-        // The lock is not waited for: a dump must also show a change that does not come to its end.
-        match self.control.try_lock() {
-            Some(control) => control.clients.show(out),
-            None => writeln!(out, "clients: not shown, for the queue is being changed"),
-        }
-    }
-
     fn show_members(&self, out: &mut dyn Write) -> fmt::Result {
         self.members.show(out)?;
         for (index, generation, place) in self.slots.in_use() {

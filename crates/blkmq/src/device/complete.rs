@@ -59,7 +59,7 @@ struct Delivery<'q> {
 
 impl<'q> Delivery<'q> {
     fn new(q: &'q RequestQueue, runner: &Runner, now: Time) -> Self {
-        Self { member: runner.member, list: RqList::new(), ending: Ending::new(q, runner.member(q), now) }
+        Self { member: runner.member, list: RqList::default(), ending: Ending::new(q, runner.member(q), now) }
     }
 
     fn add(&mut self, q: &RequestQueue, part: Request<'_>) {

@@ -75,8 +75,8 @@ impl Runner {
         if self.let_go(q, id, expired, again) { never } else { again }
     }
 
-    /// Ends the reservation of a request, which is overdue `again` at this time. Returns whether the request is finished
-    /// now.
+    /// Ends the reservation of a request, which is overdue `again` at this time. Returns whether the request is
+    /// finished now.
     fn let_go(&mut self, q: &RequestQueue, id: RqId, expired: bool, again: Time) -> bool {
         let Some(rq) = q.slots.end_timeout(id, expired, again) else { return false };
         if rq.body().status == Status::Timeout {

@@ -62,7 +62,7 @@ impl<'d> Harness<'d> {
             started: StartedTable::new(depth),
             free: (0..NR_SLOTS).rev().collect(),
             tags: vec![false; depth],
-            waiting: RqList::new(),
+            waiting: RqList::default(),
             nr_requeued: 0,
             nr_refused: 0,
             nr_started: 0,
@@ -92,7 +92,7 @@ impl<'d> Harness<'d> {
     pub fn issue(&mut self, now: Time) -> Vec<(Bio, Status)> {
         let mut pending = self.take_tags();
         let offered = pending.len();
-        let (mut finished, mut requeued, mut started) = (RqList::new(), RqList::new(), Started::default());
+        let (mut finished, mut requeued, mut started) = (RqList::default(), RqList::default(), Started::default());
         let mut batch = Batch {
             slots: &self.slots,
             table: &self.started,
@@ -111,7 +111,7 @@ impl<'d> Harness<'d> {
         self.nr_started += offered - pending.len() - finished.len() - requeued.len();
         self.nr_refused += usize::from(refused);
         self.nr_requeued += requeued.len();
-        let mut waiting = RqList::new();
+        let mut waiting = RqList::default();
         while let Some(mut rq) = requeued.pop_front(&self.slots) {
             put_tag(&mut self.tags, &mut rq);
             waiting.push_back(rq, Place::Plugged);
@@ -124,7 +124,7 @@ impl<'d> Harness<'d> {
 
     /// Polls the driver once, and returns what it completed.
     pub fn poll(&mut self, now: Time) -> Vec<(Bio, Status)> {
-        let mut finished = RqList::new();
+        let mut finished = RqList::default();
         self.driver.poll(self.hctx, &mut Done { slots: &self.slots, finished: &mut finished, is_early: false }, now);
         self.take(finished)
     }
@@ -138,7 +138,7 @@ impl<'d> Harness<'d> {
         let id = self.started.get(Tag(tag)).expect("a request was started with this tag");
         assert!(self.slots.begin_timeout(id).is_some(), "the driver has a request with tag {tag}");
         let expired = self.driver.timeout(self.hctx, id, now) == TimeoutAction::Done;
-        let mut finished = RqList::new();
+        let mut finished = RqList::default();
         finished.push_back(self.slots.end_timeout(id, expired, now)?, Place::Held);
         self.take(finished).pop()
     }

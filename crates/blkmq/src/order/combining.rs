@@ -57,7 +57,7 @@ pub(super) fn insert<'q>(
     may_dispatch: bool,
 ) -> Inserted {
     let q = starting.q;
-    let mut flushes = RqList::new();
+    let mut flushes = RqList::default();
     let inserted = if q.settings.stages_all() {
         stage_all::insert(runner, starting, mapping, plug, &mut flushes)
     } else {

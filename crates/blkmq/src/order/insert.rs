@@ -201,7 +201,7 @@ impl Runner {
     ) -> (u64, RqList) {
         debug_assert!(!plug.is_empty(), "there are requests to begin");
         let q = starting.q;
-        let (mut entered, mut list) = (0, RqList::new());
+        let (mut entered, mut list) = (0, RqList::default());
         let staged = q.domain(0).observed_now();
         while let Some(mut rq) = plug.pop_front(&q.slots) {
             mapping.assign(&mut rq);

@@ -109,7 +109,7 @@ impl<'q, 's> Section<'q, 's> {
     #[inline]
     pub(super) fn take_over(&mut self, left: Chain) {
         if !left.is_empty() {
-            let mut list = RqList::new();
+            let mut list = RqList::default();
             list.take_over(&self.q.slots, left, Place::Staged);
             self.hold.backlog.add(list);
         }

@@ -33,7 +33,7 @@ pub(super) fn insert(
     looks_for_merges: bool,
 ) -> Inserted {
     let (q, domain) = (starting.q, starting.q.domain(0));
-    let (mut rest, mut flushes) = (Rest::default(), RqList::new());
+    let (mut rest, mut flushes) = (Rest::default(), RqList::default());
     let entered = domain.enter(q, starting.member, runner, starting.now, |section| {
         section.looks_for_merges = looks_for_merges;
         section.insert_plug(starting, mapping, plug, &mut flushes, Some(&mut rest))

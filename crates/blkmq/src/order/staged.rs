@@ -49,7 +49,7 @@ pub(super) fn insert(
         return single::insert(runner, starting, mapping, plug, looks_for_merges);
     }
     let (q, now, domain, member) = (starting.q, starting.now, starting.q.domain(0), starting.member);
-    let mut flushes = RqList::new();
+    let mut flushes = RqList::default();
     let mut entered = 0;
     if let Some(left) = domain.inserting.try_hold() {
         let mut is_first = true;
@@ -114,7 +114,7 @@ fn serve_buckets(runner: &mut Runner, q: &RequestQueue, left: Chain, mut round: 
 fn insert_buckets(runner: &mut Runner, q: &RequestQueue, now: Time, measures: Measures) {
     q.domain(0).enter(q, runner.member(q), runner, now, |section| {
         for (_, member) in q.members.iter() {
-            let mut list = RqList::new();
+            let mut list = RqList::default();
             list.take_over(&q.slots, member.bucket.take_all(), Place::Staged);
             section.hold.backlog.add(list);
         }

@@ -24,7 +24,7 @@ impl RequestQueue {
     /// COST: two loads of lines that are not written while requests pass.
     #[inline]
     fn gate(&self) -> Option<Gate> {
-        self.live.gate(|| self.settings.locking().is_free(self))
+        self.live.gate(|| self.locking().is_free(self))
     }
 }
 

@@ -13,7 +13,7 @@ impl Runner {
     pub(super) fn dispatch(&mut self, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
         debug_assert!(self.is_inside(q), "a thread dispatches inside the queue");
         if q.settings.has_scheduler() {
-            return q.settings.locking().dispatch(self, q, now, bound);
+            return q.locking().dispatch(self, q, now, bound);
         }
         Dispatched::all(self.dispatch_for_itself(q, bound, |runner, bound| {
             // Read again: another thread may have lacked a tag that this thread held for nothing just now.

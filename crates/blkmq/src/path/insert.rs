@@ -38,7 +38,7 @@ impl Runner {
                 // Everything has passed, and what waits is not this thread's.
                 Inserted { entered: 0, dispatched: Some(Dispatched::all(0)) }
             } else {
-                q.settings.locking().insert(self, &starting, &mapping, plug, !seen.is_quiesced())
+                q.locking().insert(self, &starting, &mapping, plug, !seen.is_quiesced())
             };
             Inserted { entered: passed + inserted.entered, ..inserted }
         } else {

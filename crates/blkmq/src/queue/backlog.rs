@@ -117,7 +117,7 @@ impl Backlog {
             incoming: nobody,
             turn: 0,
             nr_incoming: 0,
-            later: RqList::new(),
+            later: RqList::default(),
             without_room: nobody,
             retry_turn: 0,
             nr_without_room: 0,

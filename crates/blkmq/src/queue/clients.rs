@@ -25,7 +25,7 @@ struct Place {
 
 /// The table of clients. The table has as many places as there ever were clients at the same time.
 #[derive(Debug, Default)]
-pub(crate) struct Clients {
+pub(super) struct Clients {
     /// The hash is the same in every run, so that the allocations of a run depend only on its seed.
     ids: HashMap<Client, ClientId, BuildHasherDefault<DefaultHasher>>,
     places: Vec<Place>,
@@ -73,7 +73,7 @@ impl Clients {
     }
 
     /// Writes the clients that are known.
-    pub(crate) fn show(&self, out: &mut dyn Write) -> fmt::Result {
+    pub(super) fn show(&self, out: &mut dyn Write) -> fmt::Result {
         writeln!(out, "clients {} places {}", self.ids.len(), self.places.len())?;
         for (number, Place { client, nr_submitters, .. }) in self.places.iter().enumerate() {
             if let Some(Client { name, weight, priority, group }) = client {

@@ -14,7 +14,7 @@ pub(super) struct SwCtx(Line<Mutex<[RqList; HctxType::COUNT]>>);
 
 impl SwCtx {
     pub(super) fn new() -> Self {
-        Self(Line::new("ctx.lists", Mutex::new([RqList::new(), RqList::new(), RqList::new()])))
+        Self(Line::new("ctx.lists", Mutex::new([RqList::default(), RqList::default(), RqList::default()])))
     }
 
     /// Appends what is in `list`. `mark` runs under the lock, so that the mark is set exactly when the queue is not

@@ -7,6 +7,7 @@ use blkmq_sched::{KnobError, Scheduler};
 use super::RequestQueue;
 use super::error::QueueError;
 use super::hold::Hold;
+use super::locking::Locking;
 use super::settings::{NR_REQUESTS, check_within_depth};
 use crate::request::limits::MAX_MEMBERS;
 use blkmq_sync::atomic::Ordering;
@@ -83,6 +84,19 @@ impl RequestQueue {
     pub(crate) fn set_bypass(&self, bypass: bool) {
         self.settings.set_bypass(bypass);
         self.domain.control().reset_gate(self);
+    }
+
+    /// The locking around the scheduler.
+    #[inline]
+    #[must_use]
+    pub fn locking(&self) -> Locking {
+        self.settings.locking()
+    }
+
+    /// Whether requests may pass the scheduler by while nothing waits.
+    #[must_use]
+    pub fn has_bypass(&self) -> bool {
+        self.settings.has_bypass()
     }
 
     /// For dumps.

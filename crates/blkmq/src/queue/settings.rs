@@ -64,7 +64,7 @@ impl Settings {
         self.has_scheduler.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn locking(&self) -> Locking {
+    pub(super) fn locking(&self) -> Locking {
         Locking::of_index(self.locking.load(Ordering::Relaxed))
     }
 
@@ -73,7 +73,7 @@ impl Settings {
     }
 
     /// Whether requests may pass the scheduler by while nothing waits.
-    pub(crate) fn has_bypass(&self) -> bool {
+    pub(super) fn has_bypass(&self) -> bool {
         self.bypass.load(Ordering::Relaxed)
     }
 

@@ -1,11 +1,70 @@
 //! What the control path keeps, under one lock.
 
+use std::fmt::{self, Write};
+
+use super::RequestQueue;
 use super::clients::Clients;
 
 /// State of the control path, under one lock.
 #[derive(Debug, Default)]
-pub(crate) struct Control {
-    pub(crate) freezes: u32,
-    pub(crate) quiesces: u32,
-    pub(crate) clients: Clients,
+pub(super) struct Control {
+    freezes: u32,
+    quiesces: u32,
+    pub(super) clients: Clients,
+}
+
+impl RequestQueue {
+    /// From here on nothing new enters the queue. Freezes nest.
+    pub(crate) fn begin_freeze(&self) {
+        let mut control = self.control.lock();
+        control.freezes += 1;
+        self.live.word.freeze();
+    }
+
+    /// Ends one freeze.
+    pub(crate) fn end_freeze(&self) {
+        let mut control = self.control.lock();
+        debug_assert!(control.freezes > 0, "a freeze that ends had begun");
+        control.freezes -= 1;
+        if control.freezes == 0 {
+            self.live.word.unfreeze();
+            // A thread whose plug was held back by the freeze has asked to be told, as if it lacked room.
+            self.brought();
+            // All sleepers are woken, whether they lack room or not.
+            self.wake_sleepers();
+        }
+    }
+
+    /// From here on no thread that enters the queue gives the driver anything. Quiescences nest.
+    pub(crate) fn begin_quiesce(&self) {
+        let mut control = self.control.lock();
+        control.quiesces += 1;
+        self.live.word.quiesce();
+    }
+
+    /// Ends one quiescence.
+    pub(crate) fn end_quiesce(&self) {
+        let mut control = self.control.lock();
+        debug_assert!(control.quiesces > 0, "a quiescence that ends had begun");
+        control.quiesces -= 1;
+        if control.quiesces == 0 {
+            self.live.word.unquiesce();
+            // Threads that sleep look again, and find WAITING set if anything was left.
+            self.wake_sleepers();
+        }
+    }
+
+    /// Makes a change while no other change is made, and no thread joins or leaves.
+    pub(crate) fn change_alone<R>(&self, change: impl FnOnce() -> R) -> R {
+        let _control = self.control.lock();
+        change()
+    }
+
+    /// For dumps. The lock is not waited for: a dump must also show a change that does not come to its end.
+    pub(crate) fn show_clients(&self, out: &mut dyn Write) -> fmt::Result {
+        match self.control.try_lock() {
+            Some(control) => control.clients.show(out),
+            None => writeln!(out, "clients: not shown, for the queue is being changed"),
+        }
+    }
 }

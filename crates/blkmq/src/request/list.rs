@@ -35,15 +35,16 @@ pub(crate) struct RqList {
 unsafe impl Send for RqList {}
 
 impl Default for RqList {
+    #[inline]
     fn default() -> Self {
-        Self::new()
+        Self { head: NonNull::dangling(), tail: NonNull::dangling(), len: 0 }
     }
 }
 
 impl Slots {
     /// Every slot of the caller's own pool, free.
     pub(crate) fn take_pool(&self, pool: u16) -> RqList {
-        let mut free = RqList::new();
+        let mut free = RqList::default();
         for slot in (0..self.nr_slots(pool)).rev() {
             free.push_free(self.take_own(SlotIndex::new(pool, slot)));
         }
@@ -52,10 +53,6 @@ impl Slots {
 }
 
 impl RqList {
-    pub(crate) const fn new() -> Self {
-        Self { head: NonNull::dangling(), tail: NonNull::dangling(), len: 0 }
-    }
-
     #[inline]
     pub(crate) const fn is_empty(&self) -> bool {
         self.len == 0
@@ -246,7 +243,7 @@ impl RqList {
 
     #[inline(never)]
     fn take_over_some(&mut self, slots: &Slots, mut chain: Chain, place: Place) {
-        let mut taken = Self::new();
+        let mut taken = Self::default();
         while let Some(index) = chain.pop_newest(|index| slots.link(index)) {
             // SAFETY: a list gave the address up, the stack gives each address out once, and the stack's Release and
             // Acquire publish what the giver wrote into the request.
@@ -302,7 +299,7 @@ mod tests {
     #[test]
     fn requests_come_off_in_the_order_they_went_on() {
         let slots = slots(4);
-        let mut list = RqList::new();
+        let mut list = RqList::default();
         for slot in 0..3 {
             list.push_back(plugged(&slots, slot, u64::from(slot), &[0; 512]), Place::Held);
         }
@@ -316,7 +313,7 @@ mod tests {
     #[test]
     fn the_front_of_a_list_moves_as_far_as_it_belongs_together() {
         let slots = slots(6);
-        let mut list = RqList::new();
+        let mut list = RqList::default();
         for slot in 0..6 {
             list.push_back(plugged(&slots, slot, u64::from(slot), &[0; 512]), Place::Held);
         }
@@ -342,12 +339,12 @@ mod tests {
     fn requests_are_put_in_another_order() {
         for order in [[4, 2, 0, 1, 3], [0, 1, 2, 3, 4], [4, 3, 2, 1, 0]] {
             let slots = slots(5);
-            let mut list = RqList::new();
+            let mut list = RqList::default();
             for slot in 0..5 {
                 list.push_back(plugged(&slots, slot, u64::from(slot), &[0; 512]), Place::Held);
             }
             list.reorder(&order);
-            let mut behind = RqList::new();
+            let mut behind = RqList::default();
             behind.push_back(list.pop_front(&slots).unwrap(), Place::Held);
             list.append(behind);
             let sectors: Vec<_> =
@@ -356,7 +353,7 @@ mod tests {
             expected.rotate_left(1);
             assert_eq!(sectors, expected);
         }
-        RqList::new().reorder(&[]);
+        RqList::default().reorder(&[]);
     }
 
     /// Red if a place may come twice: another request would then be on no list.
@@ -364,7 +361,7 @@ mod tests {
     #[should_panic(expected = "names each request once")]
     fn an_order_that_names_a_request_twice_is_caught() {
         let slots = slots(2);
-        let mut list = RqList::new();
+        let mut list = RqList::default();
         for slot in 0..2 {
             list.push_back(plugged(&slots, slot, 0, &[0; 512]), Place::Held);
         }
@@ -378,14 +375,14 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for half in 0..2 {
-                    let mut list = RqList::new();
+                    let mut list = RqList::default();
                     for slot in half * 4..half * 4 + 4 {
                         list.push_back(plugged(&slots, slot, u64::from(slot), &[slot as u8; 512]), Place::Completed);
                     }
                     list.deliver(&slots, &ring);
                 }
             });
-            let mut arrived = RqList::new();
+            let mut arrived = RqList::default();
             while arrived.len() < 8 {
                 arrived.take_over(&slots, ring.take_all(), Place::Completed);
                 std::thread::yield_now();

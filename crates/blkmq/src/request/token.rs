@@ -376,9 +376,9 @@ impl Slots {
         }
     }
 
-    /// The timeout scan is done with a request that it reserved by [`begin_timeout`](Self::begin_timeout). `expired`: the
-    /// driver has given the request up, which means nothing if it is lent. Otherwise the request is overdue `again` at
-    /// this time. Returns the token, if the scan has to complete the request.
+    /// The timeout scan is done with a request that it reserved by [`begin_timeout`](Self::begin_timeout). `expired`:
+    /// the driver has given the request up, which means nothing if it is lent. Otherwise the request is overdue `again`
+    /// at this time. Returns the token, if the scan has to complete the request.
     pub(crate) fn end_timeout(&self, id: RqId, expired: bool, again: Time) -> Option<Request<'_>> {
         let (slot, generation) = self.find(id)?;
         let expired = expired && !slot.state.is_lent();

@@ -5,7 +5,6 @@ use blkmq_sched::{MergeLevel, Op};
 use crate::queue::account::Count;
 use crate::queue::flush;
 use crate::request::bio::{Bio, Flags};
-use crate::request::limits::Limits;
 use crate::request::{Asked, FlushStep, NIL, Place, RejectReason, Request, RqId, Status};
 use crate::submit::merge::plug_or_merge;
 use crate::submit::split::{self, Piece, Pieces, Whole};
@@ -60,7 +59,7 @@ impl Submitter {
     #[inline(never)]
     pub(super) fn accept_any(&mut self, bio: &Bio) -> Result<usize, RejectReason> {
         self.check(bio).map_err(RejectReason::Bad)?;
-        let nr_parts = split::count(&self.q.limits, bio, self.outstanding.len());
+        let nr_parts = split::count(&self.limits, bio, self.outstanding.len());
         if nr_parts > self.outstanding.len() {
             return Err(RejectReason::Bad(Status::TooLarge));
         }
@@ -70,17 +69,16 @@ impl Submitter {
     /// COST: if an operation lies behind the end of the device as this thread knows it, a load of a line that is
     /// written when the device has grown.
     fn check(&mut self, bio: &Bio) -> Result<(), Status> {
-        let known = Limits { capacity_sectors: self.whole.capacity, ..self.q.limits };
-        let mut checked = known.check(bio.op, bio.sector, bio.nr_sectors);
+        let mut checked = self.limits.check(bio.op, bio.sector, bio.nr_sectors);
         if checked == Err(Status::BeyondEnd) {
             // The device may have grown. The device never shrinks, so what fits the end as this thread knows it fits
             // the device.
-            let limits = self.q.limits();
-            self.whole = Whole::new(&limits);
-            checked = limits.check(bio.op, bio.sector, bio.nr_sectors);
+            self.limits = self.q.limits();
+            self.whole = Whole::new(&self.limits);
+            checked = self.limits.check(bio.op, bio.sector, bio.nr_sectors);
         }
         checked?;
-        known.check_durability(bio.op, &bio.flags)?;
+        self.limits.check_durability(bio.op, &bio.flags)?;
         if bio.priority.unwrap_or(self.priority).level > 7 {
             return Err(Status::BadPriority);
         }
@@ -96,17 +94,17 @@ impl Submitter {
         }
         let mut flags = bio.flags;
         flags.sync |= flags.fua || flags.preflush;
-        let (step, post_flush) = flush::first_step(&self.q.limits, bio.op, &mut flags);
+        let (step, post_flush) = flush::first_step(&self.limits, bio.op, &mut flags);
         let asked = self.asked(&bio, flags, flags.nomerge || flags.fua || step != FlushStep::None);
-        let Self { q, runner, merge_limits, plug, plug_time, free, outstanding, .. } = self;
+        let Self { q, runner, limits, merge_limits, plug, plug_time, free, outstanding, .. } = self;
         // A flush means nothing to a device without a volatile cache.
-        let is_done = bio.op == Op::Flush && !q.limits.write_cache;
+        let is_done = bio.op == Op::Flush && !limits.write_cache;
         let mut next_slot = || free.pop_front(&q.slots).expect("there is a slot for each part");
         let mut first = Some(next_slot());
         let parent = first.as_ref().map_or(NIL, Request::index);
         outstanding[usize::from(parent.slot())] = Outstanding { parts: nr_parts as u16, ..Outstanding::default() };
         let mut id = None;
-        for piece in Pieces::new(&q.limits, &bio) {
+        for piece in Pieces::new(limits, &bio) {
             let mut rq = first.take().unwrap_or_else(&mut next_slot);
             let index = rq.index();
             let body = rq.body_mut();

@@ -29,7 +29,7 @@ impl Piece {
 /// request of one segment.
 #[derive(Debug)]
 pub(super) struct Whole {
-    pub(super) capacity: u64,
+    capacity: u64,
     /// Sectors: the bits that are not set in a multiple of the logical block size.
     unaligned: u64,
     most: u64,

@@ -16,7 +16,7 @@ fn slots(nr_members: u16, each: u16) -> Slots {
 }
 
 fn list(slots: &Slots, requests: &[(u16, u16)]) -> RqList {
-    let mut list = RqList::new();
+    let mut list = RqList::default();
     for &(member, slot) in requests {
         list.push_back(slots.take_own(SlotIndex::new(member, slot)), Place::Staged);
     }
