@@ -16,9 +16,9 @@ pub use knobs::QUEUE_KNOBS;
 use blkmq_sched::Scheduler;
 
 use crate::driver::Topology;
-use crate::queue::account::{SectorRange, check_ranges};
-use crate::queue::settings::{NR_REQUESTS, check_value};
-use crate::queue::{Locking, QueueError, RequestQueue, SchedulerChoice};
+use crate::queue::{
+    Locking, NR_REQUESTS, QueueError, RequestQueue, SchedulerChoice, SectorRange, check_ranges, check_value,
+};
 use blkmq_sync::grace::Observed;
 use blkmq_sync::{Arc, fence_at, peek, thread};
 

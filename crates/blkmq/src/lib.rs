@@ -49,10 +49,9 @@ pub use blkmq_sync::event;
 pub use blkmq_sync::notify::Notify;
 pub use control::{Change, Freeze, QUEUE_KNOBS, Quiesce};
 pub use path::Background;
-pub use queue::account::{Accounting, MAX_RANGES, SectorRange, Stat, Stats};
-pub use queue::domain::Wait;
 pub use queue::{
-    Builder, LimitsError, Locking, Measures, QueueError, RangeError, RequestQueue, SchedulerChoice, scheduler_names,
+    Accounting, Builder, LimitsError, Locking, MAX_RANGES, Measures, QueueError, RangeError, RequestQueue,
+    SchedulerChoice, SectorRange, Stat, Stats, Wait, scheduler_names,
 };
 pub use request::bio::{Bio, Flags};
 pub use request::buffer::{Buffer, Buffers};

@@ -1,6 +1,6 @@
 //! The ordered path: a scheduler under its lock, and the ways in which threads reach it.
 //!
-//! A [`Domain`](crate::queue::domain::Domain) is a set of requests that are ordered together: a scheduler with its
+//! A [`Domain`](crate::queue::Domain) is a set of requests that are ordered together: a scheduler with its
 //! lock, and what threads know of the scheduler without the lock. A queue has one domain today. A thread enters the
 //! domain by `Domain::enter`, which lends it a [`Section`](section::Section): the scheduler under the lock together
 //! with the queue, the thread's own lists, and the time. The section inserts, merges, chooses and hands through. When

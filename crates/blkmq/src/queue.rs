@@ -4,34 +4,47 @@
 //! queues ([`ctx`]), the members, what is ordered together ([`domain`], [`hold`]), the settings, and the statistics
 //! ([`account`]). `builder` makes a queue. Nothing here moves a request on.
 
-pub(crate) mod account;
+mod account;
 mod attached;
 mod backlog;
 mod builder;
 mod clients;
 mod ctx;
-pub(crate) mod domain;
+mod domain;
 mod error;
-pub(crate) mod flush;
+mod flush;
 mod gate;
-pub(crate) mod hctx;
-pub(crate) mod hold;
-pub(crate) mod layout;
+mod hctx;
+mod hold;
+mod layout;
 mod locking;
-pub(crate) mod member;
+mod member;
 mod membership;
 mod scheduler;
 mod schedulers;
-pub(crate) mod settings;
+mod settings;
 mod state;
 mod wanted;
 
+pub use account::{Accounting, MAX_RANGES, SectorRange, Stat, Stats};
 pub use builder::Builder;
+pub use domain::Wait;
 pub use error::{LimitsError, QueueError, RangeError};
 pub use locking::{Locking, Measures};
-pub(crate) use schedulers::SCHEDULER_PREFIX;
 pub use schedulers::scheduler_names;
 pub use wanted::SchedulerChoice;
+
+pub(crate) use self::{
+    account::{Count, Ending, Starting, check_ranges, mark_of_flush},
+    domain::Domain,
+    flush::{Steps, first_step},
+    hctx::HwCtx,
+    hold::Hold,
+    layout::{Layout, Mapping},
+    member::Member,
+    schedulers::SCHEDULER_PREFIX,
+    settings::{IO_TIMEOUT, NR_REQUESTS, check_value},
+};
 
 #[cfg(feature = "eventfd")]
 use std::os::fd::BorrowedFd;
@@ -40,12 +53,9 @@ use std::time::Duration;
 use blkmq_sched::{Tally, Time};
 
 use self::account::Account;
-use self::account::Stats;
 use self::attached::Attached;
-use self::domain::Domain;
 use self::hctx::HwCtxTable;
-use self::layout::Layout;
-use self::member::{Member, Members};
+use self::member::Members;
 use self::settings::Settings;
 use self::state::Control;
 use crate::driver::{Driver, NextEvent, POLL_PERIOD, Topology};
@@ -93,7 +103,7 @@ pub struct RequestQueue {
     /// Nanoseconds: the time when the timeout scan is due.
     pub(crate) timeout_scan: Line<AtomicU64>,
     /// How many background threads drive the queue.
-    pub(crate) nr_background: AtomicU32,
+    nr_background: AtomicU32,
 }
 
 impl RequestQueue {
@@ -302,9 +312,14 @@ impl RequestQueue {
         self.live.brought(|| self.rouse_all());
     }
 
+    /// How many background threads drive the queue.
+    pub(crate) fn nr_background(&self) -> u32 {
+        self.nr_background.load(Ordering::Relaxed)
+    }
+
     /// Wakes the background threads. Called after something was started that they must plan for.
     pub(crate) fn wake_background(&self) {
-        if self.nr_background.load(Ordering::Relaxed) > 0 && self.live.sleepers.any() {
+        if self.nr_background() > 0 && self.live.sleepers.any() {
             for (_, member) in self.members.iter().filter(|(_, member)| member.is_background()) {
                 member.wake.rouse();
             }

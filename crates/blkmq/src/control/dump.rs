@@ -4,7 +4,6 @@ use std::fmt::{self, Write};
 
 use crate::queue::RequestQueue;
 use crate::request::FLUSH_POOL;
-use blkmq_sync::atomic::Ordering;
 
 impl RequestQueue {
     /// Every list, tag and counter. If I/O runs meanwhile, the lines show several moments, and each line is right by
@@ -28,7 +27,7 @@ impl RequestQueue {
         let [reads, writes] = self.inflight();
         writeln!(out, "inflight {reads} {writes}")?;
         let room = self.live.room.is_wanted();
-        let (sleepers, background) = (self.live.sleepers.nr(), self.nr_background.load(Ordering::Relaxed));
+        let (sleepers, background) = (self.live.sleepers.nr(), self.nr_background());
         writeln!(out, "sleepers {sleepers} background {background} room_wanted {room}")?;
         self.hctxs.show(out)?;
         self.show_scheduler(out)?;

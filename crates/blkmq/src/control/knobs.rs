@@ -3,8 +3,7 @@
 use blkmq_sched::{Knob, Unit};
 
 use crate::control::Change;
-use crate::queue::settings::{IO_TIMEOUT, NR_REQUESTS};
-use crate::queue::{Locking, QueueError, RequestQueue, SCHEDULER_PREFIX, scheduler_names};
+use crate::queue::{IO_TIMEOUT, Locking, NR_REQUESTS, QueueError, RequestQueue, SCHEDULER_PREFIX, scheduler_names};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::{Arc, order};
 

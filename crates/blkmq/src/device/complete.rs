@@ -3,10 +3,7 @@
 use blkmq_sched::{Op, Time};
 
 use crate::device::Runner;
-use crate::queue::RequestQueue;
-use crate::queue::account::{Count, Ending, mark_of_flush};
-use crate::queue::flush::Steps;
-use crate::queue::member::Member;
+use crate::queue::{Count, Ending, Member, RequestQueue, Steps, mark_of_flush};
 use crate::request::{FlushStep, Place, Request, RqList};
 use blkmq_sync::kept;
 use blkmq_sync::tags::{Gathered, Hint, Tag};

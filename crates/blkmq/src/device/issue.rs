@@ -13,9 +13,7 @@ use blkmq_sched::Time;
 
 use crate::device::Runner;
 use crate::driver::{Batch, Started};
-use crate::queue::RequestQueue;
-use crate::queue::account::Count;
-use crate::queue::hctx::HwCtx;
+use crate::queue::{Count, HwCtx, RequestQueue};
 use crate::request::{Place, RqList};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::kept;

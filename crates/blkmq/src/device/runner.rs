@@ -7,8 +7,7 @@ use blkmq_sched::Time;
 
 use super::newcomers::Newcomers;
 use crate::driver::{Done, Started};
-use crate::queue::RequestQueue;
-use crate::queue::member::Member;
+use crate::queue::{Member, RequestQueue};
 use crate::request::limits::MAX_HW_QUEUES;
 use crate::request::{Place, Request, RqList};
 use blkmq_sync::peek;

@@ -9,8 +9,7 @@
 //! although perhaps nothing waits, and the next thread that dispatches clears it.
 
 use super::runner::Runner;
-use crate::queue::RequestQueue;
-use crate::queue::hctx::HwCtx;
+use crate::queue::{HwCtx, RequestQueue};
 use crate::request::Request;
 use blkmq_sync::kept;
 use blkmq_sync::liveness::Told;

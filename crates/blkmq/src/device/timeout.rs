@@ -9,8 +9,7 @@ use blkmq_sched::{RqId, Time};
 
 use crate::device::Runner;
 use crate::driver::TimeoutAction;
-use crate::queue::RequestQueue;
-use crate::queue::account::Count;
+use crate::queue::{Count, RequestQueue};
 use crate::request::{Place, Status};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::{kept, order};

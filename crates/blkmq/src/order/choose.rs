@@ -1,7 +1,7 @@
 //! Choosing under the lock: one request, or as many as there are tags, in the scheduler's order.
 
 use super::section::Section;
-use crate::queue::account::Count;
+use crate::queue::Count;
 use crate::request::Request;
 use blkmq_sync::tags::Tag;
 
@@ -66,7 +66,7 @@ impl<'q> Section<'q, '_> {
                 self.member.counters.count(Count::DispatchBatches, 1);
             }
             // A thread that came because this time had come may have lacked a tag that was taken then, and have left:
-            // see [`Domain::has_come`](crate::queue::domain::Domain::has_come).
+            // see [`Domain::has_come`](crate::queue::Domain::has_come).
             if !(is_held_back && self.domain.has_come(self.q, &mut self.now)) {
                 break;
             }

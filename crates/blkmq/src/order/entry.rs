@@ -5,9 +5,7 @@ use blkmq_sched::Time;
 use super::outcome::{Dispatched, Inserted};
 use super::{batch, combining, single, staged};
 use crate::device::Runner;
-use crate::queue::account::Starting;
-use crate::queue::layout::Mapping;
-use crate::queue::{Locking, RequestQueue};
+use crate::queue::{Locking, Mapping, RequestQueue, Starting};
 use crate::request::RqList;
 
 impl Locking {

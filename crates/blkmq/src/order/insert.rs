@@ -4,8 +4,7 @@ use blkmq_sched::{Class, Merge, MergeHow, MergeLevel};
 
 use super::section::Section;
 use crate::device::Runner;
-use crate::queue::account::{Count, Starting};
-use crate::queue::layout::Mapping;
+use crate::queue::{Count, Mapping, Starting};
 use crate::request::{FlushStep, Place, Request, RqList, Status};
 use blkmq_sync::kept;
 

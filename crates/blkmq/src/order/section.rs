@@ -3,10 +3,7 @@
 use blkmq_sched::Time;
 
 use crate::device::Runner;
-use crate::queue::RequestQueue;
-use crate::queue::domain::Domain;
-use crate::queue::hold::Hold;
-use crate::queue::member::Member;
+use crate::queue::{Domain, Hold, Member, RequestQueue};
 use crate::request::{Place, RqList};
 use blkmq_sync::liveness::Told;
 use blkmq_sync::stack::Chain;

@@ -3,8 +3,7 @@
 
 use super::outcome::{Dispatched, Inserted};
 use crate::device::Runner;
-use crate::queue::account::{Count, Starting};
-use crate::queue::layout::Mapping;
+use crate::queue::{Count, Mapping, Starting};
 use crate::request::RqList;
 
 /// Leaves all of a plug, whether another thread is at the scheduler or not. Requests of the flush machine are put into

@@ -12,9 +12,7 @@ use blkmq_sched::MOST_NEWCOMERS;
 
 use super::section::Section;
 use crate::device::Runner;
-use crate::queue::RequestQueue;
-use crate::queue::account::{Count, Starting};
-use crate::queue::layout::Mapping;
+use crate::queue::{Count, Mapping, RequestQueue, Starting};
 use crate::request::{Place, RqList};
 use blkmq_sync::tags::Tag;
 

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use crate::device::Runner;
-use crate::queue::layout::Layout;
-use crate::queue::{QueueError, RequestQueue};
+use crate::queue::{Layout, QueueError, RequestQueue};
 use crate::request::clock::Clock;
 use blkmq_sync::Arc;
 use blkmq_sync::atomic::{AtomicBool, Ordering};
@@ -38,8 +37,6 @@ impl RequestQueue {
             Background { q: Arc::clone(self), stop: Arc::new(AtomicBool::new(false)), threads: Vec::new() };
         for share in 0..nr_threads {
             let (member, _) = self.join(None)?;
-            self.members.get(member).set_background(true);
-            self.nr_background.fetch_add(1, Ordering::Relaxed);
             let (q, stop) = (Arc::clone(self), Arc::clone(&background.stop));
             background.threads.push(thread::spawn(move || {
                 let _membership = Membership { q: &q, member };
@@ -66,8 +63,6 @@ impl Drop for Membership<'_> {
         if member.activity.is_active() {
             member.activity.leave();
         }
-        self.q.nr_background.fetch_sub(1, Ordering::Relaxed);
-        member.set_background(false);
         self.q.leave(self.member, None);
         if std::thread::panicking() {
             // Submitters sleep without a plan for the device's events while there is a background thread.

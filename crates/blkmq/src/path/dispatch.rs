@@ -4,8 +4,7 @@ use blkmq_sched::Time;
 
 use crate::device::Runner;
 use crate::order::Dispatched;
-use crate::queue::RequestQueue;
-use crate::queue::account::Count;
+use crate::queue::{Count, RequestQueue};
 use blkmq_sync::liveness::Told;
 
 impl Runner {

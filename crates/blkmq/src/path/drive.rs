@@ -4,8 +4,7 @@ use blkmq_sched::Time;
 
 use crate::device::{RUN_BOUND, Runner};
 use crate::order::Dispatched;
-use crate::queue::RequestQueue;
-use crate::queue::layout::Layout;
+use crate::queue::{Layout, RequestQueue};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::kept;
 use blkmq_sync::word::Snapshot;

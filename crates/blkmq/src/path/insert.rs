@@ -5,10 +5,7 @@ use blkmq_sched::Time;
 
 use crate::device::Runner;
 use crate::order::{Dispatched, Inserted};
-use crate::queue::RequestQueue;
-use crate::queue::account::{Count, Starting};
-use crate::queue::hctx::HwCtx;
-use crate::queue::layout::Mapping;
+use crate::queue::{Count, HwCtx, Mapping, RequestQueue, Starting};
 use crate::request::{FlushStep, Place, Request, RqList, Slots, Status};
 use blkmq_sync::word::Snapshot;
 

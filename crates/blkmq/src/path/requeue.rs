@@ -1,8 +1,7 @@
 //! Requeueing: what the driver gave back waits, without a tag, in front of the scheduler.
 
 use crate::device::Runner;
-use crate::queue::RequestQueue;
-use crate::queue::account::Count;
+use crate::queue::{Count, RequestQueue};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::kept;
 

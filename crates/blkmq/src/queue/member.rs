@@ -66,7 +66,7 @@ impl Member {
         let _ = self.ranges.get_or_init(|| (0..MAX_RANGES).map(|_| Sums::new()).collect());
     }
 
-    pub(crate) fn set_background(&self, is_background: bool) {
+    pub(super) fn set_background(&self, is_background: bool) {
         self.is_background.store(is_background, Ordering::Relaxed);
     }
 }

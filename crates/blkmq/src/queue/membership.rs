@@ -7,10 +7,12 @@ use super::error::QueueError;
 #[cfg(feature = "eventfd")]
 use crate::driver::Cause;
 use crate::request::client::Client;
+use blkmq_sync::atomic::Ordering;
 use blkmq_sync::peek;
 
 impl RequestQueue {
-    /// Registers a thread. A thread that submits also registers its client, and has slots from then on.
+    /// Registers a thread. A thread that submits also registers its client, and has slots from then on. A thread without
+    /// a client drives the queue for others.
     pub(crate) fn join(&self, client: Option<&Client>) -> Result<(u16, ClientId), QueueError> {
         let mut control = self.control.lock();
         let member = self.members.join().ok_or(QueueError::TooManySubmitters)?;
@@ -30,10 +32,14 @@ impl RequestQueue {
             self.members.get(member).make_range_sums();
         }
         self.domain.control().reserve(member);
-        let client = client.map_or(ClientId::default(), |client| {
+        let client = if let Some(client) = client {
             self.slots.make_pool(member, self.nr_slots);
             control.clients.join(client)
-        });
+        } else {
+            self.members.get(member).set_background(true);
+            self.nr_background.fetch_add(1, Ordering::Relaxed);
+            ClientId::default()
+        };
         Ok((member, client))
     }
 
@@ -49,6 +55,9 @@ impl RequestQueue {
         let mut control = self.control.lock();
         if let Some(client) = client {
             control.clients.leave(client);
+        } else {
+            self.nr_background.fetch_sub(1, Ordering::Relaxed);
+            self.members.get(member).set_background(false);
         }
         self.members.leave(member);
     }

@@ -2,8 +2,7 @@
 
 use blkmq_sched::{MergeLevel, Op};
 
-use crate::queue::account::Count;
-use crate::queue::flush;
+use crate::queue::{Count, first_step};
 use crate::request::bio::{Bio, Flags};
 use crate::request::{Asked, FlushStep, NIL, Place, RejectReason, Request, RqId, Status};
 use crate::submit::merge::plug_or_merge;
@@ -94,7 +93,7 @@ impl Submitter {
         }
         let mut flags = bio.flags;
         flags.sync |= flags.fua || flags.preflush;
-        let (step, post_flush) = flush::first_step(&self.limits, bio.op, &mut flags);
+        let (step, post_flush) = first_step(&self.limits, bio.op, &mut flags);
         let asked = self.asked(&bio, flags, flags.nomerge || flags.fua || step != FlushStep::None);
         let Self { q, runner, limits, merge_limits, plug, plug_time, free, outstanding, .. } = self;
         // A flush means nothing to a device without a volatile cache.

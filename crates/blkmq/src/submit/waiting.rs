@@ -5,7 +5,6 @@ use std::time::Duration;
 use blkmq_sched::Time;
 
 use crate::request::clock::Clock;
-use blkmq_sync::atomic::Ordering;
 use blkmq_sync::kept;
 
 use super::Submitter;
@@ -81,7 +80,7 @@ impl Submitter {
         if self.runner.saw_quiesced {
             return Some(now);
         }
-        let polls_itself = q.nr_background.load(Ordering::Relaxed) == 0;
+        let polls_itself = q.nr_background() == 0;
         Some(q.next_event(self.hctxs().filter(|_| polls_itself), self.runner.looked, now))
     }
 
