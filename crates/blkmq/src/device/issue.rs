@@ -12,7 +12,7 @@
 use blkmq_sched::Time;
 
 use crate::device::Runner;
-use crate::driver::{Batch, Started};
+use crate::driver::{Batch, Offer, Started};
 use crate::queue::{Count, HwCtx, RequestQueue};
 use crate::request::{Place, RqList};
 use blkmq_sync::atomic::Ordering;
@@ -82,20 +82,11 @@ impl Runner {
         let hctx: &HwCtx = q.hctxs.get(index);
         let offered = pending.len();
         let given_back = self.requeued.len();
-        let mut batch = Batch {
-            slots: &q.slots,
-            table: &hctx.started,
-            pending,
-            finished: &mut self.finished,
-            requeued: &mut self.requeued,
-            now,
-            timeout_ns: q.settings.timeout_ns(),
-            member: self.member,
-            started: &mut self.started,
-            refused: false,
-        };
+        let offer = Offer::new(self.member, now, now.after(q.settings.timeout_ns()));
+        let Self { finished, requeued, started, .. } = self;
+        let mut batch = Batch::new(&q.slots, &hctx.started, pending, finished, requeued, started, offer);
         q.driver().queue_rqs(index, &mut batch, now);
-        let refused = batch.refused;
+        let refused = batch.is_refused();
         if self.requeued.len() == given_back && hctx.gave_back.load(Ordering::Relaxed) {
             hctx.gave_back.store(false, Ordering::Relaxed);
         }

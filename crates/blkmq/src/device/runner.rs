@@ -167,9 +167,9 @@ impl Runner {
     /// Asks the driver what has finished on a hardware queue.
     pub(crate) fn poll_hctx(&mut self, q: &RequestQueue, hctx: u16, now: Time) {
         let before = self.finished.len();
-        let mut done = Done { slots: &q.slots, finished: &mut self.finished, is_early: false };
+        let mut done = Done::new(&q.slots, &mut self.finished);
         q.driver().poll(hctx, &mut done, now);
-        if done.is_early {
+        if done.is_early() {
             q.wake_sleepers();
         }
         debug_assert!(self.finished.len() >= before, "a poll only adds to what has finished");

@@ -21,25 +21,57 @@ use crate::request::{Loan, Place, Request, RqList, Slots, Status};
 /// ```
 #[derive(Debug)]
 pub struct Batch<'q> {
-    pub(crate) slots: &'q Slots,
-    pub(crate) table: &'q StartedTable,
-    pub(crate) pending: &'q mut RqList,
-    pub(crate) finished: &'q mut RqList,
-    pub(crate) requeued: &'q mut RqList,
-    pub(crate) now: Time,
-    pub(crate) timeout_ns: u64,
-    /// The thread that issues, and the threads that it will tell of what was started.
-    pub(crate) member: u16,
-    pub(crate) started: &'q mut Started,
+    slots: &'q Slots,
+    table: &'q StartedTable,
+    pending: &'q mut RqList,
+    finished: &'q mut RqList,
+    requeued: &'q mut RqList,
+    /// The threads that the thread that issues will tell of what was started.
+    started: &'q mut Started,
+    offer: Offer,
     /// The driver refused a request, and wants to be asked again later.
-    pub(crate) refused: bool,
+    is_refused: bool,
+}
+
+/// Which thread offers a batch to a driver, when, and when what the driver starts of it is overdue.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Offer {
+    member: u16,
+    now: Time,
+    deadline: Time,
+}
+
+impl Offer {
+    pub(crate) const fn new(member: u16, now: Time, deadline: Time) -> Self {
+        Self { member, now, deadline }
+    }
 }
 
 impl<'q> Batch<'q> {
+    /// Offers what is pending. What the driver makes of it goes onto the other lists, and into `table` and `started`.
+    #[inline]
+    pub(crate) const fn new(
+        slots: &'q Slots,
+        table: &'q StartedTable,
+        pending: &'q mut RqList,
+        finished: &'q mut RqList,
+        requeued: &'q mut RqList,
+        started: &'q mut Started,
+        offer: Offer,
+    ) -> Self {
+        Self { slots, table, pending, finished, requeued, started, offer, is_refused: false }
+    }
+
+    /// Whether the driver refused a request, and wants to be asked again later.
+    #[inline]
+    pub(crate) const fn is_refused(&self) -> bool {
+        self.is_refused
+    }
+
     /// Takes the next request, in order; none after a request was refused.
     #[inline]
     pub fn next_request(&mut self) -> Option<Request<'q>> {
-        if self.refused { None } else { self.pending.pop_front(self.slots) }
+        if self.is_refused { None } else { self.pending.pop_front(self.slots) }
     }
 
     /// An address has a meaning only in its own queue.
@@ -66,18 +98,18 @@ impl<'q> Batch<'q> {
     pub fn finish(&mut self, mut rq: Request<'q>, status: Status) {
         self.check(&rq);
         rq.body_mut().status = status;
-        rq.body_mut().issued = self.now;
+        rq.body_mut().issued = self.offer.now;
         self.finished.push_back(rq, Place::Held);
     }
 
     /// All requests that are still to come are finished already.
     #[inline]
     pub fn finish_all(&mut self, status: Status) {
-        if !self.refused {
+        if !self.is_refused {
             let all = self.pending.take_while(self.slots, |rq| {
                 let body = rq.body_mut();
                 body.status = status;
-                body.issued = self.now;
+                body.issued = self.offer.now;
                 true
             });
             self.finished.append(all);
@@ -89,7 +121,7 @@ impl<'q> Batch<'q> {
     #[must_use = "the id is the only way to complete the request"]
     pub fn start(&mut self, mut rq: Request<'q>) -> RqId {
         self.note(&mut rq);
-        rq.issue(self.now.after(self.timeout_ns), false)
+        rq.issue(self.offer.deadline, false)
     }
 
     /// Like [`start`](Self::start), for a device that reads and writes the request's data by itself. While the loan
@@ -97,15 +129,15 @@ impl<'q> Batch<'q> {
     /// thread of the driver's own may read and write the data by [`Loan::segments`].
     pub fn lend(&mut self, mut rq: Request<'q>) -> Loan {
         self.note(&mut rq);
-        rq.lend(self.now.after(self.timeout_ns))
+        rq.lend(self.offer.deadline)
     }
 
     /// Notes that the request is issued now.
     #[inline]
     fn note(&mut self, rq: &mut Request<'q>) {
         self.check(rq);
-        self.started.note(rq.index().pool(), self.member);
-        rq.body_mut().issued = self.now;
+        self.started.note(rq.index().pool(), self.offer.member);
+        rq.body_mut().issued = self.offer.now;
         let tag = rq.body().tag.expect("what is issued has a tag");
         self.table.set(tag, rq.id(), rq.op().is_read());
     }
@@ -115,7 +147,7 @@ impl<'q> Batch<'q> {
     pub fn refuse(&mut self, rq: Request<'q>) {
         self.check(&rq);
         self.pending.push_front(rq, Place::IssueList);
-        self.refused = true;
+        self.is_refused = true;
     }
 
     /// The device gives the request back for another try. The request loses its tag and waits in front of the
@@ -141,13 +173,23 @@ impl std::error::Error for StaleRequest {}
 /// Where a driver puts what has finished.
 #[derive(Debug)]
 pub struct Done<'q> {
-    pub(crate) slots: &'q Slots,
-    pub(crate) finished: &'q mut RqList,
-    /// The device's next event is earlier than the one that sleepers know of.
-    pub(crate) is_early: bool,
+    slots: &'q Slots,
+    finished: &'q mut RqList,
+    is_early: bool,
 }
 
-impl Done<'_> {
+impl<'q> Done<'q> {
+    #[inline]
+    pub(crate) const fn new(slots: &'q Slots, finished: &'q mut RqList) -> Self {
+        Self { slots, finished, is_early: false }
+    }
+
+    /// Whether the device's next event is earlier than the one that sleepers know of.
+    #[inline]
+    pub(crate) const fn is_early(&self) -> bool {
+        self.is_early
+    }
+
     /// A request that was started has finished.
     ///
     /// # Errors

@@ -19,7 +19,7 @@
 
 use blkmq_sched::{ClientId, MergeLevel, Time};
 
-use super::{Batch, Done, Driver, Started, StartedTable, TimeoutAction};
+use super::{Batch, Done, Driver, Offer, Started, StartedTable, TimeoutAction};
 use crate::request::bio::Bio;
 use crate::request::{Asked, Part, Place, Request, RqList, SlotIndex, Slots, Status};
 use blkmq_sync::Arc;
@@ -93,20 +93,10 @@ impl<'d> Harness<'d> {
         let mut pending = self.take_tags();
         let offered = pending.len();
         let (mut finished, mut requeued, mut started) = (RqList::default(), RqList::default(), Started::default());
-        let mut batch = Batch {
-            slots: &self.slots,
-            table: &self.started,
-            pending: &mut pending,
-            finished: &mut finished,
-            requeued: &mut requeued,
-            now,
-            timeout_ns: 0,
-            member: 0,
-            started: &mut started,
-            refused: false,
-        };
+        let (slots, table, offer) = (&self.slots, &self.started, Offer::new(0, now, now));
+        let mut batch = Batch::new(slots, table, &mut pending, &mut finished, &mut requeued, &mut started, offer);
         self.driver.queue_rqs(self.hctx, &mut batch, now);
-        let refused = batch.refused;
+        let refused = batch.is_refused();
         assert!(refused || pending.is_empty(), "a driver takes the whole batch or refuses the rest");
         self.nr_started += offered - pending.len() - finished.len() - requeued.len();
         self.nr_refused += usize::from(refused);
@@ -125,7 +115,7 @@ impl<'d> Harness<'d> {
     /// Polls the driver once, and returns what it completed.
     pub fn poll(&mut self, now: Time) -> Vec<(Bio, Status)> {
         let mut finished = RqList::default();
-        self.driver.poll(self.hctx, &mut Done { slots: &self.slots, finished: &mut finished, is_early: false }, now);
+        self.driver.poll(self.hctx, &mut Done::new(&self.slots, &mut finished), now);
         self.take(finished)
     }
 
