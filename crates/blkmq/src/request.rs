@@ -26,7 +26,7 @@ pub use status::Status;
 pub use token::Request;
 
 pub(crate) use body::{Asked, Body, FlushStep, Mark, Part};
-pub(crate) use index::{FLUSH_POOL, NIL, SlotIndex};
+pub(crate) use index::{FLUSH_POOL, SlotIndex};
 pub(crate) use list::RqList;
 pub(crate) use slot::Slots;
 pub(crate) use state::Place;

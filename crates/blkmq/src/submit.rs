@@ -66,7 +66,7 @@ struct Tried {
 /// ```
 pub struct Submitter {
     q: Arc<RequestQueue>,
-    pub(crate) runner: Runner,
+    runner: Runner,
     client: ClientId,
     group: u32,
     priority: IoPriority,

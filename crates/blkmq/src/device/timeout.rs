@@ -36,7 +36,7 @@ impl Runner {
         let mut was_asked = false;
         for (index, hctx) in q.hctxs.iter() {
             hctx.tags.for_each_busy(|tag| {
-                if let Some(id) = hctx.started.get(tag) {
+                if let Some((id, _)) = hctx.started.get(tag) {
                     earliest = earliest.min(self.check_deadline(q, index, id, now, &mut was_asked).0);
                 }
             });

@@ -125,7 +125,7 @@ impl<'d> Harness<'d> {
     /// # Panics
     /// If the driver has no request with this tag.
     pub fn expire(&mut self, tag: u16, now: Time) -> Option<(Bio, Status)> {
-        let id = self.started.get(Tag(tag)).expect("a request was started with this tag");
+        let (id, _) = self.started.get(Tag(tag)).expect("a request was started with this tag");
         assert!(self.slots.begin_timeout(id).is_some(), "the driver has a request with tag {tag}");
         let expired = self.driver.timeout(self.hctx, id, now) == TimeoutAction::Done;
         let mut finished = RqList::default();
@@ -209,7 +209,7 @@ fn put_tag(tags: &mut [bool], rq: &mut Request<'_>) {
 impl Drop for Harness<'_> {
     /// A device that has a loan may still use the request's memory. Then the memory is never freed.
     fn drop(&mut self) {
-        let has_loan = |tag| self.started.get(Tag(tag)).is_some_and(|id| self.slots.is_lent(id));
+        let has_loan = |tag| self.started.get(Tag(tag)).is_some_and(|(id, _)| self.slots.is_lent(id));
         if (0..self.tags.len()).any(|tag| has_loan(tag as u16)) {
             std::mem::forget(Arc::clone(&self.slots));
         }

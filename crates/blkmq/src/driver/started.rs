@@ -27,12 +27,8 @@ impl StartedTable {
         self.0[usize::from(tag.0)].store(marked, Ordering::Relaxed);
     }
 
-    pub(crate) fn get(&self, tag: Tag) -> Option<RqId> {
-        self.get_directed(tag).map(|(id, _)| id)
-    }
-
     /// The request that has `tag`, and whether it is a read.
-    pub(crate) fn get_directed(&self, tag: Tag) -> Option<(RqId, bool)> {
+    pub(crate) fn get(&self, tag: Tag) -> Option<(RqId, bool)> {
         let marked = self.0[usize::from(tag.0)].load(Ordering::Relaxed);
         (marked != Self::NOBODY).then_some((RqId(marked & !Self::READ), marked & Self::READ != 0))
     }

@@ -257,7 +257,7 @@ impl HwCtxTable {
             hctx.tags.for_each_busy(|tag| busy.push(tag));
             for tag in busy {
                 let id = hctx.started.get(tag);
-                writeln!(out, "  tag {} last started {:x?}", tag.0, id.map(|id| id.0))?;
+                writeln!(out, "  tag {} last started {:x?}", tag.0, id.map(|(id, _)| id.0))?;
             }
         }
         Ok(())

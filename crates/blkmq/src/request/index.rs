@@ -10,7 +10,7 @@ pub(crate) const FLUSH_POOL: u16 = 0;
 pub(crate) struct SlotIndex(pub(super) u32);
 
 /// The address of no slot.
-pub(crate) const NIL: SlotIndex = SlotIndex(u32::MAX);
+pub(super) const NIL: SlotIndex = SlotIndex(u32::MAX);
 
 impl SlotIndex {
     pub(crate) const fn new(pool: u16, slot: u16) -> Self {

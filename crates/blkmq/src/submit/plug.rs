@@ -4,7 +4,7 @@ use blkmq_sched::{MergeLevel, Op};
 
 use crate::queue::{Count, first_step};
 use crate::request::bio::{Bio, Flags};
-use crate::request::{Asked, FlushStep, NIL, Place, RejectReason, Request, RqId, Status};
+use crate::request::{Asked, FlushStep, Place, RejectReason, RqId, Status};
 use crate::submit::merge::plug_or_merge;
 use crate::submit::split::{self, Piece, Pieces, Whole};
 use crate::submit::{Outstanding, Submitter};
@@ -99,8 +99,9 @@ impl Submitter {
         // A flush means nothing to a device without a volatile cache.
         let is_done = bio.op == Op::Flush && !limits.write_cache;
         let mut next_slot = || free.pop_front(&q.slots).expect("there is a slot for each part");
-        let mut first = Some(next_slot());
-        let parent = first.as_ref().map_or(NIL, Request::index);
+        let rq = next_slot();
+        let parent = rq.index();
+        let mut first = Some(rq);
         outstanding[usize::from(parent.slot())] = Outstanding { parts: nr_parts as u16, ..Outstanding::default() };
         let mut id = None;
         for piece in Pieces::new(limits, &bio) {

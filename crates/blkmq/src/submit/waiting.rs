@@ -123,3 +123,29 @@ impl Submitter {
         );
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use crate::driver::spec::open;
+    use crate::{Client, RequestQueue};
+
+    #[test]
+    fn a_thread_without_news_looks_again_when_a_time_is_planned_that_had_come() {
+        let device = open("null,irqmode=0").expect("the spec is good");
+        let q = RequestQueue::builder(device).scheduler("mq-deadline").build().expect("the device is good");
+        let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+        submitter.poll();
+        let looked = submitter.runner.looked.0;
+        let plan = |time| q.domain(0).set_planned(time);
+        assert!(!submitter.runner.may_go_on(&q));
+        // If the planned time is later than the look, the thread sleeps until then.
+        plan(looked + 1);
+        assert!(!submitter.runner.may_go_on(&q));
+        plan(looked);
+        assert!(submitter.runner.may_go_on(&q));
+        // The thread looks again only once: it has looked as of that time.
+        submitter.poll();
+        assert!(!submitter.runner.may_go_on(&q));
+        plan(u64::MAX);
+    }
+}

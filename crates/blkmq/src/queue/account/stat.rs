@@ -107,7 +107,7 @@ impl RequestQueue {
         let mut inflight = [0; 2];
         for (_, hctx) in self.hctxs.iter() {
             hctx.tags.for_each_busy(|tag| {
-                if let Some((id, is_read)) = hctx.started.get_directed(tag)
+                if let Some((id, is_read)) = hctx.started.get(tag)
                     && self.slots.is_with_driver(id)
                 {
                     inflight[usize::from(!is_read)] += 1;
