@@ -11,8 +11,8 @@ use blkmq_sync::atomic::Ordering;
 use blkmq_sync::peek;
 
 impl RequestQueue {
-    /// Registers a thread. A thread that submits also registers its client, and has slots from then on. A thread without
-    /// a client drives the queue for others.
+    /// Registers a thread. A thread that submits also registers its client, and has slots from then on. A thread
+    /// without a client drives the queue for others.
     pub(crate) fn join(&self, client: Option<&Client>) -> Result<(u16, ClientId), QueueError> {
         let mut control = self.control.lock();
         let member = self.members.join().ok_or(QueueError::TooManySubmitters)?;
