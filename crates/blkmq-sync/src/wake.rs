@@ -85,12 +85,25 @@ impl Wake {
     }
 
     /// Sets what is notified of completions, beside the thread itself. Returns how that changes the number of threads
-    /// that wait for news: 1, -1, or `None` if it does not.
+    /// that wait for news: 1, -1, or `None` if it does not. What came before this call is not told: the caller counts
+    /// the change and then [looks](Self::look_for_news).
     pub fn set_notify(&self, notify: Option<Arc<dyn Notify>>) -> Option<i32> {
         let is_some = notify.is_some();
         let was_some = self.has_notify.swap(is_some, Ordering::Relaxed);
-        *self.notify.lock() = notify;
+        // Dropped outside the lock: it may be the last thing that keeps something that wakes threads when it ends.
+        let old = std::mem::replace(&mut *self.notify.lock(), notify);
+        drop(old);
         (is_some != was_some).then_some(if is_some { 1 } else { -1 })
+    }
+
+    /// Called by the thread itself behind [`set_notify`](Self::set_notify): notifies at once if `has_news`, which is
+    /// asked behind a fence. So what came before the notification was set is not missed.
+    pub fn look_for_news(&self, has_news: impl FnOnce() -> bool) {
+        // ORDERING: as in `sleep`, between the mark and the last look; pairs with the fences of the threads that wake.
+        fence_at("wake.notify_fence");
+        if has_news() {
+            self.tell(|notify| notify.notify());
+        }
     }
 
     /// Wakes the thread if it sleeps. Called by a thread that has made visible what the sleeper is to see.
@@ -132,11 +145,12 @@ impl Wake {
         }
     }
 
-    /// Tells what is notified, outside the lock.
+    /// Tells what is notified, outside the lock. A panic there ends there: the thread that tells works for other
+    /// threads too, and has their requests in its hands.
     fn tell(&self, tell: impl FnOnce(&dyn Notify)) {
         let notify = self.notify.lock().clone();
         if let Some(notify) = notify {
-            tell(&*notify);
+            contain(|| tell(&*notify));
         }
     }
 
@@ -169,6 +183,16 @@ impl Wake {
         }
         debug_assert!(fds.is_empty(), "a thread that waits for descriptors was equipped for it");
         self.parker.park_until(timeout);
+    }
+}
+
+/// Calls a function of the program. If the function panics, the panic has been reported as every panic is, and goes no
+/// further. Model checkers unwind through their threads, so nothing is contained there.
+fn contain(call: impl FnOnce()) {
+    if cfg!(any(loom, shuttle, virtual_cpus)) {
+        call();
+    } else {
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
     }
 }
 

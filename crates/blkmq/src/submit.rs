@@ -11,6 +11,7 @@ mod plug;
 mod readiness;
 mod split;
 mod waiting;
+mod wakers;
 
 use std::cell::Cell;
 use std::fmt;
@@ -334,12 +335,17 @@ impl Submitter {
         Completion { id, status, submitted, issued, completed, bio }
     }
 
-    /// Sets what is notified, beside this thread, when something completes here or needs this thread to poll.
+    /// Sets what is notified, beside this thread, when something completes here or needs this thread to poll. It is
+    /// notified at once if something has completed already, or needs this thread.
     pub fn set_notify(&mut self, notify: Option<Arc<dyn Notify>>) {
         let wake = &self.runner.member(&self.q).wake;
         // A thread that is notified counts as asleep, because it may be waiting elsewhere for the news.
         if let Some(change) = wake.set_notify(notify) {
             self.q.live.sleepers.change(change);
+            wake.look_for_news(|| {
+                let member = self.runner.member(&self.q);
+                !member.completions.is_empty() || self.runner.may_go_on(&self.q)
+            });
         }
     }
 

@@ -28,6 +28,8 @@ impl RequestQueue {
         control.freezes -= 1;
         if control.freezes == 0 {
             self.live.word.unfreeze();
+            // What is notified may leave the queue, and leaving takes this lock.
+            drop(control);
             // A thread whose plug was held back by the freeze has asked to be told, as if it lacked room.
             self.brought();
             // All sleepers are woken, whether they lack room or not.
@@ -49,6 +51,8 @@ impl RequestQueue {
         control.quiesces -= 1;
         if control.quiesces == 0 {
             self.live.word.unquiesce();
+            // As when a freeze ends.
+            drop(control);
             // Threads that sleep look again, and find WAITING set if anything was left.
             self.wake_sleepers();
         }

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use crate::request::bio::Bio;
 use crate::request::{Completion, RejectReason, Rejected, RqId, SlotIndex};
 use crate::submit::Submitter;
+use crate::submit::wakers::{self, Gathering};
 use blkmq_sched::Time;
 use blkmq_sync::atomic::{AtomicBool, Ordering};
 use blkmq_sync::notify::Notify;
@@ -23,8 +24,8 @@ use blkmq_sync::{Arc, Mutex};
 /// executor set to [`next_wakeup`](Self::next_wakeup). If the device says by a descriptor what it has completed, as
 /// files do, only threads can drive the queue, because the times of its completions are not known.
 ///
-/// Wakers may be called while another future of the same submitter is being polled. So waking must only schedule a
-/// task, as every common executor does, and not poll the task at once.
+/// A future calls the wakers of other futures at the end of its own poll. So waking must only schedule a task, as every
+/// common executor does, and not poll the task at once.
 #[derive(Debug, Clone)]
 pub struct AsyncSubmitter {
     inner: Arc<Mutex<Inner>>,
@@ -81,9 +82,8 @@ impl Tasks {
         Self { wakers: Mutex::new((0..nr_slots).map(|_| None).collect()), is_news: AtomicBool::new(false) }
     }
 
-    /// Registers the task of an operation that is outstanding. Returns the waker that was known before. The caller
-    /// drops it outside the submitter's lock: a waker may be the last thing that keeps a task, and with it a future
-    /// that locks.
+    /// Registers the task of an operation that is outstanding. Returns the waker that was known before, which the caller
+    /// drops outside the submitter's lock: see [`wakers`].
     fn register(&self, slot: u16, waker: &Waker) -> Option<Waker> {
         let known = &mut self.wakers.lock()[usize::from(slot)];
         if known.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -123,17 +123,15 @@ impl Notify for Tasks {
             if let Some(other) = taken.replace(waker)
                 && !taken.as_ref().is_some_and(|waker| waker.will_wake(&other))
             {
-                other.wake();
+                wakers::wake(other);
             }
         }
-        if let Some(last) = taken {
-            last.wake();
-        }
+        taken.into_iter().for_each(wakers::wake);
     }
 
     fn completed(&self, slots: &[u16]) {
         self.note_news();
-        slots.iter().filter_map(|slot| self.take(*slot)).for_each(Waker::wake);
+        slots.iter().filter_map(|slot| self.take(*slot)).for_each(wakers::wake);
     }
 }
 
@@ -159,13 +157,13 @@ impl AsyncSubmitter {
     /// Those of [`Submitter::submit`]. With [`RejectReason::Full`], and no other future to wait for, try again at
     /// [`next_wakeup`](Self::next_wakeup).
     pub fn submit(&self, bio: Bio) -> Result<Operation, Rejected> {
+        let _gathering = Gathering::begin();
         let mut inner = self.inner.lock();
-        let mut woken = Vec::new();
         let submitted = inner.submitter.submit(bio).or_else(|rejected| {
             if rejected.reason != RejectReason::Full {
                 return Err(rejected);
             }
-            woken = inner.reap(None);
+            inner.reap(None);
             inner.submitter.submit(rejected.bio)
         });
         if let Ok(id) = submitted {
@@ -173,7 +171,6 @@ impl AsyncSubmitter {
         }
         let seen = inner.nr_drives;
         drop(inner);
-        woken.into_iter().for_each(Waker::wake);
         Ok(Operation { inner: Arc::clone(&self.inner), id: submitted?, is_over: false, seen })
     }
 
@@ -198,12 +195,9 @@ impl Inner {
         self.watched.get(&id).expect("an operation is watched until its future is over").is_none()
     }
 
-    /// Drives the queue and reaps what is over. Returns the wakers of the tasks that wait for it, but for the task of
-    /// the operation `own`. The caller wakes them outside the lock, because a waker may be the last thing that keeps a
-    /// task, and with it a future that locks.
-    #[must_use = "these tasks have something to look at"]
-    fn reap(&mut self, own: Option<RqId>) -> Vec<Waker> {
-        let mut woken = Vec::new();
+    /// Drives the queue and reaps what is over. The tasks that wait for it, but for the task of the operation `own`, are
+    /// woken when the caller has unlocked.
+    fn reap(&mut self, own: Option<RqId>) {
         self.nr_drives += 1;
         if self.is_due() {
             self.due = None;
@@ -215,10 +209,9 @@ impl Inner {
             *done = Some(completion);
             // Taken now, because the slot may soon belong to another operation.
             if Some(id) != own {
-                woken.extend(self.tasks.take(slot_of(id)));
+                self.tasks.take(slot_of(id)).into_iter().for_each(wakers::wake);
             }
         }
-        woken
     }
 }
 
@@ -228,6 +221,7 @@ impl Future for Operation {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
         assert!(!self.is_over, "a future is not polled after it has resolved");
         let shared = Arc::clone(&self.inner);
+        let gathering = Gathering::begin();
         let mut inner = shared.lock();
         let slot = slot_of(self.id);
         // Registered first, so that anything that completes from here on wakes this task. If the operation is over
@@ -241,14 +235,16 @@ impl Future for Operation {
             || self.seen == inner.nr_drives
             || inner.submitter.has_plugged()
             || inner.is_due();
-        let woken = if is_news { inner.reap(Some(self.id)) } else { Vec::new() };
+        if is_news {
+            inner.reap(Some(self.id));
+        }
         self.seen = inner.nr_drives;
         let is_over = !inner.is_outstanding(self.id);
         let done = if is_over { inner.watched.remove(&self.id).flatten() } else { None };
         let own = if is_over && is_outstanding { inner.tasks.take(slot) } else { None };
         drop(inner);
         drop((known, own));
-        woken.into_iter().for_each(Waker::wake);
+        drop(gathering);
         match done {
             Some(completion) => {
                 self.is_over = true;
