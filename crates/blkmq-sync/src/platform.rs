@@ -57,4 +57,18 @@ pub mod atomic {
 /// Threads of the build's backend.
 pub mod thread {
     pub use super::backend::thread::{JoinHandle, spawn, yield_now};
+
+    /// Starts a thread with a name. If there is an error, `work` has been dropped.
+    ///
+    /// # Errors
+    /// The system has no thread left. The model checkers' and the torture rig's threads never run out.
+    pub fn try_spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+        #[cfg(any(loom, shuttle, virtual_cpus))]
+        {
+            let _ = name;
+            Ok(spawn(work))
+        }
+        #[cfg(not(any(loom, shuttle, virtual_cpus)))]
+        std::thread::Builder::new().name(name.to_owned()).spawn(work)
+    }
 }

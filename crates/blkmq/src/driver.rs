@@ -218,7 +218,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
     }
 
     /// Takes requests for hardware queue `hctx` from `batch`, in order, until it is empty or one is refused:
-    /// `while let Some(rq) = batch.next_request()`.
+    /// `while let Some(rq) = batch.next_request()`. What the driver leaves in the batch is refused too.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time);
 
     /// Completes what has finished by `now` on hardware queue `hctx`. Any thread calls this, and several may at once,

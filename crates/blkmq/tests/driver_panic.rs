@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use blkmq::driver::{Batch, Done, Driver, Topology, spec};
-use blkmq::{Bio, Buffer, Client, Limits, RequestQueue, Status, Time};
+use blkmq::{Bio, Buffer, Client, Limits, Notify, RequestQueue, Status, Time};
 
 use device::ONE_QUEUE;
 
@@ -34,13 +34,17 @@ impl Driver for Panics {
     }
 }
 
-/// Red if the thread's place in the queue is not given back: submitters rely on it, and freezes wait for it.
+/// Red if the thread's place in the queue is not given back: submitters rely on it, and freezes wait for it. Red too
+/// (the test does not end) if no submitter is told: those that sleep rely on the thread's plans.
 #[test]
 fn a_background_thread_that_panics_leaves_the_queue() {
     let device = Arc::new(Panics::default());
     let q = RequestQueue::builder(device.clone()).build().unwrap();
+    let told = Arc::new(Told::default());
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    submitter.set_notify(Some(told.clone()));
     let background = q.start_threads(1).unwrap();
-    while !device.0.load(Ordering::Relaxed) {
+    while !device.0.load(Ordering::Relaxed) || !told.0.load(Ordering::Relaxed) {
         thread::yield_now();
     }
     drop(background);
@@ -95,4 +99,85 @@ fn a_driver_that_drops_a_request_panics_and_says_which() {
     assert!(!other.wait(), "it has nothing outstanding");
     drop(other);
     let _new = q.submitter(&Client::new("new")).expect("the slots of the lost request are not given out again");
+}
+
+/// Panics when it is offered requests for the first time. Finishes all that it is offered later.
+#[derive(Debug, Default)]
+struct Stumbles {
+    is_concurrent: bool,
+    has_stumbled: AtomicBool,
+}
+
+impl Driver for Stumbles {
+    fn name(&self) -> &'static str {
+        "stumbles"
+    }
+    fn limits(&self) -> Limits {
+        spec::open("null,size=64M").expect("the spec is good").limits()
+    }
+    fn topology(&self) -> Topology {
+        ONE_QUEUE
+    }
+    fn is_concurrent(&self) -> bool {
+        self.is_concurrent
+    }
+    fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, _: Time) {
+        assert!(self.has_stumbled.swap(true, Ordering::Relaxed), "this panic is the test's own");
+        while let Some(rq) = batch.next_request() {
+            batch.finish(rq, Status::Ok);
+        }
+    }
+}
+
+/// Red if what the driver did not take before it panicked stays on the issue list without the mark of a stalled
+/// hardware queue, or if no sleeper is told.
+#[test]
+fn what_the_panicking_thread_had_for_others_is_left_to_the_next_thread() {
+    let q = RequestQueue::builder(Arc::new(Stumbles::default())).scheduler("mq-deadline").build().unwrap();
+    let told = Arc::new(Told::default());
+    let [mut stumbling, mut other] = ["stumbling", "other"].map(|name| q.submitter(&Client::new(name)).unwrap());
+    other.set_notify(Some(told.clone()));
+    let quiesced = q.quiesce();
+    for (submitter, sector) in [(&mut stumbling, 0), (&mut other, 64)] {
+        submitter.submit(Bio::read(sector, Buffer::zeroed(4096))).unwrap();
+        submitter.poll();
+    }
+    drop(quiesced);
+    told.0.store(false, Ordering::Relaxed);
+    let panics = thread::spawn(move || stumbling.poll()).join();
+    panics.expect_err("the driver stumbles over both requests");
+    assert!(told.0.load(Ordering::Relaxed), "a submitter that sleeps is told");
+    other.poll();
+    let Some(completion) = other.reap() else {
+        // Otherwise the submitter waits for its request when it is dropped.
+        std::mem::forget(other);
+        panic!("nothing is over: {}", q.dump());
+    };
+    assert_eq!(completion.status, Status::Ok);
+    assert!(q.freeze().poll(), "both requests are over: {}", q.dump());
+}
+
+/// Red if a request that goes to a driver without the issue list is lost when that driver panics before it takes the
+/// request: a freeze would wait for it for ever.
+#[test]
+fn what_a_concurrent_driver_did_not_take_is_left_to_the_next_thread() {
+    let driver = Stumbles { is_concurrent: true, ..Stumbles::default() };
+    let q = RequestQueue::builder(Arc::new(driver)).scheduler("none").build().unwrap();
+    let [mut stumbling, mut other] = ["stumbling", "other"].map(|name| q.submitter(&Client::new(name)).unwrap());
+    stumbling.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
+    let panics = thread::spawn(move || stumbling.poll()).join();
+    panics.expect_err("the driver stumbles over the request");
+    assert!(!q.freeze().poll(), "the request is not over yet");
+    other.poll();
+    assert!(q.freeze().poll(), "the request is over: {}", q.dump());
+}
+
+/// Whether a submitter was told to look.
+#[derive(Debug, Default)]
+struct Told(AtomicBool);
+
+impl Notify for Told {
+    fn notify(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

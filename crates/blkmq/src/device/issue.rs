@@ -37,6 +37,7 @@ impl Runner {
         }
         // A thread that fell asleep after the mark was set plans for another try. So only a new mark is news.
         let mut is_news = false;
+        let unwinding = Unwinding { q, index, pending: RqList::default() };
         let mut mark = |stalled| is_news |= !hctx.stalled.swap(stalled, Ordering::Relaxed) && stalled;
         let drained = hctx.issue.drain(DRAIN_ROUNDS, |pending, chain| {
             pending.take_over(&q.slots, chain, Place::IssueList);
@@ -46,6 +47,7 @@ impl Runner {
                 mark(refused);
             }
         });
+        let _ = unwinding.end();
         if !drained {
             mark(true);
         }
@@ -59,9 +61,11 @@ impl Runner {
     #[inline]
     pub(crate) fn issue_directly(&mut self, q: &RequestQueue, now: Time) {
         debug_assert!(q.is_concurrent, "requests go past the issue list only to a driver that takes concurrent calls");
-        let mut pending = std::mem::take(&mut self.ready);
         let index = self.ready_hctx;
-        if !pending.is_empty() && self.offer(q, index, &mut pending, now) {
+        let mut unwinding = Unwinding { q, index, pending: std::mem::take(&mut self.ready) };
+        let refused = !unwinding.pending.is_empty() && self.offer(q, index, &mut unwinding.pending, now);
+        let pending = unwinding.end();
+        if refused {
             pending.hand_over(&q.slots, &q.hctxs.get(index).issue);
             self.touch(index);
         }
@@ -88,12 +92,44 @@ impl Runner {
         q.driver().queue_rqs(index, &mut batch, now);
         let refused = batch.is_refused();
         if self.requeued.len() == given_back && hctx.gave_back.load(Ordering::Relaxed) {
-            hctx.gave_back.store(false, Ordering::Relaxed);
+            hctx.clear_gave_back();
         }
         self.member(q).counters.count(Count::Issued, (offered - pending.len()) as u64);
         hctx.note_offer(refused);
-        debug_assert!(refused || pending.is_empty(), "a driver takes the whole batch or refuses the rest");
         refused || !pending.is_empty()
+    }
+}
+
+/// What is done if the driver panics while it is offered requests. This thread works for other submitters too: what it
+/// has not given to the driver yet, and what other threads appended meanwhile, is left to the next thread that polls.
+struct Unwinding<'q> {
+    q: &'q RequestQueue,
+    index: u16,
+    /// Requests that are on no issue list.
+    pending: RqList,
+}
+
+impl Unwinding<'_> {
+    /// The driver has returned. Gives back what the driver did not take.
+    ///
+    /// COST: none. Nothing is dropped here.
+    #[inline]
+    fn end(mut self) -> RqList {
+        let pending = std::mem::take(&mut self.pending);
+        std::mem::forget(self);
+        pending
+    }
+}
+
+impl Drop for Unwinding<'_> {
+    fn drop(&mut self) {
+        debug_assert!(std::thread::panicking(), "the driver has not returned");
+        let hctx = self.q.hctxs.get(self.index);
+        std::mem::take(&mut self.pending).hand_over(&self.q.slots, &hctx.issue);
+        // This thread has let the issue list go before it comes here. A thread that holds the list by now, and takes
+        // the mark away, has found everything that the mark stands for.
+        hctx.stalled.store(true, Ordering::Relaxed);
+        self.q.call_others();
     }
 }
 

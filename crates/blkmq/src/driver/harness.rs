@@ -46,6 +46,8 @@ pub struct Harness<'d> {
     nr_requeued: usize,
     nr_refused: usize,
     nr_started: usize,
+    /// The latest time that the driver was told.
+    now: Time,
 }
 
 impl<'d> Harness<'d> {
@@ -66,6 +68,7 @@ impl<'d> Harness<'d> {
             nr_requeued: 0,
             nr_refused: 0,
             nr_started: 0,
+            now: Time(0),
         }
     }
 
@@ -90,6 +93,7 @@ impl<'d> Harness<'d> {
     /// Gives the driver once, in order, what waits and finds a tag. Returns what the driver finished at once. What it
     /// refused or gave back waits in front of the rest.
     pub fn issue(&mut self, now: Time) -> Vec<(Bio, Status)> {
+        self.now = self.now.max(now);
         let mut pending = self.take_tags();
         let offered = pending.len();
         let (mut finished, mut requeued, mut started) = (RqList::default(), RqList::default(), Started::default());
@@ -114,6 +118,7 @@ impl<'d> Harness<'d> {
 
     /// Polls the driver once, and returns what it completed.
     pub fn poll(&mut self, now: Time) -> Vec<(Bio, Status)> {
+        self.now = self.now.max(now);
         let mut finished = RqList::default();
         self.driver.poll(self.hctx, &mut Done::new(&self.slots, &mut finished), now);
         self.take(finished)
@@ -133,18 +138,19 @@ impl<'d> Harness<'d> {
         self.take(finished).pop()
     }
 
-    /// Issues one bio and polls, at a late time, until it is over. A driver that never completes it makes this wait for
-    /// ever.
+    /// Issues one bio at the latest time that the driver was told, and polls, each time at the driver's next event,
+    /// until the bio is over. A driver that never completes it makes this wait for ever.
     ///
     /// # Panics
     /// If the driver refuses the request, or completes another one too.
     pub fn run(&mut self, bio: Bio) -> (Bio, Status) {
         assert!(self.waiting.is_empty(), "nothing else waits");
         self.push(bio);
-        let mut finished = self.issue(Time(0));
+        let mut finished = self.issue(self.now);
         assert!(self.waiting.is_empty(), "the driver takes the request");
         while finished.is_empty() {
-            finished = self.poll(Time(u64::MAX - 1));
+            let next = self.driver.next_event(self.hctx).time();
+            finished = self.poll(next.map_or(self.now, |next| next.max(self.now)));
             blkmq_sync::thread::yield_now();
         }
         assert_eq!(finished.len(), 1, "nothing else was with the driver");
@@ -236,5 +242,18 @@ mod tests {
             over.extend(harness.poll(Time(now + 10)).into_iter().map(|(bio, _)| bio.user_data));
         }
         assert_eq!((over, harness.nr_started()), (vec![0, 1, 2, 3, 4], 5));
+    }
+
+    /// Red (the test does not end) if a request is issued at an earlier time than the driver has been told: a device
+    /// that is busy until its last request is over would begin the next one at the end of time.
+    #[test]
+    fn one_request_runs_after_the_other_on_a_device_that_remembers_the_time() {
+        let device = spec::open("hdd").expect("the spec is good");
+        let mut harness = Harness::new(&*device, 0);
+        for sector in [8_000_000, 0, 4_000_000] {
+            let (_, status) = harness.run(Bio::read(sector, Buffer::zeroed(4096)));
+            assert!(status.is_ok());
+        }
+        assert!(harness.now > Time(3_000_000) && harness.now < Time(1_000_000_000), "three seeks: {:?}", harness.now);
     }
 }

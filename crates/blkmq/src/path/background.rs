@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::device::Runner;
+use crate::driver::Cause;
 use crate::queue::{Layout, QueueError, RequestQueue};
 use crate::request::clock::Clock;
 use blkmq_sync::Arc;
@@ -27,8 +28,8 @@ impl RequestQueue {
     /// of the hardware queues.
     ///
     /// # Errors
-    /// The queue has as many threads as it can, or its hardware queues are [owned](crate::driver::Driver::is_owned) by
-    /// submitters.
+    /// The queue has as many threads as it can, or the system has. Or the hardware queues are
+    /// [owned](crate::driver::Driver::is_owned) by submitters. Then no thread runs that this call has started.
     pub fn start_threads(self: &Arc<Self>, nr_threads: u16) -> Result<Background, QueueError> {
         if self.is_owned && nr_threads > 0 {
             return Err(QueueError::NoBackground);
@@ -36,28 +37,37 @@ impl RequestQueue {
         let mut background =
             Background { q: Arc::clone(self), stop: Arc::new(AtomicBool::new(false)), threads: Vec::new() };
         for share in 0..nr_threads {
-            let (member, _) = self.join(None)?;
-            let (q, stop) = (Arc::clone(self), Arc::clone(&background.stop));
-            background.threads.push(thread::spawn(move || {
-                let _membership = Membership { q: &q, member };
-                let mut runner = Runner::new(member);
+            let membership = Membership::new(self)?;
+            let stop = Arc::clone(&background.stop);
+            let work = move || {
+                let mut runner = Runner::new(membership.member);
                 while !stop.load(Ordering::Relaxed) {
-                    drive_share(&q, &mut runner, share, nr_threads, &stop);
+                    drive_share(&membership.q, &mut runner, share, nr_threads, &stop);
                 }
-            }));
+            };
+            let started = thread::try_spawn("blkmq", work);
+            background.threads.push(started.map_err(|error| QueueError::NoThread(Cause::new(error)))?);
         }
         Ok(background)
     }
 }
 
 /// A background thread's place in the queue. The thread leaves it also when the driver panics: submitters must not go
-/// on relying on the thread, and freezes must not wait for it. The requests in its hands are lost.
-struct Membership<'q> {
-    q: &'q RequestQueue,
+/// on relying on the thread, and freezes must not wait for it. The requests in its hands are lost. The place is left,
+/// too, if there is no thread for it.
+struct Membership {
+    q: Arc<RequestQueue>,
     member: u16,
 }
 
-impl Drop for Membership<'_> {
+impl Membership {
+    fn new(q: &Arc<RequestQueue>) -> Result<Self, QueueError> {
+        let (member, _) = q.join(None)?;
+        Ok(Self { q: Arc::clone(q), member })
+    }
+}
+
+impl Drop for Membership {
     fn drop(&mut self) {
         let member = self.q.members.get(self.member);
         if member.activity.is_active() {

@@ -28,7 +28,7 @@ impl RequestQueue {
 
 impl Runner {
     /// Starts the requests at the front of a plug that may pass the scheduler by, as far as there are tags. Returns how
-    /// many operations these requests are.
+    /// many operations these requests are, which have been counted.
     ///
     /// COST: per run of one class and hardware queue, a read-modify-write of a tag word and a fence; per request, its
     /// slot and this thread's own lines.
@@ -104,6 +104,7 @@ impl Runner {
             return (0, 0);
         }
         counters.count(Count::Passed, requests as u64);
+        counters.entered(operations);
         if is_special {
             tagged = tagged.take_while(&q.slots, |rq| {
                 starting.add(rq);

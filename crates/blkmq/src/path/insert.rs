@@ -35,7 +35,9 @@ impl Runner {
                 // Everything has passed, and what waits is not this thread's.
                 Inserted { entered: 0, dispatched: Some(Dispatched::all(0)) }
             } else {
-                q.locking().insert(self, &starting, &mapping, plug, !seen.is_quiesced())
+                let inserted = q.locking().insert(self, &starting, &mapping, plug, !seen.is_quiesced());
+                self.member(q).counters.entered(inserted.entered);
+                inserted
             };
             Inserted { entered: passed + inserted.entered, ..inserted }
         } else {
@@ -45,29 +47,33 @@ impl Runner {
             Inserted { entered, dispatched: is_idle.then_some(Dispatched::all(0)) }
         };
         debug_assert!(!seen.is_quiesced() || self.ready.is_empty(), "nothing is started in a quiesced queue");
-        self.member(q).counters.entered(entered);
         starting.finish(entered);
         dispatched
     }
 
     /// Without a scheduler: starts as many requests as there are tags, and puts the rest into this submitter's software
-    /// queue. Returns how many operations there were.
+    /// queue. Returns how many operations there were, which have been counted: each before it is given to the driver,
+    /// so that a driver that panics leaves no request that is over but never entered.
     fn insert_direct(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList, seen: Snapshot) -> u64 {
         let q = starting.q;
         let mut entered = 0;
         loop {
-            let mut index = None;
+            let (mut index, mut operations) = (None, 0);
             let mut run = plug.take_while(&q.slots, |rq| {
                 let (hctx, body) = (mapping.assign(rq), rq.body());
                 let belongs = body.flush == FlushStep::None && *index.get_or_insert(hctx) == hctx;
-                entered += if belongs { u64::from(body.nr_parts) } else { 0 };
+                operations += if belongs { u64::from(body.nr_parts) } else { 0 };
                 belongs
             });
             if let Some(index) = index {
+                entered += operations;
+                self.member(q).counters.entered(operations);
                 self.start(starting, index, &mut run, seen);
             } else {
                 let Some(mut rq) = plug.pop_front(&q.slots) else { return entered };
-                entered += u64::from(rq.body().nr_parts);
+                operations = u64::from(rq.body().nr_parts);
+                entered += operations;
+                self.member(q).counters.entered(operations);
                 starting.add(&mut rq);
                 self.insert_flush(q, rq, starting.now);
             }

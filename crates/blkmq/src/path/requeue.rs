@@ -2,7 +2,6 @@
 
 use crate::device::Runner;
 use crate::queue::{Count, RequestQueue};
-use blkmq_sync::atomic::Ordering;
 use blkmq_sync::kept;
 
 impl Runner {
@@ -26,7 +25,7 @@ impl Runner {
             hctx.park(rq);
             // After the parking: a thread that sees no mark and goes to sleep either sees the request, or is woken for
             // the new mark.
-            is_news |= !hctx.gave_back.swap(true, Ordering::Relaxed);
+            is_news |= hctx.note_gave_back();
             if kept("requeue.waiting") {
                 q.live.word.set_waiting();
             }

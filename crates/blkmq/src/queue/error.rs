@@ -102,6 +102,8 @@ pub enum QueueError {
     StillOwned(u16),
     /// The system gives the thread no eventfd.
     NoEventFd(Cause),
+    /// The system starts no background thread more.
+    NoThread(Cause),
 }
 
 /// Names the knob of a scheduler that was probably meant.
@@ -182,6 +184,7 @@ impl fmt::Display for QueueError {
                 nr_owners - 1
             ),
             Self::NoEventFd(cause) => write!(f, "an eventfd is needed for each thread: {cause}"),
+            Self::NoThread(cause) => write!(f, "a background thread cannot be started: {cause}"),
         }
     }
 }
@@ -193,7 +196,7 @@ impl Error for QueueError {
             Self::BadRange(error) => Some(error),
             Self::BadLimits(error) => Some(error),
             Self::BadTopology(error) => Some(error),
-            Self::NoEventFd(cause) => Some(cause.error()),
+            Self::NoEventFd(cause) | Self::NoThread(cause) => Some(cause.error()),
             _ => None,
         }
     }

@@ -75,6 +75,23 @@ impl HwCtx {
         }
     }
 
+    /// Notes that the driver gave back a request that waits here now. Returns whether that is new.
+    pub(crate) fn note_gave_back(&self) -> bool {
+        // Release publishes the request on the dispatch list to the thread that clears the mark.
+        !self.gave_back.swap(true, Ordering::Release)
+    }
+
+    /// Clears the mark, unless a request waits that the driver may have given back meanwhile.
+    #[cold]
+    pub(crate) fn clear_gave_back(&self) {
+        // Acquire pairs with the Release of `note_gave_back`: if the mark that is taken away here is that of a request
+        // which waits, this thread finds the request below. A mark that comes later stays.
+        let was_set = self.gave_back.swap(false, Ordering::Acquire);
+        if was_set && self.nr_parked() > 0 {
+            self.gave_back.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Counts that a poll brought `nr` requests.
     pub(crate) fn note_brought(&self, nr: u32) {
         self.nr_brought.fetch_add(nr, Ordering::Relaxed);

@@ -39,23 +39,25 @@ impl Drop for Request<'_> {
     }
 }
 
-/// A token is dropped. A thread that panics already has said what went wrong.
+/// A token is dropped. A thread that panics already says only what became of the request.
 ///
 /// COST: nothing where no token is dropped. The slot comes by value: a token that is passed by its address here would
 /// live in memory wherever a panic could drop it, and not in registers.
 #[cold]
 #[inline(never)]
 fn lose(slot: &Slot) {
-    if !std::thread::panicking() {
-        // SAFETY: slot Invariant 1: the token that ends here is the only one.
-        let Body { hctx, op, sector, nr_sectors, tag, .. } = unsafe { *slot.body.get() };
-        let tag = tag.map_or_else(|| "no tag".to_owned(), |tag| format!("tag {}", tag.0));
-        panic!(
-            "a request was dropped: hardware queue {hctx}, {tag}, {op:?} of {nr_sectors} sectors from sector {sector}; \
-             its submitter would wait for ever; a driver must finish, start, lend, requeue or refuse each request that \
-             it takes"
-        );
+    // SAFETY: slot Invariant 1: the token that ends here is the only one.
+    let Body { hctx, op, sector, nr_sectors, tag, .. } = unsafe { *slot.body.get() };
+    let tag = tag.map_or_else(|| "no tag".to_owned(), |tag| format!("tag {}", tag.0));
+    let lost = format!(
+        "a request was dropped: hardware queue {hctx}, {tag}, {op:?} of {nr_sectors} sectors from sector {sector}; its \
+         submitter would wait for ever; a driver must finish, start, lend, requeue or refuse each request that it takes"
+    );
+    if std::thread::panicking() {
+        // A second panic would end the process.
+        return eprintln!("{lost}");
     }
+    panic!("{lost}");
 }
 
 impl fmt::Debug for Request<'_> {

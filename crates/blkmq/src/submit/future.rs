@@ -82,8 +82,8 @@ impl Tasks {
         Self { wakers: Mutex::new((0..nr_slots).map(|_| None).collect()), is_news: AtomicBool::new(false) }
     }
 
-    /// Registers the task of an operation that is outstanding. Returns the waker that was known before, which the caller
-    /// drops outside the submitter's lock: see [`wakers`].
+    /// Registers the task of an operation that is outstanding. Returns the waker that was known before. The caller
+    /// drops that waker outside the submitter's lock: see [`wakers`].
     fn register(&self, slot: u16, waker: &Waker) -> Option<Waker> {
         let known = &mut self.wakers.lock()[usize::from(slot)];
         if known.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -195,8 +195,8 @@ impl Inner {
         self.watched.get(&id).expect("an operation is watched until its future is over").is_none()
     }
 
-    /// Drives the queue and reaps what is over. The tasks that wait for it, but for the task of the operation `own`, are
-    /// woken when the caller has unlocked.
+    /// Drives the queue and reaps what is over. The tasks that wait for it are woken when the caller has unlocked, but
+    /// for the task of the operation `own`.
     fn reap(&mut self, own: Option<RqId>) {
         self.nr_drives += 1;
         if self.is_due() {
