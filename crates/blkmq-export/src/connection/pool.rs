@@ -82,7 +82,12 @@ impl Pool {
     /// A buffer for a block of the device, at most 64 KiB, that a promise covers.
     pub(super) fn take_block(&mut self, len: usize) -> Buffer {
         // A process that cannot get so little memory cannot go on.
-        self.take(len).unwrap_or_else(|| Buffer::zeroed(len))
+        self.take(len).unwrap_or_else(|| {
+            let mut buffer = Buffer::zeroed(footprint(len));
+            let fits = buffer.set_len(len);
+            debug_assert!(fits, "a buffer holds what its size says");
+            buffer
+        })
     }
 
     /// A buffer for a read to fill. A device that keeps no data does not change the buffer, so the client would be sent
