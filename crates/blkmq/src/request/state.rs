@@ -10,8 +10,9 @@
 //! A place says which thread may move the request on. `Held` and the list places belong to one thread at a time by
 //! other means (a token, a list behind a lock, a chain published by a stack), so their changes are plain stores. Only
 //! `Issued` has two possible takers, the driver's completion and the timeout scan. The two settle by compare-exchange
-//! which of them takes the request. If the request is lent, only the holder of the loan completes it, and the timeout
-//! scan takes nothing.
+//! which of them takes the request. If the request is lent, only the loan ends it. The timeout scan may reserve it
+//! while it asks the driver, but cannot end it. If the loan comes back meanwhile, its status stays with the scan, and
+//! the scan completes the request for it.
 
 use blkmq_sched::Time;
 
@@ -246,9 +247,11 @@ impl State {
     /// The driver completes the request. `is_lent`: the driver has a loan of it.
     pub(super) fn complete(&self, generation: u32, status: Status, is_lent: bool) -> Late {
         let issued = pack_lent(generation, Place::Issued, is_lent);
-        // ORDERING: Acquire sees the body that `issue` published. Release orders nothing here that the completion stack
-        // does not order again, but on failure below `end_timeout` must see the driver's writes to the buffers.
-        match self.word().compare_exchange(issued, pack(generation, Place::Held), Ordering::AcqRel, Ordering::Relaxed) {
+        // ORDERING: Acquire sees the body that `issue` published. No thread reads `Held` in order to see what came
+        // before it: the completer has the request from here on, and the completion stack publishes what the completer
+        // does.
+        let held = pack(generation, Place::Held);
+        match self.word().compare_exchange(issued, held, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Late::Taken,
             Err(word) if word == pack_lent(generation, Place::TimingOut, is_lent) => {
                 self.complete_late(generation, status, is_lent)
