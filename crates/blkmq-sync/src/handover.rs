@@ -1,7 +1,8 @@
 //! An ordered list that the first thread to come works off for all threads.
 //!
-//! A thread appends to the list and then tries the lock. A thread that gets the lock is the holder, and works the list
-//! off. A thread that fails leaves, because the holder looks at the list again after it has unlocked:
+//! A thread appends to the list and then tries the lock. A thread that gets the lock is the holder of the list (in this
+//! file, the holder), and works the list off. A thread that fails leaves, because the holder looks at the list again
+//! after it has unlocked:
 //!
 //! ```text
 //!     the appender                    the holder
