@@ -5,7 +5,7 @@ mod run;
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use blkmq::Locking;
+use blkmq::{Locking, scheduler_names};
 use run::{printed, refused, temporary};
 use serde_json::Value;
 
@@ -413,6 +413,7 @@ fn options_change_every_job() {
 fn bad_words_are_named_beside_the_accepted_ones() {
     let path = job("bad.fio", "rw=randread\niodepth=4");
     let lockings = Locking::ALL.map(Locking::name).join(", ");
+    let schedulers = scheduler_names().join(", ");
     let unknown = job("unknown.fio", "rw=randread\nwindmill=4");
     let huge = job("huge.fio", "rw=randread\noffset=400g");
     let ab = |text: &'static str| vec!["bench", path.as_str(), "--ab", text];
@@ -423,9 +424,9 @@ fn bad_words_are_named_beside_the_accepted_ones() {
         (vec!["bench", &huge], "job j", "ends at byte"),
         (vec!["bench", &path, "--option", "windmill=4"], "windmill", "--option"),
         (vec!["bench", &path, "--device", "nul"], "--device", "null, "),
-        (vec!["bench", &path, "--scheduler", "cfq"], "'cfq'", "none, mq-deadline"),
-        (vec!["bench", &path, "--locking", "fair"], "'fair'", &*lockings),
-        (vec!["bench", &path, "--set", "locking=fair"], "--set locking=fair", &*lockings),
+        (vec!["bench", &path, "--scheduler", "no-such-scheduler"], "'no-such-scheduler'", &*schedulers),
+        (vec!["bench", &path, "--locking", "no-such-locking"], "'no-such-locking'", &*lockings),
+        (vec!["bench", &path, "--set", "locking=no-such-locking"], "--set locking=no-such-locking", &*lockings),
         (vec!["bench", &path, "--bypass", "2"], "'2'", "0, 1"),
         (vec!["bench", &path, "--set", "bypass=2"], "--set bypass=2", "0, 1"),
         (vec!["bench", &path, "--runtime", "5"], "'5'", "5s"),
@@ -441,9 +442,9 @@ fn bad_words_are_named_beside_the_accepted_ones() {
         (ab("nomerges=,1"), "nomerges=,1", "KNOB=A,B"),
         (ab("nomerges=0,3"), "--ab nomerges=0,3", "0..2"),
         (ab("windmill=0,3"), "'windmill'", "nomerges"),
-        (ab("locking=single,fair"), "--ab locking=single,fair", &*lockings),
+        (ab("locking=single,no-such-locking"), "--ab locking=single,no-such-locking", &*lockings),
         (ab("bypass=0,2"), "--ab bypass=0,2", "accepted: 0, 1"),
-        (ab("scheduler=none,cfq"), "'cfq'", "none, mq-deadline"),
+        (ab("scheduler=none,no-such-scheduler"), "'no-such-scheduler'", &*schedulers),
         (ab("device=null::nul"), "\"nul\"", "null, "),
     ] {
         let text = refused(&arguments);

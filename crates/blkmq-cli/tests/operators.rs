@@ -136,7 +136,7 @@ fn a_file_is_checked_while_a_server_runs_with_it() {
         ("[[export]]\nname = \"a\"\ndevice = \"tape\"", "line 5: there is no device \"tape\""),
         ("[[export]]\nname = \"a\"\ndevice = \"file,pth=x\"", "line 5: device file: there is no parameter \"pth\""),
         ("[[export]]\nname = \"a\"\nqueue = \"b\"", "line 5: there is no queue 'b'"),
-        ("scheduler = \"cfq\"", "line 3: unknown scheduler 'cfq'"),
+        ("scheduler = \"no-such-scheduler\"", "line 3: unknown scheduler 'no-such-scheduler'"),
         ("set = { nr_requests = 0 }", "line 3: nr_requests: 0 is not within 1.."),
         ("memory = \"much\"", "line 3: "),
         ("schedular = \"none\"", "line 3: unknown field `schedular`"),
@@ -274,8 +274,8 @@ fn what_cannot_be_replaced_is_said() {
     let error = ended(&replace(&["/nowhere"]), 1);
     assert!(error.starts_with("blkmq: --replace: /nowhere: No such file"), "{error}");
     // A wrong option is found before the other server ends.
-    let error = ended(&replace(&[&server.control, "--scheduler", "cfq"]), 2);
-    assert!(error.starts_with("blkmq: --scheduler: unknown scheduler 'cfq'"), "{error}");
+    let error = ended(&replace(&[&server.control, "--scheduler", "no-such-scheduler"]), 2);
+    assert!(error.starts_with("blkmq: --scheduler: unknown scheduler 'no-such-scheduler'"), "{error}");
     assert_eq!(server.say(&["get", "nomerges"]), "0\n", "it runs on");
 }
 

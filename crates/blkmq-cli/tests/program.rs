@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use blkmq::Locking;
+use blkmq::{Locking, scheduler_names};
 use run::{failed, printed, refused, temporary};
 
 fn recording(name: &str, file: &str) -> String {
@@ -77,6 +77,7 @@ fn bad_words_are_named_beside_the_accepted_ones() {
     let order = ["replay", "--order", &trace, "--queue", &queue];
     let play = ["replay", &trace, "--device", "null"];
     let lockings = Locking::ALL.map(Locking::name).join(", ");
+    let schedulers = scheduler_names().join(", ");
     for (arguments, word, accepted) in [
         (vec![], "command", COMMANDS),
         (vec!["repay"], "'repay'", COMMANDS),
@@ -84,7 +85,7 @@ fn bad_words_are_named_beside_the_accepted_ones() {
         ([&order[..], &["--jsn"]].concat(), "'--jsn'", "--json"),
         ([&order[..], &["--set"]].concat(), "--set", "NAME=VALUE"),
         ([&order[..], &["--set", "iosched/fifo=1"]].concat(), "'fifo'", "fifo_batch"),
-        ([&order[..], &["--set", "scheduler=bfq"]].concat(), "'bfq'", "mq-deadline"),
+        ([&order[..], &["--set", "scheduler=no-such-scheduler"]].concat(), "'no-such-scheduler'", "mq-deadline"),
         ([&play[..], &["--queue", &queue]].concat(), "--device", "--queue"),
         ([&play[..], &["--choices", "choices"]].concat(), "--device", "--choices"),
         ([&order[..], &["--set", "iosched/fifo_batch=x"]].concat(), "'x'", "whole number"),
@@ -95,19 +96,19 @@ fn bad_words_are_named_beside_the_accepted_ones() {
         (vec!["replay", "--order", &trace], "--queue", "required"),
         (vec!["replay", &trace], "--device", "required"),
         (vec!["replay", &trace, "--device", "null", "--order", "--queue", &queue], "--device", "cannot be used with"),
-        ([&play[..], &["--locking", "fair"]].concat(), "'fair'", &*lockings),
-        ([&play[..], &["--set", "locking=fair"]].concat(), "--set locking=fair", &*lockings),
+        ([&play[..], &["--locking", "no-such-locking"]].concat(), "'no-such-locking'", &*lockings),
+        ([&play[..], &["--set", "locking=no-such-locking"]].concat(), "--set locking=no-such-locking", &*lockings),
         ([&play[..], &["--bypass", "2"]].concat(), "'2'", "0, 1"),
         ([&order[..], &["--bypass", "1"]].concat(), "--order", "--bypass"),
         ([&play[..], &["--clock", "wall"]].concat(), "'wall'", "real, virtual"),
         ([&play[..], &["--speed", "-1"]].concat(), "'-1'", "a number above 0"),
         ([&play[..], &["--speed", "fast"]].concat(), "'fast'", "0 or max"),
-        ([&play[..], &["--scheduler", "cfq"]].concat(), "'cfq'", "none, mq-deadline"),
+        ([&play[..], &["--scheduler", "no-such-scheduler"]].concat(), "'no-such-scheduler'", &*schedulers),
         ([&play[..], &["--set", "nr_request=1"]].concat(), "'nr_request'", "nr_requests"),
         ([&play[..], &["--set", "nr_requests=0"]].concat(), "0", "1..65536"),
         ([&play[..], &["--set", "nomerges=x"]].concat(), "'x'", "whole number"),
         ([&play[..], &["--set", "iosched/fifo=1"]].concat(), "'iosched/fifo'", "fifo_batch"),
-        ([&play[..], &["--set", "scheduler=cfq"]].concat(), "'cfq'", "none, mq-deadline"),
+        ([&play[..], &["--set", "scheduler=no-such-scheduler"]].concat(), "'no-such-scheduler'", &*schedulers),
         ([&play[..], &["--set", "scheduler"]].concat(), "'scheduler'", "NAME=VALUE"),
         (vec!["replay", &trace, "--device", "nul"], "\"nul\"", "null, hdd, ram, ssd, file"),
         (vec!["replay", &trace, "--device", "null,depth=1"], "\"depth\"", "hw_queue_depth"),

@@ -229,9 +229,11 @@ fn bad_words_are_named_with_their_place_and_what_would_be_right() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("disks.toml");
     let refused = |arguments: &[&str]| ended(&program(folder.path(), arguments).output().unwrap(), 2);
+    let known = blkmq::scheduler_names().join(", ");
+    let no_scheduler = format!("--scheduler: unknown scheduler 'no-such-scheduler'; there are: {known}");
     for (arguments, words) in [
         (&["--device", "tape"][..], "--device: there is no device \"tape\"; there are: null"),
-        (&["--scheduler", "cfq"], "--scheduler: unknown scheduler 'cfq'; there are: none, mq-deadline"),
+        (&["--scheduler", "no-such-scheduler"], &no_scheduler),
         (&["--locking", "x"], "--locking: "),
         (&["--bypass", "2"], "--bypass: bypass: 2 is not within 0..1"),
         (&["--set", "a=b"], "--set a=b: unknown knob 'a'; there are: scheduler, locking, size, nr_requests"),
@@ -256,8 +258,8 @@ fn bad_words_are_named_with_their_place_and_what_would_be_right() {
     for (text, words) in [
         ("schedler = \"none\"", "line 1: unknown field `schedler`, expected one of `device`"),
         (
-            "\n[[export]]\nname = \"a\"\ndevice = \"ram\"\nscheduler = \"cfq\"",
-            "line 5: unknown scheduler 'cfq'; there are",
+            "\n[[export]]\nname = \"a\"\ndevice = \"ram\"\nscheduler = \"no-such-scheduler\"",
+            "line 5: unknown scheduler 'no-such-scheduler'; there are",
         ),
         ("set = { nr_requests = 0 }", "line 1: nr_requests: 0 is not within 1..65536"),
         ("[[export]]\nname = \"a\"\ndevice = \"ram,size=1\"", "line 3: device ram: "),

@@ -59,7 +59,7 @@ const STAGED: [&str; 8] = [
 ];
 
 /// The number, in the queue's settings, of `Staged` without measures. No queue gets that number itself; the bits of the
-/// measures are added to it. The smaller numbers are those of the three other lockings.
+/// measures are added to it. The smaller numbers are those of the other lockings.
 const FIRST_STAGED: u32 = 3;
 
 impl Locking {
@@ -164,8 +164,9 @@ mod tests {
     #[test]
     fn what_is_no_locking_is_refused_with_what_there_is() {
         let refused = |text: &str| text.parse::<Locking>().unwrap_err().to_string();
-        assert_eq!(refused("fair"), "there is no locking 'fair'; there are: single, staged, batch, combining");
-        for text in ["staged:", "staged:dispatch+", "staged:fair"] {
+        let names = Locking::ALL.map(Locking::name).join(", ");
+        assert_eq!(refused("no-such-locking"), format!("there is no locking 'no-such-locking'; there are: {names}"));
+        for text in ["staged:", "staged:dispatch+", "staged:no-such-measure"] {
             assert!(refused(text).starts_with(&format!("'{text}' names no measures")), "{}", refused(text));
         }
     }
