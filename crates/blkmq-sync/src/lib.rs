@@ -12,8 +12,8 @@
 //! | [`grace`] | be seen inside a queue, so that a freeze can wait until no thread is |
 //!
 //! The models in `tests/loom_*.rs` explore them, and call the functions that the product calls. No model has [`event`],
-//! which is a file descriptor, or [`notify`], which is a trait. The rest of the crate is where atomics, locks and
-//! threads come from: std, or a model checker, or virtual CPUs.
+//! which is a file descriptor. The rest of the crate is where atomics, locks and threads come from: std, or a model
+//! checker, or virtual CPUs.
 
 #[cfg(all(feature = "eventfd", not(loom)))]
 pub mod event;
