@@ -2,6 +2,7 @@
 //! what a client may do. The folder has the list of the clients that may.
 
 mod access;
+mod error;
 
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use blkmq::{Client, IoPriority, RequestQueue};
 
 use self::access::Grant;
 pub use self::access::{Allow, Permit, Who};
+pub use self::error::{ExportError, ExportFault};
 use crate::clients::Entry;
 use crate::nbd::MAX_STRING;
 
@@ -64,25 +66,27 @@ impl Export {
     }
 
     /// What is wrong with the export, if anything is. `names_clients`: clients have to show certificates.
-    pub(crate) fn check(&self, names_clients: bool) -> Result<(), String> {
+    pub(crate) fn check(&self, names_clients: bool) -> Result<(), ExportError> {
+        self.find_fault(names_clients).map_err(|fault| ExportError { name: self.name.clone(), fault })
+    }
+
+    fn find_fault(&self, names_clients: bool) -> Result<(), ExportFault> {
         let Self { name, description, weight, priority, .. } = self;
-        for (what, text) in [("name", name), ("description", description)] {
-            if text.len() > MAX_STRING {
-                return Err(format!("the {what} of an export has {} bytes; at most {MAX_STRING}", text.len()));
-            }
+        if name.len() > MAX_STRING {
+            return Err(ExportFault::LongName(name.len()));
+        }
+        if description.len() > MAX_STRING {
+            return Err(ExportFault::LongDescription(description.len()));
         }
         if !WEIGHTS.contains(weight) {
-            return Err(format!("export {name:?} has weight {weight}; give a number from 1 to 1000"));
+            return Err(ExportFault::Weight(*weight));
         }
         if priority.level > 7 {
-            return Err(format!("export {name:?} has priority level {}; give a number from 0 to 7", priority.level));
+            return Err(ExportFault::Level(priority.level));
         }
         match &self.allow {
-            Some(allow) => allow.check(name, names_clients),
-            None if names_clients => Err(format!(
-                "clients have to show certificates, but nothing says which of them may use export {name:?}; list them, or \
-                 allow anybody"
-            )),
+            Some(allow) => allow.check(names_clients),
+            None if names_clients => Err(ExportFault::NoList),
             None => Ok(()),
         }
     }
@@ -137,7 +141,7 @@ mod tests {
         let error = |change: fn(&mut Export)| {
             let mut export = good.clone();
             change(&mut export);
-            export.check(false).unwrap_err()
+            export.check(false).unwrap_err().to_string()
         };
         assert_eq!(error(|export| export.weight = 0), "export \"a\" has weight 0; give a number from 1 to 1000");
         let level = error(|export| export.priority = IoPriority { class: Class::Idle, level: 8 });

@@ -35,8 +35,8 @@ mod tls;
 
 pub use clients::{ClientInfo, Errors, Histogram, Kind, Latencies, NR_BUCKETS, Rejections};
 pub use connection::shared::Bounds;
-pub use export::{Allow, Export, Permit, WEIGHTS, Who};
+pub use export::{Allow, Export, ExportError, ExportFault, Permit, WEIGHTS, Who};
 pub use log::{Level, Log};
-pub use server::{Address, Bound, Builder, MAX_CONNECTIONS, Server, StartError};
+pub use server::{Address, Bound, Builder, MAX_CONNECTIONS, Server, SocketError, StartError};
 pub use stop::Stop;
 pub use tls::{Tls, TlsError};

@@ -5,6 +5,7 @@
 mod available;
 mod builder;
 mod door;
+mod error;
 mod listener;
 mod reserve;
 mod uri;
@@ -15,10 +16,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
-pub use self::builder::{Bound, Builder, MAX_CONNECTIONS, StartError};
-pub use self::listener::Address;
+pub use self::builder::{Bound, Builder, MAX_CONNECTIONS};
+pub use self::error::StartError;
 use self::listener::Listener;
 use self::listener::unix_peer;
+pub use self::listener::{Address, SocketError};
 use crate::clients::source::Source;
 use crate::clients::{ClientInfo, Errors, Latencies, Rejections};
 use crate::connection::shared::Shared;

@@ -111,9 +111,9 @@ impl Nbd {
             export.allow = planned.allow.clone();
             builder = builder.export(export);
         }
-        let failure = |error| match error {
-            StartError::Bad(what) => Failure::Input(what),
-            error => Failure::Running(error.to_string()),
+        let failure = |error: StartError| match error.is_bad_configuration() {
+            true => Failure::Input(error.to_string()),
+            false => Failure::Running(error.to_string()),
         };
         let bound = builder.bind().map_err(failure)?;
         give_up()?;

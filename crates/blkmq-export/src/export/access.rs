@@ -4,6 +4,7 @@ use std::fmt;
 
 use blkmq::IoPriority;
 
+use super::error::ExportFault;
 use crate::clients::Entry;
 
 /// The clients that may use an export.
@@ -64,28 +65,23 @@ pub(super) struct Grant {
 
 impl Allow {
     /// What is wrong with the list, if anything is. `names_clients`: clients have to show certificates.
-    pub(super) fn check(&self, export: &str, names_clients: bool) -> Result<(), String> {
+    pub(super) fn check(&self, names_clients: bool) -> Result<(), ExportFault> {
         let Self::Listed(permits) = self else { return Ok(()) };
         if permits.is_empty() {
-            return Err(format!("export {export:?} allows nobody; name a client, or leave the export out"));
+            return Err(ExportFault::Nobody);
         }
         for Permit { who, priority, .. } in permits {
             match who {
                 Who::Certificate(name) if name.is_empty() => {
-                    return Err(format!("export {export:?} allows a certificate without a name; give it one"));
+                    return Err(ExportFault::NoName);
                 }
                 Who::Certificate(_) if !names_clients => {
-                    return Err(format!(
-                        "export {export:?} allows {who}, but no client has to show one; have clients verified"
-                    ));
+                    return Err(ExportFault::NotVerified(who.clone()));
                 }
                 _ => (),
             }
             if let Some(priority) = priority.filter(|priority| priority.level > 7) {
-                let level = priority.level;
-                return Err(format!(
-                    "export {export:?} gives {who} the priority level {level}; give a number from 0 to 7"
-                ));
+                return Err(ExportFault::ClientLevel(who.clone(), priority.level));
             }
         }
         Ok(())

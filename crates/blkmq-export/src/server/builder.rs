@@ -2,8 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use blkmq::event::EventFd;
 use super::Server;
 use super::available;
 use super::door::accept_all;
+use super::error::StartError;
 use super::listener::{Address, Listener};
 use crate::connection::budget;
 use crate::connection::shared::{Bounds, Shared};
@@ -22,37 +22,6 @@ use crate::tls::Tls;
 
 /// The most connections at a time, unless the builder sets another number.
 pub const MAX_CONNECTIONS: u16 = 256;
-
-/// Why a server did not start.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum StartError {
-    /// The configuration makes no sense. The text says what would.
-    Bad(String),
-    /// The server cannot listen at this address.
-    Listen(Address, io::Error),
-    /// The system gives no thread or no descriptor.
-    System(io::Error),
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bad(text) => f.write_str(text),
-            Self::Listen(address, error) => write!(f, "cannot listen at {address}: {error}"),
-            Self::System(error) => write!(f, "cannot start a server: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for StartError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Bad(_) => None,
-            Self::Listen(_, error) | Self::System(error) => Some(error),
-        }
-    }
-}
 
 /// What a server is built from.
 pub struct Builder {
@@ -174,34 +143,28 @@ impl Builder {
         self
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), StartError> {
         if self.exports.is_empty() {
-            return Err("a server has at least one export".into());
+            return Err(StartError::NoExport);
         }
         let names_clients = self.tls.as_ref().is_some_and(Tls::verifies_clients);
         let mut names = HashSet::new();
         for export in &self.exports {
-            export.check(names_clients)?;
+            export.check(names_clients).map_err(StartError::Export)?;
             if !names.insert(&export.name) {
-                return Err(format!("two exports have the name {:?}; clients could not tell them apart", export.name));
+                return Err(StartError::SameName(export.name.clone()));
             }
         }
         let Bounds { requests, bytes } = self.bounds;
-        if !(1..=32768).contains(&requests) {
-            return Err(format!("{requests} requests at a time; give a number from 1 to 32768"));
-        }
-        if bytes < 65536 {
-            return Err(format!("{bytes} bytes at a time; give at least 65536, the largest block"));
+        if !(1..=32768).contains(&requests) || bytes < 65536 {
+            return Err(StartError::Bounds(self.bounds));
         }
         if self.max_connections == 0 {
-            return Err("no connection is allowed; give at least 1".into());
+            return Err(StartError::NoConnection);
         }
         let least = budget::least(self.max_connections);
         if let Some(bytes) = self.memory.filter(|bytes| *bytes < least) {
-            return Err(format!(
-                "memory: {bytes} bytes are too few for {} connections; give at least {least}, or allow fewer connections",
-                self.max_connections
-            ));
+            return Err(StartError::Memory { bytes, connections: self.max_connections, least });
         }
         Ok(())
     }
@@ -221,13 +184,15 @@ impl Builder {
     /// # Errors
     /// As for [`start`](Self::start), except for errors of threads.
     pub fn bind(mut self) -> Result<Bound, StartError> {
-        self.check().map_err(StartError::Bad)?;
+        self.check()?;
         let bell = Arc::new(EventFd::new().map_err(StartError::System)?);
         let open =
             |address: &Address| Listener::open(address).map_err(|error| StartError::Listen(address.clone(), error));
         let mut listeners = self.addresses.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         for socket in std::mem::take(&mut self.sockets) {
-            listeners.push(Listener::adopt(socket).map_err(StartError::Bad)?);
+            let descriptor = socket.as_raw_fd();
+            let adopted = Listener::adopt(socket).map_err(|error| StartError::Socket { descriptor, error });
+            listeners.push(adopted?);
         }
         // The memory is looked up now, while the process may still read the files that say it.
         let least = budget::least(self.max_connections);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf, absolute};
@@ -125,32 +125,24 @@ impl Listener {
     /// Takes a socket that already listens. The socket's file, if there is one, stays when the server ends.
     ///
     /// # Errors
-    /// The socket is of another kind, or the descriptor is no socket. The text says what it should be.
-    pub(super) fn adopt(socket: OwnedFd) -> Result<Self, String> {
-        let fd = socket.as_raw_fd();
-        let wrong = |what: &str| {
-            format!(
-                "descriptor {fd}, handed over: {what}; hand over a stream socket that listens, with a path or a TCP port"
-            )
-        };
-        let failed = |error: io::Error| wrong(&error.to_string());
-        let kind = socket_type(&socket).map_err(|error| failed(error.into()))?;
-        if kind != SocketType::STREAM || !socket_acceptconn(&socket).map_err(|error| failed(error.into()))? {
-            return Err(wrong("it does not listen for streams"));
+    /// The socket is of another kind, or the descriptor is no socket.
+    pub(super) fn adopt(socket: OwnedFd) -> Result<Self, SocketError> {
+        let kind = socket_type(&socket).map_err(io::Error::from)?;
+        if kind != SocketType::STREAM || !socket_acceptconn(&socket).map_err(io::Error::from)? {
+            return Err(SocketError::NoListener);
         }
-        let domain = socket_domain(&socket).map_err(|error| failed(error.into()))?;
+        let domain = socket_domain(&socket).map_err(io::Error::from)?;
         if domain == AddressFamily::UNIX {
             let listener = UnixListener::from(socket);
-            listener.set_nonblocking(true).map_err(failed)?;
-            let address = listener.local_addr().map_err(failed)?;
-            let path = address.as_pathname().ok_or_else(|| wrong("it has no path"))?;
-            let path = absolute(path).map_err(failed)?;
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            let path = absolute(address.as_pathname().ok_or(SocketError::NoPath)?)?;
             return Ok(Self(Socket::Unix { listener, path, file: None }));
         }
         if domain != AddressFamily::INET && domain != AddressFamily::INET6 {
-            return Err(wrong("it is neither a Unix socket nor one for TCP"));
+            return Err(SocketError::Family);
         }
-        Self::tcp(TcpListener::from(socket)).map(Self).map_err(failed)
+        Ok(Self(Self::tcp(TcpListener::from(socket))?))
     }
 
     fn tcp(listener: TcpListener) -> io::Result<Socket> {
@@ -256,11 +248,54 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
+/// What is wrong with a socket that was handed over.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SocketError {
+    /// It is no stream socket, or does not listen.
+    NoListener,
+    /// It is a Unix socket without a path.
+    NoPath,
+    /// It is neither a Unix socket nor one for TCP.
+    Family,
+    /// The system refused to say, or to do something with it.
+    System(io::Error),
+}
+
+impl fmt::Display for SocketError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoListener => f.write_str("it does not listen for streams"),
+            Self::NoPath => f.write_str("it has no path"),
+            Self::Family => f.write_str("it is neither a Unix socket nor one for TCP"),
+            Self::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for SocketError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::System(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<io::Error> for SocketError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use rustix::net::sockopt;
 
     use super::*;
+    use crate::StartError;
 
     fn folder() -> tempfile::TempDir {
         tempfile::tempdir().expect("there is room for a folder")
@@ -338,13 +373,10 @@ mod tests {
 
         let advice = "; hand over a stream socket that listens, with a path or a TCP port";
         let refused = |fd: OwnedFd| {
-            let error = Listener::adopt(fd).unwrap_err();
-            let what = error.strip_suffix(advice).expect("it says what would be right");
-            what.strip_prefix("descriptor ")
-                .and_then(|what| what.split_once(", handed over: "))
-                .expect("it says where")
-                .1
-                .to_owned()
+            let descriptor = fd.as_raw_fd();
+            let error = StartError::Socket { descriptor, error: Listener::adopt(fd).unwrap_err() }.to_string();
+            let what = error.strip_prefix(&format!("descriptor {descriptor}, handed over: ")).expect("it says where");
+            what.strip_suffix(advice).expect("it says what would be right").to_owned()
         };
         assert_eq!(refused(client.into()), "it does not listen for streams");
         assert_eq!(refused(std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into()), "it does not listen for streams");
