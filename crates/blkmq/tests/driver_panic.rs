@@ -2,6 +2,7 @@
 
 mod device;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -170,6 +171,20 @@ fn what_a_concurrent_driver_did_not_take_is_left_to_the_next_thread() {
     assert!(!q.freeze().poll(), "the request is not over yet");
     other.poll();
     assert!(q.freeze().poll(), "the request is over: {}", q.dump());
+}
+
+/// Red if a thread whose driver panicked, and that caught the panic, may go on with the same submitter: its lists hold
+/// what it was doing, and a freeze would take it for outside while it is inside.
+#[test]
+fn a_submitter_is_of_no_use_after_a_panic_that_was_caught() {
+    let q = RequestQueue::builder(Arc::new(Stumbles::default())).scheduler("none").build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
+    let mut poll = || catch_unwind(AssertUnwindSafe(|| submitter.poll())).expect_err("this poll panics");
+    let said = poll();
+    assert_eq!(said.downcast_ref(), Some(&"this panic is the test's own"));
+    let said = poll();
+    assert_eq!(said.downcast_ref(), Some(&"entered twice, or again after the driver panicked inside"));
 }
 
 /// Whether a submitter was told to look.
