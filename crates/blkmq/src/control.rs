@@ -45,7 +45,7 @@ impl Freeze {
     /// go on polling them for this to become true.
     pub fn poll(&mut self) -> bool {
         loop {
-            self.inside.retain(|(member, seen)| !self.q.members.get(*member).activity.has_left(*seen));
+            self.inside.retain(|(member, seen)| !self.q.member(*member).activity.has_left(*seen));
             if !self.inside.is_empty() || self.is_drained {
                 return self.inside.is_empty();
             }
@@ -147,8 +147,8 @@ impl Change {
 
 /// The marks of all threads that are inside now.
 fn observe(q: &RequestQueue) -> Vec<(u16, Observed)> {
-    let marks = q.members.iter().map(|(index, member)| (index, member.activity.observe()));
-    marks.filter(|(index, seen)| !q.members.get(*index).activity.has_left(*seen)).collect()
+    let marks = q.members().map(|(index, member)| (index, member.activity.observe()));
+    marks.filter(|(index, seen)| !q.member(*index).activity.has_left(*seen)).collect()
 }
 
 impl RequestQueue {
@@ -165,7 +165,7 @@ impl RequestQueue {
     pub fn quiesce(self: &Arc<Self>) -> Quiesce {
         self.begin_quiesce();
         for (member, seen) in observe(self) {
-            while !self.members.get(member).activity.has_left(seen) {
+            while !self.member(member).activity.has_left(seen) {
                 thread::yield_now();
             }
         }
@@ -209,7 +209,7 @@ impl RequestQueue {
     /// # Errors
     /// The numbers make no sense. The device's answer is known only when the change is made.
     pub fn change_topology(self: &Arc<Self>, topology: Topology) -> Result<Change, QueueError> {
-        let topology = Topology { depth: self.hctxs.depth(), ..topology };
+        let topology = Topology { depth: self.depth(), ..topology };
         topology.check()?;
         Ok(self.change(What::Topology(topology)))
     }
@@ -258,8 +258,8 @@ impl RequestQueue {
     fn is_drained(&self) -> bool {
         // Completions first: an operation that completes between the two sums can only make the queue look busier than
         // it is.
-        let completed: u64 = self.members.iter().map(|(_, member)| member.counters.nr_completed()).sum();
-        let entered: u64 = self.members.iter().map(|(_, member)| member.counters.nr_entered()).sum();
+        let completed: u64 = self.members().map(|(_, member)| member.counters.nr_completed()).sum();
+        let entered: u64 = self.members().map(|(_, member)| member.counters.nr_entered()).sum();
         entered == completed
     }
 }

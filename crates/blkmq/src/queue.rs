@@ -80,8 +80,8 @@ pub struct RequestQueue {
     pub(crate) settings: Line<Settings>,
     /// What is ordered together: see [`domain`](Self::domain).
     domain: Domain,
-    pub(crate) hctxs: HwCtxTable,
-    pub(crate) members: Members,
+    hctxs: HwCtxTable,
+    members: Members,
     pub(crate) slots: Slots,
     /// The limits when the queue was built; the capacity may be larger now.
     limits: Limits,

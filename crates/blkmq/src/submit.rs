@@ -1,7 +1,7 @@
 //! Submitting: how one thread works with a queue.
 //!
 //! Here a bio becomes requests in a plug (`plug`, `split`, `merge`), and a submitter waits for what it submitted
-//! (`waiting`, `looks`, `readiness`) or awaits it (`future`). Nothing in the library calls in here.
+//! (`waiting`, `looks`, `readiness`), reaps it (`reap`) or awaits it (`future`). Nothing in the library calls in here.
 
 pub mod future;
 mod looks;
@@ -9,6 +9,7 @@ mod merge;
 mod plug;
 #[cfg(feature = "eventfd")]
 mod readiness;
+mod reap;
 mod split;
 mod waiting;
 mod wakers;
@@ -26,24 +27,15 @@ use crate::queue::{QueueError, RequestQueue};
 use crate::request::bio::Bio;
 use crate::request::client::Client;
 use crate::request::limits::Limits;
-use crate::request::{Body, Completion, Place, RejectReason, Rejected, RqId, RqList, Status};
+use crate::request::{Place, RejectReason, Rejected, RqId, RqList, Status};
 use crate::submit::looks::Looks;
+use crate::submit::reap::Outstanding;
 use crate::submit::split::Whole;
 use blkmq_sync::grace::Activity;
 use blkmq_sync::notify::Notify;
 use blkmq_sync::room::Ticket;
 use blkmq_sync::word::Snapshot;
 use blkmq_sync::{Arc, kept};
-
-/// What is still to come of a bio that was split.
-#[derive(Debug, Clone, Copy, Default)]
-struct Outstanding {
-    parts: u16,
-    status: Status,
-    /// The latest times of those of its parts that are over.
-    issued: Time,
-    completed: Time,
-}
 
 /// A plug that was tried in vain: how many requests it held, and the ticket that is to become stale before they are
 /// tried again.
@@ -303,38 +295,6 @@ impl Submitter {
         self.tried.is_some_and(|tried| tried.len == self.plug.len()) && self.lacks_room()
     }
 
-    /// Returns the next operation that is over, if any.
-    #[inline]
-    pub fn reap(&mut self) -> Option<Completion> {
-        self.settle().then(|| self.hand_out())
-    }
-
-    /// Hands every operation that is over to `each`. Returns how many there were.
-    ///
-    /// COST: an operation moves once, from its slot to where `each` puts it. A loop around [`reap`](Self::reap) moves
-    /// it once more.
-    #[inline]
-    pub fn reap_all(&mut self, mut each: impl FnMut(Completion)) -> usize {
-        let mut reaped = 0;
-        while self.settle() {
-            each(self.hand_out());
-            reaped += 1;
-        }
-        reaped
-    }
-
-    /// Hands out the first completed operation. The caller has made sure that it is over.
-    #[inline(always)]
-    fn hand_out(&mut self) -> Completion {
-        let mut rq = self.runner.completed.pop_front(&self.q.slots).expect("something is over");
-        debug_assert!(!rq.body().is_split && rq.body().tag.is_none(), "what is handed out is whole, and over: {rq:?}");
-        let &Body { status, submitted, issued, completed, .. } = rq.body();
-        let id = rq.id();
-        let bio = rq.take_bio();
-        self.free.push_free(rq);
-        Completion { id, status, submitted, issued, completed, bio }
-    }
-
     /// Sets what is notified, beside this thread, when something completes here or needs this thread to poll. It is
     /// notified at once if something has completed already, or needs this thread.
     pub fn set_notify(&mut self, notify: Option<Arc<dyn Notify>>) {
@@ -408,65 +368,9 @@ impl Submitter {
         self.settle()
     }
 
-    /// Whether the first of what has completed is an operation that is over. Puts the parts of a split operation
-    /// together. If this thread has completed nothing, takes over what other threads completed for it.
-    #[inline]
-    fn settle(&mut self) -> bool {
-        if self.runner.completed.is_empty() {
-            self.collect();
-        }
-        let front = self.runner.completed.with_first(&self.q.slots, |rq| rq.body().is_split);
-        front.is_some_and(|is_split| !is_split || self.join_parts())
-    }
-
-    /// Takes over what other threads completed for this thread.
-    fn collect(&mut self) {
-        let Self { q, runner, .. } = self;
-        let chain = runner.member(q).completions.take_all();
-        runner.completed.take_over(&q.slots, chain, Place::Completed);
-    }
-
-    /// Takes parts of split operations from the front until the first entry is an operation that is over. Returns
-    /// whether there is one.
-    #[cold]
-    fn join_parts(&mut self) -> bool {
-        loop {
-            let Self { q, runner, outstanding, free, .. } = self;
-            let Some(rq) = runner.completed.pop_front(&q.slots) else { return false };
-            if !rq.body().is_split {
-                runner.completed.push_front(rq, Place::Completed);
-                return true;
-            }
-            let (&Body { status, issued, completed, .. }, parent) = (rq.body(), rq.body().parent());
-            let whole = &mut outstanding[usize::from(parent.slot())];
-            debug_assert!(whole.parts > 0, "no more parts come home than went out: {rq:?}");
-            whole.parts -= 1;
-            // If a part was never started, the whole operation is handed back, whatever became of the other parts.
-            whole.status = if status == Status::Gone { status } else { whole.status.and(status) };
-            whole.issued = whole.issued.max(issued);
-            whole.completed = whole.completed.max(completed);
-            if rq.index() == parent {
-                let _ = rq.leave_at(Place::Completed);
-            } else {
-                free.push_free(rq);
-            }
-            if whole.parts == 0 {
-                let mut rq = q.slots.take_back(parent);
-                let body = rq.body_mut();
-                (body.status, body.issued, body.completed, body.is_split) =
-                    (whole.status, whole.issued, whole.completed, false);
-                runner.completed.push_front(rq, Place::Completed);
-                return true;
-            }
-            if runner.completed.is_empty() {
-                self.collect();
-            }
-        }
-    }
-
     /// The hardware queues that this submitter's requests go to.
     fn hctxs(&self) -> impl Iterator<Item = u16> + Clone + use<> {
-        self.q.hctxs.layout().mapped(self.runner.member)
+        self.q.layout().mapped(self.runner.member)
     }
 
     /// The hardware queues that this submitter polls. There are none while the queue is quiesced, because a device's

@@ -29,10 +29,8 @@ impl RequestQueue {
         let room = self.live.room.is_wanted();
         let (sleepers, background) = (self.live.sleepers.nr(), self.nr_background());
         writeln!(out, "sleepers {sleepers} background {background} room_wanted {room}")?;
-        self.hctxs.show(out)?;
-        self.show_scheduler(out)?;
-        self.show_clients(out)?;
-        self.show_members(out)?;
+        self.show_tables(out)?;
+        self.show_slots(out)?;
         writeln!(out, "driver {}", self.driver().name())?;
         let health = self.driver().health();
         let trouble = health.trouble().map(|text| format!(": {text}")).unwrap_or_default();
@@ -40,8 +38,7 @@ impl RequestQueue {
         self.driver().show(out)
     }
 
-    fn show_members(&self, out: &mut dyn Write) -> fmt::Result {
-        self.members.show(out)?;
+    fn show_slots(&self, out: &mut dyn Write) -> fmt::Result {
         for (index, generation, place) in self.slots.in_use() {
             let (pool, slot) = (index.pool(), index.slot());
             let kind = if pool == FLUSH_POOL { "flush" } else { "member" };

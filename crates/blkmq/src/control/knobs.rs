@@ -87,7 +87,7 @@ impl RequestQueue {
         let number = self.number(name, number)?;
         match name {
             "iostats" => self.set_iostats(number),
-            "nomerges" => self.settings.set_nomerges(number),
+            "nomerges" => self.settings.set_number(name, number),
             _ => {
                 debug_assert_eq!(name, "io_timeout", "each knob that needs no drained queue is set here");
                 self.set_io_timeout(number)
@@ -130,7 +130,7 @@ impl RequestQueue {
     /// Moves the timeout scan to an earlier time. Otherwise the scan would come too late for requests issued under the
     /// new, shorter timeout.
     fn set_io_timeout(&self, ms: u32) {
-        self.settings.set_io_timeout_ms(ms);
+        self.settings.set_number("io_timeout", ms);
         let next = self.clock().now().after(self.settings.timeout_ns());
         // Release publishes the new timeout to a thread that begins a scan that was due. Otherwise that thread would
         // plan the next scan by the old timeout.

@@ -27,7 +27,7 @@ impl<'q> TagBatch<'q> {
             _ => self.turn_to(q, hctx).add(tag, hint),
         }
         if !kept("complete.tag_once") {
-            q.hctxs.get(hctx).tags.put(tag, hint);
+            q.hctx(hctx).tags.put(tag, hint);
         }
     }
 
@@ -36,7 +36,7 @@ impl<'q> TagBatch<'q> {
     fn turn_to(&mut self, q: &'q RequestQueue, hctx: u16) -> &mut Gathered<'q> {
         self.put();
         self.hctx = hctx;
-        self.gathered.insert(q.hctxs.get(hctx).tags.gather())
+        self.gathered.insert(q.hctx(hctx).tags.gather())
     }
 
     #[inline]
@@ -76,7 +76,7 @@ impl<'q> Delivery<'q> {
     fn send(&mut self, q: &RequestQueue) {
         self.ending.publish();
         if !self.list.is_empty() {
-            let (member, list) = (q.members.get(self.member), std::mem::take(&mut self.list));
+            let (member, list) = (q.member(self.member), std::mem::take(&mut self.list));
             if member.wake.has_notify() {
                 send_telling(q, list, member);
             } else {
@@ -199,7 +199,7 @@ impl Runner {
             if rq.body().flush == FlushStep::Flush {
                 rq.body_mut().mark = mark_of_flush(q);
             }
-            q.hctxs.get(rq.body().hctx).park(rq);
+            q.hctx(rq.body().hctx).park(rq);
             self.parked = true;
         }
         while let Some(rq) = steps.finished.pop_front(&q.slots) {

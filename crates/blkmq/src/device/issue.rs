@@ -25,12 +25,12 @@ impl Runner {
     /// Drains a hardware queue's issue list, unless another thread drains it or owns it: then it is left to that
     /// thread.
     pub(super) fn issue(&mut self, q: &RequestQueue, index: u16, now: Time) {
-        let hctx = q.hctxs.get(index);
+        let hctx = q.hctx(index);
         if q.is_owned && kept("issue.owner") {
-            let owner = q.hctxs.layout().owner(index);
+            let owner = q.layout().owner(index);
             if owner != self.member {
                 if hctx.inbox.leave() {
-                    q.members.get(owner).wake.wake();
+                    q.member(owner).wake.wake();
                 }
                 return;
             }
@@ -66,7 +66,7 @@ impl Runner {
         let refused = !unwinding.pending.is_empty() && self.offer(q, index, &mut unwinding.pending, now);
         let pending = unwinding.end();
         if refused {
-            pending.hand_over(&q.slots, &q.hctxs.get(index).issue);
+            pending.hand_over(&q.slots, &q.hctx(index).issue);
             self.touch(index);
         }
         self.tell_started(q);
@@ -83,7 +83,7 @@ impl Runner {
     /// stay in `pending`.
     fn offer(&mut self, q: &RequestQueue, index: u16, pending: &mut RqList, now: Time) -> bool {
         debug_assert!(!pending.is_empty(), "the driver is offered something");
-        let hctx: &HwCtx = q.hctxs.get(index);
+        let hctx: &HwCtx = q.hctx(index);
         let offered = pending.len();
         let given_back = self.requeued.len();
         let offer = Offer::new(self.member, now, now.after(q.settings.timeout_ns()));
@@ -124,7 +124,7 @@ impl Unwinding<'_> {
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
         debug_assert!(std::thread::panicking(), "the driver has not returned");
-        let hctx = self.q.hctxs.get(self.index);
+        let hctx = self.q.hctx(self.index);
         std::mem::take(&mut self.pending).hand_over(&self.q.slots, &hctx.issue);
         // This thread has let the issue list go before it comes here. A thread that holds the list by now, and takes
         // the mark away, has found everything that the mark stands for.
@@ -139,7 +139,7 @@ fn tell(q: &RequestQueue, started: &Started) {
     match started.members() {
         None => q.wake_sleepers(),
         Some(members) if !members.is_empty() && q.live.sleepers.any() => {
-            members.iter().for_each(|member| q.members.get(*member).wake.rouse());
+            members.iter().for_each(|member| q.member(*member).wake.rouse());
         }
         Some(_) => {}
     }

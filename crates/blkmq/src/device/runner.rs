@@ -108,7 +108,7 @@ impl Runner {
     }
 
     pub(crate) fn member<'q>(&self, q: &'q RequestQueue) -> &'q Member {
-        q.members.get(self.member)
+        q.member(self.member)
     }
 
     /// Whether this thread is inside the queue, so that a freeze or a quiescence waits for it. For assertions.
@@ -135,7 +135,7 @@ impl Runner {
     /// Appends what is ready to its issue list.
     pub(crate) fn append_ready(&mut self, q: &RequestQueue) {
         if !self.ready.is_empty() {
-            let issue = &q.hctxs.get(self.ready_hctx).issue;
+            let issue = &q.hctx(self.ready_hctx).issue;
             let ready = &mut self.ready;
             if !issue.put(|pending| pending.append(std::mem::take(ready))) {
                 std::mem::take(ready).hand_over(&q.slots, issue);
@@ -176,7 +176,7 @@ impl Runner {
         let brought = self.finished.len() - before;
         // Threads that wait for the device's descriptors read this count.
         if brought > 0 && self.member(q).wake.is_equipped() {
-            q.hctxs.get(hctx).note_brought(brought as u32);
+            q.hctx(hctx).note_brought(brought as u32);
         }
     }
 }

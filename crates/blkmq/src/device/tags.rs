@@ -48,7 +48,7 @@ impl Runner {
     /// Whether no request waits anywhere for a tag or for the scheduler. The scheduler is looked at under its lock.
     fn nothing_waits(&self, q: &RequestQueue) -> bool {
         !q.domain(0).has_waiting()
-            && q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() == 0 && !hctx.has_marked_ctx())
+            && q.hctxs().all(|(_, hctx)| hctx.nr_parked() == 0 && !hctx.has_marked_ctx())
             && q.domain(0).is_idle(&self.member(q).counters)
     }
 
@@ -56,7 +56,7 @@ impl Runner {
     /// ready.
     pub(crate) fn dispatch_parked(&mut self, q: &RequestQueue, told: Told) -> usize {
         let mut chosen = 0;
-        for (_, hctx) in q.hctxs.iter() {
+        for (_, hctx) in q.hctxs() {
             while hctx.nr_parked() > 0 {
                 let Some(tag) = self.tag_or_wait(q, hctx, told) else { break };
                 match hctx.unpark(&q.slots) {
@@ -75,7 +75,7 @@ impl Runner {
     /// whether to go on choosing.
     pub(crate) fn give_tag(&mut self, q: &RequestQueue, rq: Request<'_>, told: Told) -> (usize, bool) {
         debug_assert!(rq.body().tag.is_none(), "a request gets one tag: {rq:?}");
-        let hctx = q.hctxs.get(rq.body().hctx);
+        let hctx = q.hctx(rq.body().hctx);
         let has_aside = hctx.nr_parked() > 0;
         if !has_aside && let Some(tag) = hctx.tags.get(&mut self.hint) {
             self.make_ready(q, rq, tag);

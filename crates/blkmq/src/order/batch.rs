@@ -21,7 +21,7 @@ pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: 
 }
 
 fn dispatch_batches(runner: &mut Runner, q: &RequestQueue, now: Time, bound: usize) -> usize {
-    let (domain, first, member) = (q.domain(0), q.hctxs.get(0), runner.member(q));
+    let (domain, first, member) = (q.domain(0), q.hctx(0), runner.member(q));
     let mut chosen = 0;
     while chosen < bound && domain.nr_waiting() > 0 {
         // As in Linux: this rule holds only where there is one hardware queue.

@@ -84,7 +84,7 @@ impl<'q> Section<'q, '_> {
             "{wanted} wait for the first queue"
         );
         let q = self.q;
-        let hctx = q.hctxs.get(0);
+        let hctx = q.hctx(0);
         let mut batch = [Tag(0); TAGS];
         let mut chosen = 0;
         loop {
@@ -115,7 +115,7 @@ impl<'q> Section<'q, '_> {
         let q = self.q;
         let mut chosen = 0;
         while chosen < bound && !self.hold.is_empty() {
-            if q.hctxs.all_have_parked() {
+            if q.all_have_parked() {
                 break;
             }
             let Some(rq) = self.choose_or_tell() else { return (chosen, true) };

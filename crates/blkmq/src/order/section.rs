@@ -93,7 +93,7 @@ impl<'q, 's> Section<'q, 's> {
     #[inline]
     pub(super) fn settle(&mut self) {
         let q = self.q;
-        q.live.settle(self.hold.has_waiting(), || q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() == 0));
+        q.live.settle(self.hold.has_waiting(), || q.hctxs().all(|(_, hctx)| hctx.nr_parked() == 0));
     }
 
     /// Notes when the scheduler would let go what it holds back, if it holds something back.

@@ -151,7 +151,7 @@ fn dispatch_one_hctx<'q>(
     bound: usize,
     ask: &mut impl FnMut(&mut Runner, Time) -> Choice<'q>,
 ) -> usize {
-    let (hctx, domain) = (q.hctxs.get(0), q.domain(0));
+    let (hctx, domain) = (q.hctx(0), q.domain(0));
     let (mut chosen, mut batches) = (0, 0);
     let mut batch = [Tag(0); TAG_BATCH];
     let mut tags = &batch[..0];
@@ -227,7 +227,7 @@ fn dispatch_many_hctxs<'q>(
     let domain = q.domain(0);
     let (mut chosen, mut batches, mut now) = (0, 0, now);
     while chosen < bound && domain.nr_waiting() > 0 {
-        if q.hctxs.all_have_parked() {
+        if q.all_have_parked() {
             break;
         }
         match ask(runner, now) {

@@ -114,7 +114,7 @@ fn serve_buckets(runner: &mut Runner, q: &RequestQueue, left: Chain, mut round: 
 /// Inserts what lies in all buckets.
 fn insert_buckets(runner: &mut Runner, q: &RequestQueue, now: Time, measures: Measures) {
     q.domain(0).enter(q, runner.member(q), runner, now, |section| {
-        for (_, member) in q.members.iter() {
+        for (_, member) in q.members() {
             let mut list = RqList::default();
             list.take_over(&q.slots, member.bucket.take_all(), Place::Staged);
             section.hold.backlog.add(list);

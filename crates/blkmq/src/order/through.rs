@@ -81,7 +81,7 @@ impl<'q> Section<'q, '_> {
         debug_assert_eq!(run.len(), runner.newcomers.known.len(), "the run is what was noted");
         let like = runner.newcomers.known.first()?.info;
         let (number, index) = (run.len(), runner.newcomers.hctx);
-        let hctx = q.hctxs.get(index);
+        let hctx = q.hctx(index);
         if hctx.nr_parked() > 0 || !hold.may_hand_through_like(q, &like) {
             return None;
         }

@@ -69,7 +69,7 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        let member = self.q.members.get(self.member);
+        let member = self.q.member(self.member);
         if member.activity.is_active() {
             member.activity.leave();
         }
@@ -108,13 +108,13 @@ fn drive_share(q: &RequestQueue, runner: &mut Runner, share: u16, nr_shares: u16
     q.sleep(
         member,
         // As for a submitter: while the queue is quiesced no thread polls.
-        hctxs(q.hctxs.layout()).filter(|_| !runner.saw_quiesced),
+        hctxs(q.layout()).filter(|_| !runner.saw_quiesced),
         || stop.load(Ordering::Relaxed) || runner.may_go_on(q),
         || match q.clock() {
             Clock::Virtual(_) => Some(VIRTUAL_NAP),
             // Nothing is done now, though it may be due. The thread that ends the quiescence wakes the sleepers.
             Clock::Real(_) if q.live.word.load().is_quiesced() => None,
-            Clock::Real(_) => Some(Duration::from_nanos(q.next_event(hctxs(q.hctxs.layout()), now, now).since(now))),
+            Clock::Real(_) => Some(Duration::from_nanos(q.next_event(hctxs(q.layout()), now, now).since(now))),
         },
     );
 }

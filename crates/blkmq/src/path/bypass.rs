@@ -75,7 +75,7 @@ impl Runner {
     fn pass(&mut self, starting: &Starting<'_>, gate: Gate, index: u16, run: &mut RqList) -> (usize, u64) {
         debug_assert!(!run.is_empty(), "a run has requests");
         let q = starting.q;
-        let hctx = q.hctxs.get(index);
+        let hctx = q.hctx(index);
         self.make_ready_on(q, index);
         let (mut limited, mut operations, mut is_special) = (0, 0, false);
         let mut tags = hctx.tags.take(&mut self.hint, run.len());
@@ -120,7 +120,7 @@ impl Runner {
     #[cold]
     fn turn_back(&mut self, q: &RequestQueue, index: u16, tagged: &mut RqList) {
         debug_assert!(!tagged.is_empty(), "requests are turned back that were about to pass");
-        let hctx = q.hctxs.get(index);
+        let hctx = q.hctx(index);
         for _ in 0..tagged.len() {
             let Some(mut rq) = tagged.pop_front(&q.slots) else { break };
             let body = rq.body_mut();

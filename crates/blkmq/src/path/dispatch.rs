@@ -22,9 +22,9 @@ impl Runner {
 
     /// Without a scheduler: takes one request per software queue in turn, as far as there are tags.
     fn dispatch_software(&mut self, q: &RequestQueue, bound: usize) -> usize {
-        let layout = q.hctxs.layout();
+        let layout = q.layout();
         let mut chosen = 0;
-        for (index, hctx) in q.hctxs.iter() {
+        for (index, hctx) in q.hctxs() {
             while chosen < bound && hctx.has_marked_ctx() {
                 let Some(tag) = self.tag_or_wait(q, hctx, Told::NO) else { break };
                 match q.take_from_ctx(index, layout) {

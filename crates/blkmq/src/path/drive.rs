@@ -102,7 +102,7 @@ impl Runner {
         self.saw_quiesced = seen.is_quiesced();
         if !self.saw_quiesced {
             self.looked = now;
-            let hctxs = hctxs(q.hctxs.layout());
+            let hctxs = hctxs(q.layout());
             for index in hctxs.clone() {
                 self.poll_hctx(q, index, now);
             }
@@ -112,7 +112,7 @@ impl Runner {
             }
             let mut again = self.parked || (kept("runner.kick") && q.live.word.load().is_waiting());
             for index in hctxs {
-                let hctx = q.hctxs.get(index);
+                let hctx = q.hctx(index);
                 let has_word = q.is_owned && hctx.inbox.take();
                 if has_word || hctx.stalled.load(Ordering::Relaxed) {
                     self.touch(index);

@@ -27,7 +27,7 @@ impl Runner {
             "a thread inserts something, and has nothing else in its hands"
         );
         debug_assert!(self.is_inside(q) && !seen.is_frozen(), "a thread inserts inside a queue that is not frozen");
-        let mapping = q.hctxs.layout().mapping(self.member);
+        let mapping = q.layout().mapping(self.member);
         let starting = Starting::new(q, self.member(q), now);
         let Inserted { entered, dispatched } = if q.settings.has_scheduler() {
             let passed = if seen.gate().is_some() { self.bypass(&starting, &mapping, plug) } else { 0 };
@@ -84,7 +84,7 @@ impl Runner {
     fn start(&mut self, starting: &Starting<'_>, index: u16, run: &mut RqList, seen: Snapshot) {
         debug_assert!(!run.is_empty(), "there are requests to start");
         let (q, now) = (starting.q, starting.now);
-        let hctx = q.hctxs.get(index);
+        let hctx = q.hctx(index);
         if !seen.is_quiesced() && !q.live.word.load().is_waiting() {
             self.start_with_tags(starting, index, hctx, run);
             if q.is_concurrent {

@@ -4,6 +4,7 @@ use std::fmt::{self, Write};
 use std::sync::OnceLock;
 
 use crate::driver::{StartedTable, Topology};
+use crate::queue::RequestQueue;
 use crate::queue::flush::FlushQueue;
 use crate::queue::layout::Layout;
 use crate::request::limits::{MAX_HW_QUEUES, MAX_MEMBERS};
@@ -204,10 +205,40 @@ impl HwCtx {
     }
 }
 
+/// The hardware queues of the device, by their numbers.
+impl RequestQueue {
+    #[inline]
+    pub(crate) fn layout(&self) -> Layout {
+        self.hctxs.layout()
+    }
+
+    #[inline]
+    pub(crate) fn hctx(&self, index: u16) -> &HwCtx {
+        self.hctxs.get(index)
+    }
+
+    /// How many tags each hardware queue has.
+    pub(crate) fn depth(&self) -> u16 {
+        self.hctxs.depth()
+    }
+
+    /// Every hardware queue in use, with its number.
+    #[inline]
+    pub(crate) fn hctxs(&self) -> impl Iterator<Item = (u16, &HwCtx)> {
+        self.hctxs.iter()
+    }
+
+    /// Whether each hardware queue has something put aside. A request that is chosen then would have to go aside too,
+    /// whatever its hardware queue is.
+    pub(crate) fn all_have_parked(&self) -> bool {
+        self.hctxs().all(|(_, hctx)| hctx.nr_parked() > 0)
+    }
+}
+
 /// All hardware queues that a device ever had. Each is made when it is first needed, and none is freed before the
 /// queue.
 #[derive(Debug)]
-pub(crate) struct HwCtxTable {
+pub(super) struct HwCtxTable {
     entries: Box<[OnceLock<HwCtx>]>,
     layout: AtomicU64,
     depth: u16,
@@ -234,32 +265,26 @@ impl HwCtxTable {
         self.layout.store(layout.pack(), Ordering::Release);
     }
 
-    pub(crate) fn layout(&self) -> Layout {
+    pub(super) fn layout(&self) -> Layout {
         // Acquire pairs with the Release of `set_layout`.
         Layout::unpack(self.layout.load(Ordering::Acquire))
     }
 
-    pub(crate) fn get(&self, index: u16) -> &HwCtx {
+    pub(super) fn get(&self, index: u16) -> &HwCtx {
         self.entries[usize::from(index)].get().expect("a hardware queue of the layout was made")
     }
 
     /// Every hardware queue in use, with its number.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, &HwCtx)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u16, &HwCtx)> {
         (0..self.layout().len()).map(|index| (index, self.get(index)))
     }
 
-    /// Whether each hardware queue has something put aside. A request that is chosen then would have to go aside too,
-    /// whatever its hardware queue is.
-    pub(crate) fn all_have_parked(&self) -> bool {
-        self.iter().all(|(_, hctx)| hctx.nr_parked() > 0)
-    }
-
-    pub(crate) fn depth(&self) -> u16 {
+    pub(super) fn depth(&self) -> u16 {
         self.depth
     }
 
     /// For dumps.
-    pub(crate) fn show(&self, out: &mut dyn Write) -> fmt::Result {
+    pub(super) fn show(&self, out: &mut dyn Write) -> fmt::Result {
         for (index, hctx) in self.iter() {
             let (waiting, running, is_running, data) = hctx.flush.lock().state();
             let [stalled, gave_back] = [&hctx.stalled, &hctx.gave_back].map(|flag| flag.load(Ordering::Relaxed));

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 use std::sync::OnceLock;
 
+use crate::queue::RequestQueue;
 use crate::queue::account::{Counters, MAX_RANGES, Sums};
 use crate::queue::ctx::SwCtx;
 use crate::request::limits::MAX_MEMBERS;
@@ -71,9 +72,30 @@ impl Member {
     }
 }
 
+impl RequestQueue {
+    #[inline]
+    pub(crate) fn member(&self, index: u16) -> &Member {
+        self.members.get(index)
+    }
+
+    /// Every member that there ever was, with its number.
+    #[inline]
+    pub(crate) fn members(&self) -> impl Iterator<Item = (u16, &Member)> + Clone {
+        self.members.iter()
+    }
+
+    /// The hardware queues, members and clients, for dumps.
+    pub(crate) fn show_tables(&self, out: &mut dyn Write) -> fmt::Result {
+        self.hctxs.show(out)?;
+        self.show_scheduler(out)?;
+        self.show_clients(out)?;
+        self.members.show(out)
+    }
+}
+
 /// All members. An entry is made once and used again by later threads. None is freed before the queue.
 #[derive(Debug)]
-pub(crate) struct Members {
+pub(super) struct Members {
     entries: Box<[OnceLock<Box<Member>>]>,
     /// The numbers of entries in use are lower than this.
     high: AtomicUsize,
@@ -113,18 +135,18 @@ impl Members {
         debug_assert!(was_taken, "member {index} leaves a place that a thread has");
     }
 
-    pub(crate) fn get(&self, index: u16) -> &Member {
+    pub(super) fn get(&self, index: u16) -> &Member {
         self.entries[usize::from(index)].get().expect("a member was made before its number was given out")
     }
 
     /// Every entry that was ever in use, with its number.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, &Member)> + Clone {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u16, &Member)> + Clone {
         let high = self.high.load(Ordering::Relaxed);
         (0u16..).zip(&self.entries[..high]).filter_map(|(index, entry)| Some((index, &**entry.get()?)))
     }
 
     /// For dumps.
-    pub(crate) fn show(&self, out: &mut dyn Write) -> fmt::Result {
+    pub(super) fn show(&self, out: &mut dyn Write) -> fmt::Result {
         for (index, member) in self.iter() {
             let (active, rings) = (member.activity.is_active(), !member.completions.is_empty());
             let software = member.ctx.lens();

@@ -100,7 +100,7 @@ impl RequestQueue {
     }
 
     /// For dumps.
-    pub(crate) fn show_scheduler(&self, out: &mut dyn Write) -> fmt::Result {
+    pub(super) fn show_scheduler(&self, out: &mut dyn Write) -> fmt::Result {
         let hold = self.domain.control();
         let Some(scheduler) = hold.scheduler() else { return writeln!(out, "no scheduler") };
         let (name, len) = (scheduler.name(), scheduler.len());

@@ -99,24 +99,27 @@ impl Settings {
         self.iostats.load(Ordering::Relaxed) != 0
     }
 
-    /// The value of a knob that is a number, by its name.
-    pub(crate) fn number(&self, knob: &str) -> Option<u32> {
-        let cell = match knob {
+    fn cell(&self, knob: &str) -> Option<&AtomicU32> {
+        Some(match knob {
             "nr_requests" => &self.nr_requests,
             "nomerges" => &self.nomerges,
             "iostats" => &self.iostats,
             "io_timeout" => &self.io_timeout_ms,
             _ => return None,
-        };
-        Some(cell.load(Ordering::Relaxed))
+        })
     }
 
-    pub(crate) fn set_nomerges(&self, nomerges: u32) {
-        self.nomerges.store(nomerges, Ordering::Relaxed);
+    /// The value of a knob that is a number, by its name.
+    pub(crate) fn number(&self, knob: &str) -> Option<u32> {
+        self.cell(knob).map(|cell| cell.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn set_io_timeout_ms(&self, ms: u32) {
-        self.io_timeout_ms.store(ms, Ordering::Relaxed);
+    /// Sets a knob that is a number and that nothing else depends on.
+    pub(crate) fn set_number(&self, knob: &str, value: u32) {
+        debug_assert!(matches!(knob, "nomerges" | "io_timeout"), "{knob} is set by itself");
+        if let Some(cell) = self.cell(knob) {
+            cell.store(value, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn merge_level(&self) -> MergeLevel {

@@ -65,7 +65,7 @@ impl RequestQueue {
     }
 
     /// For dumps. The lock is not waited for: a dump must also show a change that does not come to its end.
-    pub(crate) fn show_clients(&self, out: &mut dyn Write) -> fmt::Result {
+    pub(super) fn show_clients(&self, out: &mut dyn Write) -> fmt::Result {
         match self.control.try_lock() {
             Some(control) => control.clients.show(out),
             None => writeln!(out, "clients: not shown, for the queue is being changed"),

@@ -5,9 +5,10 @@ use blkmq_sched::{MergeLevel, Op};
 use crate::queue::{Count, first_step};
 use crate::request::bio::{Bio, Flags};
 use crate::request::{Asked, FlushStep, Place, RejectReason, RqId, Status};
+use crate::submit::Submitter;
 use crate::submit::merge::plug_or_merge;
+use crate::submit::reap::Outstanding;
 use crate::submit::split::{self, Piece, Pieces, Whole};
-use crate::submit::{Outstanding, Submitter};
 
 /// Requests: a plug with so many is flushed.
 const PLUG_MAX: usize = 32;
@@ -102,7 +103,7 @@ impl Submitter {
         let rq = next_slot();
         let parent = rq.index();
         let mut first = Some(rq);
-        outstanding[usize::from(parent.slot())] = Outstanding { parts: nr_parts as u16, ..Outstanding::default() };
+        outstanding[usize::from(parent.slot())] = Outstanding::new(nr_parts as u16);
         let mut id = None;
         for piece in Pieces::new(limits, &bio) {
             let mut rq = first.take().unwrap_or_else(&mut next_slot);

@@ -88,7 +88,7 @@ impl Submitter {
     /// false while the queue is quiesced.
     fn has_word(&self) -> bool {
         let q = &self.q;
-        q.is_owned && kept("sleep.inbox") && self.polled_hctxs().any(|index| q.hctxs.get(index).inbox.is_full())
+        q.is_owned && kept("sleep.inbox") && self.polled_hctxs().any(|index| q.hctx(index).inbox.is_full())
     }
 
     fn sleep(&self, deadline: Option<Time>) {

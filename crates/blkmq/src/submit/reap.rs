@@ -1,0 +1,113 @@
+//! Reaping: a submitter takes back what is over, and puts the parts of a split operation together again.
+
+use blkmq_sched::Time;
+
+use super::Submitter;
+use crate::request::{Body, Completion, Place, Status};
+
+/// What is still to come of a bio that was split.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Outstanding {
+    parts: u16,
+    status: Status,
+    /// The latest times of those of its parts that are over.
+    issued: Time,
+    completed: Time,
+}
+
+impl Outstanding {
+    /// All `parts` of the operation are still to come.
+    pub(super) fn new(parts: u16) -> Self {
+        Self { parts, ..Self::default() }
+    }
+}
+
+impl Submitter {
+    /// Returns the next operation that is over, if any.
+    #[inline]
+    pub fn reap(&mut self) -> Option<Completion> {
+        self.settle().then(|| self.hand_out())
+    }
+
+    /// Hands every operation that is over to `each`. Returns how many there were.
+    ///
+    /// COST: an operation moves once, from its slot to where `each` puts it. A loop around [`reap`](Self::reap) moves
+    /// it once more.
+    #[inline]
+    pub fn reap_all(&mut self, mut each: impl FnMut(Completion)) -> usize {
+        let mut reaped = 0;
+        while self.settle() {
+            each(self.hand_out());
+            reaped += 1;
+        }
+        reaped
+    }
+
+    /// Hands out the first completed operation. The caller has made sure that it is over.
+    #[inline(always)]
+    fn hand_out(&mut self) -> Completion {
+        let mut rq = self.runner.completed.pop_front(&self.q.slots).expect("something is over");
+        debug_assert!(!rq.body().is_split && rq.body().tag.is_none(), "what is handed out is whole, and over: {rq:?}");
+        let &Body { status, submitted, issued, completed, .. } = rq.body();
+        let id = rq.id();
+        let bio = rq.take_bio();
+        self.free.push_free(rq);
+        Completion { id, status, submitted, issued, completed, bio }
+    }
+
+    /// Whether the first of what has completed is an operation that is over. Puts the parts of a split operation
+    /// together. If this thread has completed nothing, takes over what other threads completed for it.
+    #[inline]
+    pub(super) fn settle(&mut self) -> bool {
+        if self.runner.completed.is_empty() {
+            self.collect();
+        }
+        let front = self.runner.completed.with_first(&self.q.slots, |rq| rq.body().is_split);
+        front.is_some_and(|is_split| !is_split || self.join_parts())
+    }
+
+    /// Takes over what other threads completed for this thread.
+    pub(super) fn collect(&mut self) {
+        let Self { q, runner, .. } = self;
+        let chain = runner.member(q).completions.take_all();
+        runner.completed.take_over(&q.slots, chain, Place::Completed);
+    }
+
+    /// Takes parts of split operations from the front until the first entry is an operation that is over. Returns
+    /// whether there is one.
+    #[cold]
+    fn join_parts(&mut self) -> bool {
+        loop {
+            let Self { q, runner, outstanding, free, .. } = self;
+            let Some(rq) = runner.completed.pop_front(&q.slots) else { return false };
+            if !rq.body().is_split {
+                runner.completed.push_front(rq, Place::Completed);
+                return true;
+            }
+            let (&Body { status, issued, completed, .. }, parent) = (rq.body(), rq.body().parent());
+            let whole = &mut outstanding[usize::from(parent.slot())];
+            debug_assert!(whole.parts > 0, "no more parts come home than went out: {rq:?}");
+            whole.parts -= 1;
+            // If a part was never started, the whole operation is handed back, whatever became of the other parts.
+            whole.status = if status == Status::Gone { status } else { whole.status.and(status) };
+            whole.issued = whole.issued.max(issued);
+            whole.completed = whole.completed.max(completed);
+            if rq.index() == parent {
+                let _ = rq.leave_at(Place::Completed);
+            } else {
+                free.push_free(rq);
+            }
+            if whole.parts == 0 {
+                let mut rq = q.slots.take_back(parent);
+                let body = rq.body_mut();
+                (body.status, body.issued, body.completed, body.is_split) =
+                    (whole.status, whole.issued, whole.completed, false);
+                runner.completed.push_front(rq, Place::Completed);
+                return true;
+            }
+            if runner.completed.is_empty() {
+                self.collect();
+            }
+        }
+    }
+}
