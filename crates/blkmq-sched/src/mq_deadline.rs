@@ -39,7 +39,7 @@ use crate::{
 
 /// The kernel's name of the policy.
 pub(crate) const NAME: &str = "mq-deadline";
-pub(crate) use tunables::KNOBS;
+pub(crate) const KNOBS: &[Knob] = tunables::KNOBS;
 
 /// Where the choosing stands. Shared by all classes, as in Linux.
 #[derive(Debug, Clone, Copy)]

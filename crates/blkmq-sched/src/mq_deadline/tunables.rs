@@ -11,7 +11,7 @@ const NS_PER_MS: u64 = 1_000_000;
 const DEFAULT_NR_REQUESTS: u32 = 256;
 
 /// The knobs, in the order of the kernel's sysfs folder.
-pub(crate) const KNOBS: &[Knob] = &[
+pub(super) const KNOBS: &[Knob] = &[
     Knob {
         name: "read_expire",
         unit: Unit::Milliseconds,

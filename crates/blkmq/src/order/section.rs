@@ -26,14 +26,10 @@ pub(super) struct Section<'q, 's> {
 }
 
 impl Domain {
-    /// Enters the ordered section as of `now`: `run` works under the scheduler's lock. Then the section brings up to
-    /// date what other threads see, and lets go the lock. The section wakes the threads that sleep if the scheduler is
-    /// to be asked earlier than they know. `member` and `runner` belong to the calling thread, which must not be in the
-    /// section already.
-    ///
-    /// COST: of a free lock a compare-exchange, and a swap to unlock; of a held lock also two readings of the meter, if
-    /// there is a meter. At the end a load of the queue's word and three of the counts, which are written only if they
-    /// have changed.
+    /// Enters the ordered section as of `now`: `run` works under the scheduler's lock, as
+    /// [`with_hold`](Self::with_hold) says. The section wakes the threads that sleep if the scheduler is to be asked
+    /// earlier than they know. `member` and `runner` belong to the calling thread, which must not be in the section
+    /// already.
     #[inline]
     pub(super) fn enter<'q, R>(
         &self,
@@ -45,11 +41,10 @@ impl Domain {
     ) -> R {
         debug_assert!(std::ptr::eq(member, runner.member(q)), "member and runner belong to one thread");
         debug_assert!(std::ptr::eq(self, q.domain(0)), "the domain is one of the queue's");
-        let mut guard = self.acquire(&member.counters);
-        let mut section = Section::new(q, member, self, &mut guard, runner, now);
-        let result = run(&mut section);
-        let tells = section.end();
-        drop(guard);
+        let (result, tells) = self.with_hold(q, &member.counters, |hold| {
+            let mut section = Section::new(q, member, self, hold, runner, now);
+            (run(&mut section), section.tells)
+        });
         if tells {
             q.wake_sleepers();
         }
@@ -68,17 +63,6 @@ impl<'q, 's> Section<'q, 's> {
         now: Time,
     ) -> Self {
         Self { q, member, domain, hold, runner, now, told: Told::NO, looks_for_merges: true, tells: false }
-    }
-
-    /// What has to be done before the lock is let go, whatever was done under the lock. Returns whether threads that
-    /// sleep are to be woken after the lock has been let go.
-    #[inline(always)]
-    fn end(mut self) -> bool {
-        debug_assert!(self.hold.agrees(), "the counts agree with the scheduler and the backlog: {:?}", self.hold);
-        // From here on requests may pass the scheduler by, or may no longer.
-        self.hold.turn_gate(self.q);
-        self.domain.note_waiting(self.hold);
-        std::mem::take(&mut self.tells)
     }
 
     /// Looks whether WAITING is set: see [`Liveness::told`](blkmq_sync::liveness::Liveness::told). For a locking under

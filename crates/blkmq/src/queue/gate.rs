@@ -72,7 +72,7 @@ impl Hold {
     /// Shuts the gate for some time if the word says WAITING. Otherwise opens the gate, if it is shut and enough
     /// requests have come. Called when the lock is about to be let go.
     #[inline]
-    pub(crate) fn turn_gate(&mut self, q: &RequestQueue) {
+    pub(super) fn turn_gate(&mut self, q: &RequestQueue) {
         let seen = q.live.word.load();
         debug_assert!(
             seen.is_waiting()

@@ -243,7 +243,7 @@ impl Hold {
     }
 
     /// Whether the counts say what the scheduler and the backlog hold. For assertions.
-    pub(crate) fn agrees(&self) -> bool {
+    pub(super) fn agrees(&self) -> bool {
         let queued: u32 = self.queued.iter().sum();
         let first = self.queued.first().copied().unwrap_or(0);
         queued as usize == self.nr_waiting() && self.elsewhere == queued - first && self.backlog.agrees()
