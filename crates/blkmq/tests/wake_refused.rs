@@ -80,10 +80,15 @@ struct Issues {
     ask: Mutex<mpsc::Sender<()>>,
     answer: Mutex<mpsc::Receiver<usize>>,
     was_free: AtomicBool,
+    /// There is a third thread to ask. Before that, the submitter is told of what it may have missed.
+    is_there: AtomicBool,
 }
 
 impl Notify for Issues {
     fn notify(&self) {
+        if !self.is_there.load(Ordering::Relaxed) {
+            return;
+        }
         // Only once: the third thread answers one question.
         if self.ask.lock().expect("nobody panicked").send(()).is_ok()
             && let Ok(nr_held) = self.answer.lock().expect("nobody panicked").recv()
@@ -108,8 +113,12 @@ fn nobody_is_notified_under_the_issue_lock() {
     drop(quiesce);
     let (ask, asked) = mpsc::channel();
     let (answer, answered) = mpsc::channel();
-    let notify =
-        Arc::new(Issues { ask: Mutex::new(ask), answer: Mutex::new(answered), was_free: AtomicBool::new(false) });
+    let notify = Arc::new(Issues {
+        ask: Mutex::new(ask),
+        answer: Mutex::new(answered),
+        was_free: AtomicBool::new(false),
+        is_there: AtomicBool::new(false),
+    });
     asleep.set_notify(Some(notify.clone()));
     let seen = driver.clone();
     let third = thread::spawn(move || {
@@ -119,6 +128,7 @@ fn nobody_is_notified_under_the_issue_lock() {
         answer.send(seen.nr_held()).unwrap();
         third
     });
+    notify.is_there.store(true, Ordering::Relaxed);
     issuer.poll();
     let mut third = third.join().unwrap();
     asleep.set_notify(None);
