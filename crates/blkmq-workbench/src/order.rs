@@ -43,7 +43,8 @@ pub fn replay(events: &[Event<'_>], settings: &Settings, classes: &Classes) -> R
 
 fn scheduler(settings: &Settings) -> Result<Box<dyn Follower>, TextError> {
     let mut scheduler = blkmq_sched::replay(settings.scheduler()).ok_or_else(|| {
-        let accepted: Vec<&str> = SCHEDULERS.iter().map(|scheduler| scheduler.name).collect();
+        let names = SCHEDULERS.iter().map(|scheduler| scheduler.name);
+        let accepted: Vec<&str> = names.filter(|name| blkmq_sched::replay(name).is_some()).collect();
         settings.fault(format!(
             "'{}' makes no choices that can be replayed; accepted: {}",
             settings.scheduler(),

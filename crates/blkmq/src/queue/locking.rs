@@ -58,13 +58,25 @@ const STAGED: [&str; 8] = [
     "staged",
 ];
 
+/// The lockings that have no measures. The place of each is its number in the queue's settings.
+const PLAIN: [Locking; 3] = [Locking::Single, Locking::Batch, Locking::Combining];
+
 /// The number, in the queue's settings, of `Staged` without measures. No queue gets that number itself; the bits of the
-/// measures are added to it. The smaller numbers are those of the other lockings.
-const FIRST_STAGED: u32 = 3;
+/// measures are added to it.
+const FIRST_STAGED: u32 = PLAIN.len() as u32;
 
 impl Locking {
     /// Every locking, `staged` with all its measures.
-    pub const ALL: [Self; 4] = [Self::Single, Self::Staged(Measures::ALL), Self::Batch, Self::Combining];
+    pub const ALL: [Self; PLAIN.len() + 1] = {
+        let mut all = [Self::Staged(Measures::ALL); PLAIN.len() + 1];
+        all[0] = PLAIN[0];
+        let mut place = 1;
+        while place < PLAIN.len() {
+            all[place + 1] = PLAIN[place];
+            place += 1;
+        }
+        all
+    };
 
     /// The name by which a user chooses the locking. With some measures only, they follow a colon, as in
     /// `staged:dispatch+buckets`.
@@ -102,23 +114,20 @@ impl Locking {
         }
     }
 
-    pub(super) const fn index(self) -> u32 {
-        match self {
-            Self::Single => 0,
-            Self::Batch => 1,
-            Self::Combining => 2,
-            Self::Staged(measures) => FIRST_STAGED + measures.bits(),
+    pub(super) fn index(self) -> u32 {
+        if let Self::Staged(measures) = self {
+            return FIRST_STAGED + measures.bits();
         }
+        let place = PLAIN.iter().position(|known| *known == self);
+        place.expect("a locking without measures is in the list of them") as u32
     }
 
-    pub(super) const fn of_index(index: u32) -> Self {
+    /// COST: a comparison and a load. It is asked for each batch.
+    #[inline]
+    pub(super) fn of_index(index: u32) -> Self {
         debug_assert!(index < FIRST_STAGED + STAGED.len() as u32, "the number is that of a locking");
-        match index {
-            0 => Self::Single,
-            1 => Self::Batch,
-            2 => Self::Combining,
-            _ => Self::Staged(Measures::of_bits(index - FIRST_STAGED)),
-        }
+        let plain = PLAIN.get(index as usize).copied();
+        plain.unwrap_or_else(|| Self::Staged(Measures::of_bits(index - FIRST_STAGED)))
     }
 }
 
@@ -157,7 +166,8 @@ mod tests {
             assert_eq!(locking.to_string().parse(), Ok(locking));
             assert_eq!(Locking::of_index(locking.index()), locking);
         }
-        assert!((0..FIRST_STAGED).all(|index| Locking::ALL.contains(&Locking::of_index(index))), "one is in no list");
+        let names = Locking::ALL.map(Locking::name);
+        assert_eq!(names, ["single", "staged", "batch", "combining"], "each once, in the order of the pages");
         assert_eq!("staged:merges+dispatch".parse::<Locking>().map(Locking::name), Ok("staged:dispatch+merges"));
     }
 
