@@ -3,9 +3,9 @@
 //! A device serves one queue at a time. Each queue counts its tags and its requests on its own, so the requests of a
 //! second queue would be taken for those of the first.
 //!
-//! A queue does not own its device, so that has to be checked. The device's owner keeps a handle of its own: to complete
-//! requests from other threads, to read what the device counts, to make it larger. And a device goes to the next queue
-//! when one ends.
+//! A queue does not own its device, so that has to be checked. The device's owner keeps a handle of its own: to
+//! complete requests from other threads, to read what the device counts, to make it larger. And a device goes to the
+//! next queue when one ends.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
