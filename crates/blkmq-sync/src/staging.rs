@@ -3,8 +3,11 @@
 //! One word says whether a thread holds the scheduler, and what other threads left for it. A thread that finds the
 //! scheduler held leaves its requests, or a kick that says that there is something to look at. Either takes one
 //! exchange, and the thread does not wait. The holder lets go by one exchange too, which succeeds only if nothing was
-//! left. If something was left, the exchange fails, and the holder works off what was left first. So the present holder
-//! works off whatever is left while the scheduler is held, and the leaver need not look back.
+//! left. If something was left, the exchange fails, and the holder works off what was left first.
+//!
+//! A holder that has done its share gives up instead ([`Staging::give_up`]): it lets go, and the requests that were
+//! left stay in the word. Such a holder tells other threads that something is left, and the next holder takes what is
+//! left. So whatever is left is worked off by the present holder or by a later one, and the leaver need not look back.
 //!
 //! ```text
 //!  63       34  33      32   31                            0
@@ -92,7 +95,8 @@ impl Staging {
                 }
                 continue;
             }
-            // Step 2, between what the caller has made visible and the kick; pairs with the fence of `take`.
+            // Step 2, between what the caller has made visible and the kick; pairs with the fences of `take` and of
+            // `give_up_and_look`.
             fence_at("staging.kick_fence");
             let seen = self.0.load(Ordering::Relaxed);
             if seen & HELD == 0 {

@@ -10,7 +10,9 @@
 //! All threads agree which of the fences 2 and b comes first. If 2 comes first, then c finds that a thread sleeps, and
 //! the waker wakes it. If b comes first, then 3 finds what the waker made visible, and the thread does not sleep.
 //!
-//! A thread says in two places that it sleeps: in its own [`Wake`], and in the queue's count of [`Sleepers`].
+//! A thread says in two places that it sleeps: in its own [`Wake`], and in the queue's count of [`Sleepers`]. A thread
+//! that is [notified](Wake::set_notify) says in the same two places that it waits elsewhere, and takes the sleeper's
+//! steps once, when the notification is set ([`Wake::look_for_news`]).
 
 use std::fmt;
 #[cfg(all(feature = "eventfd", not(loom)))]
@@ -99,7 +101,8 @@ impl Wake {
     /// Called by the thread itself behind [`set_notify`](Self::set_notify): notifies at once if `has_news`, which is
     /// asked behind a fence. So what came before the notification was set is not missed.
     pub fn look_for_news(&self, has_news: impl FnOnce() -> bool) {
-        // ORDERING: as in `sleep`, between the mark and the last look; pairs with the fences of the threads that wake.
+        // ORDERING: as in `sleep`, between the marks and the last look; pairs with the fences of `wake` and `wake_for`
+        // for completions, and with that of `Sleepers::any` for what is left to other threads.
         fence_at("wake.notify_fence");
         if has_news() {
             self.tell(|notify| notify.notify());
@@ -111,7 +114,7 @@ impl Wake {
     /// COST: a fence and two loads of lines that change only when the thread goes to sleep.
     pub fn wake(&self) {
         // ORDERING: step b of the module's interleaving, between what the caller made visible and its look at
-        // `sleeping`; pairs with the fence in `sleep`.
+        // `sleeping` and `has_notify`; pairs with the fences in `sleep` and `look_for_news`.
         fence_at("wake.wake_fence");
         self.rouse();
     }
@@ -133,7 +136,7 @@ impl Wake {
     /// Like [`wake`](Self::wake), for a caller that has made visible that the operations in these slots completed.
     #[cold]
     pub fn wake_for(&self, slots: &[u16]) {
-        // ORDERING: as in `wake`; pairs with the fence in `sleep`.
+        // ORDERING: as in `wake`; pairs with the fences in `sleep` and `look_for_news`.
         fence_at("wake.wake_fence");
         self.rouse_thread();
         self.tell(|notify| notify.completed(slots));
@@ -247,7 +250,8 @@ impl Sleepers {
     /// the sleepers are to see.
     #[must_use = "who sleeps is to be woken"]
     pub fn any(&self) -> bool {
-        // Step b of the module's interleaving; pairs with the fence in `Wake::sleep`, before which the count went up.
+        // Step b of the module's interleaving; pairs with the fences in `Wake::sleep` and `Wake::look_for_news`, before
+        // which the count went up.
         fence_at("sleepers.any_fence");
         self.nr() > 0
     }

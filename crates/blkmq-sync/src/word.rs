@@ -1,9 +1,10 @@
 //! The one word of a queue: what every submission, completion and control operation reads first.
 //!
 //! The low half holds flags. The high half counts how often WAITING was set, because something was put where a
-//! dispatcher looks. Here each such time is called a staging. (The word in [`staging`](crate::staging) is another one.)
-//! The count only grows, and wraps off the top. So a compare-exchange from a value read earlier fails if WAITING was
-//! set since. Only exactly 2^32 times in between would deceive it.
+//! dispatcher looks. The code of this file calls that count `stagings`. The count has nothing to do with requests
+//! that are staged with a holder, whose word is in [`staging`](crate::staging). The count only grows, and wraps off the
+//! top. So a compare-exchange from a value read earlier fails if WAITING was set since. Only exactly 2^32 times in
+//! between would deceive it.
 //!
 //! # The gate
 //! The flags also hold the gate: the class of requests that may pass the scheduler by while nothing waits.

@@ -139,6 +139,7 @@ impl Change {
             thread::yield_now();
         }
     }
+
     /// A change that needed no drained queue and has already been made.
     fn made(q: &Arc<RequestQueue>) -> Self {
         Self { q: Arc::clone(q), freeze: None, what: None, result: Ok(()) }
@@ -182,12 +183,12 @@ impl RequestQueue {
     }
 
     /// Begins to change `nr_requests`: how many requests each hardware queue may have, queued and with the driver. The
-    /// number stays when the scheduler changes. If it is above the depth, it counts as the depth while there is no
-    /// scheduler.
+    /// number stays when the scheduler changes later. If the scheduler is removed later, a number above the depth
+    /// counts as the depth until there is a scheduler again.
     ///
     /// # Errors
-    /// The number is out of range. The change itself is refused if there is no scheduler and the number is above the
-    /// depth.
+    /// The number is out of range. If there is no scheduler when the change is made, the change refuses a number above
+    /// the depth.
     pub fn change_nr_requests(self: &Arc<Self>, nr_requests: u32) -> Result<Change, QueueError> {
         check_value(&NR_REQUESTS, nr_requests)?;
         Ok(self.change(What::NrRequests(nr_requests)))

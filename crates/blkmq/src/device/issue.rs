@@ -42,7 +42,9 @@ impl Runner {
         let drained = hctx.issue.drain(DRAIN_ROUNDS, |pending, chain| {
             pending.take_over(&q.slots, chain, Place::IssueList);
             let refused = !pending.is_empty() && self.offer(q, index, pending, now);
-            // Only the holder of the issue list writes the mark, so the mark says what it left behind.
+            // Only a thread that holds the issue list takes the mark away, and only if nothing stays at the head. Two
+            // threads set the mark after they have let go the list: this thread below, if its rounds have run out, and
+            // a thread in which the driver panicked (`Unwinding`). At worst a poll then tries the list in vain.
             if hctx.stalled.load(Ordering::Relaxed) != refused {
                 mark(refused);
             }

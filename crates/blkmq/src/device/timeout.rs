@@ -2,7 +2,8 @@
 //!
 //! The busy tags are scanned when a timeout period has passed since the last scan, or earlier, when the earliest
 //! deadline that the last scan found has come. The thread that moves `timeout_scan` makes the scan. The scan reserves
-//! an overdue request, asks the driver, and then either ends the request or lets it go on. A completion that comes
+//! an overdue request, and asks the driver. If the driver gives the request up, the scan ends it, unless it is lent.
+//! Otherwise the request goes on: a request that is lent ends only when its loan comes back. A completion that comes
 //! meanwhile is not lost: the completer leaves its status with the scan (see `request::state`).
 
 use blkmq_sched::{RqId, Time};

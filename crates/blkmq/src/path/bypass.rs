@@ -5,9 +5,11 @@
 //! reads those counts: [`word`](blkmq_sync::word) shows the interleaving. So a thread that inserts a request of another
 //! class knows of everything that has passed, and strict classes stay strict.
 //!
-//! A request never passes what another thread inserted or left before. What lacks something or is held back has set
-//! WAITING in the word. What came a moment ago makes the locking not free
-//! ([`Locking::is_free`](crate::queue::Locking)).
+//! A request never passes what waits. What lacks something or is held back has set WAITING in the word. What another
+//! thread inserted or left a moment ago makes the locking not free ([`Locking::is_free`](crate::queue::Locking)). A
+//! request that was chosen waits no longer. Under `combining` it is on the issue list before the locking is free, so it
+//! stays in front, unless the driver takes concurrent calls. Under `single` and `staged` it may still be in the list of
+//! the thread that chose it, and a request that passes may reach the driver first. `docs/locking.md` has all lockings.
 
 use blkmq_sched::{Class, Op};
 

@@ -1,4 +1,6 @@
-//! What was left with the holder of the scheduler and is not in the scheduler yet.
+//! Requests that a holder of the scheduler has taken over from other threads, and that are not in the scheduler yet.
+//! The holder's own requests are among them if they have to wait behind these. What no holder has taken over yet lies
+//! in the staging word or, under the locking `staged`, in a bucket.
 //!
 //! What was left first is taken first, in rounds. The [`ROUNDS`] requests that were left first stand in front. Each
 //! round takes one request of each member that has some in front. The rounds give two promises. A request waits only

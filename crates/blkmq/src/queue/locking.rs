@@ -90,7 +90,7 @@ impl Locking {
         }
     }
 
-    // Not documented: it is for the checkers of the torture rig, and for a bound of the crate blkmq-export.
+    // Not documented: it is for the checkers of the torture rig.
     /// Whether a plug is always taken whole: what finds no room in the scheduler waits behind it, not in the plug.
     #[doc(hidden)]
     #[must_use]
