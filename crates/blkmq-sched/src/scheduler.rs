@@ -33,9 +33,9 @@ pub const MOST_NEWCOMERS: usize = 32;
 /// A policy needs a name, room, and the three methods [`insert`](Self::insert), [`dispatch`](Self::dispatch) and
 /// [`len`](Self::len). All others have a default, which is that of a policy without merging, classes, limits and knobs.
 ///
-/// Every method takes constant or logarithmic time in the number of waiting requests and allocates nothing, but for
-/// [`hand_through`](Self::hand_through), which is for few requests, and [`reserve`](Self::reserve), knobs and
-/// [`show`](Self::show), which are for the control path.
+/// Two rules hold, but not for [`reserve`](Self::reserve), knobs and [`show`](Self::show), which are for the control
+/// path. No method allocates. And every method takes constant or logarithmic time in the number of waiting requests;
+/// [`hand_through`](Self::hand_through) may take longer, since it is for few requests.
 pub trait Scheduler: Send + fmt::Debug {
     /// The kernel's name of the policy.
     fn name(&self) -> &'static str;

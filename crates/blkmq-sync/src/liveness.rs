@@ -132,9 +132,9 @@ impl Liveness {
         fence_at("liveness.brought_fence");
     }
 
-    /// Called by a thread that leaves undone what could be done, and may not come again. Other threads find what is
-    /// left by WAITING; threads that are about to sleep find it by the count. The caller wakes the threads that sleep
-    /// in `wake_all`.
+    /// Called by a thread that leaves undone what could be done, and may not come again. WAITING tells other threads
+    /// that something is left. The count tells a thread that polls, or is about to sleep, that something was left since
+    /// that thread last read the count. The caller wakes the threads that sleep in `wake_all`.
     pub fn hand_on(&self, wake_all: impl FnOnce()) {
         // First the mark, which says what was left: a thread that reads the new count must find it.
         self.word.set_waiting();
