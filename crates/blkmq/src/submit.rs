@@ -302,10 +302,7 @@ impl Submitter {
         // A thread that is notified counts as asleep, because it may be waiting elsewhere for the news.
         if let Some(change) = wake.set_notify(notify) {
             self.q.live.sleepers.change(change);
-            wake.look_for_news(|| {
-                let member = self.runner.member(&self.q);
-                !member.completions.is_empty() || self.runner.may_go_on(&self.q)
-            });
+            wake.look_for_news(|| self.has_reason_to_look());
         }
     }
 

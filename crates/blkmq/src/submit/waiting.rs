@@ -91,6 +91,16 @@ impl Submitter {
         q.is_owned && kept("sleep.inbox") && self.polled_hctxs().any(|index| q.hctx(index).inbox.is_full())
     }
 
+    /// Whether this thread may find something to do now. Asked last before it sleeps, and when it begins to wait
+    /// elsewhere.
+    pub(super) fn has_reason_to_look(&self) -> bool {
+        // What holds the plug back may be over. A thread that ends this takes the mark off first, and then wakes the
+        // sleepers.
+        let may_pass_on = || !self.plug.is_empty() && !self.is_in_vain();
+        let has_completions = !self.runner.member(&self.q).completions.is_empty();
+        has_completions || may_pass_on() || self.runner.may_go_on(&self.q) || self.has_word()
+    }
+
     fn sleep(&self, deadline: Option<Time>) {
         let until = match (self.next_wakeup(), deadline) {
             (Some(wakeup), Some(deadline)) => Some(wakeup.min(deadline)),
@@ -104,14 +114,7 @@ impl Submitter {
         q.sleep(
             member,
             self.polled_hctxs(),
-            // Another reason not to sleep: what holds the plug back may be over. A thread that ends this takes the mark
-            // off first, and then wakes the sleepers.
-            || {
-                !member.completions.is_empty()
-                    || (!self.plug.is_empty() && !self.is_in_vain())
-                    || self.runner.may_go_on(q)
-                    || self.has_word()
-            },
+            || self.has_reason_to_look(),
             // The time is worked out again behind the fence. Another thread may have started requests of this thread
             // meanwhile, and then the device's next event is earlier. And time may have passed: asking the device for
             // its descriptors waits for a thread that takes completions.
