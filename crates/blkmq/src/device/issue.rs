@@ -128,9 +128,9 @@ impl Drop for Unwinding<'_> {
         debug_assert!(std::thread::panicking(), "the driver has not returned");
         let hctx = self.q.hctx(self.index);
         std::mem::take(&mut self.pending).hand_over(&self.q.slots, &hctx.issue);
-        // This thread has let the issue list go before it comes here. If another thread holds the list by now, it may
-        // take this mark away. It then looks at the list once more, behind its fence, and finds what this thread has put
-        // there: the fence pairs with this Release.
+        // This thread has let the issue list go before it comes here. If another thread holds the list by now, that
+        // thread may take this mark away. It then looks at the list once more, behind its fence, and finds what this
+        // thread has put there: the fence pairs with this Release.
         hctx.stalled.store(true, Ordering::Release);
         self.q.call_others();
     }
