@@ -7,11 +7,11 @@
 //! the section ends, it brings up to date what other threads see of the domain. No other place does that.
 //!
 //! The [`Locking`](crate::queue::Locking) says which thread enters next, always one at a time, and what the
-//! other threads do meanwhile. `entry` is the one place that tells the lockings apart. It has three questions for a
-//! locking: insert a plug, dispatch, and whether requests may pass the scheduler by as far as the locking knows. A
-//! locking is one file, with a function for each question that it answers in a way of its own. `combining` and `staged`
-//! have all three functions. `batch` differs from `single` in dispatching alone, and the other two questions go to the
-//! functions of `single`.
+//! other threads do meanwhile. `entry` is the one place on the path of a request that tells the lockings apart. `entry`
+//! has three questions for a locking: insert a plug, dispatch, and whether requests may pass the scheduler by as far as
+//! the locking knows. A locking is one file, with a function for each question that it answers in a way of its own.
+//! `combining` and `staged` have all three functions. `batch` differs from `single` in dispatching alone, and has the
+//! other two functions from `single`.
 //!
 //! `path` calls this module. This module calls `device` for tags and to issue.
 

@@ -1,4 +1,5 @@
-//! The entry points of a locking: the one place that tells the lockings apart.
+//! The entry points of a locking: the one place on the path of a request that tells the lockings apart. Off that path
+//! `Builder::build` does too, for the default of the bypass, and `Locking` itself, for names and for the checkers.
 
 use blkmq_sched::Time;
 
@@ -22,8 +23,9 @@ impl Locking {
     ) -> Inserted {
         debug_assert!(!plug.is_empty(), "there is something to insert");
         match self {
-            Self::Single | Self::Batch => single::insert(runner, starting, mapping, plug, true),
+            Self::Single => single::insert(runner, starting, mapping, plug, true),
             Self::Staged(measures) => staged::insert(runner, starting, mapping, plug, measures),
+            Self::Batch => batch::insert(runner, starting, mapping, plug, true),
             Self::Combining => combining::insert(runner, starting, mapping, plug, may_dispatch),
         }
     }
