@@ -83,6 +83,9 @@ impl Staging {
     /// a. In the second, 3 finds the kick of another thread, and the holder takes that kick away in a. So 3 reads the
     /// word as it was before a. In both cases fence 2 comes before fence b, and c finds what 1 left.
     ///
+    /// A holder that takes the kick away by [`give_up`](Self::give_up) does not take the steps b and c. The next holder
+    /// does, as is told there.
+    ///
     /// COST: a load and a compare-exchange if the word is free. If the word is held, two loads and a fence, and a
     /// compare-exchange unless the holder has been kicked already.
     #[inline]
@@ -235,8 +238,14 @@ impl Staging {
         before.is_ok()
     }
 
-    /// Called by a holder that has done its share: lets go, and leaves in the word what was left there. The holder has
-    /// made sure before that other threads will look.
+    /// Called by a holder that has done its share: lets go, and leaves in the word the requests that were left there.
+    ///
+    /// This takes a kick away too, without a fence and without a look at what the kick was for. Nothing is lost,
+    /// because the next holder fences and looks. The holder that gives up sets WAITING before, and [hands
+    /// on](crate::liveness::Liveness::hand_on) afterwards, so that another thread comes and takes the hold. Only a
+    /// holder clears WAITING where holders give up like this. So the next holder finds it set, and fences
+    /// ([`Liveness::told`](crate::liveness::Liveness::told)) before it looks at everything. These are the steps b and c
+    /// of [`hold_or_kick`](Self::hold_or_kick).
     pub fn give_up(&self) {
         // Release as in `let_go`.
         let before = self.0.fetch_and(NOTHING, order("staging.give_up", Ordering::Release));

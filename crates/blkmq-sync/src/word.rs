@@ -1,10 +1,11 @@
 //! The one word of a queue: what every submission, completion and control operation reads first.
 //!
-//! The low half holds flags. The high half counts how often WAITING was set, because something was put where a
-//! dispatcher looks. The code of this file calls that count `stagings`. The count has nothing to do with requests
-//! that are staged with a holder, whose word is in [`staging`](crate::staging). The count only grows, and wraps off the
-//! top. So a compare-exchange from a value read earlier fails if WAITING was set since. Only exactly 2^32 times in
-//! between would deceive it.
+//! The low half holds flags. One of them is WAITING, which a thread sets when something waits where a dispatcher looks.
+//! The high half counts how often WAITING was set. The count only grows, and wraps off the top. So a compare-exchange
+//! from a value read earlier fails if WAITING was set since. Only exactly 2^32 settings in between would deceive it.
+//!
+//! The code of this file calls the count `stagings`. That name has nothing to do with requests that are staged with a
+//! holder, whose word is in [`staging`](crate::staging).
 //!
 //! # The gate
 //! The flags also hold the gate: the class of requests that may pass the scheduler by while nothing waits.
@@ -51,8 +52,10 @@ pub struct Gate {
 pub struct Snapshot(u64);
 
 impl Snapshot {
-    /// Something waits: in a scheduler, in a software queue, on a dispatch list, or with a holder that gave up. What
-    /// was left with a holder that is at work is not in the word.
+    /// Whether WAITING is set. A thread sets it when something waits in a scheduler, in a software queue, on a dispatch
+    /// list, or with a holder that gave up. WAITING may stay set for a while after that is over. And something may wait
+    /// while WAITING is clear: requests that were left with a holder that is at work, and requests that a thread has
+    /// inserted or parked and looks at itself before it goes.
     #[inline]
     #[must_use]
     pub const fn is_waiting(self) -> bool {

@@ -154,9 +154,10 @@ fn observe(q: &RequestQueue) -> Vec<(u16, Observed)> {
 
 impl RequestQueue {
     /// Stops new operations from entering, until the handle is dropped. New operations stay in their submitters' plugs,
-    /// except those with [`Flags::nowait`](crate::Flags::nowait), which end with
-    /// [`Status::Again`](crate::Status::Again). A submitter whose slots are all taken gives new bios back. Threads that
-    /// drive the queue still enter it.
+    /// with two exceptions. Those with [`Flags::nowait`](crate::Flags::nowait) end with
+    /// [`Status::Again`](crate::Status::Again). A bare flush of a device without a volatile cache is over at once,
+    /// because it never enters a queue. A submitter whose slots are all taken gives new bios back. Threads that drive
+    /// the queue still enter it.
     pub fn freeze(self: &Arc<Self>) -> Freeze {
         Freeze::new(self)
     }

@@ -68,10 +68,10 @@ pub(super) enum Next {
 /// A request with a tag, from its start to its completion.
 ///
 /// # Invariant
-/// While there is a loan, either here or with the thread that has just taken it for an answer, `pieces` name memory of
-/// the request's buffers. That memory lives as long as the loan, and does not move. `pieces` themselves do not move
-/// either, because the kernel may read them. With a stand-in, `pieces` name the stand-in, and `meant` names the
-/// request's memory.
+/// This holds while there is a loan, either here or with the thread that has just taken it for an answer. The memory of
+/// the request's buffers lives as long as the loan, and does not move. Without a stand-in, `pieces` name that memory.
+/// With a stand-in, `pieces` name the stand-in, which lives until the kernel has answered and does not move, and
+/// `meant` names the memory of the buffers. `pieces` themselves do not move either, because the kernel may read them.
 #[derive(Debug)]
 pub(super) struct Transfer {
     /// The loan of the request. `None` while the tag is free.

@@ -5,8 +5,9 @@ use std::io::IoSliceMut;
 use super::socket::Fault;
 use super::stream::Stream;
 
-/// The most bytes that one call takes, without the data of a write, which goes directly to its buffer: room for about
-/// 2000 reads, or for any option.
+/// The most bytes that one call receives here: room for about 2000 requests without data, or for any option. Data of a
+/// write whose buffer is there already goes directly to the buffer, and does not count. Data that one call receives
+/// together with the write's header, or behind the piece before it, lies here first, and `take_payload` copies it.
 const SIZE: usize = 64 << 10;
 
 /// What was received.

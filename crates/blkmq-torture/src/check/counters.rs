@@ -52,7 +52,7 @@ struct Seen {
     batches: u64,
     /// Requests that never came into the scheduler, without those of the flush machine.
     passed: u64,
-    /// Requests that came into the scheduler under the locking combining.
+    /// Requests that came into the scheduler, or merged there, under a locking that takes all (`Locking::takes_all`).
     arrived: u64,
     /// Requests that the device took, and how many of them it took while no scheduler was in place.
     taken: u64,
@@ -79,7 +79,7 @@ struct Moment {
     stat: Stat,
     seen: Seen,
     outstanding: Parts,
-    /// Whether the locking was combining at some time before the moment.
+    /// Whether the locking took all (`Locking::takes_all`) at some time before the moment.
     has_combined: bool,
 }
 

@@ -129,7 +129,7 @@ impl Deadlines {
 
     /// Checks the time that a CPU tells the scheduler. The CPU tells the time of its last look at the clock in the work
     /// that it does now. In a poll this may be the look at the beginning of the poll, so an earlier time may follow a
-    /// later one. But no time is before the CPU's last insertion. Under the locking combining a CPU also inserts
+    /// later one. But no time is before the CPU's last insertion. Under a locking that takes all, a CPU also inserts
     /// requests that other threads left, whatever its own work is, so there the times say nothing.
     fn told(&mut self, cpu: u16, now: Time, inserts: bool) -> Result<(), Violation> {
         let cpu = usize::from(cpu);

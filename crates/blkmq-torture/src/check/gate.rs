@@ -1,8 +1,9 @@
 //! A request bypasses the scheduler only while it may, and strict classes stay strict whichever request bypasses.
 //!
 //! Nothing bypasses the scheduler while bypassing is switched off. The operation of a request that bypasses was not
-//! submitted before the operation of a request that waits in the scheduler had come in. Under the locking combining it
-//! was also not submitted before another request was left to the scheduler, even if that request has not come in yet.
+//! submitted before the operation of a request that waits in the scheduler had come in. Under a locking that takes all
+//! (`Locking::takes_all`) it was also not submitted before another request was left to the scheduler, even if that
+//! request has not come in yet.
 //!
 //! No request is chosen while a request of a higher class is not over and has either come into the scheduler, or has
 //! bypassed it and was offered to the device. There are two exceptions: a request that goes to the head, and a request
@@ -10,7 +11,7 @@
 //!
 //! The moment at which a request decides to bypass is not told. That moment comes after the operation of the request
 //! was submitted. Other threads see that a request is in the scheduler at the latest when the CPU that brought it there
-//! does something else. Under the locking combining they see it at once.
+//! does something else. Under a locking that takes all, they see it at once.
 
 use std::collections::VecDeque;
 

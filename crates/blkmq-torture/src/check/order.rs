@@ -4,7 +4,7 @@
 //! gives back waits in front of the scheduler, or at the scheduler's head. A request that goes to the head is chosen
 //! next; of several, the latest first. With one hardware queue, the requests that a CPU chose reach the hardware queue
 //! in the order in which that CPU chose them. With several hardware queues, a request whose hardware queue lacks a tag
-//! waits aside, and another CPU may take it (see `alone` for the case without another CPU). A request that the device
+//! is parked, and another CPU may take it (see `alone` for the case without another CPU). A request that the device
 //! refused comes first when the device is asked again.
 //!
 //! Under the lockings batch and combining, a holder sends what it chose on its way before it releases the scheduler. So

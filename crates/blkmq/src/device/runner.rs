@@ -13,8 +13,9 @@ use crate::request::{Place, Request, RqList};
 use blkmq_sync::peek;
 use blkmq_sync::tags::{Hint, Tag};
 
-/// Requests: a thread that has dispatched so many, or as many as it brought itself if these are more, goes back to its
-/// own work. Under `combining` an insertion adds the thread's own requests to this bound.
+/// Requests: a thread's share. A thread that has dispatched so many, or as many as it brought itself if these are more,
+/// leaves the rest to other threads and goes back to its own work. Under `combining` a holder that inserts may choose
+/// as many more as it brought.
 pub(crate) const RUN_BOUND: usize = 64;
 
 /// A set of hardware queues that hold something to be issued.

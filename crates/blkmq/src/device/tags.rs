@@ -71,7 +71,7 @@ impl Runner {
         chosen
     }
 
-    /// Makes a chosen request ready, or puts it aside if it lacks a tag. Returns how many requests became ready, and
+    /// Makes a chosen request ready, or parks it if it lacks a tag. Returns how many requests became ready, and
     /// whether to go on choosing.
     pub(crate) fn give_tag(&mut self, q: &RequestQueue, rq: Request<'_>, told: Told) -> (usize, bool) {
         debug_assert!(rq.body().tag.is_none(), "a request gets one tag: {rq:?}");

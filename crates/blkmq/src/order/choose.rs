@@ -61,7 +61,7 @@ impl<'q> Section<'q, '_> {
             };
             chosen += got;
             self.plan(is_held_back);
-            // A request that was put aside because it lacks a tag was chosen too.
+            // A request that was parked because it lacks a tag was chosen too.
             if self.hold.nr_waiting() < waiting {
                 self.member.counters.count(Count::DispatchBatches, 1);
             }
@@ -109,8 +109,8 @@ impl<'q> Section<'q, '_> {
     }
 
     /// While requests wait for several hardware queues: chooses first, since the choice decides whose tag is needed. A
-    /// request whose queue has no tag is put aside and the next is chosen. Choosing ends when a queue would have a
-    /// second request aside. Returns as [`choose_for_one`](Self::choose_for_one) does.
+    /// request whose queue has no tag is parked and the next is chosen. Choosing ends when a queue would have a second
+    /// parked request. Returns as [`choose_for_one`](Self::choose_for_one) does.
     fn choose_for_many(&mut self, bound: usize) -> (usize, bool) {
         let q = self.q;
         let mut chosen = 0;

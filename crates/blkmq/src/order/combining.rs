@@ -64,7 +64,7 @@ pub(super) fn insert<'q>(
         insert_or_leave(runner, starting, mapping, plug, &mut flushes, may_dispatch)
     };
     runner.insert_flushes(q, flushes, starting.now);
-    // A request that was put aside waits for dispatch.
+    // A request that was parked waits for dispatch.
     Inserted { dispatched: inserted.dispatched.filter(|_| !runner.parked), ..inserted }
 }
 

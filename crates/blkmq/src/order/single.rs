@@ -215,8 +215,8 @@ fn dispatch_one_hctx<'q>(
 }
 
 /// While requests wait for several hardware queues: chooses first, since the choice decides whose tag is needed. A
-/// request whose hardware queue has no tag is put aside and the next is chosen. Choosing ends when a hardware queue
-/// would have a second request aside. Returns how many requests became ready.
+/// request whose hardware queue has no tag is parked and the next is chosen. Choosing ends when a hardware queue would
+/// have a second parked request. Returns how many requests became ready.
 fn dispatch_many_hctxs<'q>(
     runner: &mut Runner,
     q: &'q RequestQueue,

@@ -8,9 +8,10 @@
 //! A request never passes what waits. What lacks something or is held back has set WAITING in the word. What another
 //! thread inserted or left a moment ago makes the locking not free ([`Locking::is_free`](crate::queue::Locking)). A
 //! request that was chosen waits no longer. Under `combining` a chosen request is on the issue list before the locking
-//! is free, so a request that passes comes behind, unless the driver takes concurrent calls. Under `single` and
-//! `staged` a chosen request may still be in a list of the thread that chose it, and a request that passes may reach
-//! the driver first. `docs/locking.md` has all lockings.
+//! is free, so a request that passes comes behind, unless the driver takes concurrent calls. Under `batch` a chosen
+//! request is on the issue list before the counts become zero, but a thread that passes reads the counts without an
+//! ordering. So `batch` does not promise that a request that passes comes behind. Under `single` and `staged` a chosen
+//! request may still be in a list of the thread that chose it, and a request that passes may reach the driver first.
 
 use blkmq_sched::{Class, Op};
 

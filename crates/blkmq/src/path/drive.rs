@@ -10,9 +10,9 @@ use blkmq_sync::kept;
 use blkmq_sync::word::Snapshot;
 
 impl Runner {
-    /// Dispatches, issues and completes until nothing can go on. Or until this thread has done its share (`own`, or
-    /// [`RUN_BOUND`], requests) and other threads must do theirs. `dispatched` says how far dispatching came already,
-    /// if it was tried. The caller is inside the queue (see its member's `activity`).
+    /// Dispatches, issues and completes until nothing can go on, or until this thread has done its share. Then other
+    /// threads must go on. The share is [`RUN_BOUND`] requests, or `own` if that is more. `dispatched` says how far
+    /// dispatching came already, if it was tried. The caller is inside the queue (see its member's `activity`).
     pub(crate) fn run(&mut self, q: &RequestQueue, own: usize, now: Time, dispatched: Option<Dispatched>) {
         debug_assert!(self.is_inside(q), "a thread runs inside the queue");
         let bound = own.max(RUN_BOUND);

@@ -62,7 +62,7 @@ impl Waiting {
     }
 }
 
-/// What was left with the holder, by member.
+/// The requests of the backlog, by member.
 #[derive(Debug)]
 pub(crate) struct Backlog {
     members: Vec<Waiting>,

@@ -56,7 +56,7 @@ struct Lock {
 struct Counts {
     /// Requests in the scheduler, as of the last unlock.
     waiting: AtomicU32,
-    /// Requests that were left and are not in the scheduler yet.
+    /// Requests in the backlog, as of the last unlock. Requests that no holder has taken over yet are not counted.
     left: AtomicU32,
     /// Requests in the scheduler that are for another hardware queue than the first.
     elsewhere: AtomicU32,
@@ -167,12 +167,12 @@ impl Domain {
         self.counts.waiting.load(Ordering::Relaxed)
     }
 
-    /// Requests that were left and are not in the scheduler yet, as of a moment ago.
+    /// Requests in the backlog, as of a moment ago. What still lies in the staging word or in a bucket is not counted.
     pub(crate) fn nr_left(&self) -> u32 {
         self.counts.left.load(Ordering::Relaxed)
     }
 
-    /// Whether requests wait for the scheduler, as of a moment ago.
+    /// Whether requests wait in the scheduler or in the backlog, as of a moment ago.
     pub(crate) fn has_waiting(&self) -> bool {
         self.nr_waiting() > 0 || self.nr_left() > 0
     }

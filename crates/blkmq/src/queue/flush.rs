@@ -5,10 +5,12 @@
 //! cache needs no flush. A device that has FUA needs no flush after the data. The FUA flag is passed on to a device
 //! that has FUA in any case, because a device without a cache of its own may stand for others that have one.
 //!
-//! Each hardware queue has one machine. Requests that wait for a flush while one is running all share the next one. The
-//! running flush does not answer for them. It may have begun before a write completed that they are to make durable.
+//! Each hardware queue has one machine. A request that needs a flush waits in the machine as long as a flush is
+//! running, or data of flush sequences is on its way. All requests that wait share the next flush. The running flush
+//! does not answer for them. It may have begun before a write completed that they are to make durable.
 //!
-//! The steps never enter the scheduler: they wait on the hardware queue's dispatch list, which comes before it.
+//! The steps never enter the scheduler. A step that was started, a flush or data, waits for its tag on the hardware
+//! queue's dispatch list, which comes before the scheduler.
 
 use blkmq_sched::{Op, Time};
 
@@ -19,9 +21,10 @@ use crate::request::{Body, FLUSH_POOL, FlushStep, Place, Request, RqList, SlotIn
 use blkmq_sync::kept;
 
 /// Nanoseconds: for so long a flush that waits lets the data of flush sequences finish first, because it then covers
-/// that data too. After that, the next event of the machine starts the flush all the same: a request that comes, or a
-/// step that completes. So data that comes again and again does not starve the requests that wait for the flush. No
-/// timer starts the flush. Without a further event the flush waits until all of the data is over.
+/// that data too. After that, the next event of the machine (a request that comes, or a step that completes) starts the
+/// flush all the same, unless another flush is running. So data that comes again and again does not starve the requests
+/// that wait for the flush. No timer starts the flush. Without a further event the flush waits until all of the data is
+/// over.
 const FLUSH_PENDING_TIMEOUT_NS: u64 = 5_000_000_000;
 
 /// The first step that an operation needs on a device, and whether its data needs a flush after it. Clears the flags

@@ -17,8 +17,10 @@ use blkmq_sync::word::Gate;
 const CALM: u32 = if cfg!(any(shuttle, virtual_cpus)) { 16 } else { 256 };
 
 impl Hold {
-    /// A request of a class is about to be inserted. Requests of another class must not pass any more, and no request
-    /// may pass while this one waits.
+    /// A request of a class is about to be inserted. If the gate is open for another class, shuts it, so that requests
+    /// of that class do not pass any more. If the gate is open for this class, it stays open. The gate does not keep
+    /// other requests of this class from passing while this one waits. The locking does (`is_free`), and so does
+    /// WAITING once it is set.
     #[inline]
     pub(super) fn note_insertion(&mut self, q: &RequestQueue, class: Class) {
         if self.gate.is_some() {

@@ -228,7 +228,7 @@ impl RequestQueue {
         self.hctxs.iter()
     }
 
-    /// Whether each hardware queue has something put aside. A request that is chosen then would have to go aside too,
+    /// Whether each hardware queue has a parked request. A request that is chosen then would have to be parked too,
     /// whatever its hardware queue is.
     pub(crate) fn all_have_parked(&self) -> bool {
         self.hctxs().all(|(_, hctx)| hctx.nr_parked() > 0)

@@ -26,7 +26,7 @@ pub(crate) struct Hold {
     /// What had completed when the scheduler was installed.
     pub(super) base: Tally,
     base_limited: u64,
-    /// What was left with the holder and is not in the scheduler yet.
+    /// What holders have taken over from other threads and not inserted yet, and what has to wait behind that.
     pub(crate) backlog: Backlog,
     /// The class whose requests may pass the scheduler by while nothing waits, as in the queue's word.
     pub(super) gate: Option<Class>,

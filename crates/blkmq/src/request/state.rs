@@ -32,7 +32,7 @@ pub(crate) enum Place {
     Plugged,
     /// In its submitter's software queue.
     SoftwareQueue,
-    /// With the scheduler's holder, and not in the scheduler yet.
+    /// In the staging word, in a bucket, or in the backlog.
     Staged,
     /// In the scheduler.
     Scheduler,
