@@ -45,8 +45,8 @@ struct Seen {
     /// Parts of operations whose result is never told.
     dropped: Parts,
     merged: u64,
-    /// Requests that the scheduler chose under the locking single; requests that it chose under the other lockings; and
-    /// the least number of holds in which it chose the latter.
+    /// Requests that the scheduler chose under a locking that chooses one request in a hold (single or staged);
+    /// requests that it chose under the other lockings; and the least number of holds in which it chose the latter.
     chosen: u64,
     chosen_in_batches: u64,
     batches: u64,
@@ -287,7 +287,7 @@ impl Moment {
         within("bypassed", stats.bypassed, seen.passed, seen.passed)?;
         let unseen = seen.refused_parts + self.nowait();
         within("staged", stats.staged, 0, if self.has_combined { seen.arrived + unseen } else { 0 })?;
-        // There are at most as many batches as requests. Under the locking single each batch has one request.
+        // There are at most as many batches as requests. Under single and staged each batch has one request.
         let most = seen.chosen + seen.chosen_in_batches + seen.unordered;
         within("dispatch_batches", stats.dispatch_batches, seen.chosen + seen.batches, most)
     }

@@ -171,10 +171,10 @@ pub(super) fn is_free(q: &RequestQueue) -> bool {
     q.domain(0).staging.is_free()
 }
 
-/// What the holder does until it can let go. `bound` limits two things: how many requests the holder chooses, and how
-/// many that were left it works on, which is its share. Each further round takes one from the share too. What `enter`
-/// inserts directly takes nothing from the share. `enter` inserts the holder's own requests, and returns how many of
-/// them went through at once.
+/// What the holder does until it can let go. `bound` is the holder's share, and limits two numbers: how many requests
+/// the holder chooses, and how many requests that were left it works on. The variable `share` is what remains of the
+/// second number, from which each further round takes one too. What `enter` inserts directly takes nothing from it.
+/// `enter` inserts the holder's own requests, and returns how many of them went through at once.
 fn serve<'q>(
     runner: &mut Runner,
     q: &'q RequestQueue,

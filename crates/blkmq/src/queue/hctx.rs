@@ -24,8 +24,8 @@ pub(crate) struct HwCtx {
     pub(crate) issue: Handover<RqList>,
     /// Only if the hardware queue has an owner: other threads have put something on the issue list.
     pub(crate) inbox: Inbox,
-    /// The issue list needs another try, because the driver refused something, or the thread that drained the list had
-    /// done its share.
+    /// The issue list needs another try, because the driver refused something, or the thread that drained the list left
+    /// the rest to other threads when its rounds had run out.
     pub(crate) stalled: Line<AtomicBool>,
     /// The driver gave back what it was offered last. While this is set, a thread that goes to sleep plans for another
     /// try.
