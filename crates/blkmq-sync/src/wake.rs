@@ -189,9 +189,9 @@ impl Wake {
     }
 }
 
-/// Calls a function of the program. If the function panics, the panic has been reported as every panic is, and goes no
-/// further. Model checkers unwind through their threads, so nothing is contained there.
-fn contain(call: impl FnOnce()) {
+/// Calls a function of the program, such as a waker. If the function panics, the panic has been reported as every panic
+/// is, and goes no further. Model checkers unwind through their threads, so nothing is contained there.
+pub fn contain(call: impl FnOnce()) {
     if cfg!(any(loom, shuttle, virtual_cpus)) {
         call();
     } else {

@@ -26,6 +26,5 @@ mod single;
 mod stage_all;
 mod staged;
 mod through;
-mod unwinding;
 
 pub(crate) use outcome::{Dispatched, Inserted};

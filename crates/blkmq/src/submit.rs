@@ -302,8 +302,8 @@ impl Submitter {
         // A thread that is notified counts as asleep, because it may be waiting elsewhere for the news.
         if let Some(change) = wake.set_notify(notify) {
             self.q.live.sleepers.change(change);
-            wake.look_for_news(|| self.has_reason_to_look());
         }
+        wake.look_for_news(|| !self.runner.completed.is_empty() || self.has_reason_to_look());
     }
 
     /// Leaves the queue when everything outstanding has completed. Returns the operations that were still in the plug

@@ -103,10 +103,17 @@ fn a_driver_that_drops_a_request_panics_and_says_which() {
 }
 
 /// Panics when it is offered requests for the first time. Finishes all that it is offered later.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Stumbles {
+    topology: Topology,
     is_concurrent: bool,
     has_stumbled: AtomicBool,
+}
+
+impl Default for Stumbles {
+    fn default() -> Self {
+        Self { topology: ONE_QUEUE, is_concurrent: false, has_stumbled: AtomicBool::new(false) }
+    }
 }
 
 impl Driver for Stumbles {
@@ -117,7 +124,7 @@ impl Driver for Stumbles {
         spec::open("null,size=64M").expect("the spec is good").limits()
     }
     fn topology(&self) -> Topology {
-        ONE_QUEUE
+        self.topology
     }
     fn is_concurrent(&self) -> bool {
         self.is_concurrent
@@ -130,17 +137,24 @@ impl Driver for Stumbles {
     }
 }
 
-/// Red if what the driver did not take before it panicked stays on the issue list without the mark of a stalled
-/// hardware queue, or if no sleeper is told.
+/// Red if what the driver did not take before it panicked stays on an issue list without the mark of a stalled hardware
+/// queue, or if no sleeper is told. With two hardware queues, the second one's requests were not even offered.
 #[test]
 fn what_the_panicking_thread_had_for_others_is_left_to_the_next_thread() {
-    let q = RequestQueue::builder(Arc::new(Stumbles::default())).scheduler("mq-deadline").build().unwrap();
+    leaves_to_the_next_thread(1);
+    leaves_to_the_next_thread(2);
+}
+
+fn leaves_to_the_next_thread(nr_hctxs: u16) {
+    let driver = Stumbles { topology: Topology { default_queues: nr_hctxs, ..ONE_QUEUE }, ..Stumbles::default() };
+    let q = RequestQueue::builder(Arc::new(driver)).scheduler("mq-deadline").build().expect("the queue is good");
     let told = Arc::new(Told::default());
-    let [mut stumbling, mut other] = ["stumbling", "other"].map(|name| q.submitter(&Client::new(name)).unwrap());
+    let [mut stumbling, mut other] =
+        ["stumbling", "other"].map(|name| q.submitter(&Client::new(name)).expect("there is room"));
     other.set_notify(Some(told.clone()));
     let quiesced = q.quiesce();
     for (submitter, sector) in [(&mut stumbling, 0), (&mut other, 64)] {
-        submitter.submit(Bio::read(sector, Buffer::zeroed(4096))).unwrap();
+        submitter.submit(Bio::read(sector, Buffer::zeroed(4096))).expect("there are slots");
         submitter.poll();
     }
     drop(quiesced);
@@ -155,6 +169,9 @@ fn what_the_panicking_thread_had_for_others_is_left_to_the_next_thread() {
         panic!("nothing is over: {}", q.dump());
     };
     assert_eq!(completion.status, Status::Ok);
+    // One of them polls the first hardware queue.
+    let mut more = ["third", "fourth"].map(|name| q.submitter(&Client::new(name)).expect("there is room"));
+    more.iter_mut().for_each(|submitter| _ = submitter.poll());
     assert!(q.freeze().poll(), "both requests are over: {}", q.dump());
 }
 

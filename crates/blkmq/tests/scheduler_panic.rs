@@ -1,27 +1,20 @@
-//! A scheduler that panics ends the thread that called it, and nothing else.
+//! A scheduler that panics ends the process, with a reason.
 
 mod device;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
+use std::env;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 
-use blkmq::{Client, Limits, Locking, Measures, RequestQueue, Status, Submitter};
+use blkmq::{Client, Limits, Locking, RequestQueue};
 use blkmq_sched::{Info, InsertAt, RqId, Scheduler, Time};
-use device::{ONE_QUEUE, Recorder, read, reap};
+use device::{ONE_QUEUE, Recorder, read};
 
-/// First come, first served. Panics at the insertion and at the choice whose number the test has set.
+/// First come, first served; panics at the first insertion, or at the first choice.
 #[derive(Debug)]
 struct Stumbles {
     waiting: Vec<RqId>,
-    /// How many insertions and choices there are before the one that panics.
-    left: Arc<[AtomicU32; 2]>,
-}
-
-impl Stumbles {
-    fn step(&self, kind: usize) {
-        assert_ne!(self.left[kind].fetch_sub(1, Ordering::Relaxed), 0, "this panic is the test's own");
-    }
+    at: String,
 }
 
 impl Scheduler for Stumbles {
@@ -34,16 +27,13 @@ impl Scheduler for Stumbles {
     }
 
     fn insert(&mut self, rq: RqId, _info: &Info, _at: InsertAt, _now: Time) {
-        self.step(0);
+        assert!(!self.at.ends_with("insertion"), "this panic is the test's own");
         self.waiting.push(rq);
     }
 
     fn dispatch(&mut self, _now: Time) -> Option<RqId> {
-        if self.waiting.is_empty() {
-            return None;
-        }
-        self.step(1);
-        Some(self.waiting.remove(0))
+        assert!(self.waiting.is_empty(), "this panic is the test's own");
+        None
     }
 
     fn len(&self) -> usize {
@@ -51,77 +41,35 @@ impl Scheduler for Stumbles {
     }
 }
 
-/// No step of this kind panics for a long time.
-const NEVER: u32 = 1 << 30;
+/// Says in the process that ends where its scheduler panics: a locking, and insertion or choice.
+const PANICS_AT: &str = "BLKMQ_TEST_SCHEDULER_PANICS_AT";
 
-/// Polls until the submitter has got one completion. Fails if that takes more polls than it can.
-fn expect_one(submitter: &mut Submitter, device: &Recorder, what: &str) {
-    let mut reaped = Vec::new();
-    for _ in 0..20 {
-        while device.nr_held() > 0 {
-            device.finish_oldest(Status::Ok);
-        }
-        reaped.extend(reap(submitter));
-    }
-    assert_eq!(reaped.len(), 1, "{what}: the other submitter's request is over: {}", submitter.queue().dump());
-    assert_eq!(reaped[0].status, Status::Ok);
-}
-
-/// Red (the last lines fail) if the thread whose scheduler panicked stays the holder: other threads leave their
-/// requests with it for ever.
+/// Red if the process goes on: the thread had the requests of other threads in its hands, and they would wait for ever,
+/// under some lockings at once (then the test does not end).
 #[test]
-fn other_submitters_go_on_when_a_scheduler_has_panicked() {
-    let measures = Measures { dispatch: true, buckets: false, merges: false };
-    for locking in Locking::ALL.into_iter().chain([Locking::Staged(measures)]) {
-        for (kind, what) in ["insertion", "choice"].into_iter().enumerate() {
-            let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
-            let left = Arc::new([AtomicU32::new(NEVER), AtomicU32::new(NEVER)]);
-            let scheduler = Box::new(Stumbles { waiting: Vec::new(), left: left.clone() });
-            let builder = RequestQueue::builder(device.clone()).scheduler(scheduler).locking(locking).bypass(false);
-            let q = builder.build().expect("the queue is good");
-            let [mut stumbling, mut other] =
-                ["stumbling", "other"].map(|name| q.submitter(&Client::new(name)).unwrap());
-            left[kind].store(0, Ordering::Relaxed);
-            let panics = thread::spawn(move || {
-                stumbling.submit(read(0, 8)).expect("there are slots");
-                stumbling.poll();
-            });
-            panics.join().expect_err("the scheduler panics");
-            left[kind].store(NEVER, Ordering::Relaxed);
-            other.submit(read(100, 8)).expect("there are slots");
-            expect_one(&mut other, &device, &format!("{locking}, {what}"));
+fn a_scheduler_that_panics_ends_the_process() {
+    if let Ok(at) = env::var(PANICS_AT) {
+        return stumble(at);
+    }
+    for locking in Locking::ALL {
+        for what in ["insertion", "choice"] {
+            let mut child = Command::new(env::current_exe().expect("the test's program is known"));
+            child.args(["--exact", "a_scheduler_that_panics_ends_the_process", "--nocapture", "--test-threads=1"]);
+            let output = child.env(PANICS_AT, format!("{locking} {what}")).output().expect("the program runs");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.signal(), Some(6), "{locking}, {what}: it aborts: {output:?}");
+            let (panic, reason) = ("this panic is the test's own", "blkmq: the process ends, because its scheduler");
+            assert!(said.contains(panic) && said.contains(reason), "{locking}, {what}: {said}");
         }
     }
 }
 
-/// Red if a scheduler that panics while requests are tried again that found no room takes all of them with it, or if
-/// the count of those that wait is wrong afterwards (an assertion fails).
-#[test]
-fn what_waits_for_room_stays_when_a_scheduler_panics() {
+fn stumble(at: String) {
+    let locking: Locking = at.split(' ').next().expect("it names a locking").parse().expect("there is such a locking");
     let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
-    let left = Arc::new([AtomicU32::new(NEVER), AtomicU32::new(NEVER)]);
-    let scheduler = Box::new(Stumbles { waiting: Vec::new(), left: left.clone() });
-    let builder = RequestQueue::builder(device.clone()).scheduler(scheduler).bypass(false).nr_requests(4);
-    let q = builder.build().expect("the queue is good");
-    q.stage_all();
-    let [mut stumbling, mut other] = ["stumbling", "other"].map(|name| q.submitter(&Client::new(name)).unwrap());
-    for number in 0..10 {
-        other.submit(read(number * 100, 8)).expect("there are slots");
-    }
-    other.poll();
-    assert_eq!(device.nr_held(), 4, "six wait for room: {}", q.dump());
-    left[0].store(0, Ordering::Relaxed);
-    device.finish_oldest(Status::Ok);
-    thread::spawn(move || stumbling.poll()).join().expect_err("the scheduler panics: there is room for one");
-    left[0].store(NEVER, Ordering::Relaxed);
-    let mut reaped = Vec::new();
-    for _ in 0..20 {
-        while device.nr_held() > 0 {
-            device.finish_oldest(Status::Ok);
-        }
-        reaped.extend(reap(&mut other));
-    }
-    // The request that was being inserted is lost, and its submitter would wait for it.
-    std::mem::forget(other);
-    assert_eq!(reaped.len(), 9, "{}", q.dump());
+    let scheduler = Box::new(Stumbles { waiting: Vec::new(), at });
+    let q = RequestQueue::builder(device).scheduler(scheduler).locking(locking).build().expect("the queue is good");
+    let mut submitter = q.submitter(&Client::new("test")).expect("there is room for a thread");
+    submitter.submit(read(0, 8)).expect("there are slots");
+    submitter.poll();
 }

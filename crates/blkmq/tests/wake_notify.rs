@@ -74,6 +74,11 @@ fn what_completed_before_the_notification_was_set_is_told() {
         submitter.set_notify(Some(told.clone()));
         assert_eq!(told.0.load(Ordering::Relaxed), times);
     }
+    // One that takes the place of another is told too, also of what a poll has brought and no reap has taken.
+    early.poll();
+    let told = Arc::new(Told::default());
+    early.set_notify(Some(told.clone()));
+    assert_eq!(told.0.load(Ordering::Relaxed), 1);
     assert_eq!(reap(&mut early).len(), 1);
 }
 

@@ -99,3 +99,46 @@ fn a_task_that_ends_as_it_is_woken_may_drop_its_operation() {
         }
     }
 }
+
+/// Panics when it is woken.
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("this panic is the test's own");
+    }
+}
+
+/// Red if the panic of another task's waker passes through a future that is polled: what this future has resolved to
+/// would be lost, and the wakers behind the one that panics.
+#[test]
+fn a_waker_that_panics_ends_no_other_task() {
+    let inner = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
+    let device = Arc::new(Refuses { inner: inner.clone(), refuses: AtomicBool::new(false) });
+    let q = RequestQueue::builder(device.clone()).scheduler("none").build().expect("the queue is good");
+    let join = || AsyncSubmitter::new(q.submitter(&Client::new("test")).expect("there is room for two threads"));
+    let (polled, theirs) = (join(), join());
+    let task = Arc::new(Forlorn::default());
+    let wakers = [Waker::from(Arc::new(Panics)), Waker::from(task.clone())];
+    let mut waiting: Vec<Operation> = Vec::new();
+    for (number, waker) in wakers.iter().enumerate() {
+        let mut operation = theirs.submit(read(number as u64 * 100, 8)).expect("there are slots");
+        assert!(Pin::new(&mut operation).poll(&mut Context::from_waker(waker)).is_pending());
+        waiting.push(operation);
+    }
+    device.refuses.store(true, Ordering::Relaxed);
+    let mut operation = polled.submit(read(1000, 8)).expect("there are slots");
+    let mut poll = || Pin::new(&mut operation).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll().is_pending(), "the refusal is news for both tasks, and one of them panics");
+    drop(wakers);
+    assert_eq!(Arc::strong_count(&task), 1, "the other one was woken too, so nothing keeps its waker");
+    device.refuses.store(false, Ordering::Relaxed);
+    let mut polls = 0;
+    while poll().is_pending() {
+        assert!(polls < 100, "the device has {} requests: {}", inner.nr_held(), q.dump());
+        polls += 1;
+        while inner.nr_held() > 0 {
+            inner.finish_oldest(Status::Ok);
+        }
+    }
+}

@@ -126,12 +126,14 @@ impl Unwinding<'_> {
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
         debug_assert!(std::thread::panicking(), "the driver has not returned");
-        let hctx = self.q.hctx(self.index);
-        std::mem::take(&mut self.pending).hand_over(&self.q.slots, &hctx.issue);
+        std::mem::take(&mut self.pending).hand_over(&self.q.slots, &self.q.hctx(self.index).issue);
+        // All of them: this thread owes a drain of each list to which it has appended. Where it has not, one look finds
+        // nothing, and takes the mark away.
+        //
         // This thread has let the issue list go before it comes here. If another thread holds the list by now, that
         // thread may take this mark away. It then looks at the list once more, behind its fence, and finds what this
         // thread has put there: the fence pairs with this Release.
-        hctx.stalled.store(true, Ordering::Release);
+        self.q.hctxs().for_each(|(_, hctx)| hctx.stalled.store(true, Ordering::Release));
         self.q.call_others();
     }
 }

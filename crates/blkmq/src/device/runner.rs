@@ -51,6 +51,8 @@ pub(crate) struct Runner {
     /// Since this thread was at the scheduler last, it has put tags back, or parked something, or the scheduler may let
     /// go what it held back. If another thread is at the scheduler, that thread must look once more.
     pub(crate) has_news: bool,
+    /// Tags came back unused, and the threads that wait for room have not been told.
+    pub(crate) owes_brought: bool,
     /// The queue was quiesced when this thread looked last, so it left things undone.
     pub(crate) saw_quiesced: bool,
     /// How often something had been left to other threads when this thread looked last.
@@ -101,6 +103,7 @@ impl Runner {
             completed: RqList::default(),
             parked: false,
             has_news: false,
+            owes_brought: false,
             saw_quiesced: false,
             left: 0,
             planned: u64::MAX,

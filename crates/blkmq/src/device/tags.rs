@@ -64,7 +64,11 @@ impl Runner {
                         self.make_ready(q, rq, tag);
                         chosen += 1;
                     }
-                    None => chosen += self.put_unused(q, hctx, &[tag]),
+                    None => {
+                        chosen += self.put_untold(q, hctx, &[tag]);
+                        // Told when this thread has let the scheduler go, if it has it.
+                        self.owes_brought = true;
+                    }
                 }
             }
         }
@@ -118,9 +122,15 @@ impl Runner {
     /// meanwhile, or the room that the tag took. The caller looks again at what it chose from. Returns how many
     /// requests of the dispatch list got a tag.
     pub(crate) fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
+        let given = self.put_untold(q, hctx, tags);
+        q.brought();
+        given
+    }
+
+    /// Like [`put_unused`](Self::put_unused), but the caller tells the threads that wait for room.
+    fn put_untold(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
         debug_assert!(!tags.is_empty(), "tags were taken for nothing");
         let given = self.put_back(q, hctx, tags);
-        q.brought();
         // A tag that is held and not used takes room like a request. Requests that meanwhile found no room are in no
         // thread's plug, so this thread tries them again.
         self.parked |= q.domain(0).nr_left() > 0 && kept("dispatch.room_in_vain");

@@ -19,7 +19,7 @@
 
 use blkmq_sched::{ClientId, MergeLevel, Time};
 
-use super::{Batch, Done, Driver, Offer, Started, StartedTable, TimeoutAction};
+use super::{Batch, Done, Driver, Offer, POLL_PERIOD, Started, StartedTable, TimeoutAction};
 use crate::request::bio::Bio;
 use crate::request::{Asked, Part, Place, Request, RqList, SlotIndex, Slots, Status};
 use blkmq_sync::Arc;
@@ -138,8 +138,9 @@ impl<'d> Harness<'d> {
         self.take(finished).pop()
     }
 
-    /// Issues one bio at the latest time that the driver was told, and polls, each time at the driver's next event,
-    /// until the bio is over. A driver that never completes it makes this wait for ever.
+    /// Issues one bio at the latest time that the driver was told, and polls until the bio is over: each time at the
+    /// driver's next event, or a millisecond later where the driver does not know its next event. A driver that never
+    /// completes the bio makes this wait for ever.
     ///
     /// # Panics
     /// If the driver refuses the request, or completes another one too.
@@ -150,7 +151,7 @@ impl<'d> Harness<'d> {
         assert!(self.waiting.is_empty(), "the driver takes the request");
         while finished.is_empty() {
             let next = self.driver.next_event(self.hctx).time();
-            finished = self.poll(next.map_or(self.now, |next| next.max(self.now)));
+            finished = self.poll(next.unwrap_or_else(|| self.now.after(POLL_PERIOD.as_nanos() as u64)).max(self.now));
             blkmq_sync::thread::yield_now();
         }
         assert_eq!(finished.len(), 1, "nothing else was with the driver");

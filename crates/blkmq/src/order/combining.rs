@@ -34,7 +34,6 @@ use blkmq_sched::Time;
 use super::outcome::{Dispatched, Inserted};
 use super::section::Section;
 use super::stage_all;
-use super::unwinding::Holding;
 use crate::device::{RUN_BOUND, Runner};
 use crate::queue::{Count, Mapping, RequestQueue, Starting};
 use crate::request::RqList;
@@ -217,9 +216,7 @@ fn serve<'q>(
         debug_assert!(chosen <= bound, "the holder chooses {chosen} requests, at most {bound}");
         Round { has_more, is_last: share == 0 || chosen == bound }
     };
-    let holding = Holding::new(q, &domain.staging);
     let has_let_go = domain.staging.serve(left, round, |staging| q.live.give_up(staging));
-    holding.end();
     Dispatched::new(chosen, !has_let_go)
 }
 

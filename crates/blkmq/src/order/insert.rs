@@ -1,7 +1,5 @@
 //! Inserting under the lock: into the scheduler, or merged with what waits there.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-
 use blkmq_sched::{Class, Merge, MergeHow, MergeLevel};
 
 use super::section::Section;
@@ -177,15 +175,8 @@ impl<'q> Section<'q, '_> {
     fn retry_some(&mut self) {
         let slots = &self.q.slots;
         let mut backlog = std::mem::take(&mut self.hold.backlog);
-        // If the scheduler panics, what waits here still has its place.
-        let retried = catch_unwind(AssertUnwindSafe(|| backlog.retry(slots, |rq| self.insert_one(None, rq))));
-        if retried.is_err() {
-            backlog.recount();
-        }
+        backlog.retry(slots, |rq| self.insert_one(None, rq));
         self.hold.backlog = backlog;
-        if let Err(panic) = retried {
-            resume_unwind(panic);
-        }
     }
 
     /// Ends a request that had begun and would have to wait.

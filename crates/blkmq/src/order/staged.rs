@@ -20,7 +20,6 @@ use blkmq_sched::Time;
 use super::choose::Choice;
 use super::outcome::{Dispatched, Inserted};
 use super::single;
-use super::unwinding::Holding;
 use crate::device::Runner;
 use crate::queue::{Count, Mapping, Measures, RequestQueue, Starting};
 use crate::request::{Place, RqList};
@@ -105,9 +104,7 @@ fn serve_buckets(runner: &mut Runner, q: &RequestQueue, left: Chain, mut round: 
         round(runner);
         Round::DONE
     };
-    let holding = Holding::new(q, &q.domain(0).inserting);
     let has_let_go = q.domain(0).inserting.serve(left, round, Staging::give_up);
-    holding.end();
     debug_assert!(has_let_go, "no round was the last");
 }
 
@@ -153,8 +150,6 @@ fn choose_alone<'q>(runner: &mut Runner, q: &'q RequestQueue, now: Time, has_new
         Round { has_more: false, is_last }
     };
     // A thread that has got a request asks for another one, and then finds what it was kicked for.
-    let holding = Holding::new(q, &domain.dispatching);
     let _ = domain.dispatching.serve(left, round, Staging::give_up_and_look);
-    holding.end();
     choice.expect("there was a round")
 }

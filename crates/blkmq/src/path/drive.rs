@@ -22,6 +22,9 @@ impl Runner {
             let dispatched = before.take().unwrap_or_else(|| self.dispatch(q, now, bound));
             let (chosen, gave_up) = (dispatched.chosen(), dispatched.gave_up);
             taken += chosen;
+            if std::mem::take(&mut self.owes_brought) {
+                q.brought();
+            }
             self.issue_touched(q, now);
             self.park_requeued(q);
             if !self.finished.is_empty() {

@@ -235,11 +235,6 @@ impl Backlog {
         self.nr_without_room > 0
     }
 
-    /// Counts the requests that wait for room anew, after [`retry`](Self::retry) has ended by a panic of `insert`.
-    pub(crate) fn recount(&mut self) {
-        self.nr_without_room = self.members.iter().flat_map(|member| &member.without_room).map(RqList::len).sum();
-    }
-
     /// Tries the requests that wait for room, the oldest of each list first. A request that `insert` gives back stays
     /// where it was. Returns how many `insert` took.
     pub(crate) fn retry<'q>(

@@ -1,5 +1,7 @@
 //! What is ordered together: a scheduler under its lock, and what threads know of it without the lock.
 
+use std::io::{self, Write};
+
 use super::hold::Hold;
 use crate::queue::RequestQueue;
 use crate::queue::account::{Count, Counters};
@@ -76,6 +78,26 @@ pub(crate) struct Domain {
     pub(crate) dispatching: Staging,
 }
 
+/// Ends the process if the section that this stands for unwinds: the scheduler, or a function of the program that is
+/// told of waits, has panicked.
+///
+/// The thread has the requests and the tags of other threads in its hands then, and what the scheduler keeps may no
+/// longer agree with the counts. Storage that hangs, or a freeze that believes a queue drained, is worse than a process
+/// that ends with a reason. Model checkers and the torture rig unwind, because they report what they found.
+struct EndsProcess;
+
+impl Drop for EndsProcess {
+    #[cold]
+    fn drop(&mut self) {
+        if cfg!(not(any(loom, shuttle, virtual_cpus))) {
+            let text = "blkmq: the process ends, because its scheduler panicked with the requests of all threads";
+            // The panic has been reported. A closed standard error changes nothing.
+            let _ = writeln!(io::stderr(), "{text}");
+            std::process::abort();
+        }
+    }
+}
+
 impl Domain {
     pub(super) fn new(wait_meter: Option<fn() -> u64>, wait_observer: Option<fn(Wait, u64)>) -> Self {
         let wait_observer = wait_observer.map(WaitObserver::new);
@@ -107,6 +129,7 @@ impl Domain {
         counters: &Counters,
         section: impl FnOnce(&mut Hold) -> R,
     ) -> R {
+        let ends_process = EndsProcess;
         let mut hold = self.acquire(counters);
         hold.room = (0, 0);
         let result = section(&mut hold);
@@ -114,6 +137,8 @@ impl Domain {
         // From here on requests may pass the scheduler by, or may no longer.
         hold.turn_gate(q);
         self.note_waiting(&hold);
+        // COST: none. Nothing is dropped here.
+        std::mem::forget(ends_process);
         result
     }
 

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "a request's body is reached through its token, not through a lock")]
 
 use std::fmt;
+use std::io::{self, Write};
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
@@ -55,7 +56,8 @@ fn lose(slot: &Slot) {
     );
     if std::thread::panicking() {
         // A second panic would end the process.
-        return eprintln!("{lost}");
+        let _ = writeln!(io::stderr(), "{lost}");
+        return;
     }
     panic!("{lost}");
 }

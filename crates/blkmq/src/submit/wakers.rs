@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::task::Waker;
 
+use blkmq_sync::wake::contain;
+
 thread_local! {
     /// How many submitters this thread holds.
     static HELD: Cell<usize> = const { Cell::new(0) };
@@ -36,7 +38,7 @@ impl Drop for Gathering {
         while held == 0
             && let Some(waker) = next_due()
         {
-            waker.wake();
+            contain(|| waker.wake());
         }
     }
 }
@@ -53,5 +55,5 @@ pub(super) fn wake(waker: Waker) {
         let _ = DUE.try_with(|due| due.borrow_mut().extend(waker.take()));
     }
     // Outside of the look at the list: the waker may come back here.
-    waker.into_iter().for_each(Waker::wake);
+    waker.into_iter().for_each(|waker| contain(|| waker.wake()));
 }
