@@ -111,8 +111,10 @@ pub const MUTANTS: &[Mutant] = &[
         site: "timeout.reserve",
         // A completer may take the request after the scan looked at its place and before the scan changes it. Then two
         // threads own the request. Both may end it, and the scan may overwrite the state of an operation that has the
-        // slot by then. Any of these rules may be the first to see the result.
+        // slot by then. Any of these rules may be the first to see the result, and so may assertions of the product.
         found_by: &[
+            "a request does not go from",
+            "a request that ends is in one thread's hands",
             "a slot keeps its bio until all parts are back",
             "attempt to subtract with overflow",
             "counters: ",
