@@ -92,13 +92,13 @@ impl Runner {
         let Self { finished, requeued, started, .. } = self;
         let mut batch = Batch::new(&q.slots, &hctx.started, pending, finished, requeued, started, offer);
         q.driver().queue_rqs(index, &mut batch, now);
-        let refused = batch.is_refused();
         if self.requeued.len() == given_back && hctx.gave_back.load(Ordering::Relaxed) {
             hctx.clear_gave_back();
         }
         self.member(q).counters.count(Count::Issued, (offered - pending.len()) as u64);
+        let refused = !pending.is_empty();
         hctx.note_offer(refused);
-        refused || !pending.is_empty()
+        refused
     }
 }
 

@@ -64,11 +64,7 @@ impl Runner {
                         self.make_ready(q, rq, tag);
                         chosen += 1;
                     }
-                    None => {
-                        chosen += self.put_untold(q, hctx, &[tag]);
-                        // Told when this thread has let the scheduler go, if it has it.
-                        self.owes_brought = true;
-                    }
+                    None => chosen += self.put_unused(q, hctx, &[tag]),
                 }
             }
         }
@@ -119,18 +115,13 @@ impl Runner {
     }
 
     /// Puts back tags that were taken for nothing, as a completer does, because another thread may have lacked a tag
-    /// meanwhile, or the room that the tag took. The caller looks again at what it chose from. Returns how many
+    /// meanwhile, or the room that the tag took. The caller looks again at what it chose from. Threads that wait for
+    /// room are told at the end of the dispatch, because this thread may be at the scheduler now. Returns how many
     /// requests of the dispatch list got a tag.
     pub(crate) fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
-        let given = self.put_untold(q, hctx, tags);
-        q.brought();
-        given
-    }
-
-    /// Like [`put_unused`](Self::put_unused), but the caller tells the threads that wait for room.
-    fn put_untold(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
         debug_assert!(!tags.is_empty(), "tags were taken for nothing");
         let given = self.put_back(q, hctx, tags);
+        self.owes_brought = true;
         // A tag that is held and not used takes room like a request. Requests that meanwhile found no room are in no
         // thread's plug, so this thread tries them again.
         self.parked |= q.domain(0).nr_left() > 0 && kept("dispatch.room_in_vain");
