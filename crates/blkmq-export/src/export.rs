@@ -122,13 +122,14 @@ impl Export {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use blkmq::Class;
     use blkmq::driver::spec;
 
     use super::*;
 
-    fn export(device: &str) -> Export {
+    /// An export of a device, by its spec.
+    pub(crate) fn export(device: &str) -> Export {
         let driver = spec::open(device).unwrap();
         Export::new("a", RequestQueue::builder(driver).build().unwrap())
     }

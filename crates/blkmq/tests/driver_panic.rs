@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use blkmq::driver::{Batch, Done, Driver, Topology, spec};
-use blkmq::{Bio, Buffer, Client, Limits, Notify, RequestQueue, Status, Time};
+use blkmq::{Bio, Buffer, Client, Limits, RequestQueue, Status, Time};
 
-use device::ONE_QUEUE;
+use device::{ONE_QUEUE, Told};
 
 #[derive(Debug, Default)]
 struct Panics(AtomicBool);
@@ -45,7 +45,10 @@ fn a_background_thread_that_panics_leaves_the_queue() {
     let mut submitter = q.submitter(&Client::new("test")).unwrap();
     submitter.set_notify(Some(told.clone()));
     let background = q.start_threads(1).unwrap();
-    while !device.0.load(Ordering::Relaxed) || !told.0.load(Ordering::Relaxed) {
+    while !device.0.load(Ordering::Relaxed) {
+        thread::yield_now();
+    }
+    while told.since_last() == 0 {
         thread::yield_now();
     }
     drop(background);
@@ -158,10 +161,10 @@ fn leaves_to_the_next_thread(nr_hctxs: u16) {
         submitter.poll();
     }
     drop(quiesced);
-    told.0.store(false, Ordering::Relaxed);
+    told.since_last();
     let panics = thread::spawn(move || stumbling.poll()).join();
     panics.expect_err("the driver stumbles over both requests");
-    assert!(told.0.load(Ordering::Relaxed), "a submitter that sleeps is told");
+    assert!(told.since_last() > 0, "a submitter that sleeps is told");
     other.poll();
     let Some(completion) = other.reap() else {
         // Otherwise the submitter waits for its request when it is dropped.
@@ -202,14 +205,4 @@ fn a_submitter_is_of_no_use_after_a_panic_that_was_caught() {
     assert_eq!(said.downcast_ref(), Some(&"this panic is the test's own"));
     let said = poll();
     assert_eq!(said.downcast_ref(), Some(&"entered twice, or again after the driver panicked inside"));
-}
-
-/// Whether a submitter was told to look.
-#[derive(Debug, Default)]
-struct Told(AtomicBool);
-
-impl Notify for Told {
-    fn notify(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }

@@ -2,11 +2,10 @@
 
 mod device;
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use blkmq::{Client, Freeze, Limits, Notify, Quiesce, RequestQueue, Status, Submitter};
-use device::{ONE_QUEUE, Recorder, read, reap};
+use device::{ONE_QUEUE, Recorder, Told, read, reap};
 
 fn queue() -> (Arc<Recorder>, Arc<RequestQueue>) {
     let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
@@ -16,16 +15,6 @@ fn queue() -> (Arc<Recorder>, Arc<RequestQueue>) {
 
 fn submitters(q: &Arc<RequestQueue>) -> [Submitter; 2] {
     ["first", "second"].map(|name| q.submitter(&Client::new(name)).expect("there is room for two threads"))
-}
-
-/// Counts how often it was told.
-#[derive(Debug, Default)]
-struct Told(AtomicU32);
-
-impl Notify for Told {
-    fn notify(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 /// Panics whenever it is told.
@@ -72,13 +61,13 @@ fn what_completed_before_the_notification_was_set_is_told() {
     for (submitter, times) in [(&mut early, 1), (&mut completer, 0)] {
         let told = Arc::new(Told::default());
         submitter.set_notify(Some(told.clone()));
-        assert_eq!(told.0.load(Ordering::Relaxed), times);
+        assert_eq!(told.since_last(), times);
     }
     // One that takes the place of another is told too, also of what a poll has brought and no reap has taken.
     early.poll();
     let told = Arc::new(Told::default());
     early.set_notify(Some(told.clone()));
-    assert_eq!(told.0.load(Ordering::Relaxed), 1);
+    assert_eq!(told.since_last(), 1);
     assert_eq!(reap(&mut early).len(), 1);
 }
 
@@ -128,6 +117,6 @@ fn what_was_notified_before_may_wake_threads_when_it_is_dropped() {
         changes.set_notify(Some(Arc::new(Keeps { _freeze: freeze, _quiesce: quiesce })));
         let told = Arc::new(Told::default());
         changes.set_notify(Some(told.clone()));
-        assert!(told.0.load(Ordering::Relaxed) > 0, "the queue goes on, and this thread is told");
+        assert!(told.since_last() > 0, "the queue goes on, and this thread is told");
     }
 }

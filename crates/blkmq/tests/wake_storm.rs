@@ -11,24 +11,8 @@ use std::task::{Context, Wake, Waker};
 
 use blkmq::driver::spec;
 use blkmq::future::{AsyncSubmitter, Operation};
-use blkmq::{Class, Client, Clock, IoPriority, Limits, Notify, RequestQueue, Status, Submitter, Time, VirtualClock};
-use device::{ONE_QUEUE, Recorder, read, write};
-
-/// Counts how often a submitter's thread was told to look.
-#[derive(Debug, Default)]
-struct Told(AtomicU32);
-
-impl Notify for Told {
-    fn notify(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl Told {
-    fn since_last(&self) -> u32 {
-        self.0.swap(0, Ordering::Relaxed)
-    }
-}
+use blkmq::{Class, Client, Clock, IoPriority, Limits, RequestQueue, Status, Submitter, Time, VirtualClock};
+use device::{ONE_QUEUE, Recorder, Told, read, write};
 
 /// A queue in which a read and a write of the idle class wait for a real-time read that the device keeps. All three
 /// belong to the first submitter, which is told. The second submitter has nothing to do.

@@ -92,15 +92,8 @@ fn promises(limits: &Limits) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use blkmq::RequestQueue;
-    use blkmq::driver::spec;
-
     use super::*;
-
-    fn export(device: &str) -> Export {
-        let driver = spec::open(device).unwrap();
-        Export::new("a", RequestQueue::builder(driver).build().unwrap())
-    }
+    use crate::export::tests::export;
 
     #[test]
     fn flags_say_what_the_device_can() {

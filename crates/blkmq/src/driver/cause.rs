@@ -2,24 +2,23 @@
 
 use std::error::Error;
 use std::fmt;
-
-use blkmq_sync::Arc;
+use std::sync::Arc;
 
 /// An error from outside of the block layer, kept as it came. Two of them are equal if they say the same.
 #[derive(Debug, Clone)]
-pub struct Cause(Arc<Box<dyn Error + Send + Sync>>);
+pub struct Cause(Arc<dyn Error + Send + Sync>);
 
 impl Cause {
     /// Keeps an error, or a sentence where there is no error.
     #[must_use]
     pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self(Arc::new(error.into()))
+        Self(error.into().into())
     }
 
     /// The error itself, for [`Error::source`].
     #[must_use]
     pub fn error(&self) -> &(dyn Error + 'static) {
-        &**self.0
+        &*self.0
     }
 }
 

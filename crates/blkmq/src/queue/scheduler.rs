@@ -126,8 +126,7 @@ impl RequestQueue {
 
     /// The names of the scheduler's knobs. There are none without a scheduler.
     pub(crate) fn scheduler_knobs(&self) -> Vec<&'static str> {
-        let hold = self.domain.control();
-        hold.scheduler().map_or(&[][..], |scheduler| scheduler.knobs()).iter().map(|knob| knob.name).collect()
+        knob_names(self.domain.control().scheduler())
     }
 
     /// Sets a knob of the scheduler at once.
@@ -152,7 +151,10 @@ impl RequestQueue {
     }
 }
 
+fn knob_names(scheduler: Option<&dyn Scheduler>) -> Vec<&'static str> {
+    scheduler.map_or(&[][..], |scheduler| scheduler.knobs()).iter().map(|knob| knob.name).collect()
+}
+
 fn unknown_knob(name: &str, scheduler: Option<&dyn Scheduler>) -> QueueError {
-    let known = scheduler.map_or(&[][..], |scheduler| scheduler.knobs()).iter().map(|knob| knob.name).collect();
-    QueueError::UnknownSchedulerKnob { name: name.to_owned(), known }
+    QueueError::UnknownSchedulerKnob { name: name.to_owned(), known: knob_names(scheduler) }
 }

@@ -3,10 +3,11 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use blkmq::driver::{Batch, Done, Driver, NextEvent, RqId, TimeoutAction, Topology, TopologyError};
-use blkmq::{Bio, Buffer, Completion, Flags, Limits, Op, Status, Submitter, Time};
+use blkmq::{Bio, Buffer, Completion, Flags, Limits, Notify, Op, Status, Submitter, Time};
 
 /// One hardware queue of 64 tags.
 pub(crate) const ONE_QUEUE: Topology = Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 64 };
@@ -163,6 +164,23 @@ impl Driver for Recorder {
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         writeln!(out, "{:?}", self.kept())
+    }
+}
+
+/// Counts how often a submitter's thread was told to look.
+#[derive(Debug, Default)]
+pub(crate) struct Told(AtomicU32);
+
+impl Notify for Told {
+    fn notify(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Told {
+    /// How often since the last call.
+    pub(crate) fn since_last(&self) -> u32 {
+        self.0.swap(0, Ordering::Relaxed)
     }
 }
 
