@@ -1,7 +1,7 @@
 //! `mq-deadline`: sector order in batches, a deadline per request, reads before writes, three strict priority classes.
 //!
 //! A request waits in two places at once: in a tree sorted by sector and in a list in order of arrival. Choosing
-//! follows the tree from where the last request ended, [`fifo_batch`](Tunables::fifo_batch) requests at a time. Each
+//! follows the tree from where the last request began, [`fifo_batch`](Tunables::fifo_batch) requests at a time. Each
 //! time a batch ends, the direction is chosen anew (reads first, but only `writes_starved` times in a row past waiting
 //! writes), and only then the oldest request of that direction may jump the queue, if its deadline has passed.
 //!
@@ -239,7 +239,7 @@ impl<P: Probe> MqDeadline<P> {
         let request = self.requests.remove(item);
         let level = &mut self.levels[request.class().index()];
         level.dispatched += 1;
-        level.queue_mut(request.direction()).latest_pos = request.info.end();
+        level.queue_mut(request.direction()).latest_pos = request.info.sector;
         request.id
     }
 

@@ -107,14 +107,16 @@ fn the_next_choice_is_made_right_after_an_issue() {
     assert_eq!(trace.add(1, "D", 300, 8).add(1, "D", 200, 8).choices(), "100R 300R 200R");
 }
 
+/// Red if a bio that joins the front of a request does not move the request before 96, or if a bio that joins the end
+/// does not move the end to 116. Only there can the next bio join, behind which the request absorbs 124.
 #[test]
 fn back_and_front_merges_move_the_ends_of_a_waiting_request() {
-    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 8);
+    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0);
+    let trace = trace.add(1, "I", 100, 8).add(1, "I", 96, 2).add(1, "I", 124, 8);
     let trace = trace.add(1, "Q", 108, 8).add(1, "M", 108, 8).add(1, "Q", 92, 8).add(1, "F", 92, 8);
-    // The batch goes on from the end of the second request, which is 116. So 120 goes next, and 112 comes last.
-    let trace = trace.add(1, "I", 112, 8).add(1, "I", 120, 8);
-    let trace = trace.add(1, "D", 0, 8).add(1, "D", 92, 24).add(1, "D", 120, 8).add(1, "D", 112, 8);
-    assert_eq!(trace.choices(), "0R 92R 120R 112R");
+    let trace = trace.add(1, "Q", 116, 8).add(1, "M", 116, 8).add(1, "M", 124, 8);
+    let trace = trace.add(1, "D", 0, 8).add(1, "D", 92, 40).add(1, "D", 96, 2).add(1, "I", 50, 8).add(1, "D", 50, 8);
+    assert_eq!(trace.choices(), "0R 92R 96R 50R");
 }
 
 /// Red if a replay obeys the knob, which says what a scheduler looks for: a replay looks for no merges.
@@ -126,57 +128,56 @@ fn front_merges_are_applied_whatever_the_knob_says() {
     assert_eq!(trace.choices_under(&format!("{SETTINGS}front_merges 0\n")), "0R 92R 200R");
 }
 
-/// Red if a merge into a request in a task's plug changes the waiting request that ends at the same place. After 116
-/// the next request is 118; after 124 it would be 108, the oldest.
+/// Red if a merge into a request in a task's plug changes the waiting request that ends at the same place. That request
+/// still ends at 116, so another bio can join there, behind which the request absorbs 124.
 #[test]
 fn a_merge_into_a_plugged_request_is_none_of_the_schedulers() {
-    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 16);
-    let trace = trace.add(2, "Q", 108, 8).add(2, "G", 108, 8).add(2, "Q", 116, 8).add(2, "M", 116, 8);
-    let trace = trace.add(2, "U", 0, 1).add(2, "I", 108, 16).add(1, "I", 118, 4);
-    let trace = trace.add(1, "D", 0, 8).add(1, "D", 100, 16).add(1, "D", 118, 4).add(1, "D", 108, 16);
-    assert_eq!(trace.choices(), "0R 100R 118R 108R");
+    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 16).add(1, "I", 124, 8);
+    let trace = trace.add(2, "Q", 108, 8).add(2, "G", 108, 8).add(2, "Q", 116, 4).add(2, "M", 116, 4);
+    let trace = trace.add(1, "Q", 116, 8).add(1, "M", 116, 8).add(1, "M", 124, 8).add(1, "D", 0, 8);
+    let trace = trace.add(1, "D", 100, 32).add(2, "U", 0, 1).add(2, "I", 108, 12).add(1, "D", 108, 12);
+    assert_eq!(trace.choices(), "0R 100R 108R");
 }
 
 /// Red if a request that left its plug without being inserted takes a later merge. The merge of 108 goes to the waiting
-/// request, which then ends at 116, beyond 110.
+/// request, which then ends at 116, and absorbs the request there.
 #[test]
 fn what_was_issued_from_a_plug_is_no_longer_in_it() {
     let trace = Trace::default().add(1, "Gw", 100, 8).add(1, "Dw", 100, 8);
-    let trace = trace.add(2, "Iw", 0, 8).add(2, "Q", 0, 0).add(2, "Iw", 100, 8).add(1, "Mw", 108, 8);
-    let trace = trace.add(2, "Dw", 0, 8).add(2, "Iw", 90, 4).add(2, "Iw", 110, 4);
-    let trace = trace.add(2, "Dw", 100, 16).add(2, "Dw", 90, 4).add(2, "Dw", 110, 4);
-    assert_eq!(trace.choices(), "- 0W 100W 90W 110W");
+    let trace = trace.add(2, "Iw", 0, 8).add(2, "Q", 0, 0).add(2, "Iw", 100, 8).add(2, "Iw", 116, 8);
+    let trace = trace.add(1, "Mw", 108, 8).add(1, "Mw", 116, 8).add(2, "Dw", 0, 8).add(2, "Dw", 100, 24);
+    assert_eq!(trace.add(2, "Iw", 50, 8).add(2, "Dw", 50, 8).choices(), "- 0W 100W 50W");
 }
 
 /// Red if a request that merged as it left its plug still counts as in the plug. The next bio joins the waiting
-/// request, which then ends beyond 118.
+/// request, which then ends at 124, and absorbs the request there.
 #[test]
 fn what_merged_out_of_a_plug_is_no_longer_in_it() {
-    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 8);
+    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 8).add(1, "I", 124, 8);
     let trace = trace.add(1, "G", 108, 8).add(1, "U", 0, 1).add(1, "M", 108, 8).add(1, "Q", 116, 8);
-    let trace = trace.add(1, "M", 116, 8).add(1, "D", 0, 8).add(1, "I", 90, 4).add(1, "I", 118, 4);
-    assert_eq!(trace.add(1, "D", 100, 24).add(1, "D", 90, 4).add(1, "D", 118, 4).choices(), "0R 100R 90R 118R");
+    let trace = trace.add(1, "M", 116, 8).add(1, "M", 124, 8).add(1, "D", 0, 8).add(1, "D", 100, 32);
+    assert_eq!(trace.add(1, "I", 50, 8).add(1, "D", 50, 8).choices(), "0R 100R 50R");
 }
 
-/// Red if, of two requests that end where a bio begins, the older one takes the bio. The newer one then ends at 116,
-/// beyond 110.
+/// Red if, of two requests that end where a bio begins, the older one takes the bio. The older one keeps its 8 sectors,
+/// and under this size 98 absorbs it.
 #[test]
 fn a_bio_joins_the_youngest_request_that_fits() {
-    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 8).add(1, "I", 92, 16);
-    let trace = trace.add(1, "Q", 108, 8).add(1, "M", 108, 8).add(1, "I", 110, 4);
-    let trace = trace.add(1, "D", 0, 8).add(1, "D", 92, 24).add(1, "D", 100, 8).add(1, "D", 110, 4);
-    assert_eq!(trace.choices(), "0R 92R 100R 110R");
+    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0);
+    let trace = trace.add(1, "I", 100, 8).add(1, "I", 92, 16).add(1, "I", 98, 2);
+    let trace = trace.add(1, "Q", 108, 8).add(1, "M", 108, 8).add(1, "M", 100, 8).add(1, "D", 0, 8);
+    let trace = trace.add(1, "D", 92, 24).add(1, "D", 98, 10).add(1, "I", 50, 8).add(1, "D", 50, 8);
+    assert_eq!(trace.choices(), "0R 92R 98R 50R");
 }
 
 /// Red if a merge into a request that only our scheduler chose is lost. We keep 8 aside while Linux takes 100, so a bio
-/// can still join 8, which then ends at 24, beyond 20.
+/// can still join 8, which then ends at 24, and absorbs the request there.
 #[test]
 fn a_merge_into_what_only_we_chose_is_kept_for_when_it_is_taken_back() {
-    let trace = Trace::default().add(1, "U", 0, 2).add(1, "I", 100, 8).add(1, "I", 8, 8);
-    let trace = trace.add(1, "Q", 16, 8).add(1, "M", 16, 8).add(1, "D", 100, 8);
-    let trace = trace.add(1, "I", 4, 2).add(1, "I", 20, 2);
-    let trace = trace.add(1, "D", 8, 16).add(1, "D", 4, 2).add(1, "D", 20, 2);
-    assert_eq!(trace.choices(), "8R 8R 4R 20R");
+    let trace = Trace::default().add(1, "U", 0, 3).add(1, "I", 100, 8).add(1, "I", 24, 8).add(1, "I", 8, 8);
+    let trace = trace.add(1, "Q", 16, 8).add(1, "M", 16, 8).add(1, "M", 24, 8).add(1, "D", 100, 8);
+    let trace = trace.add(1, "D", 8, 24).add(1, "I", 4, 2).add(1, "D", 4, 2);
+    assert_eq!(trace.choices(), "8R 8R 4R");
 }
 
 #[test]

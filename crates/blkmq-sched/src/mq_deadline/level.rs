@@ -13,12 +13,12 @@ pub(super) struct Queue {
     pub(super) sorted: Tree,
     /// In order of arrival.
     pub(super) fifo: List<ByAge>,
-    /// Where the last dispatched request ended.
+    /// Where the last dispatched request began.
     pub(super) latest_pos: u64,
 }
 
 impl Queue {
-    /// The first waiting request at or behind the end of the last one.
+    /// The first waiting request that begins where the last one did, or behind that.
     pub(super) fn next_in_order<P: Probe>(&self, requests: &Slab<Request, P>) -> Option<Index> {
         self.sorted.first_from(requests, self.latest_pos)
     }

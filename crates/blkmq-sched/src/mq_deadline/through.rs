@@ -51,7 +51,7 @@ impl<P: Probe> MqDeadline<P> {
             }
             self.count_choices(direction, begins, (end - from) as i64);
             if from < end {
-                self.levels[class.index()].queue_mut(direction).latest_pos = info(sorted[end - 1]).end();
+                self.levels[class.index()].queue_mut(direction).latest_pos = info(sorted[end - 1]).sector;
             }
             if from == 0 {
                 break;

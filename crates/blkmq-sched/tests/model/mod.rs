@@ -214,7 +214,7 @@ impl Model {
 
     fn leave(&mut self, entry: &Entry) {
         let direction = usize::from(entry.info.op != Op::Read);
-        self.latest_pos[entry.info.priority.class as usize][direction] = entry.info.end();
+        self.latest_pos[entry.info.priority.class as usize][direction] = entry.info.sector;
         if self.last_merge == Some(entry.id) {
             self.last_merge = None;
         }
