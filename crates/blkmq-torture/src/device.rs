@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use blkmq_sched::{RqId, Time};
 use blkmq_vcpu::{Random, uninterrupted};
 use blkmq_virtual::Limits;
-use blkmq_virtual::driver::{Batch, Done, Driver, NextEvent, TimeoutAction, Topology, TopologyError};
+use blkmq_virtual::driver::{Batch, Done, Driver, DueTimes, NextEvent, TimeoutAction, Topology, TopologyError};
 
 pub(crate) use config::DeviceConfig;
 use inner::{Found, Inner, Verdict};
@@ -147,6 +147,10 @@ impl Driver for Device {
 
     fn next_event(&self, hctx: u16) -> NextEvent {
         NextEvent::from(self.with(|inner| inner.next_due(hctx)))
+    }
+
+    fn due_times(&self, hctx: u16, due: &mut DueTimes<'_>) {
+        self.with(|inner| inner.due_times(hctx).for_each(|(id, time)| due.add(id, time)));
     }
 
     fn timeout(&self, hctx: u16, id: RqId, now: Time) -> TimeoutAction {

@@ -43,6 +43,12 @@ pub const MUTANTS: &[Mutant] = &[
         found_by: &["wake: ", "stall: "],
     },
     Mutant {
+        name: "own-only",
+        what: "a submitter that waits for others too plans for its own completions only",
+        site: "sleep.all_own",
+        found_by: &["wake: ", "stall: "],
+    },
+    Mutant {
         name: "tag-twice",
         what: "a tag is put back twice",
         site: "complete.tag_once",

@@ -6,6 +6,7 @@ mod batch;
 #[cfg(test)]
 mod cases;
 mod cause;
+mod due;
 pub mod harness;
 pub mod hdd;
 pub mod null;
@@ -30,6 +31,7 @@ pub use crate::request::{Loan, Request, RqId};
 pub(crate) use batch::Offer;
 pub use batch::{Batch, Done, StaleRequest};
 pub use cause::Cause;
+pub use due::DueTimes;
 pub(crate) use started::{Started, StartedTable};
 pub use topology::{Topology, TopologyError};
 
@@ -227,12 +229,25 @@ pub trait Driver: Send + Sync + fmt::Debug {
         let _ = (hctx, done, now);
     }
 
-    /// When [`poll`](Self::poll) will next find something on `hctx`. A thread that waits sleeps until then. A driver
-    /// that does not say is polled, unless it has a [descriptor](Self::ready_fd): see [`NextEvent::Unknown`]. `hctx`
-    /// may be a hardware queue that is gone since a [`set_topology`](Self::set_topology).
+    /// When [`poll`](Self::poll) will next find something on `hctx`. A thread that waits sleeps until then, or until
+    /// its own next completion where the driver tells these times ([`due_times`](Self::due_times)). A driver that does
+    /// not say is polled, unless it has a [descriptor](Self::ready_fd): see [`NextEvent::Unknown`]. `hctx` may be a
+    /// hardware queue that is gone since a [`set_topology`](Self::set_topology).
     fn next_event(&self, hctx: u16) -> NextEvent {
         let _ = hctx;
         NextEvent::Unknown
+    }
+
+    /// Tells when [`poll`](Self::poll) will complete each request that was started on `hctx`, as far as the driver
+    /// knows these times: `due.add(id, time)`, once for each request. Without this method the driver tells of none.
+    ///
+    /// A submitter sleeps until the first of its own requests is over, as it would until the interrupt of a device, if
+    /// a time was told of everything that it waits for. Otherwise it sleeps until [`next_event`](Self::next_event),
+    /// whichever submitter's event that is. So a driver may leave out a request that it has not begun with. If a
+    /// request will be over earlier than was told, `poll` says so by [`Done::plan_anew`]. `hctx` may be a hardware
+    /// queue that is gone.
+    fn due_times(&self, hctx: u16, due: &mut DueTimes<'_>) {
+        let _ = (hctx, due);
     }
 
     /// A descriptor that is readable while [`poll`](Self::poll) would find something on `hctx`; `None` for a device

@@ -58,17 +58,24 @@ use self::hctx::HwCtxTable;
 use self::member::Members;
 use self::settings::Settings;
 use self::state::Control;
-use crate::driver::{Driver, NextEvent, POLL_PERIOD, Topology};
+use crate::driver::{Driver, DueTimes, NextEvent, POLL_PERIOD, Topology};
 use crate::request::Slots;
 use crate::request::buffer::{Arena, Buffer};
 use crate::request::clock::Clock;
 use crate::request::limits::Limits;
 use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use blkmq_sync::liveness::Liveness;
-use blkmq_sync::{Arc, Line, Mutex};
+use blkmq_sync::{Arc, Line, Mutex, kept};
 
 /// Nanoseconds: how long to wait before the next try of what the driver refused or gave back.
 const RETRY_NS: u64 = 3_000_000;
+
+/// What a submitter waits for: `nr_operations` of its own, wherever they are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Own {
+    pub(crate) member: u16,
+    pub(crate) nr_operations: usize,
+}
 
 /// A device with its software queues, hardware queues, tags and scheduler.
 ///
@@ -227,8 +234,21 @@ impl RequestQueue {
     }
 
     /// The time at which a thread that drives these hardware queues must look again even if no other thread wakes it.
-    /// The thread polled last at `looked`.
-    pub(crate) fn next_event(&self, hctxs: impl Iterator<Item = u16>, looked: Time, now: Time) -> Time {
+    /// The thread polled last at `looked`. `own`: what the thread waits for, if it waits for nothing else.
+    ///
+    /// # Liveness
+    /// If all that the thread waits for is with the device at known times, the thread looks at the first of these, and
+    /// leaves the events of other submitters to these. If anything of it is elsewhere (in the plug, in the scheduler,
+    /// part of another submitter's request, behind a flush), the thread needs what other submitters' events bring:
+    /// tags, room, the end of a flush. These submitters may not poll for long. So the thread looks at each event of the
+    /// device. It plans anew when a request of it is started, because the thread that starts it wakes it.
+    pub(crate) fn next_event(
+        &self,
+        hctxs: impl Iterator<Item = u16> + Clone,
+        own: Option<Own>,
+        looked: Time,
+        now: Time,
+    ) -> Time {
         debug_assert!(looked <= now, "the thread has polled before it plans: {looked:?}, {now:?}");
         let scan = Time(self.timeout_scan.load(Ordering::Relaxed));
         // If the planned time had come when this thread polled, it is no reason to wake again. That poll asked the
@@ -236,11 +256,16 @@ impl RequestQueue {
         // brings a tag dispatches it.
         let policy = Time(self.domain.planned());
         let mut earliest = if policy > looked { scan.min(policy) } else { scan };
+        let due = own.and_then(|own| self.own_due(hctxs.clone(), own));
+        earliest = due.map_or(earliest, |due| earliest.min(due));
         for index in hctxs {
             let hctx = self.hctxs.get(index);
             let refused = hctx.stalled.load(Ordering::Relaxed) || hctx.gave_back.load(Ordering::Relaxed);
             if refused || hctx.nr_parked() > 0 {
                 earliest = earliest.min(now.after(RETRY_NS));
+            }
+            if due.is_some() {
+                continue;
             }
             match self.driver.next_event(index) {
                 NextEvent::At(event) => earliest = earliest.min(event),
@@ -252,6 +277,16 @@ impl RequestQueue {
             }
         }
         earliest
+    }
+
+    /// When the device completes the first of a submitter's operations. `None` if any of them is not with the device on
+    /// these hardware queues, or the device does not tell its time.
+    fn own_due(&self, hctxs: impl Iterator<Item = u16>, own: Own) -> Option<Time> {
+        let mut due = DueTimes::new(&self.slots, own.member);
+        hctxs.for_each(|index| self.driver.due_times(index, &mut due));
+        // A request of several operations counts once. Then something seems to be elsewhere, and the thread looks more
+        // often than it would have to.
+        if due.nr() >= own.nr_operations || !kept("sleep.all_own") { due.earliest() } else { None }
     }
 
     /// The descriptors that say when the device has completed something on these hardware queues.

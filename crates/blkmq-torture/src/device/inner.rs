@@ -405,6 +405,12 @@ impl Inner {
         Ok(())
     }
 
+    /// The requests that complete by themselves, and when.
+    pub(crate) fn due_times(&self, hctx: u16) -> impl Iterator<Item = (RqId, Time)> {
+        let held = self.queues.get(usize::from(hctx)).into_iter().flat_map(|queue| &queue.held);
+        held.filter(|held| !held.is_starting && held.due != NEVER).map(|held| (held.id, held.due))
+    }
+
     /// When the device is to be called again for a hardware queue.
     pub(crate) fn next_due(&self, hctx: u16) -> Option<Time> {
         let due = self.queues.get(usize::from(hctx))?.next_due;

@@ -19,7 +19,7 @@
 
 use blkmq_sched::{ClientId, MergeLevel, Time};
 
-use super::{Batch, Done, Driver, Offer, POLL_PERIOD, Started, StartedTable, TimeoutAction};
+use super::{Batch, Done, Driver, DueTimes, Offer, POLL_PERIOD, Started, StartedTable, TimeoutAction};
 use crate::request::bio::Bio;
 use crate::request::{Asked, Part, Place, Request, RqList, SlotIndex, Slots, Status};
 use blkmq_sync::Arc;
@@ -122,6 +122,14 @@ impl<'d> Harness<'d> {
         let mut finished = RqList::default();
         self.driver.poll(self.hctx, &mut Done::new(&self.slots, &mut finished), now);
         self.take(finished)
+    }
+
+    /// Of how many of its requests the driver [tells](Driver::due_times) a time, and the earliest of these times.
+    #[must_use]
+    pub fn due_times(&self) -> (usize, Option<Time>) {
+        let mut due = DueTimes::new(&self.slots, 0);
+        self.driver.due_times(self.hctx, &mut due);
+        (due.nr(), due.earliest())
     }
 
     /// Asks the driver about the request with this tag, as the timeout scan does. Returns the request, if the driver

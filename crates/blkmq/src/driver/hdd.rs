@@ -23,7 +23,7 @@ use std::fmt;
 use blkmq_sched::{Op, RqId, Time};
 
 use super::store::Store;
-use super::{Batch, Done, Driver, Extent, NextEvent, Request, TimeoutAction, Topology};
+use super::{Batch, Done, Driver, DueTimes, Extent, NextEvent, Request, TimeoutAction, Topology};
 use crate::request::Status;
 use crate::request::limits::Limits;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
@@ -141,6 +141,12 @@ impl Driver for Hdd {
 
     fn next_event(&self, _hctx: u16) -> NextEvent {
         NextEvent::from(self.drive.lock().next_look())
+    }
+
+    /// Tells what the heads and the interface are working on. Which of the other commands the heads choose next is not
+    /// known before they are free: a command that comes meanwhile may be nearer.
+    fn due_times(&self, _hctx: u16, due: &mut DueTimes<'_>) {
+        self.drive.lock().due_times().for_each(|(id, time)| due.add(id, time));
     }
 
     fn timeout(&self, _hctx: u16, id: RqId, _now: Time) -> TimeoutAction {

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use blkmq_sched::{RqId, Time};
 
 use super::store::Store;
-use super::{Batch, Done, Driver, Extent, NextEvent, Request, TimeoutAction, Topology, TopologyError};
+use super::{Batch, Done, Driver, DueTimes, Extent, NextEvent, Request, TimeoutAction, Topology, TopologyError};
 use crate::request::Status;
 use crate::request::limits::{Limits, MAX_HW_QUEUES};
 use blkmq_sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -226,6 +226,12 @@ impl Driver for Null {
     fn next_event(&self, hctx: u16) -> NextEvent {
         let due = self.pending(hctx).and_then(|pending| pending.queue.lock().front().map(|started| started.due));
         NextEvent::from(due)
+    }
+
+    fn due_times(&self, hctx: u16, due: &mut DueTimes<'_>) {
+        if let Some(pending) = self.pending(hctx) {
+            pending.queue.lock().iter().for_each(|started| due.add(started.id, started.due));
+        }
     }
 
     /// Gives every request up: those that the device swallowed and those that would finish later.

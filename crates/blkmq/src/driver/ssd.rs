@@ -26,7 +26,7 @@ use std::sync::OnceLock;
 use blkmq_sched::{Op, RqId, Time};
 
 use super::store::Store;
-use super::{Batch, Done, Driver, Extent, NextEvent, Request, TimeoutAction, Topology, TopologyError};
+use super::{Batch, Done, Driver, DueTimes, Extent, NextEvent, Request, TimeoutAction, Topology, TopologyError};
 use crate::request::Status;
 use crate::request::limits::{Limits, MAX_HW_QUEUES};
 use blkmq_sync::atomic::{AtomicU64, Ordering};
@@ -226,6 +226,12 @@ impl Driver for Ssd {
 
     fn next_event(&self, hctx: u16) -> NextEvent {
         NextEvent::from(self.pending(hctx).and_then(|pending| pending.commands.lock().next_due()))
+    }
+
+    fn due_times(&self, hctx: u16, due: &mut DueTimes<'_>) {
+        if let Some(pending) = self.pending(hctx) {
+            pending.commands.lock().heap.iter().for_each(|Reverse(command)| due.add(command.id, command.due));
+        }
     }
 
     fn timeout(&self, hctx: u16, id: RqId, _now: Time) -> TimeoutAction {

@@ -114,7 +114,7 @@ fn drive_share(q: &RequestQueue, runner: &mut Runner, share: u16, nr_shares: u16
             Clock::Virtual(_) => Some(VIRTUAL_NAP),
             // Nothing is done now, though it may be due. The thread that ends the quiescence wakes the sleepers.
             Clock::Real(_) if q.live.word.load().is_quiesced() => None,
-            Clock::Real(_) => Some(Duration::from_nanos(q.next_event(hctxs(q.layout()), now, now).since(now))),
+            Clock::Real(_) => Some(Duration::from_nanos(q.next_event(hctxs(q.layout()), None, now, now).since(now))),
         },
     );
 }

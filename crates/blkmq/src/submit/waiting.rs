@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use blkmq_sched::Time;
 
+use crate::queue::Own;
 use crate::request::clock::Clock;
 use blkmq_sync::kept;
 
@@ -81,7 +82,11 @@ impl Submitter {
             return Some(now);
         }
         let polls_itself = q.nr_background() == 0;
-        Some(q.next_event(self.hctxs().filter(|_| polls_itself), self.runner.looked, now))
+        // A virtual clock moves to the time that is planned here, for every submitter. It must not pass over the events
+        // of others, and no thread sleeps meanwhile.
+        let own = matches!(q.clock(), Clock::Real(_))
+            .then(|| Own { member: self.runner.member, nr_operations: self.nr_outstanding() });
+        Some(q.next_event(self.hctxs().filter(|_| polls_itself), own, self.runner.looked, now))
     }
 
     /// Whether other threads have put something on the issue list of a hardware queue that this submitter owns. Always

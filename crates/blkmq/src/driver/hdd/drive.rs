@@ -164,6 +164,17 @@ impl Drive {
         self.finished.front().map(|finished| finished.at).or_else(|| self.next_event())
     }
 
+    /// When commands are over whose time is known. A command that was given up may be among them.
+    pub(super) fn due_times(&self) -> impl Iterator<Item = (RqId, Time)> {
+        let finished = self.finished.iter().map(|finished| (finished.id, finished.at));
+        let transfers = self.link.iter().map(|transfer| (transfer.command.id, transfer.due));
+        let job = self.job.iter().filter_map(|job| match &job.task {
+            Task::Command(command) => Some((command.id, job.due)),
+            Task::WriteBack(_) => None,
+        });
+        finished.chain(transfers).chain(job)
+    }
+
     pub(super) fn pop_finished(&mut self) -> Option<Finished> {
         self.finished.pop_front()
     }

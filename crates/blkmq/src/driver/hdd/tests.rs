@@ -197,6 +197,27 @@ fn a_request_given_up_to_a_timeout_is_not_completed_later() {
     }
 }
 
+/// Red if the disk tells a time of a command before the heads have chosen it, or does not keep to a time that it told.
+#[test]
+fn a_time_is_told_of_what_the_disk_has_begun_with() {
+    let hdd = hdd("");
+    let mut queue = Harness::new(&hdd, 0);
+    [8_000_000, 4_000_000].into_iter().for_each(|sector| queue.push(read(sector)));
+    queue.issue(Time(0));
+    let (nr, chosen) = queue.due_times();
+    assert_eq!((nr, chosen), (1, hdd.next_event(0).time()), "the heads do one thing at a time");
+    // A write is on its way to the cache meanwhile.
+    queue.push(write(0));
+    queue.issue(Time(1));
+    let (nr, cached) = queue.due_times();
+    assert_eq!((nr, cached), (2, hdd.next_event(0).time()));
+    assert!(queue.poll(cached.map_or(Time(0), |time| Time(time.0 - 1))).is_empty());
+    for (due, left) in [(cached, 1), (chosen, 1)] {
+        assert_eq!(queue.poll(due.expect("it was told")).len(), 1);
+        assert_eq!(queue.due_times().0, left);
+    }
+}
+
 #[test]
 fn a_power_loss_takes_what_was_neither_flushed_nor_forced() {
     let hdd = hdd("memory_backed=1,size=16M");

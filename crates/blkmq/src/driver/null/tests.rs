@@ -43,6 +43,7 @@ fn irqmode_1_completes_at_the_next_poll_even_one_with_an_older_clock() {
     (0..4).for_each(|number| queue.push(write(number)));
     assert_eq!(numbers(queue.issue(Time(5))), []);
     assert!(null.next_event(0).time().is_some_and(|time| time <= Time(5)));
+    assert_eq!(queue.due_times(), (4, null.next_event(0).time()));
     assert_eq!(numbers(queue.poll(Time(4))), [0, 1, 2, 3]);
     assert_eq!((queue.nr_started(), null.next_event(0).time()), (4, None));
     assert_eq!(numbers(queue.poll(Time(9))), []);
@@ -57,9 +58,11 @@ fn irqmode_2_completes_completion_nsec_after_the_issue_and_says_when() {
     queue.push(write(2));
     queue.issue(Time(3_000));
     assert_eq!(null.next_event(0).time(), Some(Time(11_000)));
+    assert_eq!(queue.due_times(), (3, Some(Time(11_000))));
     assert_eq!(numbers(queue.poll(Time(10_999))), []);
     assert_eq!(numbers(queue.poll(Time(11_000))), [0, 1]);
     assert_eq!(null.next_event(0).time(), Some(Time(13_000)));
+    assert_eq!(queue.due_times(), (1, Some(Time(13_000))));
     assert_eq!(numbers(queue.poll(Time(20_000))), [2]);
     assert_eq!(null.next_event(0).time(), None);
 }

@@ -110,9 +110,11 @@ fn each_completes_when_it_is_due_and_a_request_given_up_to_a_timeout_never() {
     (0..3).for_each(|number| queue.push(read(number << 20)));
     assert!(numbers(queue.issue(Time(0))).is_empty());
     let due = ssd.next_event(0).time().unwrap();
+    assert_eq!(queue.due_times(), (3, Some(due)));
     assert!(queue.poll(Time(due.0 - 1)).is_empty());
     let (bio, status) = queue.expire(2, Time(1)).expect("the SSD gives it up");
     assert_eq!((bio.user_data, status), (2 << 20, Status::Timeout));
+    assert_eq!(queue.due_times(), (2, Some(due)));
     let mut over = numbers(queue.poll(due));
     over.append(&mut numbers(queue.poll(due.after(50 * US))));
     over.sort_unstable();
