@@ -182,3 +182,31 @@ fn a_durable_write_that_had_no_room_or_met_a_bad_sector_hurts_nobody_else() {
         assert_eq!(setting.q.driver().health(), Health::Good);
     }
 }
+
+/// Cuts the file short when a request is answered, and replaces the answer by that of a disk that is gone.
+#[derive(Debug)]
+struct Vanishing(std::path::PathBuf);
+
+impl Journal for Vanishing {
+    fn asked(&self, _hctx: u16, _tag: u16, _asked: Asked) {}
+
+    fn answered(&self, _hctx: u16, _tag: u16, _result: i32) -> i32 {
+        let file = std::fs::OpenOptions::new().write(true).open(&self.0).expect("it is there");
+        file.set_len(0).expect("it can be cut");
+        -libc::ENOSPC
+    }
+}
+
+/// Red if a disk that is gone counts as full: its client would wait for room.
+#[test]
+fn a_disk_that_is_gone_is_not_full() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("the folder for tests is writable");
+    let path = folder.path().join("disk");
+    let config = Config { size: Some(1 << 20), ..Config::new(&path) };
+    let file = File::open_with_journal(config, Arc::new(Vanishing(path))).expect("the file can be made");
+    let q = RequestQueue::builder(Arc::new(file)).scheduler("none").build().expect("the device makes sense");
+    let status = run(&mut submitter(&q), [Bio::write(1024, Buffer::from(&[7; 4096][..]))]).remove(0).status;
+    assert_eq!(status, Status::IoError);
+    let health = q.driver().health();
+    assert!(health.trouble().is_some_and(|text| text.starts_with("the file became shorter at ")), "{health:?}");
+}

@@ -217,9 +217,10 @@ impl Losses {
 
     /// Another program has cut the file short.
     pub(super) fn is_shorter(&self, Shorter { found, told }: Shorter) {
+        let like = if found == 0 { ", like a disk that is gone" } else { "" };
         self.keep(
             "the file became shorter",
-            &format!("it has {found} bytes, not {told}: what lay behind them is lost"),
+            &format!("it has {found} bytes, not {told}{like}: what lay behind them is lost"),
         );
     }
 

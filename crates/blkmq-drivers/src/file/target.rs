@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use blkmq::driver::{Extent, Health, Request};
 use blkmq::limits::SECTOR_SIZE;
-use blkmq::{Limits, Time};
+use blkmq::{Limits, Status, Time};
 use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
 use rustix::io::Errno;
 
@@ -104,10 +104,18 @@ impl Target {
 
     /// Looks whether the file has become shorter.
     #[cold]
-    pub(super) fn look_at_length(&self) {
+    fn look_at_length(&self) {
         if let Some(shorter) = self.length.look(|| size_of(&self.buffered).ok()) {
             self.losses.is_shorter(shorter);
         }
+    }
+
+    /// The status for the client of a request that has failed, and that reached up to byte `end`. Looks whether the
+    /// file has become shorter: a disk that is gone has no bytes, and the kernel then says that a write finds no room.
+    #[cold]
+    pub(super) fn status_of_failed(&self, status: Status, end: u64) -> Status {
+        let is_there = self.reaches(end);
+        if status == Status::NoSpace && !is_there { Status::IoError } else { status }
     }
 
     pub(super) fn limits(&self) -> Limits {

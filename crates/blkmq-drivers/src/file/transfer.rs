@@ -351,10 +351,9 @@ impl Transfer {
             transfer.number_sync(target);
             return Some(transfer);
         };
+        let end = transfer.offset + transfer.bytes;
         drop(transfer);
-        if !status.is_ok() {
-            target.look_at_length();
-        }
+        let status = if status.is_ok() { status } else { target.status_of_failed(status, end) };
         done.give_back(loan, status);
         None
     }
