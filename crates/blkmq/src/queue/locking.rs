@@ -133,7 +133,8 @@ impl Locking {
 
     /// The locking whose [`index`](Self::index) this is.
     ///
-    /// COST: it is asked for each batch. So the places are written out; a look into the list is 16 instructions or more.
+    /// COST: it is asked for each batch. So the places are written out: a look into the list is 16 instructions or
+    /// more.
     #[inline]
     pub(super) const fn of_index(index: u32) -> Self {
         debug_assert!(index < FIRST_STAGED + STAGED.len() as u32, "the number is that of a locking");
