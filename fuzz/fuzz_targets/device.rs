@@ -109,5 +109,9 @@ fn run(bytes: &[u8], reached: &mut Reached) {
 
 fuzz_target!(
     init: reach::seeds("device", &[("opened", 8), ("not opened", 3), ("operations done", 3)], run),
-    |bytes: &[u8]| run(bytes, &mut Reached::default())
+    |bytes: &[u8]| {
+        // Its threads stay.
+        server();
+        reach::alone(|| run(bytes, &mut Reached::default()));
+    }
 );

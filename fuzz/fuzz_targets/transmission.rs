@@ -163,5 +163,9 @@ fn run(bytes: &[u8], reached: &mut Reached) {
 
 fuzz_target!(
     init: reach::seeds("transmission", &[("replies", 100), ("errors", 40), ("requests answered", 150)], run),
-    |bytes: &[u8]| run(bytes, &mut Reached::default())
+    |bytes: &[u8]| {
+        // Its threads stay.
+        server();
+        reach::alone(|| run(bytes, &mut Reached::default()));
+    }
 );

@@ -35,6 +35,7 @@ use std::time::Duration;
 
 use blkmq::driver::spec::{Accepts, DeviceDescription, Parameter, SpecError, Value, Values};
 use blkmq::driver::{Arena, Batch, Done, Driver, Extent, Health, NextEvent, Registration, Topology, TopologyError};
+use blkmq::event::EventFd;
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, MAX_HW_QUEUES, Time};
 pub use engine::Choice;
@@ -203,7 +204,7 @@ impl File {
 
     fn open_with(config: Config, journal: Option<Arc<dyn Journal>>, tell: &dyn Fn(&str)) -> Result<Self, OpenError> {
         let target = Target::open(&config, tell)?;
-        let file = Self { rings: Arc::new(Rings::new(config.engine, journal)), target, config };
+        let file = Self { rings: Arc::new(Rings::new(config.engine, config.owned, journal)), target, config };
         file.make_rings(file.topology())?;
         if let Some(why) = file.rings.refusal() {
             tell(&format!("{}: threads do the requests: {why}", file.config.path.display()));
@@ -293,6 +294,11 @@ impl Driver for File {
 
     fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {
         self.rings.get(hctx).map(Engine::fd)
+    }
+
+    /// COST: a system call, which also hands over what the kernel has not taken yet.
+    fn sleep(&self, hctx: u16, bell: &EventFd, timeout: Option<Duration>) -> bool {
+        self.engine(hctx).sleep(bell, timeout)
     }
 
     fn register(&self, arena: &Arena) -> Option<Registration> {

@@ -166,26 +166,49 @@ impl Wake {
         self.parker.unpark();
     }
 
-    /// Sleeps until the thread is woken, or one of `fds` is readable, or `timeout` has passed. Does not sleep if
-    /// `ready` says that there is something to do.
-    fn sleep(&self, fds: &[BorrowedFd<'_>], ready: impl FnOnce() -> bool, timeout: impl FnOnce() -> Option<Duration>) {
+    /// Sleeps in `bed` until the thread is woken, or the bed's device has something, or `timeout` has passed. Does not
+    /// sleep if `ready` says that there is something to do.
+    fn sleep(&self, bed: impl Bed, ready: impl FnOnce() -> bool, timeout: impl FnOnce() -> Option<Duration>) {
         self.sleeping.store(true, Ordering::Relaxed);
         // Step 2 of the module's interleaving, between the marks and the last look; pairs with the fences of `wake` and
         // of `Sleepers::any`.
         fence_at("wake.sleep_fence");
         if !(kept("wake.last_look") && ready()) {
-            self.nap(fds, timeout());
+            self.nap(bed, timeout());
         }
         self.sleeping.store(false, Ordering::Relaxed);
     }
 
-    fn nap(&self, fds: &[BorrowedFd<'_>], timeout: Option<Duration>) {
+    fn nap(&self, bed: impl Bed, timeout: Option<Duration>) {
         #[cfg(all(feature = "eventfd", not(loom)))]
         if let Some(bell) = self.bell.get() {
-            return bell.wait_beside(fds, timeout);
+            return bed.sleep(bell, timeout);
         }
-        debug_assert!(fds.is_empty(), "a thread that waits for descriptors was equipped for it");
+        let _ = bed;
         self.parker.park_until(timeout);
+    }
+}
+
+/// Where a thread sleeps that is [equipped](Wake::equip) for a device's descriptors.
+pub trait Bed {
+    /// Sleeps until `bell` is readable, or the device has something, or `timeout` has passed. May return early.
+    #[cfg(all(feature = "eventfd", not(loom)))]
+    fn sleep(self, bell: &EventFd, timeout: Option<Duration>);
+}
+
+/// Descriptors that are readable when the device has something.
+impl Bed for &[BorrowedFd<'_>] {
+    #[cfg(all(feature = "eventfd", not(loom)))]
+    fn sleep(self, bell: &EventFd, timeout: Option<Duration>) {
+        bell.wait_beside(self, timeout);
+    }
+}
+
+/// Nothing but the bell.
+impl Bed for () {
+    #[cfg(all(feature = "eventfd", not(loom)))]
+    fn sleep(self, bell: &EventFd, timeout: Option<Duration>) {
+        bell.wait_beside(&[], timeout);
     }
 }
 
@@ -229,19 +252,19 @@ impl Sleepers {
         debug_assert!(before.checked_add_signed(by).is_some(), "a thread that is no longer notified was counted");
     }
 
-    /// Lets a thread sleep until it is woken, or one of `fds` is readable, or `timeout` has passed. `ready` is asked
-    /// last: if it says that there is something to do, the thread does not sleep.
+    /// Lets a thread sleep in `bed` until it is woken, or the bed's device has something, or `timeout` has passed.
+    /// `ready` is asked last: if it says that there is something to do, the thread does not sleep.
     pub fn sleep(
         &self,
         wake: &Wake,
-        fds: &[BorrowedFd<'_>],
+        bed: impl Bed,
         ready: impl FnOnce() -> bool,
         timeout: impl FnOnce() -> Option<Duration>,
     ) {
         // Before the fence in `Wake::sleep`, so that a thread that looks behind a fence of its own finds this thread
         // counted.
         self.0.fetch_add(1, Ordering::Relaxed);
-        wake.sleep(fds, ready, timeout);
+        wake.sleep(bed, ready, timeout);
         let before = self.0.fetch_sub(1, Ordering::Relaxed);
         debug_assert!(before > 0, "a thread that sleeps is counted until it is awake");
     }

@@ -93,7 +93,7 @@ impl Owned {
         while self.poll() == 0 {
             let ready = || self.broken != Broken::SleepsBlindly && self.inbox.is_full();
             // Nothing else wakes this thread: a sleep that goes on for ever is a deadlock, which loom reports.
-            self.sleepers.sleep(&self.wake, &[], ready, || None);
+            self.sleepers.sleep(&self.wake, (), ready, || None);
         }
     }
 }

@@ -62,7 +62,7 @@ impl Queue {
             }
             let may_go_on = || self.broken != Broken::SleepsBlindly && self.live.left.read() != left;
             // Nothing else wakes this thread: a sleep that goes on for ever is a deadlock, which loom reports.
-            self.live.sleepers.sleep(&self.wake, &[], may_go_on, || None);
+            self.live.sleepers.sleep(&self.wake, (), may_go_on, || None);
         }
     }
 }

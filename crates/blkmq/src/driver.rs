@@ -23,6 +23,8 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+#[cfg(feature = "eventfd")]
+use crate::event::EventFd;
 use blkmq_sched::Time;
 
 pub use crate::request::buffer::{Arena, Registration, Segment};
@@ -263,6 +265,19 @@ pub trait Driver: Send + Sync + fmt::Debug {
     fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {
         let _ = hctx;
         None
+    }
+
+    /// Sleeps until [`poll`](Self::poll) would find something on `hctx`, or `bell` is readable, or `timeout` has
+    /// passed. `None` is no limit. May return early. Returns false, without having slept, if the driver cannot sleep
+    /// for this hardware queue: then the thread sleeps on [`ready_fd`](Self::ready_fd) and `bell`.
+    ///
+    /// Called only for hardware queues that are [owned](Self::is_owned), by the submitter, between its polls. So a
+    /// driver can do in one system call what otherwise takes several: hand over what it has put off, sleep, and take
+    /// what has come.
+    #[cfg(feature = "eventfd")]
+    fn sleep(&self, hctx: u16, bell: &EventFd, timeout: Option<Duration>) -> bool {
+        let _ = (hctx, bell, timeout);
+        false
     }
 
     /// Memory that operations will use again and again. A driver that can use this makes the memory ready, and returns

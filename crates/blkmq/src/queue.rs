@@ -64,7 +64,11 @@ use crate::request::buffer::{Arena, Buffer};
 use crate::request::clock::Clock;
 use crate::request::limits::Limits;
 use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(feature = "eventfd")]
+use blkmq_sync::event::EventFd;
 use blkmq_sync::liveness::Liveness;
+#[cfg(feature = "eventfd")]
+use blkmq_sync::wake::Bed;
 use blkmq_sync::{Arc, Line, Mutex, kept};
 
 /// Nanoseconds: how long to wait before the next try of what the driver refused or gave back.
@@ -296,19 +300,19 @@ impl RequestQueue {
     }
 
     /// Lets a thread that polls these hardware queues sleep, as [`Sleepers::sleep`](blkmq_sync::wake::Sleepers::sleep)
-    /// does. The device's descriptors for these hardware queues wake the thread too.
+    /// does. The device wakes the thread too when it has something on one of these hardware queues.
     pub(crate) fn sleep(
         &self,
         member: &Member,
-        hctxs: impl Iterator<Item = u16>,
+        hctxs: impl Iterator<Item = u16> + Clone,
         ready: impl FnOnce() -> bool,
         timeout: impl FnOnce() -> Option<Duration>,
     ) {
         #[cfg(feature = "eventfd")]
-        let fds = if member.wake.is_equipped() { self.ready_fds(hctxs) } else { Vec::new() };
+        let bed = DeviceBed::new(self, member, hctxs);
         #[cfg(not(feature = "eventfd"))]
-        let (fds, _) = ([], hctxs);
-        self.live.sleepers.sleep(&member.wake, &fds, ready, timeout);
+        let (bed, _) = ((), hctxs);
+        self.live.sleepers.sleep(&member.wake, bed, ready, timeout);
     }
 
     /// How many requests polls of a member's hardware queues have brought, for any submitter. The count wraps.
@@ -358,6 +362,43 @@ impl RequestQueue {
             for (_, member) in self.members.iter().filter(|(_, member)| member.is_background()) {
                 member.wake.rouse();
             }
+        }
+    }
+}
+
+/// Where a thread sleeps: with the device, or on the descriptors of its hardware queues.
+#[cfg(feature = "eventfd")]
+struct DeviceBed<'q, H> {
+    q: &'q RequestQueue,
+    hctxs: H,
+    /// Empty if the thread may sleep with the device.
+    fds: Vec<BorrowedFd<'q>>,
+}
+
+#[cfg(feature = "eventfd")]
+impl<'q, H: Iterator<Item = u16> + Clone> DeviceBed<'q, H> {
+    /// The descriptors are asked for now, because that waits for a thread that takes completions. No other thread
+    /// takes completions of a hardware queue that is owned.
+    fn new(q: &'q RequestQueue, member: &Member, hctxs: H) -> Self {
+        let asks = member.wake.is_equipped() && !q.is_owned;
+        let fds = if asks { q.ready_fds(hctxs.clone()) } else { Vec::new() };
+        Self { q, hctxs, fds }
+    }
+}
+
+#[cfg(feature = "eventfd")]
+impl<H: Iterator<Item = u16> + Clone> Bed for DeviceBed<'_, H> {
+    fn sleep(self, bell: &EventFd, timeout: Option<Duration>) {
+        if !self.q.is_owned {
+            return bell.wait_beside(&self.fds, timeout);
+        }
+        let mut hctxs = self.hctxs.clone();
+        let slept = match (hctxs.next(), hctxs.next()) {
+            (Some(hctx), None) => self.q.driver.sleep(hctx, bell, timeout),
+            _ => false,
+        };
+        if !slept {
+            bell.wait_beside(&self.q.ready_fds(self.hctxs), timeout);
         }
     }
 }

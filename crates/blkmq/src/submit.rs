@@ -372,7 +372,7 @@ impl Submitter {
 
     /// The hardware queues that this submitter polls. There are none while the queue is quiesced, because a device's
     /// descriptors would wake the thread again and again.
-    fn polled_hctxs(&self) -> impl Iterator<Item = u16> + use<> {
+    fn polled_hctxs(&self) -> impl Iterator<Item = u16> + Clone + use<> {
         let polls = !self.runner.saw_quiesced;
         self.hctxs().filter(move |_| polls)
     }

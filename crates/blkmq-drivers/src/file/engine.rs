@@ -7,10 +7,12 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use blkmq::Time;
 use blkmq::driver::spec::SpecError;
 use blkmq::driver::{Batch, Done};
+use blkmq::event::EventFd;
 
 use crate::OpenError;
 
@@ -83,8 +85,13 @@ pub(super) fn is_refused(error: &io::Error) -> bool {
 }
 
 impl Engine {
-    pub(super) fn ring(target: &Target, depth: u16, journal: Option<(u16, Arc<dyn Journal>)>) -> io::Result<Self> {
-        Ring::new(target, depth).map(|ring| Self::Ring(ring.with_journal(journal)))
+    pub(super) fn ring(
+        target: &Target,
+        depth: u16,
+        owned: bool,
+        journal: Option<(u16, Arc<dyn Journal>)>,
+    ) -> io::Result<Self> {
+        Ring::new(target, depth, owned).map(|ring| Self::Ring(ring.with_journal(journal)))
     }
 
     pub(super) fn crew(target: &Target, depth: u16, journal: Option<(u16, Arc<dyn Journal>)>) -> io::Result<Self> {
@@ -112,6 +119,14 @@ impl Engine {
         match self {
             Self::Ring(ring) => ring.fd(),
             Self::Crew(crew) => crew.fd(),
+        }
+    }
+
+    /// Sleeps on the ring of an owned hardware queue, as [`Driver::sleep`](blkmq::driver::Driver::sleep) says.
+    pub(super) fn sleep(&self, bell: &EventFd, timeout: Option<Duration>) -> bool {
+        match self {
+            Self::Ring(ring) => ring.sleep(bell, timeout),
+            Self::Crew(_) => false,
         }
     }
 

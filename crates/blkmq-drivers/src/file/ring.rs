@@ -6,14 +6,19 @@
 //! to one submitter, no thread finds another thread there.
 #![expect(unsafe_code, reason = "rings are shared between threads and memory is handed to the kernel")]
 
+#[cfg(test)]
+mod tests;
+
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
 
 use blkmq::Time;
 use blkmq::driver::{Batch, Done};
-use io_uring::{IoUring, cqueue, squeue};
+use blkmq::event::EventFd;
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use super::journal::Journal;
 use super::poller::Poller;
@@ -39,6 +44,11 @@ pub(super) struct Ring {
     transfers: Box<[Mutex<Transfer>]>,
     /// Whether the kernel has not taken everything that is on the ring.
     is_behind: AtomicBool,
+    /// Whether the ring belongs to one submitter.
+    is_owned: bool,
+    /// The number of the event that the ring watches, or [`NO_BELL`]. Only the submitter that the ring belongs to uses
+    /// this.
+    bell: AtomicU64,
     /// The journal, with the number of the hardware queue. The journal is told of each entry and of each completion.
     journal: Option<(u16, Arc<dyn Journal>)>,
 }
@@ -49,6 +59,32 @@ impl std::fmt::Debug for Ring {
     }
 }
 
+/// Marks the user data of entries that are no transfer's; the user data of a transfer's entry is the transfer's tag.
+/// The rest is the number of the event that the entry watches, or [`NO_BELL`] for the end of a watch.
+const BELL: u64 = 1 << 63;
+
+/// The number of no event.
+const NO_BELL: u64 = BELL - 1;
+
+/// Makes a ring for `depth` requests at once.
+///
+/// On a ring that belongs to one submitter the kernel posts completions when that submitter next enters the kernel. It
+/// sends no interrupt to the submitter's processor before ("cooperative"). Sleeping on the ring enters the kernel. A
+/// flag on the ring tells a submitter that polls without sleeping. A shared ring does without: the kernel posts what
+/// one thread started when that same thread enters the kernel, and another thread may be waiting for it.
+fn make_ring(depth: u16, is_owned: bool) -> io::Result<IoUring> {
+    // The kernel makes the completion side twice as long. Each request has one entry at a time.
+    let entries = u32::from(depth);
+    if is_owned {
+        let made = IoUring::builder().setup_clamp().setup_coop_taskrun().setup_taskrun_flag().build(entries);
+        // Kernels before 5.19 refuse the flags.
+        if !matches!(&made, Err(error) if error.raw_os_error() == Some(libc::EINVAL)) {
+            return made;
+        }
+    }
+    IoUring::builder().setup_clamp().build(entries)
+}
+
 /// Makes an empty table for memory. A kernel that has no such tables also refuses what is registered later.
 fn make_table(uring: &IoUring) {
     let _ = uring.submitter().register_buffers_sparse(SLOTS as u32);
@@ -56,9 +92,8 @@ fn make_table(uring: &IoUring) {
 
 impl Ring {
     /// A ring for `depth` requests at once.
-    pub(super) fn new(target: &Target, depth: u16) -> io::Result<Self> {
-        // The kernel makes the completion side twice as long. Each request has one entry at a time.
-        let uring = IoUring::builder().setup_clamp().build(u32::from(depth))?;
+    pub(super) fn new(target: &Target, depth: u16, is_owned: bool) -> io::Result<Self> {
+        let uring = make_ring(depth, is_owned)?;
         uring.submitter().register_files(&target.fds())?;
         make_table(&uring);
         Ok(Self {
@@ -69,6 +104,8 @@ impl Ring {
             reaping: Mutex::default(),
             transfers: (0..depth).map(|_| Mutex::new(Transfer::new())).collect(),
             is_behind: AtomicBool::new(false),
+            is_owned,
+            bell: AtomicU64::new(NO_BELL),
             journal: None,
         })
     }
@@ -192,8 +229,90 @@ impl Ring {
             // SAFETY: as above.
             is_behind |= result.is_err() || !unsafe { uring.submission_shared() }.is_empty();
         }
+        self.set_behind(is_behind);
+    }
+
+    /// Called when the kernel was asked in another way to take what is on the ring.
+    fn note_behind(&self, _side: &MutexGuard<'_, Table>) {
+        // SAFETY: the caller has `starting`, so there is no other view of this side.
+        self.set_behind(!unsafe { self.uring.submission_shared() }.is_empty());
+    }
+
+    fn set_behind(&self, is_behind: bool) {
         if is_behind != self.is_behind() {
             self.is_behind.store(is_behind, Ordering::Relaxed);
+        }
+    }
+
+    /// Sleeps until there are completions, or `bell` is readable, or `timeout` has passed. The same system call hands
+    /// over what the kernel has not taken yet. Returns false, without having slept, if the ring cannot be slept on:
+    /// some completions must be polled for, or the kernel is too old. Called by the submitter that the ring belongs to.
+    pub(super) fn sleep(&self, bell: &EventFd, timeout: Option<Duration>) -> bool {
+        debug_assert!(self.is_owned, "no other thread uses the ring meanwhile");
+        if self.poller().is_some() || !self.uring.params().is_feature_ext_arg() || !self.watch(bell) {
+            return false;
+        }
+        // A time that is too long for the kernel's type is as good as none.
+        let timeout = timeout.filter(|timeout| timeout.as_secs() <= i64::MAX as u64).map(types::Timespec::from);
+        let mut args = types::SubmitArgs::new();
+        if let Some(timeout) = &timeout {
+            args = args.timespec(timeout);
+        }
+        // The error is the end of the time, a signal, or a lack of memory. In each case the caller looks again.
+        let _ = self.uring.submitter().submit_with_args(1, &args);
+        if self.is_behind() {
+            self.note_behind(&lock(&self.starting));
+        }
+        true
+    }
+
+    /// Makes the ring watch this event from now on: an event that is readable completes something on the ring, also if
+    /// it became readable before. Returns whether the ring does.
+    ///
+    /// COST: nothing if the ring has watched the event since an earlier sleep.
+    fn watch(&self, bell: &EventFd) -> bool {
+        let watched = self.bell.load(Ordering::Relaxed);
+        if watched == bell.id() {
+            return true;
+        }
+        let side = lock(&self.starting);
+        self.submit(&side);
+        let end =
+            (watched != NO_BELL).then(|| opcode::PollRemove::new(BELL | watched).build().user_data(BELL | NO_BELL));
+        let fd = types::Fd(bell.as_fd().as_raw_fd());
+        let watch = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build().user_data(BELL | bell.id());
+        let entries: Vec<_> = end.into_iter().chain([watch]).collect();
+        // SAFETY: this thread has `starting`, so there is no other view of this side.
+        let mut submission = unsafe { self.uring.submission_shared() };
+        // SAFETY: the entries name no memory, and the kernel keeps the event's file until the watch ends.
+        let pushed = unsafe { submission.push_multiple(&entries) }.is_ok();
+        drop(submission);
+        if pushed {
+            self.submit(&side);
+            self.bell.store(bell.id(), Ordering::Relaxed);
+        }
+        pushed
+    }
+
+    /// Called for a completion that is no transfer's: the event was readable. Without a further one to come, the watch
+    /// is over, and the next sleep begins another.
+    fn note_bell(&self, completion: &cqueue::Entry) {
+        let is_watched = completion.user_data() == BELL | self.bell.load(Ordering::Relaxed);
+        if is_watched && !cqueue::more(completion.flags()) {
+            self.bell.store(NO_BELL, Ordering::Relaxed);
+        }
+    }
+
+    /// Lets the kernel post completions, if it waits for this thread to enter the kernel.
+    ///
+    /// COST: a lock that no other thread waits for; a system call if there is something to post.
+    fn let_post(&self) {
+        let side = lock(&self.starting);
+        // SAFETY: this thread has `starting`, so there is no other view of this side.
+        if unsafe { self.uring.submission_shared() }.taskrun() {
+            // An error is a lack of memory, or a signal, and the flag is still there at the next poll.
+            let _ = self.uring.submit();
+            self.note_behind(&side);
         }
     }
 
@@ -201,6 +320,9 @@ impl Ring {
     pub(super) fn reap(&self, target: &Target, done: &mut Done<'_>) {
         if self.is_behind() {
             self.submit(&lock(&self.starting));
+        }
+        if self.is_owned {
+            self.let_post();
         }
         let Some(_side) = try_lock(&self.reaping) else { return };
         let mut is_unfinished = false;
@@ -214,7 +336,11 @@ impl Ring {
         }
         // SAFETY: as above.
         for completion in unsafe { self.uring.completion_shared() } {
-            is_unfinished |= self.take(target, &completion, false, done);
+            if completion.user_data() & BELL != 0 {
+                self.note_bell(&completion);
+            } else {
+                is_unfinished |= self.take(target, &completion, false, done);
+            }
         }
         if is_unfinished {
             self.submit(&lock(&self.starting));
@@ -239,70 +365,5 @@ impl Ring {
             self.put(&lock(&self.starting), tag, transfer);
         }
         unfinished.is_some()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::thread;
-    use std::time::Duration;
-
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
-    use super::*;
-    use crate::file::Config;
-
-    fn is_readable(ring: &Ring) -> bool {
-        let fd = ring.fd();
-        poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&Timespec::default())).expect("it can be polled")
-            == 1
-    }
-
-    fn ring() -> Ring {
-        let folder = tempfile::tempdir().expect("it can be made");
-        let path = folder.path().join("file");
-        let target =
-            Target::open(&Config { size: Some(1 << 20), ..Config::new(&path) }, &|_| ()).expect("it can be opened");
-        Ring::new(&target, 4).expect("the kernel has rings")
-    }
-
-    /// Red if the call does not wait: a thread that sleeps would wake at once, again and again, while another thread
-    /// takes completions.
-    #[test]
-    #[cfg_attr(miri, ignore = "there is no io_uring")]
-    fn a_thread_about_to_sleep_waits_for_the_one_that_takes_completions() {
-        let ring = ring();
-        let reaping = lock(&ring.reaping);
-        thread::scope(|scope| {
-            let sleeper = scope.spawn(|| ring.fd());
-            thread::sleep(Duration::from_millis(20));
-            assert!(!sleeper.is_finished(), "it did not wait");
-            drop(reaping);
-        });
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "there is no io_uring")]
-    fn a_ring_is_readable_while_completions_lie_on_it() {
-        let ring = ring();
-        assert!(!is_readable(&ring) && !ring.is_behind());
-        for tag in 0..4 {
-            let transfer = lock(&ring.transfers[usize::from(tag)]);
-            ring.put(&lock(&ring.starting), tag, &transfer);
-        }
-        assert!(!is_readable(&ring), "the kernel has not been asked yet");
-        ring.submit(&lock(&ring.starting));
-        let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
-        let fd = ring.fd();
-        assert_eq!(poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&patience)), Ok(1));
-        let mut over = Vec::new();
-        while over.len() < 4 {
-            // SAFETY: no other thread has the ring.
-            let completions = unsafe { ring.uring.completion_shared() };
-            over.extend(completions.map(|completion| (completion.user_data(), completion.result())));
-        }
-        over.sort_unstable();
-        assert_eq!(over, [(0, 0), (1, 0), (2, 0), (3, 0)]);
-        assert!(!is_readable(&ring) && !ring.is_behind());
     }
 }

@@ -19,6 +19,8 @@ use crate::{OpenError, lock};
 pub(super) struct Rings {
     entries: Box<[OnceLock<Engine>]>,
     choice: Choice,
+    /// Whether each engine belongs to one submitter.
+    owned: bool,
     /// Why there are threads although rings were wanted.
     refusal: OnceLock<String>,
     /// The memory that every ring registers, by the slot of its table.
@@ -28,9 +30,10 @@ pub(super) struct Rings {
 }
 
 impl Rings {
-    pub(super) fn new(choice: Choice, journal: Option<Arc<dyn Journal>>) -> Self {
+    pub(super) fn new(choice: Choice, owned: bool, journal: Option<Arc<dyn Journal>>) -> Self {
         Self {
             choice,
+            owned,
             refusal: OnceLock::new(),
             entries: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
             memory: Mutex::new([const { None }; SLOTS]),
@@ -61,7 +64,7 @@ impl Rings {
     fn engine(&self, target: &Target, hctx: usize, depth: u16) -> Result<Engine, OpenError> {
         let journal = || self.journal.clone().map(|journal| (hctx as u16, journal));
         if self.choice != Choice::Threads && self.refusal().is_none() {
-            match Engine::ring(target, depth, journal()) {
+            match Engine::ring(target, depth, self.owned, journal()) {
                 Err(error) if self.choice == Choice::Any && hctx == 0 && is_refused(&error) => {
                     _ = self.refusal.set(explained(&error));
                 }

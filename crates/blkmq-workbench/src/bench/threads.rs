@@ -90,10 +90,8 @@ fn run_one(
     barrier.wait();
     let begin = *begin.get_or_init(|| worker.time());
     worker.begin(begin, true);
-    // If threads share processors, they share them with threads of this run alone. To yield to another thread costs
-    // less than to sleep, however long the wait is.
     let has_fds = !worker.submitter.device_fds().is_empty();
-    let looks = if has_processor && has_fds { 0 } else { LOOKS };
+    let looks = if has_fds { 0 } else { LOOKS };
     let mut idle = Idle::new(has_processor, looks);
     loop {
         match worker.turn(stop) {
