@@ -43,6 +43,8 @@ pub(super) struct Opened {
     /// Bytes of the file.
     pub(super) bytes: u64,
     pub(super) is_block_device: bool,
+    /// Whether the disk may be one that polls.
+    pub(super) may_poll: bool,
     /// Whether the file system passes everything on to a file of another file system, as an overlay does. Only syncs
     /// look at the errors noted for that file.
     pub(super) is_stacked: bool,
@@ -74,8 +76,9 @@ impl Opened {
             let _ = std::fs::remove_file(&config.path);
             return Err(error.into());
         }
+        let sysfs = Path::new("/sys/dev/block");
         if kind.is_block_device() {
-            check_zones("/sys/dev/block".as_ref(), metadata.rdev())?;
+            check_zones(sysfs, metadata.rdev())?;
         }
         let witness = witness(config, &buffered, kind)?;
         let bytes = size_of(&buffered)?;
@@ -98,6 +101,7 @@ impl Opened {
             block_size,
             bytes,
             is_block_device: kind.is_block_device(),
+            may_poll: may_poll(sysfs, if kind.is_block_device() { metadata.rdev() } else { metadata.dev() }),
             is_stacked: is_on(libc::OVERLAYFS_SUPER_MAGIC, &buffered, kind),
             buffered: buffered.into(),
         })
@@ -162,19 +166,30 @@ fn make(file: &std::fs::File, path: &Path, size: u64) -> io::Result<()> {
     }
 }
 
-/// Refuses a device whose zones must be written from beginning to end. `sysfs` is the folder with an entry for each
-/// block device.
-fn check_zones(sysfs: &Path, device: u64) -> Result<(), OpenError> {
+/// A setting of the disk with this number. `sysfs` is the folder with an entry for each block device. `None` without
+/// sysfs, and for what is no disk, such as the number of a file system in memory.
+fn disk_setting(sysfs: &Path, device: u64, name: &str) -> Option<String> {
     let entry = sysfs.join(format!("{}:{}", major(device), minor(device)));
-    // A partition has the properties of its disk. Without sysfs the kernel is not asked.
-    let model =
-        ["queue/zoned", "../queue/zoned"].into_iter().find_map(|name| std::fs::read_to_string(entry.join(name)).ok());
-    match model.as_deref().map(str::trim) {
+    // A partition has the properties of its disk.
+    let read = |queue| std::fs::read_to_string(entry.join(queue).join(name)).ok();
+    ["queue", "../queue"].into_iter().find_map(read).map(|setting| setting.trim().to_owned())
+}
+
+/// Refuses a device whose zones must be written from beginning to end.
+fn check_zones(sysfs: &Path, device: u64) -> Result<(), OpenError> {
+    match disk_setting(sysfs, device, "zoned").as_deref() {
         None | Some("none") => Ok(()),
         Some(model) => Err(OpenError::new(format!(
             "a zoned block device ({model}), whose zones are written from beginning to end; clients write anywhere"
         ))),
     }
+}
+
+/// Whether the disk may be one that polls. Only a disk that says that it does not poll is certain. Older kernels, such as 6.1,
+/// take polled operations for such a disk without a word. The operations then end by interrupts, and a thread that
+/// waits for them would look in vain.
+fn may_poll(sysfs: &Path, device: u64) -> bool {
+    disk_setting(sysfs, device, "io_poll").as_deref() != Some("0")
 }
 
 /// Takes the lock on the file. Two servers that write to one file would destroy each other's data.
@@ -337,6 +352,22 @@ mod tests {
             let error = checked(minor).expect_err("it is zoned").to_string();
             assert!(error.starts_with("a zoned block device (host-"), "{error}");
         }
+    }
+
+    /// Red if a disk or a partition that says that it does not poll is polled, or if another one is not.
+    #[test]
+    fn a_disk_that_does_not_poll_is_known() {
+        let sysfs = tempfile::tempdir().expect("the folder for tests is writable");
+        for (disk, setting) in [("8:0", "0\n"), ("8:16", "1\n")] {
+            let queue = sysfs.path().join(disk).join("queue");
+            std::fs::create_dir_all(&queue).expect("it is writable");
+            std::fs::create_dir(sysfs.path().join(disk).join("part")).expect("it is writable");
+            std::fs::write(queue.join("io_poll"), setting).expect("it is writable");
+        }
+        std::os::unix::fs::symlink("8:0/part", sysfs.path().join("8:1")).expect("it is writable");
+        std::os::unix::fs::symlink("8:16/part", sysfs.path().join("8:17")).expect("it is writable");
+        let may = [0, 1, 16, 17, 32].map(|minor| may_poll(sysfs.path(), rustix::fs::makedev(8, minor)));
+        assert_eq!(may, [false, false, true, true, true]);
     }
 
     /// Red if direct I/O is used for a file that ends within a sector, because its file system asks for a smaller

@@ -24,7 +24,7 @@ impl Poller {
     pub(super) fn new(target: &Target, depth: u16) -> io::Result<Self> {
         let uring = IoUring::builder().setup_clamp().setup_iopoll().build(u32::from(depth))?;
         uring.submitter().register_files(&target.fds())?;
-        Ok(Self { uring, in_flight: AtomicU32::new(0), is_refused: AtomicBool::new(false) })
+        Ok(Self { uring, in_flight: AtomicU32::new(0), is_refused: AtomicBool::new(!target.may_poll()) })
     }
 
     /// Whether the disk has said that it does not poll.

@@ -44,6 +44,7 @@ pub(super) struct Target {
     block_size: u32,
     is_read_only: bool,
     is_block_device: bool,
+    may_poll: bool,
 }
 
 impl Target {
@@ -52,8 +53,17 @@ impl Target {
     /// # Errors
     /// Why this file cannot be used, in one sentence that begins with its path.
     pub(super) fn open(config: &Config, tell: &dyn Fn(&str)) -> Result<Self, OpenError> {
-        let Opened { direct, buffered, witness, memory_align, block_size, bytes, is_block_device, is_stacked } =
-            Opened::new(config, tell)?;
+        let Opened {
+            direct,
+            buffered,
+            witness,
+            memory_align,
+            block_size,
+            bytes,
+            is_block_device,
+            may_poll,
+            is_stacked,
+        } = Opened::new(config, tell)?;
         Ok(Self {
             losses: Losses::new(witness, is_stacked, direct.is_none()),
             length: Length::new(),
@@ -64,6 +74,7 @@ impl Target {
             block_size,
             is_read_only: config.read_only,
             is_block_device,
+            may_poll,
         })
     }
 
@@ -187,6 +198,11 @@ impl Target {
     /// Whether reads and writes go past the page cache.
     pub(super) const fn is_direct(&self) -> bool {
         self.direct.is_some()
+    }
+
+    /// Whether the disk may be one that polls. If it says that it does not, this is certain.
+    pub(super) const fn may_poll(&self) -> bool {
+        self.may_poll
     }
 
     /// Reads and writes begin and end at multiples of this number of bytes.

@@ -16,6 +16,7 @@ mod growth;
 mod orders;
 mod pulled;
 mod told;
+mod unpolled;
 
 use std::env;
 use std::io;
@@ -65,6 +66,7 @@ fn main() {
         (Some("contents"), Some(disk)) => contents::check(&format!("path={disk}"), &disk),
         (Some("pulled"), Some(disk)) => pulled::check(&disk),
         (Some("growth"), Some(disk)) => growth::check(&disk),
+        (Some("unpolled"), Some(disk)) => unpolled::check(&disk),
         (Some("told"), Some(folder)) => told::check(&folder),
         (None, None) => {
             let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("blkmq-drive-{}", std::process::id()));

@@ -111,7 +111,8 @@ fn hardware_queues_come_and_go() {
 
 /// Red if a thread that waits does not poll, because then it waits for ever; if a flush goes to the ring that polls,
 /// which cannot do flushes; or if requests fail because the disk does not poll. A file that is one hole can be polled
-/// on any disk, because a hole is read without the disk. Once there is data, polling depends on the disk.
+/// on any disk that does not deny it, because a hole is read without the disk. Once there is data, polling depends on
+/// the disk.
 #[test]
 fn polled_hardware_queues_poll_where_the_disk_does() {
     let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "polled");
@@ -119,13 +120,13 @@ fn polled_hardware_queues_poll_where_the_disk_does() {
     let q = queue(&spec, "none", Locking::Single);
     let mut submitter = submitter(&q);
     let polled = Flags { polled: true, ..Flags::default() };
-    assert!(q.dump().contains("\nhctx 1: polls\n"), "{}", q.dump());
+    let has_polled = q.dump().contains("\nhctx 1: polls\n");
     let reads = (0..200).map(|number| Bio::read(number * 8, Buffer::from(&[1; 4096][..])).with_flags(polled));
     for done in run(&mut submitter, reads) {
         assert_eq!(done.status, Status::Ok);
         assert!(done.bio.buffers.iter().all(|data| data.iter().all(|byte| *byte == 0)), "it is a hole");
     }
-    if !q.dump().contains("\nhctx 1: polls\n") {
+    if has_polled && !q.dump().contains("\nhctx 1: polls\n") {
         println!("SKIP: the file system of {} knows no polling at all", folder.0.display());
     }
     let writes =
