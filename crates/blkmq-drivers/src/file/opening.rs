@@ -185,9 +185,9 @@ fn check_zones(sysfs: &Path, device: u64) -> Result<(), OpenError> {
     }
 }
 
-/// Whether the disk may be one that polls. Only a disk that says that it does not poll is certain. Older kernels, such as 6.1,
-/// take polled operations for such a disk without a word. The operations then end by interrupts, and a thread that
-/// waits for them would look in vain.
+/// Whether the disk may be one that polls. Only a disk that says that it does not poll is certain. Older kernels, such
+/// as 6.1, take polled operations for such a disk without a word. The operations then end by interrupts, and a thread
+/// that waits for them would look in vain.
 fn may_poll(sysfs: &Path, device: u64) -> bool {
     disk_setting(sysfs, device, "io_poll").as_deref() != Some("0")
 }

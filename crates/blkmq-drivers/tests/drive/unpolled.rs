@@ -5,8 +5,8 @@ use blkmq::{Bio, Buffer, Flags, Locking};
 use super::{BLOCK, BLOCK_SECTORS, block, queue};
 use crate::common::{run, submitter};
 
-/// Red if the device says that it polls, or if polled operations do not work. Older kernels, such as 6.1, take polled operations
-/// for such a disk without a word, and a thread that waits for them would look again and again.
+/// Red if the device says that it polls, or if polled operations do not work. Older kernels, such as 6.1, take polled
+/// operations for such a disk without a word, and a thread that waits for them would look again and again.
 pub(crate) fn check(disk: &str) {
     let q = queue(&format!("file,path={disk},poll_queues=1"), "none", Locking::Single);
     let mut submitter = submitter(&q);
