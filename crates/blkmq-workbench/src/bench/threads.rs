@@ -13,14 +13,9 @@ use super::cpu::thread_cpu_ns;
 use super::outcome::JobOutcome;
 use super::worker::{Turn, Worker};
 
-/// How often a thread that waits for a completion polls before it sleeps, because another thread may be about to
-/// complete something for it. If there are fewer processors than threads, the thread yields between two polls. Not used
-/// if there is a processor for each thread and the device has descriptors: then [`blkmq::Submitter::wait`] decides how
-/// often to poll.
-const LOOKS: u32 = 16;
-
-/// A sleep ends this long before the event that it is for, in nanoseconds, because waking up takes time. A thread does
-/// not sleep for an event that is nearer than this.
+/// Nanoseconds: how long before its event a thread of a run wakes up that has a processor for each of its threads. To
+/// wake up takes time, and these threads take no processor from each other. Such a thread does not sleep for an event
+/// that is nearer than this.
 const NEAR_NS: u64 = 60_000;
 
 /// The longest sleep, in nanoseconds, so that a thread that sleeps sees the stop flag in time.
@@ -90,9 +85,7 @@ fn run_one(
     barrier.wait();
     let begin = *begin.get_or_init(|| worker.time());
     worker.begin(begin, true);
-    let has_fds = !worker.submitter.device_fds().is_empty();
-    let looks = if has_fds { 0 } else { LOOKS };
-    let mut idle = Idle::new(has_processor, looks);
+    let mut idle = Idle::new(has_processor);
     loop {
         match worker.turn(stop) {
             Turn::Busy => idle.end(&mut worker),
@@ -114,13 +107,11 @@ struct Idle {
     since: u64,
     /// No other thread of the run needs the processor of this thread.
     has_processor: bool,
-    /// The number of rounds before a sleep.
-    looks: u32,
 }
 
 impl Idle {
-    fn new(has_processor: bool, looks: u32) -> Self {
-        Self { rounds: 0, runs: 0, weight: 0, since: 0, has_processor, looks }
+    fn new(has_processor: bool) -> Self {
+        Self { rounds: 0, runs: 0, weight: 0, since: 0, has_processor }
     }
 
     /// Ends the run of idle rounds, if there was one. COST: a system call for a run that is measured.
@@ -155,13 +146,15 @@ impl Idle {
         if is_helped_on(worker) {
             return;
         }
-        let event = worker.submitter.next_wakeup();
-        let is_near = event.is_some_and(|event| event.since(now) < NEAR_NS);
-        if is_near || self.rounds <= self.looks {
-            return if self.has_processor { std::hint::spin_loop() } else { thread::yield_now() };
+        // A completion ends the sleep.
+        let mut until = until;
+        if self.has_processor {
+            let event = worker.submitter.next_wakeup();
+            if event.is_some_and(|event| event.since(now) < NEAR_NS) {
+                return std::hint::spin_loop();
+            }
+            until = [until, event.map(|event| event.before(NEAR_NS))].into_iter().flatten().min();
         }
-        // A completion ends the sleep. The thread must be awake at the device's next event.
-        let until = [until, event.map(|event| event.before(NEAR_NS))].into_iter().flatten().min();
         let longest = now.after(LONGEST_NS);
         worker.submitter.wait_until(until.map_or(longest, |until| until.min(longest)));
     }
