@@ -17,7 +17,6 @@
 use std::fmt;
 #[cfg(all(feature = "eventfd", not(loom)))]
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 #[cfg(all(feature = "eventfd", not(loom)))]
 use std::sync::OnceLock;
@@ -194,14 +193,6 @@ pub trait Bed {
     /// Sleeps until `bell` is readable, or the device has something, or `timeout` has passed. May return early.
     #[cfg(all(feature = "eventfd", not(loom)))]
     fn sleep(self, bell: &EventFd, timeout: Option<Duration>);
-}
-
-/// Descriptors that are readable when the device has something.
-impl Bed for &[BorrowedFd<'_>] {
-    #[cfg(all(feature = "eventfd", not(loom)))]
-    fn sleep(self, bell: &EventFd, timeout: Option<Duration>) {
-        bell.wait_beside(self, timeout);
-    }
 }
 
 /// Nothing but the bell.
