@@ -214,10 +214,15 @@ impl Ring {
         pushed.expect("a ring has an entry for each tag");
     }
 
+    /// The rings that entries are put on: the poller's, if the hardware queue is polled, and this one.
+    fn urings(&self) -> impl Iterator<Item = &IoUring> {
+        self.poller().map(|poller| &poller.uring).into_iter().chain([&self.uring])
+    }
+
     /// Lets the kernel take what is on the ring.
     fn submit(&self, _side: &MutexGuard<'_, Table>) {
         let mut is_behind = false;
-        for uring in self.poller().map(|poller| &poller.uring).into_iter().chain([&self.uring]) {
+        for uring in self.urings() {
             // SAFETY: the caller has `starting`, so there is no other view of this side.
             let is_empty = unsafe { uring.submission_shared() }.is_empty();
             if is_empty {
@@ -235,7 +240,8 @@ impl Ring {
     /// Called when the kernel was asked in another way to take what is on the ring.
     fn note_behind(&self, _side: &MutexGuard<'_, Table>) {
         // SAFETY: the caller has `starting`, so there is no other view of this side.
-        self.set_behind(!unsafe { self.uring.submission_shared() }.is_empty());
+        let is_empty = |uring: &IoUring| unsafe { uring.submission_shared() }.is_empty();
+        self.set_behind(!self.urings().all(is_empty));
     }
 
     fn set_behind(&self, is_behind: bool) {
