@@ -13,9 +13,9 @@ use super::cpu::thread_cpu_ns;
 use super::outcome::JobOutcome;
 use super::worker::{Turn, Worker};
 
-/// Nanoseconds: how long before its event a thread of a run wakes up that has a processor for each of its threads. To
-/// wake up takes time, and these threads take no processor from each other. Such a thread does not sleep for an event
-/// that is nearer than this.
+/// Nanoseconds: a sleep until the job's next operation ends so long before it, because waking up takes time. So does a
+/// sleep until the device's next event, if there is a processor for each thread of the run: such threads take no
+/// processor from each other. A thread does not sleep for less than this.
 const NEAR_NS: u64 = 60_000;
 
 /// The longest sleep, in nanoseconds, so that a thread that sleeps sees the stop flag in time.
@@ -98,7 +98,6 @@ fn run_one(
 
 /// A run of rounds in which nothing could be done.
 struct Idle {
-    rounds: u32,
     /// Runs that have begun.
     runs: u32,
     /// How many runs this one stands for.
@@ -111,18 +110,14 @@ struct Idle {
 
 impl Idle {
     fn new(has_processor: bool) -> Self {
-        Self { rounds: 0, runs: 0, weight: 0, since: 0, has_processor }
+        Self { runs: 0, weight: 0, since: 0, has_processor }
     }
 
     /// Ends the run of idle rounds, if there was one. COST: a system call for a run that is measured.
     #[inline]
     fn end(&mut self, worker: &mut Worker) {
-        if self.rounds > 0 {
-            if self.weight > 0 {
-                worker.waited(thread_cpu_ns().saturating_sub(self.since) * u64::from(self.weight));
-            }
-            self.rounds = 0;
-            IS_IDLE.set(false);
+        if IS_IDLE.replace(false) && self.weight > 0 {
+            worker.waited(thread_cpu_ns().saturating_sub(self.since) * u64::from(self.weight));
         }
     }
 
@@ -134,15 +129,13 @@ impl Idle {
             let ns = until.map_or(LONGEST_NS, |until| until.since(now)).min(LONGEST_NS);
             return sleep_or_yield(ns);
         }
-        if self.rounds == 0 {
+        if !IS_IDLE.replace(true) {
             self.weight = weight(self.runs);
             self.runs = self.runs.wrapping_add(1);
             if self.weight > 0 {
                 self.since = thread_cpu_ns();
             }
-            IS_IDLE.set(true);
         }
-        self.rounds += 1;
         if is_helped_on(worker) {
             return;
         }
