@@ -6,7 +6,7 @@ mod device;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use blkmq::driver::{Batch, Done, Driver, DueTimes, NextEvent, RqId, TimeoutAction, Topology, spec};
-use blkmq::{Client, Clock, Flags, Limits, RequestQueue, Status, Submitter, Time, VirtualClock};
+use blkmq::{Bio, Client, Clock, Flags, Limits, RequestQueue, Status, Submitter, Time, VirtualClock};
 use device::{ONE_QUEUE, read, reap, write};
 
 /// A device whose request for sector N is over N seconds after the queue's clock began, or when the device is told to
@@ -82,6 +82,10 @@ impl Driver for Timed {
     }
 }
 
+fn submitter(q: &Arc<RequestQueue>) -> Submitter {
+    q.submitter(&Client::new("test")).expect("there is a place")
+}
+
 /// A queue in front of a [`Timed`] device with so many tags, on the machine's clock. Two submitters.
 struct World {
     device: Arc<Timed>,
@@ -93,8 +97,7 @@ struct World {
 fn world(scheduler: &str, depth: u16) -> World {
     let device = Arc::new(Timed { topology: Topology { depth, ..ONE_QUEUE }, kept: Mutex::default() });
     let q = RequestQueue::builder(device.clone()).scheduler(scheduler).build().expect("the queue is good");
-    let join = || q.submitter(&Client::new("test")).expect("there is a place");
-    let (mut own, other) = (join(), join());
+    let (mut own, other) = (submitter(&q), submitter(&q));
     put_off_scans(&mut own);
     World { device, q, own, other }
 }
@@ -110,6 +113,12 @@ fn put_off_scans(submitter: &mut Submitter) {
         std::thread::yield_now();
     }
     submitter.poll();
+}
+
+/// Submits an operation and passes it on.
+fn start(submitter: &mut Submitter, bio: Bio) {
+    submitter.submit(bio).expect("there is a slot");
+    submitter.flush_plug();
 }
 
 const fn seconds(seconds: u64) -> Option<Time> {
@@ -141,13 +150,10 @@ fn a_submitter_plans_for_the_first_of_its_own_completions() {
 fn a_submitter_whose_request_lacks_a_tag_plans_for_each_event() {
     for scheduler in ["none", "mq-deadline"] {
         let World { device, q: _q, mut own, mut other } = world(scheduler, 2);
-        other.submit(read(2000, 1)).expect("there is a slot");
-        other.flush_plug();
-        own.submit(read(3000, 1)).expect("there is a slot");
-        own.flush_plug();
+        start(&mut other, read(2000, 1));
+        start(&mut own, read(3000, 1));
         assert_eq!(own.next_wakeup(), seconds(3000), "{scheduler}");
-        own.submit(read(4000, 1)).expect("there is a slot");
-        own.flush_plug();
+        start(&mut own, read(4000, 1));
         assert_eq!(own.next_wakeup(), seconds(2000), "{scheduler}");
         device.end();
     }
@@ -159,11 +165,9 @@ fn a_submitter_whose_request_lacks_a_tag_plans_for_each_event() {
 fn a_submitter_whose_operation_is_part_of_anothers_request_plans_for_each_event() {
     let World { device, q, mut own, mut other } = world("mq-deadline", 64);
     let quiesce = q.quiesce();
-    other.submit(write(2000, 1)).expect("there is a slot");
-    other.flush_plug();
+    start(&mut other, write(2000, 1));
     for sector in [2001, 3000] {
-        own.submit(write(sector, 1)).expect("there is a slot");
-        own.flush_plug();
+        start(&mut own, write(sector, 1));
     }
     drop(quiesce);
     own.poll();
@@ -176,13 +180,10 @@ fn a_submitter_whose_operation_is_part_of_anothers_request_plans_for_each_event(
 #[test]
 fn a_submitter_whose_plug_is_held_back_plans_for_each_event() {
     let World { device, q, mut own, mut other } = world("none", 64);
-    other.submit(read(2000, 1)).expect("there is a slot");
-    other.flush_plug();
-    own.submit(read(3000, 1)).expect("there is a slot");
-    own.flush_plug();
+    start(&mut other, read(2000, 1));
+    start(&mut own, read(3000, 1));
     let freeze = q.freeze();
-    own.submit(read(4000, 1)).expect("there is a slot");
-    own.flush_plug();
+    start(&mut own, read(4000, 1));
     assert_eq!(own.next_wakeup(), seconds(2000));
     device.end();
     drop(freeze);
@@ -193,11 +194,9 @@ fn a_submitter_whose_plug_is_held_back_plans_for_each_event() {
 #[test]
 fn a_submitter_that_waits_for_a_flush_plans_for_each_event() {
     let World { device, q: _q, mut own, mut other } = world("none", 64);
-    other.submit(read(2000, 1)).expect("there is a slot");
-    other.flush_plug();
+    start(&mut other, read(2000, 1));
     own.submit(read(3000, 1)).expect("there is a slot");
-    own.submit(write(4000, 1).with_flags(Flags { preflush: true, ..Flags::default() })).expect("there is a slot");
-    own.flush_plug();
+    start(&mut own, write(4000, 1).with_flags(Flags { preflush: true, ..Flags::default() }));
     assert_eq!(own.next_wakeup(), seconds(0), "a flush is for sector 0");
     device.end();
 }
@@ -208,17 +207,14 @@ fn a_submitter_that_waits_for_a_flush_plans_for_each_event() {
 fn an_id_that_the_device_keeps_too_long_does_not_count() {
     let World { device, q, mut own, mut other } = world("none", 1);
     q.set_knob("io_timeout", "1").expect("it is a knob");
-    own.submit(read(3000, 1)).expect("there is a slot");
-    own.flush_plug();
+    start(&mut own, read(3000, 1));
     while own.reap().is_none() {
         own.wait();
     }
     put_off_scans(&mut own);
     assert_eq!(device.kept().given_up.len(), 1);
-    other.submit(read(2000, 1)).expect("there is a slot");
-    other.flush_plug();
-    own.submit(read(3000, 1)).expect("there is a slot");
-    own.flush_plug();
+    start(&mut other, read(2000, 1));
+    start(&mut own, read(3000, 1));
     assert_eq!(own.next_wakeup(), seconds(2000));
     device.end();
 }
@@ -231,11 +227,9 @@ fn a_tag_comes_back_although_its_submitter_is_busy_elsewhere() {
         for scheduler in ["none", "mq-deadline"] {
             let device = spec::open(&format!("{device},hw_queue_depth=1")).expect("the spec is good");
             let q = RequestQueue::builder(device).scheduler(scheduler).build().expect("the queue is good");
-            let join = || q.submitter(&Client::new("test")).expect("there is a place");
-            let (mut own, mut busy) = (join(), join());
+            let (mut own, mut busy) = (submitter(&q), submitter(&q));
             put_off_scans(&mut own);
-            busy.submit(read(0, 8)).expect("there is a slot");
-            busy.flush_plug();
+            start(&mut busy, read(0, 8));
             own.submit(read(800, 8)).expect("there is a slot");
             assert!(own.wait());
             assert!(own.reap().is_some_and(|done| done.status.is_ok()));
@@ -252,10 +246,8 @@ fn a_virtual_clock_stops_at_each_event() {
     let device = Arc::new(Timed { topology: ONE_QUEUE, kept: Mutex::default() });
     let builder = RequestQueue::builder(device).clock(Clock::Virtual(clock.clone()));
     let q = builder.build().expect("the queue is good");
-    let join = || q.submitter(&Client::new("test")).expect("there is a place");
-    let (mut own, mut other) = (join(), join());
-    other.submit(read(2, 1)).expect("there is a slot");
-    other.flush_plug();
+    let (mut own, mut other) = (submitter(&q), submitter(&q));
+    start(&mut other, read(2, 1));
     own.submit(read(3, 1)).expect("there is a slot");
     assert!(own.wait());
     assert_eq!(own.reap().map(|done| done.completed), seconds(3));
