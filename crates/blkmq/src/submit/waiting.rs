@@ -107,11 +107,8 @@ impl Submitter {
     }
 
     fn sleep(&self, deadline: Option<Time>) {
-        let until = match (self.next_wakeup(), deadline) {
-            (Some(wakeup), Some(deadline)) => Some(wakeup.min(deadline)),
-            (wakeup, deadline) => wakeup.or(deadline),
-        };
         if let Clock::Virtual(clock) = self.q.clock() {
+            let until = [self.next_wakeup(), deadline].into_iter().flatten().min();
             // Without a time to go to, the thread waits for another thread to end the quiescence.
             return until.map_or_else(blkmq_sync::thread::yield_now, |until| clock.advance_to(until));
         }
@@ -120,9 +117,8 @@ impl Submitter {
             member,
             self.polled_hctxs(),
             || self.has_reason_to_look(),
-            // The time is worked out again behind the fence. Another thread may have started requests of this thread
-            // meanwhile, and then the device's next event is earlier. And time may have passed: asking the device for
-            // its descriptors waits for a thread that takes completions.
+            // The time is worked out behind the fence: a thread that starts requests of this thread later wakes it. It
+            // is worked out last: asking the device for its descriptors waits for a thread that takes completions.
             || {
                 let wakeup = self.next_wakeup().map_or(u64::MAX, |time| time.0);
                 let until = wakeup.min(deadline.map_or(u64::MAX, |time| time.0));
