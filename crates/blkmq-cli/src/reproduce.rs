@@ -46,6 +46,7 @@ Each row of a table runs the same job on a device of blkmq, in short slices that
   of none  the ratio to the row without a scheduler
   CPU ns   CPU time of the jobs' threads for each request
   waiting  the share of this CPU time for waits for the lock, and for polls that found no completion
+  at work  this CPU time outside of waiting, in ns
   stamps   exact: time stamps from an exact clock, as requests of applications have them; coarse: the time of the
            kernel's last tick, where no job measures a latency
   merged   the share of the operations that joined another one's request

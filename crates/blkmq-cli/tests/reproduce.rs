@@ -148,7 +148,9 @@ fn words_name_machine_date_and_command() {
     assert!(row("batch  ").contains("475K  +80.6 %"), "{words}");
     assert!(words.contains("fewer than 16 rounds"), "{words}");
     let title = row("     ");
-    for column in ["IOPS", "gain", "of none", "stamps", "CPU ns", "waiting", "merged", "KiB", "passed", "published"] {
+    for column in
+        ["IOPS", "gain", "of none", "stamps", "CPU ns", "waiting", "at work", "merged", "KiB", "passed", "published"]
+    {
         assert!(title.contains(column), "{title}");
     }
     assert!(words.contains("\nPublished gains:\n  263K -> 475K     +80.6 %  Yu Kuai 2025"), "{words}");

@@ -61,11 +61,13 @@ pub(super) struct FoundRow {
     /// Where the time stamps of requests came from.
     pub(super) stamps: &'static str,
     /// On virtual time, the CPU time includes the time of the model, and so means nothing. The same holds for the next
-    /// field.
+    /// two fields.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cpu_ns_per_request: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) wait_share: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) work_ns_per_request: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) published_iops: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -148,6 +150,7 @@ impl FoundRow {
             stamps: bench.stamps().name(),
             cpu_ns_per_request: is_real.then(|| layer.cpu_ns_per_request()),
             wait_share: is_real.then(|| layer.wait_share()),
+            work_ns_per_request: is_real.then(|| layer.work_ns_per_request()),
             published_iops: published.iops,
             published_gain: before.zip(published.iops).map(|(before, after)| gain(before, after)),
             published_merged_percent: published.merged,

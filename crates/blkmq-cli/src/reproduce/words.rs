@@ -54,7 +54,7 @@ impl Found {
 }
 
 /// The columns after the label, with their widths. The last three are published numbers.
-const COLUMNS: [(&str, usize); 13] = [
+const COLUMNS: [(&str, usize); 14] = [
     ("IOPS", 8),
     ("gain", 9),
     ("95 % interval", 24),
@@ -62,6 +62,7 @@ const COLUMNS: [(&str, usize); 13] = [
     ("stamps", 8),
     ("CPU ns", 8),
     ("waiting", 9),
+    ("at work", 9),
     ("merged", 9),
     ("KiB", 8),
     ("passed", 9),
@@ -74,7 +75,8 @@ const COLUMNS: [(&str, usize); 13] = [
 const ABOUT: &str = "\
 Of none: the rate over that without a scheduler. Stamps: exact, as requests of applications have them, or coarse, the time of
 the kernel's last tick, where no job measures a latency. CPU ns: CPU time of a request; waiting: the share of it for the
-scheduler's lock, and for polls that found no completion. Passed: requests that passed the scheduler by.";
+scheduler's lock, and for polls that found no completion; at work: what is left of CPU ns, also in ns. Passed: requests that
+passed the scheduler by.";
 
 /// Wide enough for every label.
 const LABEL: usize = 44;
@@ -205,6 +207,7 @@ impl FoundRow {
             self.stamps.to_owned(),
             cell(self.cpu_ns_per_request, |ns| format!("{ns:.0}")),
             cell(self.wait_share, |share| percent(100.0 * share)),
+            cell(self.work_ns_per_request, |ns| format!("{ns:.0}")),
             percent(self.merged_percent),
             kib(self.request_bytes_mean),
             cell(self.bypassed_percent, percent),
@@ -270,6 +273,7 @@ mod tests {
             bypassed_percent: None,
             cpu_ns_per_request: None,
             wait_share: None,
+            work_ns_per_request: None,
             published_iops: None,
             published_gain: None,
             published_merged_percent: None,

@@ -284,6 +284,14 @@ impl LayerOutcome {
         share(self.wait_ns, self.cpu_ns).min(1.0)
     }
 
+    /// CPU time of the jobs' threads for each request beyond what was [spent on waiting](Self::wait_ns), in
+    /// nanoseconds; 0 without a request. Where nearly all of the time is spent on waiting, what a sample of the waits
+    /// leaves uncertain is as large as this.
+    #[must_use]
+    pub fn work_ns_per_request(&self) -> f64 {
+        share(self.cpu_ns.saturating_sub(self.wait_ns), self.requests)
+    }
+
     /// The share of the operations that joined another operation's request.
     #[must_use]
     pub fn merged_share(&self) -> f64 {
