@@ -24,6 +24,11 @@ fn every_table_has_its_rows_beside_what_was_published() {
         assert!(0.0 < low && low <= median && median <= high, "{row}");
         // On virtual time the CPU time would include that of the model, so it is not reported.
         assert_eq!(row["cpu_ns_per_request"].as_f64().is_none_or(|ns| ns <= 0.0), row["device"] == "hdd", "{row}");
+        if row["device"] != "hdd" {
+            let [cpu, waiting, work] =
+                ["cpu_ns_per_request", "wait_share", "work_ns_per_request"].map(|name| number(row, name));
+            assert!((cpu * (1.0 - waiting) - work).abs() < 1.0, "{row}");
+        }
         if let Some(ratio) = row["ratio"].as_object() {
             let [low, middle, high] = ["low", "ratio", "high"].map(|name| ratio[name].as_f64().unwrap());
             assert!(0.0 <= low && low <= middle && middle <= high, "{row}");
