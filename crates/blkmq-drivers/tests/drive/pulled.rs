@@ -1,5 +1,7 @@
-//! A drive that is pulled out while requests are in flight, and that comes back.
+//! A drive that goes away while requests are in flight, and that comes back.
 
+use std::fs::{self, DirEntry, File};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -17,6 +19,9 @@ const DEPTH: usize = 32;
 /// Requests that a thread completes before the drive may go, and that it submits after the first error.
 const BEFORE: u64 = 200;
 const AFTER: u64 = 200;
+
+/// The guest takes a moment to see that a drive is gone, or is there.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 /// A place that no thread of the load writes to, and its contents.
 const KEPT: u64 = 100_000;
@@ -84,12 +89,12 @@ impl Load {
     }
 }
 
-/// Red if a request is lost when the drive goes away, or if it ends well that was submitted after one that did not; if
-/// a flush is believed afterwards; if the device does not say what is wrong; or if the drive does not work when it is
-/// back and opened anew.
-pub(crate) fn check(disk: &str) {
-    let spec = format!("file,path={disk},submit_queues=4,poll_queues=2");
-    let q = queue(&spec, "mq-deadline", Locking::Combining);
+/// Asks for the drive to be taken away under load, by `away`, and looks how the requests end. At least `failing`
+/// requests of each thread have to fail. Then asks for the drive by `back`, looks what it has, and returns its path.
+fn check_away(disk: &Path, away: &str, failing: u64, back: &str) -> PathBuf {
+    let spec = |disk: &Path| format!("file,path={},submit_queues=4,poll_queues=2", disk.display());
+    let open = |disk| queue(&spec(disk), "mq-deadline", Locking::Combining);
+    let q = open(disk);
     let kept = Bio::write(KEPT, block(KEPT_BYTE)).with_flags(Flags { fua: true, ..Flags::NONE });
     assert_eq!(status_of(&mut submitter(&q), kept), Status::Ok);
     assert_eq!(q.driver().health(), Health::Good);
@@ -102,10 +107,10 @@ pub(crate) fn check(disk: &str) {
         })
         .collect();
     is_loaded.wait();
-    ask("pull");
+    ask(away);
     for thread in threads {
         let Load { submitted, completed, failed } = thread.join().expect("it came to its end");
-        assert!(submitted == completed && failed >= AFTER, "{completed} of {submitted}, {failed} failed");
+        assert!(submitted == completed && failed >= failing, "{completed} of {submitted}, {failed} failed");
         println!("{submitted} requests, {failed} failed");
     }
     assert_eq!(q.in_flight(), 0);
@@ -116,25 +121,52 @@ pub(crate) fn check(disk: &str) {
     let health = q.driver().health();
     assert!(matches!(health, Health::Failed(_)), "{health:?}");
     println!("health {health:?}");
-    println!("PASS each request ends when {disk} is pulled out, with an error after that, and the device says so");
+    println!("PASS {away}: each request to {} ends, with an error after that, and the device says so", disk.display());
     drop(q);
 
-    ask("return");
-    let node = await_node(disk);
-    let q = queue(&spec.replace(disk, &node.display().to_string()), "mq-deadline", Locking::Combining);
+    while disk_there().is_some() {
+        thread::sleep(BETWEEN_LOOKS);
+    }
+    ask(back);
+    let disk = loop {
+        if let Some(disk) = disk_there() {
+            break disk;
+        }
+        thread::sleep(BETWEEN_LOOKS);
+    };
+    let q = open(&disk);
     let mut submitter = submitter(&q);
     assert_eq!(read(&mut submitter, KEPT, BLOCK), [KEPT_BYTE; BLOCK]);
     assert_eq!(status_of(&mut submitter, Bio::write(0, block(3))), Status::Ok);
     assert_eq!(status_of(&mut submitter, Bio::flush()), Status::Ok);
     assert_eq!(read(&mut submitter, 0, BLOCK), [3; BLOCK]);
     assert_eq!(q.driver().health(), Health::Good);
-    println!("PASS {} is back and has what was durable", node.display());
+    println!("PASS {away}: {} is back and has what was durable", disk.display());
+    disk
 }
 
-/// Waits until the kernel has found the drive.
-fn await_node(disk: &str) -> PathBuf {
-    while !Path::new(disk).exists() {
-        thread::sleep(Duration::from_millis(20));
-    }
-    disk.into()
+/// The guest's one NVMe drive, if it can be opened. It may come back by another name: the kernel gives a name again
+/// only when all that had the old drive open have let go of it.
+fn disk_there() -> Option<PathBuf> {
+    let nodes = fs::read_dir("/dev").expect("the guest has it").map(|node| node.expect("it is read"));
+    let is_disk = |node: &DirEntry| node.file_type().is_ok_and(|kind| kind.is_block_device());
+    let is_nvme = |node: &DirEntry| node.file_name().as_encoded_bytes().starts_with(b"nvme");
+    let mut disks = nodes.filter(|node| is_nvme(node) && is_disk(node)).map(|node| node.path());
+    disks.find(|disk| File::open(disk).is_ok())
+}
+
+/// First the kernel is told that the drive will go, as when a slot has a button for it, and lets the requests end that
+/// the drive has. Then the drive is gone from one moment to the next. The kernel finds out when requests take too long,
+/// and gives up all that are in flight.
+///
+/// Red if a request is lost when the drive goes away, or if it ends well that was submitted after one that did not; if
+/// a request ends well that was in flight when the drive vanished; if a flush is believed afterwards; if the device
+/// does not say what is wrong; or if the drive does not work when it is back and opened anew.
+pub(crate) fn check(disk: &str) {
+    let disk = check_away(Path::new(disk), "pull", AFTER, "return");
+    // How long the kernel waits for a request before it looks after the drive, in milliseconds. By default the kernel
+    // waits for half a minute, and does so twice.
+    let name = disk.file_name().expect("it is a device").display();
+    fs::write(format!("/sys/block/{name}/queue/io_timeout"), "2000").expect("it can be set");
+    check_away(&disk, "vanish", AFTER + DEPTH as u64, "replace");
 }
