@@ -10,7 +10,10 @@ const STEP: &str = "#!/usr/bin/env bash
 if [[ $1 == --build ]]; then
     case $2 in
     slow) sleep 7 ;;
-    broken) exit 101 ;;
+    broken)
+        echo 'error: no such crate'
+        exit 101
+        ;;
     lacking) echo 'SKIP it cannot be had' && exit 75 ;;
     esac
     exit 0
@@ -39,8 +42,8 @@ fn run(folder: &Path, steps: &[&str], ci: &str) -> (Output, String) {
     (output, words)
 }
 
-/// Red if the time that a step builds counts towards the limit by which it hangs, or is not told. Also red if the end
-/// does not say once more which steps failed, or if a step that says nothing ends the script.
+/// Red if the time that a step builds counts towards the limit by which it hangs, or is not told. Also red if a step
+/// that says nothing ends the script, or if the step and the end do not both say why a step failed.
 #[test]
 fn a_step_may_build_for_any_time_and_hangs_when_it_says_nothing() {
     let (output, words) = run(&folder("gate"), &["slow", "silent", "broken", "lacking"], "");
@@ -51,7 +54,9 @@ fn a_step_may_build_for_any_time_and_hangs_when_it_says_nothing() {
     assert!(slow.contains(" ok ") && slow.ends_with(" 3 passed") && building >= Some(7), "{words}");
     assert!(line("silent ").contains("FAILED (ended: it said nothing for 5 s)"), "{words}");
     assert!(line("broken ").contains("FAILED ") && line("lacking ").contains("SKIP "), "{words}");
-    assert!(words.contains("\nfailed: broken: ") && words.contains("\nfailed: silent: "), "{words}");
+    assert!(words.contains("\n    | error: no such crate\n"), "{words}");
+    assert!(words.contains("\nfailed: broken: error: no such crate\n"), "{words}");
+    assert!(words.contains("\nfailed: silent: "), "{words}");
     let last: Vec<&str> = words.lines().collect();
     let [.., time, disk, sum] = last[..] else { panic!("{words}") };
     assert!(time.contains(" s in all, ") && time.ends_with(" s of it building"), "{words}");
