@@ -12,6 +12,7 @@ mod desk;
 mod edges;
 mod failures;
 mod input;
+mod manners;
 mod name;
 mod offer;
 mod outbox;
@@ -25,7 +26,6 @@ mod stream;
 mod task;
 mod transmission;
 mod turns;
-mod vigil;
 mod visitor;
 
 use std::fmt;

@@ -19,6 +19,7 @@
 pub mod event;
 pub mod grace;
 pub mod handover;
+pub mod idle;
 pub mod left;
 pub mod liveness;
 pub mod notify;

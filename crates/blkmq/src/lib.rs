@@ -46,6 +46,7 @@ pub use blkmq_sched as sched;
 pub use blkmq_sched::{Class, IoPriority, Op, Time};
 #[cfg(feature = "eventfd")]
 pub use blkmq_sync::event;
+pub use blkmq_sync::idle;
 pub use blkmq_sync::notify::Notify;
 pub use control::{Change, Freeze, QUEUE_KNOBS, Quiesce};
 pub use path::Background;

@@ -315,13 +315,6 @@ impl RequestQueue {
         self.live.sleepers.sleep(&member.wake, bed, ready, timeout);
     }
 
-    /// How many requests polls of a member's hardware queues have brought, for any submitter. The count wraps.
-    /// Completions are counted only where threads wait for the device's descriptors.
-    pub(crate) fn nr_brought(&self, member: u16) -> u32 {
-        let hctxs = self.hctxs.layout().mapped(member);
-        hctxs.fold(0, |sum, index| sum.wrapping_add(self.hctxs.get(index).nr_brought()))
-    }
-
     /// Wakes every thread that sleeps, so that it looks again. Called by a thread that has made visible what the
     /// sleepers are to see.
     ///

@@ -1,10 +1,9 @@
 //! Submitting: how one thread works with a queue.
 //!
 //! Here a bio becomes requests in a plug (`plug`, `split`, `merge`), and a submitter waits for what it submitted
-//! (`waiting`, `looks`, `readiness`), reaps it (`reap`) or awaits it (`future`). Nothing in the library calls in here.
+//! (`waiting`, `readiness`), reaps it (`reap`) or awaits it (`future`). Nothing in the library calls in here.
 
 pub mod future;
-mod looks;
 mod merge;
 mod plug;
 #[cfg(feature = "eventfd")]
@@ -28,7 +27,6 @@ use crate::request::bio::Bio;
 use crate::request::client::Client;
 use crate::request::limits::Limits;
 use crate::request::{Place, RejectReason, Rejected, RqId, RqList, Status};
-use crate::submit::looks::Looks;
 use crate::submit::reap::Outstanding;
 use crate::submit::split::Whole;
 use blkmq_sync::grace::Activity;
@@ -81,7 +79,6 @@ pub struct Submitter {
     free: RqList,
     /// What is still to come of operations that were split, by the slot that holds the operation.
     outstanding: Box<[Outstanding]>,
-    looks: Looks,
     /// A submitter is one thread's at a time. So a submitter's fields may become cells without a change of the
     /// interface.
     _not_sync: PhantomData<Cell<()>>,
@@ -142,7 +139,6 @@ impl Submitter {
             tried: None,
             outstanding: vec![Outstanding::default(); free.len()].into_boxed_slice(),
             free,
-            looks: Looks::default(),
             _not_sync: PhantomData,
             q,
         })

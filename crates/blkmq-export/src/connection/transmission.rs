@@ -4,21 +4,21 @@ mod parting;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use blkmq::event::EventFd;
+use blkmq::idle::Idle;
 use blkmq::{Buffer, Clock, Submitter};
 use rustix::event::PollFlags;
 use rustix::io::Errno as SystemError;
 
 use super::desk::{Desk, Piece};
 use super::input::Input;
+use super::manners::Manners;
 use super::patience::Patience;
 use super::socket::Fault::System;
 use super::stream::Stream;
 use super::task::TaskId;
-use super::vigil::{Awaited, Look, Vigil};
 use super::{Ending, wait};
 use crate::clients::Entry;
 use crate::nbd::Errno;
@@ -30,6 +30,17 @@ use crate::stop::{Phase, Stop};
 /// for each request that the client sends. A client that takes no answer before it has sent more requests can still
 /// send them.
 const RELIEF: Duration = Duration::from_micros(200);
+
+/// What a connection waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Awaited {
+    /// The client, which may ask for something.
+    Client,
+    /// The client, which has to send the rest of a request.
+    Sender,
+    /// Something besides the client: the device, or a thread that moves a virtual clock.
+    Others,
+}
 
 /// The data of a request that is being received.
 #[derive(Debug)]
@@ -77,7 +88,10 @@ pub(super) struct Transmission {
     /// The patience with a client that has to send the rest of a request's data.
     sender: Patience,
     stall_timeout: Option<Duration>,
-    vigil: Vigil,
+    manners: Manners,
+    /// Nothing was found to do since there was last something to do.
+    is_idle: bool,
+    idle: Idle,
 }
 
 impl Transmission {
@@ -109,7 +123,9 @@ impl Transmission {
             reader: Patience::new(stall_timeout),
             sender: Patience::new(stall_timeout),
             stall_timeout,
-            vigil: Vigil::default(),
+            manners: Manners::default(),
+            is_idle: false,
+            idle: Idle::new(),
         }
     }
 
@@ -129,9 +145,10 @@ impl Transmission {
                 return if self.is_gone { Err(Ending::Gone) } else { self.see_off() };
             }
             if is_busy {
-                self.vigil.end();
+                self.is_idle = false;
+                self.idle.end();
             } else {
-                self.idle()?;
+                self.rest()?;
             }
         }
     }
@@ -180,7 +197,7 @@ impl Transmission {
             Ok(received) => {
                 self.desk.now = self.submitter.queue().clock().now();
                 // This comes before the work for the device, which takes time.
-                self.vigil.end();
+                self.idle.arrive();
                 self.sender.end();
                 // A connection does not wait for the socket of a client that is gone, so it reads that socket to its
                 // end.
@@ -258,7 +275,7 @@ impl Transmission {
                 self.take_payload();
             }
         }
-        self.vigil.note(nr_requests);
+        self.manners.note(nr_requests);
         if let Some(refusal) = self.end.take() {
             self.end_input(refusal);
         }
@@ -394,21 +411,29 @@ impl Transmission {
     }
 
     /// Called when there was nothing to do: looks again, or sleeps.
-    fn idle(&mut self) -> Result<(), Ending> {
+    ///
+    /// A connection first looks at once, or after the client has taken most of its answers: requests that came
+    /// meanwhile are answered together with those that came before.
+    fn rest(&mut self) -> Result<(), Ending> {
+        let awaited = self.awaited();
         // A client that has not taken its answers is in no hurry to get more.
         if !self.wants_input() || self.has_output() {
+            self.idle.give_up();
             return self.sleep();
         }
-        let awaited = self.awaited();
-        match self.vigil.look(awaited) {
-            Some(Look::AtOnce) => (),
-            // Whatever ended the wait.
-            Some(Look::AfterAnswers) => _ = self.leave_alone()?,
-            Some(Look::Yielding) => {
-                thread::yield_now();
-                self.vigil.note_yield();
+        let is_first = !std::mem::replace(&mut self.is_idle, true);
+        if is_first && self.manners.may_be_behind() {
+            // A client that is sending is in a hurry. And the client's socket tells nothing of the device.
+            if awaited == Awaited::Client {
+                // Whatever ends this.
+                let _ = self.leave_alone()?;
             }
-            None => return self.sleep(),
+        } else {
+            // A client that sends several requests together is given the time to do so.
+            let may_look = self.manners.waits_for_answers() && awaited != Awaited::Others;
+            if !(may_look && self.idle.look()) {
+                return self.sleep();
+            }
         }
         self.is_readable = true;
         Ok(())

@@ -177,10 +177,5 @@ impl Runner {
             q.wake_sleepers();
         }
         debug_assert!(self.finished.len() >= before, "a poll only adds to what has finished");
-        let brought = self.finished.len() - before;
-        // Threads that wait for the device's descriptors read this count.
-        if brought > 0 && self.member(q).wake.is_equipped() {
-            q.hctx(hctx).note_brought(brought as u32);
-        }
     }
 }

@@ -42,9 +42,6 @@ pub(crate) struct HwCtx {
     nr_marked: AtomicU32,
     /// The next search of `ctx_map` begins at this member.
     dispatch_from: AtomicU32,
-    /// How many requests polls of this hardware queue brought. The count wraps. Counted only where threads wait for the
-    /// device's descriptors.
-    nr_brought: AtomicU32,
     pub(super) flush: Mutex<FlushQueue>,
 }
 
@@ -71,7 +68,6 @@ impl HwCtx {
             ctx_map: (0..MAX_MEMBERS / 64).map(|_| Line::new("hctx.ctx_map", AtomicU64::new(0))).collect(),
             nr_marked: AtomicU32::new(0),
             dispatch_from: AtomicU32::new(0),
-            nr_brought: AtomicU32::new(0),
             flush: Mutex::new(FlushQueue::default()),
         }
     }
@@ -91,16 +87,6 @@ impl HwCtx {
         if was_set && self.nr_parked() > 0 {
             self.gave_back.store(true, Ordering::Relaxed);
         }
-    }
-
-    /// Counts that a poll brought `nr` requests.
-    pub(crate) fn note_brought(&self, nr: u32) {
-        self.nr_brought.fetch_add(nr, Ordering::Relaxed);
-    }
-
-    /// How many requests polls brought. The count wraps.
-    pub(super) fn nr_brought(&self) -> u32 {
-        self.nr_brought.load(Ordering::Relaxed)
     }
 
     /// Whether the driver refused something lately.

@@ -15,10 +15,6 @@ impl Submitter {
     /// false if nothing is outstanding. Without a limit of time: a device that never answers makes this wait until the
     /// request times out.
     ///
-    /// COST: before the thread sleeps on a device's descriptors, it lets other threads have the processor once and
-    /// polls again. If the thread's last wait was short, the thread goes on doing so for up to 100 us. A turn in which
-    /// another thread had the processor and brought something for this queue is not counted, up to 16 turns.
-    ///
     /// On a virtual clock, sleeping means to move the clock to the next event.
     pub fn wait(&mut self) -> bool {
         self.wait_within(None)
@@ -37,31 +33,16 @@ impl Submitter {
     }
 
     fn wait_within(&mut self, deadline: Option<Time>) -> bool {
-        self.looks.begin();
         loop {
             if self.poll() {
-                self.looks.end(|| self.q.nr_brought(self.runner.member));
                 return true;
             }
             let now = self.q.clock().now();
             if self.nr_outstanding() == 0 || deadline.is_some_and(|deadline| now >= deadline) {
-                self.looks.give_up();
                 return false;
             }
-            if self.looks_again() {
-                blkmq_sync::thread::yield_now();
-                self.looks.note_yield();
-            } else {
-                self.sleep(deadline);
-            }
+            self.sleep(deadline);
         }
-    }
-
-    /// Whether to look at the device once more before this thread sleeps until the device has something.
-    fn looks_again(&mut self) -> bool {
-        let is_real = matches!(self.q.clock(), Clock::Real(_));
-        let is_equipped = is_real && self.runner.member(&self.q).wake.is_equipped();
-        is_equipped && self.looks.again(self.q.nr_brought(self.runner.member))
     }
 
     /// The time at which to poll next even if no other thread wakes this one: the driver's next event for this thread,

@@ -1,5 +1,6 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::thread;
 
 use blkmq::RequestQueue;
 use blkmq::driver::spec;
@@ -56,7 +57,7 @@ fn who_is_gone_is_heard_to_the_end_though_nobody_looks_again() {
     let (mut theirs, mut transmission) = connection();
     theirs.write_all(&request(commands::READ)).unwrap();
     drop(theirs);
-    transmission.vigil = Vigil::at_rest();
+    transmission.manners = Manners::single();
     transmission.note_ready(PollFlags::IN | PollFlags::HUP);
     assert!(matches!(transmission.run(), Err(Ending::Gone)));
 }

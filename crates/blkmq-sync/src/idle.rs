@@ -1,0 +1,226 @@
+//! What a thread does when it finds nothing to do. By default it sleeps in the kernel, where its device, its client or
+//! another thread wakes it. This is the one policy, for all kinds of threads:
+//!
+//! - A *submitter* sleeps as soon as a poll has found nothing. A device works while the thread sleeps, and its event
+//!   costs one wake-up. To poll meanwhile would take a processor for as long as the device takes.
+//! - A *thread of the bench* waits as submitters do. Only if there is a processor for each thread of the run, the
+//!   thread wakes shortly before a time at which the device is known to complete something.
+//! - A *background thread* sleeps: no client waits for it more urgently than for the submitters themselves.
+//! - A *connection of a server* looks first, if that pays. It waits for a client, which is a thread that sleeps as well
+//!   until it has its answer. So each request takes two wake-ups, one behind the other.
+//!
+//! A **look** lets other threads have the processor (sched_yield(2)), and then the thread tries again whether there is
+//! something to do. Looks are a bet: they save a wake-up if something comes soon, and are lost otherwise.
+//!
+//! # The costs
+//!
+//! *A sleep* costs the time from the event to the moment at which the thread runs again, and processor time for the
+//! system calls and the switch. On a processor that is busy this takes some 2 us. On one that has gone to sleep it
+//! takes longer, and on a virtual processor that sleeps as well it may take 50 us. The program measures it: two threads
+//! hand a turn to each other through descriptors, and the middle time counts. It is measured when a thread first
+//! considers looking, and again every 10 s while threads do. The largest of these times counts, up to 100 us:
+//! processors that are busy are quick to wake, so a measurement at a busy time says nothing about quiet times. Until it
+//! is known, no thread looks.
+//!
+//! *A look* costs the time of the yield and of what the thread then does to look. The clock readings of the looks tell
+//! it. What a yield takes if no other thread wants the processor is measured too: if a yield takes more than four times
+//! as long, other threads had a turn.
+//!
+//! # When looks pay
+//!
+//! A thread that looks for as long as a wake-up takes, and then sleeps, pays at most twice what the better of the two
+//! would have cost, whatever comes. The thread waits for another thread, which may have to be woken itself before it
+//! answers. So the limit is two wake-ups. A thread looks only if its last wait was that short; if it slept through the
+//! last wait, its own wake-up is a part of that wait. So a thread of which nothing is known sleeps, and so does one
+//! that waits for a slow client.
+//!
+//! The turns of other threads on this processor are not looking: this thread could not have done anything in them.
+//! Otherwise threads that take turns at a processor would sleep because of each other, and each of them would have to
+//! be woken for each request.
+//!
+//! # What looks may cost in vain
+//!
+//! A look is in vain if the thread sleeps after all. Then the time of all looks of the wait, the yields included, is
+//! charged to the thread, and to all threads of the program together. For each nanosecond that is charged, the thread
+//! does not look for 32 ns, and all threads do not look for 32 ns divided by the number of processors. So looks in vain
+//! take at most 1/32 of a processor's time for each thread, and at most 1/32 of the processors for the program, however
+//! many threads it has. The bound holds whatever neighbours do: the time is measured by the clock, so what others take
+//! from the thread while it looks only makes the thread look less. A thread that sleeps is charged nothing and does
+//! nothing: a server's idle connections cost nothing, however many they are.
+//!
+//! A program that computes takes the processor from a thread that yields for a whole slice of the scheduler, which is
+//! most of a millisecond at least. The thread would have got the processor earlier had it slept: the kernel prefers a
+//! thread that wakes. So what a turn takes beyond 250 us is charged to the thread too. After a slice of 3 ms the thread
+//! does not yield for some 80 ms, and sleeps instead.
+//!
+//! A look that finds something is no longer than two wake-ups, and saves one. It is not charged. Nor can it keep a
+//! computing program from the processor: each look offers the processor to it.
+
+// Time, atomics and the threads that measure are the machine's in every build: nothing here is a part of a protocol.
+// Where a build has other threads, the costs are never known, so no thread looks.
+mod budget;
+mod costs;
+#[cfg(all(feature = "eventfd", not(any(loom, shuttle, virtual_cpus, miri))))]
+mod measure;
+
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use self::budget::{Budget, charged};
+use self::costs::{Costs, of_machine};
+use crate::platform::thread;
+
+/// Of this much time, a thread may lose one part to looks in vain.
+const SHARE: u64 = 32;
+
+/// Nanoseconds. A turn of other threads that takes no longer than this costs nothing. Threads that take turns at a
+/// processor have it for some 10 us each. A thread that computes has it for a slice of the scheduler, for 700 us at
+/// least. The limit lies between the two.
+const TURN: u64 = 250_000;
+
+/// A yield that takes longer than this many yields to no other thread has let another thread have the processor, for
+/// that takes two switches. Up to this length, a yield counts as looking.
+const SWITCHES: u64 = 4;
+
+/// A wait in which something was looked for.
+#[derive(Debug)]
+struct Wait {
+    since: u64,
+    /// When something came, if the caller has said so before it knows how much.
+    over: Option<u64>,
+    /// When this thread last yielded.
+    yielded: u64,
+    /// Nanoseconds that others had the processor.
+    turns_ns: u64,
+    has_slept: bool,
+}
+
+impl Wait {
+    /// Nanoseconds of the wait, without the turns of others.
+    fn own(&self, now: u64) -> u64 {
+        now.saturating_sub(self.since).saturating_sub(self.turns_ns)
+    }
+}
+
+/// What one thread knows of its waits, and what it may spend on looks. See the [module](self).
+#[derive(Debug, Default)]
+pub struct Idle {
+    /// The last wait was a short one.
+    was_short: bool,
+    wait: Option<Wait>,
+    /// When what the thread has lost by looks is paid.
+    paid: u64,
+}
+
+/// What all threads of the program may spend on looks.
+static ALL: Budget = Budget::new();
+
+/// Nanoseconds since the first call.
+fn now() -> u64 {
+    static ORIGIN: OnceLock<Instant> = OnceLock::new();
+    u64::try_from(ORIGIN.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Idle {
+    /// A thread that has not waited yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Called when there is nothing to do. If it returns true, other threads have had the processor, and the caller
+    /// tries again. If it returns false, the caller sleeps.
+    ///
+    /// COST: two clock readings and a system call. To return false: one clock reading, and a write to a line of all
+    /// threads if this thread has looked in this wait.
+    pub fn look(&mut self) -> bool {
+        let start = now();
+        let costs = of_machine(start);
+        if !self.look_at(start, costs, &ALL) {
+            return false;
+        }
+        thread::yield_now();
+        self.note_yield_at(now(), costs);
+        true
+    }
+
+    /// Called when something has come, if the caller works on it before it calls [`end`](Self::end).
+    ///
+    /// COST: a clock reading if there was nothing before.
+    pub fn arrive(&mut self) {
+        if let Some(wait) = &mut self.wait {
+            wait.over.get_or_insert_with(now);
+        }
+    }
+
+    /// Called when the wait is over because something has come.
+    ///
+    /// COST: a clock reading if there was nothing before.
+    pub fn end(&mut self) {
+        if self.wait.is_some() {
+            let now = now();
+            self.end_at(now, of_machine(now));
+        }
+    }
+
+    /// Called when the wait is over and nothing has come.
+    ///
+    /// COST: a clock reading if there was nothing before.
+    pub fn give_up(&mut self) {
+        if self.wait.is_some() {
+            let now = now();
+            self.give_up_at(now, of_machine(now), &ALL);
+        }
+    }
+
+    fn look_at(&mut self, now: u64, costs: Costs, all: &Budget) -> bool {
+        let new = Wait { since: now, over: None, yielded: now, turns_ns: 0, has_slept: false };
+        let wait = self.wait.get_or_insert(new);
+        if wait.has_slept {
+            return false;
+        }
+        let own = wait.own(now);
+        let looks = self.was_short && own < 2 * costs.wake && now >= self.paid && all.allows(now);
+        (wait.yielded, wait.has_slept) = (now, !looks);
+        if !looks {
+            self.lose(own, now, costs, all);
+        }
+        looks
+    }
+
+    fn note_yield_at(&mut self, now: u64, costs: Costs) {
+        let Some(wait) = &mut self.wait else { return };
+        let took = now.saturating_sub(wait.yielded);
+        wait.turns_ns += took.saturating_sub(SWITCHES * costs.look);
+        if took > TURN {
+            self.paid = charged(self.paid, now, (took - TURN).saturating_mul(SHARE));
+        }
+    }
+
+    fn end_at(&mut self, now: u64, costs: Costs) {
+        if let Some(wait) = self.wait.take() {
+            let wakes = if wait.has_slept { 3 } else { 2 };
+            self.was_short = wait.own(wait.over.unwrap_or(now)) < wakes * costs.wake;
+        }
+    }
+
+    fn give_up_at(&mut self, now: u64, costs: Costs, all: &Budget) {
+        if let Some(wait) = self.wait.take() {
+            self.was_short = false;
+            if !wait.has_slept {
+                self.lose(wait.own(now), now, costs, all);
+            }
+        }
+    }
+
+    /// Charges time that was looked in vain.
+    fn lose(&mut self, ns: u64, now: u64, costs: Costs, all: &Budget) {
+        if ns > 0 {
+            self.paid = charged(self.paid, now, ns.saturating_mul(SHARE));
+            all.charge(now, ns.saturating_mul(SHARE) / costs.processors.max(1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

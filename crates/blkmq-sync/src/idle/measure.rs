@@ -1,0 +1,85 @@
+//! Measures what a wake-up and a look cost. Not built where threads or time are not the machine's.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+
+/// Nanoseconds. The most that counts for a wake-up. On a machine where the measuring threads wait for a processor, the
+/// measured time tells how long other programs compute, and not what a wake-up costs.
+const MOST: u64 = 100_000;
+
+/// How often the turn goes to the other thread and back, and how long that may take all together.
+const TURNS: usize = 32;
+const LONGEST: Duration = Duration::from_millis(10);
+
+/// How many processors this program may use.
+pub(super) fn processors() -> u64 {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64
+}
+
+/// The least of some yields: the others may have let another thread run.
+pub(super) fn look() -> u64 {
+    let times = (0..64).map(|_| {
+        let start = Instant::now();
+        std::thread::yield_now();
+        start.elapsed().as_nanos()
+    });
+    times.min().map_or(1, |least| u64::try_from(least.max(1)).unwrap_or(u64::MAX))
+}
+
+/// The median of what it takes to hand the turn to another thread, which sleeps on a descriptor as the threads of this
+/// library do. `None` if the system lacks a descriptor or a thread.
+pub(super) fn wake() -> Option<u64> {
+    let [there, back] = [(); 2].map(|()| eventfd(0, EventfdFlags::CLOEXEC));
+    let (there, back) = (there.ok()?, back.ok()?);
+    let is_over = AtomicBool::new(false);
+    let begin = Instant::now();
+    let mut times = std::thread::scope(|scope| {
+        let partner = std::thread::Builder::new().name("blkmq-costs".to_owned()).spawn_scoped(scope, || {
+            while !is_over.load(Ordering::Relaxed) {
+                take(&there);
+                give(&back);
+            }
+        });
+        partner.ok()?;
+        let mut times = Vec::with_capacity(TURNS);
+        while times.len() < TURNS && begin.elapsed() < LONGEST {
+            let start = Instant::now();
+            give(&there);
+            take(&back);
+            times.push(start.elapsed());
+        }
+        is_over.store(true, Ordering::Relaxed);
+        give(&there);
+        Some(times)
+    })?;
+    times.sort_unstable();
+    // There and back are two wake-ups.
+    let middle = *times.get(times.len() / 2)? / 2;
+    Some(u64::try_from(middle.as_nanos()).unwrap_or(u64::MAX).clamp(1, MOST))
+}
+
+/// Wakes the thread that waits in [`take`].
+fn give(turn: &OwnedFd) {
+    // The only error is a counter about to overflow, and it goes from 0 to 1.
+    let _ = rustix::io::write(turn, &1_u64.to_ne_bytes());
+}
+
+/// Sleeps until the turn comes.
+fn take(turn: &OwnedFd) {
+    while rustix::io::read(turn, &mut [0; 8]) == Err(rustix::io::Errno::INTR) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Red if the threads that measure wait for each other for ever, or measure nothing.
+    #[test]
+    fn a_wake_up_and_a_look_take_time() {
+        let (wake, look) = (wake().expect("there are threads and descriptors"), look());
+        assert!(wake > 0 && look > 0 && processors() > 0, "{wake} ns, {look} ns");
+    }
+}
