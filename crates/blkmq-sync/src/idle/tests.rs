@@ -78,7 +78,7 @@ impl Thread {
 #[test]
 fn what_was_quick_is_looked_for_and_for_no_longer_than_two_wake_ups() {
     let mut thread = Thread::default();
-    assert_eq!(thread.looks(40_000), 0, "the thread does not know yet");
+    assert_eq!(thread.looks(90_000), 0, "the thread does not know yet");
     assert_eq!(thread.looks(40_000), 20, "it was quick, for the wake-up is a part of the wait");
     assert_eq!(thread.looks(90_000), 45);
     assert_eq!(thread.looks(1_000_000), 50, "and then it was not");
@@ -170,6 +170,20 @@ fn a_wait_is_over_when_something_arrives() {
     assert!(thread.idle.was_short);
 }
 
+/// What all threads together may lose is more than what one may. Red if [`Idle::lose`] does not charge the thread.
+#[test]
+fn a_thread_alone_looks_in_vain_for_no_more_than_its_share() {
+    let (mut thread, all) = (Thread::quick(), Budget::new());
+    let mut vain = 0;
+    while thread.now < BEGIN + 1_000_000_000 {
+        // Something that comes soon, and something that comes just after the thread has slept.
+        thread.wait(20_000, QUIET, &all);
+        vain += thread.wait(100_001, QUIET, &all).looked;
+    }
+    let time = thread.now - BEGIN + CREDIT;
+    assert!(vain > time / SHARE / 2 && vain <= time / SHARE + 2 * COSTS.wake, "{vain} of {time}");
+}
+
 /// A thread, a pause before its wait, how long nothing comes in the wait, and what its looks are like. Many waits are
 /// just longer than a thread looks, behind short ones: then most looks are in vain.
 fn waits() -> impl Strategy<Value = Vec<(usize, u64, u64, Step)>> {
@@ -184,7 +198,7 @@ proptest! {
 
     /// Whatever comes when, and whatever neighbours do: what each thread, and what all of them, look in vain is within
     /// the bounds. Counted without the policy: the time of a thread's looks in each wait through which it then slept.
-    /// Red if [`Idle::lose`] does not charge the thread, or does not charge all.
+    /// Red if [`Idle::lose`] does not charge all threads, or if a thread looks although nothing is left for all.
     #[test]
     fn looks_in_vain_are_bounded(waits in waits()) {
         let all = Budget::new();
