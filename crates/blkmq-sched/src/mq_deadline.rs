@@ -16,6 +16,7 @@
 mod direction;
 mod level;
 mod merge;
+mod replay;
 mod request;
 mod show;
 mod through;
@@ -30,11 +31,9 @@ use tunables::Tunables;
 
 use crate::hash::Hash;
 use crate::list::List;
-use crate::merge::forced;
 use crate::slab::{Index, Probe, Slab};
 use crate::{
-    Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLevel, MergeLimits, Newcomer, Replay, RqId,
-    Scheduler, Tally, Time,
+    Class, Info, InsertAt, Knob, KnobError, Merge, MergeLevel, MergeLimits, Newcomer, RqId, Scheduler, Tally, Time,
 };
 
 /// The kernel's name of the policy.
@@ -127,6 +126,13 @@ impl<P: Probe> MqDeadline<P> {
         }
     }
 
+    /// The sorted request that goes next.
+    #[inline]
+    fn choose(&mut self, now: Time) -> Option<Index> {
+        let aged = if self.wants_tally() { self.choose_aged(now) } else { None };
+        aged.or_else(|| self.choose_strict(now))
+    }
+
     /// The first request of a lower class that waited so long that it passes the higher classes.
     fn choose_aged(&mut self, now: Time) -> Option<Index> {
         [Class::BestEffort, Class::Idle].into_iter().find_map(|class| {
@@ -190,33 +196,6 @@ impl<P: Probe> MqDeadline<P> {
     fn ages_at(&self, item: Index) -> Time {
         let request = self.requests.get(item);
         request.deadline.after(self.tunables.prio_aging_expire).before(self.tunables.expire(request.direction()))
-    }
-
-    fn find(&self, list: &List<ByAge>, rq: RqId) -> Option<Index> {
-        let found = list.iter(&self.requests).find(|(_, request)| request.id == rq);
-        found.map(|(item, _)| item)
-    }
-
-    /// The waiting request of this id, unless it is at the head.
-    fn find_sorted(&self, rq: RqId) -> Option<Index> {
-        self.levels.iter().flat_map(Level::queues).find_map(|queue| self.find(&queue.fifo, rq))
-    }
-
-    /// Brings the choosing to the state in which a choice of `item` must have found it: in the running batch, if `item`
-    /// is next there.
-    fn follow(&mut self, item: Index) {
-        let request = self.requests.get(item);
-        let (level, direction) = (&self.levels[request.class().index()], request.direction());
-        let Pace { direction: running, batching, starved } = self.pace;
-        let next = level.queue(direction).next_in_order(&self.requests);
-        if running == direction && batching < self.tunables.fifo_batch && next == Some(item) {
-            return;
-        }
-        let starved = match direction {
-            Direction::Write => 0,
-            Direction::Read => starved + i64::from(!level.queue(Direction::Write).fifo.is_empty()),
-        };
-        self.pace = Pace { direction, batching: 0, starved };
     }
 
     /// Takes a sorted request out as the next of the running batch.
@@ -313,8 +292,7 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
         if let Some(item) = self.at_head.head() {
             return Some(self.start_at_head(item));
         }
-        let aged = if self.wants_tally() { self.choose_aged(now) } else { None };
-        let item = aged.or_else(|| self.choose_strict(now))?;
+        let item = self.choose(now)?;
         Some(self.start_sorted(item))
     }
 
@@ -389,53 +367,5 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         self.show_all(out)
-    }
-}
-
-impl<P: Probe> Replay for MqDeadline<P> {
-    fn force(&mut self, rq: RqId) -> bool {
-        if let Some(item) = self.find(&self.at_head, rq) {
-            self.start_at_head(item);
-            return true;
-        }
-        let Some(item) = self.find_sorted(rq) else { return false };
-        self.follow(item);
-        self.start_sorted(item);
-        true
-    }
-
-    fn force_merge(&mut self, into: RqId, newcomer: &Info, how: MergeHow) -> bool {
-        let Some(host) = self.find_sorted(into) else { return false };
-        let grown = forced(&self.requests.get(host).info, newcomer, how);
-        self.grow(host, how, grown);
-        true
-    }
-
-    fn force_join(&mut self, join: Join) -> bool {
-        let pair = [join.survivor, join.absorbed].map(|id| self.find_sorted(id));
-        let [Some(survivor), Some(absorbed)] = pair else { return false };
-        let [host, guest] = [survivor, absorbed].map(|item| self.requests.get(item));
-        // Only requests that stand in one list can take each other's place there.
-        if survivor == absorbed || (host.class(), host.direction()) != (guest.class(), guest.direction()) {
-            return false;
-        }
-        let grown = forced(&host.info, &guest.info, MergeHow::Back);
-        self.join(survivor, absorbed, grown);
-        true
-    }
-
-    fn requeue(&mut self, rq: RqId, info: &Info, since: Time) {
-        let (class, direction) = (info.priority.class, Direction::of(info.op));
-        let deadline = since.after(self.tunables.expire(direction));
-        let item = self.requests.insert(Request::new(rq, *info, deadline));
-        let level = &mut self.levels[class.index()];
-        level.dispatched = level.dispatched.saturating_sub(1);
-        let fifo = &mut level.queue_mut(direction).fifo;
-        let later = fifo.iter(&self.requests).find(|(_, other)| other.deadline > deadline);
-        match later.map(|(place, _)| place) {
-            Some(place) => fifo.insert_before(&mut self.requests, place, item),
-            None => fifo.push_back(&mut self.requests, item),
-        }
-        self.sort(item);
     }
 }

@@ -148,8 +148,12 @@ pub trait Scheduler: Send + fmt::Debug {
 ///
 /// Every method takes linear time in the number of waiting requests.
 pub trait Replay: Scheduler {
-    /// Dispatches this very request, as if the policy had chosen it; false if it does not wait here.
-    fn force(&mut self, rq: RqId) -> bool;
+    /// The request that [`dispatch`](Scheduler::dispatch) at `now` would hand out, which goes on waiting.
+    fn peek(&mut self, now: Time) -> Option<RqId>;
+
+    /// Dispatches this very request, as if the policy had chosen it at `now`; false if it does not wait here. Position,
+    /// batch and counts are then those that the policy has behind such a choice.
+    fn force(&mut self, rq: RqId, now: Time) -> bool;
 
     /// Lets `into` take the newcomer in, whatever the limits and the knobs say; false if `into` does not wait here in
     /// sector order.
@@ -157,8 +161,4 @@ pub trait Replay: Scheduler {
 
     /// Lets one waiting request absorb another, as [`force_merge`](Self::force_merge) does a newcomer.
     fn force_join(&mut self, join: Join) -> bool;
-
-    /// Takes back, sorted, a request that [`dispatch`](Scheduler::dispatch) handed out and that did not complete. The
-    /// request is not counted as a new one, and is as old as a request inserted at `since`.
-    fn requeue(&mut self, rq: RqId, info: &Info, since: Time);
 }

@@ -2,8 +2,8 @@
 
 mod bench;
 
-use bench::{Bench, MS, NEVER, best_effort, idle, read, real_time, write};
-use blkmq_sched::{InsertAt, Time};
+use bench::{Bench, MS, NEVER, best_effort, idle, in_class, read, real_time, write};
+use blkmq_sched::{Class, Info, InsertAt, Op, RqId, Time};
 
 #[test]
 fn a_batch_follows_sector_order_and_not_arrival() {
@@ -293,26 +293,80 @@ fn the_wake_up_is_when_the_held_back_request_has_aged() {
 }
 
 #[test]
-fn a_requeued_request_is_as_old_as_it_was_and_not_counted_again() {
-    let mut bench = Bench::new(&[("fifo_batch", 1), ("read_expire", 10)]);
-    bench.begin_reads();
-    let first = bench.insert(read(8), 0);
-    assert_eq!(bench.dispatch(0), first);
-    let second = bench.insert(read(900), 2 * MS);
-    bench.insert(read(100), 2 * MS);
-    bench.requeue(first, read(8), MS);
-    assert!(bench.shows("queued: 0 4 0") && bench.shows("owned_by_driver: 0 1 0"), "{}", bench.show());
-    assert_eq!([bench.dispatch(12 * MS), bench.dispatch(12 * MS)], [first, second]);
-}
-
-#[test]
 fn a_forced_choice_moves_the_batch_as_if_it_had_been_made() {
     let mut bench = Bench::new(&[("fifo_batch", 2), ("writes_starved", 5)]);
     bench.begin_reads();
     let [a_read, a_write, next_write] = [read(8), write(50), write(60)].map(|info| bench.insert(info, 0));
-    assert!(bench.force(a_write));
-    assert!(!bench.force(a_write), "it does not wait any more");
+    assert!(bench.force(a_write, 0));
+    assert!(!bench.force(a_write, 0), "it does not wait any more");
     assert_eq!(bench.dispatch_all(0), [next_write, a_read]);
+}
+
+/// Red if a forced request that is our own choice leaves another state than that choice. The read has aged, but the
+/// look for aged requests saw only the write ahead in the batch, and then began a batch of reads in idle in vain. The
+/// read goes on with that batch, and passes no write.
+#[test]
+fn a_forced_choice_that_is_ours_is_made_as_ours() {
+    let mut bench = Bench::new(&[("prio_aging_expire", 100)]);
+    let a_write = bench.insert(write(0), 0);
+    assert_eq!(bench.dispatch(0), a_write);
+    let a_read = bench.insert(read(8), 0);
+    bench.insert(write(16), 50 * MS);
+    bench.insert(idle(0), 50 * MS);
+    assert_eq!(bench.scheduler.peek(Time(100 * MS)), Some(RqId(a_read)));
+    assert!(bench.force(a_read, 100 * MS));
+    assert!(bench.shows("batching: 1\nstarved: 0\nlast_dir: read\n"), "{}", bench.show());
+}
+
+/// Red if the oldest request, forced before it has expired by our clock, counts in the batch that was over: the next
+/// batch would end one request early.
+#[test]
+fn a_forced_oldest_request_begins_a_batch() {
+    let mut bench = Bench::new(&[("fifo_batch", 2), ("read_expire", 10), ("writes_starved", 0)]);
+    bench.begin_reads();
+    let [oldest, a_read, passed, next_read] = [900, 8, 500, 910].map(|sector| bench.insert(read(sector), 0));
+    assert_eq!(bench.dispatch(0), a_read);
+    assert!(bench.force(oldest, 9 * MS));
+    let a_write = bench.insert(write(0), 9 * MS);
+    assert_eq!(bench.dispatch_all(9 * MS), [next_read, a_write, passed]);
+}
+
+/// Red if a forced request that lies ahead in the running batch begins another one: 300 would then belong to it.
+#[test]
+fn a_forced_request_ahead_belongs_to_the_running_batch() {
+    let mut bench = Bench::new(&[("fifo_batch", 3), ("writes_starved", 0)]);
+    bench.begin_reads();
+    let [unseen, ahead, next, last] = [8, 100, 200, 300].map(|sector| bench.insert(read(sector), 0));
+    let a_write = bench.insert(write(0), 0);
+    assert!(bench.force(ahead, 0));
+    assert_eq!(bench.dispatch_all(0), [next, a_write, last, unseen]);
+}
+
+/// Red if the classes that are tried for aged requests before the forced one are not tried, or others are. Idle has
+/// only a write, so trying it ends the batch of reads, and the forced read begins another. Best-effort is tried before
+/// idle, so a forced read of best-effort that had aged goes on with the batch. It had if real-time is queued, or if it
+/// has aged by our clock.
+#[test]
+fn a_forced_choice_begins_the_batches_that_were_begun_in_vain() {
+    let forced = |class: Class, is_real_time_queued: bool, now: u64| {
+        let mut bench = Bench::new(&[("fifo_batch", 4), ("prio_aging_expire", 100)]);
+        bench.begin_reads();
+        let reads = [8, 16].map(|sector| bench.insert(in_class(class, sector), 0));
+        bench.insert(Info { op: Op::Write, ..idle(0) }, 0);
+        if is_real_time_queued {
+            bench.insert(real_time(900), 0);
+        }
+        assert!(bench.force(reads[1], now));
+        bench.show()
+    };
+    for (shown, what) in [
+        (forced(Class::RealTime, true, 0), "batching: 1"),
+        (forced(Class::BestEffort, false, 99 * MS), "batching: 1"),
+        (forced(Class::BestEffort, false, 100 * MS), "batching: 2"),
+        (forced(Class::BestEffort, true, 99 * MS), "batching: 2"),
+    ] {
+        assert!(shown.contains(what) && shown.contains("last_dir: read"), "no {what} in\n{shown}");
+    }
 }
 
 #[test]

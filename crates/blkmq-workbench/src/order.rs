@@ -8,20 +8,23 @@
 //!   is);
 //! - if that choice found nothing either, at the issue itself.
 //!
-//! The replay applies merges as Linux made them, and does not look for merges. After a disagreement our scheduler takes
-//! its own choice back and is made to choose as Linux did. Then the replay goes on.
+//! The replay applies merges as Linux made them, and does not look for merges. What Linux chose shows only at the
+//! issue. Until then our scheduler stays as its own choice found it, and what comes in has to wait. So whatever we
+//! chose, our scheduler chooses as Linux did, out of what Linux saw, and the replay goes on from there.
 
 mod agreement;
+mod kept;
 mod plug;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use blkmq_sched::{
-    Class, ClientId, Info, InsertAt, IoPriority, Join, MergeHow, MergeLevel, Op, Replay as Follower, RqId, SCHEDULERS,
-    Tally, Time,
+    Class, ClientId, Info, IoPriority, Join, MergeHow, MergeLevel, Op, Replay as Follower, RqId, SCHEDULERS, Tally,
+    Time,
 };
 
 pub use self::agreement::{Agreement, Choice, Request};
+use self::kept::{Change, Kept};
 use self::plug::Plugs;
 use crate::blktrace::{Action, Category, Event};
 use crate::{Classes, Settings, TextError};
@@ -62,11 +65,7 @@ struct Replay<'a> {
     plugs: Plugs,
     /// Requests that were inserted and not yet issued, the chosen request included.
     waiting: BTreeMap<RqId, Waiting>,
-    /// The request that our scheduler chose for the next issue.
-    kept: Option<RqId>,
-    /// The request that our scheduler chose for the next issue, and that was given back because Linux's scheduler still
-    /// has it.
-    refuted: Option<Request>,
+    kept: Option<Kept>,
     /// Tasks whose last action was a merge.
     merging: HashSet<u32>,
     /// The classes of issued requests, by first sector and direction.
@@ -85,6 +84,17 @@ struct Waiting {
     since: u64,
 }
 
+impl Waiting {
+    fn describe(&self, now: u64) -> Request {
+        Request {
+            sector: self.info.sector,
+            write: !self.info.op.is_read(),
+            class: Some(self.info.priority.class),
+            waited: now.saturating_sub(self.since),
+        }
+    }
+}
+
 impl<'a> Replay<'a> {
     fn new(scheduler: Box<dyn Follower>, classes: &'a Classes, plugs: Plugs) -> Self {
         Self {
@@ -93,7 +103,6 @@ impl<'a> Replay<'a> {
             plugs,
             waiting: BTreeMap::new(),
             kept: None,
-            refuted: None,
             merging: HashSet::new(),
             in_driver: HashMap::new(),
             tally: Tally::default(),
@@ -147,7 +156,15 @@ impl<'a> Replay<'a> {
             self.scheduler.reserve(self.capacity);
         }
         self.waiting.insert(id, Waiting { info, since: event.time });
-        self.scheduler.insert(id, &info, InsertAt::Sorted, jiffies(event.time));
+        self.change(Change::Insert(id, info, jiffies(event.time)));
+    }
+
+    /// Changes what waits in the scheduler: at once, or behind the choice that waits for its issue.
+    fn change(&mut self, change: Change) {
+        match &mut self.kept {
+            Some(kept) => kept.since.push(change),
+            None => change.apply(&mut *self.scheduler),
+        }
     }
 
     /// Called when a bio or a request joins a request. If that request is still in its submitter's plug, the merge does
@@ -158,33 +175,23 @@ impl<'a> Replay<'a> {
             return;
         }
         let Some(id) = self.target(event) else { return };
-        if self.kept.is_some_and(|kept| kept == id || absorbed == Some(kept)) {
-            self.give_back(event.time);
-        }
-        if let Some(absorbed) = absorbed {
-            let join = Join { survivor: id, absorbed };
-            if self.scheduler.force_join(join)
-                && let Some(absorbed) = self.waiting.remove(&absorbed)
-            {
-                self.enlarge(id, &absorbed.info);
-            }
-            return;
-        }
         let (newcomer, how) = match event.action {
             Action::BackMerge => (self.info(event), MergeHow::Back),
             _ => (self.info(event), MergeHow::Front),
         };
-        if self.scheduler.force_merge(id, &newcomer, how) {
-            self.enlarge(id, &newcomer);
+        match absorbed {
+            None => self.change(Change::Merge(id, newcomer, how)),
+            Some(absorbed) => {
+                // In Linux too, no request absorbs itself or one of another class.
+                let class = |id| self.waiting[&id].info.priority.class;
+                if id == absorbed || class(id) != class(absorbed) {
+                    return;
+                }
+                self.change(Change::Join(Join { survivor: id, absorbed }));
+                self.waiting.remove(&absorbed);
+            }
         }
-    }
-
-    /// Our scheduler takes its choice back before the issue for which the choice was made. The request waits again, and
-    /// can grow. The request that Linux keeps aside cannot grow, so Linux chose another one.
-    fn give_back(&mut self, now: u64) {
-        let Some((id, rq)) = self.kept.take().and_then(|id| Some((id, *self.waiting.get(&id)?))) else { return };
-        self.refuted = Some(self.describe(id, now));
-        self.scheduler.requeue(id, &rq.info, jiffies(rq.since));
+        self.enlarge(id, &newcomer);
     }
 
     /// Called when the device takes a request, which shows Linux's choice.
@@ -197,18 +204,15 @@ impl<'a> Replay<'a> {
             return;
         };
         self.look_ahead(event.time);
-        let ours = self.kept.take();
-        let refuted = self.refuted.take();
+        let kept = self.kept.take();
         self.choices.push(Choice {
             time: event.time,
-            linux: self.describe(linux, event.time),
-            ours: ours.map(|id| self.describe(id, event.time)).or(refuted),
+            linux: self.waiting[&linux].describe(event.time),
+            ours: kept.as_ref().map(|kept| kept.rq.describe(event.time)),
         });
-        if ours != Some(linux) {
-            if let Some((id, rq)) = ours.and_then(|id| Some((id, self.waiting.get(&id)?))) {
-                self.scheduler.requeue(id, &rq.info, jiffies(rq.since));
-            }
-            self.scheduler.force(linux);
+        match kept {
+            Some(kept) => kept.settle(linux, &mut *self.scheduler),
+            None => assert!(self.scheduler.force(linux, jiffies(event.time)), "it waits"),
         }
         if let Some(rq) = self.waiting.remove(&linux) {
             self.in_driver.entry((event.sector, event.is_write())).or_default().push(rq.info.priority.class);
@@ -228,13 +232,19 @@ impl<'a> Replay<'a> {
 
     /// Lets the scheduler choose the request for the next issue, unless it has chosen already.
     fn look_ahead(&mut self, time: u64) {
-        if self.kept.is_some() || self.refuted.is_some() || self.scheduler.is_empty() {
+        if self.kept.is_some() || self.scheduler.is_empty() {
             return;
         }
         if self.scheduler.wants_tally() {
             self.scheduler.fold(&self.tally);
         }
-        self.kept = self.scheduler.dispatch(jiffies(time));
+        let at = jiffies(time);
+        self.kept =
+            self.scheduler.peek(at).map(|chosen| Kept { chosen, rq: self.waiting[&chosen], at, since: Vec::new() });
+        if self.kept.is_none() {
+            // A look for aged requests that finds none may have begun a batch.
+            self.scheduler.dispatch(at);
+        }
     }
 
     /// The waiting request that the merge of `event` enlarges. If several fit, it is the newest one, which Linux finds
@@ -269,18 +279,8 @@ impl<'a> Replay<'a> {
     /// fits.
     fn find(&self, event: &Event<'_>) -> Option<RqId> {
         let fits = |rq: &Waiting| rq.info.sector == event.sector && rq.info.op.is_read() != event.is_write();
-        let ours = self.kept.filter(|id| self.waiting.get(id).is_some_and(fits));
+        let ours = self.kept.as_ref().map(|kept| kept.chosen).filter(|id| self.waiting.get(id).is_some_and(fits));
         ours.or_else(|| self.waiting.iter().find(|(_, rq)| fits(rq)).map(|(id, _)| *id))
-    }
-
-    fn describe(&self, id: RqId, now: u64) -> Request {
-        let rq = &self.waiting[&id];
-        Request {
-            sector: rq.info.sector,
-            write: !rq.info.op.is_read(),
-            class: Some(rq.info.priority.class),
-            waited: now.saturating_sub(rq.since),
-        }
     }
 
     /// What a scheduler would know of the bio or the request of an event.

@@ -11,6 +11,7 @@ const SETTINGS: &str = "scheduler none [mq-deadline]\nnr_requests 64\n";
 trait Choices {
     fn choices(&self) -> String;
     fn choices_under(&self, settings: &str) -> String;
+    fn choices_of(&self, settings: &str, classes: &str) -> String;
 }
 
 impl Choices for Trace {
@@ -20,9 +21,14 @@ impl Choices for Trace {
     }
 
     fn choices_under(&self, settings: &str) -> String {
+        self.choices_of(settings, "")
+    }
+
+    fn choices_of(&self, settings: &str, classes: &str) -> String {
         let events = blktrace::read(&self.bytes).expect("the trace is well formed");
         let settings = Settings::parse("queue.txt", settings).expect("the settings are well formed");
-        let agreement = order::replay(&events, &settings, &Classes::default()).expect("the settings are accepted");
+        let classes = Classes::parse("classes.txt", classes).expect("the classes are well formed");
+        let agreement = order::replay(&events, &settings, &classes).expect("the settings are accepted");
         let words = agreement.choices.iter().map(|choice| match choice.ours {
             Some(rq) => format!("{}{}", rq.sector, rq.direction()),
             None => "-".to_owned(),
@@ -265,6 +271,63 @@ fn after_a_disagreement_the_replay_follows_linux() {
     let trace = Trace::default().add(1, "U", 0, 3).add(1, "I", 8, 8).add(1, "I", 200, 8).add(1, "I", 300, 8);
     let trace = trace.add(1, "D", 200, 8).add(1, "D", 300, 8).add(1, "D", 8, 8);
     assert_eq!(trace.choices(), "8R 300R 8R");
+}
+
+/// Red if our scheduler follows Linux with what came in after the choice. When 100 was chosen no write waited, so no
+/// batch of reads had passed one yet, and the next batch may.
+#[test]
+fn linux_chose_from_what_it_saw() {
+    let trace = Trace::default().add(1, "U", 0, 2).add(1, "I", 0, 8).add(1, "I", 100, 8).add(2, "U", 0, 1);
+    let trace = trace.add(2, "Iw", 500, 8).add(3, "D", 100, 8).add(3, "D", 0, 8).add(3, "Dw", 500, 8);
+    assert_eq!(trace.choices_under(&format!("{SETTINGS}fifo_batch 1\nwrites_starved 1\n")), "0R 0R 500W");
+}
+
+/// Red if our scheduler follows Linux with what came in after the request that Linux took. When 50 came in and was
+/// chosen no write waited, so the next batch may be of reads.
+#[test]
+fn linux_may_have_chosen_what_came_in_late() {
+    let trace = Trace::default().add(1, "U", 0, 1).add(1, "I", 100, 8).add(1, "U", 0, 1).add(1, "I", 50, 8);
+    let trace = trace.add(2, "U", 0, 1).add(2, "Iw", 500, 8).add(3, "D", 50, 8).add(3, "D", 100, 8);
+    let trace = trace.add(3, "Dw", 500, 8);
+    assert_eq!(trace.choices_under(&format!("{SETTINGS}fifo_batch 1\nwrites_starved 1\n")), "100R 100R 500W");
+}
+
+/// Red if, of two requests at one sector, the device is taken to take the older one: it takes what we chose. A bio in
+/// front moves 16 to 8, behind the request that stands there. What is left at 8 then ends at 24, where a bio can join
+/// it, behind which it absorbs 28.
+#[test]
+fn the_device_takes_what_we_chose_if_it_fits() {
+    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 16, 8).add(1, "I", 8, 8);
+    let trace = trace.add(1, "I", 28, 8).add(1, "Q", 8, 8).add(1, "F", 8, 8).add(1, "D", 0, 8).add(1, "D", 8, 8);
+    let trace = trace.add(1, "Q", 24, 4).add(1, "M", 24, 4).add(1, "M", 28, 8).add(1, "D", 8, 28);
+    assert_eq!(trace.add(1, "I", 50, 8).add(1, "D", 50, 8).choices(), "0R 8R 8R 50R");
+}
+
+/// Red if a request without sectors absorbs itself: it ends where it begins.
+#[test]
+fn a_request_does_not_absorb_itself() {
+    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 0);
+    let trace = trace.add(1, "M", 100, 0).add(1, "M", 100, 0).add(1, "D", 0, 8).add(1, "D", 100, 0);
+    assert_eq!(trace.choices(), "0R 100R");
+}
+
+/// Red if a look that found nothing changes nothing, because another class had all its requests in the driver. It began
+/// a batch, which goes on in sector order although the oldest request has expired.
+#[test]
+fn a_choice_that_finds_nothing_may_begin_a_batch() {
+    let trace = Trace::default().add(1, "I", 0, 8).add(3, "D", 0, 8).add(1, "U", 0, 2).add(1, "I", 3000, 8);
+    let trace = trace.add(1, "I", 2000, 8).add(1, "C", 0, 8).add(3, "D", 2000, 8).add(3, "D", 3000, 8);
+    let settings = format!("{SETTINGS}fifo_batch 1\nread_expire 0\n");
+    assert_eq!(trace.choices_of(&settings, "0 1000 rt\n"), "0R 2000R 3000R");
+}
+
+/// Red if a request absorbs one of another class, which stands in another list: it would be lost there.
+#[test]
+fn a_request_absorbs_none_of_another_class() {
+    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 4).add(1, "I", 108, 8);
+    let trace = trace.add(1, "Q", 104, 4).add(1, "M", 104, 4).add(1, "M", 108, 8);
+    let trace = trace.add(1, "D", 0, 8).add(1, "D", 100, 8).add(1, "C", 0, 8).add(1, "C", 100, 8).add(1, "D", 108, 8);
+    assert_eq!(trace.choices_of(SETTINGS, "0 108 rt\n"), "0R 100R 108R");
 }
 
 /// Red if our scheduler finds the place for a bio: it would add it to 100. The trace says that the bio went in front of

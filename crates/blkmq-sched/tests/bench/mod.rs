@@ -74,12 +74,8 @@ impl Bench {
         self.scheduler.merge(&info)
     }
 
-    pub(crate) fn force(&mut self, id: u64) -> bool {
-        self.scheduler.force(RqId(id))
-    }
-
-    pub(crate) fn requeue(&mut self, id: u64, info: Info, since: u64) {
-        self.scheduler.requeue(RqId(id), &info, Time(since));
+    pub(crate) fn force(&mut self, id: u64, now: u64) -> bool {
+        self.scheduler.force(RqId(id), Time(now))
     }
 
     pub(crate) fn show(&self) -> String {

@@ -1,6 +1,8 @@
 //! mq-deadline as its description says, with plain vectors and linear scans: slow, and simple enough to be checked by
 //! reading.
 
+use std::mem;
+
 use blkmq_sched::{Class, Info, InsertAt, Join, Merge, MergeHow, MergeLevel, MergeLimits, Op, RqId, Tally, Time};
 
 const MS: u64 = 1_000_000;
@@ -111,13 +113,6 @@ impl Model {
         }
     }
 
-    pub(crate) fn requeue(&mut self, id: RqId, info: &Info, since: Time) {
-        let entry = self.entry(id, info, Time(since.0 + self.expire(info)));
-        let same = |other: &Entry| same_queue(&other.info, info);
-        let later = self.fifo.iter().position(|other| same(other) && other.fifo_time > entry.fifo_time);
-        self.fifo.insert(later.unwrap_or(self.fifo.len()), entry);
-    }
-
     pub(crate) fn fold(&mut self, tally: &Tally) {
         for class in 0..3 {
             self.completed[class] = self.completed[class].max(tally.completed[class]);
@@ -220,7 +215,9 @@ impl Model {
         }
     }
 
-    pub(crate) fn force(&mut self, id: RqId) -> bool {
+    /// A choice of this very request. If it is not ours, an aged one of its class went in its turn, and any other once
+    /// no lower class gave one. It was ahead in the running batch, or began one.
+    pub(crate) fn force(&mut self, id: RqId, now: Time) -> bool {
         if let Some(place) = self.at_head.iter().position(|entry| entry.id == id) {
             let entry = self.at_head.remove(place);
             self.leave(&entry);
@@ -228,15 +225,27 @@ impl Model {
         }
         let Some(entry) = self.fifo.iter().find(|entry| entry.id == id).copied() else { return false };
         let (class, read) = (entry.info.priority.class as usize, entry.info.op == Op::Read);
-        let continues = self.last_dir_is_read == read
-            && self.batching < self.knobs.fifo_batch
-            && self.next_in_order(class, read).is_some_and(|next| next.id == id);
-        if !continues {
-            if !read {
-                self.starved = 0;
-            } else if self.of(class, false).next().is_some() {
-                self.starved += 1;
+        let mut ours = Self { at_head: Vec::new(), ..self.clone() };
+        if ours.dispatch(now) == Some(id) {
+            *self = Self { at_head: mem::take(&mut self.at_head), ..ours };
+            return true;
+        }
+        let waited = i128::from(now.0) - self.starts(&entry);
+        let aged = waited >= i128::from(self.knobs.prio_aging_expire * MS);
+        let aged = aged || (0..class).any(|higher| self.queued(higher) > 0);
+        if self.wants_tally() {
+            for lower in [1, 2] {
+                if aged && lower == class {
+                    break;
+                }
+                self.try_level(lower, now);
             }
+        }
+        let from = self.latest_pos[class][usize::from(!read)];
+        let goes_on = self.last_dir_is_read == read && self.batching < self.knobs.fifo_batch;
+        if !goes_on || entry.info.sector < from {
+            let passes_writes = self.of(class, false).next().is_some();
+            self.starved = if read { self.starved + i64::from(passes_writes) } else { 0 };
             self.last_dir_is_read = read;
             self.batching = 0;
         }
