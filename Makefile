@@ -3,7 +3,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 STEPS := lint loom shuttle miri fuzz deny doc examples interop nvme stress torture neighbour
-.PHONY: help build demo test soak measure lockings servers cost tools fmt clean $(STEPS)
+.PHONY: help build demo test soak measure storage lockings servers cost tools fmt clean $(STEPS)
 
 help: ## Lists these commands
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 10
@@ -25,6 +25,9 @@ soak: ## The long forms for MINUTES (default 60), all or PARTS=torture alone; a 
 
 measure: ## Rates and CPU time beside fio's, and what statistics cost; a record of it under docs/records/
 	@scripts/measure
+
+storage: ## Files and disks beside fio's io_uring engine, quiet and beside computing loops; a record of it under docs/records/
+	@scripts/storage
 
 lockings: ## What threads that share a scheduler cost each other, under each locking; a record of it under docs/records/
 	@scripts/lockings
