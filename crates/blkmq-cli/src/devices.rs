@@ -26,6 +26,8 @@ pub(crate) struct Devices {
 struct Device {
     name: &'static str,
     about: &'static str,
+    /// What this system offers the device. `None` if the device needs nothing of it.
+    here: Option<String>,
     parameters: Vec<Parameter>,
 }
 
@@ -49,6 +51,7 @@ fn devices() -> Vec<Device> {
     let device = |device: &blkmq::driver::spec::DeviceDescription| Device {
         name: device.name,
         about: device.about,
+        here: device.offers(),
         parameters: device.parameters.iter().map(parameter).collect(),
     };
     blkmq_drivers::devices().iter().map(device).collect()
@@ -63,6 +66,9 @@ impl Devices {
         writeln!(out, "A spec names a device and then its parameters: null,hw_queue_depth=1,irqmode=2")?;
         for device in devices {
             writeln!(out, "\n{}\n    {}", device.name, device.about)?;
+            if let Some(here) = device.here {
+                writeln!(out, "    on this system: {here}")?;
+            }
             for Parameter { name, accepts, default, about } in device.parameters {
                 let default = default.map_or_else(String::new, |value| format!("={value}"));
                 writeln!(out, "      {:24} {accepts}\n          {about}", format!("{name}{default}"))?;

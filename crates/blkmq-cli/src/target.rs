@@ -1,5 +1,6 @@
 //! What a load runs on: a device, the scheduler in front of it, and their settings.
 
+use blkmq::driver::spec::Opener;
 use blkmq::{Locking, QueueError};
 use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Setup};
 use blkmq_workbench::{Job, Subject, TextError, assignment};
@@ -102,7 +103,8 @@ impl Target {
         if let Some(bypass) = &self.bypass {
             setup.bypass = Some(switch(bypass).map_err(|what| self.fault("bypass", what))?);
         }
-        let driver = blkmq_drivers::open_telling(&setup.device, &notice);
+        let opener = Opener { tell: &notice, nr_submitters: Bench::nr_submitters(jobs) };
+        let driver = blkmq_drivers::open_for(&setup.device, &opener);
         let driver = driver.map_err(|error| self.fault("device", error.to_string()))?;
         Bench::over(driver, jobs, &setup).map_err(|error| match &error {
             BenchError::Queue(QueueError::UnknownScheduler(_)) => self.fault("scheduler", error.to_string()),

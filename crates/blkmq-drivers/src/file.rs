@@ -75,7 +75,7 @@ pub const PARAMETERS: &[Parameter] = &[
         "submit_queues",
         Accepts::Count { unit: "", min: 1, max: MAX_HW_QUEUES as u64 },
         "1",
-        "hardware queues, each with a ring of its own",
+        "hardware queues, each with a ring of its own; a program that knows its submitters, as `blkmq bench` does, has one owned by each if the spec gives none of submit_queues, owned, poll_queues and engine",
     ),
     HW_QUEUE_DEPTH,
     Parameter::new(
@@ -104,7 +104,8 @@ pub(super) const DEVICE: DeviceDescription = DeviceDescription::new(
     "a file or a block device, through io_uring: direct I/O where the file allows it",
     PARAMETERS,
     |values| Ok(Arc::new(File::from_values(values)?)),
-);
+)
+.with_offers(ring::Offers::here);
 
 /// How a file is to be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,6 +157,11 @@ impl Config {
         let Some(Value::Path(path)) = values.get("path") else {
             return Err(SpecError::new("a path is missing, as in file,path=disk.img"));
         };
+        // A program that says how many submitters it has gets a ring for each, unless the spec says otherwise. Rings
+        // that are polled are few, because disks have few such queues.
+        let says = ["submit_queues", "owned", "poll_queues", "engine"].iter().any(|name| values.is_given(name));
+        let fits = |nr: &u16| (1..=MAX_HW_QUEUES as u16).contains(nr);
+        let nr_owners = values.nr_submitters().filter(|nr| !says && fits(nr));
         Ok(Self {
             path,
             size: values.is_given("size").then(|| values.number("size")),
@@ -163,10 +169,10 @@ impl Config {
             read_only: values.is_on("read_only"),
             force: values.is_on("force"),
             lock_timeout: Duration::from_nanos(values.number("lock_timeout")),
-            queues: values.number("submit_queues"),
+            queues: nr_owners.unwrap_or_else(|| values.number("submit_queues")),
             poll_queues: values.number("poll_queues"),
             depth: values.number("hw_queue_depth"),
-            owned: values.is_on("owned"),
+            owned: nr_owners.is_some() || values.is_on("owned"),
             engine: match values.get("engine") {
                 Some(Value::Text(engine)) => engine.parse()?,
                 _ => Choice::Any,
@@ -309,9 +315,7 @@ impl Driver for File {
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         writeln!(out, "file {} {}", self.config.path.display(), self.target)?;
-        if let Some(why) = self.rings.refusal() {
-            writeln!(out, "threads do the requests: {why}")?;
-        }
+        self.rings.show(out)?;
         for (index, bytes) in self.rings.iter().map(|(index, engine)| (index, engine.registered())) {
             if bytes > 0 {
                 writeln!(out, "hctx {index}: {bytes} bytes of memory registered")?;

@@ -17,7 +17,7 @@ pub mod nbd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use blkmq::driver::Driver;
-use blkmq::driver::spec::{self, Accepts, DeviceDescription, Parameter, SpecError};
+use blkmq::driver::spec::{self, Accepts, DeviceDescription, Opener, Parameter, SpecError};
 
 pub use error::OpenError;
 
@@ -43,17 +43,17 @@ pub fn devices() -> Vec<DeviceDescription> {
 /// # Errors
 /// What is wrong with the spec, or with the file that it names.
 pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
-    open_telling(spec, &|_| ())
+    open_for(spec, &Opener::SILENT)
 }
 
-/// Opens the device that `spec` describes. `tell` is called, with one sentence each, for what the call waits for, such
-/// as another server that still has the file, and for what is not as requested, such as when the system forbids
-/// io_uring.
+/// Opens the device that `spec` describes, for a program that says something of itself. The program is told what the
+/// call waits for, such as another server that still has the file, and what is not as requested, such as when the system
+/// forbids io_uring.
 ///
 /// # Errors
 /// As of [`open`].
-pub fn open_telling(spec: &str, tell: &dyn Fn(&str)) -> Result<Arc<dyn Driver>, SpecError> {
-    spec::open_one_of(&devices(), spec, tell)
+pub fn open_for(spec: &str, opener: &Opener<'_>) -> Result<Arc<dyn Driver>, SpecError> {
+    spec::open_one_of(&devices(), spec, opener)
 }
 
 /// Checks that `spec` names a device and gives its parameters values that they accept. Nothing is opened.

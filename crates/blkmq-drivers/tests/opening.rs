@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use blkmq::driver::spec::Opener;
 use blkmq::{Bio, Buffer, Flags, Op, RequestQueue, Status};
 use common::{run, submitter};
 use rand::rngs::SmallRng;
@@ -24,7 +25,10 @@ fn folder() -> (TempDir, PathBuf) {
 /// The error for a spec, and the messages before it.
 fn refused(spec: &str) -> (String, Vec<String>) {
     let said = RefCell::new(Vec::new());
-    let opened = blkmq_drivers::open_telling(spec, &|text| said.borrow_mut().push(text.to_owned()));
+    let opened = blkmq_drivers::open_for(
+        spec,
+        &Opener { tell: &|text| said.borrow_mut().push(text.to_owned()), ..Opener::SILENT },
+    );
     (opened.map(drop).expect_err("it is refused").to_string(), said.into_inner())
 }
 
@@ -50,6 +54,48 @@ fn a_file_in_use_is_waited_for_with_a_word_and_then_refused() {
         drop(first);
         waiting.join().expect("it ends").expect("the lock comes free");
     });
+}
+
+/// Red if a program that says how many submitters it has does not get a ring for each, if it gets them though the spec
+/// says something else, or if a number that no device has hinders the opening.
+#[test]
+fn a_program_that_knows_its_submitters_has_a_ring_for_each() {
+    let (_folder, path) = folder();
+    let opened = |nr_submitters, more: &str| {
+        let spec = format!("file,path={},size=1M{more}", path.display());
+        let driver = blkmq_drivers::open_for(&spec, &Opener { nr_submitters, ..Opener::SILENT }).expect("it opens");
+        (driver.topology().default_queues, driver.is_owned())
+    };
+    assert_eq!(opened(Some(3), ""), (3, true));
+    assert_eq!(opened(Some(3), ",hw_queue_depth=8"), (3, true), "the depth says nothing of rings");
+    assert_eq!(opened(None, ""), (1, false));
+    assert_eq!(opened(Some(3), ",submit_queues=2"), (2, false));
+    assert_eq!(opened(Some(3), ",owned=0"), (1, false));
+    assert_eq!(opened(Some(3), ",engine=threads"), (1, false));
+    assert_eq!([opened(Some(0), ""), opened(Some(1025), "")], [(1, false); 2]);
+}
+
+/// Red if the dump or the list of devices does not say what carries out the requests, whose rings there are, or what of
+/// the kernel's offers they use.
+#[test]
+fn what_was_chosen_is_told() {
+    let (_folder, path) = folder();
+    let shown = |more: &str| {
+        let driver = blkmq_drivers::open(&format!("file,path={},size=1M{more}", path.display())).expect("it opens");
+        let mut shown = String::new();
+        driver.show(&mut shown).expect("a text takes everything");
+        shown.lines().nth(1).expect("the second line is about the rings").to_owned()
+    };
+    assert_eq!(shown(",engine=threads"), "threads do the requests");
+    let device = blkmq_drivers::devices().into_iter().find(|device| device.name == "file").expect("it is there");
+    let here = device.offers().expect("the device asks the kernel");
+    let Some(owned) = here.strip_prefix("io_uring; a ring that belongs to one submitter has ") else {
+        println!("SKIP the rest of what was chosen: {here}");
+        return;
+    };
+    assert_eq!(shown(",submit_queues=3,owned=1"), format!("rings: 3, each of one submitter; {owned}"));
+    let shared = owned.replace("cooperative task work", "task work by interrupts");
+    assert_eq!(shown(",submit_queues=2"), format!("rings: 2, shared by all submitters; {shared}"));
 }
 
 /// Does everything that may be done to the last sectors of a file with this many bytes, and compares the file with an

@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use blkmq::driver::Driver;
+use blkmq::driver::spec::Opener;
 use blkmq::{Client, Clock, Locking, RequestQueue, VirtualClock};
 
 use crate::job::Job;
@@ -158,8 +159,16 @@ impl Bench {
     /// # Errors
     /// What is wrong with the device, the settings or a job.
     pub fn new(jobs: &[Job], setup: &Setup) -> Result<Self, BenchError> {
-        let driver = blkmq_drivers::open(&setup.device).map_err(BenchError::Device)?;
+        let opener = Opener { nr_submitters: Self::nr_submitters(jobs), ..Opener::SILENT };
+        let driver = blkmq_drivers::open_for(&setup.device, &opener).map_err(BenchError::Device)?;
         Self::over(driver, jobs, setup)
+    }
+
+    /// The most submitters that these jobs have at once, for the device to know. `None` if they are too many to count.
+    #[must_use]
+    pub fn nr_submitters(jobs: &[Job]) -> Option<u16> {
+        let all = jobs.iter().map(|job| u64::from(job.numjobs)).sum::<u64>();
+        u16::try_from(all).ok()
     }
 
     /// As [`new`](Self::new), over a device that is open already; the setup's spec is not looked at.

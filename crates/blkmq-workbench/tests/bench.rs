@@ -302,3 +302,21 @@ fn a_priority_goes_before_another() {
     let (low, high) = (ios(&outcome.jobs[..4]), ios(&outcome.jobs[4..]));
     assert!(high > 900 && low < 100, "{high} of high and {low} of low priority");
 }
+
+/// Red if the device does not hear how many threads the jobs have. Each thread then shares a ring with others.
+#[test]
+fn each_thread_of_jobs_on_a_file_has_a_ring_of_its_own() {
+    let folder = tempfile::tempdir().expect("the folder for temporary files is writable");
+    let device = format!("file,path={},size=1M", folder.path().join("disk").display());
+    let jobs = [1, 2].map(|numjobs| Job {
+        numjobs,
+        io_size: Some(Extent::Bytes(64 << 10)),
+        size: Some(Extent::Bytes(64 << 10)),
+        ..job(Direction::Read, RANDOM)
+    });
+    let mut bench = Bench::new(&jobs, &Setup::new(&device)).expect("the jobs fit the device");
+    assert_eq!(bench.queue().driver().topology().default_queues, 3);
+    let outcome = bench.run(&Control::default()).expect("the jobs run");
+    let reads: Vec<_> = outcome.jobs.iter().map(|job| job.directions[0].ios).collect();
+    assert_eq!(reads.iter().sum::<u64>(), 3 * 16, "{reads:?}");
+}

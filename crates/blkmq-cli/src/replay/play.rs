@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
+use blkmq::driver::spec::Opener;
 use blkmq::{Clock, QueueError, RequestQueue, Status, VirtualClock};
 use blkmq_workbench::{
     Classes, Latencies, Load, Outcome, Percentiles, Source, Speed, TextError, TraceFiles, assignment,
@@ -44,8 +45,8 @@ impl Replay {
     /// The queue that the trace is played through, with its settings.
     fn open(&self, device: &str) -> Result<Arc<RequestQueue>, Failure> {
         let fault = |option: &str, what: String| Failure::Input(format!("{option}: {what}"));
-        let driver =
-            blkmq_drivers::open_telling(device, &notice).map_err(|error| fault("--device", error.to_string()))?;
+        let driver = blkmq_drivers::open_for(device, &Opener { tell: &notice, ..Opener::SILENT })
+            .map_err(|error| fault("--device", error.to_string()))?;
         let clock = match self.clock {
             Time::Real => Clock::real(),
             Time::Virtual => Clock::Virtual(VirtualClock::new()),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use blkmq::driver::Driver;
-use blkmq::driver::spec::{self, DeviceDescription};
+use blkmq::driver::spec::{self, DeviceDescription, Opener};
 use blkmq::{Locking, QueueError, RequestQueue};
 use blkmq_workbench::TextError;
 
@@ -45,7 +45,8 @@ pub(super) fn check(device: &Given, settings: &Settings) -> Result<(), TextError
 
 /// Opens the device, and builds the queue.
 fn build(device: &Given, settings: &Settings, read_only: bool) -> Result<Arc<RequestQueue>, TextError> {
-    let driver = blkmq_drivers::open_telling(&with_access(&device.text, read_only), &notice);
+    let driver =
+        blkmq_drivers::open_for(&with_access(&device.text, read_only), &Opener { tell: &notice, ..Opener::SILENT });
     let driver = driver.map_err(|error| device.fault(error.to_string()))?;
     equip(driver, device, settings)
 }

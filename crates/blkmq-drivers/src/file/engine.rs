@@ -20,7 +20,7 @@ use super::crew::Crew;
 use super::journal::Journal;
 use super::poller::Poller;
 use super::registered::Memory;
-use super::ring::Ring;
+use super::ring::{Offers, Ring};
 use super::target::Target;
 
 /// The choice of what carries out the requests of a file.
@@ -127,6 +127,14 @@ impl Engine {
         match self {
             Self::Ring(ring) => ring.sleep(bell, timeout),
             Self::Crew(_) => false,
+        }
+    }
+
+    /// What of the kernel's offers the ring uses. `None` for threads.
+    pub(super) fn offers(&self) -> Option<Offers> {
+        match self {
+            Self::Ring(ring) => Some(ring.offers()),
+            Self::Crew(_) => None,
         }
     }
 

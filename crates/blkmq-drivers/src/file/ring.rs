@@ -9,6 +9,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,6 +21,7 @@ use blkmq::driver::{Batch, Done};
 use blkmq::event::EventFd;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
+use super::engine::explained;
 use super::journal::Journal;
 use super::poller::Poller;
 use super::registered::{Memory, SLOTS, Table};
@@ -32,6 +34,7 @@ use crate::{lock, try_lock};
 /// The ring of a polled hardware queue has a [`Poller`] for reads and writes, because nothing else can be polled for.
 pub(super) struct Ring {
     uring: IoUring,
+    offers: Offers,
     poller: OnceLock<Poller>,
     /// Whether the hardware queue is polled. This changes only while no request is in flight.
     polls: AtomicBool,
@@ -53,8 +56,8 @@ pub(super) struct Ring {
     journal: Option<(u16, Arc<dyn Journal>)>,
 }
 
-impl std::fmt::Debug for Ring {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ring").field("is_behind", &self.is_behind).finish_non_exhaustive()
     }
 }
@@ -72,32 +75,68 @@ const NO_BELL: u64 = BELL - 1;
 /// sends no interrupt to the submitter's processor before ("cooperative"). Sleeping on the ring enters the kernel. A
 /// flag on the ring tells a submitter that polls without sleeping. A shared ring does without: the kernel posts what
 /// one thread started when that same thread enters the kernel, and another thread may be waiting for it.
-fn make_ring(depth: u16, is_owned: bool) -> io::Result<IoUring> {
+fn make_ring(depth: u16, is_owned: bool) -> io::Result<(IoUring, Offers)> {
     // The kernel makes the completion side twice as long. Each request has one entry at a time.
     let entries = u32::from(depth);
     if is_owned {
         let made = IoUring::builder().setup_clamp().setup_coop_taskrun().setup_taskrun_flag().build(entries);
         // Kernels before 5.19 refuse the flags.
         if !matches!(&made, Err(error) if error.raw_os_error() == Some(libc::EINVAL)) {
-            return made;
+            return made.map(|uring| Offers::new(uring, true));
         }
     }
-    IoUring::builder().setup_clamp().build(entries)
+    IoUring::builder().setup_clamp().build(entries).map(|uring| Offers::new(uring, false))
 }
 
-/// Makes an empty table for memory. A kernel that has no such tables also refuses what is registered later.
-fn make_table(uring: &IoUring) {
-    let _ = uring.submitter().register_buffers_sparse(SLOTS as u32);
+/// Makes an empty table for memory. A kernel that has no such tables also refuses what is registered later. Returns
+/// whether the kernel has them.
+fn make_table(uring: &IoUring) -> bool {
+    uring.submitter().register_buffers_sparse(SLOTS as u32).is_ok()
+}
+
+/// What of the kernel's offers a ring uses.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Offers {
+    /// Whether the kernel posts completions when the submitter next enters the kernel.
+    is_cooperative: bool,
+    /// Whether the kernel has tables for memory.
+    has_table: bool,
+    /// Whether one system call hands over requests and sleeps until a time.
+    has_timed_sleep: bool,
+}
+
+impl Offers {
+    /// Makes the ring's table for memory, too.
+    fn new(uring: IoUring, is_cooperative: bool) -> (IoUring, Self) {
+        let (has_table, has_timed_sleep) = (make_table(&uring), uring.params().is_feature_ext_arg());
+        (uring, Self { is_cooperative, has_table, has_timed_sleep })
+    }
+
+    /// What the system offers the device, in one sentence: what a ring uses that belongs to one submitter.
+    pub(super) fn here() -> String {
+        match make_ring(1, true) {
+            Ok((_, offers)) => format!("io_uring; a ring that belongs to one submitter has {offers}"),
+            Err(error) => format!("threads do the requests: {}", explained(&error)),
+        }
+    }
+}
+
+impl fmt::Display for Offers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_cooperative { "cooperative task work" } else { "task work by interrupts" })?;
+        f.write_str(if self.has_table { ", registered buffers" } else { ", no registered buffers" })?;
+        f.write_str(if self.has_timed_sleep { ", sleep in one call" } else { ", sleep by polling a descriptor" })
+    }
 }
 
 impl Ring {
     /// A ring for `depth` requests at once.
     pub(super) fn new(target: &Target, depth: u16, is_owned: bool) -> io::Result<Self> {
-        let uring = make_ring(depth, is_owned)?;
+        let (uring, offers) = make_ring(depth, is_owned)?;
         uring.submitter().register_files(&target.fds())?;
-        make_table(&uring);
         Ok(Self {
             uring,
+            offers,
             poller: OnceLock::new(),
             polls: AtomicBool::new(false),
             starting: Mutex::default(),
@@ -148,6 +187,11 @@ impl Ring {
             urings().for_each(|uring| drop(update(uring, None)));
         }
         table.set(slot, memory.filter(|_| is_known));
+    }
+
+    /// What of the kernel's offers the ring uses.
+    pub(super) fn offers(&self) -> Offers {
+        self.offers
     }
 
     /// Bytes of memory that it has registered.
@@ -255,7 +299,7 @@ impl Ring {
     /// some completions must be polled for, or the kernel is too old. Called by the submitter that the ring belongs to.
     pub(super) fn sleep(&self, bell: &EventFd, timeout: Option<Duration>) -> bool {
         debug_assert!(self.is_owned, "no other thread uses the ring meanwhile");
-        if self.poller().is_some() || !self.uring.params().is_feature_ext_arg() || !self.watch(bell) {
+        if self.poller().is_some() || !self.offers.has_timed_sleep || !self.watch(bell) {
             return false;
         }
         // A time that is too long for the kernel's type is as good as none.

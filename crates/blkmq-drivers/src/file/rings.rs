@@ -2,6 +2,7 @@
 //!
 //! [`File`](super::File) calls in: to make engines for a topology, and to find the engine of a hardware queue.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use blkmq::MAX_HW_QUEUES;
@@ -58,6 +59,18 @@ impl Rings {
     /// Why there are threads though rings were wanted.
     pub(super) fn refusal(&self) -> Option<&str> {
         self.refusal.get().map(String::as_str)
+    }
+
+    /// Writes what carries out the requests, and what of the kernel's offers it uses.
+    pub(super) fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        if let Some(why) = self.refusal() {
+            return writeln!(out, "threads do the requests: {why}");
+        }
+        let Some(offers) = self.get(0).and_then(Engine::offers) else {
+            return writeln!(out, "threads do the requests");
+        };
+        let whose = if self.owned { "each of one submitter" } else { "shared by all submitters" };
+        writeln!(out, "rings: {}, {whose}; {offers}", self.iter().count())
     }
 
     /// Makes an engine of the chosen kind. If both kinds are acceptable, the first engine decides.

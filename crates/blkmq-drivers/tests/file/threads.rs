@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use blkmq::driver::spec::Opener;
 use blkmq::{Bio, Buffer, Flags, Locking, RequestQueue, Status};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
@@ -164,7 +165,7 @@ fn where_io_uring_is_forbidden_threads_do_the_requests() {
     let told = RefCell::new(Vec::new());
     let tell = |text: &str| told.borrow_mut().push(text.to_owned());
     let spec = format!("file,path={path},size=1M,submit_queues=2");
-    let driver = blkmq_drivers::open_telling(&spec, &tell).expect("threads do it");
+    let driver = blkmq_drivers::open_for(&spec, &Opener { tell: &tell, ..Opener::SILENT }).expect("threads do it");
     let told = told.into_inner();
     let [text] = &told[..] else { panic!("{told:?}") };
     assert!(text.starts_with(&format!("{path}: threads do the requests: no io_uring: ")), "{text}");

@@ -11,7 +11,7 @@ use blkmq_sync::Arc;
 pub use error::SpecError;
 pub use value::{Accepts, Fault, Value};
 use values::join;
-pub use values::{Parameter, Values};
+pub use values::{Opener, Parameter, Values};
 
 /// A device that a spec can name.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +23,7 @@ pub struct DeviceDescription {
     /// Its parameters.
     pub parameters: &'static [Parameter],
     open: fn(&Values<'_>) -> Result<Arc<dyn Driver>, SpecError>,
+    offers: Option<fn() -> String>,
 }
 
 impl DeviceDescription {
@@ -34,36 +35,48 @@ impl DeviceDescription {
         parameters: &'static [Parameter],
         open: fn(&Values<'_>) -> Result<Arc<dyn Driver>, SpecError>,
     ) -> Self {
-        Self { name, about, parameters, open }
+        Self { name, about, parameters, open, offers: None }
+    }
+
+    /// The same device, with a function that says in one sentence what this system offers it.
+    #[must_use]
+    pub const fn with_offers(self, offers: fn() -> String) -> Self {
+        Self { offers: Some(offers), ..self }
+    }
+
+    /// What this system offers the device, in one sentence. `None` if the device needs nothing of the system.
+    #[must_use]
+    pub fn offers(&self) -> Option<String> {
+        self.offers.map(|offers| offers())
     }
 }
 
 /// Every device of this crate.
 pub const DEVICES: &[DeviceDescription] = &[
-    DeviceDescription {
-        name: "null",
-        about: "completes every request without doing anything, at once or after a fixed time; may keep the data",
-        parameters: null::PARAMETERS,
-        open: |values| Ok(Arc::new(null::Null::new(null::Config::from_values(values)?))),
-    },
-    DeviceDescription {
-        name: "hdd",
-        about: "the model of a hard disk: seeks, rotation, a queue with the shortest access first, a write cache",
-        parameters: hdd::PARAMETERS,
-        open: |values| Ok(Arc::new(hdd::Hdd::new(hdd::Config::from_values(values)?))),
-    },
-    DeviceDescription {
-        name: "ram",
-        about: "a RAM disk: keeps the data and completes every request at once",
-        parameters: ram::PARAMETERS,
-        open: |values| Ok(Arc::new(ram::Ram::from_values(values)?)),
-    },
-    DeviceDescription {
-        name: "ssd",
-        about: "the model of an SSD: channels, dies with read and program times, a write buffer, garbage collection",
-        parameters: ssd::PARAMETERS,
-        open: |values| Ok(Arc::new(ssd::Ssd::new(ssd::Config::from_values(values)?))),
-    },
+    DeviceDescription::new(
+        "null",
+        "completes every request without doing anything, at once or after a fixed time; may keep the data",
+        null::PARAMETERS,
+        |values| Ok(Arc::new(null::Null::new(null::Config::from_values(values)?))),
+    ),
+    DeviceDescription::new(
+        "hdd",
+        "the model of a hard disk: seeks, rotation, a queue with the shortest access first, a write cache",
+        hdd::PARAMETERS,
+        |values| Ok(Arc::new(hdd::Hdd::new(hdd::Config::from_values(values)?))),
+    ),
+    DeviceDescription::new(
+        "ram",
+        "a RAM disk: keeps the data and completes every request at once",
+        ram::PARAMETERS,
+        |values| Ok(Arc::new(ram::Ram::from_values(values)?)),
+    ),
+    DeviceDescription::new(
+        "ssd",
+        "the model of an SSD: channels, dies with read and program times, a write buffer, garbage collection",
+        ssd::PARAMETERS,
+        |values| Ok(Arc::new(ssd::Ssd::new(ssd::Config::from_values(values)?))),
+    ),
 ];
 
 /// Opens the device of this crate that `spec` describes.
@@ -72,26 +85,25 @@ pub const DEVICES: &[DeviceDescription] = &[
 /// What is wrong with the spec.
 pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
     let is_known = DEVICES.iter().any(|device| Some(device.name) == spec.split(',').next());
-    open_one_of(DEVICES, spec, &|_| ()).map_err(|error| match is_known {
+    open_one_of(DEVICES, spec, &Opener::SILENT).map_err(|error| match is_known {
         true => error,
         false => error.and("file and nbd come with the crate blkmq-drivers, by blkmq_drivers::open"),
     })
 }
 
-/// Opens the one of `devices` that `spec` describes. While the device opens, it calls `tell` with one sentence each on
-/// what it waits for, and on what is not as asked for.
+/// Opens the one of `devices` that `spec` describes, for `opener`.
 ///
 /// # Errors
 /// What is wrong with the spec.
 pub fn open_one_of(
     devices: &[DeviceDescription],
     spec: &str,
-    tell: &dyn Fn(&str),
+    opener: &Opener<'_>,
 ) -> Result<Arc<dyn Driver>, SpecError> {
     let (device, parameters) = named(devices, spec)?;
     let name = device.name;
     Values::parse(device.parameters, parameters)
-        .and_then(|values| (device.open)(&Values { tell, ..values }))
+        .and_then(|values| (device.open)(&Values { opener: *opener, ..values }))
         .map_err(|error| error.at(format_args!("device {name}")))
 }
 

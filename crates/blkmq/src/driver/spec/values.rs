@@ -27,12 +27,32 @@ impl Parameter {
     }
 }
 
+/// The program that opens a device, as far as the device has to know.
+#[derive(Clone, Copy)]
+pub struct Opener<'a> {
+    /// Called with one sentence each on what the device waits for while it opens, and on what is not as asked for.
+    pub tell: &'a dyn Fn(&str),
+    /// The most submitters that there will be at once. `None` if the program does not know, or has [background
+    /// threads](crate::RequestQueue::start_threads).
+    pub nr_submitters: Option<u16>,
+}
+
+impl Opener<'_> {
+    /// A program of which nothing is known, and which hears nothing.
+    pub const SILENT: Self = Self { tell: &|_| (), nr_submitters: None };
+}
+
+impl fmt::Debug for Opener<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opener").field("nr_submitters", &self.nr_submitters).finish_non_exhaustive()
+    }
+}
+
 /// The value of each parameter of a device, given or default.
 pub struct Values<'a> {
     pub(super) parameters: &'static [Parameter],
     pub(super) given: Vec<Option<Value>>,
-    /// Tells the opener what the device waits for while it is opened.
-    pub(super) tell: &'a dyn Fn(&str),
+    pub(super) opener: Opener<'a>,
 }
 
 impl fmt::Debug for Values<'_> {
@@ -44,7 +64,7 @@ impl fmt::Debug for Values<'_> {
 impl Values<'_> {
     /// Reads `name=value,name=value`; `None` leaves everything at its default.
     pub(in crate::driver) fn parse(parameters: &'static [Parameter], text: Option<&str>) -> Result<Self, SpecError> {
-        let mut values = Self { parameters, given: vec![None; parameters.len()], tell: &|_| () };
+        let mut values = Self { parameters, given: vec![None; parameters.len()], opener: Opener::SILENT };
         let mut words = text.into_iter().flat_map(|text| text.split(',')).peekable();
         while let Some(word) = words.next() {
             let Some((name, value)) = word.split_once('=') else {
@@ -72,7 +92,13 @@ impl Values<'_> {
 
     /// Tells the opener what the device waits for, in one sentence.
     pub fn tell(&self, text: &str) {
-        (self.tell)(text);
+        (self.opener.tell)(text);
+    }
+
+    /// The most submitters that there will be at once, if the opener knows.
+    #[must_use]
+    pub fn nr_submitters(&self) -> Option<u16> {
+        self.opener.nr_submitters
     }
 
     fn place(&self, name: &str) -> usize {
