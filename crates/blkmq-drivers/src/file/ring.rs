@@ -75,6 +75,9 @@ const NO_BELL: u64 = BELL - 1;
 /// sends no interrupt to the submitter's processor before ("cooperative"). Sleeping on the ring enters the kernel. A
 /// flag on the ring tells a submitter that polls without sleeping. A shared ring does without: the kernel posts what
 /// one thread started when that same thread enters the kernel, and another thread may be waiting for it.
+///
+/// Task work that is deferred until the submitter sleeps would bind a ring to one thread for good, and a submitter may
+/// move to another thread. It takes as many system calls, and was measured to take as much CPU time.
 fn make_ring(depth: u16, is_owned: bool) -> io::Result<(IoUring, Offers)> {
     // The kernel makes the completion side twice as long. Each request has one entry at a time.
     let entries = u32::from(depth);
