@@ -1,5 +1,5 @@
-//! Reads random blocks of a file one after the other through an io_uring, and does nothing else: the least that a program
-//! can take for it on this machine. `scripts/storage` shows it beside fio and blkmq.
+//! Reads random blocks of a file one after the other through an io_uring, and does nothing else: the least that a
+//! program can take for it on this machine. `scripts/storage` shows it beside fio and blkmq.
 //!
 //! `ring_floor [FILE [SECONDS]]` reads 4 KiB at a time past the page cache, with the file and the buffer registered.
 //! Without a file it makes one of 1 MiB and reads it for a tenth of a second.

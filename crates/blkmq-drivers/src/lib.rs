@@ -47,8 +47,8 @@ pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
 }
 
 /// Opens the device that `spec` describes, for a program that says something of itself. The program is told what the
-/// call waits for, such as another server that still has the file, and what is not as requested, such as when the system
-/// forbids io_uring.
+/// call waits for, such as another server that still has the file, and what is not as requested, such as when the
+/// system forbids io_uring.
 ///
 /// # Errors
 /// As of [`open`].
