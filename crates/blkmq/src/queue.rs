@@ -74,11 +74,12 @@ use blkmq_sync::{Arc, Line, Mutex, kept};
 /// Nanoseconds: how long to wait before the next try of what the driver refused or gave back.
 const RETRY_NS: u64 = 3_000_000;
 
-/// What a submitter waits for: `nr_operations` of its own, wherever they are.
+/// What a submitter waits for: `nr_operations` of its own, wherever they are, all of them or any.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Own {
     pub(crate) member: u16,
     pub(crate) nr_operations: usize,
+    pub(crate) wants_all: bool,
 }
 
 /// A device with its software queues, hardware queues, tags and scheduler.
@@ -283,14 +284,15 @@ impl RequestQueue {
         earliest
     }
 
-    /// When the device completes the first of a submitter's operations. `None` if any of them is not with the device on
-    /// these hardware queues, or the device does not tell its time.
+    /// When the device completes the first of a submitter's operations, or the last if it wants all. `None` if any of
+    /// them is not with the device on these hardware queues, or the device does not tell its time.
     fn own_due(&self, hctxs: impl Iterator<Item = u16>, own: Own) -> Option<Time> {
         let mut due = DueTimes::new(&self.slots, own.member);
         hctxs.for_each(|index| self.driver.due_times(index, &mut due));
         // A request of several operations counts once. Then something seems to be elsewhere, and the thread looks more
         // often than it would have to.
-        if due.nr() >= own.nr_operations || !kept("sleep.all_own") { due.earliest() } else { None }
+        let is_known = due.nr() >= own.nr_operations || !kept("sleep.all_own");
+        is_known.then(|| if own.wants_all { due.latest() } else { due.earliest() }).flatten()
     }
 
     /// The descriptors that say when the device has completed something on these hardware queues.

@@ -144,6 +144,20 @@ fn a_submitter_plans_for_the_first_of_its_own_completions() {
     }
 }
 
+/// Red if a submitter that wants all its operations sleeps until the first of them.
+#[test]
+fn a_submitter_that_wants_all_sleeps_until_its_last_completion() {
+    let World { device, q: _q, mut own, mut other } = world("mq-deadline", 64);
+    start(&mut other, read(3000, 1));
+    for sector in [2, 1] {
+        start(&mut own, read(sector, 1));
+    }
+    assert!(own.wait_for_all(Time(u64::MAX)));
+    let reaped = std::iter::from_fn(|| own.reap()).count();
+    device.end();
+    assert_eq!(reaped, 2);
+}
+
 /// Red if a submitter whose request waits for a tag plans for its own completions only: the submitter whose request
 /// has the tag may not poll for long.
 #[test]

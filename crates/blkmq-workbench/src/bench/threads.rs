@@ -149,7 +149,12 @@ impl Idle {
             until = [until, event.map(|event| event.before(NEAR_NS))].into_iter().flatten().min();
         }
         let longest = now.after(LONGEST_NS);
-        worker.submitter.wait_until(until.map_or(longest, |until| until.min(longest)));
+        let until = until.map_or(longest, |until| until.min(longest));
+        if worker.wants_all() {
+            worker.submitter.wait_for_all(until);
+        } else {
+            worker.submitter.wait_until(until);
+        }
     }
 }
 

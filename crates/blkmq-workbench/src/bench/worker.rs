@@ -291,6 +291,11 @@ impl Worker {
         Turn::Busy
     }
 
+    /// Whether the worker goes on only when all that is outstanding is over.
+    pub(super) const fn wants_all(&self) -> bool {
+        self.wanted >= self.outstanding
+    }
+
     /// Called when nothing more can be done now.
     fn wait_for(&mut self, time: Option<Time>) -> Turn {
         self.look_at_clock();

@@ -14,12 +14,13 @@ pub struct DueTimes<'q> {
     pool: u16,
     nr: usize,
     earliest: Option<Time>,
+    latest: Option<Time>,
 }
 
 impl<'q> DueTimes<'q> {
     /// Nothing has been told yet of the requests of this pool.
     pub(crate) const fn new(slots: &'q Slots, pool: u16) -> Self {
-        Self { slots, pool, nr: 0, earliest: None }
+        Self { slots, pool, nr: 0, earliest: None, latest: None }
     }
 
     /// [`poll`](super::Driver::poll) will complete request `id` at this time, on the queue's clock.
@@ -32,6 +33,7 @@ impl<'q> DueTimes<'q> {
         if SlotIndex::of(id).pool() == self.pool && self.slots.is_with_driver(id) {
             self.nr += 1;
             self.earliest = Some(self.earliest.map_or(time, |earliest| earliest.min(time)));
+            self.latest = self.latest.max(Some(time));
         }
     }
 
@@ -44,11 +46,17 @@ impl<'q> DueTimes<'q> {
     pub(crate) const fn earliest(&self) -> Option<Time> {
         self.earliest
     }
+
+    /// The latest time that was told.
+    pub(crate) const fn latest(&self) -> Option<Time> {
+        self.latest
+    }
 }
 
 impl fmt::Debug for DueTimes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { pool, nr, earliest, .. } = self;
-        f.debug_struct("DueTimes").field("pool", pool).field("nr", nr).field("earliest", earliest).finish()
+        let Self { pool, nr, earliest, latest, .. } = self;
+        let mut out = f.debug_struct("DueTimes");
+        out.field("pool", pool).field("nr", nr).field("earliest", earliest).field("latest", latest).finish()
     }
 }

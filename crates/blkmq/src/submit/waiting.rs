@@ -17,7 +17,7 @@ impl Submitter {
     ///
     /// On a virtual clock, sleeping means to move the clock to the next event.
     pub fn wait(&mut self) -> bool {
-        self.wait_within(None)
+        self.wait_within(None, false)
     }
 
     /// Like [`wait`](Self::wait), but for at most `duration` on the queue's clock. Returns false also if that is over.
@@ -29,10 +29,19 @@ impl Submitter {
     /// Like [`wait`](Self::wait), but at most until `deadline` on the queue's clock, which
     /// [`RequestQueue::clock`](crate::RequestQueue::clock) returns. Returns false also if the deadline has passed.
     pub fn wait_until(&mut self, deadline: Time) -> bool {
-        self.wait_within(Some(deadline))
+        self.wait_within(Some(deadline), false)
     }
 
-    fn wait_within(&mut self, deadline: Option<Time>) -> bool {
+    /// Like [`wait_until`](Self::wait_until), for a thread that goes on only when all its operations are over. If the
+    /// device tells their times ([`Driver::due_times`](crate::driver::Driver::due_times)), this thread sleeps until the
+    /// last of them is over, and not until the first. Still returns true as soon as there is something to reap, because
+    /// another thread may have completed it. An operation is over when a thread polls. So the time at which the first
+    /// [completed](crate::Completion::completed) may be that of the last.
+    pub fn wait_for_all(&mut self, deadline: Time) -> bool {
+        self.wait_within(Some(deadline), true)
+    }
+
+    fn wait_within(&mut self, deadline: Option<Time>, wants_all: bool) -> bool {
         loop {
             if self.poll() {
                 return true;
@@ -41,7 +50,7 @@ impl Submitter {
             if self.nr_outstanding() == 0 || deadline.is_some_and(|deadline| now >= deadline) {
                 return false;
             }
-            self.sleep(deadline);
+            self.sleep(deadline, wants_all);
         }
     }
 
@@ -51,6 +60,10 @@ impl Submitter {
     /// wakes the sleepers.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Time> {
+        self.wakeup(false)
+    }
+
+    fn wakeup(&self, wants_all: bool) -> Option<Time> {
         if self.nr_outstanding() == 0 {
             return None;
         }
@@ -65,8 +78,11 @@ impl Submitter {
         let polls_itself = q.nr_background() == 0;
         // A virtual clock moves to the time that is planned here, for every submitter. It must not pass over the events
         // of others, and no thread sleeps meanwhile.
-        let own = matches!(q.clock(), Clock::Real(_))
-            .then(|| Own { member: self.runner.member, nr_operations: self.nr_outstanding() });
+        let own = matches!(q.clock(), Clock::Real(_)).then(|| Own {
+            member: self.runner.member,
+            nr_operations: self.nr_outstanding(),
+            wants_all,
+        });
         Some(q.next_event(self.hctxs().filter(|_| polls_itself), own, self.runner.looked, now))
     }
 
@@ -87,7 +103,7 @@ impl Submitter {
         has_completions || may_pass_on() || self.runner.may_go_on(&self.q) || self.has_word()
     }
 
-    fn sleep(&self, deadline: Option<Time>) {
+    fn sleep(&self, deadline: Option<Time>, wants_all: bool) {
         if let Clock::Virtual(clock) = self.q.clock() {
             let until = [self.next_wakeup(), deadline].into_iter().flatten().min();
             // Without a time to go to, the thread waits for another thread to end the quiescence.
@@ -101,7 +117,7 @@ impl Submitter {
             // The time is worked out behind the fence: a thread that starts requests of this thread later wakes it. It
             // is worked out last: asking the device for its descriptors waits for a thread that takes completions.
             || {
-                let wakeup = self.next_wakeup().map_or(u64::MAX, |time| time.0);
+                let wakeup = self.wakeup(wants_all).map_or(u64::MAX, |time| time.0);
                 let until = wakeup.min(deadline.map_or(u64::MAX, |time| time.0));
                 Some(Duration::from_nanos(until.saturating_sub(q.clock().now().0)))
             },
