@@ -75,7 +75,7 @@ pub const PARAMETERS: &[Parameter] = &[
         "submit_queues",
         Accepts::Count { unit: "", min: 1, max: MAX_HW_QUEUES as u64 },
         "1",
-        "hardware queues, each with a ring of its own; a program that knows its submitters, as `blkmq bench` does, has one owned by each if the spec gives none of submit_queues, owned, poll_queues and engine",
+        "hardware queues, each with a ring of its own; a program that knows its submitters, as `blkmq bench` does, has one owned by each, up to 256, if the spec gives none of submit_queues, owned, poll_queues and engine",
     ),
     HW_QUEUE_DEPTH,
     Parameter::new(
@@ -106,6 +106,10 @@ pub(super) const DEVICE: DeviceDescription = DeviceDescription::new(
     |values| Ok(Arc::new(File::from_values(values)?)),
 )
 .with_offers(ring::Offers::here);
+
+/// The most submitters that get a ring each without being asked for. Each ring takes a descriptor, and a process has
+/// 1024 by default.
+const MOST_OWNERS: u16 = 256;
 
 /// How a file is to be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,10 +161,10 @@ impl Config {
         let Some(Value::Path(path)) = values.get("path") else {
             return Err(SpecError::new("a path is missing, as in file,path=disk.img"));
         };
-        // A program that says how many submitters it has gets a ring for each, unless the spec says otherwise. Rings
-        // that are polled are few, because disks have few such queues.
+        // A program that says how many submitters it has gets a ring for each, unless the spec says otherwise or the
+        // system gives no rings. Rings that are polled are few, because disks have few such queues.
         let says = ["submit_queues", "owned", "poll_queues", "engine"].iter().any(|name| values.is_given(name));
-        let fits = |nr: &u16| (1..=MAX_HW_QUEUES as u16).contains(nr);
+        let fits = |nr: &u16| (1..=MOST_OWNERS).contains(nr) && ring::Offers::find().is_ok();
         let nr_owners = values.nr_submitters().filter(|nr| !says && fits(nr));
         Ok(Self {
             path,

@@ -5,7 +5,7 @@
 //!   costs one wake-up. To poll meanwhile would take a processor for as long as the device takes.
 //! - A *thread of the bench* waits as submitters do. Only if there is a processor for each thread of the run, the
 //!   thread wakes shortly before a time at which the device is known to complete something.
-//! - A *background thread* sleeps: no client waits for it more urgently than for the submitters themselves.
+//! - A *background thread* sleeps at once, as submitters do.
 //! - A *connection of a server* looks first, if that pays. It waits for a client, which is a thread that sleeps as well
 //!   until it has its answer. So each request takes two wake-ups, one behind the other.
 //!

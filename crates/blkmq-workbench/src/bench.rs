@@ -164,11 +164,13 @@ impl Bench {
         Self::over(driver, jobs, setup)
     }
 
-    /// The most submitters that these jobs have at once, for the device to know. `None` if they are too many to count.
+    /// The most submitters that these jobs have at once, for the device to know. A job with `stonewall` begins when
+    /// those before it have ended. `None` if they are too many to count.
     #[must_use]
     pub fn nr_submitters(jobs: &[Job]) -> Option<u16> {
-        let all = jobs.iter().map(|job| u64::from(job.numjobs)).sum::<u64>();
-        u16::try_from(all).ok()
+        let stages = jobs.chunk_by(|_, next| !next.stonewall);
+        let most = stages.map(|jobs| jobs.iter().map(|job| u64::from(job.numjobs)).sum::<u64>()).max();
+        u16::try_from(most?).ok()
     }
 
     /// As [`new`](Self::new), over a device that is open already; the setup's spec is not looked at.

@@ -303,7 +303,8 @@ fn a_priority_goes_before_another() {
     assert!(high > 900 && low < 100, "{high} of high and {low} of low priority");
 }
 
-/// Red if the device does not hear how many threads the jobs have. Each thread then shares a ring with others.
+/// Red if the device does not hear how many threads the jobs have, so that each thread shares a ring with others; or if
+/// jobs that run one after the other count together.
 #[test]
 fn each_thread_of_jobs_on_a_file_has_a_ring_of_its_own() {
     let folder = tempfile::tempdir().expect("the folder for temporary files is writable");
@@ -319,4 +320,8 @@ fn each_thread_of_jobs_on_a_file_has_a_ring_of_its_own() {
     let outcome = bench.run(&Control::default()).expect("the jobs run");
     let reads: Vec<_> = outcome.jobs.iter().map(|job| job.directions[0].ios).collect();
     assert_eq!(reads.iter().sum::<u64>(), 3 * 16, "{reads:?}");
+    drop(bench);
+    let staged = jobs.map(|job| Job { stonewall: true, ..job });
+    let bench = Bench::new(&staged, &Setup::new(&device)).expect("the jobs fit the device");
+    assert_eq!(bench.queue().driver().topology().default_queues, 2);
 }

@@ -244,10 +244,10 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// knows these times: `due.add(id, time)`, once for each request. Without this method the driver tells of none.
     ///
     /// A submitter sleeps until the first of its own requests is over, as it would until the interrupt of a device, if
-    /// a time was told of everything that it waits for. Otherwise it sleeps until [`next_event`](Self::next_event),
-    /// whichever submitter's event that is. So a driver may leave out a request that it has not begun with. If a
-    /// request will be over earlier than was told, `poll` says so by [`Done::plan_anew`]. `hctx` may be a hardware
-    /// queue that is gone.
+    /// a time was told of everything that it waits for. If it wants all of them, it may sleep until the last. Otherwise
+    /// it sleeps until [`next_event`](Self::next_event), whichever submitter's event that is. So a driver may leave out
+    /// a request that it has not begun with. If a request will be over earlier than was told, `poll` says so by
+    /// [`Done::plan_anew`]. `hctx` may be a hardware queue that is gone.
     fn due_times(&self, hctx: u16, due: &mut DueTimes<'_>) {
         let _ = (hctx, due);
     }

@@ -242,11 +242,12 @@ impl RequestQueue {
     /// The thread polled last at `looked`. `own`: what the thread waits for, if it waits for nothing else.
     ///
     /// # Liveness
-    /// If all that the thread waits for is with the device at known times, the thread looks at the first of these, and
-    /// leaves the events of other submitters to these. If anything of it is elsewhere (in the plug, in the scheduler,
-    /// part of another submitter's request, behind a flush), the thread needs what other submitters' events bring:
-    /// tags, room, the end of a flush. These submitters may not poll for long. So the thread looks at each event of the
-    /// device. It plans anew when a request of it is started, because the thread that starts it wakes it.
+    /// If all that the thread waits for is with the device at known times, the thread looks at the first of these (at
+    /// the last if it wants all: see [`own_due`](Self::own_due)), and leaves the events of other submitters to these.
+    /// If anything of it is elsewhere (in the plug, in the scheduler, part of another submitter's request, behind a
+    /// flush), the thread needs what other submitters' events bring: tags, room, the end of a flush. These submitters
+    /// may not poll for long. So the thread looks at each event of the device. It plans anew when a request of it is
+    /// started, because the thread that starts it wakes it.
     pub(crate) fn next_event(
         &self,
         hctxs: impl Iterator<Item = u16> + Clone,
@@ -286,13 +287,19 @@ impl RequestQueue {
 
     /// When the device completes the first of a submitter's operations, or the last if it wants all. `None` if any of
     /// them is not with the device on these hardware queues, or the device does not tell its time.
+    ///
+    /// # Liveness
+    /// An operation of another submitter may be a part of a request of this submitter. The other submitter looks at
+    /// each event of the hardware queues that it polls. If it polls others than this submitter, it depends on this
+    /// submitter for that request. So this submitter waits for the last of its requests only where all poll the same.
     fn own_due(&self, hctxs: impl Iterator<Item = u16>, own: Own) -> Option<Time> {
         let mut due = DueTimes::new(&self.slots, own.member);
         hctxs.for_each(|index| self.driver.due_times(index, &mut due));
         // A request of several operations counts once. Then something seems to be elsewhere, and the thread looks more
         // often than it would have to.
         let is_known = due.nr() >= own.nr_operations || !kept("sleep.all_own");
-        is_known.then(|| if own.wants_all { due.latest() } else { due.earliest() }).flatten()
+        let until_last = own.wants_all && self.hctxs.layout().is_one_for_all();
+        is_known.then(|| if until_last { due.latest() } else { due.earliest() }).flatten()
     }
 
     /// The descriptors that say when the device has completed something on these hardware queues.

@@ -95,7 +95,11 @@ struct World {
 }
 
 fn world(scheduler: &str, depth: u16) -> World {
-    let device = Arc::new(Timed { topology: Topology { depth, ..ONE_QUEUE }, kept: Mutex::default() });
+    world_of(scheduler, Topology { depth, ..ONE_QUEUE })
+}
+
+fn world_of(scheduler: &str, topology: Topology) -> World {
+    let device = Arc::new(Timed { topology, kept: Mutex::default() });
     let q = RequestQueue::builder(device.clone()).scheduler(scheduler).build().expect("the queue is good");
     let (mut own, other) = (submitter(&q), submitter(&q));
     put_off_scans(&mut own);
@@ -152,10 +156,27 @@ fn a_submitter_that_wants_all_sleeps_until_its_last_completion() {
     for sector in [2, 1] {
         start(&mut own, read(sector, 1));
     }
-    assert!(own.wait_for_all(Time(u64::MAX)));
+    assert!(own.wait_until_last(Time(u64::MAX)));
     let reaped = std::iter::from_fn(|| own.reap()).count();
     device.end();
     assert_eq!(reaped, 2);
+}
+
+/// Red if a submitter that wants all its operations sleeps until the last of them although others poll other hardware
+/// queues. An operation of these others may be a part of a request of this submitter, and they do not look for it.
+#[test]
+fn a_submitter_that_others_depend_on_sleeps_until_its_first_completion() {
+    let topology = Topology { default_queues: 2, ..ONE_QUEUE };
+    let World { device, q: _q, mut own, mut other } = world_of("mq-deadline", topology);
+    for sector in [9, 1] {
+        start(&mut own, read(sector, 1));
+    }
+    start(&mut other, read(3000, 1));
+    assert!(own.wait_until_last(Time(u64::MAX)));
+    let reaped = std::iter::from_fn(|| own.reap()).count();
+    device.end();
+    assert_eq!(reaped, 1);
+    assert_eq!([reap(&mut own).len(), reap(&mut other).len()], [1, 1]);
 }
 
 /// Red if a submitter whose request waits for a tag plans for its own completions only: the submitter whose request

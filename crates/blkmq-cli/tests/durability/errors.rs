@@ -158,7 +158,8 @@ fn without_descriptors_clients_are_turned_away_and_the_others_served() {
     // The server inherits its limit of descriptors from this process.
     let before = getrlimit(Resource::Nofile);
     let mut others = Vec::new();
-    // Each client takes two. In the first round the last client gets none, and in the second it gets one and lacks the
+    // No client asks so often that the server measures what a wake-up takes, which needs descriptors too. Each client
+    // takes two. In the first round the last client gets none, and in the second it gets one and lacks the
     // other.
     for numbers in [numbers, numbers + 1] {
         let limit = Rlimit { current: Some(numbers), maximum: before.maximum };

@@ -117,10 +117,18 @@ impl Offers {
 
     /// What the system offers the device, in one sentence: what a ring uses that belongs to one submitter.
     pub(super) fn here() -> String {
-        match make_ring(1, true) {
-            Ok((_, offers)) => format!("io_uring; a ring that belongs to one submitter has {offers}"),
+        match Self::find() {
+            Ok(offers) => format!("io_uring; a ring that belongs to one submitter has {offers}"),
             Err(error) => format!("threads do the requests: {}", explained(&error)),
         }
+    }
+
+    /// What a ring has here that belongs to one submitter.
+    ///
+    /// # Errors
+    /// Why the system gives none.
+    pub(super) fn find() -> io::Result<Self> {
+        make_ring(1, true).map(|(_, offers)| offers)
     }
 }
 

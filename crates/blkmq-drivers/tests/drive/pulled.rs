@@ -167,6 +167,6 @@ pub(crate) fn check(disk: &str) {
     // How long the kernel waits for a request before it looks after the drive, in milliseconds. By default the kernel
     // waits for half a minute, and does so twice.
     let name = disk.file_name().expect("it is a device").display();
-    fs::write(format!("/sys/block/{name}/queue/io_timeout"), "2000").expect("it can be set");
+    fs::write(format!("/sys/block/{name}/queue/io_timeout"), "5000").expect("it can be set");
     check_away(&disk, "vanish", AFTER + DEPTH as u64, "replace");
 }

@@ -14,7 +14,7 @@ use rustix::io::Errno as SystemError;
 
 use super::desk::{Desk, Piece};
 use super::input::Input;
-use super::manners::Manners;
+use super::manners::{Awaited, Manners, Rest};
 use super::patience::Patience;
 use super::socket::Fault::System;
 use super::stream::Stream;
@@ -30,17 +30,6 @@ use crate::stop::{Phase, Stop};
 /// for each request that the client sends. A client that takes no answer before it has sent more requests can still
 /// send them.
 const RELIEF: Duration = Duration::from_micros(200);
-
-/// What a connection waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Awaited {
-    /// The client, which may ask for something.
-    Client,
-    /// The client, which has to send the rest of a request.
-    Sender,
-    /// Something besides the client: the device, or a thread that moves a virtual clock.
-    Others,
-}
 
 /// The data of a request that is being received.
 #[derive(Debug)]
@@ -132,8 +121,8 @@ impl Transmission {
     /// Serves the client until it leaves, breaks the protocol, or the server stops.
     ///
     /// COST: per turn one system call to receive and one to send, for all requests that came together. These requests
-    /// go through the queue as one plug. Before the connection sleeps: three or four system calls to look again, and
-    /// one to sleep.
+    /// go through the queue as one plug. Before the connection sleeps: none for most clients that wait for their
+    /// answers, one or two to look again for others, and two for each look that the idle policy allows. One to sleep.
     pub(super) fn run(&mut self) -> Result<(), Ending> {
         loop {
             self.look_at_stop()?;
@@ -422,18 +411,12 @@ impl Transmission {
             return self.sleep();
         }
         let is_first = !std::mem::replace(&mut self.is_idle, true);
-        if is_first && self.manners.may_be_behind() {
-            // A client that is sending is in a hurry. And the client's socket tells nothing of the device.
-            if awaited == Awaited::Client {
-                // Whatever ends this.
-                let _ = self.leave_alone()?;
-            }
-        } else {
-            // A client that sends several requests together is given the time to do so.
-            let may_look = self.manners.waits_for_answers() && awaited != Awaited::Others;
-            if !(may_look && self.idle.look()) {
-                return self.sleep();
-            }
+        match self.manners.rest(awaited, is_first) {
+            // Whatever ends this.
+            Rest::LeaveAlone => _ = self.leave_alone()?,
+            Rest::LookAgain => (),
+            Rest::Look if self.idle.look() => (),
+            Rest::Look | Rest::Sleep => return self.sleep(),
         }
         self.is_readable = true;
         Ok(())

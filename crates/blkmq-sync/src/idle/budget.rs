@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) const CREDIT: u64 = 10_000_000;
 
 /// When everything is paid, after `cost` was added to what was paid at `paid`. Something may be lost whenever all is
-/// paid. So between two moments all costs together are at most the time between them, the credit, and the last cost.
+/// paid. So between two moments all costs of a thread together are at most the time between them, the credit, and the
+/// last cost. If several threads pay together, it is the last cost of each.
 pub(super) fn charged(paid: u64, now: u64, cost: u64) -> u64 {
     paid.max(now.saturating_sub(CREDIT)).saturating_add(cost)
 }

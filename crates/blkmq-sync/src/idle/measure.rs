@@ -35,7 +35,6 @@ pub(super) fn wake() -> Option<u64> {
     let [there, back] = [(); 2].map(|()| eventfd(0, EventfdFlags::CLOEXEC));
     let (there, back) = (there.ok()?, back.ok()?);
     let is_over = AtomicBool::new(false);
-    let begin = Instant::now();
     let mut times = std::thread::scope(|scope| {
         let partner = std::thread::Builder::new().name("blkmq-costs".to_owned()).spawn_scoped(scope, || {
             while !is_over.load(Ordering::Relaxed) {
@@ -45,7 +44,9 @@ pub(super) fn wake() -> Option<u64> {
         });
         partner.ok()?;
         let mut times = Vec::with_capacity(TURNS);
-        while times.len() < TURNS && begin.elapsed() < LONGEST {
+        let begin = Instant::now();
+        // One at least, however long the partner takes to begin.
+        while times.is_empty() || times.len() < TURNS && begin.elapsed() < LONGEST {
             let start = Instant::now();
             give(&there);
             take(&back);

@@ -151,7 +151,7 @@ impl Idle {
         let longest = now.after(LONGEST_NS);
         let until = until.map_or(longest, |until| until.min(longest));
         if worker.wants_all() {
-            worker.submitter.wait_for_all(until);
+            worker.submitter.wait_until_last(until);
         } else {
             worker.submitter.wait_until(until);
         }

@@ -68,6 +68,11 @@ impl Layout {
         }
     }
 
+    /// Whether all members' requests go to the same hardware queues.
+    pub(super) fn is_one_for_all(self) -> bool {
+        self.nr.into_iter().all(|nr| nr <= 1)
+    }
+
     /// How many submitters there can be if each is to have its own hardware queues, one of each type.
     pub(super) fn nr_owners(self) -> u16 {
         self.nr.into_iter().filter(|nr| *nr > 0).min().unwrap_or(0)

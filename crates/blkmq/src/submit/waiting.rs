@@ -33,11 +33,12 @@ impl Submitter {
     }
 
     /// Like [`wait_until`](Self::wait_until), for a thread that goes on only when all its operations are over. If the
-    /// device tells their times ([`Driver::due_times`](crate::driver::Driver::due_times)), this thread sleeps until the
-    /// last of them is over, and not until the first. Still returns true as soon as there is something to reap, because
-    /// another thread may have completed it. An operation is over when a thread polls. So the time at which the first
-    /// [completed](crate::Completion::completed) may be that of the last.
-    pub fn wait_for_all(&mut self, deadline: Time) -> bool {
+    /// device tells their times ([`Driver::due_times`](crate::driver::Driver::due_times)) and has one hardware queue of
+    /// each type at most, this thread sleeps until the last of them is over, and not until the first. Still returns
+    /// true as soon as there is something to reap, because another thread may have completed it. An operation is over
+    /// when a thread polls. So the time at which the first [completed](crate::Completion::completed) may be that of the
+    /// last.
+    pub fn wait_until_last(&mut self, deadline: Time) -> bool {
         self.wait_within(Some(deadline), true)
     }
 
