@@ -5,11 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(all(feature = "eventfd", not(any(loom, shuttle, virtual_cpus, miri))))]
 use super::measure;
 
-/// Nanoseconds between two measurements, while threads look. What a wake-up takes depends on what else runs on the
-/// machine, and on how deeply its processors sleep.
-#[cfg(all(feature = "eventfd", not(any(loom, shuttle, virtual_cpus, miri))))]
-const FRESH: u64 = 10_000_000_000;
-
 /// The costs that decide whether a look pays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Costs {
@@ -27,18 +22,9 @@ struct Machine {
     wake: AtomicU64,
     look: AtomicU64,
     processors: AtomicU64,
-    /// When a thread last began to measure. 0 for never.
-    #[cfg(all(feature = "eventfd", not(any(loom, shuttle, virtual_cpus, miri))))]
-    measured: AtomicU64,
 }
 
-static MACHINE: Machine = Machine {
-    wake: AtomicU64::new(0),
-    look: AtomicU64::new(0),
-    processors: AtomicU64::new(1),
-    #[cfg(all(feature = "eventfd", not(any(loom, shuttle, virtual_cpus, miri))))]
-    measured: AtomicU64::new(0),
-};
+static MACHINE: Machine = Machine { wake: AtomicU64::new(0), look: AtomicU64::new(0), processors: AtomicU64::new(1) };
 
 /// The costs on this machine. If they are not known, or were measured long ago, a thread of its own begins to measure
 /// them. That takes some milliseconds, in which this function returns what was known before. Where threads or time are
@@ -56,11 +42,16 @@ pub(super) fn of_machine(_now: u64) -> Costs {
 
 #[cfg(all(feature = "eventfd", not(any(loom, shuttle, virtual_cpus, miri))))]
 fn keep_fresh(now: u64) {
-    let measured = MACHINE.measured.load(Ordering::Relaxed);
+    /// Nanoseconds between two measurements, while threads look. What a wake-up takes depends on what else runs on the
+    /// machine, and on how deeply its processors sleep.
+    const FRESH: u64 = 10_000_000_000;
+    /// When a thread last began to measure. 0 for never.
+    static MEASURED: AtomicU64 = AtomicU64::new(0);
+    let measured = MEASURED.load(Ordering::Relaxed);
     if measured > 0 && now.saturating_sub(measured) < FRESH {
         return;
     }
-    let is_mine = MACHINE.measured.compare_exchange(measured, now.max(1), Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    let is_mine = MEASURED.compare_exchange(measured, now.max(1), Ordering::Relaxed, Ordering::Relaxed).is_ok();
     if is_mine {
         let work = || {
             let Some(wake) = measure::wake() else { return };
