@@ -30,7 +30,7 @@ static MACHINE: Machine = Machine { wake: AtomicU64::new(0), look: AtomicU64::ne
 /// them. That takes some milliseconds, in which this function returns what was known before. Where threads or time are
 /// not the machine's, the costs are never known.
 ///
-/// COST: four loads of lines that are written every 10 s at most; as often, two threads are started.
+/// COST: four loads of lines that are written every 10 s at most; as often, three threads are started.
 pub(super) fn of_machine(_now: u64) -> Costs {
     #[cfg(all(feature = "eventfd", not(any(loom, shuttle, virtual_cpus, miri))))]
     keep_fresh(_now);
