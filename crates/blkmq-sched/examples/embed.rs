@@ -15,8 +15,18 @@ fn main() {
     for (sector, class) in [(64, Class::Idle), (8, Class::BestEffort), (16, Class::BestEffort), (0, Class::RealTime)] {
         let priority = IoPriority { class, level: 4 };
         let (op, merge, client) = (Op::Read, MergeLevel::Full, ClientId(0));
-        let info =
-            Info { sector, nr_sectors: 8, nr_segments: 1, op, sync: true, priority, client, merge, merge_key: 0 };
+        let info = Info {
+            sector,
+            nr_sectors: 8,
+            nr_segments: 1,
+            op,
+            sync: true,
+            priority,
+            client,
+            ctx: 0,
+            merge,
+            merge_key: 0,
+        };
         if let Some(merge) = scheduler.merge(&info) {
             println!("sector {sector} joins request {}", merge.into.0);
             continue;

@@ -122,7 +122,7 @@ impl<C> Hash<C> {
         core::iter::from_fn(move || {
             let index = at?;
             let item = slab.get(index);
-            at = C::next(item);
+            at = C::place(item).next;
             Some((index, item))
         })
     }
@@ -166,8 +166,8 @@ mod tests {
         fn links(item: &mut Item) -> &mut Links {
             &mut item.links
         }
-        fn next(item: &Item) -> Option<Index> {
-            item.links.next
+        fn place(item: &Item) -> Links {
+            item.links
         }
     }
 

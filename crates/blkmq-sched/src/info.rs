@@ -155,6 +155,9 @@ pub struct Info {
     pub priority: IoPriority,
     /// The client that asks.
     pub client: ClientId,
+    /// The software queue that brings it, which is that of the submitter, among those of its hardware queue: modulo 256
+    /// if there are more. 0 where there is one.
+    pub ctx: u8,
     /// How hard to look for a merge.
     pub merge: MergeLevel,
     /// Only requests with equal keys may merge. The embedder packs into it every flag that must agree.

@@ -9,6 +9,8 @@ pub enum Unit {
     Count,
     /// 0 or 1.
     Switch,
+    /// Nanoseconds.
+    Nanoseconds,
     /// Milliseconds.
     Milliseconds,
     /// Kibibytes.
@@ -21,6 +23,7 @@ impl Unit {
     pub const fn symbol(self) -> &'static str {
         match self {
             Self::Count | Self::Switch => "",
+            Self::Nanoseconds => "ns",
             Self::Milliseconds => "ms",
             Self::Kibibytes => "KiB",
         }

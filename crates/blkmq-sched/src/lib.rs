@@ -13,21 +13,27 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod domain;
 mod hash;
 mod info;
 mod knob;
+mod kyber;
 mod list;
 mod merge;
 mod mq_deadline;
 mod registry;
 mod scheduler;
 mod slab;
+mod throttle;
 mod tree;
 
+pub use domain::{SchedDomain, Tokens};
 pub use info::{Class, ClientId, Info, InsertAt, IoPriority, MergeLevel, Op, RqId, Time};
 pub use knob::{Knob, KnobError, Unit};
+pub use kyber::Kyber;
 pub use merge::{Join, Merge, MergeHow, MergeLimits};
 pub use mq_deadline::MqDeadline;
 pub use registry::{Description, SCHEDULERS, replay, scheduler};
 pub use scheduler::{MOST_NEWCOMERS, Newcomer, Replay, Scheduler, Tally};
 pub use slab::{Access, Probe};
+pub use throttle::{Latency, NewDepths, Sums, Throttle};

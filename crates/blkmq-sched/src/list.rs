@@ -14,7 +14,7 @@ pub(crate) struct Links {
 /// Says which of an item's links a list uses: an item may be in one list of each chain.
 pub(crate) trait Chain<T> {
     fn links(item: &mut T) -> &mut Links;
-    fn next(item: &T) -> Option<Index>;
+    fn place(item: &T) -> Links;
 }
 
 /// The two ends of a list. The list owns nothing: items live in the slab that is passed to each method.
@@ -86,9 +86,34 @@ impl<C> List<C> {
         core::iter::from_fn(move || {
             let index = at?;
             let item = slab.get(index);
-            at = C::next(item);
+            at = C::place(item).next;
             Some((index, item))
         })
+    }
+
+    /// The items from tail to head.
+    pub(crate) fn iter_back<'a, T, P: Probe>(&self, slab: &'a Slab<T, P>) -> impl Iterator<Item = (Index, &'a T)>
+    where
+        C: Chain<T>,
+    {
+        let mut at = self.tail;
+        core::iter::from_fn(move || {
+            let index = at?;
+            let item = slab.get(index);
+            at = C::place(item).prev;
+            Some((index, item))
+        })
+    }
+
+    /// Moves all items of `other` behind those of this list, in their order.
+    pub(crate) fn append<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, other: &mut Self)
+    where
+        C: Chain<T>,
+    {
+        let Self { head: Some(first), tail, .. } = core::mem::take(other) else { return };
+        self.set_next(slab, self.tail, Some(first));
+        self.set_prev(slab, Some(first), self.tail);
+        self.tail = tail;
     }
 
     fn link<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index, links: Links)
@@ -135,8 +160,8 @@ mod tests {
         fn links(item: &mut (char, Links)) -> &mut Links {
             &mut item.1
         }
-        fn next(item: &(char, Links)) -> Option<Index> {
-            item.1.next
+        fn place(item: &(char, Links)) -> Links {
+            item.1
         }
     }
 
@@ -145,7 +170,7 @@ mod tests {
     }
 
     fn backward(list: &List<Only>, slab: &Slab<(char, Links)>) -> Vec<char> {
-        core::iter::successors(list.tail, |index| slab.get(*index).1.prev).map(|index| slab.get(index).0).collect()
+        list.iter_back(slab).map(|(_, item)| item.0).collect()
     }
 
     #[test]
@@ -169,5 +194,27 @@ mod tests {
         list.remove(&mut slab, c);
         list.remove(&mut slab, a);
         assert!(list.is_empty() && list.tail.is_none());
+    }
+
+    #[test]
+    fn a_list_moves_behind_another_one() {
+        let mut slab = Slab::new(());
+        let [mut one, mut other] = [List::<Only>::default(), List::default()];
+        one.append(&mut slab, &mut other);
+        assert!(one.is_empty() && one.tail.is_none());
+        for name in ['a', 'b'] {
+            let item = slab.insert((name, Links::default()));
+            other.push_back(&mut slab, item);
+        }
+        one.append(&mut slab, &mut other);
+        assert_eq!((forward(&one, &slab), backward(&one, &slab)), (Vec::from(['a', 'b']), Vec::from(['b', 'a'])));
+        assert!(other.is_empty() && other.tail.is_none());
+        let last = slab.insert(('c', Links::default()));
+        other.push_back(&mut slab, last);
+        one.append(&mut slab, &mut other);
+        assert_eq!(
+            (forward(&one, &slab), backward(&one, &slab)),
+            (Vec::from(['a', 'b', 'c']), Vec::from(['c', 'b', 'a']))
+        );
     }
 }

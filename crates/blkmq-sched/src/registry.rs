@@ -2,8 +2,9 @@
 
 use alloc::boxed::Box;
 
+use crate::kyber::{self, Kyber};
 use crate::mq_deadline::{self, MqDeadline};
-use crate::{Knob, Replay, Scheduler};
+use crate::{Knob, Replay, Scheduler, throttle};
 
 /// A scheduler that can be had by its name.
 #[derive(Debug, Clone, Copy)]
@@ -13,7 +14,7 @@ pub struct Description {
     pub name: &'static str,
     /// One sentence on the policy.
     pub about: &'static str,
-    /// Its knobs, in the kernel's order.
+    /// Its knobs, in the kernel's order: those of the scheduler, or of its [`Throttle`](crate::Throttle).
     pub knobs: &'static [Knob],
     make: fn() -> Box<dyn Scheduler>,
     /// Makes one that can follow the choices of another one, if it can.
@@ -21,13 +22,22 @@ pub struct Description {
 }
 
 /// Every scheduler there is.
-pub const SCHEDULERS: &[Description] = &[Description {
-    name: mq_deadline::NAME,
-    about: "Sector order in batches, a deadline for each request, reads before writes, strict priority classes.",
-    knobs: mq_deadline::KNOBS,
-    make: || Box::new(MqDeadline::new(())),
-    make_replay: Some(|| Box::new(MqDeadline::new(()))),
-}];
+pub const SCHEDULERS: &[Description] = &[
+    Description {
+        name: mq_deadline::NAME,
+        about: "Sector order in batches, a deadline for each request, reads before writes, strict priority classes.",
+        knobs: mq_deadline::KNOBS,
+        make: || Box::new(MqDeadline::new(())),
+        make_replay: Some(|| Box::new(MqDeadline::new(()))),
+    },
+    Description {
+        name: kyber::NAME,
+        about: "Reads, writes and discards in turn, in order of arrival; fewer of a kind while others are slow.",
+        knobs: throttle::KNOBS,
+        make: || Box::new(Kyber::new()),
+        make_replay: None,
+    },
+];
 
 fn named(name: &str) -> Option<&'static Description> {
     SCHEDULERS.iter().find(|description| description.name == name)

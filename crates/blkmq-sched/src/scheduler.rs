@@ -1,8 +1,9 @@
 //! The contract between a scheduler and its embedder.
 
+use alloc::boxed::Box;
 use core::fmt;
 
-use crate::{Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLimits, RqId, Time};
+use crate::{Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLimits, RqId, Throttle, Time, Tokens};
 
 /// What happened to requests outside the scheduler since it was created. The embedder sums it over its threads only
 /// when [`Scheduler::wants_tally`] says so.
@@ -58,6 +59,29 @@ pub trait Scheduler: Send + fmt::Debug {
 
     /// Chooses the next request and forgets it. `None`: nothing waits, or nothing may go yet ([`Self::next_wakeup`]).
     fn dispatch(&mut self, now: Time) -> Option<RqId>;
+
+    /// Chooses the next request as [`dispatch`](Self::dispatch) does, with a token of its kind. An embedder that has
+    /// pools of tokens calls this one. A policy that takes tokens takes exactly one for a request that it returns, and
+    /// none if it returns nothing. It takes the token first, and the request out of its lists then. By default a policy
+    /// takes no tokens.
+    ///
+    /// If it returns nothing although requests wait, a token may be what it lacks: ask again when one has come back, or
+    /// when a pool is deeper.
+    fn dispatch_with(&mut self, _tokens: &mut dyn Tokens, now: Time) -> Option<RqId> {
+        self.dispatch(now)
+    }
+
+    /// A new value of this policy for another hardware queue, with the same settings, if the policy keeps no order
+    /// across hardware queues. By default it does: one value orders the requests of all of them. May allocate.
+    fn for_hctx(&self) -> Option<Box<dyn Scheduler>> {
+        None
+    }
+
+    /// A new control of the tokens, with its knobs, if this policy takes tokens. There is one for a device. By default
+    /// a policy takes none.
+    fn throttle(&self) -> Option<Throttle> {
+        None
+    }
 
     /// Takes in requests that come together, sorted, and hands all of them out at once. `order` gets their places in
     /// `newcomers`, in the order in which as many calls of [`dispatch`](Self::dispatch) behind an

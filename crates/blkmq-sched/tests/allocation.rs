@@ -4,7 +4,7 @@ mod bench;
 mod counting;
 
 use bench::{ROOMY, in_class};
-use blkmq_sched::{Class, InsertAt, RqId, SCHEDULERS, Scheduler, Tally, Time, scheduler};
+use blkmq_sched::{Class, Info, InsertAt, Op, RqId, SCHEDULERS, Scheduler, Tally, Time, scheduler};
 use counting::allocations;
 
 /// Red if `reserve` does not allocate all the room.
@@ -22,7 +22,9 @@ fn allocates_nothing(mut scheduler: Box<dyn Scheduler>) {
     for round in 0..100_u64 {
         for number in 0..256_u64 {
             let class = Class::ALL[(number % 3) as usize];
-            let info = in_class(class, (number * 7919 + round) % 512 * 8);
+            let op = [Op::Read, Op::Write, Op::Discard][(number / 3 % 3) as usize];
+            let sector = (number * 7919 + round) % 512 * 8;
+            let info = Info { op, ctx: number as u8, ..in_class(class, sector) };
             if number % 16 == 0 {
                 scheduler.insert(RqId(number), &info, InsertAt::Head, Time(round));
             } else if scheduler.merge(&info).is_none() {

@@ -1,6 +1,6 @@
 //! The knobs of mq-deadline are the kernel's, and every scheduler's keep their ranges.
 
-use blkmq_sched::{KnobError, SCHEDULERS, Unit, scheduler};
+use blkmq_sched::{KnobError, SCHEDULERS, Throttle, Unit, scheduler};
 
 #[test]
 fn names_units_defaults_and_ranges_are_linux_s() {
@@ -43,6 +43,30 @@ fn every_value_of_a_range_is_kept_and_none_outside() {
     }
 }
 
+#[test]
+fn those_of_a_throttle_are_linux_s_too() {
+    let expected = [
+        ("read_lat_nsec", Unit::Nanoseconds, Some(2_000_000), 0, i64::MAX),
+        ("write_lat_nsec", Unit::Nanoseconds, Some(10_000_000), 0, i64::MAX),
+    ];
+    let mut throttle = scheduler("kyber").unwrap().throttle().expect("kyber takes tokens");
+    let knobs = throttle.knobs();
+    let actual: Vec<_> = knobs.iter().map(|knob| (knob.name, knob.unit, knob.default, knob.min, knob.max)).collect();
+    assert_eq!(actual, expected);
+    for knob in knobs {
+        assert_eq!(throttle.knob(knob.name), knob.default, "{}", knob.name);
+        for value in [knob.min, knob.max, 77] {
+            assert_eq!(throttle.set_knob(knob.name, value), Ok(()));
+            assert_eq!(throttle.knob(knob.name), Some(value), "{}", knob.name);
+        }
+        let error = KnobError::OutOfRange { name: knob.name, value: -1, min: 0, max: i64::MAX };
+        assert_eq!(throttle.set_knob(knob.name, -1), Err(error));
+        assert_eq!(throttle.knob(knob.name), Some(77), "a refused value changes nothing");
+    }
+    assert_eq!(throttle.set_knob("read_lat_usec", 1), Err(KnobError::Unknown));
+    assert_eq!(throttle.knob("read_lat_usec"), None);
+}
+
 /// Red if a depth that was set is scaled with the queue: from 65536 requests to 200 nothing would be left of 100.
 #[test]
 fn async_depth_is_nr_requests_unless_it_was_set() {
@@ -65,7 +89,9 @@ fn async_depth_is_nr_requests_unless_it_was_set() {
 fn every_scheduler_is_described_under_its_name() {
     for description in SCHEDULERS {
         let scheduler = scheduler(description.name).expect("what is described exists");
-        assert_eq!((scheduler.name(), scheduler.knobs()), (description.name, description.knobs));
+        let of_throttle = scheduler.throttle().as_ref().map_or(&[][..], Throttle::knobs);
+        assert_eq!(scheduler.name(), description.name);
+        assert_eq!([scheduler.knobs(), of_throttle].concat(), description.knobs);
         assert!(scheduler.is_empty());
     }
     assert!(scheduler("deadline").is_none());

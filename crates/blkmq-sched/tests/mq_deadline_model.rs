@@ -307,6 +307,7 @@ fn info(shape: u64, sector: u64, nr_sectors: u64, class: u64) -> Info {
         sync: op == Op::Read,
         priority: IoPriority { class: model::class(class), level: 4 },
         client: ClientId(0),
+        ctx: 0,
         merge,
         merge_key: u64::from((shape / 512).is_multiple_of(8)),
     }

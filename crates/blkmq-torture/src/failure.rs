@@ -316,6 +316,7 @@ mod tests {
             sync: true,
             priority: Default::default(),
             client: ClientId(0),
+            ctx: 0,
             merge: MergeLevel::Full,
             merge_key: 0,
         };

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use blkmq_sched::{
-    Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeLimits, Newcomer, RqId, Scheduler, Tally, Time,
+    Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeLimits, Newcomer, RqId, Scheduler, Tally, Throttle, Time,
+    Tokens,
 };
 use blkmq_sync_virtual::kept;
 
@@ -29,6 +30,14 @@ impl Watched {
     /// time is used even then: it also decides which class may go, and the planted bug must not change that.
     fn asked_at(&self, now: Time) -> Time {
         if kept("policy.expiry") || self.inner.wants_tally() { now } else { Time(0) }
+    }
+
+    fn tell_choice(&self, chosen: Option<RqId>, now: Time) -> Option<RqId> {
+        self.witness.tell(match chosen {
+            Some(rq) => Event::Chosen { rq, now },
+            None => Event::HeldBack { waiting: self.inner.len(), now, wakeup: self.inner.next_wakeup() },
+        });
+        chosen
     }
 }
 
@@ -69,11 +78,16 @@ impl Scheduler for Watched {
 
     fn dispatch(&mut self, now: Time) -> Option<RqId> {
         let chosen = self.inner.dispatch(self.asked_at(now));
-        self.witness.tell(match chosen {
-            Some(rq) => Event::Chosen { rq, now },
-            None => Event::HeldBack { waiting: self.inner.len(), now, wakeup: self.inner.next_wakeup() },
-        });
-        chosen
+        self.tell_choice(chosen, now)
+    }
+
+    fn dispatch_with(&mut self, tokens: &mut dyn Tokens, now: Time) -> Option<RqId> {
+        let chosen = self.inner.dispatch_with(tokens, self.asked_at(now));
+        self.tell_choice(chosen, now)
+    }
+
+    fn throttle(&self) -> Option<Throttle> {
+        self.inner.throttle()
     }
 
     fn hand_through(&mut self, newcomers: &[Newcomer], now: Time, order: &mut [u8]) -> bool {
@@ -178,6 +192,7 @@ mod tests {
             sync: false,
             priority: IoPriority::default(),
             client: blkmq_sched::ClientId(0),
+            ctx: 0,
             merge: MergeLevel::Full,
             merge_key: 0,
         }

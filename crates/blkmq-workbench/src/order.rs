@@ -294,6 +294,7 @@ impl<'a> Replay<'a> {
             sync: op.is_read() || event.category.contains(Category::SYNC),
             priority: IoPriority { class: self.classes.of(event.sector), ..IoPriority::default() },
             client: ClientId(0),
+            ctx: 0,
             merge: MergeLevel::Full,
             merge_key: 0,
         }

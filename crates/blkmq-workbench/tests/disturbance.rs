@@ -145,6 +145,7 @@ impl Recorder {
             sync: op == Op::Read,
             priority: IoPriority { class, ..IoPriority::default() },
             client: ClientId(0),
+            ctx: 0,
             merge: MergeLevel::Full,
             merge_key: 0,
         }

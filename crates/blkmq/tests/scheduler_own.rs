@@ -99,6 +99,7 @@ fn a_scheduler_in_which_something_waits_is_refused() {
         sync: true,
         priority: IoPriority::default(),
         client: blkmq_sched::ClientId(0),
+        ctx: 0,
         merge: MergeLevel::Full,
         merge_key: 0,
     };

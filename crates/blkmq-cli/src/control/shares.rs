@@ -50,6 +50,9 @@ impl Shares {
         if scheduler == "none" {
             return Some("there is no scheduler; set the knob scheduler to mq-deadline".to_owned());
         }
+        if scheduler == "kyber" {
+            return Some("kyber does not go by priority; set the knob scheduler to mq-deadline".to_owned());
+        }
         if self.0.iter().all(|share| share.priority.class == self.0[0].priority.class) {
             return Some(format!(
                 "{scheduler} goes by the class (rt, be or idle) alone, and all exports of the queue have the same"
@@ -112,6 +115,7 @@ mod tests {
             sync: true,
             priority: IoPriority { class, level: 4 },
             client: ClientId(0),
+            ctx: 0,
             merge: MergeLevel::Full,
             merge_key: 0,
         };

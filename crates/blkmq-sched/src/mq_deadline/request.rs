@@ -2,7 +2,6 @@
 
 use crate::hash::Ending;
 use crate::list::{Chain, Links};
-use crate::slab::Index;
 use crate::tree::{Branches, Keyed};
 use crate::{Class, Info, RqId, Time};
 
@@ -68,8 +67,8 @@ impl Chain<Request> for ByAge {
     fn links(item: &mut Request) -> &mut Links {
         &mut item.age
     }
-    fn next(item: &Request) -> Option<Index> {
-        item.age.next
+    fn place(item: &Request) -> Links {
+        item.age
     }
 }
 
@@ -81,7 +80,7 @@ impl Chain<Request> for ByEnd {
     fn links(item: &mut Request) -> &mut Links {
         &mut item.end
     }
-    fn next(item: &Request) -> Option<Index> {
-        item.end.next
+    fn place(item: &Request) -> Links {
+        item.end
     }
 }

@@ -99,6 +99,7 @@ pub(crate) fn of(op: Op, sector: u64) -> Info {
         sync: true,
         priority: IoPriority::default(),
         client: ClientId(0),
+        ctx: 0,
         merge: MergeLevel::Full,
         merge_key: 0,
     }

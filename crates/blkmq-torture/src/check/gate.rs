@@ -5,9 +5,9 @@
 //! (`Locking::takes_all`) it was also not submitted before another request was left to the scheduler, even if that
 //! request has not come in yet.
 //!
-//! No request is chosen while a request of a higher class is not over and has either come into the scheduler, or has
-//! bypassed it and was offered to the device. There are two exceptions: a request that goes to the head, and a request
-//! that has waited for `prio_aging_expire`.
+//! Under mq-deadline no request is chosen while a request of a higher class is not over and has either come into the
+//! scheduler, or has bypassed it and was offered to the device. There are two exceptions: a request that goes to the
+//! head, and a request that has waited for `prio_aging_expire`. Other schedulers have no strict classes.
 //!
 //! The moment at which a request decides to bypass is not told. That moment comes after the operation of the request
 //! was submitted. Other threads see that a request is in the scheduler at the latest when the CPU that brought it there
@@ -73,6 +73,7 @@ struct Aging {
 #[derive(Debug)]
 pub(super) struct Gate {
     has_scheduler: bool,
+    has_classes: bool,
     locking: Locking,
     bypass: bool,
     flushing: Flushing,
@@ -100,6 +101,7 @@ impl Gate {
     pub(super) fn new(facts: &Facts) -> Self {
         Self {
             has_scheduler: false,
+            has_classes: false,
             locking: facts.locking,
             bypass: facts.bypass,
             flushing: Flushing::new(facts.limits),
@@ -211,7 +213,7 @@ impl Gate {
         let Some(known) = self.requests.get_mut(rq) else { return Ok(()) };
         known.place = Place::Gone;
         let Known { class, at, since, step, .. } = *known;
-        if at == InsertAt::Head || self.nr_open[..class.index()].iter().all(|open| *open == 0) {
+        if !self.has_classes || at == InsertAt::Head || self.nr_open[..class.index()].iter().all(|open| *open == 0) {
             return Ok(());
         }
         let Aging { ns, coming, blurred } = self.aging;
@@ -313,6 +315,7 @@ impl Checker for Gate {
             }
             Event::Installed { scheduler } => {
                 self.has_scheduler = scheduler.is_some();
+                self.has_classes = scheduler == Some("mq-deadline");
                 self.aging = Aging { ns: AGING_NS, coming: None, blurred: at.step };
             }
             Event::Inserted { rq, info, at: how, now } => return self.inserted(at, rq, &info, how, now),

@@ -1,5 +1,6 @@
 //! A scheduler holds no more requests than it may. For each hardware queue the limit is `nr_requests`, with the
-//! requests that its device has. For requests other than reads the limit is what the scheduler's `async_depth` allows.
+//! requests that its device has. For requests other than reads the limit is what the scheduler's `async_depth` allows:
+//! under kyber, three quarters of `nr_requests`.
 //! A request that must not wait for room is refused only when there may have been no room.
 //!
 //! The queue looks for room under the scheduler's lock. A request that had a tag when the scheduler was last told
@@ -51,10 +52,13 @@ struct HwQueue {
     looks: u64,
 }
 
-/// The bound on requests other than reads, if one was set.
-#[derive(Debug, Clone, Copy, Default)]
+/// The bound on requests other than reads.
+#[derive(Debug, Clone, Copy)]
 struct AsyncDepth {
+    /// The value that was set.
     depth: Option<u64>,
+    /// How many quarters of `nr_requests` it is if none was set.
+    quarters: u64,
     /// The value that is being set, or that may be in effect already.
     coming: Option<u64>,
 }
@@ -94,13 +98,18 @@ pub(super) struct Room {
 }
 
 impl AsyncDepth {
+    /// That of a scheduler of this name, before it is set.
+    const fn of(is_kyber: bool) -> Self {
+        Self { depth: None, quarters: if is_kyber { 3 } else { 4 }, coming: None }
+    }
+
     /// The largest possible limit while `nr_requests` has this value.
     fn most(&self, nr_requests: u64) -> u64 {
         self.now(nr_requests).max(self.coming.unwrap_or(0))
     }
 
     fn now(&self, nr_requests: u64) -> u64 {
-        self.depth.unwrap_or(nr_requests)
+        self.depth.unwrap_or((nr_requests * self.quarters / 4).max(1))
     }
 }
 
@@ -111,7 +120,7 @@ impl Room {
             topology: facts.topology,
             has_scheduler: false,
             nr_requests: 0,
-            async_depth: AsyncDepth::default(),
+            async_depth: AsyncDepth::of(false),
             requests: Table::new(),
             hctxs: Vec::new(),
             looks: 0,
@@ -125,10 +134,10 @@ impl Room {
         }
     }
 
-    fn installed(&mut self, has_scheduler: bool) {
-        self.has_scheduler = has_scheduler;
-        self.nr_requests = self.facts.nr_requests(has_scheduler);
-        self.async_depth = AsyncDepth::default();
+    fn installed(&mut self, scheduler: Option<&str>) {
+        self.has_scheduler = scheduler.is_some();
+        self.nr_requests = self.facts.nr_requests(self.has_scheduler);
+        self.async_depth = AsyncDepth::of(scheduler == Some("kyber"));
         self.limited = 0;
     }
 
@@ -345,7 +354,7 @@ impl Checker for Room {
                 let theirs = self.operations.those(|operation| operation.submitter == submitter);
                 theirs.into_iter().for_each(|bio| _ = self.end_of(at.step, bio));
             }
-            Event::Installed { scheduler } => self.installed(scheduler.is_some()),
+            Event::Installed { scheduler } => self.installed(scheduler),
             Event::Absorbed { absorbed, .. } => self.move_to(absorbed, Place::Over),
             Event::Offered { rq, hctx, .. } => self.offered(rq, hctx),
             Event::Acted { rq, action } => self.acted(rq, action),

@@ -138,6 +138,7 @@ pub(super) fn info(op: Op, sector: u64, nr_sectors: u32) -> Info {
         sync: op == Op::Read,
         priority: IoPriority::default(),
         client: ClientId(0),
+        ctx: 0,
         merge: MergeLevel::Full,
         merge_key: 0,
     }

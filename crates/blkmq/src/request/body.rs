@@ -214,6 +214,7 @@ impl Body {
             sync: self.is_sync(),
             priority: self.priority,
             client: self.client,
+            ctx: 0,
             merge: self.merge,
             merge_key: self.merge_key(),
         }

@@ -1,0 +1,264 @@
+//! `kyber`: reads, writes, discards and all others in turn, in order of arrival, each kind with a bounded number of
+//! requests in the device.
+//!
+//! One value orders one hardware queue, and knows nothing of the others. What the hardware queues of a device share are
+//! the pools of tokens, one for each [`SchedDomain`]. They are lent to each choice ([`Tokens`]). How deep they are is
+//! decided elsewhere, from latencies ([`Throttle`](crate::Throttle)).
+//!
+//! A request waits in the list of its software queue and kind first. There newcomers of the same software queue merge
+//! with it. Only when a token was got, and nothing of that kind is left from the last time, do all software queues'
+//! lists of the kind move to the list from which requests are chosen. So what has to wait for a token can still merge.
+//!
+//! In one point this differs from Linux: a request that goes to the head stands in front of everything, and not only in
+//! front of what its own software queue has of its kind.
+
+mod merge;
+mod request;
+mod show;
+
+use alloc::boxed::Box;
+use core::fmt;
+
+use request::{ByAge, Request};
+
+use crate::domain::Endless;
+use crate::list::List;
+use crate::slab::{Index, Slab};
+use crate::{Class, Info, InsertAt, Merge, MergeLimits, RqId, SchedDomain, Scheduler, Throttle, Time, Tokens};
+
+/// The kernel's name of the policy.
+pub(crate) const NAME: &str = "kyber";
+
+/// How many requests of a kind go before the next kind has its turn, by [`SchedDomain::index`].
+const BATCHES: [u32; 4] = [16, 8, 1, 1];
+
+/// Software queues that are told apart: as many as [`Info::ctx`] can name.
+const NR_CTXS: usize = 1 << u8::BITS;
+
+/// Linux's largest default of `nr_requests`. The number holds until the queue tells its own.
+const DEFAULT_NR_REQUESTS: u32 = 256;
+
+/// A set of software queues.
+#[derive(Debug, Default)]
+struct CtxSet([u64; NR_CTXS / 64]);
+
+impl CtxSet {
+    const fn insert(&mut self, ctx: u8) {
+        self.0[ctx as usize / 64] |= 1 << (ctx % 64);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
+    /// Takes the lowest number out.
+    fn pop(&mut self) -> Option<u8> {
+        let (number, word) = (0..).zip(&mut self.0).find(|(_, word)| **word != 0)?;
+        let bit = word.trailing_zeros() as u8;
+        *word &= *word - 1;
+        Some(number * 64 + bit)
+    }
+}
+
+/// The requests of one kind.
+#[derive(Debug, Default)]
+struct Queue {
+    /// Those that a token let in, in the order in which they go.
+    ready: List<ByAge>,
+    /// The software queues whose list of this kind may have something.
+    busy: CtxSet,
+    /// Something waited here at the last look, and there was no token.
+    lacks_token: bool,
+}
+
+/// What one software queue brought and no token let in yet, by [`SchedDomain::index`], each in order of arrival.
+type Ctx = [List<ByAge>; 4];
+
+/// The scheduler `kyber`, for one hardware queue.
+#[derive(Debug)]
+pub struct Kyber {
+    requests: Slab<Request>,
+    ctxs: Box<[Ctx; NR_CTXS]>,
+    queues: [Queue; 4],
+    /// Requests that go before all others, whatever their kind; the latest first.
+    at_head: List<ByAge>,
+    /// The kind whose turn it is.
+    current: SchedDomain,
+    /// Requests taken in this turn.
+    batching: u32,
+    nr_requests: u32,
+    limits: MergeLimits,
+}
+
+impl Default for Kyber {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Kyber {
+    /// An empty scheduler, which merges nothing until it is told the limits.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            requests: Slab::new(()),
+            ctxs: Box::new(core::array::from_fn(|_| Ctx::default())),
+            queues: Default::default(),
+            at_head: List::default(),
+            current: SchedDomain::Read,
+            batching: 0,
+            nr_requests: DEFAULT_NR_REQUESTS,
+            limits: MergeLimits::default(),
+        }
+    }
+
+    /// The next request, with a token of its kind.
+    fn choose(&mut self, tokens: &mut dyn Tokens) -> Option<RqId> {
+        if self.requests.len() == 0 {
+            return None;
+        }
+        if let Some(item) = self.at_head.head() {
+            return self.choose_at_head(item, tokens);
+        }
+        if self.batching < BATCHES[self.current.index()]
+            && let Some(item) = self.take(self.current, tokens)
+        {
+            self.batching += 1;
+            return Some(self.start(item));
+        }
+        self.batching = 0;
+        for step in 1..=SchedDomain::ALL.len() {
+            let next = SchedDomain::ALL[(self.current.index() + step) % SchedDomain::ALL.len()];
+            if let Some(item) = self.take(next, tokens) {
+                (self.current, self.batching) = (next, 1);
+                return Some(self.start(item));
+            }
+        }
+        None
+    }
+
+    /// Takes a token of this kind, if one of its requests waits.
+    fn take_token(&mut self, of: SchedDomain, waits: bool, tokens: &mut dyn Tokens) -> bool {
+        let is_taken = waits && tokens.take(of);
+        self.queues[of.index()].lacks_token = waits && !is_taken;
+        is_taken
+    }
+
+    /// Takes the oldest request of a kind out, with a token. A token is asked for only if a request waits. So none is
+    /// ever left over.
+    fn take(&mut self, of: SchedDomain, tokens: &mut dyn Tokens) -> Option<Index> {
+        let queue = &self.queues[of.index()];
+        let waits = !queue.ready.is_empty() || !queue.busy.is_empty();
+        if !self.take_token(of, waits, tokens) {
+            return None;
+        }
+        if self.queues[of.index()].ready.is_empty() {
+            self.let_in(of);
+        }
+        let ready = &mut self.queues[of.index()].ready;
+        let item = ready.head();
+        debug_assert!(item.is_some(), "a software queue that is marked has a request");
+        ready.remove(&mut self.requests, item?);
+        item
+    }
+
+    /// Moves what the software queues have of a kind to the requests that are chosen from, the lowest software queue
+    /// first. Nothing merges into it any more.
+    ///
+    /// COST: constant for each software queue that has something.
+    fn let_in(&mut self, of: SchedDomain) {
+        let queue = &mut self.queues[of.index()];
+        while let Some(ctx) = queue.busy.pop() {
+            queue.ready.append(&mut self.requests, &mut self.ctxs[usize::from(ctx)][of.index()]);
+        }
+    }
+
+    /// A request at the head goes first. If there is no token for it, nothing goes: it would not be the first then.
+    /// Tokens are out in this case, so one comes back.
+    fn choose_at_head(&mut self, item: Index, tokens: &mut dyn Tokens) -> Option<RqId> {
+        let domain = self.requests.get(item).domain();
+        if !self.take_token(domain, true, tokens) {
+            return None;
+        }
+        self.at_head.remove(&mut self.requests, item);
+        Some(self.start(item))
+    }
+
+    /// Forgets a request that is in no list any more.
+    fn start(&mut self, item: Index) -> RqId {
+        self.requests.remove(item).id
+    }
+}
+
+impl Scheduler for Kyber {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn reserve(&mut self, capacity: usize) {
+        self.requests.reserve(capacity);
+    }
+
+    fn set_merge_limits(&mut self, limits: MergeLimits) {
+        self.limits = limits;
+    }
+
+    fn merge(&mut self, info: &Info) -> Option<Merge> {
+        self.merge_newcomer(info)
+    }
+
+    /// COST: one slot, and the newest of the same software queue and kind.
+    fn insert(&mut self, rq: RqId, info: &Info, at: InsertAt, _now: Time) {
+        let item = self.requests.insert(Request::new(rq, *info));
+        if at == InsertAt::Head {
+            self.at_head.push_front(&mut self.requests, item);
+            return;
+        }
+        let of = SchedDomain::of(info.op).index();
+        self.ctxs[usize::from(info.ctx)][of].push_back(&mut self.requests, item);
+        self.queues[of].busy.insert(info.ctx);
+    }
+
+    /// As if there were a token for every request.
+    fn dispatch(&mut self, _now: Time) -> Option<RqId> {
+        self.choose(&mut Endless)
+    }
+
+    /// COST: one slot and one neighbor; where a list of arrivals moves, two slots for each software queue.
+    fn dispatch_with(&mut self, tokens: &mut dyn Tokens, _now: Time) -> Option<RqId> {
+        self.choose(tokens)
+    }
+
+    fn for_hctx(&self) -> Option<Box<dyn Scheduler>> {
+        let mut other = Self::new();
+        (other.limits, other.nr_requests) = (self.limits, self.nr_requests);
+        Some(Box::new(other))
+    }
+
+    fn throttle(&self) -> Option<Throttle> {
+        Some(Throttle::default())
+    }
+
+    fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Classes do not matter, and a request that comes while nothing waits goes as soon as there is a token for it.
+    fn gate(&self, _class: Class) -> bool {
+        self.is_empty()
+    }
+
+    /// Three quarters of the requests.
+    fn async_depth(&self) -> Option<u32> {
+        let three_quarters = u64::from(self.nr_requests) * 3 / 4;
+        Some(u32::try_from(three_quarters).map_or(u32::MAX, |depth| depth.max(1)))
+    }
+
+    fn set_nr_requests(&mut self, nr_requests: u32) {
+        self.nr_requests = nr_requests;
+    }
+
+    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        self.show_all(out)
+    }
+}
