@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use blkmq::{Locking, scheduler_names};
-use run::{printed, refused, temporary};
+use run::{blkmq_with_descriptors, printed, refused, temporary};
 use serde_json::Value;
 
 /// A job file with which fio and blkmq can be compared. The only job in the file has these lines.
@@ -473,4 +473,20 @@ fn a_depth_without_effect_is_told_beside_what_was_measured() {
     assert!(warning.contains("write 'ioengine=libaio' for 32"), "{warning}");
     let found: Value = serde_json::from_slice(&output.stdout).expect("it prints JSON");
     assert_eq!(found["jobs"][0]["iodepth_level"]["1"], 100.0, "{found}");
+}
+
+/// Each ring takes a descriptor, and so does each thread. Red if rings that the user has not asked for leave too few
+/// descriptors for the threads.
+#[test]
+fn threads_share_a_ring_where_descriptors_are_few() {
+    let disk = temporary("few-descriptors.img", &[7; 1 << 20]);
+    let path = job("few-descriptors.fio", "rw=randread\nnumjobs=64\nnumber_ios=4");
+    let run = |more: &str| {
+        let device = format!("file,path={disk}{more}");
+        let output = blkmq_with_descriptors(100, &["bench", &path, "--device", &device]);
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(run(""), (Some(0), String::new()));
+    let (code, told) = run(",submit_queues=64,owned=1");
+    assert!(code == Some(2) && told.contains("Too many open files"), "{code:?} {told}");
 }

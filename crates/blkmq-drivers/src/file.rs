@@ -42,6 +42,7 @@ pub use engine::Choice;
 use engine::Engine;
 pub use journal::{Asked, Journal};
 use rings::Rings;
+use rustix::process::{Resource, getrlimit};
 use target::Target;
 
 use crate::{HW_QUEUE_DEPTH, OpenError};
@@ -75,7 +76,7 @@ pub const PARAMETERS: &[Parameter] = &[
         "submit_queues",
         Accepts::Count { unit: "", min: 1, max: MAX_HW_QUEUES as u64 },
         "1",
-        "hardware queues, each with a ring of its own; a program that knows its submitters, as `blkmq bench` does, has one owned by each, up to 256, if the spec gives none of submit_queues, owned, poll_queues and engine",
+        "hardware queues, each with a ring of its own; a program that knows its submitters, as `blkmq bench` does, has one owned by each, up to 256 and to a quarter of the descriptors that the process may have, if the spec gives none of submit_queues, owned, poll_queues and engine",
     ),
     HW_QUEUE_DEPTH,
     Parameter::new(
@@ -107,9 +108,18 @@ pub(super) const DEVICE: DeviceDescription = DeviceDescription::new(
 )
 .with_offers(ring::Offers::here);
 
-/// The most submitters that get a ring each without being asked for. Each ring takes a descriptor, and a process has
-/// 1024 by default.
-const MOST_OWNERS: u16 = 256;
+/// The most submitters that get a ring each without being asked for.
+const MOST_OWNERS: u64 = 256;
+
+/// Each ring takes a descriptor. Rings that were not asked for take this part of those that the process may have at
+/// most, since each submitter takes one of its own, and the program has others.
+const PART_OF_DESCRIPTORS: u64 = 4;
+
+/// Whether `nr` submitters get a ring each without being asked for.
+fn are_few_enough(nr: u16) -> bool {
+    let may_have = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    (1..=MOST_OWNERS.min(may_have / PART_OF_DESCRIPTORS)).contains(&u64::from(nr))
+}
 
 /// How a file is to be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -164,7 +174,7 @@ impl Config {
         // A program that says how many submitters it has gets a ring for each, unless the spec says otherwise or the
         // system gives no rings. Rings that are polled are few, because disks have few such queues.
         let says = ["submit_queues", "owned", "poll_queues", "engine"].iter().any(|name| values.is_given(name));
-        let fits = |nr: &u16| (1..=MOST_OWNERS).contains(nr) && ring::Offers::find().is_ok();
+        let fits = |nr: &u16| are_few_enough(*nr) && ring::Offers::find().is_ok();
         let nr_owners = values.nr_submitters().filter(|nr| !says && fits(nr));
         Ok(Self {
             path,

@@ -21,6 +21,12 @@ pub(crate) fn blkmq(arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(arguments).output().expect("the program starts")
 }
 
+/// A run that may have so many descriptors open.
+pub(crate) fn blkmq_with_descriptors(most: u32, arguments: &[&str]) -> Output {
+    let script = format!("ulimit -n {most} && exec \"$0\" \"$@\"");
+    Command::new("sh").args(["-c", &script, PROGRAM]).args(arguments).output().expect("there is a shell")
+}
+
 /// The output of a run that must succeed.
 pub(crate) fn printed(arguments: &[&str]) -> String {
     let output = blkmq(arguments);

@@ -3,6 +3,7 @@
 //! [`File`](super::File) calls in: to make engines for a topology, and to find the engine of a hardware queue.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use blkmq::MAX_HW_QUEUES;
@@ -24,6 +25,8 @@ pub(super) struct Rings {
     owned: bool,
     /// Why there are threads although rings were wanted.
     refusal: OnceLock<String>,
+    /// How many hardware queues there are. Engines of hardware queues that there were before are kept.
+    nr_used: AtomicUsize,
     /// The memory that every ring registers, by the slot of its table.
     memory: Mutex<[Option<Memory>; SLOTS]>,
     /// The journal that is told of everything that the rings are asked for, if there is one.
@@ -36,6 +39,7 @@ impl Rings {
             choice,
             owned,
             refusal: OnceLock::new(),
+            nr_used: AtomicUsize::new(0),
             entries: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
             memory: Mutex::new([const { None }; SLOTS]),
             journal,
@@ -63,14 +67,12 @@ impl Rings {
 
     /// Writes what carries out the requests, and what of the kernel's offers it uses.
     pub(super) fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        if let Some(why) = self.refusal() {
-            return writeln!(out, "threads do the requests: {why}");
-        }
         let Some(offers) = self.get(0).and_then(Engine::offers) else {
-            return writeln!(out, "threads do the requests");
+            let why = self.refusal().map(|why| format!(": {why}"));
+            return writeln!(out, "threads do the requests{}", why.unwrap_or_default());
         };
         let whose = if self.owned { "each of one submitter" } else { "shared by all submitters" };
-        writeln!(out, "rings: {}, {whose}; {offers}", self.iter().count())
+        writeln!(out, "rings: {}, {whose}; {offers}", self.nr_used.load(Ordering::Relaxed))
     }
 
     /// Makes an engine of the chosen kind. If both kinds are acceptable, the first engine decides.
@@ -105,6 +107,7 @@ impl Rings {
         }
         // From here on nothing fails: a topology is set as a whole or not at all.
         self.iter().for_each(|(index, engine)| engine.set_polls(polled.contains(&index)));
+        self.nr_used.store(queues, Ordering::Relaxed);
         Ok(())
     }
 

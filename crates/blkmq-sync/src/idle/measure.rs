@@ -51,8 +51,8 @@ fn bind(processor: Option<&CpuSet>) {
 /// The median of what it takes to hand the turn to another thread, which sleeps on a descriptor as the threads of this
 /// library do. `None` if the system lacks a descriptor or a thread.
 ///
-/// Both threads are started here, and each is bound to a processor of its own. If the system were free to place them, it
-/// would often run both on one processor, where a wake-up is a mere switch: some 2 us, where a wake-up of another
+/// Both threads are started here, and each is bound to a processor of its own. If the system were free to place them,
+/// it would often run both on one processor, where a wake-up is a mere switch: some 2 us, where a wake-up of another
 /// processor took 17 us (two virtual processors of an EPYC 9004). Threads that find such a time would never look.
 pub(super) fn wake() -> Option<u64> {
     std::thread::scope(|scope| {
