@@ -17,10 +17,10 @@
 //! *A sleep* costs the time from the event to the moment at which the thread runs again, and processor time for the
 //! system calls and the switch. On a processor that is busy this takes some 2 us. On one that has gone to sleep it
 //! takes longer, and on a virtual processor that sleeps as well it may take 50 us. The program measures it: two
-//! threads, each bound to a processor of its own, hand a turn to each other through descriptors, and the middle time counts. It
-//! is measured when a thread first considers looking, and again every 10 s while threads do. The largest of these
-//! times counts, up to 100 us: processors that are busy are quick to wake, so a measurement at a busy time says nothing
-//! about quiet times. Until it is known, no thread looks.
+//! threads, each bound to a processor of its own, hand a turn to each other through descriptors, and the middle time
+//! counts. It is measured when a thread first considers looking, and again every 10 s while threads do. The largest of
+//! these times counts, up to 100 us: processors that are busy are quick to wake, so a measurement at a busy time says
+//! nothing about quiet times. Until it is known, no thread looks.
 //!
 //! *A look* costs the time of the yield and of what the thread then does to look. The clock readings of the looks tell
 //! it. What a yield takes if no other thread wants the processor is measured too: if a yield takes more than four times
