@@ -1,6 +1,6 @@
 //! The blkmq program: each command is a module of its name, with a folder where it has parts.
 //!
-//! - [`bench`], [`replay`], [`reproduce`] and [`demo`] run loads, on what a [`target`] describes.
+//! - [`bench`], [`judge`], [`replay`], [`reproduce`] and [`demo`] run loads, on what a [`target`] describes.
 //! - [`serve`] is a server, and [`control`] its control socket. [`list`], [`get`], [`set`], [`stat`], [`clients`] and
 //!   [`dump`] speak to a running server by [`control::client`].
 //! - [`devices`] and [`schedulers`] print what there is; [`torture`] starts a program of its own.
@@ -18,6 +18,7 @@ mod dump;
 mod file;
 mod flood;
 mod get;
+mod judge;
 mod list;
 mod machine;
 mod operator;
@@ -43,6 +44,7 @@ Examples:
   blkmq demo
   blkmq bench job.fio --device null,irqmode=2 --scheduler mq-deadline
   blkmq bench job.fio --ab scheduler=none,mq-deadline
+  blkmq judge --device ssd --schedulers none,mq-deadline
   blkmq reproduce scaling
   blkmq replay trace.blktrace.0 --device null,irqmode=2,hw_queue_depth=1 --scheduler mq-deadline
   blkmq replay --order trace.blktrace.0 --queue queue.txt
@@ -67,6 +69,7 @@ struct Cli {
 enum Command {
     Demo(demo::Demo),
     Bench(Box<bench::Bench>),
+    Judge(judge::Judge),
     Reproduce(reproduce::Reproduce),
     Replay(Box<replay::Replay>),
     Torture(torture::Torture),
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
     blkmq_program::main(|cli: Cli, out| match cli.command {
         Command::Demo(demo) => demo.run(out),
         Command::Bench(bench) => bench.run(out),
+        Command::Judge(judge) => judge.run(out),
         Command::Reproduce(reproduce) => reproduce.run(out),
         Command::Replay(replay) => replay.run(out),
         Command::Torture(torture) => Err(torture.run()),

@@ -4,6 +4,7 @@
 //!   says how they differ as a [`Ratio`]. Results go out as fio's JSON ([`Document`]) or as a page ([`report`]).
 //! - Traces: [`blktrace`] reads what Linux recorded. A [`Load`] is the trace's operations, which [`play()`] submits to
 //!   a queue. [`order`] asks a scheduler alone for the choices that Linux's made.
+//! - Quality: [`judge`](mod@judge) says what a scheduler is worth to the clients behind it.
 //!
 //! Programs call in at the names of this page. Inside, `job` and `blktrace` are imported by the others and import
 //! nothing.
@@ -15,6 +16,7 @@ pub mod compare;
 mod fio;
 pub mod job;
 mod jobfile;
+pub mod judge;
 mod latency;
 mod load;
 pub mod order;

@@ -27,7 +27,7 @@ impl Latency {
     ///
     /// COST: some ten nanoseconds; allocates when a value is longer than any before, which happens a few times in a
     /// run.
-    pub(super) fn record(&mut self, ns: u64) {
+    pub(crate) fn record(&mut self, ns: u64) {
         self.histogram.record(ns).expect("the histogram grows to hold any number");
         self.sum += u128::from(ns);
         self.min = self.min.min(ns);

@@ -25,7 +25,7 @@ impl SchedulerSource {
     }
 
     /// What a queue is built with.
-    pub(super) fn choice(&self) -> SchedulerChoice {
+    pub(crate) fn choice(&self) -> SchedulerChoice {
         match &self.0 {
             Source::Named(name) => name.into(),
             Source::Own(make) => make().into(),

@@ -1,0 +1,229 @@
+//! `blkmq judge`: what each scheduler is worth to the clients behind it.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use blkmq::driver::spec::Opener;
+use blkmq_workbench::TextError;
+use blkmq_workbench::judge::{self, Contestant, JudgeError, Row, Settings, Site};
+use clap::Args;
+use serde::Serialize;
+
+use crate::page::{self, Page};
+use crate::target::Time;
+use crate::{bench, columns, schedulers};
+use blkmq_program::{Failure, interrupt, json, notice, progress};
+
+const EXAMPLES: &str = "\
+Examples:
+  blkmq judge
+  blkmq judge --device hdd --schedulers none,mq-deadline
+  blkmq judge --device ssd,hw_queue_depth=32 --tests Q7,Q8 --json
+  blkmq judge --device file,path=disk.img,size=8G --runtime 20m --report judge.html
+
+A scheduler is judged by what it promises. A row has a target only if the scheduler promises what the row is about;
+otherwise the row only tells a figure. Asked of every scheduler: that it adds no more than 2 us to the latency of a reader
+that is alone, and that the device idles for no more than 1 % of the time while requests wait. 'none' promises no more.
+
+On a model (hdd, ssd and others of 'blkmq devices', null with irqmode=2) all runs are on virtual time: the rows are the same
+on every machine, and each time. 'null' alone stands for a device that takes 8 requests at once, 100 us for each. On any other
+device the runs take the machine's time, --runtime in all, and schedulers take turns. One thread runs all clients then. The
+loads write all over the device, so a device that may hold data is refused unless --overwrite is given. Of a large device the
+first 4 GiB are used. Q13 is about order alone, and always runs on virtual time, with as many requests at once as the device
+takes.
+
+The tests, for --tests:";
+
+/// Judge schedulers by what the clients behind them get: latency beside floods, shares, deadlines, start-up times, and
+/// more.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLES}\n{}\n\n{}", test_list(), blkmq_program::EXIT_CODES))]
+pub(crate) struct Judge {
+    /// The device: a name, then parameters, as in ssd,hw_queue_depth=32; or file:PATH for a file.
+    #[arg(long, value_name = "SPEC", default_value = "ssd")]
+    device: String,
+    /// The schedulers to judge [default: all].
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
+    schedulers: Vec<String>,
+    /// The tests to make [default: all].
+    #[arg(long, value_name = "ID,ID", value_delimiter = ',')]
+    tests: Vec<String>,
+    /// How long everything takes on a real device, as in 5m. On a model the virtual time follows from the tests.
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = bench::duration)]
+    runtime: Duration,
+    /// Use a device that may hold data. All of it may be overwritten.
+    #[arg(long)]
+    overwrite: bool,
+    /// Print one JSON object instead of words.
+    #[arg(long)]
+    json: bool,
+    /// Write a report as well: one HTML file with tables and plots.
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+}
+
+#[derive(Debug, Serialize)]
+struct Judged<'a> {
+    device: &'a str,
+    /// `virtual` or `real`.
+    clock: &'static str,
+    rows: &'a [Row],
+}
+
+fn test_list() -> String {
+    let line = |(id, title): (&str, &str)| format!("  {id:4} {title}");
+    judge::tests().into_iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+impl Judge {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        let contestants = self.contestants()?;
+        let tests = self.test_ids()?;
+        let site = self.site()?;
+        let page = Page::open(self.report.as_deref())?;
+        let stop = interrupt::flag();
+        let settings = Settings { tests, runtime: self.runtime, stop: Arc::clone(&stop), ..Settings::default() };
+        let (done, all) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let tell = |measured, count| {
+            done.fetch_max(measured, Ordering::Relaxed);
+            all.store(count, Ordering::Relaxed);
+        };
+        let look = || {
+            let (done, all) = (done.load(Ordering::Relaxed), all.load(Ordering::Relaxed));
+            (done as f64 / all.max(1) as f64, format!("{done} of {all} measurements"))
+        };
+        let rows = progress::watch(look, || judge::judge(&site, &contestants, &settings, &tell));
+        let rows = rows.map_err(|error| self.failure(&error))?;
+        if let Some(page) = page {
+            let clock = if site.is_model() { Time::Virtual } else { Time::Real };
+            let title = format!("Schedulers judged on {}", site.spec());
+            page.write(title, page::modelled(site.spec(), clock), judge::sections(&rows))?;
+        }
+        if self.json {
+            let clock = if site.is_model() { "virtual" } else { "real" };
+            return json::print(&Judged { device: site.spec(), clock, rows: &rows }, out);
+        }
+        Ok(write(&site, &rows, out)?)
+    }
+
+    fn contestants(&self) -> Result<Vec<Contestant>, TextError> {
+        let known = schedulers::names();
+        let mut contestants: Vec<Contestant> = Vec::new();
+        for name in &self.schedulers {
+            let place = || "--schedulers".to_owned();
+            if !known.contains(&&**name) {
+                let what = format!("'{name}' is no scheduler; accepted: {}", known.join(", "));
+                return Err(TextError { place: place(), what });
+            }
+            if contestants.iter().any(|other| other.name == *name) {
+                return Err(TextError { place: place(), what: format!("'{name}' is given twice") });
+            }
+            contestants.push(Contestant::named(name));
+        }
+        if contestants.is_empty() {
+            contestants = known.into_iter().map(Contestant::named).collect();
+        }
+        Ok(contestants)
+    }
+
+    fn test_ids(&self) -> Result<Vec<&'static str>, TextError> {
+        let known: Vec<&str> = judge::tests().into_iter().map(|(id, _)| id).collect();
+        let find = |asked: &String| {
+            known.iter().copied().find(|id| id.eq_ignore_ascii_case(asked)).ok_or_else(|| TextError {
+                place: "--tests".to_owned(),
+                what: format!("'{asked}' is no test; accepted: {}", known.join(", ")),
+            })
+        };
+        self.tests.iter().map(find).collect()
+    }
+
+    fn site(&self) -> Result<Site, Failure> {
+        let spec = match self.device.strip_prefix("file:") {
+            Some(path) => format!("file,path={path}"),
+            None => self.device.clone(),
+        };
+        let opener = Opener { tell: &notice, ..Opener::SILENT };
+        Site::open(&spec, self.overwrite, &opener)
+            .map_err(|error| TextError { place: "--device".to_owned(), what: error.to_string() }.into())
+    }
+
+    fn failure(&self, error: &JudgeError) -> Failure {
+        match error {
+            JudgeError::Stopped => interrupt::failure("judge"),
+            JudgeError::Failed(_) => Failure::Running(format!("{}: {error}", self.device)),
+            _ => TextError { place: "--device".to_owned(), what: error.to_string() }.into(),
+        }
+    }
+}
+
+fn write(site: &Site, rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
+    let clock = if site.is_model() { "a model, on virtual time" } else { "on the machine's time" };
+    writeln!(out, "device  {}, {clock}", site.spec())?;
+    let mut schedulers: Vec<&str> = Vec::new();
+    for row in rows {
+        if !schedulers.contains(&&*row.scheduler) {
+            schedulers.push(&row.scheduler);
+        }
+    }
+    for (id, title) in judge::tests() {
+        let own: Vec<&Row> = rows.iter().filter(|row| row.id == id).collect();
+        if !own.is_empty() {
+            writeln!(out, "\n{id}  {title}")?;
+            write_test(&own, &schedulers, out)?;
+        }
+    }
+    writeln!(out)?;
+    for scheduler in schedulers {
+        let own = || rows.iter().filter(|row| row.scheduler == scheduler);
+        let aimed = own().filter(|row| row.pass.is_some()).count();
+        let missed: Vec<&Row> = own().filter(|row| row.pass == Some(false)).collect();
+        writeln!(
+            out,
+            "{scheduler} meets {} of {aimed} targets{}",
+            aimed - missed.len(),
+            if missed.is_empty() { "." } else { ", and misses:" }
+        )?;
+        for Row { id, case, value, unit, target, .. } in missed {
+            let target = target.map_or_else(String::new, |target| target.to_string());
+            writeln!(out, "  {id} {case}: {value} {unit}, the target is {target}")?;
+        }
+    }
+    Ok(())
+}
+
+/// The cases of a test, a line each, with a column for each scheduler.
+fn write_test(rows: &[&Row], schedulers: &[&str], out: &mut dyn Write) -> io::Result<()> {
+    let mut cases: Vec<&Row> = Vec::new();
+    for row in rows {
+        if !cases.iter().any(|case| case.case == row.case) {
+            cases.push(row);
+        }
+    }
+    let titles = schedulers.iter().map(|name| (*name).to_owned());
+    let mut lines = vec![[String::new(), String::new()].into_iter().chain(titles).collect::<Vec<_>>()];
+    for case in &cases {
+        let cell = |scheduler: &&str| {
+            let row = rows.iter().find(|row| row.case == case.case && row.scheduler == **scheduler);
+            row.map_or_else(|| "-".to_owned(), |row| format!("{}{}", mark(row.pass), row.value))
+        };
+        let cells = schedulers.iter().map(cell);
+        lines.push([format!("  {}", case.case), case.unit.to_owned()].into_iter().chain(cells).collect());
+    }
+    let meanings = std::iter::once("").chain(cases.iter().map(|case| case.meaning));
+    for (line, meaning) in columns::lines(&lines, 2, 8).iter().zip(meanings) {
+        writeln!(out, "{}", format!("{line}  {meaning}").trim_end())?;
+    }
+    Ok(())
+}
+
+/// Whether a target is met, in front of the figure.
+fn mark(pass: Option<bool>) -> &'static str {
+    match pass {
+        None => "",
+        Some(true) => "ok ",
+        Some(false) => "NO ",
+    }
+}

@@ -1,0 +1,262 @@
+//! What a scheduler is worth to the clients behind it: the tests Q5 to Q13, each scheduler beside none.
+//!
+//! A scheduler is judged by what it promises ([`Promises`]): a row has a target only if the scheduler promises what the
+//! row is about, and is a plain figure otherwise. Two things are asked of every scheduler: that it does not delay a
+//! request that is alone (Q5), and that the device does not idle while requests wait (Q10).
+//!
+//! On a model each run is a world of its own on virtual time: it depends on the load, the device and the scheduler, and
+//! on nothing else. So the rows are the same on every machine, and runs can be spread over threads. On a real device
+//! the schedulers take turns.
+//!
+//! In the folder a `world` runs the clients of a `load` on a queue; `latency`, `shares`, `flood`, `deadlines`,
+//! `startup`, `conservation`, `burst`, `isolation` and `order` are the tests, each of which measures and gives its
+//! figures their targets.
+//!
+//! A program judges a scheduler of its own like this:
+//!
+//! ```
+//! use blkmq::driver::spec::Opener;
+//! use blkmq_sched::MqDeadline;
+//! use blkmq_workbench::bench::SchedulerSource;
+//! use blkmq_workbench::judge::{Contestant, Promises, Settings, Site, judge};
+//!
+//! let site = Site::open("null,irqmode=2,completion_nsec=1ms", false, &Opener::SILENT)?;
+//! let own = Contestant {
+//!     name: "own".to_owned(),
+//!     scheduler: SchedulerSource::own(|| Box::new(MqDeadline::new(()))),
+//!     promises: Promises::MQ_DEADLINE,
+//! };
+//! let settings = Settings { tests: vec!["Q5"], ..Settings::default() };
+//! let rows = judge(&site, &[own], &settings, &|_, _| ())?;
+//! assert!(rows.iter().all(|row| row.pass != Some(false)));
+//! # Ok::<(), blkmq_workbench::judge::JudgeError>(())
+//! ```
+
+mod burst;
+mod client;
+mod conservation;
+mod deadlines;
+mod error;
+mod flood;
+mod isolation;
+mod journal;
+mod latency;
+mod load;
+mod measuring;
+mod order;
+mod page;
+mod promises;
+mod row;
+mod shares;
+mod site;
+mod startup;
+mod world;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::bench::SchedulerSource;
+pub use error::JudgeError;
+use measuring::{Measuring, Test};
+pub use page::sections;
+pub use promises::{Deadlines, Order, Promises};
+use row::Figure;
+pub use row::{Row, Target};
+pub use site::Site;
+use site::Speed;
+
+/// The tests, in the order of their rows.
+const TESTS: [Test; 9] = [
+    latency::TEST,
+    shares::TEST,
+    flood::TEST,
+    deadlines::TEST,
+    startup::TEST,
+    conservation::TEST,
+    burst::TEST,
+    isolation::TEST,
+    order::TEST,
+];
+
+/// The tests by their ids, `Q5` to `Q13`, each with what it is about.
+#[must_use]
+pub fn tests() -> Vec<(&'static str, &'static str)> {
+    TESTS.iter().map(|test| (test.id, test.title)).collect()
+}
+
+/// A scheduler that is judged.
+#[derive(Debug, Clone)]
+pub struct Contestant {
+    /// The name in rows.
+    pub name: String,
+    /// The scheduler.
+    pub scheduler: SchedulerSource,
+    /// What it is judged by.
+    pub promises: Promises,
+}
+
+impl Contestant {
+    /// A scheduler that blkmq has, by its name, judged by what it promises with its default knobs.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        Self { name: name.to_owned(), scheduler: name.into(), promises: Promises::of(name) }
+    }
+}
+
+/// How to judge.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The ids of the tests that are made; empty for all.
+    pub tests: Vec<&'static str>,
+    /// How long everything takes on a real device. A model takes the virtual time that its figures need.
+    pub runtime: Duration,
+    /// Runs on a model end after this part of their operations: 1 for figures to rely on, more for a quick look.
+    pub shorter: u64,
+    /// Set to true to end the judgement without a result.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Default for Settings {
+    /// All tests, 10 minutes on a real device.
+    fn default() -> Self {
+        Self {
+            tests: Vec::new(),
+            runtime: Duration::from_secs(600),
+            shorter: 1,
+            stop: Arc::new(AtomicBool::new(false)),
+        }
+    }
+}
+
+/// How often each scheduler has its turn at a test on a real device: once on the way forth and once on the way back, so
+/// that a drift of the device changes all alike.
+const TURNS: usize = 2;
+
+/// Judges schedulers on a device. `tell` is called with how many measurements are done, and how many there are. The
+/// rows are ordered by test, then as the contestants are, then by case.
+///
+/// # Errors
+/// The device or a scheduler cannot be used, an operation failed, or it was stopped.
+///
+/// # Panics
+/// `shorter` is 0.
+pub fn judge(
+    site: &Site,
+    contestants: &[Contestant],
+    settings: &Settings,
+    tell: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Vec<Row>, JudgeError> {
+    assert!(settings.shorter > 0, "runs are divided by a number above 0");
+    let tests: Vec<&Test> =
+        TESTS.iter().filter(|test| settings.tests.is_empty() || settings.tests.contains(&test.id)).collect();
+    // What is measured of none is what the others are compared with.
+    let mut all = vec![Contestant::named("none")];
+    all.extend(contestants.iter().filter(|contestant| contestant.name != "none").cloned());
+    let judging = Judging { site, settings, tests: &tests, contestants: &all, tell, done: AtomicUsize::new(0) };
+    let figures = if site.is_model() { judging.at_once()? } else { judging.in_turn()? };
+    let mut rows = Vec::new();
+    for (test, figures) in tests.iter().zip(figures) {
+        let none = figures[0].clone();
+        for contestant in contestants {
+            let place = all.iter().position(|other| other.name == contestant.name).unwrap_or(0);
+            let judged = (test.judge)(figures[place].clone(), &none, &contestant.promises);
+            rows.extend(judged.into_iter().map(|figure| figure.row(test.id, &contestant.name)));
+        }
+    }
+    Ok(rows)
+}
+
+/// The figures of each test, for each contestant.
+type Figures = Vec<Vec<Vec<Figure>>>;
+
+struct Judging<'a> {
+    site: &'a Site,
+    settings: &'a Settings,
+    tests: &'a [&'a Test],
+    contestants: &'a [Contestant],
+    tell: &'a (dyn Fn(usize, usize) + Sync),
+    done: AtomicUsize,
+}
+
+impl Judging<'_> {
+    /// All measurements on a model, spread over threads. The result does not depend on which thread makes which.
+    fn at_once(&self) -> Result<Figures, JudgeError> {
+        let stop = &*self.settings.stop;
+        let speed = Speed::of(self.site, Duration::from_secs(60), &mut self.site.pool(), stop)?;
+        let count = self.tests.len() * self.contestants.len();
+        let (next, results) = (AtomicUsize::new(0), Mutex::new(vec![None; count]));
+        let work = || {
+            let mut pool = self.site.pool();
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= count {
+                    return;
+                }
+                let (test, contestant) = (number / self.contestants.len(), number % self.contestants.len());
+                let measured = self.measure(test, contestant, speed, None, &mut pool);
+                // The others would be in vain.
+                if measured.is_err() {
+                    next.store(count, Ordering::Relaxed);
+                }
+                results.lock().unwrap_or_else(PoisonError::into_inner)[number] = Some(measured);
+                (self.tell)(self.done.fetch_add(1, Ordering::Relaxed) + 1, count);
+            }
+        };
+        let nr_threads = std::thread::available_parallelism().map_or(1, usize::from).min(count);
+        std::thread::scope(|scope| {
+            (0..nr_threads).for_each(|_| drop(scope.spawn(work)));
+        });
+        let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let figures: Vec<Vec<Figure>> = results.into_iter().flatten().collect::<Result<_, _>>()?;
+        Ok(figures.chunks(self.contestants.len().max(1)).map(<[_]>::to_vec).collect())
+    }
+
+    /// All measurements on a real device, one after the other. A figure is the mean of the turns.
+    fn in_turn(&self) -> Result<Figures, JudgeError> {
+        let mut pool = self.site.pool();
+        let stop = &*self.settings.stop;
+        self.site.fill(&mut pool, stop)?;
+        let nr_runs: u32 = self.tests.iter().map(|test| test.nr_runs).sum::<u32>();
+        let nr_runs = nr_runs.max(1) * (TURNS * self.contestants.len()) as u32;
+        let slice = self.settings.runtime / (nr_runs + 1);
+        let speed = Speed::of(self.site, slice, &mut pool, stop)?;
+        let count = self.tests.len() * self.contestants.len() * TURNS;
+        let mut figures = Vec::new();
+        for test in 0..self.tests.len() {
+            let mut sums: Vec<Vec<Figure>> = vec![Vec::new(); self.contestants.len()];
+            let forth = 0..self.contestants.len();
+            for contestant in forth.clone().chain(forth.rev()) {
+                let measured = self.measure(test, contestant, speed, Some(slice), &mut pool)?;
+                add(&mut sums[contestant], measured);
+                (self.tell)(self.done.fetch_add(1, Ordering::Relaxed) + 1, count);
+            }
+            figures.push(sums);
+        }
+        Ok(figures)
+    }
+
+    fn measure(
+        &self,
+        test: usize,
+        contestant: usize,
+        speed: Speed,
+        slice: Option<Duration>,
+        pool: &mut client::Pool,
+    ) -> Result<Vec<Figure>, JudgeError> {
+        let Settings { shorter, stop, .. } = self.settings;
+        let contestant = &self.contestants[contestant];
+        let mut on = Measuring { site: self.site, contestant, speed, slice, shorter: *shorter, pool, stop };
+        (self.tests[test].measure)(&mut on)
+    }
+}
+
+/// Makes the figures of two turns those of both: the mean. The target is that of the first turn.
+fn add(sums: &mut Vec<Figure>, turn: Vec<Figure>) {
+    for figure in turn {
+        match sums.iter_mut().find(|sum| sum.case == figure.case) {
+            Some(sum) => sum.value = f64::midpoint(sum.value, figure.value),
+            None => sums.push(figure),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Q7: a reader beside a flood of writes.
+
+use std::time::Duration;
+
+use blkmq::Op;
+
+use super::error::JudgeError;
+use super::load::{LARGE, Plan, SMALL};
+use super::measuring::{Measuring, Test, ms, value};
+use super::promises::Promises;
+use super::row::{Figure, Target};
+
+pub(super) const TEST: Test = Test {
+    id: "Q7",
+    title: "a reader, one read of 4 KiB at a time, beside writers of 64 KiB with 128 outstanding each",
+    nr_runs: WRITERS.len() as u32,
+    measure,
+    judge,
+};
+
+const WRITERS: [u32; 2] = [8, 32];
+const DEPTH: u32 = 128;
+
+/// The reader's p99, as a part of the p99 without a scheduler.
+const MOST_LATENCY: f64 = 0.1;
+/// Percent of the writers' throughput without a scheduler.
+const LEAST_KEPT: f64 = 90.0;
+
+const PERCENTILES: [(&str, f64, &str); 3] = [
+    ("p50", 50.0, "Half of the reads took no longer."),
+    ("p99", 99.0, "99 of 100 reads took no longer."),
+    ("p99.9", 99.9, "999 of 1000 reads took no longer."),
+];
+
+fn measure(on: &mut Measuring<'_>) -> Result<Vec<Figure>, JudgeError> {
+    let mut figures = Vec::new();
+    for nr_writers in WRITERS {
+        let area = on.site.area();
+        let mut clients = vec![Plan::new("reader", Op::Read, SMALL, 1, area.clone())];
+        clients
+            .extend((0..nr_writers).map(|n| Plan::new(format!("writer {n}"), Op::Write, LARGE, DEPTH, area.clone())));
+        let end = on.end(Duration::from_secs(300), 600_000);
+        let outcome = on.run(clients, end)?;
+        let reader = &outcome.clients[0];
+        for (name, percent, meaning) in PERCENTILES {
+            let latency = ms(reader.latency.percentile(percent));
+            figures.push(Figure::new(format!("{nr_writers} writers: {name}"), latency, "ms", meaning));
+        }
+        let written = outcome.rate(1..outcome.clients.len()) / f64::from(1 << 20);
+        let meaning = "What all writers together got done.";
+        figures.push(Figure::new(written_case(nr_writers), written, "MiB/s", meaning));
+    }
+    Ok(figures)
+}
+
+fn written_case(nr_writers: u32) -> String {
+    format!("{nr_writers} writers: written")
+}
+
+fn judge(own: Vec<Figure>, none: &[Figure], promises: &Promises) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for figure in own {
+        let bound = Target::AtMost(value(none, &figure.case) * MOST_LATENCY);
+        let aims = promises.quick_reads && figure.case.ends_with("p99");
+        figures.push(figure.aims(aims, bound));
+    }
+    for nr_writers in WRITERS {
+        let case = written_case(nr_writers);
+        let kept = 100.0 * value(&figures, &case) / value(none, &case);
+        let meaning = "What the writers kept of their throughput without a scheduler.";
+        let figure = Figure::new(format!("{nr_writers} writers: kept"), kept, "%", meaning);
+        figures.push(figure.aims(promises.quick_reads, Target::AtLeast(LEAST_KEPT)));
+    }
+    figures
+}

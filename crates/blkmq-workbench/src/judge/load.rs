@@ -1,0 +1,139 @@
+//! What clients ask of a device.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use blkmq::{Class, Op};
+
+use super::journal::Journal;
+
+/// Bytes of the small operations.
+pub(super) const SMALL: u32 = 4096;
+/// Bytes of the operations of a flood of writes.
+pub(super) const LARGE: u32 = 65536;
+
+/// Where the operations of a client lie.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    /// Anywhere in this range of sectors.
+    Random(Range<u64>),
+    /// One behind the other in this range of sectors, from its beginning, again and again.
+    Sequential(Range<u64>),
+}
+
+/// A step of a script: what is read, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Step {
+    /// Nanoseconds from the moment at which the step before was over.
+    pub(super) think_ns: u64,
+    /// First sectors and lengths of reads that are not waited for.
+    pub(super) ahead: Vec<(u64, u32)>,
+    /// The read that has to be over before the next step.
+    pub(super) read: (u64, u32),
+}
+
+/// When a client submits.
+#[derive(Debug, Clone)]
+pub(super) enum Pace {
+    /// As soon as fewer operations than `depth` are outstanding.
+    Closed,
+    /// Every so many nanoseconds, as far as `depth` allows. A latency counts from the time at which the operation was
+    /// due.
+    Every(u64),
+    /// By a script, once.
+    Script(Vec<Step>),
+}
+
+/// One client, with one submitter.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    /// Clients of one name are one tenant.
+    pub(super) name: String,
+    pub(super) weight: u16,
+    pub(super) class: Class,
+    pub(super) op: Op,
+    /// Bytes of an operation.
+    pub(super) bytes: u32,
+    pub(super) place: Place,
+    /// Operations outstanding at most.
+    pub(super) depth: u32,
+    pub(super) pace: Pace,
+    /// Nanoseconds from the beginning until its first operation.
+    pub(super) begin_ns: u64,
+    /// Whether its operations may merge with others.
+    pub(super) merges: bool,
+    /// Whether each completion is kept.
+    pub(super) is_logged: bool,
+}
+
+impl Plan {
+    /// A client that keeps `depth` operations outstanding at random places of `area`.
+    pub(super) fn new(name: impl Into<String>, op: Op, bytes: u32, depth: u32, area: Range<u64>) -> Self {
+        Self {
+            name: name.into(),
+            weight: 100,
+            class: Class::BestEffort,
+            op,
+            bytes,
+            place: Place::Random(area),
+            depth,
+            pace: Pace::Closed,
+            begin_ns: 0,
+            merges: true,
+            is_logged: false,
+        }
+    }
+
+    /// The same client, one place behind the other in `area`.
+    pub(super) fn sequential(mut self, area: Range<u64>) -> Self {
+        self.place = Place::Sequential(area);
+        self
+    }
+}
+
+/// Clients, and how long they go on.
+#[derive(Debug, Clone)]
+pub(super) struct Load {
+    pub(super) clients: Vec<Plan>,
+    pub(super) end: End,
+    /// Where each operation is noted as it is submitted.
+    pub(super) journal: Option<Arc<Journal>>,
+}
+
+impl Load {
+    pub(super) fn new(clients: Vec<Plan>, end: End) -> Self {
+        Self { clients, end, journal: None }
+    }
+}
+
+/// When a run ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct End {
+    /// Nanoseconds in which nothing is counted yet.
+    pub(super) warm_ns: u64,
+    /// Counting begins after this many operations, even if `warm_ns` are not over.
+    pub(super) warm_operations: u64,
+    /// Nanoseconds from the beginning, `warm_ns` included.
+    pub(super) time_ns: u64,
+    /// The run ends when this many operations were counted, even if its time is not over.
+    pub(super) operations: u64,
+}
+
+impl End {
+    /// After this time or this many operations, whichever is over first. Of either, a tenth more goes before what is
+    /// counted.
+    pub(super) fn after(time: Duration, operations: u64) -> Self {
+        let time_ns = nanoseconds(time);
+        Self { warm_ns: time_ns / 10, warm_operations: operations / 10, time_ns, operations }
+    }
+
+    /// After `time_ns`, of which `warm_ns` are not counted, whatever is done by then.
+    pub(super) const fn at(warm_ns: u64, time_ns: u64) -> Self {
+        Self { warm_ns, warm_operations: u64::MAX, time_ns, operations: u64::MAX }
+    }
+}
+
+pub(super) fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

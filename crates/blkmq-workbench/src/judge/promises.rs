@@ -1,0 +1,92 @@
+//! What a scheduler promises. A row has a target only for schedulers that promise what the row is about.
+
+/// The order in which a scheduler hands out requests of one direction and one class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Order {
+    /// In the order in which they came.
+    Arrival,
+    /// By rising sector, and from the oldest request anew when nothing waits ahead.
+    Sector,
+}
+
+/// Bounds on how long a request waits for the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadlines {
+    /// Nanoseconds: how long a read may wait before it goes first.
+    pub read_ns: u64,
+    /// The same for a write.
+    pub write_ns: u64,
+    /// Requests of one batch. A request whose time is over may have to wait for one batch.
+    pub batch: u64,
+    /// How many batches of reads may pass waiting writes.
+    pub starved: u64,
+    /// Nanoseconds: how long a request of a lower class may wait for those of a higher class.
+    pub aging_ns: u64,
+}
+
+/// What a scheduler promises to the clients behind it.
+///
+/// Two things are asked of every scheduler, and are not listed here: it does not delay a request that is alone, and the
+/// device does not idle while requests wait, unless the scheduler says that it lets the device idle on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Promises {
+    /// The order of dispatch, and the requests that one batch has: the mean rank error is no larger.
+    pub order: Option<(Order, u64)>,
+    /// No request waits longer than this.
+    pub deadlines: Option<Deadlines>,
+    /// Reads stay quick beside a flood of writes, which loses little.
+    pub quick_reads: bool,
+    /// Clients get the device by their weights.
+    pub shares: bool,
+    /// An application starts under load nearly as quickly as without.
+    pub quick_start: bool,
+    /// A client of a higher class gets the device within 100 ms.
+    pub classes: bool,
+    /// A client that asks for less than its share gets what it asks for.
+    pub isolation: bool,
+    /// It lets the device idle now and then, because that pays later. Such idling has no bound.
+    pub idles: bool,
+}
+
+impl Promises {
+    /// No promise: what `none` and an unknown scheduler give.
+    pub const NOTHING: Self = Self {
+        order: None,
+        deadlines: None,
+        quick_reads: false,
+        shares: false,
+        quick_start: false,
+        classes: false,
+        isolation: false,
+        idles: false,
+    };
+
+    /// What mq-deadline promises with its default knobs, which are Linux's.
+    pub const MQ_DEADLINE: Self = Self {
+        order: Some((Order::Sector, 16)),
+        deadlines: Some(Deadlines {
+            read_ns: 500_000_000,
+            write_ns: 5_000_000_000,
+            batch: 16,
+            starved: 2,
+            aging_ns: 10_000_000_000,
+        }),
+        classes: true,
+        ..Self::NOTHING
+    };
+
+    /// What Kyber promises with its default knobs: reads within their target beside writes, and arrival order within a
+    /// domain, of which a batch of reads has 16 requests.
+    pub const KYBER: Self = Self { order: Some((Order::Arrival, 16)), quick_reads: true, ..Self::NOTHING };
+
+    /// The promises of a scheduler that blkmq knows by this name; nothing for any other.
+    #[must_use]
+    pub fn of(scheduler: &str) -> Self {
+        match scheduler {
+            "mq-deadline" => Self::MQ_DEADLINE,
+            "kyber" => Self::KYBER,
+            _ => Self::NOTHING,
+        }
+    }
+}

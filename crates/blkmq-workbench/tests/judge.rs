@@ -1,0 +1,246 @@
+//! The judge tells broken schedulers: each of the planted ones fails the test that is about its fault, and no other.
+
+use std::collections::BTreeSet;
+
+use blkmq::driver::spec::Opener;
+use blkmq_sched::{
+    Class, Info, InsertAt, Knob, KnobError, MergeLevel, MergeLimits, MqDeadline, RqId, Scheduler, Tally, Time,
+};
+use blkmq_workbench::bench::SchedulerSource;
+use blkmq_workbench::judge::{Contestant, Promises, Row, Settings, Site, judge, sections, tests};
+use blkmq_workbench::report::Report;
+
+/// A device so slow that some seconds are few operations.
+const DEVICE: &str = "null,irqmode=2,completion_nsec=1ms,hw_queue_depth=8";
+
+/// Runs are so many times shorter, because the targets are far from what these schedulers reach.
+const SHORTER: u64 = 10;
+
+fn rows(contestants: &[Contestant], tests: &[&'static str]) -> Vec<Row> {
+    let site = Site::open(DEVICE, false, &Opener::SILENT).expect("the device is good");
+    let settings = Settings { tests: tests.to_vec(), shorter: SHORTER, ..Settings::default() };
+    judge(&site, contestants, &settings, &|_, _| ()).expect("the runs end")
+}
+
+/// The tests that a scheduler fails.
+fn failed(contestant: Contestant) -> BTreeSet<&'static str> {
+    let rows = rows(&[contestant], &[]);
+    rows.iter().filter(|row| row.pass == Some(false)).inspect(|row| println!("{row:?}")).map(|row| row.id).collect()
+}
+
+fn planted(
+    name: &str,
+    promises: Promises,
+    make: impl Fn() -> Box<dyn Scheduler> + Send + Sync + 'static,
+) -> Contestant {
+    Contestant { name: name.to_owned(), scheduler: SchedulerSource::own(make), promises }
+}
+
+/// A scheduler with a fault, in front of mq-deadline, which is right.
+#[derive(Debug)]
+struct Faulty {
+    inner: MqDeadline,
+    fault: Fault,
+    handed_out: u64,
+    paused_until: Time,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// It tells mq-deadline that the first sector is the last one.
+    Inverts,
+    /// It hands out nothing for a while, though the device is idle, and says until when.
+    Idles,
+    /// The same, without a word.
+    Forgets,
+}
+
+impl Faulty {
+    fn new(fault: Fault) -> Self {
+        Self { inner: MqDeadline::new(()), fault, handed_out: 0, paused_until: Time(0) }
+    }
+
+    /// Begins a pause behind every 32nd request, unless the request that waits is alone.
+    fn is_pausing(&mut self, now: Time) -> bool {
+        if self.fault == Fault::Inverts || self.inner.len() < 2 {
+            return false;
+        }
+        if self.handed_out >= 32 {
+            self.handed_out = 0;
+            self.paused_until = now.after(2_000_000);
+        }
+        now < self.paused_until
+    }
+}
+
+impl Scheduler for Faulty {
+    fn name(&self) -> &'static str {
+        "faulty"
+    }
+    fn reserve(&mut self, capacity: usize) {
+        self.inner.reserve(capacity);
+    }
+    fn set_merge_limits(&mut self, limits: MergeLimits) {
+        self.inner.set_merge_limits(limits);
+    }
+    fn insert(&mut self, rq: RqId, info: &Info, at: InsertAt, now: Time) {
+        let mut info = Info { merge: MergeLevel::Never, ..*info };
+        if self.fault == Fault::Inverts {
+            info.sector = (1 << 50) - info.end();
+        }
+        self.inner.insert(rq, &info, at, now);
+    }
+    fn dispatch(&mut self, now: Time) -> Option<RqId> {
+        if self.is_pausing(now) {
+            return None;
+        }
+        self.handed_out += 1;
+        self.inner.dispatch(now)
+    }
+    fn len(&self) -> usize {
+        self.inner.len()
+    }
+    fn wants_tally(&self) -> bool {
+        self.inner.wants_tally()
+    }
+    fn fold(&mut self, tally: &Tally) {
+        self.inner.fold(tally);
+    }
+    fn next_wakeup(&self) -> Option<Time> {
+        let paused = (self.fault == Fault::Idles && self.inner.len() >= 2).then_some(self.paused_until);
+        [paused.filter(|until| until.0 > 0), self.inner.next_wakeup()].into_iter().flatten().min()
+    }
+    fn set_nr_requests(&mut self, nr_requests: u32) {
+        self.inner.set_nr_requests(nr_requests);
+    }
+    fn knobs(&self) -> &'static [Knob] {
+        self.inner.knobs()
+    }
+    fn set_knob(&mut self, name: &str, value: i64) -> Result<(), KnobError> {
+        self.inner.set_knob(name, value)
+    }
+}
+
+/// First come, first served.
+#[derive(Debug, Default)]
+struct Fifo(std::collections::VecDeque<RqId>);
+
+impl Scheduler for Fifo {
+    fn name(&self) -> &'static str {
+        "fifo"
+    }
+    fn reserve(&mut self, capacity: usize) {
+        self.0.reserve(capacity.saturating_sub(self.0.len()));
+    }
+    fn insert(&mut self, rq: RqId, _info: &Info, at: InsertAt, _now: Time) {
+        match at {
+            InsertAt::Head => self.0.push_front(rq),
+            InsertAt::Sorted => self.0.push_back(rq),
+        }
+    }
+    fn dispatch(&mut self, _now: Time) -> Option<RqId> {
+        self.0.pop_front()
+    }
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn gate(&self, _class: Class) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Red if a target is too strict for a scheduler that keeps its promises, or if a test forgets a scheduler.
+#[test]
+fn schedulers_that_keep_their_promises_fail_nothing() {
+    let rows = rows(&["none", "mq-deadline"].map(Contestant::named), &[]);
+    let wrong: Vec<&Row> = rows.iter().filter(|row| row.pass == Some(false)).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    for (id, _) in tests() {
+        for scheduler in ["none", "mq-deadline"] {
+            assert!(
+                rows.iter().any(|row| row.id == id && row.scheduler == scheduler),
+                "{scheduler} has no row of {id}"
+            );
+        }
+    }
+    let judged = |scheduler| rows.iter().filter(|row| row.scheduler == scheduler && row.pass.is_some()).count();
+    assert!(judged("none") < judged("mq-deadline"), "none promises less");
+    let bad: Vec<&Row> = rows.iter().filter(|row| !row.value.is_finite() || row.meaning.is_empty()).collect();
+    assert!(bad.is_empty(), "{bad:?}");
+}
+
+/// Red if clients with many connections get more and no row says so, or if weights are not looked at.
+#[test]
+fn a_fifo_that_calls_itself_fair_fails_the_shares() {
+    let promises = Promises { shares: true, ..Promises::NOTHING };
+    assert_eq!(failed(planted("fair", promises, || Box::new(Fifo::default()))), BTreeSet::from(["Q6"]));
+}
+
+/// Red if a write that is never served counts for nothing because it never ends in time.
+#[test]
+fn a_scheduler_that_starves_writes_fails_the_deadlines() {
+    let starver = || {
+        let mut scheduler = MqDeadline::new(());
+        for name in ["writes_starved", "write_expire"] {
+            scheduler.set_knob(name, i64::from(i32::MAX)).expect("it is the largest value");
+        }
+        Box::new(scheduler) as Box<dyn Scheduler>
+    };
+    assert_eq!(failed(planted("starver", Promises::MQ_DEADLINE, starver)), BTreeSet::from(["Q8"]));
+}
+
+/// Red if the order of dispatch is not compared with what waits.
+#[test]
+fn a_scheduler_that_inverts_order_fails_the_order() {
+    let inverter = || Box::new(Faulty::new(Fault::Inverts)) as Box<dyn Scheduler>;
+    assert_eq!(failed(planted("inverter", Promises::MQ_DEADLINE, inverter)), BTreeSet::from(["Q13"]));
+}
+
+/// Red if time in which the device has nothing to do counts only where clients have nothing to do either.
+#[test]
+fn a_scheduler_that_idles_with_work_waiting_fails_the_conservation() {
+    let idler = || Box::new(Faulty::new(Fault::Idles)) as Box<dyn Scheduler>;
+    assert_eq!(failed(planted("idler", Promises::MQ_DEADLINE, idler)), BTreeSet::from(["Q10"]));
+    let forgetter = || Box::new(Faulty::new(Fault::Forgets)) as Box<dyn Scheduler>;
+    assert_eq!(failed(planted("forgetter", Promises::NOTHING, forgetter)), BTreeSet::from(["Q10"]));
+}
+
+/// Red if idling that a scheduler asks for is not told apart from idling that nothing explains.
+#[test]
+fn idling_as_asked_is_a_row_of_its_own() {
+    let idle = |fault| {
+        let make = move || Box::new(Faulty::new(fault)) as Box<dyn Scheduler>;
+        let rows = rows(&[planted("idler", Promises::NOTHING, make)], &["Q10"]);
+        let of = |case: &str| rows.iter().find(|row| row.case == case).expect("it is there").value;
+        (of("idle"), of("idle as asked"))
+    };
+    let (idles, asked) = idle(Fault::Idles);
+    assert!(idles == 0.0 && asked > 5.0, "{idles} {asked}");
+    let (idles, asked) = idle(Fault::Forgets);
+    assert!(idles > 5.0 && asked == 0.0, "{idles} {asked}");
+}
+
+/// Red if a row depends on anything but device, load and scheduler: on the thread that measures it, on a hash, on time.
+#[test]
+fn two_judgements_are_the_same() {
+    let contestants = ["mq-deadline", "none"].map(Contestant::named);
+    let [first, second] = [0, 1].map(|_| rows(&contestants, &["Q6", "Q7", "Q9", "Q12", "Q13"]));
+    assert!(first.len() > 60, "{}", first.len());
+    assert_eq!(first, second);
+}
+
+/// Red if the report is no page, or a test has no plot in it.
+#[test]
+fn the_report_shows_each_test() {
+    let rows = rows(&["none", "mq-deadline"].map(Contestant::named), &["Q5", "Q6"]);
+    let sections = sections(&rows);
+    for title in ["Q5 in us: ", "Q6: ", "Q6 in %: ", "Q6: a victim", "All rows"] {
+        assert!(sections.iter().any(|section| section.title.starts_with(title)), "{title}");
+    }
+    let word = || "word".to_owned();
+    let report = Report { title: word(), command: word(), machine: word(), date: word(), modelled: word(), sections };
+    let html = report.html();
+    let page = html.strip_prefix("<!DOCTYPE html>\n").expect("it is HTML");
+    let page = roxmltree::Document::parse(page).expect("the page is well-formed");
+    assert_eq!(page.descendants().filter(|node| node.has_tag_name("svg")).count(), 4);
+}
