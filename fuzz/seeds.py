@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Makes the seeds that are not text: `fuzz/seeds.py`, anywhere in the repository. Numbers are those of the NBD protocol."""
 
+import gzip
 import struct
 from pathlib import Path
 
@@ -103,4 +104,12 @@ recording = Path(__file__).parent.parent / "crates/blkmq-workbench/tests/data/li
 for name in ("merge", "prio"):
     found = sorted((recording / name).glob("*.blktrace.0"))
     write("trace", name, found[0].read_bytes()[:6000])
+# The records before and behind the first text, which changes a knob.
+trace = gzip.decompress((recording.parent / "linux-6.12-kyber/knobs-d32/trace.blktrace.0.gz").read_bytes())
+starts, at = [], 0
+while at < len(trace):
+    starts.append(at)
+    at += 48 + int.from_bytes(trace[at + 46 : at + 48], "little")
+text = next(number for number, start in enumerate(starts) if b"knob " in trace[start + 48 : starts[number + 1]])
+write("trace", "knobs", trace[starts[text - 60] : starts[text + 60]])
 write("trace", "cut", sorted((recording / "merge").glob("*.blktrace.0"))[0].read_bytes()[:100])

@@ -1,5 +1,5 @@
-//! Whatever can be read of any bytes as a trace can be replayed: one choice for each issue, and played through a queue
-//! each operation is done or refused.
+//! Whatever can be read of any bytes as a trace can be replayed under each scheduler: one choice for each issue, or a
+//! refusal of a knob's value. And played through a queue each operation is done or refused.
 #![no_main]
 
 mod reach;
@@ -16,11 +16,16 @@ fn run(bytes: &[u8], reached: &mut Reached) {
         assert_eq!(error.to_string().lines().count(), 1);
     }
     let events = blktrace::merge(vec![blktrace::Records::new(bytes).map_while(Result::ok).collect()]);
-    let settings = Settings::parse("queue.txt", "scheduler none [mq-deadline]\n").expect("these settings are right");
     let classes = Classes::parse("classes.txt", "0 4096 rt\n8192 65536 idle\n").expect("these classes are right");
-    let agreement = order::replay(&events, &settings, &classes).expect("these settings are accepted");
     let issues = events.iter().filter(|event| event.action == Action::Issue).count();
-    assert_eq!(agreement.choices.len(), issues);
+    for settings in ["scheduler none [mq-deadline]\n", "scheduler none [kyber]\nread_lat_nsec 1000\n"] {
+        let settings = Settings::parse("queue.txt", settings).expect("these settings are right");
+        match order::replay(&events, &settings, &classes) {
+            Ok(agreement) => assert_eq!(agreement.choices.len(), issues),
+            // A text in the trace sets a knob to a value that it does not take.
+            Err(error) => assert!(error.to_string().starts_with("the trace at "), "{error}"),
+        }
+    }
 
     let driver = spec::open("null,irqmode=2,completion_nsec=1ms,hw_queue_depth=2").expect("this device is right");
     let q = RequestQueue::builder(driver).clock(Clock::Virtual(VirtualClock::new())).build().expect("so is its queue");

@@ -24,6 +24,7 @@ Examples:
   blkmq replay trace --device null --clock virtual --set nr_requests=128 --set iosched/fifo_batch=1
   blkmq replay --order trace.blktrace.0 --queue queue.txt
   blkmq replay --order trace --queue queue.txt --classes classes.txt --choices choices.txt --json
+  blkmq replay --order trace --queue queue.txt --scheduler kyber --adjustments depths.txt --set read_lat_nsec=500000
 
 With --device the operations of the trace go through the whole block layer, with a submitter for each traced process and a
 plug for each traced plug. The counts and latencies are printed beside those of the trace. A latency runs from the moment
@@ -38,8 +39,10 @@ Files:
   queue    lines 'NAME VALUE': the files of Linux's queue/ and queue/iosched/, in the kernel's units; one line
            'scheduler none [mq-deadline]' with the active one in brackets
   classes  lines 'FIRST END CLASS': the sectors from FIRST to before END were used under CLASS: rt, be or idle
-  choices  a line for each request that the device took: the time in ns, then the sector and R or W of the
+  choices  a line for each request that the device took: the time in ns, then the sector and R, W or D of the
            request that our scheduler had chosen for it, or '- -' if it had chosen none
+  adjustments
+           a line for each depth that our scheduler changed: the time in ns, READ, WRITE or DISCARD, and the depth
 
 'blkmq devices' lists devices and their parameters, 'blkmq schedulers' schedulers and knobs.";
 
@@ -53,8 +56,9 @@ pub(crate) struct Replay {
     /// Play the trace on this device: a name, then parameters, as in null,hw_queue_depth=4.
     #[arg(long, value_name = "SPEC", required_unless_present = "order", conflicts_with = "order")]
     device: Option<String>,
-    /// The scheduler in front of the device [default, as in Linux: mq-deadline for one hardware queue, else none].
-    #[arg(long, value_name = "NAME", conflicts_with = "order")]
+    /// The scheduler in front of the device [default, as in Linux: mq-deadline for one hardware queue, else none; with
+    /// --order: the one under which the trace was recorded].
+    #[arg(long, value_name = "NAME")]
     scheduler: Option<String>,
     /// How many times as fast as in the trace. 0 or max: as fast as the device can, with as many operations outstanding
     /// as in the trace.
@@ -78,6 +82,9 @@ pub(crate) struct Replay {
     /// Write our choices, one line for each request that the device took.
     #[arg(long, value_name = "FILE", requires = "order", conflicts_with = "device")]
     choices: Option<PathBuf>,
+    /// Write the depths that our scheduler changed, if it is one that does.
+    #[arg(long, value_name = "FILE", requires = "order", conflicts_with = "device")]
+    adjustments: Option<PathBuf>,
     /// The priority classes of sector ranges. All other sectors are best-effort.
     #[arg(long, value_name = "FILE")]
     classes: Option<PathBuf>,
@@ -105,6 +112,9 @@ impl Replay {
     /// Compares the choices of the scheduler with those of Linux.
     fn compare(&self, queue: &Path, classes: &Classes, out: &mut dyn Write) -> Result<(), Failure> {
         let mut settings = Settings::parse(&queue.display().to_string(), &file::read(queue)?)?;
+        if let Some(scheduler) = &self.scheduler {
+            settings.use_scheduler(scheduler);
+        }
         for assignment in &self.set {
             settings.set(assignment)?;
         }
@@ -112,6 +122,9 @@ impl Replay {
         let agreement = blkmq_workbench::order::replay(&trace.events()?, &settings, classes)?;
         if let Some(path) = &self.choices {
             order::write_choices(path, &agreement)?;
+        }
+        if let Some(path) = &self.adjustments {
+            order::write_adjustments(path, &agreement, settings.scheduler())?;
         }
         if self.json {
             order::tell_programs(&agreement, out)

@@ -48,6 +48,34 @@ fn the_first_disagreement_is_the_first_line_of_the_choices_that_differs() {
     assert_eq!((line(&first["linux"]).as_str(), line(&first["ours"]).as_str()), (expected, found));
 }
 
+/// Red if the option is not heeded, or if knobs of the scheduler under which the trace was recorded are in its way.
+#[test]
+fn order_is_that_of_another_scheduler_if_one_is_named() {
+    let (trace, queue) = (recording("expiry", "trace.blktrace.0"), recording("expiry", "queue.txt"));
+    let [choices, depths] = ["choices-of-kyber", "depths"].map(|name| temporary(name, b""));
+    let order = ["replay", "--order", &trace, "--queue", &queue];
+    let kyber = [&order[..], &["--scheduler", "kyber", "--choices", &choices, "--adjustments", &depths]].concat();
+    let lines = |path: &str| fs::read_to_string(path).unwrap().lines().count();
+    let count = |arguments: &[&str]| {
+        let json: serde_json::Value = serde_json::from_str(&printed(&[arguments, &["--json"]].concat())).unwrap();
+        json["adjustments"].as_u64().map(|number| number as usize)
+    };
+    assert_eq!((count(&kyber), lines(&depths)), (Some(0), 0));
+    let nr_choices = lines(&choices);
+    let strict = [&kyber[..], &["--set", "read_lat_nsec=1000", "--set", "iosched/write_lat_nsec=4000000000"]].concat();
+    let more = count(&strict).unwrap();
+    assert!(more > 0 && more == lines(&depths), "{more}");
+    let words = printed(&strict);
+    assert!(
+        words.starts_with(&format!("kyber: {nr_choices} choices, "))
+            && words.ends_with(&format!("{more} new depths\n")),
+        "{words}"
+    );
+    assert_eq!(count(&order), None);
+    let text = refused(&[&order[..], &["--adjustments", &depths]].concat());
+    assert!(text.contains("--adjustments: mq-deadline has no depths to adjust"), "{text}");
+}
+
 #[test]
 fn a_broken_trace_is_refused_in_one_line() {
     let queue = recording("mixed", "queue.txt");
@@ -86,7 +114,10 @@ fn bad_words_are_named_beside_the_accepted_ones() {
         ([&order[..], &["--set"]].concat(), "--set", "NAME=VALUE"),
         ([&order[..], &["--set", "iosched/fifo=1"]].concat(), "'fifo'", "fifo_batch"),
         ([&order[..], &["--set", "scheduler=no-such-scheduler"]].concat(), "'no-such-scheduler'", "mq-deadline"),
+        ([&order[..], &["--scheduler", "no-such-scheduler"]].concat(), "--scheduler no-such-scheduler", "kyber"),
+        ([&order[..], &["--scheduler", "kyber", "--set", "fifo_batch=1"]].concat(), "'fifo_batch'", "read_lat_nsec"),
         ([&play[..], &["--queue", &queue]].concat(), "--device", "--queue"),
+        ([&play[..], &["--adjustments", "depths"]].concat(), "--device", "--adjustments"),
         ([&play[..], &["--choices", "choices"]].concat(), "--device", "--choices"),
         ([&order[..], &["--set", "iosched/fifo_batch=x"]].concat(), "'x'", "whole number"),
         ([&order[..], &["--set", "iosched/a\nb=1"]].concat(), "'a b'", "fifo_batch"),

@@ -39,6 +39,11 @@ impl SchedDomain {
         self as usize
     }
 
+    /// The kind so many places further round.
+    pub(crate) const fn plus(self, places: usize) -> Self {
+        Self::ALL[(self.index() + places) % Self::ALL.len()]
+    }
+
     /// The kind's name in Linux's debugfs, as in `read_tokens`.
     #[must_use]
     pub const fn name(self) -> &'static str {

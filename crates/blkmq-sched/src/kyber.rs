@@ -13,6 +13,7 @@
 //! front of what its own software queue has of its kind.
 
 mod merge;
+mod replay;
 mod request;
 mod show;
 
@@ -51,12 +52,21 @@ impl CtxSet {
         self.0.iter().all(|word| *word == 0)
     }
 
+    /// The lowest number.
+    fn first(&self) -> Option<u8> {
+        let (number, word) = (0..).zip(&self.0).find(|(_, word)| **word != 0)?;
+        Some(number * 64 + word.trailing_zeros() as u8)
+    }
+
+    const fn remove(&mut self, ctx: u8) {
+        self.0[ctx as usize / 64] &= !(1 << (ctx % 64));
+    }
+
     /// Takes the lowest number out.
     fn pop(&mut self) -> Option<u8> {
-        let (number, word) = (0..).zip(&mut self.0).find(|(_, word)| **word != 0)?;
-        let bit = word.trailing_zeros() as u8;
-        *word &= *word - 1;
-        Some(number * 64 + bit)
+        let ctx = self.first()?;
+        self.remove(ctx);
+        Some(ctx)
     }
 }
 
@@ -65,7 +75,7 @@ impl CtxSet {
 struct Queue {
     /// Those that a token let in, in the order in which they go.
     ready: List<ByAge>,
-    /// The software queues whose list of this kind may have something.
+    /// The software queues whose list of this kind has something.
     busy: CtxSet,
     /// Something waited here at the last look, and there was no token.
     lacks_token: bool,
@@ -128,7 +138,7 @@ impl Kyber {
         }
         self.batching = 0;
         for step in 1..=SchedDomain::ALL.len() {
-            let next = SchedDomain::ALL[(self.current.index() + step) % SchedDomain::ALL.len()];
+            let next = self.current.plus(step);
             if let Some(item) = self.take(next, tokens) {
                 (self.current, self.batching) = (next, 1);
                 return Some(self.start(item));

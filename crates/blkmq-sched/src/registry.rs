@@ -35,7 +35,7 @@ pub const SCHEDULERS: &[Description] = &[
         about: "Reads, writes and discards in turn, in order of arrival; fewer of a kind while others are slow.",
         knobs: throttle::KNOBS,
         make: || Box::new(Kyber::new()),
-        make_replay: None,
+        make_replay: Some(|| Box::new(Kyber::new())),
     },
 ];
 

@@ -175,8 +175,14 @@ pub trait Replay: Scheduler {
     /// The request that [`dispatch`](Scheduler::dispatch) at `now` would hand out, which goes on waiting.
     fn peek(&mut self, now: Time) -> Option<RqId>;
 
+    /// The request that [`dispatch_with`](Scheduler::dispatch_with) at `now` would hand out, which goes on waiting. Its
+    /// token is taken. By default a policy takes no tokens.
+    fn peek_with(&mut self, _tokens: &mut dyn Tokens, now: Time) -> Option<RqId> {
+        self.peek(now)
+    }
+
     /// Dispatches this very request, as if the policy had chosen it at `now`; false if it does not wait here. Position,
-    /// batch and counts are then those that the policy has behind such a choice.
+    /// batch and counts are then those that the policy has behind such a choice. Takes no token.
     fn force(&mut self, rq: RqId, now: Time) -> bool;
 
     /// Lets `into` take the newcomer in, whatever the limits and the knobs say; false if `into` does not wait here in

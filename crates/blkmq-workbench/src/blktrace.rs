@@ -43,8 +43,10 @@ pub enum Action {
     Bounce,
     /// A bio was mapped to another device or place (A).
     Remap,
-    /// Not about I/O: a process name, a time of day or a text.
+    /// Not about I/O: a process name or a time of day.
     Notify,
+    /// A text that the kernel or a program wrote into the trace.
+    Message,
     /// An action this reader does not know, by the kernel's number.
     Other(u8),
 }
@@ -52,7 +54,7 @@ pub enum Action {
 impl Action {
     fn new(action: u32) -> Self {
         if Category((action >> 16) as u16).contains(Category::NOTIFY) {
-            return Self::Notify;
+            return if action & 0xff == 2 { Self::Message } else { Self::Notify };
         }
         // Bit 8 says that the payload begins with a control group. The number of the action is below that bit.
         match (action & 0xff) as u8 {
@@ -132,6 +134,8 @@ pub struct Event<'a> {
     pub cpu: u32,
     /// The error of a completion, as a positive errno; 0 for success.
     pub error: u16,
+    /// The payload begins with the number of a control group.
+    pub has_group: bool,
     /// The payload, whose meaning depends on the action.
     pub payload: &'a [u8],
 }
@@ -156,6 +160,17 @@ impl<'a> Event<'a> {
             Action::Unplug | Action::UnplugTimer => Some(u64::from_be_bytes(self.payload.last_chunk().copied()?)),
             _ => None,
         }
+    }
+
+    /// The text of a message; `None` for other events, and for a text that is not UTF-8.
+    #[must_use]
+    pub fn message(&self) -> Option<&'a str> {
+        if self.action != Action::Message {
+            return None;
+        }
+        let text = if self.has_group { self.payload.get(8..)? } else { self.payload };
+        let text = std::str::from_utf8(text).ok()?;
+        Some(text.trim_end_matches(|end: char| end == '\0' || end.is_whitespace()))
     }
 
     /// Decodes the record that starts at `offset`.
@@ -187,6 +202,7 @@ impl<'a> Event<'a> {
             device: word(36),
             cpu: word(40),
             error,
+            has_group: action & 0x100 != 0,
             payload,
         })
     }

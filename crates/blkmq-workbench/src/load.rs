@@ -278,7 +278,7 @@ impl<'a> Reader<'a> {
 
 /// Whether an event is about I/O of the block layer's own operations.
 fn is_io(event: &Event<'_>) -> bool {
-    event.action != Action::Notify && !event.category.contains(Category::PASSTHROUGH)
+    !matches!(event.action, Action::Notify | Action::Message) && !event.category.contains(Category::PASSTHROUGH)
 }
 
 fn operation(event: &Event<'_>, process: usize, time: u64, class: Class) -> Operation {

@@ -8,6 +8,11 @@
 //!   is);
 //! - if that choice found nothing either, at the issue itself.
 //!
+//! A policy that takes tokens is also asked when a completion brings one back. And its choice comes only when a whole
+//! run of insertions is over, at the next issue or completion: Linux leaves the choice to a thread of its own. The
+//! pools' depths come from the policy's own control (the module `pools`). A message `knob NAME=VALUE` in the trace says
+//! that a knob was changed at that time.
+//!
 //! The replay applies merges as Linux made them, and does not look for merges. What Linux chose shows only at the
 //! issue. Until then our scheduler stays as its own choice found it, and what comes in has to wait. So whatever we
 //! chose, our scheduler chooses as Linux did, out of what Linux saw, and the replay goes on from there.
@@ -15,18 +20,21 @@
 mod agreement;
 mod kept;
 mod plug;
+mod pools;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use blkmq_sched::{
-    Class, ClientId, Info, IoPriority, Join, MergeHow, MergeLevel, Op, Replay as Follower, RqId, SCHEDULERS, Tally,
-    Time,
+    Class, ClientId, Info, IoPriority, Join, MergeHow, MergeLevel, Op, Replay as Follower, RqId, SCHEDULERS,
+    SchedDomain, Tally, Time,
 };
 
-pub use self::agreement::{Agreement, Choice, Request};
+pub use self::agreement::{Adjustment, Agreement, Choice, Request};
 use self::kept::{Change, Kept};
 use self::plug::Plugs;
+use self::pools::Pools;
 use crate::blktrace::{Action, Category, Event};
+use crate::settings::set_knob;
 use crate::{Classes, Settings, TextError};
 
 /// One tick of Linux's timer, in nanoseconds: 250 a second.
@@ -35,16 +43,22 @@ const JIFFY: u64 = 4_000_000;
 /// Replays `events`, ordered by time, on a scheduler set up as `settings` says.
 ///
 /// # Errors
-/// The settings name a scheduler other than mq-deadline, or a knob or value that it does not have.
+/// The settings name a scheduler that cannot follow another one, or a knob or value that it does not have; or a message
+/// of the trace sets one of its knobs to such a value.
 pub fn replay(events: &[Event<'_>], settings: &Settings, classes: &Classes) -> Result<Agreement, TextError> {
-    let mut replay = Replay::new(scheduler(settings)?, classes, Plugs::new(events));
+    let (scheduler, pools) = scheduler(settings)?;
+    let mut replay = Replay::new(scheduler, pools, classes, Plugs::new(events));
     for (index, event) in events.iter().enumerate() {
-        replay.step(index, event);
+        match event.message() {
+            Some(text) => replay.hear(event.time, text)?,
+            None => replay.step(index, event),
+        }
     }
-    Ok(Agreement { choices: replay.choices })
+    let adjustments = replay.pools.are_lent().then(|| replay.pools.into_adjustments());
+    Ok(Agreement { choices: replay.choices, adjustments })
 }
 
-fn scheduler(settings: &Settings) -> Result<Box<dyn Follower>, TextError> {
+fn scheduler(settings: &Settings) -> Result<(Box<dyn Follower>, Pools), TextError> {
     let mut scheduler = blkmq_sched::replay(settings.scheduler()).ok_or_else(|| {
         let names = SCHEDULERS.iter().map(|scheduler| scheduler.name);
         let accepted: Vec<&str> = names.filter(|name| blkmq_sched::replay(name).is_some()).collect();
@@ -54,22 +68,26 @@ fn scheduler(settings: &Settings) -> Result<Box<dyn Follower>, TextError> {
             accepted.join(", ")
         ))
     })?;
-    settings.apply(&mut *scheduler)?;
-    Ok(scheduler)
+    let mut throttle = scheduler.throttle();
+    settings.apply(&mut *scheduler, throttle.as_mut())?;
+    Ok((scheduler, Pools::new(throttle)))
 }
 
 /// The state of a replay between two events.
 struct Replay<'a> {
     scheduler: Box<dyn Follower>,
+    pools: Pools,
     classes: &'a Classes,
     plugs: Plugs,
+    /// When a plug was emptied last, if that has to be followed by a choice yet.
+    emptied: Option<u64>,
     /// Requests that were inserted and not yet issued, the chosen request included.
     waiting: BTreeMap<RqId, Waiting>,
     kept: Option<Kept>,
     /// Tasks whose last action was a merge.
     merging: HashSet<u32>,
-    /// The classes of issued requests, by first sector and direction.
-    in_driver: HashMap<(u64, bool), Vec<Class>>,
+    /// The issued requests, by first sector and operation.
+    in_driver: HashMap<(u64, Op), Vec<Issued>>,
     tally: Tally,
     next_id: u64,
     /// How many waiting requests the scheduler has room for.
@@ -82,13 +100,24 @@ struct Waiting {
     info: Info,
     /// When the request was inserted, in nanoseconds.
     since: u64,
+    /// When it was allocated.
+    allocated: u64,
+}
+
+/// A request that the driver has.
+#[derive(Debug, Clone, Copy)]
+struct Issued {
+    class: Class,
+    /// In nanoseconds.
+    allocated: u64,
+    issued: u64,
 }
 
 impl Waiting {
     fn describe(&self, now: u64) -> Request {
         Request {
             sector: self.info.sector,
-            write: !self.info.op.is_read(),
+            op: self.info.op,
             class: Some(self.info.priority.class),
             waited: now.saturating_sub(self.since),
         }
@@ -96,11 +125,13 @@ impl Waiting {
 }
 
 impl<'a> Replay<'a> {
-    fn new(scheduler: Box<dyn Follower>, classes: &'a Classes, plugs: Plugs) -> Self {
+    fn new(scheduler: Box<dyn Follower>, pools: Pools, classes: &'a Classes, plugs: Plugs) -> Self {
         Self {
             scheduler,
+            pools,
             classes,
             plugs,
+            emptied: None,
             waiting: BTreeMap::new(),
             kept: None,
             merging: HashSet::new(),
@@ -112,11 +143,35 @@ impl<'a> Replay<'a> {
         }
     }
 
+    /// A text in the trace. Only those that say that one of the policy's knobs was changed matter.
+    fn hear(&mut self, time: u64, text: &str) -> Result<(), TextError> {
+        let Some((name, value)) = text.strip_prefix("knob ").and_then(|text| text.split_once('=')) else {
+            return Ok(());
+        };
+        self.pools.fold_until(time);
+        let of_throttle = self.pools.throttle().and_then(|throttle| throttle.knob(name));
+        if self.scheduler.knob(name).or(of_throttle).is_none() {
+            return Ok(());
+        }
+        let fault = |what| TextError { place: format!("the trace at {time} ns: '{text}'"), what };
+        match value.parse().map(|value| set_knob(&mut *self.scheduler, self.pools.throttle(), name, value)) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(fault(error.to_string())),
+            Err(_) => Err(fault(format!("{name}: '{value}' is not a whole number"))),
+        }
+    }
+
     fn step(&mut self, index: usize, event: &Event<'_>) {
         if event.action == Action::Notify {
             return;
         }
+        self.pools.fold_until(event.time);
         if let Some(emptied) = self.plugs.closed_by(event) {
+            self.plug_is_empty(emptied);
+        }
+        if let Action::Issue | Action::Complete | Action::Requeue = event.action
+            && let Some(emptied) = self.emptied.take()
+        {
             self.look_ahead(emptied);
         }
         // A completion comes in an interrupt, so it says nothing about what its task does.
@@ -129,20 +184,29 @@ impl<'a> Replay<'a> {
             Action::Insert => {
                 self.insert(event);
                 if self.plugs.insert(event) {
-                    self.look_ahead(event.time);
+                    self.plug_is_empty(event.time);
                 }
             }
             Action::BackMerge | Action::FrontMerge => {
                 self.merge(event, merges_on);
                 self.merging.insert(event.pid);
                 if self.plugs.merge(event) {
-                    self.look_ahead(event.time);
+                    self.plug_is_empty(event.time);
                 }
             }
             Action::Issue => self.issue(event),
             Action::Complete | Action::Requeue => self.leave_driver(event),
             Action::Unplug | Action::UnplugTimer => self.plugs.announce(index, event),
             _ => {}
+        }
+    }
+
+    /// The last request of a plug has entered the scheduler.
+    fn plug_is_empty(&mut self, time: u64) {
+        if self.pools.are_lent() {
+            self.emptied = Some(time);
+        } else {
+            self.look_ahead(time);
         }
     }
 
@@ -155,7 +219,8 @@ impl<'a> Replay<'a> {
             self.capacity = (2 * self.capacity).max(64);
             self.scheduler.reserve(self.capacity);
         }
-        self.waiting.insert(id, Waiting { info, since: event.time });
+        let allocated = self.plugs.allocated(event).unwrap_or(event.time);
+        self.waiting.insert(id, Waiting { info, since: event.time, allocated });
         self.change(Change::Insert(id, info, jiffies(event.time)));
     }
 
@@ -199,7 +264,7 @@ impl<'a> Replay<'a> {
         let Some(linux) = self.find(event) else {
             // The request never was in the scheduler: it is a flush, or it was inserted before the recording began.
             self.plugs.forget(event);
-            let linux = Request { sector: event.sector, write: event.is_write(), class: None, waited: 0 };
+            let linux = Request { sector: event.sector, op: op(event), class: None, waited: 0 };
             self.choices.push(Choice { time: event.time, linux, ours: None });
             return;
         };
@@ -210,12 +275,17 @@ impl<'a> Replay<'a> {
             linux: self.waiting[&linux].describe(event.time),
             ours: kept.as_ref().map(|kept| kept.rq.describe(event.time)),
         });
+        if let Some(kept) = &kept {
+            self.pools.put_back(SchedDomain::of(kept.rq.info.op));
+        }
+        self.pools.follow(SchedDomain::of(op(event)));
         match kept {
             Some(kept) => kept.settle(linux, &mut *self.scheduler),
             None => assert!(self.scheduler.force(linux, jiffies(event.time)), "it waits"),
         }
         if let Some(rq) = self.waiting.remove(&linux) {
-            self.in_driver.entry((event.sector, event.is_write())).or_default().push(rq.info.priority.class);
+            let issued = Issued { class: rq.info.priority.class, allocated: rq.allocated, issued: event.time };
+            self.in_driver.entry((event.sector, op(event))).or_default().push(issued);
         }
         if !self.plugs.postpone(event) {
             self.look_ahead(event.time);
@@ -224,9 +294,16 @@ impl<'a> Replay<'a> {
 
     /// Called when a request completes, or when the driver gives it back. In both cases the driver no longer has it.
     fn leave_driver(&mut self, event: &Event<'_>) {
-        let key = (event.sector, event.is_write());
-        if let Some(class) = self.in_driver.get_mut(&key).and_then(Vec::pop) {
-            self.tally.completed[class.index()] += 1;
+        let Some(rq) = self.in_driver.get_mut(&(event.sector, op(event))).and_then(Vec::pop) else { return };
+        self.tally.completed[rq.class.index()] += 1;
+        let of = SchedDomain::of(op(event));
+        if event.action == Action::Complete {
+            let [total, in_device] = [rq.allocated, rq.issued].map(|since| event.time.saturating_sub(since));
+            self.pools.complete(of, event.time, total, in_device);
+        }
+        self.pools.put_back(of);
+        if self.pools.are_lent() {
+            self.look_ahead(event.time);
         }
     }
 
@@ -239,11 +316,11 @@ impl<'a> Replay<'a> {
             self.scheduler.fold(&self.tally);
         }
         let at = jiffies(time);
-        self.kept =
-            self.scheduler.peek(at).map(|chosen| Kept { chosen, rq: self.waiting[&chosen], at, since: Vec::new() });
+        let chosen = self.scheduler.peek_with(&mut self.pools, at);
+        self.kept = chosen.map(|chosen| Kept { chosen, rq: self.waiting[&chosen], at, since: Vec::new() });
         if self.kept.is_none() {
-            // A look for aged requests that finds none may have begun a batch.
-            self.scheduler.dispatch(at);
+            // A look for aged requests that finds none may have begun a batch, and one for a token may have ended one.
+            self.scheduler.dispatch_with(&mut self.pools, at);
         }
     }
 
@@ -278,7 +355,7 @@ impl<'a> Replay<'a> {
     /// The waiting request that the device takes: our choice if it fits the event, otherwise the oldest request that
     /// fits.
     fn find(&self, event: &Event<'_>) -> Option<RqId> {
-        let fits = |rq: &Waiting| rq.info.sector == event.sector && rq.info.op.is_read() != event.is_write();
+        let fits = |rq: &Waiting| rq.info.sector == event.sector && rq.info.op == op(event);
         let ours = self.kept.as_ref().map(|kept| kept.chosen).filter(|id| self.waiting.get(id).is_some_and(fits));
         ours.or_else(|| self.waiting.iter().find(|(_, rq)| fits(rq)).map(|(id, _)| *id))
     }

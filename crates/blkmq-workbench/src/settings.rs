@@ -1,6 +1,6 @@
 //! The settings of a queue and its scheduler, as a recording lists them: kernel names and units, one in each line.
 
-use blkmq_sched::Scheduler;
+use blkmq_sched::{Description, KnobError, SCHEDULERS, Scheduler, Throttle};
 
 use crate::TextError;
 
@@ -191,21 +191,36 @@ impl Settings {
             .ok_or_else(|| entry.fault(format!("nr_requests: '{}' is not a number from 1 to 65536", entry.value)))
     }
 
-    /// Sets the scheduler's knobs. Settings of the queue are accepted, and left to a caller that has a queue.
+    /// Takes another scheduler than the one that was active. The knobs that only other schedulers have are dropped,
+    /// unless the command line set them.
+    pub fn use_scheduler(&mut self, name: &str) {
+        self.scheduler =
+            Entry { place: format!("--scheduler {name}"), value: name.to_owned(), ..self.scheduler.clone() };
+        let has = |scheduler: &Description, knob: &str| scheduler.knobs.iter().any(|known| known.name == knob);
+        self.entries.retain(|entry| {
+            let is_of = |scheduler: &&Description| has(scheduler, &entry.name);
+            let owners: Vec<_> = SCHEDULERS.iter().filter(is_of).map(|scheduler| scheduler.name).collect();
+            owners.is_empty() || owners.contains(&name) || entry.place.starts_with("--set ")
+        });
+    }
+
+    /// Sets the knobs of the scheduler, and of the control of its tokens if it takes tokens. Settings of the queue are
+    /// accepted, and left to a caller that has a queue.
     ///
     /// # Errors
     /// A name that is neither a knob nor a setting of a queue, or a value outside its range.
-    pub fn apply(&self, scheduler: &mut dyn Scheduler) -> Result<(), TextError> {
+    pub fn apply(&self, scheduler: &mut dyn Scheduler, mut throttle: Option<&mut Throttle>) -> Result<(), TextError> {
         scheduler.set_nr_requests(self.nr_requests()?);
         for entry in &self.entries {
             let name = entry.name.as_str();
-            let knobs = scheduler.knobs();
+            let knobs = [scheduler.knobs(), throttle.as_ref().map_or(&[], |throttle| throttle.knobs())].concat();
             if knobs.iter().any(|knob| knob.name == name) {
                 let value = entry
                     .value
                     .parse()
                     .map_err(|_| entry.fault(format!("{name}: '{}' is not a whole number", entry.value)))?;
-                scheduler.set_knob(name, value).map_err(|error| entry.fault(error.to_string()))?;
+                let set = set_knob(scheduler, throttle.as_deref_mut(), name, value);
+                set.map_err(|error| entry.fault(error.to_string()))?;
             } else if entry.knob_only || !(QUEUE_ATTRIBUTES.contains(&name) || RECORDING_ATTRIBUTES.contains(&name)) {
                 let accepted: Vec<&str> = knobs.iter().map(|knob| knob.name).collect();
                 let kind = if entry.knob_only { "knob" } else { "setting" };
@@ -219,6 +234,19 @@ impl Settings {
             }
         }
         Ok(())
+    }
+}
+
+/// Sets a knob of a scheduler, or of the control of its tokens.
+pub(crate) fn set_knob(
+    scheduler: &mut dyn Scheduler,
+    throttle: Option<&mut Throttle>,
+    name: &str,
+    value: i64,
+) -> Result<(), KnobError> {
+    match (scheduler.set_knob(name, value), throttle) {
+        (Err(KnobError::Unknown), Some(throttle)) => throttle.set_knob(name, value),
+        (set, _) => set,
     }
 }
 

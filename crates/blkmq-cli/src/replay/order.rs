@@ -22,6 +22,19 @@ pub(super) fn write_choices(path: &Path, agreement: &Agreement) -> Result<(), Fa
     write().map_err(|error| Failure::writing(path.display(), &error))
 }
 
+/// Writes the depths that our scheduler's control changed to a file.
+pub(super) fn write_adjustments(path: &Path, agreement: &Agreement, scheduler: &str) -> Result<(), Failure> {
+    if agreement.adjustments.is_none() {
+        return Err(Failure::Input(format!("--adjustments: {scheduler} has no depths to adjust; kyber has")));
+    }
+    let write = || {
+        let mut out = BufWriter::new(File::create(path)?);
+        agreement.write_adjustments(&mut out)?;
+        out.flush()
+    };
+    write().map_err(|error| Failure::writing(path.display(), &error))
+}
+
 /// The comparison in words.
 pub(super) fn tell(agreement: &Agreement, scheduler: &str, out: &mut dyn Write) -> Result<(), Failure> {
     let (choices, agree) = (agreement.choices.len(), agreement.agree());
@@ -41,6 +54,9 @@ pub(super) fn tell(agreement: &Agreement, scheduler: &str, out: &mut dyn Write) 
     if disagree > TOLD {
         writeln!(out, "  and {} more", disagree - TOLD)?;
     }
+    if let Some(adjustments) = &agreement.adjustments {
+        writeln!(out, "{} new depths", adjustments.len())?;
+    }
     Ok(())
 }
 
@@ -54,6 +70,9 @@ struct Summary {
     choices: usize,
     agree: usize,
     disagree: usize,
+    /// How many depths were changed; `None` if the scheduler has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    adjustments: Option<usize>,
     first: Option<Disagreement>,
 }
 
@@ -76,7 +95,8 @@ impl Summary {
     fn of(agreement: &Agreement) -> Self {
         let (choices, agree) = (agreement.choices.len(), agreement.agree());
         let first = agreement.disagreements().next().map(Disagreement::of);
-        Self { choices, agree, disagree: choices - agree, first }
+        let adjustments = agreement.adjustments.as_ref().map(Vec::len);
+        Self { choices, agree, disagree: choices - agree, adjustments, first }
     }
 }
 

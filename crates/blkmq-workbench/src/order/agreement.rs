@@ -3,15 +3,15 @@
 use std::fmt;
 use std::io;
 
-use blkmq_sched::Class;
+use blkmq_sched::{Class, Op, SchedDomain};
 
 /// A request as a choice shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// First sector, in units of 512 bytes.
     pub sector: u64,
-    /// A write, or anything else that is no read.
-    pub write: bool,
+    /// A read, a write or a discard. What is none of these counts as a write.
+    pub op: Op,
     /// Its priority class; `None` if it never was in the scheduler.
     pub class: Option<Class>,
     /// Nanoseconds since its insertion.
@@ -19,10 +19,14 @@ pub struct Request {
 }
 
 impl Request {
-    /// `R` or `W`.
+    /// `R`, `W` or `D`.
     #[must_use]
     pub const fn direction(&self) -> char {
-        if self.write { 'W' } else { 'R' }
+        match self.op {
+            Op::Read => 'R',
+            Op::Discard => 'D',
+            _ => 'W',
+        }
     }
 }
 
@@ -41,9 +45,20 @@ impl Choice {
     /// True if both chose alike.
     #[must_use]
     pub fn agrees(&self) -> bool {
-        let place = |rq: Request| (rq.sector, rq.write);
+        let place = |rq: Request| (rq.sector, rq.op);
         self.ours.map(place) == Some(place(self.linux))
     }
+}
+
+/// A new depth of a pool of tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Adjustment {
+    /// When the depth was changed, in nanoseconds.
+    pub time: u64,
+    /// Whose tokens.
+    pub of: SchedDomain,
+    /// How many there are from then on.
+    pub depth: u32,
 }
 
 /// Every choice of a trace.
@@ -51,6 +66,8 @@ impl Choice {
 pub struct Agreement {
     /// One for each request that the device took, in order.
     pub choices: Vec<Choice>,
+    /// Every depth that our scheduler's control changed, in order; `None` if the scheduler takes no tokens.
+    pub adjustments: Option<Vec<Adjustment>>,
 }
 
 impl Agreement {
@@ -71,8 +88,19 @@ impl Agreement {
         if self.choices.is_empty() { 100.0 } else { 100.0 * self.agree() as f64 / self.choices.len() as f64 }
     }
 
+    /// Writes a line for each new depth: the time in nanoseconds, the kind of request in capitals, and the depth.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_adjustments(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        for Adjustment { time, of, depth } in self.adjustments.iter().flatten() {
+            writeln!(out, "{time} {} {depth}", of.name().to_ascii_uppercase())?;
+        }
+        Ok(())
+    }
+
     /// Writes a line for each choice: the time in nanoseconds at which the device took the request, then the sector and
-    /// `R` or `W` of what our scheduler had chosen for it, or `- -`.
+    /// `R`, `W` or `D` of what our scheduler had chosen for it, or `- -`.
     ///
     /// # Errors
     /// Those of `out`.
@@ -98,7 +126,12 @@ fn name(class: Class) -> &'static str {
 
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", if self.write { "write" } else { "read" }, self.sector)?;
+        let word = match self.op {
+            Op::Read => "read",
+            Op::Discard => "discard",
+            _ => "write",
+        };
+        write!(f, "{word} {}", self.sector)?;
         match self.class {
             Some(class) => write!(f, " ({}, waited {:.1} ms)", name(class), self.waited as f64 / 1e6),
             None => write!(f, " (never inserted)"),

@@ -25,6 +25,8 @@ struct Held {
     sector: u64,
     end: u64,
     write: bool,
+    /// When it was allocated, in nanoseconds.
+    since: u64,
 }
 
 impl Held {
@@ -57,7 +59,7 @@ impl Plugs {
                 Action::Insert => *inserted += 1,
                 Action::BackMerge | Action::FrontMerge => *merged += 1,
                 // A completion is an interrupt, and a notice is not about I/O.
-                Action::Complete | Action::Notify => {}
+                Action::Complete | Action::Notify | Action::Message => {}
                 _ => {
                     // A request can merge, and the request that it merged into can then merge too.
                     let fits = |count: u64| *inserted > 0 && (*inserted..=*inserted + *merged).contains(&count);
@@ -74,7 +76,7 @@ impl Plugs {
     /// A request was allocated for a bio, and waits in its task's plug.
     pub(super) fn hold(&mut self, event: &Event<'_>) {
         let end = event.sector + u64::from(event.nr_sectors());
-        let held = Held { sector: event.sector, end, write: event.is_write() };
+        let held = Held { sector: event.sector, end, write: event.is_write(), since: event.time };
         self.held.entry(event.pid).or_default().push(held);
     }
 
@@ -118,6 +120,12 @@ impl Plugs {
                 return;
             }
         }
+    }
+
+    /// When the request that is about to be inserted was allocated, in nanoseconds, if the trace says it.
+    pub(super) fn allocated(&self, event: &Event<'_>) -> Option<u64> {
+        let held = self.held.get(&event.pid)?;
+        held.iter().find(|rq| rq.sector == event.sector && rq.write == event.is_write()).map(|rq| rq.since)
     }
 
     /// Called when a request was inserted. Returns true if it was the last one of its plug.

@@ -19,7 +19,7 @@ impl Trace {
     /// Adds the record that blkparse would print as `what sector + sectors`, of task `pid`. `what` is the action's
     /// letter and what kind of I/O it is about: nothing for a read, `w` for a write, `d` for a discard, `f` for a
     /// flush. For `U`, `sectors` counts the requests in the plug.
-    pub(crate) fn add(mut self, pid: u32, what: &str, sector: u64, sectors: u32) -> Self {
+    pub(crate) fn add(self, pid: u32, what: &str, sector: u64, sectors: u32) -> Self {
         let action = match &what[..1] {
             "Q" => 1,
             "M" => 2,
@@ -33,6 +33,18 @@ impl Trace {
             "X" => 13,
             other => panic!("no action {other}"),
         };
+        self.record(pid, action, sector, sectors, what)
+    }
+
+    /// Adds a text that a program wrote into the trace, on behalf of a control group.
+    #[allow(dead_code, reason = "not every test program writes texts")]
+    pub(crate) fn message(mut self, text: &str) -> Self {
+        let payload = [&7_u64.to_le_bytes(), text.as_bytes()].concat();
+        self.put(0, 1 << 26 | 0x102, 0, 0, &payload);
+        self
+    }
+
+    fn record(mut self, pid: u32, action: u32, sector: u64, sectors: u32, what: &str) -> Self {
         let category: u32 = match &what[1..] {
             "" => 1,
             "w" => 2,
@@ -41,6 +53,12 @@ impl Trace {
             other => panic!("no category {other}"),
         };
         let payload = if action == 10 { u64::from(sectors).to_be_bytes().to_vec() } else { Vec::new() };
+        let bytes = if action == 10 { 0 } else { sectors.wrapping_mul(512) };
+        self.put(pid, category << 16 | action, sector, bytes, &payload);
+        self
+    }
+
+    fn put(&mut self, pid: u32, action: u32, sector: u64, bytes: u32, payload: &[u8]) {
         self.records += 1;
         self.time += 1000;
         for word in [0x6561_7407, self.records] {
@@ -49,11 +67,9 @@ impl Trace {
         for long in [self.time, sector] {
             self.bytes.extend(u64::to_le_bytes(long));
         }
-        let bytes = if action == 10 { 0 } else { sectors.wrapping_mul(512) };
-        for word in [bytes, category << 16 | action, pid, 0, 0, (payload.len() as u32) << 16] {
+        for word in [bytes, action, pid, 0, 0, (payload.len() as u32) << 16] {
             self.bytes.extend(u32::to_le_bytes(word));
         }
         self.bytes.extend(payload);
-        self
     }
 }

@@ -1,0 +1,82 @@
+//! The pools of tokens of the device that is replayed, and the control of their depths on Linux's clock.
+
+use blkmq_sched::{Latency, SchedDomain, Sums, Throttle, Time, Tokens};
+
+use super::agreement::Adjustment;
+use super::jiffies;
+
+/// Ticks from the first completion to the fold.
+const FOLD_TICKS: u64 = 25;
+
+/// The pools, if the policy takes tokens. Otherwise there is a token for everybody.
+#[derive(Debug)]
+pub(super) struct Pools {
+    throttle: Option<Throttle>,
+    /// How many tokens are out, by [`SchedDomain::index`]. More than there are, if Linux's control was another one.
+    out: [u32; 4],
+    sums: Sums,
+    /// When to fold, in nanoseconds. `None` until a request completes.
+    next_fold: Option<u64>,
+    adjustments: Vec<Adjustment>,
+}
+
+impl Tokens for Pools {
+    fn take(&mut self, of: SchedDomain) -> bool {
+        let Some(throttle) = &self.throttle else { return true };
+        let is_taken = self.out[of.index()] < throttle.depth(of);
+        self.out[of.index()] += u32::from(is_taken);
+        is_taken
+    }
+}
+
+impl Pools {
+    pub(super) fn new(throttle: Option<Throttle>) -> Self {
+        Self { throttle, out: [0; 4], sums: Sums::default(), next_fold: None, adjustments: Vec::new() }
+    }
+
+    /// Whether the policy takes tokens.
+    pub(super) const fn are_lent(&self) -> bool {
+        self.throttle.is_some()
+    }
+
+    /// The control of the depths.
+    pub(super) const fn throttle(&mut self) -> Option<&mut Throttle> {
+        self.throttle.as_mut()
+    }
+
+    /// Every change of a depth, in order.
+    pub(super) fn into_adjustments(self) -> Vec<Adjustment> {
+        self.adjustments
+    }
+
+    /// Takes a token for a request that Linux chose, which had one.
+    pub(super) fn follow(&mut self, of: SchedDomain) {
+        self.out[of.index()] += 1;
+    }
+
+    pub(super) fn put_back(&mut self, of: SchedDomain) {
+        self.out[of.index()] = self.out[of.index()].saturating_sub(1);
+    }
+
+    /// Folds what is due by this time, in nanoseconds.
+    pub(super) fn fold_until(&mut self, time: u64) {
+        let (Some(throttle), Some(due)) = (&mut self.throttle, self.next_fold.filter(|due| *due <= time)) else {
+            return;
+        };
+        self.next_fold = None;
+        let depths = throttle.fold(&self.sums, Time(due));
+        for (of, depth) in SchedDomain::ALL.into_iter().zip(depths) {
+            self.adjustments.extend(depth.map(|depth| Adjustment { time: due, of, depth }));
+        }
+    }
+
+    /// Counts a request that completed at `time` and took so long, all in nanoseconds. The first one sets Linux's
+    /// timer, which goes off at the tick after the ticks that it was set to.
+    pub(super) fn complete(&mut self, of: SchedDomain, time: u64, total: u64, in_device: u64) {
+        let Some(throttle) = &self.throttle else { return };
+        let Some(target) = throttle.target(of) else { return };
+        self.sums.add(of, Latency::Total, Throttle::bucket(target, total));
+        self.sums.add(of, Latency::Io, Throttle::bucket(target, in_device));
+        self.next_fold.get_or_insert(jiffies(time).after((FOLD_TICKS + 1) * super::JIFFY).0);
+    }
+}
