@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use blkmq::driver::spec::Opener;
 use blkmq_workbench::TextError;
-use blkmq_workbench::judge::{self, Contestant, JudgeError, Row, Settings, Site};
-use clap::Args;
+use blkmq_workbench::judge::{self, Contestant, Interference, JudgeError, Row, Settings, Site};
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::page::{self, Page};
@@ -23,6 +23,7 @@ Examples:
   blkmq judge --device hdd --schedulers none,mq-deadline
   blkmq judge --device ssd,hw_queue_depth=32 --tests Q7,Q8 --json
   blkmq judge --device file,path=disk.img,size=8G --runtime 20m --report judge.html
+  blkmq judge --table interference
 
 A scheduler is judged by what it promises. A row has a target only if the scheduler promises what the row is about;
 otherwise the row only tells a figure. Asked of every scheduler: that it adds no more than 2 us to the latency of a reader
@@ -51,6 +52,10 @@ pub(crate) struct Judge {
     /// The tests to make [default: all].
     #[arg(long, value_name = "ID,ID", value_delimiter = ',')]
     tests: Vec<String>,
+    /// Instead of the tests, repeat a published table beside what was published. interference: a reader beside other
+    /// applications (ICPE'24, doi 10.1145/3629526.3645053).
+    #[arg(long, value_name = "TABLE", conflicts_with_all = ["tests", "report"])]
+    table: Option<Table>,
     /// How long everything takes on a real device, as in 5m. On a model the virtual time follows from the tests.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = bench::duration)]
     runtime: Duration,
@@ -65,12 +70,19 @@ pub(crate) struct Judge {
     report: Option<PathBuf>,
 }
 
+/// A published table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Table {
+    Interference,
+}
+
+/// What is printed as JSON: `R` is a row of the tests, or of a table.
 #[derive(Debug, Serialize)]
-struct Judged<'a> {
+struct Judged<'a, R> {
     device: &'a str,
     /// `virtual` or `real`.
     clock: &'static str,
-    rows: &'a [Row],
+    rows: &'a [R],
 }
 
 fn test_list() -> String {
@@ -95,6 +107,14 @@ impl Judge {
             let (done, all) = (done.load(Ordering::Relaxed), all.load(Ordering::Relaxed));
             (done as f64 / all.max(1) as f64, format!("{done} of {all} measurements"))
         };
+        if let Some(Table::Interference) = self.table {
+            let rows = progress::watch(look, || judge::interference(&site, &contestants, &settings, &tell));
+            let rows = rows.map_err(|error| self.failure(&error))?;
+            if self.json {
+                return json::print(&Judged { device: site.spec(), clock: clock(&site), rows: &rows }, out);
+            }
+            return Ok(write_interference(&site, &rows, out)?);
+        }
         let rows = progress::watch(look, || judge::judge(&site, &contestants, &settings, &tell));
         let rows = rows.map_err(|error| self.failure(&error))?;
         if let Some(page) = page {
@@ -103,8 +123,7 @@ impl Judge {
             page.write(title, page::modelled(site.spec(), clock), judge::sections(&rows))?;
         }
         if self.json {
-            let clock = if site.is_model() { "virtual" } else { "real" };
-            return json::print(&Judged { device: site.spec(), clock, rows: &rows }, out);
+            return json::print(&Judged { device: site.spec(), clock: clock(&site), rows: &rows }, out);
         }
         Ok(write(&site, &rows, out)?)
     }
@@ -159,9 +178,42 @@ impl Judge {
     }
 }
 
-fn write(site: &Site, rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
+/// The clock's name in JSON.
+fn clock(site: &Site) -> &'static str {
+    if site.is_model() { "virtual" } else { "real" }
+}
+
+fn write_device(site: &Site, out: &mut dyn Write) -> io::Result<()> {
     let clock = if site.is_model() { "a model, on virtual time" } else { "on the machine's time" };
-    writeln!(out, "device  {}, {clock}", site.spec())?;
+    writeln!(out, "device  {}, {clock}", site.spec())
+}
+
+/// The table, with what was published in its last columns.
+fn write_interference(site: &Site, rows: &[Interference], out: &mut dyn Write) -> io::Result<()> {
+    write_device(site, out)?;
+    writeln!(
+        out,
+        "\nA reader of 4 KiB, one read at a time, beside applications with 128 operations outstanding each. Latencies in ms. The
+published ones are from Linux 6.3 with eight SSDs and ten cores (ICPE'24, doi 10.1145/3629526.3645053).\n"
+    )?;
+    let head = ["beside", "scheduler", "p99", "p99.9", "beside, MiB/s", "published p99", "published p99.9"];
+    let mut lines = vec![head.map(str::to_owned).to_vec()];
+    let or_none = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
+    for row in rows {
+        let beside = if row.applications == 0 {
+            row.background.to_owned()
+        } else {
+            format!("{} x {}", row.applications, row.background)
+        };
+        let figures = [row.p99_ms, row.p99_9_ms, row.background_mib_s].map(|value| value.to_string());
+        let published = [row.published_p99_ms, row.published_p99_9_ms].map(or_none);
+        lines.push([vec![beside, row.scheduler.clone()], figures.to_vec(), published.to_vec()].concat());
+    }
+    columns::lines(&lines, 2, 8).iter().try_for_each(|line| writeln!(out, "{line}"))
+}
+
+fn write(site: &Site, rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
+    write_device(site, out)?;
     let mut schedulers: Vec<&str> = Vec::new();
     for row in rows {
         if !schedulers.contains(&&*row.scheduler) {

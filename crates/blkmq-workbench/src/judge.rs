@@ -10,7 +10,7 @@
 //!
 //! In the folder a `world` runs the clients of a `load` on a queue; `latency`, `shares`, `flood`, `deadlines`,
 //! `startup`, `conservation`, `burst`, `isolation` and `order` are the tests, each of which measures and gives its
-//! figures their targets.
+//! figures their targets. `interference` repeats a published table.
 //!
 //! A program judges a scheduler of its own like this:
 //!
@@ -38,6 +38,7 @@ mod conservation;
 mod deadlines;
 mod error;
 mod flood;
+mod interference;
 mod isolation;
 mod journal;
 mod latency;
@@ -52,12 +53,14 @@ mod site;
 mod startup;
 mod world;
 
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::bench::SchedulerSource;
 pub use error::JudgeError;
+pub use interference::Interference;
 use measuring::{Measuring, Test};
 pub use page::sections;
 pub use promises::{Deadlines, Order, Promises};
@@ -153,8 +156,8 @@ pub fn judge(
     // What is measured of none is what the others are compared with.
     let mut all = vec![Contestant::named("none")];
     all.extend(contestants.iter().filter(|contestant| contestant.name != "none").cloned());
-    let judging = Judging { site, settings, tests: &tests, contestants: &all, tell, done: AtomicUsize::new(0) };
-    let figures = if site.is_model() { judging.at_once()? } else { judging.in_turn()? };
+    let judging = Judging { site, settings, contestants: &all, tell };
+    let figures = if site.is_model() { judging.at_once(&tests)? } else { judging.in_turn(&tests)? };
     let mut rows = Vec::new();
     for (test, figures) in tests.iter().zip(figures) {
         let none = figures[0].clone();
@@ -167,25 +170,63 @@ pub fn judge(
     Ok(rows)
 }
 
+/// Measures the published interference table on a device, for each scheduler. The rows are ordered by background, then
+/// as the contestants are. On a real device they take `runtime` in all. `tell` is called as by [`judge`].
+///
+/// # Errors
+/// As of [`judge`].
+pub fn interference(
+    site: &Site,
+    contestants: &[Contestant],
+    settings: &Settings,
+    tell: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Vec<Interference>, JudgeError> {
+    let judging = Judging { site, settings, contestants, tell };
+    let count = interference::NR_ROWS * contestants.len();
+    let slice = (!site.is_model()).then(|| settings.runtime / (count as u32).max(1));
+    if slice.is_some() {
+        site.fill(&mut site.pool(), &settings.stop)?;
+    }
+    // None of these loads depends on the speed of the device.
+    let on = |number: usize, pool: &mut client::Pool| {
+        let mut on = judging.measuring(number % contestants.len(), Speed { iops: 1.0 }, slice, pool);
+        interference::measure(number / contestants.len(), &mut on)
+    };
+    judging.spread(count, &on)
+}
+
 /// The figures of each test, for each contestant.
 type Figures = Vec<Vec<Vec<Figure>>>;
 
 struct Judging<'a> {
     site: &'a Site,
     settings: &'a Settings,
-    tests: &'a [&'a Test],
     contestants: &'a [Contestant],
     tell: &'a (dyn Fn(usize, usize) + Sync),
-    done: AtomicUsize,
 }
 
 impl Judging<'_> {
-    /// All measurements on a model, spread over threads. The result does not depend on which thread makes which.
-    fn at_once(&self) -> Result<Figures, JudgeError> {
-        let stop = &*self.settings.stop;
-        let speed = Speed::of(self.site, Duration::from_secs(60), &mut self.site.pool(), stop)?;
-        let count = self.tests.len() * self.contestants.len();
-        let (next, results) = (AtomicUsize::new(0), Mutex::new(vec![None; count]));
+    /// All measurements on a model.
+    fn at_once(&self, tests: &[&Test]) -> Result<Figures, JudgeError> {
+        let nr_contestants = self.contestants.len();
+        let speed = Speed::of(self.site, Duration::from_secs(60), &mut self.site.pool(), &self.settings.stop)?;
+        let measure = |number: usize, pool: &mut client::Pool| {
+            let mut on = self.measuring(number % nr_contestants, speed, None, pool);
+            (tests[number / nr_contestants].measure)(&mut on)
+        };
+        let figures = self.spread(tests.len() * nr_contestants, &measure)?;
+        Ok(figures.chunks(nr_contestants).map(<[_]>::to_vec).collect())
+    }
+
+    /// Makes `count` measurements: on a model by several threads, otherwise one after the other. The result does not
+    /// depend on which thread makes which.
+    fn spread<T: Send>(
+        &self,
+        count: usize,
+        measure: &(dyn Fn(usize, &mut client::Pool) -> Result<T, JudgeError> + Sync),
+    ) -> Result<Vec<T>, JudgeError> {
+        let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let results: Mutex<Vec<Option<Result<T, JudgeError>>>> = Mutex::new((0..count).map(|_| None).collect());
         let work = || {
             let mut pool = self.site.pool();
             loop {
@@ -193,61 +234,58 @@ impl Judging<'_> {
                 if number >= count {
                     return;
                 }
-                let (test, contestant) = (number / self.contestants.len(), number % self.contestants.len());
-                let measured = self.measure(test, contestant, speed, None, &mut pool);
+                let measured = measure(number, &mut pool);
                 // The others would be in vain.
                 if measured.is_err() {
                     next.store(count, Ordering::Relaxed);
                 }
                 results.lock().unwrap_or_else(PoisonError::into_inner)[number] = Some(measured);
-                (self.tell)(self.done.fetch_add(1, Ordering::Relaxed) + 1, count);
+                (self.tell)(done.fetch_add(1, Ordering::Relaxed) + 1, count);
             }
         };
-        let nr_threads = std::thread::available_parallelism().map_or(1, usize::from).min(count);
+        let nr_threads =
+            if self.site.is_model() { std::thread::available_parallelism() } else { Ok(NonZeroUsize::MIN) };
+        let nr_threads = nr_threads.map_or(1, usize::from).min(count);
         std::thread::scope(|scope| {
             (0..nr_threads).for_each(|_| drop(scope.spawn(work)));
         });
-        let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let figures: Vec<Vec<Figure>> = results.into_iter().flatten().collect::<Result<_, _>>()?;
-        Ok(figures.chunks(self.contestants.len().max(1)).map(<[_]>::to_vec).collect())
+        results.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
     }
 
     /// All measurements on a real device, one after the other. A figure is the mean of the turns.
-    fn in_turn(&self) -> Result<Figures, JudgeError> {
+    fn in_turn(&self, tests: &[&Test]) -> Result<Figures, JudgeError> {
         let mut pool = self.site.pool();
         let stop = &*self.settings.stop;
         self.site.fill(&mut pool, stop)?;
-        let nr_runs: u32 = self.tests.iter().map(|test| test.nr_runs).sum::<u32>();
-        let nr_runs = nr_runs.max(1) * (TURNS * self.contestants.len()) as u32;
-        let slice = self.settings.runtime / (nr_runs + 1);
+        let nr_runs = tests.iter().map(|test| test.nr_runs).sum::<u32>();
+        let slice = self.settings.runtime / (nr_runs * (TURNS * self.contestants.len()) as u32 + 1);
         let speed = Speed::of(self.site, slice, &mut pool, stop)?;
-        let count = self.tests.len() * self.contestants.len() * TURNS;
+        let (count, mut done) = (tests.len() * self.contestants.len() * TURNS, 0);
         let mut figures = Vec::new();
-        for test in 0..self.tests.len() {
+        for test in tests {
             let mut sums: Vec<Vec<Figure>> = vec![Vec::new(); self.contestants.len()];
             let forth = 0..self.contestants.len();
             for contestant in forth.clone().chain(forth.rev()) {
-                let measured = self.measure(test, contestant, speed, Some(slice), &mut pool)?;
-                add(&mut sums[contestant], measured);
-                (self.tell)(self.done.fetch_add(1, Ordering::Relaxed) + 1, count);
+                let mut on = self.measuring(contestant, speed, Some(slice), &mut pool);
+                add(&mut sums[contestant], (test.measure)(&mut on)?);
+                done += 1;
+                (self.tell)(done, count);
             }
             figures.push(sums);
         }
         Ok(figures)
     }
 
-    fn measure(
-        &self,
-        test: usize,
+    fn measuring<'m>(
+        &'m self,
         contestant: usize,
         speed: Speed,
         slice: Option<Duration>,
-        pool: &mut client::Pool,
-    ) -> Result<Vec<Figure>, JudgeError> {
+        pool: &'m mut client::Pool,
+    ) -> Measuring<'m> {
         let Settings { shorter, stop, .. } = self.settings;
         let contestant = &self.contestants[contestant];
-        let mut on = Measuring { site: self.site, contestant, speed, slice, shorter: *shorter, pool, stop };
-        (self.tests[test].measure)(&mut on)
+        Measuring { site: self.site, contestant, speed, slice, shorter: *shorter, pool, stop }
     }
 }
 

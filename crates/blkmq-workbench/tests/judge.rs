@@ -7,7 +7,7 @@ use blkmq_sched::{
     Class, Info, InsertAt, Knob, KnobError, MergeLevel, MergeLimits, MqDeadline, RqId, Scheduler, Tally, Time,
 };
 use blkmq_workbench::bench::SchedulerSource;
-use blkmq_workbench::judge::{Contestant, Promises, Row, Settings, Site, judge, sections, tests};
+use blkmq_workbench::judge::{Contestant, Promises, Row, Settings, Site, interference, judge, sections, tests};
 use blkmq_workbench::report::Report;
 
 /// A device so slow that some seconds are few operations.
@@ -243,4 +243,26 @@ fn the_report_shows_each_test() {
     let page = html.strip_prefix("<!DOCTYPE html>\n").expect("it is HTML");
     let page = roxmltree::Document::parse(page).expect("the page is well-formed");
     assert_eq!(page.descendants().filter(|node| node.has_tag_name("svg")).count(), 4);
+}
+
+/// Red if a row of the table is missing, or stands beside figures that were published of another scheduler.
+#[test]
+fn the_interference_table_stands_beside_what_was_published() {
+    let site = Site::open(DEVICE, false, &Opener::SILENT).expect("the device is good");
+    let settings = Settings { shorter: 100, ..Settings::default() };
+    let own = planted("own", Promises::NOTHING, || Box::new(Fifo::default()));
+    let contestants = [Contestant::named("none"), Contestant::named("mq-deadline"), own];
+    let rows = interference(&site, &contestants, &settings, &|_, _| ()).expect("the runs end");
+    let names: Vec<&str> = rows.iter().map(|row| &*row.scheduler).collect();
+    assert_eq!(names, ["none", "mq-deadline", "own"].repeat(7));
+    assert_eq!(rows.iter().map(|row| row.applications).max(), Some(256));
+    for row in &rows {
+        // Beside the most applications no read ends in so short a run.
+        assert!(row.p99_ms > 0.0 || row.applications == 256, "{row:?}");
+        assert!(row.p99_9_ms >= row.p99_ms, "{row:?}");
+        assert_eq!(row.background_mib_s > 0.0, row.applications > 0, "{row:?}");
+        assert_eq!(row.published_p99_ms.is_some(), row.scheduler != "own", "{row:?}");
+    }
+    let last = &rows[18];
+    assert_eq!((last.published_p99_ms, last.published_p99_9_ms), (Some(405.0), Some(776.0)), "32 writers, none");
 }

@@ -13,7 +13,7 @@ use super::world::Outcome;
 
 pub(super) const TEST: Test = Test {
     id: "Q6",
-    title: "readers of 4 KiB at random places share the device",
+    title: "readers of 4 KiB at random places share the device; weights mean nothing to a scheduler without a target here",
     nr_runs: (2 * CLIENTS.len() + CONNECTIONS.len()) as u32,
     measure,
     judge,

@@ -24,7 +24,7 @@ use super::row::{Figure, Target};
 
 pub(super) const TEST: Test = Test {
     id: "Q9",
-    title: "an application starts",
+    title: "an application starts beside readers and writers; a start is waited for 600 s at most",
     nr_runs: (APPLICATIONS.len() * LOADS.len()) as u32,
     measure,
     judge,

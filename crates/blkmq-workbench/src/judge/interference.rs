@@ -1,0 +1,133 @@
+//! The interference table of "BFQ, Multiqueue-Deadline, or Kyber?" (ICPE'24, doi 10.1145/3629526.3645053, figures 11
+//! and 12): a reader of 4 KiB, one read at a time, beside applications with 128 operations outstanding each.
+//!
+//! The publication measured Linux 6.3 with eight SSDs and ten cores. There the processors were the limit beside reads
+//! of 4 KiB. Here one device is modelled or used, and on virtual time computing takes no time.
+
+use std::time::Duration;
+
+use blkmq::Op;
+use serde::Serialize;
+
+use super::Contestant;
+use super::error::JudgeError;
+use super::load::{LARGE, Plan, SMALL};
+use super::measuring::{Measuring, ms};
+use super::row::digits;
+
+/// Operations that an application of the background has outstanding.
+const DEPTH: u32 = 128;
+
+/// p99 and p99.9 of the reader in milliseconds, as published.
+type Published = (f64, f64);
+
+/// What runs beside the reader.
+struct Background {
+    name: &'static str,
+    applications: u32,
+    op: Op,
+    bytes: u32,
+    /// With `none`, `mq-deadline` and `kyber`.
+    published: [Published; 3],
+}
+
+const PUBLISHED: [&str; 3] = ["none", "mq-deadline", "kyber"];
+
+const BACKGROUNDS: [Background; 7] = [
+    Background {
+        name: "nothing",
+        applications: 0,
+        op: Op::Read,
+        bytes: SMALL,
+        published: [(0.0896, 0.66), (0.0896, 0.102), (0.0896, 0.102)],
+    },
+    Background {
+        name: "reads of 4 KiB",
+        applications: 16,
+        op: Op::Read,
+        bytes: SMALL,
+        published: [(0.21, 0.309), (0.157, 0.224), (0.179, 0.264)],
+    },
+    Background {
+        name: "reads of 4 KiB",
+        applications: 256,
+        op: Op::Read,
+        bytes: SMALL,
+        published: [(3.752, 5.603), (0.253, 0.404), (0.305, 0.49)],
+    },
+    Background {
+        name: "reads of 64 KiB",
+        applications: 32,
+        op: Op::Read,
+        bytes: LARGE,
+        published: [(304.0, 346.0), (211.0, 325.0), (217.0, 354.0)],
+    },
+    Background {
+        name: "writes of 4 KiB",
+        applications: 8,
+        op: Op::Write,
+        bytes: SMALL,
+        published: [(14.4, 28.4), (13.3, 27.4), (2.6, 4.4)],
+    },
+    Background {
+        name: "writes of 64 KiB",
+        applications: 8,
+        op: Op::Write,
+        bytes: LARGE,
+        published: [(75.0, 152.0), (101.0, 209.0), (2.9, 23.0)],
+    },
+    Background {
+        name: "writes of 64 KiB",
+        applications: 32,
+        op: Op::Write,
+        bytes: LARGE,
+        published: [(405.0, 776.0), (367.0, 810.0), (34.0, 312.0)],
+    },
+];
+
+/// How many rows the table has for each scheduler.
+pub(super) const NR_ROWS: usize = BACKGROUNDS.len();
+
+/// A row of the interference table, for one scheduler.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Interference {
+    /// What the other applications do.
+    pub background: &'static str,
+    /// How many there are.
+    pub applications: u32,
+    /// The scheduler's name.
+    pub scheduler: String,
+    /// Milliseconds: the latency that 99 of 100 reads did not exceed.
+    pub p99_ms: f64,
+    /// Milliseconds: the latency that 999 of 1000 reads did not exceed.
+    pub p99_9_ms: f64,
+    /// What the other applications got done, in MiB/s.
+    pub background_mib_s: f64,
+    /// The published p99 in milliseconds. `None` for a scheduler that the publication does not have.
+    pub published_p99_ms: Option<f64>,
+    /// The published p99.9 in milliseconds.
+    pub published_p99_9_ms: Option<f64>,
+}
+
+/// Measures one row for one scheduler.
+pub(super) fn measure(number: usize, on: &mut Measuring<'_>) -> Result<Interference, JudgeError> {
+    let Background { name, applications, op, bytes, ref published } = BACKGROUNDS[number];
+    let area = on.site.area();
+    let mut clients = vec![Plan::new("reader", Op::Read, SMALL, 1, area.clone())];
+    clients.extend((0..applications).map(|n| Plan::new(format!("application {n}"), op, bytes, DEPTH, area.clone())));
+    let operations = if applications == 0 { 20_000 } else { 1_500_000 };
+    let outcome = on.run(clients, on.end(Duration::from_secs(300), operations))?;
+    let Contestant { name: scheduler, .. } = on.contestant;
+    let at = |percent| digits(ms(outcome.clients[0].latency.percentile(percent)));
+    let published = PUBLISHED.iter().position(|other| other == scheduler).map(|place| published[place]);
+    Ok(Interference {
+        background: name,
+        applications,
+        scheduler: scheduler.clone(),
+        p99_ms: at(99.0),
+        p99_9_ms: at(99.9),
+        background_mib_s: digits(outcome.rate(1..outcome.clients.len()) / f64::from(1 << 20)),
+        published_p99_ms: published.map(|(p99, _)| p99),
+        published_p99_9_ms: published.map(|(_, p99_9)| p99_9),
+    })
+}
