@@ -10,6 +10,7 @@ mod due;
 pub mod harness;
 pub mod hdd;
 pub mod null;
+mod pending;
 pub mod ram;
 mod random;
 pub mod spec;

@@ -1,5 +1,6 @@
-//! The default profile of the model `ssd` against ICPE'24 (doi 10.1145/3629526.3645053). See `driver::ssd::Config` for
-//! the arithmetic.
+//! The default profile of the model `ssd` against ICPE'24 (doi 10.1145/3629526.3645053), with the block layer in front.
+//! See `driver::ssd::Config` for the arithmetic. What was measured with writers was measured on eight SSDs at once, and
+//! is checked beside the model, in `published.rs`.
 
 mod jobs;
 
@@ -55,34 +56,47 @@ fn one_read_at_a_time_is_as_fast_as_published() {
     assert!((12..=14).contains(&reads), "{reads}");
 }
 
-/// Red if the writers or the reader beside them are not as published: 9758 MiB/s for 32 writers of depth 128 over eight
-/// SSDs, and a p99 of 405 ms for the reader.
+/// Beside writers of 64 KiB with `iodepth` outstanding each, on one SSD: the writers' MiB/s, and the reader's median
+/// and p99 in microseconds.
+fn beside_writers(writers: usize, iodepth: usize) -> (u64, u64, u64) {
+    let mut rig = Rig::new("ssd", "none");
+    random(&mut rig, Op::Read, 1, 4);
+    (0..writers).for_each(|_| random(&mut rig, Op::Write, iodepth, 64));
+    rig.tick = if writers * iodepth > 100 { 100_000 } else { 1000 };
+    rig.run(500 * MS);
+    rig.run(4000 * MS);
+    let rate = rig.jobs[1..].iter().map(|job| job.completed).sum::<u64>() / 16 / 4;
+    let (median, p99) = (rig.jobs[0].per_mille(500) / 1000, rig.jobs[0].per_mille(990) / 1000);
+    println!("{writers} writers of depth {iodepth}: {rate} MiB/s; the reader's median {median} us, p99 {p99} us");
+    (rate, median, p99)
+}
+
+/// Red if one SSD does not treat its writers and its reader as the eight were published to treat theirs. Beside up to
+/// 128 outstanding writes a reader waits for a die: the median is 0.27 ms, and the p99 2.8 ms, beside one writer.
+/// Beside more than the SSD works on at once it waits in line. A write that finds room takes 31 us, so few
+/// outstanding ones are enough to keep the SSD busy.
 #[test]
-fn writers_of_64_kib_hold_a_reader_up_as_published() {
-    for seed in 0..2 {
-        let mut rig = Rig::new(&format!("ssd,seed={seed}"), "none");
-        random(&mut rig, Op::Read, 1, 4);
-        (0..32).for_each(|_| random(&mut rig, Op::Write, 128, 64));
-        rig.tick = 250_000;
-        rig.run(1000 * MS);
-        rig.run(10_000 * MS);
-        let rate = rig.jobs[1..].iter().map(|job| job.completed).sum::<u64>() / 16 / 10;
-        let p99 = rig.jobs[0].per_mille(990) / MS;
-        println!("seed {seed}: {rate} MiB/s; the reader's p99 is {p99} ms");
-        assert!((1100..=1340).contains(&rate), "{rate}");
-        assert!((203..=810).contains(&p99), "{p99}");
+fn a_reader_waits_for_a_die_beside_few_writes_and_in_line_beside_many() {
+    let (full, median, flooded) = beside_writers(32, 128);
+    assert!((1300..=1800).contains(&full), "{full}");
+    // In line: from 543 writes at 2220 MiB/s upwards.
+    assert!(median >= 15_000 && (60_000..=250_000).contains(&flooded), "{median} {flooded}");
+    for (writers, iodepth, share) in [(1, 128, 98), (1, 2, 95), (1, 1, 80)] {
+        let (rate, median, p99) = beside_writers(writers, iodepth);
+        assert!(100 * rate >= share * full, "{rate} of {full}");
+        assert!((70..=1000).contains(&median) && (1000..=2800).contains(&p99), "{median} {p99}");
     }
 }
 
-/// Red if a load below the sustained rate is ever slow: 16 outstanding writes of 4 KiB that wait 1 ms each are 62
-/// MiB/s.
+/// Red if a light load ever waits for collection: 16 outstanding writes of 4 KiB that wait 1 ms each are 62 MiB/s. A
+/// read waits for one program of a row at most.
 #[test]
-fn a_light_load_does_not_meet_the_garbage_collection() {
+fn a_light_load_does_not_wait_for_the_garbage_collection() {
     let mut rig = Rig::new("ssd,spare=1", "none");
     random(&mut rig, Op::Read, 1, 4);
     random(&mut rig, Op::Write, 16, 4);
     rig.tick = MS;
     rig.run(2000 * MS);
     let (read, write) = (rig.jobs[0].per_mille(999), rig.jobs[1].per_mille(999));
-    assert!(read <= MS && write <= MS, "{read} {write}");
+    assert!(read <= 2 * MS && write <= MS, "{read} {write}");
 }

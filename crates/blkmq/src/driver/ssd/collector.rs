@@ -1,76 +1,77 @@
 //! Garbage collection, as far as readers and writers notice it.
 
-use blkmq_sched::Time;
-
 use super::config::Config;
 use crate::driver::random;
 
-/// What is erased and what is not. Writing uses up the spare; collection meanwhile gives it back at a fixed rate. When
-/// the spare is used up, each program makes its die copy pages first, until a good part of the spare is free again. So
-/// the SSD is fast and slow by turns if more is written than it can sustain, and never slow otherwise.
+/// How much is written before the next change between the two states of an SSD that is written to. For some stretch
+/// there is enough that is erased, and rows are programmed as they come. Then there is not, and for another stretch
+/// each program makes its die copy rows first. How long each stretch is, and how much is copied, is drawn anew each
+/// time.
 #[derive(Debug)]
 pub(super) struct Collector {
-    /// Bytes.
+    /// Bytes, on average, for which nothing is copied first, and for which something is.
     spare: u64,
-    used: u64,
-    /// Bytes a second.
-    rate: u64,
-    /// When `used` was brought up to date last.
-    at: Time,
+    gc_size: u64,
+    /// Rows copied for each that is programmed, on average.
+    mean_copies: u64,
+    /// Bytes until the state changes.
+    left: u64,
+    /// Rows copied for each that is programmed at present, on average; 0 if none has to be.
     copies: u64,
-    slow: Option<Slow>,
     random: u64,
-}
-
-/// An episode of copying: how many pages for each page programmed, and down to how much used spare.
-#[derive(Debug)]
-struct Slow {
-    copies: u64,
-    until: u64,
 }
 
 impl Collector {
     pub(super) fn new(config: &Config) -> Self {
-        Self {
+        let mut collector = Self {
             spare: config.spare,
-            used: 0,
-            rate: config.gc_rate,
-            at: Time(0),
-            copies: config.gc_copies,
-            slow: None,
+            gc_size: config.gc_size,
+            mean_copies: config.gc_copies,
+            left: 0,
+            copies: 0,
             random: config.seed,
-        }
+        };
+        collector.left = collector.stretch(collector.spare);
+        collector
     }
 
-    /// `bytes` bytes are programmed at `now`. Returns how many pages have to be copied for each page.
-    pub(super) fn program(&mut self, bytes: u64, now: Time) -> u64 {
-        let collected = u128::from(now.since(self.at)) * u128::from(self.rate) / 1_000_000_000;
-        // Less than a byte is kept for later.
-        if collected > 0 {
-            self.used = self.used.saturating_sub(u64::try_from(collected).unwrap_or(u64::MAX));
-            self.at = self.at.max(now);
+    /// A stretch whose mean is `mean`: any length up to twice of that.
+    fn stretch(&mut self, mean: u64) -> u64 {
+        random::draw(&mut self.random) % (2 * mean)
+    }
+
+    /// A stretch whose mean is the mean of collections. Half of them have the same short length, a quarter are twice as
+    /// long, an eighth four times, and so on up to 32 times: what collections find differs that much.
+    fn collection(&mut self) -> u64 {
+        let pieces = random::draw(&mut self.random).trailing_ones().min(5);
+        (2 * self.gc_size / 7) << pieces
+    }
+
+    /// A row of `bytes` bytes is programmed. Returns how many rows its die has to copy first.
+    pub(super) fn program(&mut self, bytes: u64) -> u64 {
+        match self.left.checked_sub(bytes) {
+            Some(left) => self.left = left,
+            None if self.copies > 0 || self.mean_copies == 0 => {
+                self.copies = 0;
+                self.left = self.stretch(self.spare);
+            }
+            None => {
+                // From half to one and a half of the mean.
+                let range = self.mean_copies | 1;
+                self.copies = self.mean_copies.div_ceil(2) + random::draw(&mut self.random) % range;
+                self.left = self.collection();
+            }
         }
-        self.used += bytes;
-        if self.used > self.spare && self.slow.is_none() {
-            // How much has to be copied, and how much is found to collect, differs from episode to episode: by a
-            // quarter around the mean.
-            let (half, draw) = (self.spare / 2, random::draw(&mut self.random));
-            let until = self.spare / 4 + draw % half.max(1);
-            let copies = (self.copies * 3).div_ceil(4) + (draw >> 32) % (self.copies / 2 + 1);
-            self.slow = Some(Slow { copies, until });
-        }
-        if self.slow.as_ref().is_some_and(|slow| self.used < slow.until) {
-            self.slow = None;
-        }
-        self.slow.as_ref().map_or(0, |slow| slow.copies)
+        if self.copies > 0 { random::draw(&mut self.random) % (2 * self.copies + 1) } else { 0 }
     }
 
     pub(super) fn is_slow(&self) -> bool {
-        self.slow.is_some()
+        self.copies > 0
     }
 
-    pub(super) fn used(&self) -> u64 {
-        self.used
+    /// Bytes that can be written before the state changes.
+    pub(super) fn left(&self) -> u64 {
+        self.left
     }
 }
 
@@ -80,52 +81,51 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Writes a MiB every `gap` nanoseconds, and tells how often pages had to be copied, in how many episodes.
-    fn run(seed: u64, gap: u64) -> (u64, u64) {
-        let config = format!("spare=64,gc_mbps=1000,gc_copies=8,seed={seed}");
+    /// Writes 64 GiB in steps of a MiB. Returns the lengths of the stretches, in MiB: first of those in which nothing
+    /// has to be copied. Also how many rows were copied for each of the others, on average.
+    fn stretches(config: &str) -> ([Vec<u64>; 2], f64) {
         let mut collector = Collector::new(&config.parse().unwrap());
-        let (mut copied, mut episodes, mut was_slow) = (0, 0, false);
-        for step in 0..10_000 {
-            let copies = collector.program(MIB, Time(step * gap));
-            assert!(copies == 0 || (6..=10).contains(&copies), "{copies}");
-            episodes += u64::from(copies > 0 && !was_slow);
-            was_slow = copies > 0;
-            copied += u64::from(was_slow);
-        }
-        (copied, episodes)
-    }
-
-    #[test]
-    fn nothing_is_copied_for_less_than_is_collected_and_much_for_more() {
-        // 1000 MB/s are a MiB each 1.05 ms.
-        assert_eq!(run(1, 1_100_000), (0, 0));
-        assert_eq!(run(1, 500_000).1, 1, "who writes on as fast gets out of it never");
-    }
-
-    #[test]
-    fn episodes_end_when_much_is_free_and_their_lengths_follow_from_the_seed() {
-        let fast_then_slow = |seed| {
-            let config = format!("spare=64,gc_mbps=1000,gc_copies=8,seed={seed}");
-            let mut collector = Collector::new(&config.parse().unwrap());
-            let (mut now, mut lengths, mut length) = (0, Vec::new(), 0_u64);
-            for _ in 0..10_000 {
-                // The writer waits for each program, so it is ten times as slow while pages are copied.
-                let copies = collector.program(MIB, Time(now));
-                now += if copies > 0 { 3_000_000 } else { 300_000 };
-                match (copies, length) {
-                    (0, 0) => {}
-                    (0, _) => lengths.push(std::mem::take(&mut length)),
-                    _ => length += 1,
-                }
+        let (mut lengths, mut length, mut was_slow, mut copied) = ([Vec::new(), Vec::new()], 0, false, 0);
+        for _ in 0..64 << 10 {
+            let copies = collector.program(MIB);
+            assert!(copies <= if collector.is_slow() { 24 } else { 0 }, "{copies}");
+            copied += copies;
+            if collector.is_slow() != was_slow {
+                lengths[usize::from(was_slow)].push(std::mem::take(&mut length));
+                was_slow = !was_slow;
             }
-            lengths
-        };
-        let lengths = fast_then_slow(3);
-        assert!(lengths.len() > 20, "{lengths:?}");
-        // From the whole spare down to between a quarter and three quarters of it, 2 MiB net for each MiB written.
-        assert!(lengths.iter().all(|length| (7..=28).contains(length)), "{lengths:?}");
-        assert!(lengths.iter().any(|length| *length != lengths[0]));
-        assert_eq!(lengths, fast_then_slow(3));
-        assert_ne!(lengths, fast_then_slow(4));
+            length += 1;
+        }
+        let slow = lengths[1].iter().sum::<u64>();
+        (lengths, copied as f64 / slow as f64)
+    }
+
+    /// Red if the SSD copies more or less often than its parameters say, or the same amount each time.
+    #[test]
+    fn stretches_are_as_long_as_the_parameters_say_on_average() {
+        let ([fast, slow], copies) = stretches("spare=64,gc_size=28,gc_copies=8,seed=3");
+        let mean = |lengths: &[u64]| lengths.iter().sum::<u64>() / lengths.len() as u64;
+        // Some 700 stretches of each kind. Three standard errors are a fifteenth of the mean of a uniform distribution,
+        // and a sixth of the other one's. A step adds half a MiB.
+        assert!((60..=69).contains(&mean(&fast)), "{}", mean(&fast));
+        assert!((23..=34).contains(&mean(&slow)), "{}", mean(&slow));
+        assert!((7.0..=9.0).contains(&copies), "{copies}");
+        assert!(fast.iter().any(|length| *length < 16) && fast.iter().any(|length| *length > 112), "{fast:?}");
+        let count = |range: std::ops::Range<u64>| slow.iter().filter(|length| range.contains(length)).count();
+        let (short, long) = (count(7..11), count(200..300));
+        assert!(20 * short > 8 * slow.len() && long > 5, "half are short, and some 32 times as long: {short}, {long}");
+    }
+
+    #[test]
+    fn stretches_follow_from_the_seed() {
+        let of = |seed: u64| stretches(&format!("spare=64,gc_size=16,gc_copies=8,seed={seed}"));
+        assert_eq!(of(3), of(3));
+        assert_ne!(of(3), of(4));
+    }
+
+    #[test]
+    fn without_copies_nothing_is_ever_slow() {
+        let mut collector = Collector::new(&"spare=1,gc_size=1,gc_copies=0".parse().unwrap());
+        assert!((0..1000).all(|_| collector.program(MIB) == 0 && !collector.is_slow()));
     }
 }

@@ -1,5 +1,8 @@
 //! Controller, buffer, channels and dies: when a command is over, as a function of what was asked before.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use blkmq_sched::Time;
 
 use super::collector::Collector;
@@ -39,7 +42,25 @@ impl Way {
 #[derive(Debug, Clone, Copy, Default)]
 struct Die {
     read_free: Time,
+    /// When it has done all that it was given to program, and what it began to copy.
     program_free: Time,
+    /// Rows that it copies when it has nothing else to do.
+    debt: u64,
+}
+
+impl Die {
+    /// Rows that a die owes at most. What it does not get to is part of the stretches in which all must be copied.
+    const MAX_DEBT: u64 = 8;
+
+    /// Brings the die up to `now`: while it had nothing to do, it copied. `step` is what copying a row takes.
+    fn advance(&mut self, now: Time, step: u64) {
+        let idle = now.since(self.read_free.max(self.program_free));
+        if self.debt > 0 && idle > 0 {
+            let begun = idle.div_ceil(step.max(1)).min(self.debt);
+            self.debt -= begun;
+            self.program_free = self.read_free.max(self.program_free).after(begun * step);
+        }
+    }
 }
 
 /// The SSD, as the times at which its parts are free. Nothing here waits or is looked at: the end of each command is
@@ -53,14 +74,14 @@ pub(super) struct Flash {
     /// When the controller can take on the next command, and how long one command occupies it.
     next_fetch: Time,
     per_command: u64,
-    /// For each of the last writes, when it had found room in the buffer.
-    had_room: Box<[Time]>,
-    nr_writes: usize,
-    /// For each place of the buffer, when its page is in the flash.
-    programmed: Box<[Time]>,
-    /// Bytes that were ever written, including what flushes left empty in pages.
+    /// When each command that the controller works on is over. Some may be over already.
+    at_work: BinaryHeap<Reverse<Time>>,
+    /// For each row of the buffer that is full, when it is in the flash. Some may be there already.
+    in_buffer: BinaryHeap<Reverse<Time>>,
+    buffer_rows: usize,
+    /// Bytes that were ever written, including what flushes left empty in rows.
     written: u64,
-    /// When all that was written is in the flash, the page that is not full excepted.
+    /// When all that was written is in the flash, the row that is not full excepted.
     all_programmed: Time,
     next_die: usize,
     dies: Box<[Die]>,
@@ -77,13 +98,14 @@ fn transfer(bytes: u64, rate: u64) -> u64 {
 
 impl Flash {
     pub(super) fn new(config: Config) -> Self {
+        let buffer_rows = (config.buffer / config.row()) as usize;
         Self {
             now: Time(0),
             next_fetch: Time(0),
             per_command: (1_000_000_000 + config.iops / 2) / config.iops,
-            had_room: vec![Time(0); config.write_slots].into(),
-            nr_writes: 0,
-            programmed: vec![Time(0); (config.buffer / config.page) as usize].into(),
+            at_work: BinaryHeap::with_capacity(config.slots),
+            in_buffer: BinaryHeap::with_capacity(buffer_rows),
+            buffer_rows,
             written: 0,
             all_programmed: Time(0),
             next_die: 0,
@@ -98,11 +120,10 @@ impl Flash {
 
     /// When a command that comes at `now` is over.
     ///
-    /// COST: some comparisons per page.
+    /// COST: some comparisons per page, and a place in a heap as large as the controller's number of slots.
     pub(super) fn submit(&mut self, work: Work, start: u64, nr_sectors: u64, now: Time) -> Time {
         self.now = self.now.max(now);
-        let is_write = matches!(work, Work::Write | Work::WriteThrough);
-        let fetched = self.fetch(is_write);
+        let fetched = self.fetch();
         let (start, bytes) = (start * SECTOR_SIZE as u64, nr_sectors * SECTOR_SIZE as u64);
         let end = match work {
             Work::Read => self.read(start, bytes, fetched),
@@ -114,18 +135,27 @@ impl Flash {
             Work::Flush => self.flush(fetched),
             Work::Note => fetched,
         };
-        end.after(self.config.latency)
+        self.at_work.push(Reverse(end));
+        let is_write = matches!(work, Work::Write | Work::WriteThrough);
+        end.after(if is_write { self.config.write_latency } else { self.config.latency })
     }
 
-    /// When the controller takes the command on: in order, at its own pace, and not while too many writes wait for
-    /// room.
-    fn fetch(&mut self, is_write: bool) -> Time {
+    /// When the controller takes the command on: in order, at its own pace, and not before it has a slot for the
+    /// command.
+    fn fetch(&mut self) -> Time {
         let mut at = self.now.max(self.next_fetch);
-        if is_write {
-            at = at.max(self.had_room[self.nr_writes % self.had_room.len()]);
+        if self.at_work.len() == self.config.slots
+            && let Some(Reverse(first)) = self.at_work.pop()
+        {
+            at = at.max(first);
         }
         self.next_fetch = at.after(self.per_command);
         at
+    }
+
+    /// What a die takes to copy a row.
+    fn copy(&self) -> u64 {
+        self.config.row_pages * self.config.read + self.config.program
     }
 
     /// Where a page lies. Neighbours lie on neighbouring dies, and the first page of a row lies anywhere.
@@ -144,7 +174,9 @@ impl Flash {
             let piece = (page - at % page).min(last - at);
             let (number, read) = self.place(at / page);
             at += piece;
+            let copy = self.copy();
             let die = &mut self.dies[number];
+            die.advance(fetched, copy);
             let mut begin = fetched.max(die.read_free);
             let programming = die.program_free.since(begin);
             if programming > 0 {
@@ -162,46 +194,50 @@ impl Flash {
 
     /// When the data is in the buffer.
     fn write(&mut self, bytes: u64, fetched: Time) -> Time {
-        let page = self.config.page;
-        let (first, behind) = (self.written / page, (self.written + bytes).div_ceil(page));
-        // Each place that the data touches is free when its earlier page is in the flash.
-        let nr_places = self.programmed.len() as u64;
-        let room = (first..behind).map(|page| self.programmed[(page % nr_places) as usize]).max();
-        let has_room = room.map_or(fetched, |room| room.max(fetched));
-        let slots = self.had_room.len();
-        self.had_room[self.nr_writes % slots] = has_room;
-        self.nr_writes += 1;
+        let size = self.config.row();
+        let (first, behind) = (self.written / size, (self.written + bytes).div_ceil(size));
+        // The rows that this write begins, and the one that was begun before and is not full.
+        let not_full = (behind - first) as usize;
+        let mut has_room = fetched;
+        while self.in_buffer.len() + not_full > self.buffer_rows
+            && let Some(Reverse(gone)) = self.in_buffer.pop()
+        {
+            has_room = has_room.max(gone);
+        }
         let buffered = has_room.after(self.from_computer.take(has_room, transfer(bytes, self.config.link_rate)));
         self.written += bytes;
-        (first..self.written / page).for_each(|page| self.program(page, buffered));
+        (first..self.written / size).for_each(|_| self.program(buffered));
         buffered
     }
 
-    /// A page of the buffer is full: the next die programs it.
-    fn program(&mut self, page: u64, now: Time) {
-        let copies = self.collector.program(self.config.page, now);
+    /// A row of the buffer is full: the next die programs it.
+    fn program(&mut self, now: Time) {
+        let copies = self.collector.program(self.config.row());
+        let copy = self.copy();
         let die = &mut self.dies[self.next_die];
-        let copying = copies * (self.config.read + self.config.program);
-        die.program_free = die.program_free.max(now).after(copying + self.config.program);
+        die.advance(now, copy);
+        if copies == 0 {
+            die.debt = (die.debt + self.config.gc_background).min(Die::MAX_DEBT);
+        }
+        die.program_free = die.program_free.max(now).after(copies * copy + self.config.program);
         self.all_programmed = self.all_programmed.max(die.program_free);
-        let nr_places = self.programmed.len() as u64;
-        self.programmed[(page % nr_places) as usize] = die.program_free;
+        self.in_buffer.push(Reverse(die.program_free));
         self.next_die = (self.next_die + 1) % self.dies.len();
     }
 
-    /// When all that was written is in the flash, including a page that is not full.
+    /// When all that was written is in the flash, including a row that is not full.
     fn flush(&mut self, fetched: Time) -> Time {
-        let page = self.config.page;
-        if !self.written.is_multiple_of(page) {
+        let size = self.config.row();
+        if !self.written.is_multiple_of(size) {
             let at = fetched.max(self.from_computer.free);
-            self.program(self.written / page, at);
-            self.written = self.written.next_multiple_of(page);
+            self.program(at);
+            self.written = self.written.next_multiple_of(size);
         }
         fetched.max(self.all_programmed)
     }
 
-    /// How much of the spare is used, in bytes, and whether pages are being copied.
+    /// How many bytes can be written before the collection begins or ends, and whether rows are being copied first.
     pub(super) fn collection(&self) -> (u64, bool) {
-        (self.collector.used(), self.collector.is_slow())
+        (self.collector.left(), self.collector.is_slow())
     }
 }
