@@ -141,7 +141,7 @@ fn bad_words_are_named_beside_the_accepted_ones() {
         ([&play[..], &["--set", "iosched/fifo=1"]].concat(), "'iosched/fifo'", "fifo_batch"),
         ([&play[..], &["--set", "scheduler=no-such-scheduler"]].concat(), "'no-such-scheduler'", &*schedulers),
         ([&play[..], &["--set", "scheduler"]].concat(), "'scheduler'", "NAME=VALUE"),
-        (vec!["replay", &trace, "--device", "nul"], "\"nul\"", "null, hdd, ram, ssd, file"),
+        (vec!["replay", &trace, "--device", "nul"], "\"nul\"", "null, hdd, ram, ssd, cloud, file"),
         (vec!["replay", &trace, "--device", "null,depth=1"], "\"depth\"", "hw_queue_depth"),
         (vec!["replay", &trace, "--device", "null,irqmode=3"], "\"3\"", "0 to 2"),
         (vec!["replay", &queue, "--device", "null"], "not a blktrace record", "0x65617407"),

@@ -6,6 +6,7 @@ mod batch;
 #[cfg(test)]
 mod cases;
 mod cause;
+pub mod cloud;
 mod due;
 pub mod harness;
 pub mod hdd;

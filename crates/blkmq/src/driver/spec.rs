@@ -6,7 +6,7 @@ pub(super) mod error;
 pub(super) mod value;
 pub(super) mod values;
 
-use crate::driver::{Driver, hdd, null, ram, ssd};
+use crate::driver::{Driver, cloud, hdd, null, ram, ssd};
 use blkmq_sync::Arc;
 pub use error::SpecError;
 pub use value::{Accepts, Fault, Value};
@@ -76,6 +76,12 @@ pub const DEVICES: &[DeviceDescription] = &[
         "the model of an SSD: channels, dies with read and program times, a write buffer, garbage collection",
         ssd::PARAMETERS,
         |values| Ok(Arc::new(ssd::Ssd::new(ssd::Config::from_values(values)?))),
+    ),
+    DeviceDescription::new(
+        "cloud",
+        "the model of a cloud's volume: a ceiling for operations and one for bytes, saved credit, held operations",
+        cloud::PARAMETERS,
+        |values| Ok(Arc::new(cloud::Cloud::new(cloud::Config::from_values(values)?))),
     ),
 ];
 
@@ -159,10 +165,10 @@ mod tests {
         let others = "file and nbd come with the crate blkmq-drivers, by blkmq_drivers::open";
         assert_eq!(
             error_of(""),
-            format!("a device spec begins with the name of a device: null, hdd, ram, ssd; {others}")
+            format!("a device spec begins with the name of a device: null, hdd, ram, ssd, cloud; {others}")
         );
         for name in ["nul", "file"] {
-            let known = format!("there is no device \"{name}\"; there are: null, hdd, ram, ssd");
+            let known = format!("there is no device \"{name}\"; there are: null, hdd, ram, ssd, cloud");
             assert_eq!(error_of(&format!("{name},bs=512")), format!("{known}; {others}"));
         }
         assert_eq!(error_of("null,"), "device null: \"\" is not of the form name=value");
