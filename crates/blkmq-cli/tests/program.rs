@@ -97,7 +97,7 @@ fn a_broken_trace_is_refused_in_one_line() {
 }
 
 const COMMANDS: &str =
-    "demo, bench, reproduce, replay, torture, devices, schedulers, serve, list, get, set, stat, clients, dump";
+    "demo, bench, judge, reproduce, replay, torture, devices, schedulers, serve, list, get, set, stat, clients, dump";
 
 #[test]
 fn bad_words_are_named_beside_the_accepted_ones() {
