@@ -8,10 +8,9 @@
 //!   is);
 //! - if that choice found nothing either, at the issue itself.
 //!
-//! A policy that takes tokens is also asked when a completion brings one back. And its choice comes only when a whole
-//! run of insertions is over, at the next issue or completion: Linux leaves the choice to a thread of its own. The
-//! pools' depths come from the policy's own control (the module `pools`). A message `knob NAME=VALUE` in the trace says
-//! that a knob was changed at that time.
+//! A policy that takes tokens is also asked when an interrupt has brought some back. The pools' depths come from the
+//! policy's own control (the module `pools`). A message `knob NAME=VALUE` in the trace says that a knob was changed at
+//! that time.
 //!
 //! The replay applies merges as Linux made them, and does not look for merges. What Linux chose shows only at the
 //! issue. Until then our scheduler stays as its own choice found it, and what comes in has to wait. So whatever we
@@ -54,6 +53,8 @@ pub fn replay(events: &[Event<'_>], settings: &Settings, classes: &Classes) -> R
             None => replay.step(index, event),
         }
     }
+    // The timer that the last completions set still goes off.
+    replay.pools.fold_before(false, u64::MAX);
     let adjustments = replay.pools.are_lent().then(|| replay.pools.into_adjustments());
     Ok(Agreement { choices: replay.choices, adjustments })
 }
@@ -79,8 +80,8 @@ struct Replay<'a> {
     pools: Pools,
     classes: &'a Classes,
     plugs: Plugs,
-    /// When a plug was emptied last, if that has to be followed by a choice yet.
-    emptied: Option<u64>,
+    /// When a token came back last, if that has to be followed by a choice yet.
+    brought: Option<u64>,
     /// Requests that were inserted and not yet issued, the chosen request included.
     waiting: BTreeMap<RqId, Waiting>,
     kept: Option<Kept>,
@@ -131,7 +132,7 @@ impl<'a> Replay<'a> {
             pools,
             classes,
             plugs,
-            emptied: None,
+            brought: None,
             waiting: BTreeMap::new(),
             kept: None,
             merging: HashSet::new(),
@@ -148,7 +149,7 @@ impl<'a> Replay<'a> {
         let Some((name, value)) = text.strip_prefix("knob ").and_then(|text| text.split_once('=')) else {
             return Ok(());
         };
-        self.pools.fold_until(time);
+        self.pools.fold_before(false, time);
         let of_throttle = self.pools.throttle().and_then(|throttle| throttle.knob(name));
         if self.scheduler.knob(name).or(of_throttle).is_none() {
             return Ok(());
@@ -165,14 +166,15 @@ impl<'a> Replay<'a> {
         if event.action == Action::Notify {
             return;
         }
-        self.pools.fold_until(event.time);
+        self.pools.fold_before(event.action == Action::Complete, event.time);
         if let Some(emptied) = self.plugs.closed_by(event) {
-            self.plug_is_empty(emptied);
-        }
-        if let Action::Issue | Action::Complete | Action::Requeue = event.action
-            && let Some(emptied) = self.emptied.take()
-        {
             self.look_ahead(emptied);
+        }
+        // Linux leaves this choice to a thread, which comes after the interrupt.
+        if event.action != Action::Complete
+            && let Some(brought) = self.brought.take()
+        {
+            self.look_ahead(brought);
         }
         // A completion comes in an interrupt, so it says nothing about what its task does.
         let merges_on = event.action != Action::Complete && self.merging.remove(&event.pid);
@@ -184,29 +186,20 @@ impl<'a> Replay<'a> {
             Action::Insert => {
                 self.insert(event);
                 if self.plugs.insert(event) {
-                    self.plug_is_empty(event.time);
+                    self.look_ahead(event.time);
                 }
             }
             Action::BackMerge | Action::FrontMerge => {
                 self.merge(event, merges_on);
                 self.merging.insert(event.pid);
                 if self.plugs.merge(event) {
-                    self.plug_is_empty(event.time);
+                    self.look_ahead(event.time);
                 }
             }
             Action::Issue => self.issue(event),
             Action::Complete | Action::Requeue => self.leave_driver(event),
             Action::Unplug | Action::UnplugTimer => self.plugs.announce(index, event),
             _ => {}
-        }
-    }
-
-    /// The last request of a plug has entered the scheduler.
-    fn plug_is_empty(&mut self, time: u64) {
-        if self.pools.are_lent() {
-            self.emptied = Some(time);
-        } else {
-            self.look_ahead(time);
         }
     }
 
@@ -302,9 +295,7 @@ impl<'a> Replay<'a> {
             self.pools.complete(of, event.time, total, in_device);
         }
         self.pools.put_back(of);
-        if self.pools.are_lent() {
-            self.look_ahead(event.time);
-        }
+        self.brought = self.pools.are_lent().then_some(event.time);
     }
 
     /// Lets the scheduler choose the request for the next issue, unless it has chosen already.

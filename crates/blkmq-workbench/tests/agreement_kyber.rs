@@ -1,5 +1,12 @@
 //! How often kyber chooses as Linux's kyber did, and whether it changes the same depths at the same times, on
 //! recordings of Linux. More recordings than the repository has are read from `../shared` where that is.
+//!
+//! `recorded_choices_and_depths_are_ours_too` went red with each of these changes. Of the choices: a batch of 15 reads,
+//! one of 9 writes, no end of tokens, a choice in vain that does not end the turn. Of the depths: 1, 400 or 600 samples
+//! instead of 500; half a second instead of one, or none; a second for each of the two latencies; congestion never, by
+//! the total latency, or by the 99th percentile; a bucket more or less; depths without bounds; what was found before
+//! not remembered, or used twice; another interval. Recordings of one submitter cannot tell when its list is let in;
+//! kyber's own tests do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,9 +20,10 @@ use flate2::read::GzDecoder;
 
 /// The shares of choices that must agree. On the domain; on the domain where several wait, as the mean of those choices
 /// that stay with the last domain and those that do not; and on the request.
-const DOMAIN: f64 = 0.985;
-const BALANCED: f64 = 0.95;
-const REQUEST: f64 = 0.98;
+const MARKS: Shares = Shares { domain: 0.997, balanced: 0.99, request: 0.99 };
+
+/// The same for recordings that are not in the repository.
+const MARKS_OF_OTHERS: Shares = Shares { domain: 0.985, balanced: 0.95, request: 0.98 };
 
 /// Two of Linux's ticks, in nanoseconds.
 const LATE: u64 = 8_000_000;
@@ -164,7 +172,9 @@ fn recorded_choices_and_depths_are_ours_too() {
         let ours = words(agreement.adjustments.as_deref().expect("kyber has depths"));
         println!("{}: {} choices, {shares:.4?}, {} new depths", recording.name, agreement.choices.len(), ours.len());
         assert!(agreement.choices.len() > 5000, "the recording holds too few choices to judge by");
-        let is_near = shares.domain >= DOMAIN && shares.balanced >= BALANCED && shares.request >= REQUEST;
+        let marks = if kept().join(&recording.name).exists() { MARKS } else { MARKS_OF_OTHERS };
+        let is_near =
+            shares.domain >= marks.domain && shares.balanced >= marks.balanced && shares.request >= marks.request;
         assert!(is_near, "{}: {shares:?}", recording.name);
         assert!(are_alike(&ours, &recording.adjustments), "{}: {ours:?}", recording.name);
     }

@@ -35,20 +35,8 @@ fn with_discards(number: u64) -> Trace {
     (0..number).fold(Trace::default(), |trace, at| trace.add(1, "Id", 8 * at, 8).add(2, "Dd", 8 * at, 8))
 }
 
-/// Red if a choice is made as soon as something is inserted: Linux's thread that chooses comes after the whole run.
-#[test]
-fn a_run_of_insertions_by_any_task_is_followed_by_a_choice() {
-    let trace = Trace::default().add(1, "Gw", 8, 8).add(1, "Iw", 8, 8).add(2, "G", 100, 8).add(2, "I", 100, 8);
-    let trace = trace.add(3, "D", 100, 8).add(3, "Dw", 8, 8);
-    assert_eq!(last_choices(&replay(&trace), 2), "100R 8W");
-    // A completion ends the run.
-    let trace = Trace::default().add(1, "I", 0, 8).add(1, "D", 0, 8).add(1, "Iw", 8, 8).add(0, "C", 0, 8);
-    let trace = trace.add(2, "I", 100, 8).add(3, "Dw", 8, 8).add(3, "D", 100, 8);
-    assert_eq!(last_choices(&replay(&trace), 2), "8W 100R");
-}
-
-/// Red if tokens are not counted, if a choice in vain does not end the turn, or if nothing is chosen when a completion
-/// brings a token back: the read that comes after it would be chosen first, since reads had the turn before.
+/// Red if tokens are not counted, if a choice in vain does not end the turn, or if nothing is chosen behind the
+/// completion that brings a token back. Then the read that comes later would be chosen first, since reads had the turn.
 #[test]
 fn a_completion_that_brings_a_token_is_followed_by_a_choice() {
     let lacking = with_discards(64).add(1, "I", 5000, 8).add(2, "D", 5000, 8).add(1, "Id", 6000, 8);
@@ -106,6 +94,29 @@ fn depths_change_at_the_tick_after_25_from_the_first_completion() {
         let ours = replay(&congested(1000, complete_us)).adjustments.expect("kyber has depths");
         assert_eq!(ours, if depth < 256 { vec![expected] } else { vec![] });
     }
+}
+
+/// Red if a fold comes between two completions of one interrupt, or if a later completion is taken for one of them. The
+/// reads are cut if the fold behind the slow writes knows of 500 of them, and the last one completes behind the tick.
+#[test]
+fn a_fold_waits_for_the_interrupt_that_is_running() {
+    let tick_us = 1_108_000;
+    let sectors = 0..500;
+    let issue = |trace: Trace, insert: &str, issue: &str| {
+        sectors.clone().fold(trace, |trace, at| trace.add(1, insert, at, 1).add(2, issue, at, 1))
+    };
+    let complete = |trace: Trace, what: &str, number: usize| {
+        sectors.clone().take(number).fold(trace, |trace, at| trace.add(0, what, at, 1))
+    };
+    let nr_depths = |pause_us: u64| {
+        let writes = issue(Trace::default().at(1000), "Iw", "Dw");
+        let written = complete(writes.at(tick_us - 26 * TICK_US + 1), "Cw", 500);
+        let reads = issue(written.at(tick_us - 2000), "I", "D");
+        let all_but_one = complete(reads.at(tick_us - 499), "C", 499);
+        let trace = all_but_one.at(tick_us + pause_us).add(0, "C", 499, 1);
+        replay(&trace).adjustments.expect("kyber has depths").len()
+    };
+    assert_eq!([0, 2, 7, 8, 9, 100].map(nr_depths), [1, 1, 1, 0, 0, 0]);
 }
 
 /// Red if the total latency runs from the insertion: without the allocations the reads took a quarter of that.
