@@ -106,7 +106,7 @@ fn flushing() -> Vec<Bio> {
     bios
 }
 
-const DEVICES: [&str; 7] = [
+const DEVICES: [&str; 8] = [
     "null,irqmode=0",
     "null,irqmode=1,hw_queue_depth=8",
     "null,irqmode=2,completion_nsec=1000,hw_queue_depth=8",
@@ -114,6 +114,7 @@ const DEVICES: [&str; 7] = [
     "null,irqmode=0,memory_backed=1,size=64M",
     "hdd,hw_queue_depth=8,rpm=100000,seek_track=0,seek_average=0,seek_full=0",
     "ssd,submit_queues=2,hw_queue_depth=8",
+    "cloud,submit_queues=2,hw_queue_depth=8",
 ];
 
 #[test]

@@ -42,6 +42,8 @@ fn the_models_serve_several_threads_on_real_time() {
         "hdd,memory_backed=1,rpm=60000,seek_track=0,seek_average=0,seek_full=0,write_cache=0,hw_queue_depth=2",
         "ssd,memory_backed=1",
         "ssd,memory_backed=1,submit_queues=2,hw_queue_depth=2",
+        "cloud,memory_backed=1",
+        "cloud,memory_backed=1,submit_queues=2,hw_queue_depth=2,iops=20000,burst=0,hold=1ms",
     ] {
         for scheduler in ["none", "mq-deadline"] {
             let driver = spec::open(device).expect("the spec is good");

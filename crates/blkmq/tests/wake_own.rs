@@ -258,7 +258,7 @@ fn an_id_that_the_device_keeps_too_long_does_not_count() {
 /// tag does not poll before the first one is served.
 #[test]
 fn a_tag_comes_back_although_its_submitter_is_busy_elsewhere() {
-    for device in ["null,irqmode=2,completion_nsec=1ms", "ssd", "hdd"] {
+    for device in ["null,irqmode=2,completion_nsec=1ms", "ssd", "hdd", "cloud"] {
         for scheduler in ["none", "mq-deadline"] {
             let device = spec::open(&format!("{device},hw_queue_depth=1")).expect("the spec is good");
             let q = RequestQueue::builder(device).scheduler(scheduler).build().expect("the queue is good");
