@@ -24,6 +24,7 @@ pub mod left;
 pub mod liveness;
 pub mod notify;
 mod platform;
+pub mod pool;
 pub mod room;
 pub mod stack;
 pub mod staging;

@@ -261,6 +261,15 @@ impl Staging {
         fence_at("staging.look_fence");
     }
 
+    /// Whether requests were left that no holder has taken over yet.
+    #[inline]
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        // Acquire pairs with the Release of `let_go` and of `give_up`: a thread that finds nothing left because a
+        // holder has taken it sees what that holder did before it let go.
+        newest(self.0.load(order("staging.has_left", Ordering::Acquire))) != NIL
+    }
+
     /// Whether no thread is at the scheduler and nothing was left. A thread that finds it so sees what the last holder
     /// did.
     #[inline]

@@ -25,11 +25,11 @@ use std::fmt;
 use crate::platform::atomic::{AtomicU64, Ordering};
 use crate::platform::{Line, fence_at, kept, order};
 
-/// The lowest of the two bits that hold the class that may pass: its number plus one, or 0 if no class may pass.
+/// The lowest of the three bits that hold the class that may pass: its number plus one, or 0 if no class may pass.
 const CLASS_SHIFT: u32 = 3;
-const CLASS: u64 = 0b11 << CLASS_SHIFT;
+const CLASS: u64 = 0b111 << CLASS_SHIFT;
 /// Only reads of that class may pass.
-const READS_ONLY: u64 = 1 << 5;
+const READS_ONLY: u64 = 1 << 6;
 
 /// The flags. [`Snapshot`] says what each one means.
 const WAITING: u64 = 1 << 0;
@@ -41,10 +41,23 @@ const STAGING: u64 = 1 << 32;
 /// What may pass the scheduler by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gate {
-    /// Requests of the class with this number among all classes may pass.
+    /// Requests of the class with this number among all classes may pass, or those of every class if this is
+    /// [`ANY`](Self::ANY).
     pub class: u8,
     /// Only reads of that class may pass.
     pub reads_only: bool,
+}
+
+impl Gate {
+    /// Stands for every class. No class has this number.
+    pub const ANY: u8 = 3;
+
+    /// Whether requests of the class with this number may pass.
+    #[inline]
+    #[must_use]
+    pub const fn admits(self, class: usize) -> bool {
+        self.class as usize == class || self.class == Self::ANY
+    }
 }
 
 /// The word as it was when it was read.
@@ -103,7 +116,13 @@ impl fmt::Debug for Snapshot {
         }
         match (self.0 & CLASS) >> CLASS_SHIFT {
             0 => (),
-            class => write!(f, "gate={}{} ", class - 1, if self.0 & READS_ONLY == 0 { "" } else { ",reads" })?,
+            class => {
+                match class as u8 - 1 {
+                    Gate::ANY => write!(f, "gate=any")?,
+                    class => write!(f, "gate={class}")?,
+                }
+                write!(f, "{} ", if self.0 & READS_ONLY == 0 { "" } else { ",reads" })?;
+            }
         }
         write!(f, "stagings={}", self.stagings())
     }
@@ -163,11 +182,7 @@ impl Word {
 
     /// Opens the gate, which was shut. Called under the scheduler's lock, like every change of the gate.
     pub fn open_gate(&self, gate: Gate) {
-        debug_assert!(
-            u64::from(gate.class) < CLASS >> CLASS_SHIFT,
-            "the class {} has a number in the word",
-            gate.class
-        );
+        debug_assert!(gate.class <= Gate::ANY, "the class {} has a number in the word", gate.class);
         let bits = u64::from(gate.class + 1) << CLASS_SHIFT | if gate.reads_only { READS_ONLY } else { 0 };
         // Release: a thread that passes sees what was done before the gate was opened.
         let before = self.0.fetch_or(bits, order("word.open_gate", Ordering::Release));
@@ -181,6 +196,12 @@ impl Word {
         // Step b of the module's interleaving, between the change of the word and the look at the counts; pairs with
         // the fence of `pass`.
         fence_at("word.shut_fence");
+    }
+
+    /// Shuts the gate if it is open. For a gate of every class, through which requests pass without being counted.
+    pub fn end_gate(&self) {
+        // Relaxed: a thread that passes looks only once, and what it saw may be out of date.
+        self.0.fetch_and(!(CLASS | READS_ONLY), Ordering::Relaxed);
     }
 
     /// Passes the gate, which this thread has seen open. `count` counts what the thread takes along; then the thread
@@ -284,6 +305,12 @@ mod tests {
         assert_eq!(word.load().gate(), None);
         word.open_gate(Gate { class: 0, reads_only: false });
         assert_eq!(word.load().gate(), Some(Gate { class: 0, reads_only: false }));
+        word.end_gate();
+        word.end_gate();
+        let gate = Gate { class: Gate::ANY, reads_only: false };
+        word.open_gate(gate);
+        assert_eq!((word.load().gate(), format!("{:?}", word.load())), (Some(gate), "gate=any stagings=1".to_owned()));
+        assert!((0..3).all(|class| gate.admits(class)) && !Gate { class: 1, reads_only: false }.admits(0));
     }
 
     #[test]

@@ -178,7 +178,8 @@ impl RequestQueue {
     /// [`Builder::scheduler`](crate::Builder::scheduler) takes it.
     ///
     /// # Errors
-    /// No scheduler has this name, or something waits in the caller's own.
+    /// No scheduler has this name, or something waits in the caller's own. When the change is made, it refuses a
+    /// scheduler that orders each hardware queue by itself while the locking is [`Staged`](Locking::Staged).
     pub fn change_scheduler(self: &Arc<Self>, scheduler: impl Into<SchedulerChoice>) -> Result<Change, QueueError> {
         Ok(self.change(What::Scheduler(scheduler.into().find()?)))
     }
@@ -196,7 +197,8 @@ impl RequestQueue {
     }
 
     /// Begins to change the locking around the scheduler. The setting whether requests may pass the scheduler by stays
-    /// as it is.
+    /// as it is. If the scheduler orders each hardware queue by itself when the change is made, the change refuses
+    /// [`Staged`](Locking::Staged), whose buckets belong to one order of the whole queue.
     pub fn change_locking(self: &Arc<Self>, locking: Locking) -> Change {
         self.change(What::Locking(locking))
     }
@@ -245,9 +247,9 @@ impl RequestQueue {
         );
         self.change_alone(|| {
             match what {
-                What::Scheduler(scheduler) => self.install(scheduler),
+                What::Scheduler(scheduler) => return self.install(scheduler),
                 What::NrRequests(nr_requests) => return self.ask_nr_requests(nr_requests),
-                What::Locking(locking) => self.settings.set_locking(locking),
+                What::Locking(locking) => return self.apply_locking(locking),
                 What::Bypass(bypass) => self.set_bypass(bypass),
                 What::Topology(topology) => return self.set_topology(topology),
                 What::Ranges(ranges) => self.install_ranges(ranges),

@@ -1,8 +1,8 @@
 //! The ordered path: a scheduler under its lock, and the ways in which threads reach it.
 //!
 //! A [`Domain`](crate::queue::Domain) is a set of requests that are ordered together: a scheduler with its
-//! lock, and what threads know of the scheduler without the lock. A queue has one domain today. A thread enters the
-//! domain by `Domain::enter`, which lends it a [`Section`](section::Section): the scheduler under the lock together
+//! lock, and what threads know of the scheduler without the lock. A queue has one domain, or one for each hardware
+//! queue if its scheduler keeps no order across hardware queues (`split`). A thread enters the domain by `Domain::enter`, which lends it a [`Section`](section::Section): the scheduler under the lock together
 //! with the queue, the thread's own lists, and the time. The section inserts, merges, chooses and hands through. When
 //! the section ends, it brings up to date what other threads see of the domain. No other place does that.
 //!
@@ -23,6 +23,7 @@ mod insert;
 mod outcome;
 mod section;
 mod single;
+mod split;
 mod stage_all;
 mod staged;
 mod through;

@@ -11,15 +11,18 @@ mod builder;
 mod clients;
 mod ctx;
 mod domain;
+mod domains;
 mod error;
 mod flush;
 mod gate;
 mod hctx;
 mod hold;
+mod latencies;
 mod layout;
 mod locking;
 mod member;
 mod membership;
+mod pools;
 mod scheduler;
 mod schedulers;
 mod settings;
@@ -42,6 +45,7 @@ pub(crate) use self::{
     hold::Hold,
     layout::{Layout, Mapping},
     member::Member,
+    pools::{TakenTokens, TokenBatch},
     schedulers::SCHEDULER_PREFIX,
     settings::{IO_TIMEOUT, NR_REQUESTS, check_value},
 };
@@ -54,8 +58,10 @@ use blkmq_sched::{Tally, Time};
 
 use self::account::Account;
 use self::attached::Attached;
+use self::domains::Domains;
 use self::hctx::HwCtxTable;
 use self::member::Members;
+use self::pools::Pools;
 use self::settings::Settings;
 use self::state::Control;
 use crate::driver::{Driver, DueTimes, NextEvent, POLL_PERIOD, Topology};
@@ -90,8 +96,8 @@ pub(crate) struct Own {
 pub struct RequestQueue {
     pub(crate) live: Liveness,
     pub(crate) settings: Line<Settings>,
-    /// What is ordered together: see [`domain`](Self::domain).
-    domain: Domain,
+    domains: Domains,
+    pools: Pools,
     hctxs: HwCtxTable,
     members: Members,
     pub(crate) slots: Slots,
@@ -119,13 +125,6 @@ pub struct RequestQueue {
 }
 
 impl RequestQueue {
-    /// What orders the requests of a hardware queue, together with those of all other hardware queues of the same
-    /// domain. Today all hardware queues have one domain.
-    #[inline]
-    pub(crate) fn domain(&self, _hctx: u16) -> &Domain {
-        &self.domain
-    }
-
     /// `count` zeroed buffers of `len` bytes for operations that come again and again. The device may prepare their
     /// memory for itself, once instead of for each operation. Otherwise the buffers are like any other buffers. The
     /// buffers may be used with other queues too, and may outlive this queue. The memory of all of them is freed
@@ -208,7 +207,7 @@ impl RequestQueue {
         }
         self.driver.set_topology(topology)?;
         self.hctxs.set_layout(layout);
-        self.apply_nr_hctxs(topology.nr_queues());
+        self.apply_nr_hctxs(layout.len());
         Ok(())
     }
 
@@ -232,9 +231,13 @@ impl RequestQueue {
         tally
     }
 
-    /// Completed requests other than reads that a scheduler had dispatched. Requests that passed the scheduler by count
-    /// as one less when they begin, so the sum wraps.
-    fn nr_limited_completed(&self) -> u64 {
+    /// Completed requests other than reads that the scheduler of this hardware queue's domain had dispatched. Requests
+    /// that passed the scheduler by count as one less when they begin, so the sum wraps. In a split queue they do not
+    /// count at all.
+    fn nr_limited_completed(&self, hctx: u16) -> u64 {
+        if self.settings.is_split() {
+            return self.hctx(hctx).nr_limited_completed();
+        }
         self.members.iter().fold(0, |sum, (_, member)| sum.wrapping_add(member.counters.nr_limited()))
     }
 
@@ -260,7 +263,7 @@ impl RequestQueue {
         // If the planned time had come when this thread polled, it is no reason to wake again. That poll asked the
         // scheduler as of a later time. A request that it let go and that still waits lacks a tag, and the thread that
         // brings a tag dispatches it.
-        let policy = Time(self.domain.planned());
+        let policy = Time(self.planned());
         let mut earliest = if policy > looked { scan.min(policy) } else { scan };
         let due = own.and_then(|own| self.own_due(hctxs.clone(), own));
         earliest = due.map_or(earliest, |due| earliest.min(due));

@@ -9,7 +9,7 @@ use blkmq::{
 };
 use device::{ONE_QUEUE, Recorder, reap, write};
 
-const SCHEDULERS: [&str; 2] = ["none", "mq-deadline"];
+const SCHEDULERS: [&str; 3] = ["none", "mq-deadline", "kyber"];
 const FUA: Flags = with(false, true);
 const PREFLUSH: Flags = with(true, false);
 const BOTH: Flags = with(true, true);

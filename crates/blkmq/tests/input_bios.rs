@@ -15,7 +15,7 @@ const SMALL: &str = "null,memory_backed=1,discard=1,cache_size=1,size=64K,bs=409
 const PLAIN: &str = "null,size=64K,bs=4096";
 const END: u64 = 128;
 
-const SCHEDULERS: [&str; 2] = ["none", "mq-deadline"];
+const SCHEDULERS: [&str; 3] = ["none", "mq-deadline", "kyber"];
 
 fn queue(device: &str, scheduler: &str) -> Arc<RequestQueue> {
     RequestQueue::builder(spec::open(device).expect("the spec is good"))

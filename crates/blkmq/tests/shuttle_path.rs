@@ -99,7 +99,7 @@ fn explore_delays(iterations: usize, run: impl Fn() + Send + Sync + 'static) {
 
 #[test]
 fn everybody_who_polls_gets_everything_back() {
-    for scheduler in ["none", "mq-deadline"] {
+    for scheduler in ["none", "mq-deadline", "kyber"] {
         for device in DEVICES {
             explore(600, move || everything_completes(device, scheduler, false));
         }
@@ -108,7 +108,7 @@ fn everybody_who_polls_gets_everything_back() {
 
 #[test]
 fn everybody_who_waits_is_woken() {
-    for scheduler in ["none", "mq-deadline"] {
+    for scheduler in ["none", "mq-deadline", "kyber"] {
         for device in DEVICES {
             explore(600, move || everything_completes(device, scheduler, true));
         }
@@ -118,7 +118,7 @@ fn everybody_who_waits_is_woken() {
 /// Red if a thread spins while another thread is held up between two steps.
 #[test]
 fn a_thread_that_is_held_up_holds_up_nobody() {
-    for scheduler in ["none", "mq-deadline"] {
+    for scheduler in ["none", "mq-deadline", "kyber"] {
         for device in DEVICES.into_iter().chain(CACHED) {
             explore_delays(4000, move || everything_completes(device, scheduler, true));
         }

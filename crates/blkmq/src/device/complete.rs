@@ -1,9 +1,9 @@
-//! Completing: tags go back, the flush machine takes its steps, and every operation is handed to its submitter.
+//! Completing: tags and tokens go back, the flush machine takes its steps, and every operation is handed to its submitter.
 
 use blkmq_sched::{Op, Time};
 
 use crate::device::Runner;
-use crate::queue::{Count, Ending, Member, RequestQueue, Steps, mark_of_flush};
+use crate::queue::{Count, Ending, Member, RequestQueue, Steps, TokenBatch, mark_of_flush};
 use crate::request::{FlushStep, Place, Request, RqList};
 use blkmq_sync::kept;
 use blkmq_sync::tags::{Gathered, Hint, Tag};
@@ -44,6 +44,67 @@ impl<'q> TagBatch<'q> {
         if let Some(gathered) = &mut self.gathered {
             gathered.put();
         }
+    }
+}
+
+/// What is done for a request that is over, beside its tag. Two kinds of queue differ in this.
+trait Beside {
+    /// A request is over. `is_limited`: it is other than a read, and the scheduler had dispatched it.
+    fn add(&mut self, q: &RequestQueue, rq: &mut Request<'_>, is_limited: bool);
+
+    /// All requests of a batch were added.
+    fn put(&mut self, q: &RequestQueue);
+}
+
+/// Nothing: the queue has one domain, and its scheduler takes no tokens.
+struct Nothing;
+
+impl Beside for Nothing {
+    #[inline(always)]
+    fn add(&mut self, _q: &RequestQueue, rq: &mut Request<'_>, _is_limited: bool) {
+        debug_assert!(rq.body().token.is_none(), "no scheduler has taken a token: {rq:?}");
+    }
+
+    #[inline(always)]
+    fn put(&mut self, _q: &RequestQueue) {}
+}
+
+/// Tokens go back, and hardware queues count what their scheduler's bound is about.
+struct Tokens<'q> {
+    tokens: TokenBatch<'q>,
+    /// Of so many requests of this hardware queue `is_limited` was true.
+    hctx: u16,
+    limited: u32,
+}
+
+impl Tokens<'_> {
+    fn note_limited(&mut self, q: &RequestQueue) {
+        if self.limited > 0 {
+            q.hctx(self.hctx).note_limited(std::mem::take(&mut self.limited));
+        }
+    }
+}
+
+impl Beside for Tokens<'_> {
+    #[inline]
+    fn add(&mut self, q: &RequestQueue, rq: &mut Request<'_>, is_limited: bool) {
+        let body = rq.body_mut();
+        if let Some(token) = body.token.take() {
+            self.tokens.add(token, body.submitted, body.issued);
+        }
+        if is_limited {
+            if self.hctx != body.hctx {
+                self.note_limited(q);
+                self.hctx = body.hctx;
+            }
+            self.limited += 1;
+        }
+    }
+
+    #[inline]
+    fn put(&mut self, q: &RequestQueue) {
+        self.note_limited(q);
+        self.tokens.put(q);
     }
 }
 
@@ -116,16 +177,32 @@ impl Runner {
     /// counters.
     pub(crate) fn complete(&mut self, q: &RequestQueue, now: Time) {
         debug_assert!(!self.finished.is_empty(), "something has finished");
+        if q.settings.is_plain() {
+            self.complete_with(q, Nothing, now);
+        } else {
+            let tokens = TokenBatch::new(q, &self.member(q).latencies, now);
+            self.complete_with(q, Tokens { tokens, hctx: 0, limited: 0 }, now);
+        }
+        // The caller looks at WAITING.
+        q.brought();
+        self.has_news = true;
+    }
+
+    #[inline]
+    fn complete_with(&mut self, q: &RequestQueue, mut beside: impl Beside, now: Time) {
         let mut tags = TagBatch::new();
         let mut delivery = Delivery::new(q, self, now);
         loop {
-            while self.complete_run(q, &mut tags, &mut delivery, now) {}
+            while self.complete_run(q, &mut tags, &mut beside, &mut delivery, now) {}
             let Some(mut rq) = self.finished.pop_front(&q.slots) else { break };
             let hctx = rq.body().hctx;
             rq.body_mut().completed = now;
+            let is_limited = rq.op() != Op::Read;
             if rq.body().ordered {
-                self.member(q).counters.ordered(rq.priority().class, rq.op() != Op::Read);
+                self.member(q).counters.ordered(rq.priority().class, is_limited);
             }
+            let is_ordered = rq.body().ordered;
+            beside.add(q, &mut rq, is_ordered && is_limited);
             if let Some(tag) = rq.body_mut().tag.take() {
                 tags.add(q, &mut self.hint, hctx, tag);
             }
@@ -140,10 +217,8 @@ impl Runner {
             }
         }
         tags.put();
+        beside.put(q);
         delivery.send(q);
-        // The caller looks at WAITING.
-        q.brought();
-        self.has_news = true;
     }
 
     /// Completes the requests at the front that are one operation each and belong to one submitter. The whole list of
@@ -152,6 +227,7 @@ impl Runner {
         &mut self,
         q: &'q RequestQueue,
         tags: &mut TagBatch<'q>,
+        beside: &mut impl Beside,
         delivery: &mut Delivery<'_>,
         now: Time,
     ) -> bool {
@@ -167,6 +243,8 @@ impl Runner {
             if body.ordered {
                 counters.ordered(rq.priority().class, rq.op() != Op::Read);
             }
+            let is_limited = rq.body().ordered && rq.op() != Op::Read;
+            beside.add(q, rq, is_limited);
             let body = rq.body_mut();
             body.completed = now;
             if let Some(tag) = body.tag.take() {
@@ -227,8 +305,8 @@ impl Runner {
     fn deliver(&mut self, q: &RequestQueue, rq: Request<'_>, delivery: &mut Delivery<'_>) {
         delivery.ending.add(&rq);
         debug_assert!(
-            rq.body().tag.is_none(),
-            "the tag goes back before the operations go to their submitters: {rq:?}"
+            rq.body().tag.is_none() && rq.body().token.is_none(),
+            "tag and token go back before the operations go to their submitters: {rq:?}"
         );
         let (failed, nr_parts) = (!rq.body().status.is_ok(), rq.body().nr_parts);
         let mut parts = 0;

@@ -30,7 +30,7 @@ impl Runner {
         let mut chosen = 0;
         loop {
             if std::mem::take(&mut self.parked) || seen.is_waiting() {
-                chosen += self.dispatch_parked(q, Told::NO);
+                chosen += self.dispatch_parked(q, q.hctxs(), Told::NO);
             }
             chosen += choose(self, bound.saturating_sub(chosen));
             if !self.parked {
@@ -45,18 +45,27 @@ impl Runner {
         chosen
     }
 
-    /// Whether no request waits anywhere for a tag or for the scheduler. The scheduler is looked at under its lock.
+    /// Whether no request waits anywhere for a tag or for the scheduler. The scheduler is looked at under its lock. If
+    /// there are several, what each domain shows is enough: a thread that sets WAITING has shown first what waits
+    /// (`Section::show` in `order`).
     fn nothing_waits(&self, q: &RequestQueue) -> bool {
-        !q.domain(0).has_waiting()
-            && q.hctxs().all(|(_, hctx)| hctx.nr_parked() == 0 && !hctx.has_marked_ctx())
-            && q.domain(0).is_idle(&self.member(q).counters)
+        let no_list_waits = || q.hctxs().all(|(_, hctx)| hctx.nr_parked() == 0 && !hctx.has_marked_ctx());
+        match q.whole_domain() {
+            Some(domain) => !domain.has_waiting() && no_list_waits() && domain.is_idle(&self.member(q).counters),
+            None => no_list_waits() && q.are_domains_idle(),
+        }
     }
 
-    /// Makes ready what stands in front of the scheduler, as far as there are tags. Returns how many requests became
-    /// ready.
-    pub(crate) fn dispatch_parked(&mut self, q: &RequestQueue, told: Told) -> usize {
+    /// Makes ready what stands in front of the scheduler of these hardware queues, as far as there are tags. Returns how
+    /// many requests became ready.
+    pub(crate) fn dispatch_parked<'q>(
+        &mut self,
+        q: &'q RequestQueue,
+        hctxs: impl Iterator<Item = (u16, &'q HwCtx)>,
+        told: Told,
+    ) -> usize {
         let mut chosen = 0;
-        for (_, hctx) in q.hctxs() {
+        for (_, hctx) in hctxs {
             while hctx.nr_parked() > 0 {
                 let Some(tag) = self.tag_or_wait(q, hctx, told) else { break };
                 match hctx.unpark(&q.slots) {
@@ -83,7 +92,7 @@ impl Runner {
         }
         hctx.park(rq);
         // The request is on the list, so from here on this is an ordinary lack of a tag.
-        (q.live.lack(|| self.dispatch_parked(q, told)), !has_aside)
+        (q.live.lack(|| self.dispatch_parked(q, q.hctxs(), told)), !has_aside)
     }
 
     /// Takes a tag. If there is none, WAITING is set, so that a thread that brings a tag back dispatches.
@@ -124,7 +133,7 @@ impl Runner {
         self.owes_brought = true;
         // A tag that is held and not used takes room like a request. Requests that meanwhile found no room are in no
         // thread's plug, so this thread tries them again.
-        self.parked |= q.domain(0).nr_left() > 0 && kept("dispatch.room_in_vain");
+        self.parked |= q.domains().any(|domain| domain.nr_left() > 0) && kept("dispatch.room_in_vain");
         self.has_news = true;
         given
     }

@@ -6,7 +6,7 @@ use blkmq_sched::Time;
 use super::outcome::Dispatched;
 use super::single;
 use crate::device::Runner;
-use crate::queue::RequestQueue;
+use crate::queue::{Domain, RequestQueue};
 use blkmq_sync::atomic::Ordering;
 
 pub(super) use super::single::{insert, is_free};
@@ -17,17 +17,20 @@ pub(super) use super::single::{insert, is_free};
 /// COST: per batch one lock and unlock of the hold, a read-modify-write of a tag word, and an exchange of the issue
 /// list.
 pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
-    single::dispatch_ordered(runner, q, now, bound, |runner, bound| dispatch_batches(runner, q, now, bound))
+    single::dispatch_ordered(runner, q, now, bound, |runner, domain, bound| {
+        dispatch_batches(runner, q, domain, now, bound)
+    })
 }
 
-fn dispatch_batches(runner: &mut Runner, q: &RequestQueue, now: Time, bound: usize) -> usize {
-    let (domain, first, member) = (q.domain(0), q.hctx(0), runner.member(q));
+fn dispatch_batches(runner: &mut Runner, q: &RequestQueue, domain: &Domain, now: Time, bound: usize) -> usize {
+    let (index, member) = (domain.first_hctx(), runner.member(q));
+    let first = q.hctx(index);
     let mut chosen = 0;
     while chosen < bound && domain.nr_waiting() > 0 {
         // As in Linux: this rule holds only where there is one hardware queue.
         let is_busy = domain.is_for_first_hctx() && first.is_busy();
         if is_busy && first.stalled.load(Ordering::Relaxed) {
-            runner.touch(0);
+            runner.touch(index);
             runner.issue_touched(q, now);
             if !runner.requeued.is_empty() {
                 // What the driver gave back comes before what is chosen from here on.

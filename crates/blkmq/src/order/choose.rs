@@ -48,6 +48,7 @@ impl<'q> Section<'q, '_> {
     pub(super) fn choose_batch(&mut self, bound: usize) -> usize {
         let entered = self.now;
         let mut chosen = 0;
+        self.show();
         loop {
             let waiting = self.hold.nr_waiting();
             let bound = bound.saturating_sub(chosen);
@@ -84,7 +85,8 @@ impl<'q> Section<'q, '_> {
             "{wanted} wait for the first queue"
         );
         let q = self.q;
-        let hctx = q.hctx(0);
+        let index = self.domain.first_hctx();
+        let hctx = q.hctx(index);
         let mut batch = [Tag(0); TAGS];
         let mut chosen = 0;
         loop {
@@ -101,7 +103,7 @@ impl<'q> Section<'q, '_> {
                     chosen += self.runner.put_back(q, hctx, &batch[taken..got]);
                     return (chosen, true);
                 };
-                debug_assert_eq!(rq.body().hctx, 0, "the tag is of the hardware queue that the request goes to");
+                debug_assert_eq!(rq.body().hctx, index, "the tag is of the hardware queue that the request goes to");
                 self.runner.make_ready(q, rq, *tag);
                 chosen += 1;
             }

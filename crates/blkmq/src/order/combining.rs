@@ -35,7 +35,7 @@ use super::outcome::{Dispatched, Inserted};
 use super::section::Section;
 use super::stage_all;
 use crate::device::{RUN_BOUND, Runner};
-use crate::queue::{Count, Mapping, RequestQueue, Starting};
+use crate::queue::{Count, Domain, Mapping, RequestQueue, Starting};
 use crate::request::RqList;
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::kept;
@@ -50,6 +50,7 @@ use blkmq_sync::staging::Round;
 /// there yet. Either cost comes once a plug.
 pub(super) fn insert<'q>(
     runner: &mut Runner,
+    domain: &'q Domain,
     starting: &Starting<'q>,
     mapping: &Mapping,
     plug: &mut RqList,
@@ -58,9 +59,9 @@ pub(super) fn insert<'q>(
     let q = starting.q;
     let mut flushes = RqList::default();
     let inserted = if q.settings.stages_all() {
-        stage_all::insert(runner, starting, mapping, plug, &mut flushes)
+        stage_all::insert(runner, domain, starting, mapping, plug, &mut flushes)
     } else {
-        insert_or_leave(runner, starting, mapping, plug, &mut flushes, may_dispatch)
+        insert_or_leave(runner, domain, starting, mapping, plug, &mut flushes, may_dispatch)
     };
     runner.insert_flushes(q, flushes, starting.now);
     // A request that was parked waits for dispatch.
@@ -69,6 +70,7 @@ pub(super) fn insert<'q>(
 
 fn insert_or_leave<'q>(
     runner: &mut Runner,
+    domain: &'q Domain,
     starting: &Starting<'q>,
     mapping: &Mapping,
     plug: &mut RqList,
@@ -76,9 +78,9 @@ fn insert_or_leave<'q>(
     may_dispatch: bool,
 ) -> Inserted {
     let q = starting.q;
-    let staging = &q.domain(0).staging;
+    let staging = &domain.staging;
     let own = plug.len();
-    let is_noted = may_dispatch && runner.note_newcomers(q, mapping, plug);
+    let is_noted = may_dispatch && q.pools().is_none() && runner.note_newcomers(q, domain, mapping, plug);
     // The plug's requests once they have begun, so that they can be left, and how many operations they are.
     let mut begun = None;
     let mut has_looked = false;
@@ -93,7 +95,7 @@ fn insert_or_leave<'q>(
                 } else if section.hold.backlog.is_untried() {
                     // What was left came first.
                     let list;
-                    (entered, list) = section.runner.begin(starting, mapping, plug, flushes);
+                    (entered, list) = section.runner.begin(domain, starting, mapping, plug, flushes);
                     section.hold.backlog.add(list);
                 } else {
                     if is_noted {
@@ -105,13 +107,14 @@ fn insert_or_leave<'q>(
                 }
                 through
             };
-            let dispatched = serve(runner, q, left, starting.now, RUN_BOUND.max(own) + own, may_dispatch, enter);
+            let bound = RUN_BOUND.max(own) + own;
+            let dispatched = serve(runner, q, domain, left, starting.now, bound, may_dispatch, enter);
             return Inserted { entered, dispatched: Some(dispatched) };
         }
         if !std::mem::replace(&mut has_looked, true) && staging.is_let_go_soon() {
             continue;
         }
-        let (entered, list) = begun.take().unwrap_or_else(|| runner.begin(starting, mapping, plug, flushes));
+        let (entered, list) = begun.take().unwrap_or_else(|| runner.begin(domain, starting, mapping, plug, flushes));
         let requests = list.len() as u64;
         match list.leave(&q.slots, staging) {
             Ok(()) => {
@@ -153,10 +156,27 @@ pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: 
     if !std::mem::take(&mut runner.has_news) && !gave_back() {
         return Dispatched::all(0);
     }
-    let staging = &q.domain(0).staging;
+    let (member, mut dispatched) = (runner.member, Dispatched::all(0));
+    q.for_each_due_domain(member, |domain| {
+        dispatched = dispatched.and(dispatch_from(runner, q, domain, now, bound - dispatched.chosen()));
+        dispatched.chosen() < bound
+    });
+    dispatched
+}
+
+/// Works off what was left in a domain and dispatches, or makes sure that the thread at the scheduler does.
+#[inline]
+fn dispatch_from<'q>(
+    runner: &mut Runner,
+    q: &'q RequestQueue,
+    domain: &'q Domain,
+    now: Time,
+    bound: usize,
+) -> Dispatched {
+    let staging = &domain.staging;
     let held = if kept("combine.kick") { staging.hold_or_kick() } else { staging.try_hold() };
     match held {
-        Some(left) => serve(runner, q, left, now, bound, true, |_| 0),
+        Some(left) => serve(runner, q, domain, left, now, bound, true, |_| 0),
         None => {
             runner.member(q).counters.count(Count::TrylockFailed, 1);
             Dispatched::all(0)
@@ -166,17 +186,19 @@ pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: 
 
 /// Whether requests may pass the scheduler by, as far as this locking knows.
 #[inline]
-pub(super) fn is_free(q: &RequestQueue) -> bool {
-    q.domain(0).staging.is_free()
+pub(super) fn is_free(domain: &Domain) -> bool {
+    domain.staging.is_free()
 }
 
 /// What the holder does until it can let go. `bound` is the holder's share, and limits two numbers: how many requests
 /// the holder chooses, and how many requests that were left it works on. The variable `share` is what remains of the
 /// second number, from which each further round takes one too. What `enter` inserts directly takes nothing from it.
 /// `enter` inserts the holder's own requests, and returns how many of them went through at once.
+#[expect(clippy::too_many_arguments, reason = "what a holder works with; two callers")]
 fn serve<'q>(
     runner: &mut Runner,
     q: &'q RequestQueue,
+    domain: &'q Domain,
     left: Chain,
     now: Time,
     bound: usize,
@@ -184,7 +206,10 @@ fn serve<'q>(
     enter: impl FnOnce(&mut Section<'q, '_>) -> usize,
 ) -> Dispatched {
     debug_assert!(bound > 0, "the holder has a share");
-    let (domain, member) = (q.domain(0), runner.member(q));
+    let member = runner.member(q);
+    // The dispatch lists of other hardware queues are another domain's business, and this thread owes a look at them
+    // afterwards.
+    let owes = !domain.is_whole() && std::mem::take(&mut runner.parked);
     let (mut enter, mut now) = (Some(enter), now);
     let (mut chosen, mut share) = (0, bound);
     let round = |left| {
@@ -217,18 +242,19 @@ fn serve<'q>(
         Round { has_more, is_last: share == 0 || chosen == bound }
     };
     let has_let_go = domain.staging.serve(left, round, |staging| q.live.give_up(staging));
+    runner.parked |= owes;
     Dispatched::new(chosen, !has_let_go)
 }
 
 /// Dispatches under the lock: first the dispatch lists, then what the scheduler chooses. Returns how many requests
 /// became ready.
 fn dispatch_held(section: &mut Section<'_, '_>, bound: usize) -> usize {
-    let q = section.q;
+    let (q, domain) = (section.q, section.domain);
     let mut chosen = 0;
     let is_waiting = q.live.word.load().is_waiting();
     loop {
         if std::mem::take(&mut section.runner.parked) || is_waiting {
-            chosen += section.runner.dispatch_parked(q, section.told);
+            chosen += section.runner.dispatch_parked(q, q.hctxs_of(domain), section.told);
         }
         chosen += section.choose_batch(bound.saturating_sub(chosen));
         if !section.runner.parked {

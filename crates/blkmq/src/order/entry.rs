@@ -4,9 +4,10 @@
 use blkmq_sched::Time;
 
 use super::outcome::{Dispatched, Inserted};
+use super::split::Split;
 use super::{batch, combining, single, staged};
 use crate::device::Runner;
-use crate::queue::{Locking, Mapping, RequestQueue, Starting};
+use crate::queue::{Domain, Locking, Mapping, RequestQueue, Starting};
 use crate::request::RqList;
 
 impl Locking {
@@ -22,11 +23,27 @@ impl Locking {
         may_dispatch: bool,
     ) -> Inserted {
         debug_assert!(!plug.is_empty(), "there is something to insert");
-        match self {
-            Self::Single => single::insert(runner, starting, mapping, plug, true),
-            Self::Staged(measures) => staged::insert(runner, starting, mapping, plug, measures),
-            Self::Batch => batch::insert(runner, starting, mapping, plug, true),
-            Self::Combining => combining::insert(runner, starting, mapping, plug, may_dispatch),
+        let q = starting.q;
+        // One place that inserts, for both kinds of queue, so that it is inlined here.
+        let (mut domain, mut split) = match q.whole_domain() {
+            Some(domain) => (domain, None),
+            None => {
+                let (hctx, split) = Split::begin(q, mapping, plug);
+                (q.domain(hctx), Some(split))
+            }
+        };
+        loop {
+            let inserted = match self {
+                Self::Single => single::insert(runner, domain, starting, mapping, plug, true),
+                Self::Staged(measures) => staged::insert(runner, domain, starting, mapping, plug, measures),
+                Self::Batch => batch::insert(runner, domain, starting, mapping, plug, true),
+                Self::Combining => combining::insert(runner, domain, starting, mapping, plug, may_dispatch),
+            };
+            let Some(split) = &mut split else { return inserted };
+            match split.go_on(q, mapping, plug, inserted) {
+                Some(hctx) => domain = q.domain(hctx),
+                None => return split.end(plug),
+            }
         }
     }
 
@@ -42,15 +59,15 @@ impl Locking {
         }
     }
 
-    /// Whether requests may pass the scheduler by as far as the locking knows. The queue's word does not show
-    /// everything that waits, and the locking looks at the rest.
+    /// Whether requests of a domain may pass the scheduler by as far as the locking knows. The queue's word does not
+    /// show everything that waits, and the locking looks at the rest.
     #[inline]
-    pub(crate) fn is_free(self, q: &RequestQueue) -> bool {
+    pub(crate) fn is_free(self, domain: &Domain) -> bool {
         match self {
-            Self::Single => single::is_free(q),
-            Self::Staged(_) => staged::is_free(q),
-            Self::Batch => batch::is_free(q),
-            Self::Combining => combining::is_free(q),
+            Self::Single => single::is_free(domain),
+            Self::Staged(_) => staged::is_free(domain),
+            Self::Batch => batch::is_free(domain),
+            Self::Combining => combining::is_free(domain),
         }
     }
 }

@@ -4,7 +4,7 @@ use blkmq_sched::{Class, Merge, MergeHow, MergeLevel};
 
 use super::section::Section;
 use crate::device::Runner;
-use crate::queue::{Count, Mapping, Starting};
+use crate::queue::{Count, Domain, Mapping, Starting};
 use crate::request::{FlushStep, Place, Request, RqList, Status};
 use blkmq_sync::kept;
 
@@ -157,6 +157,7 @@ impl<'q> Section<'q, '_> {
             }
         }
         if self.hold.backlog.lacks_room() {
+            self.show();
             // As with a tag: the room may have come between the look and the mark.
             q.live.lack_unless(self.told, || self.retry_without_room());
         }
@@ -193,6 +194,7 @@ impl Runner {
     /// machine are put into `flushes`. Returns how many operations there are, and the requests that are to be left.
     pub(super) fn begin(
         &mut self,
+        domain: &Domain,
         starting: &Starting<'_>,
         mapping: &Mapping,
         plug: &mut RqList,
@@ -201,7 +203,7 @@ impl Runner {
         debug_assert!(!plug.is_empty(), "there are requests to begin");
         let q = starting.q;
         let (mut entered, mut list) = (0, RqList::default());
-        let staged = q.domain(0).observed_now();
+        let staged = domain.observed_now();
         while let Some(mut rq) = plug.pop_front(&q.slots) {
             mapping.assign(&mut rq);
             entered += u64::from(rq.body().nr_parts);

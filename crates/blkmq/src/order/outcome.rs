@@ -9,6 +9,14 @@ pub(crate) struct Inserted {
     pub(crate) dispatched: Option<Dispatched>,
 }
 
+impl Inserted {
+    /// Adds what came of another part of the plug.
+    pub(super) fn add(&mut self, next: Self) {
+        self.dispatched = self.dispatched.zip(next.dispatched).map(|(before, next)| before.and(next));
+        self.entered += next.entered;
+    }
+}
+
 /// How far a thread came in dispatching.
 #[must_use]
 #[derive(Debug, Clone, Copy)]
@@ -32,6 +40,12 @@ impl Dispatched {
 
     pub(crate) const fn chosen(self) -> usize {
         self.chosen as usize
+    }
+
+    /// Both, one after the other.
+    #[inline]
+    pub(super) const fn and(self, next: Self) -> Self {
+        Self { chosen: self.chosen + next.chosen, gave_up: self.gave_up | next.gave_up }
     }
 
     /// `chosen` requests, and the thread went as far as it could.

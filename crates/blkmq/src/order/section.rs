@@ -5,6 +5,7 @@ use blkmq_sched::Time;
 use crate::device::Runner;
 use crate::queue::{Domain, Hold, Member, RequestQueue};
 use crate::request::{Place, RqList};
+use blkmq_sync::kept;
 use blkmq_sync::liveness::Told;
 use blkmq_sync::stack::Chain;
 
@@ -40,7 +41,7 @@ impl Domain {
         run: impl FnOnce(&mut Section<'q, '_>) -> R,
     ) -> R {
         debug_assert!(std::ptr::eq(member, runner.member(q)), "member and runner belong to one thread");
-        debug_assert!(std::ptr::eq(self, q.domain(0)), "the domain is one of the queue's");
+        debug_assert!(std::ptr::eq(self, q.domain(self.first_hctx())), "the domain is one of those in use");
         let (result, tells) = self.with_hold(q, &member.counters, |hold| {
             let mut section = Section::new(q, member, self, hold, runner, now);
             (run(&mut section), section.tells)
@@ -69,21 +70,44 @@ impl<'q, 's> Section<'q, 's> {
     /// which one thread looks for all.
     #[inline]
     pub(super) fn hear(&mut self) {
-        self.told = self.q.live.told();
+        let told = self.q.live.told();
+        // The holder of another domain may clear WAITING. So this thread has fenced, and goes on as if it was not told.
+        self.told = if self.domain.is_whole() { told } else { Told::NO };
     }
 
-    /// Makes WAITING say whether anything waits, here or on a dispatch list. For a locking under which one thread looks
-    /// for all.
+    /// Makes WAITING say whether anything waits, here or elsewhere. For a locking under which one thread looks for all
+    /// that waits in its domain.
     #[inline]
     pub(super) fn settle(&mut self) {
         let q = self.q;
-        q.live.settle(self.hold.has_waiting(), || q.hctxs().all(|(_, hctx)| hctx.nr_parked() == 0));
+        q.live.settle(self.hold.has_waiting(), || {
+            q.hctxs().all(|(_, hctx)| hctx.nr_parked() == 0) && (self.domain.is_whole() || q.is_rest_idle(self.domain))
+        });
+    }
+
+    /// Shows other threads what waits here, before this thread may leave some of it. A queue with one domain needs
+    /// this only when the section ends.
+    ///
+    /// # Liveness
+    /// A thread that brings a tag finds WAITING set, and then comes to the domains that show that something waits
+    /// there. And a thread clears WAITING if no domain shows that. So a section shows what waits first, then sets
+    /// WAITING because it lacks something, and then fences (`Liveness::lack`). A thread whose fence comes later, and a
+    /// thread that reads WAITING as set there, find what was shown.
+    #[inline]
+    pub(super) fn show(&self) {
+        if !self.domain.is_whole() && kept("split.show") {
+            self.domain.note_waiting(self.hold);
+        }
     }
 
     /// Notes when the scheduler would let go what it holds back, if it holds something back.
     #[inline]
     pub(super) fn plan(&mut self, is_held_back: bool) {
-        self.tells |= self.domain.plan(self.hold, is_held_back, self.now);
+        let tells = self.domain.plan(self.hold, is_held_back, self.now);
+        if tells && !self.domain.is_whole() {
+            self.q.note_plan();
+        }
+        self.tells |= tells;
     }
 
     /// Adds to the backlog what was left with the holder.

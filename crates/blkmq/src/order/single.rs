@@ -7,7 +7,7 @@ use super::choose::Choice;
 use super::insert::Rest;
 use super::outcome::{Dispatched, Inserted};
 use crate::device::Runner;
-use crate::queue::{Count, Mapping, RequestQueue, Starting};
+use crate::queue::{Count, Domain, Mapping, RequestQueue, Starting};
 use crate::request::RqList;
 use blkmq_sync::kept;
 use blkmq_sync::liveness::Told;
@@ -25,12 +25,13 @@ const TAG_BATCH: usize = 8;
 #[inline(never)]
 pub(super) fn insert(
     runner: &mut Runner,
+    domain: &Domain,
     starting: &Starting<'_>,
     mapping: &Mapping,
     plug: &mut RqList,
     looks_for_merges: bool,
 ) -> Inserted {
-    let (q, domain) = (starting.q, starting.q.domain(0));
+    let q = starting.q;
     let (mut rest, mut flushes) = (Rest::default(), RqList::default());
     let entered = domain.enter(q, starting.member, runner, starting.now, |section| {
         section.looks_for_merges = looks_for_merges;
@@ -45,58 +46,63 @@ pub(super) fn insert(
 
 /// Chooses one request after another, each under a lock of its own.
 pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
-    let (domain, member) = (q.domain(0), runner.member(q));
-    dispatch_by(runner, q, now, bound, |runner, now, _| {
+    let member = runner.member(q);
+    dispatch_by(runner, q, now, bound, |runner, domain, now, _| {
         domain.enter(q, member, runner, now, |section| section.choose_one())
     })
 }
 
 /// Whether requests may pass the scheduler by, as far as this locking knows.
 #[inline]
-pub(super) fn is_free(q: &RequestQueue) -> bool {
-    !q.domain(0).has_waiting()
+pub(super) fn is_free(domain: &Domain) -> bool {
+    !domain.has_waiting()
 }
 
-/// Asks the scheduler by `ask`. `ask` gets the time, and whether this thread has news for a thread that may be asking
+/// Asks the scheduler by `ask`. `ask` gets the domain, the time, and whether this thread has news for a thread that may be asking
 /// already.
 pub(super) fn dispatch_by<'q>(
     runner: &mut Runner,
     q: &'q RequestQueue,
     now: Time,
     bound: usize,
-    mut ask: impl FnMut(&mut Runner, Time, bool) -> Choice<'q>,
+    mut ask: impl FnMut(&mut Runner, &Domain, Time, bool) -> Choice<'q>,
 ) -> Dispatched {
-    let domain = q.domain(0);
-    dispatch_ordered(runner, q, now, bound, |runner, bound| {
-        let mut ask = |runner: &mut Runner, now| choose_or_wait(runner, q, now, &mut ask);
+    dispatch_ordered(runner, q, now, bound, |runner, domain, bound| {
+        let mut ask = |runner: &mut Runner, now| choose_or_wait(runner, q, domain, now, &mut ask);
         if domain.is_for_first_hctx() {
-            dispatch_one_hctx(runner, q, now, bound, &mut ask)
+            dispatch_one_hctx(runner, q, domain, now, bound, &mut ask)
         } else {
-            dispatch_many_hctxs(runner, q, now, bound, &mut ask)
+            dispatch_many_hctxs(runner, q, domain, now, bound, &mut ask)
         }
     })
 }
 
 /// Where each thread dispatches for itself: inserts what found no room before, then chooses by `choose`, up to a bound.
+/// So it does in each domain to which it must come.
 #[inline]
-pub(super) fn dispatch_ordered(
+pub(super) fn dispatch_ordered<'q>(
     runner: &mut Runner,
-    q: &RequestQueue,
+    q: &'q RequestQueue,
     now: Time,
     bound: usize,
-    mut choose: impl FnMut(&mut Runner, usize) -> usize,
+    mut choose: impl FnMut(&mut Runner, &'q Domain, usize) -> usize,
 ) -> Dispatched {
     Dispatched::all(runner.dispatch_for_itself(q, bound, |runner, bound| {
-        if q.domain(0).nr_left() > 0 {
-            insert_without_room(runner, q, now);
-        }
-        choose(runner, bound)
+        let (member, mut chosen) = (runner.member, 0);
+        q.for_each_due_domain(member, |domain| {
+            if domain.nr_left() > 0 {
+                insert_without_room(runner, q, domain, now);
+            }
+            chosen += choose(runner, domain, bound.saturating_sub(chosen));
+            chosen < bound
+        });
+        chosen
     }))
 }
 
 /// Inserts the requests that found no room before, as far as there is room now.
-fn insert_without_room(runner: &mut Runner, q: &RequestQueue, now: Time) {
-    let has_changed = q.domain(0).enter(q, runner.member(q), runner, now, |section| {
+fn insert_without_room(runner: &mut Runner, q: &RequestQueue, domain: &Domain, now: Time) {
+    let has_changed = domain.enter(q, runner.member(q), runner, now, |section| {
         let nr_left = section.hold.backlog.len();
         section.retry_without_room();
         section.insert_left(usize::MAX);
@@ -110,12 +116,13 @@ fn insert_without_room(runner: &mut Runner, q: &RequestQueue, now: Time) {
 fn choose_or_wait<'q>(
     runner: &mut Runner,
     q: &'q RequestQueue,
+    domain: &Domain,
     now: Time,
-    ask: &mut impl FnMut(&mut Runner, Time, bool) -> Choice<'q>,
+    ask: &mut impl FnMut(&mut Runner, &Domain, Time, bool) -> Choice<'q>,
 ) -> Choice<'q> {
     let has_news = runner.has_news;
-    match ask(runner, now, has_news) {
-        Choice::HeldBack => q.live.lack(|| ask(runner, now, true)),
+    match ask(runner, domain, now, has_news) {
+        Choice::HeldBack => q.live.lack(|| ask(runner, domain, now, true)),
         choice => choice,
     }
 }
@@ -147,11 +154,13 @@ fn choose_or_wait<'q>(
 fn dispatch_one_hctx<'q>(
     runner: &mut Runner,
     q: &'q RequestQueue,
+    domain: &Domain,
     now: Time,
     bound: usize,
     ask: &mut impl FnMut(&mut Runner, Time) -> Choice<'q>,
 ) -> usize {
-    let (hctx, domain) = (q.hctx(0), q.domain(0));
+    let index = domain.first_hctx();
+    let hctx = q.hctx(index);
     let (mut chosen, mut batches) = (0, 0);
     let mut batch = [Tag(0); TAG_BATCH];
     let mut tags = &batch[..0];
@@ -179,7 +188,7 @@ fn dispatch_one_hctx<'q>(
             tags = &batch[..got];
         }
         match ask(runner, now) {
-            Choice::Chosen(rq) if rq.body().hctx == 0 => {
+            Choice::Chosen(rq) if rq.body().hctx == index => {
                 runner.make_ready(q, rq, tags[0]);
                 tags = &tags[1..];
                 (chosen, batches) = (chosen + 1, batches + 1);
@@ -220,11 +229,12 @@ fn dispatch_one_hctx<'q>(
 fn dispatch_many_hctxs<'q>(
     runner: &mut Runner,
     q: &'q RequestQueue,
+    domain: &Domain,
     now: Time,
     bound: usize,
     ask: &mut impl FnMut(&mut Runner, Time) -> Choice<'q>,
 ) -> usize {
-    let domain = q.domain(0);
+    debug_assert!(domain.is_whole(), "requests for several hardware queues wait together");
     let (mut chosen, mut batches, mut now) = (0, 0, now);
     while chosen < bound && domain.nr_waiting() > 0 {
         if q.all_have_parked() {

@@ -3,7 +3,7 @@
 
 use super::outcome::{Dispatched, Inserted};
 use crate::device::Runner;
-use crate::queue::{Count, Mapping, Starting};
+use crate::queue::{Count, Domain, Mapping, Starting};
 use crate::request::RqList;
 
 /// Leaves all of a plug, whether another thread is at the scheduler or not. Requests of the flush machine are put into
@@ -11,6 +11,7 @@ use crate::request::RqList;
 #[cold]
 pub(super) fn insert(
     runner: &mut Runner,
+    domain: &Domain,
     starting: &Starting<'_>,
     mapping: &Mapping,
     plug: &mut RqList,
@@ -18,9 +19,9 @@ pub(super) fn insert(
 ) -> Inserted {
     debug_assert!(starting.q.settings.stages_all(), "requests are left like this only where all are");
     let q = starting.q;
-    let (entered, list) = runner.begin(starting, mapping, plug, flushes);
+    let (entered, list) = runner.begin(domain, starting, mapping, plug, flushes);
     starting.member.counters.count(Count::Staged, list.len() as u64);
-    list.leave_anyway(&q.slots, &q.domain(0).staging);
+    list.leave_anyway(&q.slots, &domain.staging);
     q.hand_on();
     Inserted { entered, dispatched: Some(Dispatched::all(0)) }
 }

@@ -21,7 +21,7 @@ use super::choose::Choice;
 use super::outcome::{Dispatched, Inserted};
 use super::single;
 use crate::device::Runner;
-use crate::queue::{Count, Mapping, Measures, RequestQueue, Starting};
+use crate::queue::{Count, Domain, Mapping, Measures, RequestQueue, Starting};
 use crate::request::{Place, RqList};
 use blkmq_sync::kept;
 use blkmq_sync::stack::Chain;
@@ -36,24 +36,26 @@ use blkmq_sync::staging::{Round, Staging};
 #[inline(never)]
 pub(super) fn insert(
     runner: &mut Runner,
+    domain: &Domain,
     starting: &Starting<'_>,
     mapping: &Mapping,
     plug: &mut RqList,
     measures: Measures,
 ) -> Inserted {
+    debug_assert!(domain.is_whole(), "the buckets belong to one domain");
     runner.has_news = true;
     if !measures.buckets {
-        let looks_for_merges = !(measures.merges && starting.q.domain(0).is_taken());
-        return single::insert(runner, starting, mapping, plug, looks_for_merges);
+        let looks_for_merges = !(measures.merges && domain.is_taken());
+        return single::insert(runner, domain, starting, mapping, plug, looks_for_merges);
     }
-    let (q, now, domain, member) = (starting.q, starting.now, starting.q.domain(0), starting.member);
+    let (q, now, member) = (starting.q, starting.now, starting.member);
     let mut flushes = RqList::default();
     let mut entered = 0;
     if let Some(left) = domain.inserting.try_hold() {
         let mut is_first = true;
-        serve_buckets(runner, q, left, |runner| {
+        serve_buckets(runner, domain, left, |runner| {
             if !std::mem::take(&mut is_first) {
-                return insert_buckets(runner, q, now, measures);
+                return insert_buckets(runner, q, domain, now, measures);
             }
             entered = domain.enter(q, member, runner, now, |section| {
                 section.retry_without_room();
@@ -65,12 +67,12 @@ pub(super) fn insert(
         });
     } else {
         let list;
-        (entered, list) = runner.begin(starting, mapping, plug, &mut flushes);
+        (entered, list) = runner.begin(domain, starting, mapping, plug, &mut flushes);
         member.counters.count(Count::TrylockFailed, 1);
         member.counters.count(Count::Staged, list.len() as u64);
         list.deliver(&q.slots, &member.bucket);
         if let Some(left) = domain.inserting.hold_or_kick() {
-            serve_buckets(runner, q, left, |runner| insert_buckets(runner, q, now, measures));
+            serve_buckets(runner, domain, left, |runner| insert_buckets(runner, q, domain, now, measures));
         }
     }
     runner.insert_flushes(q, flushes, now);
@@ -86,7 +88,9 @@ pub(super) fn dispatch(
     measures: Measures,
 ) -> Dispatched {
     if measures.dispatch {
-        single::dispatch_by(runner, q, now, bound, |runner, now, has_news| choose_alone(runner, q, now, has_news))
+        single::dispatch_by(runner, q, now, bound, |runner, domain, now, has_news| {
+            choose_alone(runner, q, domain, now, has_news)
+        })
     } else {
         single::dispatch(runner, q, now, bound)
     }
@@ -94,23 +98,23 @@ pub(super) fn dispatch(
 
 /// Whether requests may pass the scheduler by, as far as this locking knows.
 #[inline]
-pub(super) fn is_free(q: &RequestQueue) -> bool {
-    q.domain(0).inserting.is_free() && single::is_free(q)
+pub(super) fn is_free(domain: &Domain) -> bool {
+    domain.inserting.is_free() && single::is_free(domain)
 }
 
 /// Inserts, by `round`, until nothing was left in a bucket meanwhile. Then the next thread may insert.
-fn serve_buckets(runner: &mut Runner, q: &RequestQueue, left: Chain, mut round: impl FnMut(&mut Runner)) {
+fn serve_buckets(runner: &mut Runner, domain: &Domain, left: Chain, mut round: impl FnMut(&mut Runner)) {
     let round = |_| {
         round(runner);
         Round::DONE
     };
-    let has_let_go = q.domain(0).inserting.serve(left, round, Staging::give_up);
+    let has_let_go = domain.inserting.serve(left, round, Staging::give_up);
     debug_assert!(has_let_go, "no round was the last");
 }
 
 /// Inserts what lies in all buckets.
-fn insert_buckets(runner: &mut Runner, q: &RequestQueue, now: Time, measures: Measures) {
-    q.domain(0).enter(q, runner.member(q), runner, now, |section| {
+fn insert_buckets(runner: &mut Runner, q: &RequestQueue, domain: &Domain, now: Time, measures: Measures) {
+    domain.enter(q, runner.member(q), runner, now, |section| {
         for (_, member) in q.members() {
             let mut list = RqList::default();
             list.take_over(&q.slots, member.bucket.take_all(), Place::Staged);
@@ -127,8 +131,14 @@ fn insert_buckets(runner: &mut Runner, q: &RequestQueue, now: Time, measures: Me
 ///
 /// COST: beside the hold two exchanges of the shared word; for a thread that finds another one choosing a load, a fence
 /// and one exchange.
-fn choose_alone<'q>(runner: &mut Runner, q: &'q RequestQueue, now: Time, has_news: bool) -> Choice<'q> {
-    let (domain, member) = (q.domain(0), runner.member(q));
+fn choose_alone<'q>(
+    runner: &mut Runner,
+    q: &'q RequestQueue,
+    domain: &Domain,
+    now: Time,
+    has_news: bool,
+) -> Choice<'q> {
+    let member = runner.member(q);
     let kicks = has_news || !kept("staged.news");
     let held = if kicks { domain.dispatching.hold_or_kick() } else { domain.dispatching.try_hold() };
     let Some(left) = held else {

@@ -1,6 +1,8 @@
 //! Handing requests through: requests that come under a hold, while nothing waits, and get tags, leave under the same
 //! hold. Such requests are put in the scheduler's order without ever being put into the scheduler.
 //!
+//! A scheduler that takes a token for each choice is not asked: no request may go without one.
+//!
 //! Nothing is decided here. The scheduler names the order in which it would have handed the requests out after
 //! inserting all of them. Where that order is not simple to tell, the scheduler declines (`Scheduler::hand_through`).
 //! Requests that it declines, or that find no tags, are inserted in the usual way.
@@ -12,15 +14,21 @@ use blkmq_sched::MOST_NEWCOMERS;
 
 use super::section::Section;
 use crate::device::Runner;
-use crate::queue::{Count, Mapping, RequestQueue, Starting};
+use crate::queue::{Count, Domain, Mapping, RequestQueue, Starting};
 use crate::request::{Place, RqList};
 use blkmq_sync::tags::Tag;
 
 impl Runner {
     /// Notes a plug's requests, if all of them may go together. Called before the hold, so that the hold is shorter.
     #[inline]
-    pub(super) fn note_newcomers(&mut self, q: &RequestQueue, mapping: &Mapping, plug: &mut RqList) -> bool {
-        if plug.len() > MOST_NEWCOMERS || q.domain(0).has_waiting() {
+    pub(super) fn note_newcomers(
+        &mut self,
+        q: &RequestQueue,
+        domain: &Domain,
+        mapping: &Mapping,
+        plug: &mut RqList,
+    ) -> bool {
+        if plug.len() > MOST_NEWCOMERS || domain.has_waiting() {
             return false;
         }
         let noted = self.newcomers.note_front(plug, &q.slots, |rq| _ = mapping.assign(rq));
@@ -55,7 +63,11 @@ impl<'q> Section<'q, '_> {
     #[inline]
     pub(super) fn hand_left_through(&mut self, share: usize) -> usize {
         let left = self.hold.backlog.len();
-        if left == 0 || left > share || !self.may_hand_through(left) { 0 } else { self.hand_some_left_through() }
+        if left == 0 || self.q.pools().is_some() || left > share || !self.may_hand_through(left) {
+            0
+        } else {
+            self.hand_some_left_through()
+        }
     }
 
     #[inline(never)]

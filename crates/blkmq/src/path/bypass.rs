@@ -13,20 +13,32 @@
 //! ordering. So `batch` does not promise that a request that passes comes behind. Under `single` and `staged` a chosen
 //! request may still be in a list of the thread that chose it, and a request that passes may reach the driver first.
 
-use blkmq_sched::{Class, Op};
+use blkmq_sched::{Class, Op, SchedDomain};
 
 use crate::device::Runner;
-use crate::queue::{Count, Mapping, RequestQueue, Starting};
+use crate::queue::{Count, Domain, Mapping, RequestQueue, Starting, TakenTokens};
 use crate::request::{FlushStep, Mark, Place, RqList};
 use blkmq_sync::word::Gate;
 
 impl RequestQueue {
-    /// What may pass now.
+    /// What may pass now of the requests of this domain.
     ///
     /// COST: two loads of lines that are not written while requests pass.
     #[inline]
-    fn gate(&self) -> Option<Gate> {
-        self.live.gate(|| self.locking().is_free(self))
+    fn gate(&self, domain: &Domain) -> Option<Gate> {
+        self.live.gate(|| self.locking().is_free(domain))
+    }
+
+    /// What may pass now of a plug, judged by the domain of its first request.
+    #[inline]
+    fn gate_for(&self, mapping: &Mapping, plug: &RqList) -> Option<Gate> {
+        match self.whole_domain() {
+            Some(domain) => self.gate(domain),
+            None => {
+                let first = plug.with_first(&self.slots, |rq| mapping.hctx_of(rq))?;
+                self.gate(self.domain(first))
+            }
+        }
     }
 }
 
@@ -36,22 +48,33 @@ impl Runner {
     ///
     /// COST: per run of one class and hardware queue, a read-modify-write of a tag word and a fence; per request, its
     /// slot and this thread's own lines.
+    #[inline]
     pub(super) fn bypass(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
         debug_assert!(!plug.is_empty(), "there are requests that may pass");
+        if starting.q.settings.is_plain() {
+            self.bypass_as::<false>(starting, mapping, plug)
+        } else {
+            self.bypass_as::<true>(starting, mapping, plug)
+        }
+    }
+
+    /// `SPECIAL`: the queue may be split, and the requests may need tokens.
+    fn bypass_as<const SPECIAL: bool>(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
         let q = starting.q;
         let mut entered = 0;
-        while let Some(gate) = q.gate() {
-            let mut index = None;
+        while let Some(gate) = q.gate_for(mapping, plug) {
+            let (mut index, mut like) = (None, None);
             let mut run = plug.take_while(&q.slots, |rq| {
                 let hctx = mapping.assign(rq);
                 rq.body().flush == FlushStep::None
-                    && rq.priority().class.index() == usize::from(gate.class)
+                    && (rq.priority().class.index() == usize::from(gate.class) || SPECIAL && gate.class == Gate::ANY)
                     && !(gate.reads_only && rq.op() != Op::Read)
                     && *index.get_or_insert(hctx) == hctx
+                    && (!SPECIAL || *like.get_or_insert(SchedDomain::of(rq.op())) == SchedDomain::of(rq.op()))
             });
             let Some(index) = index else { return entered };
             let wanted = run.len();
-            let passed = self.pass(starting, gate, index, &mut run);
+            let passed = self.pass::<SPECIAL>(starting, gate, index, &mut run);
             entered += passed.1;
             if q.is_concurrent {
                 self.issue_directly(q, starting.now);
@@ -76,36 +99,68 @@ impl Runner {
 
     /// Starts as many requests of a run as there are tags, and leaves the others in the run. Starts none if the gate is
     /// shut before they are through. Returns how many requests were started, and how many operations these are.
-    fn pass(&mut self, starting: &Starting<'_>, gate: Gate, index: u16, run: &mut RqList) -> (usize, u64) {
+    fn pass<const SPECIAL: bool>(
+        &mut self,
+        starting: &Starting<'_>,
+        gate: Gate,
+        index: u16,
+        run: &mut RqList,
+    ) -> (usize, u64) {
         debug_assert!(!run.is_empty(), "a run has requests");
         let q = starting.q;
         let hctx = q.hctx(index);
+        // In a split queue nothing is told to the scheduler, and so nothing is counted.
+        let is_counted = !SPECIAL || gate.class != Gate::ANY;
         self.make_ready_on(q, index);
         let (mut limited, mut operations, mut is_special) = (0, 0, false);
+        let mut tokens = q.pools().filter(|_| SPECIAL).map(|pools| {
+            let of = run.with_first(&q.slots, |rq| SchedDomain::of(rq.op())).expect("a run has requests");
+            pools.take_some(of, index, run.len())
+        });
         let mut tags = hctx.tags.take(&mut self.hint, run.len());
         let mut tagged = run.take_while(&q.slots, |rq| {
-            let Some(tag) = tags.next() else { return false };
-            debug_assert!(rq.body().tag.is_none(), "a request gets one tag: {rq:?}");
+            let token = match &mut tokens {
+                None => None,
+                Some(tokens) => match tokens.next() {
+                    None => return false,
+                    token => token,
+                },
+            };
+            let Some(tag) = tags.next() else {
+                tokens.iter_mut().for_each(TakenTokens::take_back);
+                return false;
+            };
+            debug_assert!(
+                rq.body().tag.is_none() && rq.body().token.is_none(),
+                "a request gets one tag and one token: {rq:?}"
+            );
+            rq.body_mut().token = token;
             is_special |= starting.mark(rq);
             let body = rq.body_mut();
-            (body.tag, body.ordered) = (Some(tag), true);
+            (body.tag, body.ordered) = (Some(tag), is_counted);
             operations += u64::from(body.nr_parts);
             limited += u64::from(rq.op() != Op::Read);
             rq.rest_at(Place::IssueList);
             true
         });
         drop(tags);
+        if let Some(tokens) = tokens {
+            self.end_tokens(q, tokens, !run.is_empty());
+        }
         if tagged.is_empty() {
             return (0, 0);
         }
-        let (class, requests) = (Class::ALL[usize::from(gate.class)], tagged.len());
+        let requests = tagged.len();
         let counters = &self.member(q).counters;
-        if !q.live.word.pass(gate, || counters.bypassing(class, requests as u64, limited)) {
-            counters.turned_back(class, requests as u64, limited);
-            self.turn_back(q, index, &mut tagged);
-            tagged.append(std::mem::take(run));
-            *run = tagged;
-            return (0, 0);
+        if is_counted {
+            let class = Class::ALL[usize::from(gate.class)];
+            if !q.live.word.pass(gate, || counters.bypassing(class, requests as u64, limited)) {
+                counters.turned_back(class, requests as u64, limited);
+                self.turn_back(q, index, &mut tagged);
+                tagged.append(std::mem::take(run));
+                *run = tagged;
+                return (0, 0);
+            }
         }
         counters.count(Count::Passed, requests as u64);
         counters.entered(operations);
@@ -119,6 +174,17 @@ impl Runner {
         (requests, operations)
     }
 
+    /// Puts back the tokens that were claimed and are not needed. If some were, or if tags may have been claimed for
+    /// which there were no tokens, this thread owes what a completer owes: another thread may have lacked them.
+    #[inline]
+    fn end_tokens(&mut self, q: &RequestQueue, tokens: TakenTokens<'_>, is_short: bool) {
+        if tokens.end() || is_short {
+            q.live.brought_tags();
+            // What waits may wait in another domain, where this thread does not come otherwise.
+            self.parked |= q.live.word.load().is_waiting();
+        }
+    }
+
     /// Called when the gate was shut meanwhile. The tags go back as a completer puts them back, and the requests are as
     /// they were.
     #[cold]
@@ -129,6 +195,9 @@ impl Runner {
             let Some(mut rq) = tagged.pop_front(&q.slots) else { break };
             let body = rq.body_mut();
             (body.ordered, body.mark) = (false, Mark::default());
+            if let (Some(pools), Some(token)) = (q.pools(), body.token.take()) {
+                pools.put(token);
+            }
             if let Some(tag) = body.tag.take() {
                 hctx.tags.put(tag, &mut self.hint);
             }

@@ -35,7 +35,7 @@ impl Runner {
                 // gave back is tried again at the next poll.
                 break;
             }
-            if !self.goes_on(q) {
+            if !gave_up && !self.goes_on(q) {
                 break;
             }
             if taken >= bound || gave_up {
@@ -50,7 +50,7 @@ impl Runner {
     /// Whether something waits. Asked before another round: when something has finished, or this thread has not
     /// dispatched all that it could.
     fn goes_on(&self, q: &RequestQueue) -> bool {
-        self.parked || q.live.word.load().is_waiting() || (q.settings.has_scheduler() && q.domain(0).has_waiting())
+        self.parked || q.live.word.load().is_waiting() || (q.settings.has_scheduler() && q.has_waiting_for(self.member))
     }
 
     /// Whether there is a reason to look again: a quiescence that held this thread up is over, or something was left to
@@ -67,7 +67,7 @@ impl Runner {
     /// touch the scheduler, where another thread was. That other thread had asked the scheduler as of an earlier time,
     /// and so planned for a time that had come meanwhile.
     fn was_early(&self, q: &RequestQueue) -> bool {
-        let planned = q.domain(0).planned();
+        let planned = q.planned();
         planned != self.planned && planned <= self.looked.0
     }
 
@@ -99,7 +99,7 @@ impl Runner {
         let left = q.live.left.read();
         // A time that has come, the end of a quiescence, or a thread that leaves something may let requests go. The
         // thread at the scheduler may have looked before such a change.
-        let planned = q.domain(0).planned();
+        let planned = q.planned();
         self.has_news |= left != self.left || self.saw_quiesced || planned <= now.0;
         (self.left, self.planned) = (left, planned);
         self.saw_quiesced = seen.is_quiesced();

@@ -3,9 +3,11 @@
 use crate::driver::Driver;
 use crate::queue::account::{Account, Accounting, SectorRange, check_ranges};
 use crate::queue::attached::Attached;
-use crate::queue::domain::{Domain, Wait};
+use crate::queue::domain::Wait;
+use crate::queue::domains::Domains;
 use crate::queue::hctx::HwCtxTable;
 use crate::queue::member::Members;
+use crate::queue::pools::Pools;
 use crate::queue::settings::{IO_TIMEOUT, NR_REQUESTS, Settings, check_value, check_within_depth};
 use crate::queue::state::Control;
 use crate::queue::wanted::SchedulerChoice;
@@ -179,7 +181,8 @@ impl Builder {
                 "queue.settings",
                 Settings::new(self.io_timeout_ms, self.locking, bypass, self.nr_requests),
             ),
-            domain: Domain::new(self.wait_meter, self.wait_observer),
+            domains: Domains::new(self.wait_meter, self.wait_observer),
+            pools: Pools::new(),
             hctxs: HwCtxTable::new(&topology),
             members: Members::new(),
             slots,
@@ -201,7 +204,7 @@ impl Builder {
             nr_background: AtomicU32::new(0),
         });
         q.timeout_scan.store(now.after(q.settings.timeout_ns()).0, Ordering::Relaxed);
-        q.install(scheduler);
+        q.install(scheduler)?;
         q.install_ranges(self.ranges);
         Ok(q)
     }

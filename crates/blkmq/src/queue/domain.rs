@@ -67,6 +67,9 @@ struct Counts {
 /// A scheduler, its lock, and the words by which threads take turns at it.
 #[derive(Debug)]
 pub(crate) struct Domain {
+    /// The hardware queue whose requests are ordered here; 0 if those of all hardware queues are.
+    first: u16,
+    is_whole: bool,
     lock: Line<Lock>,
     counts: Line<Counts>,
     /// When the scheduler would let go what it holds back, in nanoseconds; `u64::MAX` if it holds nothing back.
@@ -99,16 +102,37 @@ impl Drop for EndsProcess {
 }
 
 impl Domain {
-    pub(super) fn new(wait_meter: Option<fn() -> u64>, wait_observer: Option<fn(Wait, u64)>) -> Self {
+    /// A domain without a scheduler: of one hardware queue, or of all if `hctx` is `None`.
+    pub(super) fn new(
+        hctx: Option<u16>,
+        wait_meter: Option<fn() -> u64>,
+        wait_observer: Option<fn(Wait, u64)>,
+    ) -> Self {
         let wait_observer = wait_observer.map(WaitObserver::new);
+        let first = hctx.unwrap_or(0);
+        let hold = Mutex::new(Hold::empty(first));
         Self {
-            lock: Line::new("queue.hold", Lock { hold: Mutex::new(Hold::empty()), wait_meter, wait_observer }),
+            first,
+            is_whole: hctx.is_none(),
+            lock: Line::new("queue.hold", Lock { hold, wait_meter, wait_observer }),
             counts: Line::new("queue.hold_counts", Counts::default()),
             planned: Line::new("queue.policy_wakeup", AtomicU64::new(u64::MAX)),
             staging: Staging::new("queue.staging"),
             inserting: Staging::new("queue.inserting"),
             dispatching: Staging::new("queue.dispatching"),
         }
+    }
+
+    /// Whether the requests of all hardware queues are ordered here.
+    #[inline]
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// The hardware queue whose requests are ordered here, or the first one if those of all are.
+    #[inline]
+    pub(crate) fn first_hctx(&self) -> u16 {
+        self.first
     }
 
     /// The lock, for the control path: holds are not counted.
@@ -135,7 +159,9 @@ impl Domain {
         let result = section(&mut hold);
         debug_assert!(hold.agrees(), "the counts agree with the scheduler and the backlog: {:?}", *hold);
         // From here on requests may pass the scheduler by, or may no longer.
-        hold.turn_gate(q);
+        if self.is_whole {
+            hold.turn_gate(q);
+        }
         self.note_waiting(&hold);
         // COST: none. Nothing is dropped here.
         std::mem::forget(ends_process);
@@ -207,13 +233,24 @@ impl Domain {
         !self.acquire(counters).has_waiting()
     }
 
+    /// Whether a thread that brings something must come here: requests wait in the scheduler or in the backlog, or a
+    /// holder that gave up has left some in the staging word. Also asked before WAITING is cleared. What lies on
+    /// dispatch lists is looked at elsewhere.
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        // The staging word first: a thread that finds nothing in it because a holder has let go reads that holder's
+        // counts.
+        self.staging.has_left() || self.has_waiting()
+    }
+
     /// Whether all that waits goes to the first hardware queue, as of a moment ago.
     pub(crate) fn is_for_first_hctx(&self) -> bool {
         self.counts.elsewhere.load(Ordering::Relaxed) == 0
     }
 
-    /// Brings up to date what other threads see. Called under the lock, before it is let go.
-    pub(super) fn note_waiting(&self, hold: &Hold) {
+    /// Brings up to date what other threads see. Called under the lock, before it is let go, and where the holder may
+    /// leave something and other domains have holders too (`Section::show`).
+    pub(crate) fn note_waiting(&self, hold: &Hold) {
         let note = |count: &AtomicU32, now: u32| {
             if count.load(Ordering::Relaxed) != now {
                 count.store(now, Ordering::Relaxed);

@@ -27,6 +27,13 @@ pub enum QueueError {
         /// The requests that wait in it.
         waiting: usize,
     },
+    /// Under this locking one scheduler orders the whole queue, and this scheduler orders each hardware queue by itself.
+    OrdersWhole {
+        /// The locking.
+        locking: &'static str,
+        /// The scheduler.
+        scheduler: &'static str,
+    },
     /// No locking has this name.
     UnknownLocking {
         /// The name.
@@ -130,6 +137,11 @@ impl fmt::Display for QueueError {
             Self::SchedulerInUse { name, waiting } => {
                 write!(f, "a queue takes a scheduler in which nothing waits, not '{name}' with {waiting} requests")
             }
+            Self::OrdersWhole { locking, scheduler } => write!(
+                f,
+                "the locking {locking} has one order for all hardware queues, and {scheduler} orders each of them by \
+                 itself; with {scheduler} the locking is single, batch or combining"
+            ),
             Self::UnknownLocking { name, known } => {
                 write!(f, "there is no locking '{name}'; there are: {}", known.join(", "))
             }

@@ -3,11 +3,29 @@
 //! The scheduler says under its lock whether they may pass. A thread that shuts the gate fences and then reads how many
 //! requests have passed (see `word`). So a thread that inserts a request of another class knows of all that have
 //! passed, and strict classes stay strict.
+//!
+//! # A split queue
+//! Where each hardware queue has a domain, the gate is one for the queue, and open for every class or for none. A
+//! scheduler that orders one hardware queue lets requests pass only if it lets each class pass: then no class comes
+//! before another one, and there is nothing to be strict about. So the gate changes with the settings alone, and not
+//! with what is inserted. A thread that passes makes two looks, and no third behind a fence:
+//!
+//! - At the domain of the request's own hardware queue: nothing was inserted or left there
+//!   ([`Locking::is_free`](crate::queue::Locking)). What comes there later came later than this request, which may go
+//!   first.
+//! - At WAITING: nothing in any domain lacks something. So a request does not take the tag or the token for which
+//!   another one waits. If another request begins to wait behind this look, this one's tag and token come back when it
+//!   completes, and its completer finds WAITING set.
+//!
+//! Requests other than reads that pass are not counted against the scheduler's `async_depth`. So they may pass only
+//! if there are no more tags than that.
 
 use blkmq_sched::Class;
 
 use super::hold::Hold;
+use super::scheduler::another;
 use crate::queue::RequestQueue;
+use blkmq_sync::atomic::Ordering;
 use blkmq_sync::kept;
 use blkmq_sync::word::Gate;
 
@@ -118,12 +136,44 @@ impl Hold {
         self.gate = Some(self.latest);
     }
 
-    /// Shuts the gate, and opens it again if the present settings allow that.
-    pub(super) fn reset_gate(&mut self, q: &RequestQueue) {
+    /// Shuts the gate if it is open.
+    pub(super) fn end_gate(&mut self, q: &RequestQueue) {
         if self.gate.is_some() {
             self.shut_gate(q);
         }
+    }
+
+    /// Shuts the gate, and opens it again if the present settings allow that.
+    pub(super) fn reset_gate(&mut self, q: &RequestQueue) {
+        self.end_gate(q);
         self.until_open = 0;
         self.open_gate(q);
+    }
+}
+
+/// The gate of a queue in which each hardware queue has a domain.
+impl RequestQueue {
+    /// Shuts the gate, and opens it again if the present settings allow that. Called by the control path.
+    pub(super) fn reset_split_gate(&self) {
+        debug_assert!(self.settings.is_split(), "a queue with one domain turns its gate under the lock of that");
+        // Each change is made under this lock.
+        let first = self.domains.first().control();
+        self.live.word.end_gate();
+        // A new one is asked, because the answer is about a scheduler in which nothing waits.
+        let new = first.scheduler().filter(|_| self.settings.has_bypass()).and_then(another);
+        let Some(mut scheduler) = new else { return };
+        let nr_requests = self.settings.nr_requests.load(Ordering::Relaxed);
+        scheduler.set_nr_requests(nr_requests);
+        if Class::ALL.into_iter().all(|class| scheduler.gate(class)) {
+            let tags = nr_requests.min(self.hctxs.depth().into());
+            let reads_only = scheduler.async_depth().is_some_and(|depth| depth < tags);
+            self.live.word.open_gate(Gate { class: Gate::ANY, reads_only });
+        }
+    }
+
+    /// Shuts the gate until it is [reset](Self::reset_split_gate).
+    pub(super) fn shut_split_gate(&self) {
+        let _first = self.domains.first().control();
+        self.live.word.end_gate();
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct HwCtx {
     dispatch_busy: Line<AtomicU32>,
     /// How often a thread found no tag here. The count wraps.
     nr_lacked: Line<AtomicU32>,
+    /// In a split queue: completed requests other than reads that the scheduler had dispatched. The count wraps.
+    nr_limited_completed: Line<AtomicU64>,
     dispatch: DispatchList,
     /// Which members' software queues hold requests for this hardware queue.
     ctx_map: Box<[Line<AtomicU64>]>,
@@ -64,6 +66,7 @@ impl HwCtx {
             gave_back: Line::new("hctx.gave_back", AtomicBool::new(false)),
             dispatch_busy: Line::new("hctx.dispatch_busy", AtomicU32::new(0)),
             nr_lacked: Line::new("hctx.nr_lacked", AtomicU32::new(0)),
+            nr_limited_completed: Line::new("hctx.nr_limited_completed", AtomicU64::new(0)),
             dispatch: DispatchList { list: Mutex::new(RqList::default()), len: AtomicU32::new(0) },
             ctx_map: (0..MAX_MEMBERS / 64).map(|_| Line::new("hctx.ctx_map", AtomicU64::new(0))).collect(),
             nr_marked: AtomicU32::new(0),
@@ -124,6 +127,16 @@ impl HwCtx {
     /// them comes first. If 2 comes first, then c finds what 1 counted. If b comes first, then 3 finds a tag.
     pub(crate) fn nr_lacked(&self) -> u32 {
         self.nr_lacked.load(Ordering::Relaxed)
+    }
+
+    /// In a split queue: counts completed requests other than reads that the scheduler had dispatched.
+    #[cold]
+    pub(crate) fn note_limited(&self, number: u32) {
+        self.nr_limited_completed.fetch_add(number.into(), Ordering::Relaxed);
+    }
+
+    pub(super) fn nr_limited_completed(&self) -> u64 {
+        self.nr_limited_completed.load(Ordering::Relaxed)
     }
 
     /// Puts a request at the end of the dispatch list.

@@ -3,6 +3,7 @@
 use blkmq_sched::{Class, Info, InsertAt, Merge, Newcomer, Op, Scheduler, Tally, Time};
 
 use super::backlog::Backlog;
+use super::pools::Lender;
 use crate::queue::RequestQueue;
 use crate::request::{Place, Request};
 use blkmq_sync::atomic::Ordering;
@@ -15,8 +16,10 @@ const STEADY: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(super) scheduler: Option<Box<dyn Scheduler>>,
-    /// Requests in the scheduler, by the hardware queue that they will go to; `elsewhere` counts those for another
-    /// hardware queue than the first.
+    /// The domain's first hardware queue, or its only one.
+    first: u16,
+    /// Requests in the scheduler, by the hardware queue that they will go to, beginning with the first; `elsewhere`
+    /// counts those for another hardware queue than the first.
     queued: Vec<u32>,
     pub(super) elsewhere: u32,
     /// A hardware queue, and a lower bound of how many more of its requests have room, as long as this hold goes on.
@@ -41,9 +44,10 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    pub(super) fn empty() -> Self {
+    pub(super) fn empty(first: u16) -> Self {
         Self {
             scheduler: None,
+            first,
             queued: Vec::new(),
             elsewhere: 0,
             room: (0, 0),
@@ -58,18 +62,19 @@ impl Hold {
         }
     }
 
-    /// Puts a scheduler in place, or none. Nothing is in flight, or nothing has begun.
-    pub(super) fn install(&mut self, q: &RequestQueue, scheduler: Option<Box<dyn Scheduler>>) {
+    /// Puts a scheduler in place, or none, for so many hardware queues. Nothing is in flight, or nothing has begun.
+    pub(super) fn install(&mut self, q: &RequestQueue, scheduler: Option<Box<dyn Scheduler>>, nr_hctxs: usize) {
         debug_assert!(!self.has_waiting(), "a scheduler is replaced only when nothing waits");
+        debug_assert!(nr_hctxs > 0, "a domain has a hardware queue");
         *self = Self {
             scheduler,
-            queued: vec![0; usize::from(q.hctxs.layout().len())],
+            queued: vec![0; nr_hctxs],
             base: q.tally(&Tally::default()),
-            base_limited: q.nr_limited_completed(),
+            base_limited: q.nr_limited_completed(self.first),
             backlog: std::mem::take(&mut self.backlog),
             // The gate as it is in the queue's word, until the gate is set anew.
             gate: self.gate,
-            ..Self::empty()
+            ..Self::empty(self.first)
         };
     }
 
@@ -103,15 +108,15 @@ impl Hold {
     /// A request for a hardware queue enters the scheduler.
     fn count_in(&mut self, hctx: u16) {
         debug_assert!(self.scheduler.is_some(), "requests enter a scheduler if there is one");
-        self.queued[usize::from(hctx)] += 1;
-        self.elsewhere += u32::from(hctx != 0);
+        self.queued[usize::from(hctx - self.first)] += 1;
+        self.elsewhere += u32::from(hctx != self.first);
     }
 
     /// A request for a hardware queue leaves the scheduler.
     fn count_out(&mut self, hctx: u16) {
-        debug_assert!(self.queued[usize::from(hctx)] > 0, "what leaves the scheduler was counted in");
-        self.queued[usize::from(hctx)] -= 1;
-        self.elsewhere -= u32::from(hctx != 0);
+        debug_assert!(self.queued[usize::from(hctx - self.first)] > 0, "what leaves the scheduler was counted in");
+        self.queued[usize::from(hctx - self.first)] -= 1;
+        self.elsewhere -= u32::from(hctx != self.first);
     }
 
     /// `number` requests of a class came in, one after the other.
@@ -131,16 +136,25 @@ impl Hold {
     pub(crate) fn choose<'q>(&mut self, q: &'q RequestQueue, now: Time) -> Option<Request<'q>> {
         self.fold(q);
         let scheduler = self.scheduler.as_mut()?;
-        let id = match scheduler.dispatch(now) {
+        let mut lender = Lender::new(q, self.first);
+        let mut dispatch = |scheduler: &mut Box<dyn Scheduler>| match &mut lender {
+            None => scheduler.dispatch(now),
+            Some(lender) => lender.lend(q, scheduler.as_mut(), now),
+        };
+        let id = match dispatch(scheduler) {
             None if !scheduler.is_empty() && scheduler.next_wakeup().is_some_and(|time| time <= now) => {
                 // This first, vain call may have brought the scheduler to where it lets a request go at once. No thread
                 // would plan for a time that has passed, so the scheduler is asked again here.
-                scheduler.dispatch(now)?
+                dispatch(scheduler)?
             }
             id => id?,
         };
-        let rq = q.slots.leave_scheduler(id);
+        let mut rq = q.slots.leave_scheduler(id);
         debug_assert!(rq.body().ordered && rq.body().tag.is_none(), "what a scheduler names was inserted: {rq:?}");
+        debug_assert!(rq.body().token.is_none(), "a request gets one token: {rq:?}");
+        if let Some(lender) = lender {
+            rq.body_mut().token = lender.given();
+        }
         self.count_out(rq.hctx());
         Some(rq)
     }
@@ -269,7 +283,7 @@ impl Hold {
     fn has_room_now(&mut self, q: &RequestQueue, index: u16) -> bool {
         let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
         let hctx = q.hctxs.get(index);
-        let waiting = self.queued[usize::from(index)] + hctx.nr_parked();
+        let waiting = self.queued[usize::from(index - self.first)] + hctx.nr_parked();
         let left = nr_requests.saturating_sub(waiting + u32::from(q.hctxs.depth()));
         self.room = (index, left.saturating_sub(1));
         left > 0 || waiting + hctx.tags.weight() < nr_requests
@@ -279,9 +293,9 @@ impl Hold {
         let Some(depth) = self.async_bound(q) else { return true };
         // Counters lag, so `completed` may be too small. Then a request waits although there is room, which is the safe
         // side.
-        let completed = q.nr_limited_completed().wrapping_sub(self.base_limited);
+        let completed = q.nr_limited_completed(self.first).wrapping_sub(self.base_limited);
         let outstanding = self.limited.wrapping_sub(completed);
-        outstanding < u64::from(depth) * u64::from(q.hctxs.layout().len())
+        outstanding < u64::from(depth) * self.queued.len() as u64
     }
 
     /// The scheduler's bound on requests other than reads, if that is lower than `nr_requests`.

@@ -129,10 +129,23 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
+    /// The member's hardware queue, if all its requests go to one.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<u16> {
+        let [_, reads, polled] = self.layout.nr;
+        (reads == 0 && polled == 0).then_some(self.hctxs[HctxType::Default as usize])
+    }
+
+    /// The hardware queue that a request of the member goes to.
+    #[inline]
+    pub(crate) fn hctx_of(&self, rq: &Request<'_>) -> u16 {
+        self.hctxs[self.layout.kind(rq.op(), rq.flags()) as usize]
+    }
+
     /// Gives a request of the member its hardware queue, and returns that hardware queue.
     #[inline]
     pub(crate) fn assign(&self, rq: &mut Request<'_>) -> u16 {
-        let hctx = self.hctxs[self.layout.kind(rq.op(), rq.flags()) as usize];
+        let hctx = self.hctx_of(rq);
         rq.body_mut().hctx = hctx;
         hctx
     }

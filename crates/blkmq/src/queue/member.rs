@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use crate::queue::RequestQueue;
 use crate::queue::account::{Counters, MAX_RANGES, Sums};
 use crate::queue::ctx::SwCtx;
+use crate::queue::latencies::Latencies;
 use crate::request::limits::MAX_MEMBERS;
 use blkmq_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use blkmq_sync::grace::Activity;
@@ -24,6 +25,7 @@ pub(crate) struct Member {
     pub(crate) counters: Counters,
     /// What the thread adds to the queue's statistics.
     pub(super) sums: Sums,
+    pub(crate) latencies: Latencies,
     /// What the thread adds to the statistics of the ranges of sectors, by place. Made when the queue first has ranges.
     ranges: OnceLock<Box<[Sums]>>,
     /// The completion ring: what other threads completed for this thread.
@@ -42,6 +44,7 @@ impl Member {
             activity: Activity::new(),
             counters: Counters::new(),
             sums: Sums::new(),
+            latencies: Latencies::new(),
             ranges: OnceLock::new(),
             completions: SlotStack::new("submitter.completions"),
             bucket: SlotStack::new("submitter.bucket"),

@@ -31,7 +31,7 @@ impl RequestQueue {
         if self.account.ranges.ever() {
             self.members.get(member).make_range_sums();
         }
-        self.domain.control().reserve(member);
+        self.domains.made().for_each(|domain| domain.control().reserve(member));
         let client = if let Some(client) = client {
             self.slots.make_pool(member, self.nr_slots);
             control.clients.join(client)

@@ -33,6 +33,12 @@ pub(crate) const IO_TIMEOUT: Knob = Knob {
 #[derive(Debug)]
 pub(crate) struct Settings {
     has_scheduler: AtomicBool,
+    /// Each hardware queue has a domain of its own.
+    is_split: AtomicBool,
+    /// The scheduler takes a token for each request that it chooses.
+    has_tokens: AtomicBool,
+    /// Neither of the two.
+    is_plain: AtomicBool,
     locking: AtomicU32,
     bypass: AtomicBool,
     /// For tests: every submitter stages its requests, as if another thread were at the scheduler.
@@ -49,6 +55,9 @@ impl Settings {
     pub(super) fn new(io_timeout_ms: u32, locking: Locking, bypass: bool, nr_requests: Option<u32>) -> Self {
         Self {
             has_scheduler: AtomicBool::new(false),
+            is_split: AtomicBool::new(false),
+            has_tokens: AtomicBool::new(false),
+            is_plain: AtomicBool::new(true),
             locking: AtomicU32::new(locking.index()),
             bypass: AtomicBool::new(bypass),
             stages_all: AtomicBool::new(false),
@@ -62,6 +71,31 @@ impl Settings {
 
     pub(crate) fn has_scheduler(&self) -> bool {
         self.has_scheduler.load(Ordering::Relaxed)
+    }
+
+    /// Whether each hardware queue has a domain of its own.
+    #[inline]
+    pub(super) fn is_split(&self) -> bool {
+        self.is_split.load(Ordering::Relaxed)
+    }
+
+    /// Whether the queue has one domain, and its scheduler, if any, takes no tokens.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.is_plain.load(Ordering::Relaxed)
+    }
+
+    /// Called by the control path while nothing is in flight.
+    pub(super) fn set_ordering(&self, is_split: bool, has_tokens: bool) {
+        self.is_split.store(is_split, Ordering::Relaxed);
+        self.has_tokens.store(has_tokens, Ordering::Relaxed);
+        self.is_plain.store(!is_split && !has_tokens, Ordering::Relaxed);
+    }
+
+    /// Whether the scheduler takes a token for each request that it chooses.
+    #[inline]
+    pub(super) fn has_tokens(&self) -> bool {
+        self.has_tokens.load(Ordering::Relaxed)
     }
 
     pub(super) fn locking(&self) -> Locking {

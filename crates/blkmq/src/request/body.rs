@@ -1,6 +1,6 @@
 //! What a request asks for, and how far it has come.
 
-use blkmq_sched::{ClientId, Info, IoPriority, MergeLevel, Op, Time};
+use blkmq_sched::{ClientId, Info, IoPriority, MergeLevel, Op, SchedDomain, Time};
 
 use super::index::{NIL, SlotIndex};
 use crate::request::bio::Flags;
@@ -22,6 +22,15 @@ pub(crate) enum FlushStep {
     PostFlush,
     /// The request is the flush itself, the queue's own.
     Flush,
+}
+
+/// A token out of the pool of a request's kind. From the request's choice until its completion it counts against the
+/// depth of the pool. (The right to touch a request is a token of another kind.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PoolToken {
+    pub(crate) of: SchedDomain,
+    /// The word of the pool from which it came.
+    pub(crate) word: u8,
 }
 
 /// How a request is counted in the statistics, as a number that `queue::account` gives a meaning. The default is a
@@ -100,6 +109,8 @@ pub(crate) struct Body {
     pub(super) part: Part,
     pub(crate) hctx: u16,
     pub(crate) tag: Option<Tag>,
+    /// `None` if the scheduler takes no tokens, or none was taken yet.
+    pub(crate) token: Option<PoolToken>,
     pub(crate) status: Status,
     pub(crate) flush: FlushStep,
     /// The flush machine sends a flush behind this request's data.
@@ -135,6 +146,7 @@ impl Body {
         part: Part { parent: NIL, sector: 0, nr_sectors: 0, offset: 0 },
         hctx: 0,
         tag: None,
+        token: None,
         status: Status::Ok,
         flush: FlushStep::None,
         post_flush: false,
@@ -214,7 +226,8 @@ impl Body {
             sync: self.is_sync(),
             priority: self.priority,
             client: self.client,
-            ctx: 0,
+            // The low bits, as the field wants it.
+            ctx: self.part.parent.pool() as u8,
             merge: self.merge,
             merge_key: self.merge_key(),
         }

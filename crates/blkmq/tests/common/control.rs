@@ -18,7 +18,7 @@ pub(crate) fn begin(q: &Arc<RequestQueue>, random: &mut Random) -> Change {
         4 => return q.change_locking(*random.pick(&Locking::ALL)),
         5 => return q.change_bypass(random.one_in(2)),
         0 => q.change_ranges(ranges(random)),
-        1 => q.change_scheduler(if random.one_in(2) { "none" } else { "mq-deadline" }),
+        1 => q.change_scheduler(*random.pick(&["none", "mq-deadline", "kyber"])),
         2 => {
             let most = *random.pick(&[4, 64]);
             q.change_nr_requests(1 + random.below(most) as u32)
@@ -48,11 +48,15 @@ pub(crate) fn topology(random: &mut Random) -> Topology {
     Topology { default_queues: number(1, 6), read_queues: number(0, 3), poll_queues: number(0, 3), depth: 1 }
 }
 
-/// Makes a change from a thread without a submitter. Without a scheduler `nr_requests` ends at the depth.
+/// Makes a change from a thread without a submitter. Without a scheduler `nr_requests` ends at the depth, and with
+/// kyber the locking is not `staged`.
 pub(crate) fn change(q: &Arc<RequestQueue>, random: &mut Random) {
     match begin(q, random).wait() {
         Ok(()) => {}
         Err(QueueError::AboveDepth { nr_requests, depth }) => assert!(nr_requests > u32::from(depth)),
+        Err(QueueError::OrdersWhole { locking, scheduler }) => {
+            assert_eq!((locking, scheduler), ("staged", "kyber"));
+        }
         Err(error) => panic!("{error}"),
     }
 }
@@ -102,6 +106,10 @@ pub(crate) fn set_knob(q: &Arc<RequestQueue>, random: &mut Random) {
         ("prio_aging_expire", 0),
         ("prio_aging_expire", 1),
         ("prio_aging_expire", 10000),
+        ("read_lat_nsec", 1),
+        ("read_lat_nsec", 2_000_000),
+        ("write_lat_nsec", 1),
+        ("write_lat_nsec", 10_000_000),
     ]);
     match q.set_scheduler_knob(name, value) {
         Ok(()) | Err(QueueError::UnknownSchedulerKnob { .. }) => {}

@@ -1,6 +1,8 @@
 //! Devices that a test can look into, and random numbers from a seed.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod shallow;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};

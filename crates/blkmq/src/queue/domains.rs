@@ -1,0 +1,195 @@
+//! The domains of a queue: one that orders all hardware queues, or one for each of them.
+//!
+//! Which of the two it is, the scheduler says ([`Scheduler::for_hctx`](blkmq_sched::Scheduler::for_hctx)), and it
+//! changes only with the scheduler, on a queue that is frozen, drained and quiesced. No two domains share a line.
+
+use std::sync::OnceLock;
+
+use super::RequestQueue;
+use super::domain::{Domain, Wait};
+use crate::queue::hctx::HwCtx;
+use crate::request::limits::MAX_HW_QUEUES;
+use blkmq_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use blkmq_sync::{Line, kept};
+
+/// All domains that a queue ever had.
+#[derive(Debug)]
+pub(super) struct Domains {
+    /// The domain of all hardware queues. Without a scheduler it is there too, and has none.
+    pub(super) whole: Domain,
+    /// The domains of the hardware queues, each made when it is first needed. None is freed before the queue.
+    own: Box<[OnceLock<Box<Domain>>]>,
+    /// Whether a scheduler of a hardware queue has held something back until a time. A thread that polls then looks at
+    /// the plans of all domains.
+    has_plans: Line<AtomicBool>,
+    /// The hardware queue with whose domain the next thread begins. Changes only while something waits.
+    turn: Line<AtomicU32>,
+    wait_meter: Option<fn() -> u64>,
+    wait_observer: Option<fn(Wait, u64)>,
+}
+
+impl Domains {
+    pub(super) fn new(wait_meter: Option<fn() -> u64>, wait_observer: Option<fn(Wait, u64)>) -> Self {
+        Self {
+            whole: Domain::new(None, wait_meter, wait_observer),
+            own: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
+            has_plans: Line::new("queue.has_plans", AtomicBool::new(false)),
+            turn: Line::new("queue.turn", AtomicU32::new(0)),
+            wait_meter,
+            wait_observer,
+        }
+    }
+
+    /// The domain of a hardware queue alone.
+    #[inline]
+    fn own(&self, hctx: u16) -> &Domain {
+        self.own[usize::from(hctx)].get().expect("a domain was made for each hardware queue of a split queue")
+    }
+
+    /// The domain of the first hardware queue of a split queue.
+    pub(super) fn first(&self) -> &Domain {
+        self.own(0)
+    }
+
+    /// Makes the domains of so many hardware queues, as far as there are none yet. Called by the control path.
+    pub(super) fn make(&self, nr_hctxs: u16) {
+        debug_assert!(nr_hctxs > 0, "a device has a hardware queue");
+        for (hctx, domain) in (0..nr_hctxs).zip(&self.own) {
+            let _ = domain.get_or_init(|| Box::new(Domain::new(Some(hctx), self.wait_meter, self.wait_observer)));
+        }
+    }
+
+    /// Every domain that was ever made, in use or not. For the control path.
+    pub(super) fn made(&self) -> impl Iterator<Item = &Domain> {
+        std::iter::once(&self.whole).chain(self.own.iter().filter_map(|domain| domain.get().map(|domain| &**domain)))
+    }
+}
+
+impl RequestQueue {
+    /// The domain of all hardware queues. `None`: each hardware queue has a domain of its own.
+    #[inline]
+    pub(crate) fn whole_domain(&self) -> Option<&Domain> {
+        if self.settings.is_split() { None } else { Some(&self.domains.whole) }
+    }
+
+    /// What orders the requests of a hardware queue, alone or together with those of all others.
+    #[inline]
+    pub(crate) fn domain(&self, hctx: u16) -> &Domain {
+        self.whole_domain().unwrap_or_else(|| self.domains.own(hctx))
+    }
+
+    /// The queue's one domain, or that of its first hardware queue.
+    pub(super) fn first_domain(&self) -> &Domain {
+        self.domain(0)
+    }
+
+    /// The domains in use.
+    pub(crate) fn domains(&self) -> impl Iterator<Item = &Domain> {
+        let nr_own = if self.settings.is_split() { self.hctxs.layout().len() } else { 0 };
+        self.whole_domain().into_iter().chain((0..nr_own).map(|hctx| self.domains.own(hctx)))
+    }
+
+    /// The hardware queues whose requests a domain orders.
+    #[inline]
+    pub(crate) fn hctxs_of(&self, domain: &Domain) -> impl Iterator<Item = (u16, &HwCtx)> {
+        let layout = self.hctxs.layout();
+        let (first, end) =
+            if domain.is_whole() { (0, layout.len()) } else { (domain.first_hctx(), domain.first_hctx() + 1) };
+        (first..end).map(|index| (index, self.hctxs.get(index)))
+    }
+
+    /// Calls `visit` with the domains to which a thread that dispatches must come, until it returns false. These are
+    /// the queue's one domain, or those that have work: all such if WAITING is set, and otherwise those of the thread's
+    /// own hardware queues. While WAITING is set the domains have their turns, so that each is the first one once.
+    ///
+    /// # Liveness
+    /// The caller has brought something, and has fenced; or it has inserted something itself. The domain to which a
+    /// thread went before, and which lacks what was brought, shows that it has work: see `Section::show` in `order`.
+    #[inline]
+    pub(crate) fn for_each_due_domain<'q>(&'q self, member: u16, mut visit: impl FnMut(&'q Domain) -> bool) {
+        match self.whole_domain() {
+            Some(domain) => _ = visit(domain),
+            None => self.for_each_due_of_several(member, &mut visit),
+        }
+    }
+
+    #[inline(never)]
+    fn for_each_due_of_several<'q>(&'q self, member: u16, visit: &mut dyn FnMut(&'q Domain) -> bool) {
+        let layout = self.hctxs.layout();
+        let mut look = |hctx| {
+            let domain = self.domains.own(hctx);
+            let is_due = domain.has_work() || self.hctxs.get(hctx).nr_parked() > 0;
+            !is_due || visit(domain)
+        };
+        if !self.live.word.load().is_waiting() || !kept("split.all") {
+            let _ = layout.mapped(member).all(look);
+            return;
+        }
+        let turn = self.domains.turn.load(Ordering::Relaxed);
+        let len = u32::from(layout.len());
+        // Relaxed, and no read-modify-write: two threads that begin with the same domain do no harm.
+        self.domains.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
+        let first = (turn % len) as u16;
+        let _ = (first..layout.len()).chain(0..first).all(&mut look);
+    }
+
+    /// Whether something waits that this thread may have inserted.
+    #[inline]
+    pub(crate) fn has_waiting_for(&self, member: u16) -> bool {
+        match self.whole_domain() {
+            Some(domain) => domain.has_waiting(),
+            None => self.has_waiting_for_one(member),
+        }
+    }
+
+    #[inline(never)]
+    fn has_waiting_for_one(&self, member: u16) -> bool {
+        self.hctxs.layout().mapped(member).any(|hctx| self.domains.own(hctx).has_waiting())
+    }
+
+    /// Whether no other domain than this one shows that something waits.
+    pub(crate) fn is_rest_idle(&self, domain: &Domain) -> bool {
+        debug_assert!(!domain.is_whole(), "there is a rest");
+        self.domains().all(|other| std::ptr::eq(other, domain) || !other.has_work())
+    }
+
+    /// Whether no domain shows that something waits.
+    pub(crate) fn are_domains_idle(&self) -> bool {
+        self.domains().all(|domain| !domain.has_work())
+    }
+
+    /// When a scheduler would let go what it holds back, the earliest of all, in nanoseconds; `u64::MAX` if none holds
+    /// anything back until a time.
+    ///
+    /// COST: a load, unless schedulers of hardware queues hold back until a time.
+    #[inline]
+    pub(crate) fn planned(&self) -> u64 {
+        match self.whole_domain() {
+            Some(domain) => domain.planned(),
+            None => self.planned_of_all(),
+        }
+    }
+
+    #[inline(never)]
+    fn planned_of_all(&self) -> u64 {
+        // Acquire pairs with the Release of `note_plan`: the plan for which the mark was set is found.
+        if !self.domains.has_plans.load(Ordering::Acquire) {
+            return u64::MAX;
+        }
+        self.domains().map(Domain::planned).min().unwrap_or(u64::MAX)
+    }
+
+    /// A domain of one hardware queue has planned for a time.
+    pub(crate) fn note_plan(&self) {
+        if !self.domains.has_plans.load(Ordering::Relaxed) {
+            // Release publishes the plan.
+            self.domains.has_plans.store(true, Ordering::Release);
+        }
+    }
+
+    /// Nothing is planned any more: the scheduler is a new one.
+    pub(super) fn forget_plans(&self) {
+        self.domains.made().for_each(|domain| domain.set_planned(u64::MAX));
+        self.domains.has_plans.store(false, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,305 @@
+//! The pools of tokens that the hardware queues of a device share, and the control of their depths.
+//!
+//! A scheduler that bounds how many requests of a kind the device has takes a token for each request that it chooses
+//! ([`blkmq_sched::Tokens`]). A request that passes the scheduler by takes one too. The request keeps its token until it
+//! completes, also while it waits on a dispatch list because the driver gave it back. So each token is taken once and
+//! put back once, whatever becomes of the request. The completer puts tokens back together with tags, in batches, and
+//! enters no section for that.
+//!
+//! The completer also counts how long the request took, on lines that this thread alone writes ([`Latencies`]). From
+//! time to time one completer sums the lines of all threads and asks the [`Throttle`] for new depths. The first
+//! completion sets the time for that. The completer that finds that the time has come wins the turn by an exchange.
+//!
+//! # Liveness
+//! A thread that finds no token lacks something as a thread does that finds no tag, and a thread that puts a token back,
+//! or makes a pool deeper, brings something: see [`liveness`](blkmq_sync::liveness). A pool has at least one token, and
+//! a token that is out belongs to a request that has been chosen. So a token comes back.
+
+use std::fmt::{self, Write};
+
+use blkmq_sched::{Latency, RqId, SchedDomain, Scheduler, Sums, Throttle, Time, Tokens};
+
+use super::RequestQueue;
+use super::latencies::Latencies;
+use crate::request::PoolToken;
+use blkmq_sync::atomic::{AtomicU64, Ordering};
+use blkmq_sync::pool::{Pool, Taken};
+use blkmq_sync::{Line, Mutex, kept};
+
+/// What the control of the depths keeps.
+#[derive(Debug, Default)]
+struct Control {
+    throttle: Throttle,
+    /// What had been counted when the scheduler was installed.
+    base: Sums,
+}
+
+/// The pools, by the index of the kind, and what decides their depths.
+#[derive(Debug)]
+pub(crate) struct Pools {
+    pools: [Pool; SchedDomain::ALL.len()],
+    /// In nanoseconds, by the index of those kinds that are measured. Written when a knob is set.
+    targets: Line<[AtomicU64; SchedDomain::MEASURED.len()]>,
+    /// In nanoseconds: when to fold; `u64::MAX` if nothing has completed since the last fold.
+    fold_at: Line<AtomicU64>,
+    control: Mutex<Control>,
+}
+
+impl Pools {
+    pub(super) fn new() -> Self {
+        let most = SchedDomain::ALL.map(Throttle::most_tokens);
+        Self {
+            pools: most.map(|most| Pool::new(most, most)),
+            targets: Line::new("pools.targets", Default::default()),
+            fold_at: Line::new("pools.fold_at", AtomicU64::new(u64::MAX)),
+            control: Mutex::new(Control::default()),
+        }
+    }
+
+    fn pool(&self, of: SchedDomain) -> &Pool {
+        &self.pools[of.index()]
+    }
+
+    /// How many tokens of each kind are out.
+    fn nr_out(&self) -> [u32; SchedDomain::ALL.len()] {
+        std::array::from_fn(|kind| self.pools[kind].nr_out())
+    }
+
+    /// Takes a token. `home` spreads the hardware queues over the words of the pool.
+    #[inline]
+    fn take(&self, of: SchedDomain, home: u16) -> Option<PoolToken> {
+        self.pool(of).take(home).map(|word| PoolToken { of, word })
+    }
+
+    /// Takes up to `count` tokens, as they are asked for.
+    #[inline]
+    pub(crate) fn take_some(&self, of: SchedDomain, home: u16, count: usize) -> TakenTokens<'_> {
+        TakenTokens { of, taken: self.pool(of).take_some(home, count) }
+    }
+
+    /// Puts a token back that was taken for nothing. The caller brings something.
+    pub(crate) fn put(&self, token: PoolToken) {
+        self.pool(token.of).put(token.word, 1);
+    }
+
+    fn target(&self, of: SchedDomain) -> Option<u64> {
+        self.targets.get(of.index()).map(|target| target.load(Ordering::Relaxed))
+    }
+
+    fn note_targets(&self, throttle: &Throttle) {
+        for (of, target) in SchedDomain::MEASURED.into_iter().zip(&*self.targets) {
+            target.store(throttle.target(of).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    }
+
+    /// Called by a completer that has counted something: sets the time of the next fold, or folds if the time has come.
+    ///
+    /// COST: a load of a line that is written twice in 100 ms.
+    #[inline]
+    fn look(&self, q: &RequestQueue, now: Time) {
+        let at = self.fold_at.load(Ordering::Relaxed);
+        if at == u64::MAX || at <= now.0 {
+            self.turn(q, at, now);
+        }
+    }
+
+    #[cold]
+    fn turn(&self, q: &RequestQueue, at: u64, now: Time) {
+        let next = if at == u64::MAX { Throttle::next_fold(now).0 } else { u64::MAX };
+        // Relaxed: the control's lock orders folds.
+        let won = self.fold_at.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        // If the control is taken, a knob is being set or a dump is made. Then the next completion sets another time.
+        if won
+            && next == u64::MAX
+            && let Some(mut control) = self.control.try_lock()
+        {
+            let sums = q.latencies_since(&control.base);
+            let depths = control.throttle.fold(&sums, now);
+            for (pool, depth) in self.pools.iter().zip(depths) {
+                depth.into_iter().for_each(|depth| pool.set_depth(depth));
+            }
+        }
+    }
+}
+
+/// Tokens that are being taken.
+#[must_use = "tokens that were claimed go back at the end"]
+pub(crate) struct TakenTokens<'a> {
+    of: SchedDomain,
+    taken: Taken<'a>,
+}
+
+impl TakenTokens<'_> {
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<PoolToken> {
+        self.taken.next().map(|word| PoolToken { of: self.of, word })
+    }
+
+    /// As of [`Taken::take_back`].
+    pub(crate) fn take_back(&mut self) {
+        self.taken.take_back();
+    }
+
+    /// As of [`Taken::end`].
+    pub(crate) fn end(self) -> bool {
+        self.taken.end()
+    }
+}
+
+/// The pools, lent to a scheduler for one choice.
+pub(super) struct Lender<'q> {
+    pools: &'q Pools,
+    home: u16,
+    /// The token that was taken and not handed on yet.
+    given: Option<PoolToken>,
+}
+
+impl<'q> Lender<'q> {
+    /// `None`: the scheduler takes no tokens.
+    #[inline]
+    pub(super) fn new(q: &'q RequestQueue, home: u16) -> Option<Self> {
+        q.pools().map(|pools| Self { pools, home, given: None })
+    }
+
+    /// Asks the scheduler. A token that was taken for nothing goes back.
+    pub(super) fn lend(&mut self, q: &RequestQueue, scheduler: &mut dyn Scheduler, now: Time) -> Option<RqId> {
+        let chosen = scheduler.dispatch_with(self, now);
+        if chosen.is_none()
+            && let Some(token) = self.given.take()
+        {
+            self.pools.put(token);
+            q.live.brought_tags();
+        }
+        chosen
+    }
+
+    /// The token of the request that was chosen.
+    pub(super) fn given(self) -> Option<PoolToken> {
+        debug_assert!(self.given.is_some(), "a policy that takes tokens takes one for each choice");
+        self.given
+    }
+}
+
+impl Tokens for Lender<'_> {
+    fn take(&mut self, of: SchedDomain) -> bool {
+        debug_assert!(self.given.is_none(), "a choice takes one token");
+        self.given = self.pools.take(of, self.home);
+        self.given.is_some()
+    }
+}
+
+/// Tokens that go back, and the times of their requests, as long as one request is like the one before.
+///
+/// COST: for each run of requests of one kind that began together, one read-modify-write of a word of the pool, and two
+/// counters of this thread.
+pub(crate) struct TokenBatch<'q> {
+    pools: Option<&'q Pools>,
+    latencies: &'q Latencies,
+    now: Time,
+    /// What the requests have in common: token, and when they were submitted and issued.
+    like: Option<(PoolToken, Time, Time)>,
+    number: u32,
+    has_measured: bool,
+}
+
+impl<'q> TokenBatch<'q> {
+    #[inline]
+    pub(crate) fn new(q: &'q RequestQueue, latencies: &'q Latencies, now: Time) -> Self {
+        Self { pools: q.pools(), latencies, now, like: None, number: 0, has_measured: false }
+    }
+
+    /// A request with this token is over.
+    #[inline]
+    pub(crate) fn add(&mut self, token: PoolToken, submitted: Time, issued: Time) {
+        if self.like != Some((token, submitted, issued)) {
+            self.put_run();
+            self.like = Some((token, submitted, issued));
+        }
+        self.number += 1;
+        if !kept("tokens.once")
+            && let Some(pools) = self.pools
+        {
+            pools.put(token);
+        }
+    }
+
+    #[inline(never)]
+    fn put_run(&mut self) {
+        let (Some((token, submitted, issued)), Some(pools)) = (self.like.take(), self.pools) else { return };
+        let number = std::mem::take(&mut self.number);
+        if kept("tokens.put") {
+            pools.pool(token.of).put(token.word, number);
+        }
+        if let Some(target) = pools.target(token.of) {
+            for (latency, since) in [(Latency::Total, submitted), (Latency::Io, issued)] {
+                let bucket = Throttle::bucket(target, self.now.since(since));
+                self.latencies.add(token.of, latency, bucket, number.into());
+            }
+            self.has_measured = true;
+        }
+    }
+
+    /// Puts back what is left, and looks whether it is time to fold. The caller brings something.
+    #[inline]
+    pub(crate) fn put(&mut self, q: &RequestQueue) {
+        if self.like.is_some() {
+            self.put_run();
+        }
+        if self.has_measured
+            && let Some(pools) = self.pools
+        {
+            pools.look(q, self.now);
+        }
+    }
+}
+
+impl RequestQueue {
+    /// The pools, if the scheduler takes tokens.
+    #[inline]
+    pub(crate) fn pools(&self) -> Option<&Pools> {
+        if self.settings.has_tokens() { Some(&self.pools) } else { None }
+    }
+
+    /// What was counted since `base`.
+    fn latencies_since(&self, base: &Sums) -> Sums {
+        let mut sums = Sums::default();
+        self.members.iter().for_each(|(_, member)| member.latencies.add_to(&mut sums));
+        let base = base.counts.as_flattened().as_flattened().iter();
+        for (sum, base) in sums.counts.as_flattened_mut().as_flattened_mut().iter_mut().zip(base) {
+            *sum = sum.saturating_sub(*base);
+        }
+        sums
+    }
+
+    /// The scheduler changes, and takes tokens under this control, or takes none. Called when nothing is in flight.
+    ///
+    /// # Panics
+    /// If a token is out: it was lost, or put back twice.
+    pub(super) fn install_throttle(&self, throttle: Option<Throttle>) {
+        let out = self.pools.nr_out();
+        assert!(out == [0; SchedDomain::ALL.len()], "nothing is in flight, and so many tokens are out: {out:?}");
+        let mut control = self.pools.control.lock();
+        let throttle = throttle.unwrap_or_default();
+        for of in SchedDomain::ALL {
+            self.pools.pool(of).set_depth(throttle.depth(of));
+        }
+        self.pools.note_targets(&throttle);
+        self.pools.fold_at.store(u64::MAX, Ordering::Relaxed);
+        *control = Control { throttle, base: self.latencies_since(&Sums::default()) };
+    }
+
+    /// Calls `ask` with the control of the tokens, if the scheduler takes any.
+    pub(super) fn with_throttle<R>(&self, ask: impl FnOnce(&mut Throttle) -> R) -> Option<R> {
+        let pools = self.pools()?;
+        let mut control = pools.control.lock();
+        let answer = ask(&mut control.throttle);
+        pools.note_targets(&control.throttle);
+        Some(answer)
+    }
+
+    /// For dumps.
+    pub(super) fn show_pools(&self, out: &mut dyn Write) -> fmt::Result {
+        let Some(pools) = self.pools() else { return Ok(()) };
+        self.with_throttle(|throttle| throttle.show(pools.nr_out(), out)).unwrap_or(Ok(()))
+    }
+}

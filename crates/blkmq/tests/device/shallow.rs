@@ -1,0 +1,99 @@
+//! Kyber with fewer tokens from the start, so that tests need not wait for its control.
+
+use std::fmt;
+
+use blkmq_sched::{
+    Class, Info, InsertAt, Kyber, Latency, Merge, MergeLimits, RqId, SchedDomain, Scheduler, Sums, Throttle, Time,
+    Tokens,
+};
+
+/// Kyber for one hardware queue of a device that has so few tokens of each kind.
+#[derive(Debug)]
+pub(crate) struct Shallow {
+    inner: Box<dyn Scheduler>,
+    throttle: Throttle,
+}
+
+/// A control whose depths have fallen to at most `most`, because other requests were slow in the device.
+fn fallen(most: u32) -> Throttle {
+    let mut throttle = Throttle::default();
+    let (mut sums, mut now) = (Sums::default(), Time(0));
+    let measured = [SchedDomain::Read, SchedDomain::Write];
+    while measured.iter().any(|of| throttle.depth(*of) > most) {
+        for of in measured {
+            for _ in 0..1000 {
+                sums.add(of, Latency::Io, Throttle::BUCKETS - 1);
+                // At the depth that is asked for, no more is taken away.
+                let bucket = if throttle.depth(of) > most { 0 } else { 3 };
+                sums.add(of, Latency::Total, bucket);
+            }
+        }
+        now = now.after(1_000_000_000);
+        let _ = throttle.fold(&sums, now);
+    }
+    throttle
+}
+
+impl Shallow {
+    pub(crate) fn new(most: u32) -> Box<Self> {
+        Box::new(Self { inner: Box::new(Kyber::new()), throttle: fallen(most) })
+    }
+}
+
+impl Scheduler for Shallow {
+    fn name(&self) -> &'static str {
+        "shallow"
+    }
+
+    fn reserve(&mut self, capacity: usize) {
+        self.inner.reserve(capacity);
+    }
+
+    fn set_merge_limits(&mut self, limits: MergeLimits) {
+        self.inner.set_merge_limits(limits);
+    }
+
+    fn merge(&mut self, info: &Info) -> Option<Merge> {
+        self.inner.merge(info)
+    }
+
+    fn insert(&mut self, rq: RqId, info: &Info, at: InsertAt, now: Time) {
+        self.inner.insert(rq, info, at, now);
+    }
+
+    fn dispatch(&mut self, now: Time) -> Option<RqId> {
+        self.inner.dispatch(now)
+    }
+
+    fn dispatch_with(&mut self, tokens: &mut dyn Tokens, now: Time) -> Option<RqId> {
+        self.inner.dispatch_with(tokens, now)
+    }
+
+    fn for_hctx(&self) -> Option<Box<dyn Scheduler>> {
+        Some(Box::new(Self { inner: self.inner.for_hctx()?, throttle: self.throttle.clone() }))
+    }
+
+    fn throttle(&self) -> Option<Throttle> {
+        Some(self.throttle.clone())
+    }
+
+    fn len(&self) -> usize {
+        self.inner.len()
+    }
+
+    fn gate(&self, class: Class) -> bool {
+        self.inner.gate(class)
+    }
+
+    fn async_depth(&self) -> Option<u32> {
+        self.inner.async_depth()
+    }
+
+    fn set_nr_requests(&mut self, nr_requests: u32) {
+        self.inner.set_nr_requests(nr_requests);
+    }
+
+    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        self.inner.show(out)
+    }
+}
