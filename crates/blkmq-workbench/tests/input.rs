@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use blkmq::driver::spec;
 use blkmq::{Class, Clock, RequestQueue, VirtualClock};
+use blkmq_sched::SCHEDULERS;
 use blkmq_workbench::blktrace::{self, Action, TraceFault};
 use blkmq_workbench::{Classes, Load, Settings, Speed, order};
 use proptest::prelude::*;
@@ -192,10 +193,13 @@ fn spoilt_traces_are_refused_or_replayed() {
             // The readable part of a broken trace is replayed too, so that the replay meets more than whole traces.
             let events = blktrace::Records::new(&trace[..cut]).map_while(Result::ok).collect();
             let events = blktrace::merge(vec![events]);
-            let settings = Settings::parse("queue.txt", &queue).unwrap();
-            let agreement = order::replay(&events, &settings, &Classes::default()).unwrap();
             let issues = events.iter().filter(|event| event.action == Action::Issue).count();
-            prop_assert_eq!(agreement.choices.len(), issues);
+            for scheduler in SCHEDULERS.iter().filter(|known| blkmq_sched::replay(known.name).is_some()) {
+                let mut settings = Settings::parse("queue.txt", &queue).unwrap();
+                settings.use_scheduler(scheduler.name);
+                let agreement = order::replay(&events, &settings, &Classes::default()).unwrap();
+                prop_assert_eq!(agreement.choices.len(), issues);
+            }
             let load = Load::new(&events, &Classes::default());
             let outcome = blkmq_workbench::play(&load, &virtual_queue(), Speed::Scaled(1.0), &mut |_| ()).unwrap();
             let refused: u64 = outcome.refused.iter().map(|(_, n)| n).sum();
