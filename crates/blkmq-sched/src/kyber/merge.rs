@@ -18,8 +18,8 @@ impl Kyber {
 
     /// The waiting request that takes the newcomer in, and what that request then is.
     fn find_host(&self, info: &Info) -> Option<(Index, MergeHow, Info)> {
-        // The request that was inserted last is the latest of its list. Which one took a newcomer in last, is not known,
-        // nor is it in Linux's kyber.
+        // The request that was inserted last is the latest of its list. Which one took a newcomer in last is not known
+        // here, nor is it in Linux's kyber.
         let tries = match info.merge {
             MergeLevel::Never => 0,
             MergeLevel::LastOnly => 1,

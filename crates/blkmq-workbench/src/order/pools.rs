@@ -1,8 +1,8 @@
 //! The pools of tokens of the device that is replayed, and the control of their depths on Linux's clock.
 //!
 //! As in a queue of blkmq, a depth bounds how many tokens are out. Linux's pool is a bitmap that shrinks: a token of a
-//! bit beyond the new end does not count any more. So where a depth has just fallen, Linux gives a few tokens more. With
-//! such a pool 26 choices of `writecong-d32` would differ from Linux's, and with this one 34 of 12864 do.
+//! bit beyond the new end does not count any more. So where a depth has just fallen, Linux gives a few tokens more.
+//! With such a pool 26 choices of `writecong-d32` would differ from Linux's, and with this one 34 of 12864 do.
 
 use blkmq_sched::{Latency, SchedDomain, Sums, Throttle, Time, Tokens};
 
