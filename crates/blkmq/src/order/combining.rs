@@ -48,7 +48,7 @@ use blkmq_sync::staging::Round;
 /// COST: without contention two compare-exchanges of the staging word and a lock and unlock of the hold, dispatch
 /// included; with contention one exchange of the staging word, behind up to 128 loads of the word if nothing was left
 /// there yet. Either cost comes once a plug.
-pub(super) fn insert<'q>(
+pub(super) fn insert<'q, const SPLIT: bool>(
     runner: &mut Runner,
     domain: &'q Domain,
     starting: &Starting<'q>,
@@ -61,14 +61,14 @@ pub(super) fn insert<'q>(
     let inserted = if q.settings.stages_all() {
         stage_all::insert(runner, domain, starting, mapping, plug, &mut flushes)
     } else {
-        insert_or_leave(runner, domain, starting, mapping, plug, &mut flushes, may_dispatch)
+        insert_or_leave::<SPLIT>(runner, domain, starting, mapping, plug, &mut flushes, may_dispatch)
     };
     runner.insert_flushes(q, flushes, starting.now);
     // A request that was parked waits for dispatch.
     Inserted { dispatched: inserted.dispatched.filter(|_| !runner.parked), ..inserted }
 }
 
-fn insert_or_leave<'q>(
+fn insert_or_leave<'q, const SPLIT: bool>(
     runner: &mut Runner,
     domain: &'q Domain,
     starting: &Starting<'q>,
@@ -80,7 +80,7 @@ fn insert_or_leave<'q>(
     let q = starting.q;
     let staging = &domain.staging;
     let own = plug.len();
-    let is_noted = may_dispatch && q.pools().is_none() && runner.note_newcomers(q, domain, mapping, plug);
+    let is_noted = !SPLIT && may_dispatch && q.pools().is_none() && runner.note_newcomers(q, domain, mapping, plug);
     // The plug's requests once they have begun, so that they can be left, and how many operations they are.
     let mut begun = None;
     let mut has_looked = false;
@@ -156,11 +156,13 @@ pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: 
     if !std::mem::take(&mut runner.has_news) && !gave_back() {
         return Dispatched::all(0);
     }
-    let (member, mut dispatched) = (runner.member, Dispatched::all(0));
-    q.for_each_due_domain(member, |domain| {
+    let mut dispatched = Dispatched::all(0);
+    for domain in q.due_domains(runner.member) {
         dispatched = dispatched.and(dispatch_from(runner, q, domain, now, bound - dispatched.chosen()));
-        dispatched.chosen() < bound
-    });
+        if dispatched.chosen() >= bound {
+            break;
+        }
+    }
     dispatched
 }
 

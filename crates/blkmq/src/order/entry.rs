@@ -4,8 +4,7 @@
 use blkmq_sched::Time;
 
 use super::outcome::{Dispatched, Inserted};
-use super::split::Split;
-use super::{batch, combining, single, staged};
+use super::{batch, combining, single, split, staged};
 use crate::device::Runner;
 use crate::queue::{Domain, Locking, Mapping, RequestQueue, Starting};
 use crate::request::RqList;
@@ -23,27 +22,31 @@ impl Locking {
         may_dispatch: bool,
     ) -> Inserted {
         debug_assert!(!plug.is_empty(), "there is something to insert");
-        let q = starting.q;
-        // One place that inserts, for both kinds of queue, so that it is inlined here.
-        let (mut domain, mut split) = match q.whole_domain() {
-            Some(domain) => (domain, None),
-            None => {
-                let (hctx, split) = Split::begin(q, mapping, plug);
-                (q.domain(hctx), Some(split))
-            }
-        };
-        loop {
-            let inserted = match self {
-                Self::Single => single::insert(runner, domain, starting, mapping, plug, true),
-                Self::Staged(measures) => staged::insert(runner, domain, starting, mapping, plug, measures),
-                Self::Batch => batch::insert(runner, domain, starting, mapping, plug, true),
-                Self::Combining => combining::insert(runner, domain, starting, mapping, plug, may_dispatch),
-            };
-            let Some(split) = &mut split else { return inserted };
-            match split.go_on(q, mapping, plug, inserted) {
-                Some(hctx) => domain = q.domain(hctx),
-                None => return split.end(plug),
-            }
+        match starting.q.whole_domain() {
+            Some(domain) => self.insert_into::<false>(domain, runner, starting, mapping, plug, may_dispatch),
+            None => split::insert(self, runner, starting, mapping, plug, may_dispatch),
+        }
+    }
+
+    /// Inserts a plug, or its part for one hardware queue, into a domain. `SPLIT`: the queue has several domains.
+    ///
+    /// COST: the two kinds of queue have code of their own, so that each is inlined where it is called.
+    #[inline]
+    pub(super) fn insert_into<'q, const SPLIT: bool>(
+        self,
+        domain: &'q Domain,
+        runner: &mut Runner,
+        starting: &Starting<'q>,
+        mapping: &Mapping,
+        plug: &mut RqList,
+        may_dispatch: bool,
+    ) -> Inserted {
+        debug_assert_eq!(domain.is_whole(), !SPLIT, "the domain is of this kind of queue");
+        match self {
+            Self::Single => single::insert(runner, domain, starting, mapping, plug, true),
+            Self::Staged(measures) => staged::insert(runner, domain, starting, mapping, plug, measures),
+            Self::Batch => batch::insert(runner, domain, starting, mapping, plug, true),
+            Self::Combining => combining::insert::<SPLIT>(runner, domain, starting, mapping, plug, may_dispatch),
         }
     }
 

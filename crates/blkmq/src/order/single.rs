@@ -88,14 +88,16 @@ pub(super) fn dispatch_ordered<'q>(
     mut choose: impl FnMut(&mut Runner, &'q Domain, usize) -> usize,
 ) -> Dispatched {
     Dispatched::all(runner.dispatch_for_itself(q, bound, |runner, bound| {
-        let (member, mut chosen) = (runner.member, 0);
-        q.for_each_due_domain(member, |domain| {
+        let mut chosen = 0;
+        for domain in q.due_domains(runner.member) {
             if domain.nr_left() > 0 {
                 insert_without_room(runner, q, domain, now);
             }
             chosen += choose(runner, domain, bound.saturating_sub(chosen));
-            chosen < bound
-        });
+            if chosen >= bound {
+                break;
+            }
+        }
         chosen
     }))
 }

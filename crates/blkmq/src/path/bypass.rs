@@ -54,11 +54,17 @@ impl Runner {
         if starting.q.settings.is_plain() {
             self.bypass_as::<false>(starting, mapping, plug)
         } else {
-            self.bypass_as::<true>(starting, mapping, plug)
+            self.bypass_specially(starting, mapping, plug)
         }
     }
 
+    #[inline(never)]
+    fn bypass_specially(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
+        self.bypass_as::<true>(starting, mapping, plug)
+    }
+
     /// `SPECIAL`: the queue may be split, and the requests may need tokens.
+    #[inline]
     fn bypass_as<const SPECIAL: bool>(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
         let q = starting.q;
         let mut entered = 0;

@@ -98,39 +98,32 @@ impl RequestQueue {
         (first..end).map(|index| (index, self.hctxs.get(index)))
     }
 
-    /// Calls `visit` with the domains to which a thread that dispatches must come, until it returns false. These are
-    /// the queue's one domain, or those that have work: all such if WAITING is set, and otherwise those of the thread's
-    /// own hardware queues. While WAITING is set the domains have their turns, so that each is the first one once.
+    /// The domains to which a thread that dispatches must come. These are the queue's one domain, or those that have
+    /// work: all such if WAITING is set, and otherwise those of the thread's own hardware queues. While WAITING is set
+    /// the domains have their turns, so that each is the first one once.
     ///
     /// # Liveness
     /// The caller has brought something, and has fenced; or it has inserted something itself. The domain to which a
     /// thread went before, and which lacks what was brought, shows that it has work: see `Section::show` in `order`.
     #[inline]
-    pub(crate) fn for_each_due_domain<'q>(&'q self, member: u16, mut visit: impl FnMut(&'q Domain) -> bool) {
+    pub(crate) fn due_domains(&self, member: u16) -> DueDomains<'_> {
         match self.whole_domain() {
-            Some(domain) => _ = visit(domain),
-            None => self.for_each_due_of_several(member, &mut visit),
+            Some(domain) => DueDomains { q: self, whole: Some(domain), member, takes_all: false, at: 0, left: 0 },
+            None => self.due_of_several(member),
         }
     }
 
     #[inline(never)]
-    fn for_each_due_of_several<'q>(&'q self, member: u16, visit: &mut dyn FnMut(&'q Domain) -> bool) {
-        let layout = self.hctxs.layout();
-        let mut look = |hctx| {
-            let domain = self.domains.own(hctx);
-            let is_due = domain.has_work() || self.hctxs.get(hctx).nr_parked() > 0;
-            !is_due || visit(domain)
-        };
-        if !self.live.word.load().is_waiting() || !kept("split.all") {
-            let _ = layout.mapped(member).all(look);
-            return;
+    fn due_of_several(&self, member: u16) -> DueDomains<'_> {
+        let (takes_all, len) = (self.live.word.load().is_waiting() && kept("split.all"), self.hctxs.layout().len());
+        let mut at = 0;
+        if takes_all {
+            let turn = self.domains.turn.load(Ordering::Relaxed);
+            // Relaxed, and no read-modify-write: two threads that begin with the same domain do no harm.
+            self.domains.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
+            at = (turn % u32::from(len)) as u16;
         }
-        let turn = self.domains.turn.load(Ordering::Relaxed);
-        let len = u32::from(layout.len());
-        // Relaxed, and no read-modify-write: two threads that begin with the same domain do no harm.
-        self.domains.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
-        let first = (turn % len) as u16;
-        let _ = (first..layout.len()).chain(0..first).all(&mut look);
+        DueDomains { q: self, whole: None, member, takes_all, at, left: len }
     }
 
     /// Whether something waits that this thread may have inserted.
@@ -148,6 +141,7 @@ impl RequestQueue {
     }
 
     /// Whether no other domain than this one shows that something waits.
+    #[inline(never)]
     pub(crate) fn is_rest_idle(&self, domain: &Domain) -> bool {
         debug_assert!(!domain.is_whole(), "there is a rest");
         self.domains().all(|other| std::ptr::eq(other, domain) || !other.has_work())
@@ -191,5 +185,46 @@ impl RequestQueue {
     pub(super) fn forget_plans(&self) {
         self.domains.made().for_each(|domain| domain.set_planned(u64::MAX));
         self.domains.has_plans.store(false, Ordering::Relaxed);
+    }
+}
+
+/// See [`RequestQueue::due_domains`].
+pub(crate) struct DueDomains<'q> {
+    q: &'q RequestQueue,
+    whole: Option<&'q Domain>,
+    member: u16,
+    /// Each hardware queue, and not only those of the member.
+    takes_all: bool,
+    /// The next hardware queue, or which one of the member's is the next, and how many are left at most.
+    at: u16,
+    left: u16,
+}
+
+impl<'q> DueDomains<'q> {
+    #[inline(never)]
+    fn next_of_several(&mut self) -> Option<&'q Domain> {
+        let (q, layout) = (self.q, self.q.hctxs.layout());
+        while self.left > 0 {
+            self.left -= 1;
+            let hctx = if self.takes_all { self.at } else { layout.mapped(self.member).nth(self.at.into())? };
+            self.at = if self.takes_all && self.at + 1 == layout.len() { 0 } else { self.at + 1 };
+            let domain = q.domains.own(hctx);
+            if domain.has_work() || q.hctxs.get(hctx).nr_parked() > 0 {
+                return Some(domain);
+            }
+        }
+        None
+    }
+}
+
+impl<'q> Iterator for DueDomains<'q> {
+    type Item = &'q Domain;
+
+    #[inline]
+    fn next(&mut self) -> Option<&'q Domain> {
+        match self.whole.take() {
+            None if self.left > 0 => self.next_of_several(),
+            domain => domain,
+        }
     }
 }
