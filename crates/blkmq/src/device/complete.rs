@@ -1,4 +1,5 @@
-//! Completing: tags and tokens go back, the flush machine takes its steps, and every operation is handed to its submitter.
+//! Completing: tags and tokens go back, the flush machine takes its steps, and every operation is handed to its
+//! submitter.
 
 use blkmq_sched::{Op, Time};
 

@@ -56,8 +56,8 @@ impl Runner {
         }
     }
 
-    /// Makes ready what stands in front of the scheduler of these hardware queues, as far as there are tags. Returns how
-    /// many requests became ready.
+    /// Makes ready what stands in front of the scheduler on these hardware queues, as far as there are tags. Returns
+    /// how many requests became ready.
     pub(crate) fn dispatch_parked<'q>(
         &mut self,
         q: &'q RequestQueue,

@@ -58,8 +58,8 @@ pub(super) fn is_free(domain: &Domain) -> bool {
     !domain.has_waiting()
 }
 
-/// Asks the scheduler by `ask`. `ask` gets the domain, the time, and whether this thread has news for a thread that may be asking
-/// already.
+/// Asks the scheduler by `ask`. `ask` gets the domain, the time, and whether this thread has news for a thread that may
+/// be asking already.
 pub(super) fn dispatch_by<'q>(
     runner: &mut Runner,
     q: &'q RequestQueue,

@@ -27,7 +27,7 @@ pub enum QueueError {
         /// The requests that wait in it.
         waiting: usize,
     },
-    /// Under this locking one scheduler orders the whole queue, and this scheduler orders each hardware queue by itself.
+    /// Under this locking one scheduler orders the whole queue. This scheduler orders each hardware queue by itself.
     OrdersWhole {
         /// The locking.
         locking: &'static str,

@@ -1,9 +1,9 @@
 //! The pools of tokens that the hardware queues of a device share, and the control of their depths.
 //!
 //! A scheduler that bounds how many requests of a kind the device has takes a token for each request that it chooses
-//! ([`blkmq_sched::Tokens`]). A request that passes the scheduler by takes one too. The request keeps its token until it
-//! completes, also while it waits on a dispatch list because the driver gave it back. So each token is taken once and
-//! put back once, whatever becomes of the request. The completer puts tokens back together with tags, in batches, and
+//! ([`blkmq_sched::Tokens`]). A request that passes the scheduler by takes one too. The request keeps its token until
+//! it completes, also while it waits on a dispatch list because the driver gave it back. So each token is taken once
+//! and put back once, whatever becomes of the request. The completer puts tokens back together with tags, in batches, and
 //! enters no section for that.
 //!
 //! The completer also counts how long the request took, on lines that this thread alone writes ([`Latencies`]). From
@@ -11,9 +11,9 @@
 //! completion sets the time for that. The completer that finds that the time has come wins the turn by an exchange.
 //!
 //! # Liveness
-//! A thread that finds no token lacks something as a thread does that finds no tag, and a thread that puts a token back,
-//! or makes a pool deeper, brings something: see [`liveness`](blkmq_sync::liveness). A pool has at least one token, and
-//! a token that is out belongs to a request that has been chosen. So a token comes back.
+//! A thread that finds no token lacks something as a thread does that finds no tag, and a thread that puts a token
+//! back, or makes a pool deeper, brings something: see [`liveness`](blkmq_sync::liveness). A pool has at least one
+//! token, and a token that is out belongs to a request that has been chosen. So a token comes back.
 
 use std::fmt::{self, Write};
 
