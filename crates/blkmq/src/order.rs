@@ -4,8 +4,8 @@
 //! lock, and what threads know of the scheduler without the lock. A queue has one domain, or one for each hardware
 //! queue if its scheduler keeps no order across hardware queues (`split`). A thread enters the domain by
 //! `Domain::enter`, which lends it a [`Section`](section::Section): the scheduler under the lock together with the
-//! queue, the thread's own lists, and the time. The section inserts, merges, chooses and hands through. When the section
-//! ends, it brings up to date what other threads see of the domain. No other place does that.
+//! queue, the thread's own lists, and the time. The section inserts, merges, chooses and hands through. When the
+//! section ends, it brings up to date what other threads see of the domain. No other place does that.
 //!
 //! The [`Locking`](crate::queue::Locking) says which thread enters next, always one at a time, and what the
 //! other threads do meanwhile. `entry` is the one place on the path of a request that tells the lockings apart. `entry`

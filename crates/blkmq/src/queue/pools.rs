@@ -3,8 +3,8 @@
 //! A scheduler that bounds how many requests of a kind the device has takes a token for each request that it chooses
 //! ([`blkmq_sched::Tokens`]). A request that passes the scheduler by takes one too. The request keeps its token until
 //! it completes, also while it waits on a dispatch list because the driver gave it back. So each token is taken once
-//! and put back once, whatever becomes of the request. The completer puts tokens back together with tags, in batches, and
-//! enters no section for that.
+//! and put back once, whatever becomes of the request. The completer puts tokens back together with tags, in batches,
+//! and enters no section for that.
 //!
 //! The completer also counts how long the request took, on lines that this thread alone writes ([`Latencies`]). From
 //! time to time one completer sums the lines of all threads and asks the [`Throttle`] for new depths. The first
