@@ -194,7 +194,9 @@ fn write_interference(site: &Site, rows: &[Interference], out: &mut dyn Write) -
     writeln!(
         out,
         "\nA reader of 4 KiB, one read at a time, beside applications with 128 operations outstanding each. Latencies in ms. The
-published ones are from Linux 6.3 with eight SSDs and ten cores (ICPE'24, doi 10.1145/3629526.3645053).\n"
+published ones are from Linux 6.3 with eight SSDs, which each job takes in turn, and ten cores (ICPE'24, doi
+10.1145/3629526.3645053). {}\n",
+        if site.is_model() { "Here there are eight models." } else { "Here there is one device." },
     )?;
     let head = ["beside", "scheduler", "p99", "p99.9", "beside, MiB/s", "published p99", "published p99.9"];
     let mut lines = vec![head.map(str::to_owned).to_vec()];

@@ -71,9 +71,14 @@ pub(super) struct Noted {
 #[derive(Debug)]
 pub(super) struct Worker {
     plan: Plan,
-    pub(super) submitter: Submitter,
+    /// One for each queue.
+    pub(super) submitters: Vec<Submitter>,
+    /// The queue of the next operation.
+    queue: usize,
     rng: SmallRng,
     journal: Option<Arc<Journal>>,
+    /// The client's place in the load.
+    number: usize,
     /// When the run began, and when this client does.
     start: Time,
     begin: Time,
@@ -96,7 +101,13 @@ pub(super) struct Window {
 }
 
 impl Worker {
-    pub(super) fn new(plan: Plan, submitter: Submitter, journal: Option<Arc<Journal>>, start: Time, seed: u64) -> Self {
+    pub(super) fn new(
+        plan: Plan,
+        submitters: Vec<Submitter>,
+        journal: Option<Arc<Journal>>,
+        start: Time,
+        number: usize,
+    ) -> Self {
         let begin = start.after(plan.begin_ns);
         let (Place::Random(area) | Place::Sequential(area)) = &plan.place;
         let at = area.start;
@@ -106,9 +117,11 @@ impl Worker {
         };
         Self {
             plan,
-            submitter,
-            rng: SmallRng::seed_from_u64(seed),
+            submitters,
+            queue: 0,
+            rng: SmallRng::seed_from_u64(number as u64 + 1),
             journal,
+            number,
             start,
             begin,
             at,
@@ -122,6 +135,11 @@ impl Worker {
 
     pub(super) fn is_idle(&self) -> bool {
         self.outstanding == 0
+    }
+
+    /// Whether anything is outstanding at the queue with this number.
+    pub(super) fn has_at(&self, queue: usize) -> bool {
+        self.submitters[queue].nr_outstanding() > 0
     }
 
     pub(super) const fn outstanding(&self) -> u32 {
@@ -218,14 +236,16 @@ impl Worker {
             .with_priority(IoPriority { class, ..IoPriority::default() })
             .with_user_data(since.0);
         if let Some(journal) = &self.journal {
-            journal.arrived(op.is_read(), sector);
+            journal.arrived(op.is_read(), sector, self.number);
         }
-        let id = self.submitter.submit(bio).map_err(|rejected| match rejected.reason {
+        let next = (self.queue + 1) % self.submitters.len();
+        let submitter = &mut self.submitters[std::mem::replace(&mut self.queue, next)];
+        let id = submitter.submit(bio).map_err(|rejected| match rejected.reason {
             RejectReason::Full => JudgeError::Failed(format!("{}: there is no slot for an operation", self.plan.name)),
             RejectReason::Bad(_) => JudgeError::Failed(format!("{}: {rejected}", self.plan.name)),
         })?;
         self.outstanding += 1;
-        self.submitter.flush_plug();
+        submitter.flush_plug();
         Ok(id)
     }
 
@@ -247,7 +267,7 @@ impl Worker {
     /// Takes the operations that are over. Returns how many were counted, and how many there were.
     pub(super) fn reap(&mut self, window: Window, pool: &mut Pool) -> Result<(u64, u64), JudgeError> {
         let (mut counted, mut all) = (0, 0);
-        while let Some(done) = self.submitter.reap() {
+        while let Some(done) = self.submitters.iter_mut().find_map(Submitter::reap) {
             all += 1;
             self.outstanding -= 1;
             if !done.status.is_ok() {

@@ -50,11 +50,16 @@ fn measure(on: &mut Measuring<'_>) -> Result<Vec<Figure>, JudgeError> {
         }
     }
     let wanted = sample_ns as f64 / every_ns as f64;
-    let percent = |done: u64| (100.0 * done as f64 / wanted).min(100.0);
+    let percent = |done: f64| (100.0 * done / wanted).min(100.0);
     let worst = samples.iter().copied().min().unwrap_or(0);
-    let mean = percent(samples.iter().sum::<u64>() / SAMPLES);
+    let mean = percent(samples.iter().sum::<u64>() as f64 / SAMPLES as f64);
     Ok(vec![
-        Figure::new(WORST, percent(worst), "%", "What the reader gets of what it wants, in the worst of 50 samples."),
+        Figure::new(
+            WORST,
+            percent(worst as f64),
+            "%",
+            "What the reader gets of what it wants, in the worst of 50 samples.",
+        ),
         Figure::new("mean", mean, "%", "The same on average."),
         Figure::new("p99", ms(victim.latency.percentile(99.0)), "ms", "How late 99 of 100 reads are over at most."),
     ])

@@ -13,8 +13,8 @@ use super::promises::Order;
 pub(super) struct Event {
     pub(super) is_read: bool,
     pub(super) sector: u64,
-    /// The device got it; otherwise a client submitted it.
-    pub(super) is_issued: bool,
+    /// The client that submitted it, by its place in the load; `None` if the device got it.
+    pub(super) submitter: Option<usize>,
 }
 
 /// What happened, in the order in which it happened. All of it happens in one thread.
@@ -22,12 +22,12 @@ pub(super) struct Event {
 pub(super) struct Journal(Mutex<Vec<Event>>);
 
 impl Journal {
-    pub(super) fn arrived(&self, is_read: bool, sector: u64) {
-        self.push(Event { is_read, sector, is_issued: false });
+    pub(super) fn arrived(&self, is_read: bool, sector: u64, submitter: usize) {
+        self.push(Event { is_read, sector, submitter: Some(submitter) });
     }
 
     fn issued(&self, is_read: bool, sector: u64) {
-        self.push(Event { is_read, sector, is_issued: true });
+        self.push(Event { is_read, sector, submitter: None });
     }
 
     fn push(&self, event: Event) {
@@ -118,7 +118,8 @@ pub(super) struct Disorder {
 /// The requests of one direction that wait, in the order in which they came.
 #[derive(Debug, Default)]
 struct Waiting {
-    sectors: VecDeque<u64>,
+    /// First sector, and the submitter.
+    requests: VecDeque<(u64, usize)>,
     /// Where the last one that went began.
     position: u64,
 }
@@ -126,18 +127,18 @@ struct Waiting {
 impl Waiting {
     /// Takes a request that went, and says how many should have gone before it. `None` if it is not known.
     fn take(&mut self, sector: u64, order: Order) -> Option<u64> {
-        let at = self.sectors.iter().position(|other| *other == sector)?;
+        let at = self.requests.iter().position(|(other, _)| *other == sector)?;
+        let (_, submitter) = self.requests[at];
         let position = std::mem::replace(&mut self.position, sector);
-        let is_ahead = |other: &u64| *other >= position;
+        let ahead = self.requests.iter().filter(|(other, _)| *other >= position);
         let rank = match order {
             Order::Arrival => at,
-            Order::Sector if sector >= position => {
-                self.sectors.iter().filter(|other| is_ahead(other) && **other < sector).count()
-            }
+            Order::Submitter => self.requests.iter().take(at).filter(|(_, other)| *other == submitter).count(),
+            Order::Sector if sector >= position => ahead.filter(|(other, _)| *other < sector).count(),
             // The sweep begins anew. It should not, as long as anything waits ahead.
-            Order::Sector => self.sectors.iter().filter(|other| is_ahead(other)).count(),
+            Order::Sector => ahead.count(),
         };
-        self.sectors.remove(at);
+        self.requests.remove(at);
         Some(rank as u64)
     }
 }
@@ -148,8 +149,8 @@ pub(super) fn disorder(events: &[Event], order: Order) -> Disorder {
     let (mut sum, mut count, mut inverted, mut largest) = (0_u64, 0_u64, 0_u64, 0);
     for event in events {
         let waiting = &mut waiting[usize::from(event.is_read)];
-        if !event.is_issued {
-            waiting.sectors.push_back(event.sector);
+        if let Some(submitter) = event.submitter {
+            waiting.requests.push_back((event.sector, submitter));
             continue;
         }
         let Some(rank) = waiting.take(event.sector, order) else { continue };
@@ -166,7 +167,7 @@ pub(super) fn disorder(events: &[Event], order: Order) -> Disorder {
 pub(super) fn longest_passing(events: &[Event]) -> u64 {
     let (mut waiting_writes, mut passing, mut longest) = (0_u64, 0, 0);
     for event in events {
-        match (event.is_issued, event.is_read) {
+        match (event.submitter.is_none(), event.is_read) {
             (false, true) => {}
             (false, false) => waiting_writes += 1,
             (true, false) => (waiting_writes, passing) = (waiting_writes.saturating_sub(1), 0),
@@ -182,9 +183,11 @@ pub(super) fn longest_passing(events: &[Event]) -> u64 {
 mod tests {
     use super::*;
 
+    /// Requests arrive, of two submitters in turn, and go.
     fn events(arrived: &[u64], issued: &[u64]) -> Vec<Event> {
-        let event = |is_issued| move |sector: &u64| Event { is_read: true, sector: *sector, is_issued };
-        arrived.iter().map(event(false)).chain(issued.iter().map(event(true))).collect()
+        let came = arrived.iter().zip([0, 1].into_iter().cycle());
+        let came = came.map(|(sector, submitter)| Event { is_read: true, sector: *sector, submitter: Some(submitter) });
+        came.chain(issued.iter().map(|sector| Event { is_read: true, sector: *sector, submitter: None })).collect()
     }
 
     /// Red if a request that others should have preceded has rank 0, or one that went when it should has another.
@@ -199,6 +202,9 @@ mod tests {
         assert_eq!((inverted.mean_rank, inverted.largest_rank, inverted.inverted), (0.75, 3, 0.25));
         let last_first = of(&[30, 20, 40, 10], Order::Arrival);
         assert_eq!((last_first.mean_rank, last_first.largest_rank, last_first.inverted), (1.5, 3, 0.75));
+        // 10 and 20 are of one submitter, 40 and 30 of the other one.
+        assert_eq!(of(&[40, 30, 10, 20], Order::Submitter), Disorder::default());
+        assert_eq!(of(&[30, 40, 20, 10], Order::Submitter).mean_rank, 0.5);
         // Behind 30 a sweep goes on to 40. Back to 20 means to leave 40 out.
         assert_eq!(of(&[10, 30, 20, 40], Order::Sector).largest_rank, 1);
     }
@@ -206,8 +212,8 @@ mod tests {
     /// Red if reads count that passed no write, or that a write went between.
     #[test]
     fn reads_pass_a_write_only_while_it_waits() {
-        let event = |is_read, is_issued| Event { is_read, sector: 0, is_issued };
-        let (read, write, wait) = (event(true, true), event(false, true), event(false, false));
+        let event = |is_read, submitter| Event { is_read, sector: 0, submitter };
+        let (read, write, wait) = (event(true, None), event(false, None), event(false, Some(0)));
         assert_eq!(longest_passing(&[read, read, wait, read, read, write, read]), 2);
         assert_eq!(longest_passing(&[wait, wait, read, write, read, read, read, write]), 3);
     }

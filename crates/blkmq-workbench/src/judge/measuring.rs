@@ -54,6 +54,11 @@ impl Measuring<'_> {
         End::after(self.slice.unwrap_or(time), u64::MAX)
     }
 
+    /// Runs clients on `count` devices of a model, which they take in turn, or on the one real device.
+    pub(super) fn run_on_many(&mut self, count: usize, clients: Vec<Plan>, end: End) -> Result<Outcome, JudgeError> {
+        self.site.run_on_many(count, self.contestant, &Load::new(clients, end), self.pool, self.stop)
+    }
+
     pub(super) fn run(&mut self, clients: Vec<Plan>, end: End) -> Result<Outcome, JudgeError> {
         self.site.run(self.contestant, &Load::new(clients, end), self.pool, self.stop)
     }

@@ -33,7 +33,7 @@ pub(super) fn record(on: &mut Measuring<'_>, clients: Vec<Plan>) -> Result<Vec<E
     let recorder = Arc::new(Recorder::new(limits, depth, Arc::clone(&journal)));
     let end = End { operations: OPERATIONS / on.shorter, ..End::at(0, u64::MAX) };
     let load = Load { clients, end, journal: Some(Arc::clone(&journal)) };
-    run_on(recorder, true, on.contestant, &load, on.pool, on.stop)?;
+    run_on(vec![recorder], true, on.contestant, &load, on.pool, on.stop)?;
     Ok(journal.take())
 }
 
@@ -60,7 +60,8 @@ fn measure(on: &mut Measuring<'_>) -> Result<Vec<Figure>, JudgeError> {
 }
 
 const MEAN: &str = "mean rank error";
-const ORDERS: [(Order, &str); 2] = [(Order::Arrival, "by arrival"), (Order::Sector, "by sector")];
+const ORDERS: [(Order, &str); 3] =
+    [(Order::Arrival, "by arrival"), (Order::Submitter, "by arrival of each client"), (Order::Sector, "by sector")];
 
 fn judge(own: Vec<Figure>, _: &[Figure], promises: &Promises) -> Vec<Figure> {
     let Some((order, batch)) = promises.order else { return own };

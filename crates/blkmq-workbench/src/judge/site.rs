@@ -129,6 +129,29 @@ impl Site {
         }
     }
 
+    /// Opens this many devices of a model, as different as their seeds make them, or takes the one real device.
+    fn drivers(&self, count: usize) -> Result<Vec<Arc<dyn Driver>>, JudgeError> {
+        if !self.is_model() || count == 1 {
+            return Ok(vec![self.driver()?]);
+        }
+        // A device without a seed, or one whose seed the spec says, is the same each time.
+        let seeded = |seed| blkmq_drivers::open(&format!("{},seed={seed}", self.spec));
+        (0..count).map(|seed| seeded(seed).or_else(|_| self.driver())).collect()
+    }
+
+    /// Runs `load` behind a scheduler, on `count` devices of this kind, which each client takes in turn. A real device
+    /// is one.
+    pub(super) fn run_on_many(
+        &self,
+        count: usize,
+        contestant: &Contestant,
+        load: &Load,
+        pool: &mut Pool,
+        stop: &AtomicBool,
+    ) -> Result<Outcome, JudgeError> {
+        run_on(self.drivers(count)?, self.is_model(), contestant, load, pool, stop)
+    }
+
     /// Runs `load` behind a scheduler.
     pub(super) fn run(
         &self,
@@ -137,7 +160,7 @@ impl Site {
         pool: &mut Pool,
         stop: &AtomicBool,
     ) -> Result<Outcome, JudgeError> {
-        run_on(self.driver()?, self.is_model(), contestant, load, pool, stop)
+        self.run_on_many(1, contestant, load, pool, stop)
     }
 
     /// Fills a real device, where a hole would be read without the disk.
@@ -153,9 +176,9 @@ impl Site {
     }
 }
 
-/// Runs `load` on a queue in front of `driver`.
+/// Runs `load` on a queue in front of each of `drivers`, which have one clock.
 pub(super) fn run_on(
-    driver: Arc<dyn Driver>,
+    drivers: Vec<Arc<dyn Driver>>,
     is_virtual: bool,
     contestant: &Contestant,
     load: &Load,
@@ -163,16 +186,21 @@ pub(super) fn run_on(
     stop: &AtomicBool,
 ) -> Result<Outcome, JudgeError> {
     let clock = if is_virtual { Clock::Virtual(VirtualClock::new()) } else { Clock::real() };
-    // An operation that is larger than a request takes several slots.
-    let most = driver.limits().max_op_sectors(Op::Read).max(1) * SECTOR as u32;
-    let slots = load.clients.iter().map(|plan| plan.depth * (plan.bytes.div_ceil(most) + u32::from(plan.bytes > most)));
-    let slots = u16::try_from(slots.max().unwrap_or(0) + 1).map_or(32768, |slots| slots.min(32768));
-    let mut builder = RequestQueue::builder(driver).clock(clock).slots(slots).scheduler(contestant.scheduler.choice());
-    if is_virtual {
-        builder = builder.io_timeout_ms(IO_TIMEOUT_MS);
+    let mut queues = Vec::new();
+    for driver in drivers {
+        // An operation that is larger than a request takes several slots.
+        let most = driver.limits().max_op_sectors(Op::Read).max(1) * SECTOR as u32;
+        let pieces = |bytes: u32| bytes.div_ceil(most) + u32::from(bytes > most);
+        let slots = load.clients.iter().map(|plan| plan.depth * pieces(plan.bytes)).max().unwrap_or(0) + 1;
+        let slots = u16::try_from(slots).map_or(32768, |slots| slots.min(32768));
+        let choice = contestant.scheduler.choice();
+        let mut builder = RequestQueue::builder(driver).clock(clock.clone()).slots(slots).scheduler(choice);
+        if is_virtual {
+            builder = builder.io_timeout_ms(IO_TIMEOUT_MS);
+        }
+        queues.push(builder.build().map_err(|error| JudgeError::Queue(contestant.name.clone(), error))?);
     }
-    let q = builder.build().map_err(|error| JudgeError::Queue(contestant.name.clone(), error))?;
-    world::run(&q, load, pool, stop)
+    world::run(&queues, load, pool, stop)
 }
 
 /// Whether the device may hold data, as far as it tells.

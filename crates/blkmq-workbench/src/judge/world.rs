@@ -54,33 +54,48 @@ impl Outcome {
     }
 }
 
-/// Runs `load` on a queue that nobody else uses.
+/// Runs `load` on queues that nobody else uses, which have one clock. Each client takes the queues in turn.
 ///
 /// # Errors
 /// An operation failed, `stop` was set, or time does not pass.
 pub(super) fn run(
-    q: &Arc<RequestQueue>,
+    queues: &[Arc<RequestQueue>],
     load: &Load,
     pool: &mut Pool,
     stop: &AtomicBool,
 ) -> Result<Outcome, JudgeError> {
-    assert!(!load.clients.is_empty(), "a load has clients");
-    let start = q.clock().now();
+    assert!(!load.clients.is_empty() && !queues.is_empty(), "a load has clients, and they have a queue");
+    let clock = queues[0].clock().clone();
+    let start = clock.now();
     let mut workers = Vec::new();
-    for (plan, seed) in load.clients.iter().zip(1..) {
+    for (number, plan) in load.clients.iter().enumerate() {
         let client = Client {
             weight: plan.weight,
             ..Client::new(plan.name.clone()).with_priority(IoPriority { class: plan.class, ..IoPriority::default() })
         };
-        let submitter = q.submitter(&client).map_err(|error| JudgeError::Queue(q.scheduler().to_owned(), error))?;
-        workers.push(Worker::new(plan.clone(), submitter, load.journal.clone(), start, seed));
+        let submitters = queues
+            .iter()
+            .map(|q| q.submitter(&client).map_err(|error| JudgeError::Queue(q.scheduler().to_owned(), error)));
+        let submitters = submitters.collect::<Result<_, _>>()?;
+        workers.push(Worker::new(plan.clone(), submitters, load.journal.clone(), start, number));
     }
-    let topology = q.driver().topology();
-    let shares_all = topology.default_queues == 1 && topology.read_queues == 0;
-    let has_script = workers.iter().any(|worker| worker.script_is_over().is_some());
-    let outcome = Outcome::default();
-    let mut run =
-        Run { q, workers, shares_all, has_script, poller: 0, outcome, counted: 0, all: 0, idle: None, nudges: 0 };
+    let shares_all = |q: &Arc<RequestQueue>| {
+        let topology = q.driver().topology();
+        topology.default_queues == 1 && topology.read_queues == 0
+    };
+    let mut run = Run {
+        clock,
+        queues,
+        shares_all: queues.iter().all(shares_all),
+        has_script: workers.iter().any(|worker| worker.script_is_over().is_some()),
+        workers,
+        pollers: vec![0; queues.len()],
+        outcome: Outcome::default(),
+        counted: 0,
+        all: 0,
+        idle: None,
+        nudges: 0,
+    };
     if let Err(error) = run.go(load.end, start, pool, stop) {
         if run.nudges > MOST_NUDGES {
             // A submitter that goes would wait for what the scheduler never hands out.
@@ -94,14 +109,15 @@ pub(super) fn run(
 }
 
 struct Run<'q> {
-    q: &'q Arc<RequestQueue>,
+    clock: Clock,
+    queues: &'q [Arc<RequestQueue>],
     workers: Vec<Worker>,
-    /// All submitters use the same hardware queue, so one of them polls for all.
+    /// All submitters of a queue use the same hardware queue, so one of them polls for all.
     shares_all: bool,
     /// The run ends when all scripts are over.
     has_script: bool,
-    /// The worker that polled last.
-    poller: usize,
+    /// The worker that polled last, for each queue.
+    pollers: Vec<usize>,
     outcome: Outcome,
     /// Operations that are over: those that were counted, and all.
     counted: u64,
@@ -117,7 +133,7 @@ impl Run<'_> {
         let mut window = Window { from: start.after(end.warm_ns), to: start.after(end.time_ns) };
         let (mut is_ending, mut rounds, mut first) = (false, 0_u64, 0);
         loop {
-            let now = self.q.clock().now();
+            let now = self.clock.now();
             if now < window.from && self.all >= end.warm_operations {
                 window.from = now;
             }
@@ -147,7 +163,7 @@ impl Run<'_> {
             }
             if moved {
                 rounds += 1;
-                if rounds > TIMELESS_ROUNDS && matches!(self.q.clock(), Clock::Virtual(_)) {
+                if rounds > TIMELESS_ROUNDS && matches!(self.clock, Clock::Virtual(_)) {
                     return Err(JudgeError::Unfit("the device takes no time; give null irqmode=2".to_owned()));
                 }
                 self.end_idling(now, window);
@@ -167,7 +183,7 @@ impl Run<'_> {
             if is_waiting && self.idle.is_none() {
                 self.idle = Some((now, is_planned));
             }
-            match self.q.clock() {
+            match &self.clock {
                 Clock::Virtual(clock) => {
                     let own = self.workers.iter().filter_map(|worker| worker.next_time(now).filter(|_| !is_ending));
                     let end = (!is_ending).then_some(window.to);
@@ -188,27 +204,34 @@ impl Run<'_> {
         }
     }
 
-    /// Lets one worker drive the queue for all, or all of them if they use different hardware queues. Returns whether
+    /// Lets one worker drive each queue for all, or all of them if they use different hardware queues. Returns whether
     /// something is over.
     fn poll(&mut self, first: usize) -> bool {
-        let len = self.workers.len();
         if !self.shares_all {
             return self.poll_all();
         }
-        let busy = (0..len).map(|at| (first + at) % len).find(|at| !self.workers[*at].is_idle());
-        busy.is_some_and(|at| {
-            self.poller = at;
-            self.workers[at].submitter.poll()
-        })
+        let len = self.workers.len();
+        let mut any = false;
+        for number in 0..self.queues.len() {
+            let busy = (0..len).map(|at| (first + at) % len).find(|at| self.workers[*at].has_at(number));
+            if let Some(at) = busy {
+                self.pollers[number] = at;
+                any |= self.workers[at].submitters[number].poll();
+            }
+        }
+        any
     }
 
     /// Called when a run is over and the scheduler holds back what waits, until something happens: one read more.
     fn nudge(&mut self, now: Time, pool: &mut Pool) -> Result<(), JudgeError> {
         self.nudges += 1;
         if self.nudges > MOST_NUDGES {
-            return Err(JudgeError::Failed(format!("scheduler {} keeps requests for ever", self.q.scheduler())));
+            return Err(JudgeError::Failed(format!(
+                "scheduler {} keeps requests for ever",
+                self.queues[0].scheduler()
+            )));
         }
-        if let Clock::Virtual(clock) = self.q.clock() {
+        if let Clock::Virtual(clock) = &self.clock {
             clock.advance(NUDGE_NS);
         }
         match self.workers.iter_mut().min_by_key(|worker| worker.outstanding()) {
@@ -219,24 +242,28 @@ impl Run<'_> {
 
     /// Whether the device has nothing while requests wait.
     fn is_waiting(&self) -> bool {
-        self.q.in_flight() == 0 && !self.workers.iter().all(Worker::is_idle)
+        self.queues.iter().all(|q| q.in_flight() == 0) && !self.workers.iter().all(Worker::is_idle)
     }
 
     fn poll_all(&mut self) -> bool {
         let mut any = false;
-        for worker in self.workers.iter_mut().filter(|worker| !worker.is_idle()) {
-            any |= worker.submitter.poll();
+        for submitter in self.workers.iter_mut().flat_map(|worker| &mut worker.submitters) {
+            any |= submitter.nr_outstanding() > 0 && submitter.poll();
         }
         any
     }
 
-    /// When the device or the scheduler does something next.
+    /// When a device or a scheduler does something next.
     fn planned(&self) -> Option<Time> {
-        let poller = &self.workers[self.poller];
-        if self.shares_all && self.q.in_flight() > 0 && !poller.is_idle() {
-            return poller.submitter.next_wakeup();
-        }
-        self.workers.iter().filter_map(|worker| worker.submitter.next_wakeup()).min()
+        let of_queue = |number: usize| {
+            let poller = &self.workers[self.pollers[number]].submitters[number];
+            // The one that polled last speaks for all, as long as it waits for something itself.
+            if self.shares_all && self.queues[number].in_flight() > 0 && poller.nr_outstanding() > 0 {
+                return poller.next_wakeup();
+            }
+            self.workers.iter().filter_map(|worker| worker.submitters[number].next_wakeup()).min()
+        };
+        (0..self.queues.len()).filter_map(of_queue).min()
     }
 
     fn scripts_are_over(&self) -> bool {
