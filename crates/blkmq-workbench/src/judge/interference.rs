@@ -2,8 +2,8 @@
 //! and 12): a reader of 4 KiB, one read at a time, beside applications with 128 operations outstanding each.
 //!
 //! The publication measured Linux 6.3 with eight SSDs, which each job takes in turn, and ten cores. There the
-//! processors were the limit beside reads of 4 KiB. Of a model, there are eight here too, but computing takes no virtual
-//! time.
+//! processors were the limit beside reads of 4 KiB. Of a model, there are eight here too, but computing takes no
+//! virtual time.
 
 use std::time::Duration;
 
