@@ -2,7 +2,8 @@
 
 mod device;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
+use std::thread;
 
 use blkmq::driver::Topology;
 use blkmq::{Client, Flags, Limits, Locking, Measures, QueueError, RequestQueue, Status, Submitter};
@@ -274,4 +275,50 @@ fn each_hardware_queue_bounds_other_requests_than_reads() {
             finish_all(&device, &mut both);
         }
     }
+}
+
+/// A scheduler in which nothing ever waits. While it is taken out, another thread asks the queue about its scheduler.
+#[derive(Debug)]
+struct AsksAtItsEnd {
+    q: Arc<Mutex<Weak<RequestQueue>>>,
+    answer: Arc<Mutex<Option<String>>>,
+}
+
+impl Scheduler for AsksAtItsEnd {
+    fn name(&self) -> &'static str {
+        "asks-at-its-end"
+    }
+
+    fn reserve(&mut self, _capacity: usize) {}
+
+    fn insert(&mut self, _rq: RqId, _info: &Info, _at: InsertAt, _now: Time) {
+        unreachable!("nothing is submitted");
+    }
+
+    fn dispatch(&mut self, _now: Time) -> Option<RqId> {
+        None
+    }
+
+    fn len(&self) -> usize {
+        0
+    }
+}
+
+impl Drop for AsksAtItsEnd {
+    fn drop(&mut self) {
+        let q = self.q.lock().unwrap().upgrade();
+        let ask = move || q.map(|q| q.scheduler().to_owned());
+        *self.answer.lock().unwrap() = thread::spawn(ask).join().unwrap_or_else(|_| Some("panicked".to_owned()));
+    }
+}
+
+/// Red if the queue is split for other threads before its hardware queues have domains: the thread that asks panics.
+#[test]
+fn a_queue_can_be_asked_while_it_becomes_split() {
+    let (of_q, answer) = (Arc::new(Mutex::new(Weak::new())), Arc::new(Mutex::new(None)));
+    let scheduler = AsksAtItsEnd { q: of_q.clone(), answer: answer.clone() };
+    let q = RequestQueue::builder(device(2, 0, 0)).scheduler(Box::new(scheduler)).build().unwrap();
+    *of_q.lock().unwrap() = Arc::downgrade(&q);
+    q.change_scheduler("kyber").unwrap().wait().unwrap();
+    assert_eq!((answer.lock().unwrap().as_deref(), q.scheduler()), (Some("none"), "kyber"));
 }

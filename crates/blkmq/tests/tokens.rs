@@ -105,6 +105,47 @@ fn a_token_goes_round_the_hardware_queues() {
     }
 }
 
+/// The threads of the other hardware queues sleep, and a busy thread comes several times for each token: when it polls,
+/// and when it passes its requests on. Red if the turn goes on with each visit, and not with what was given: then there
+/// is a token only when it is the same hardware queues' turn, and the others get none.
+#[test]
+fn a_token_goes_round_however_often_a_thread_comes() {
+    for (locking, nr_hctxs, polls) in LOCKINGS.into_iter().flat_map(|locking| {
+        (2..5).flat_map(move |nr_hctxs| (0..nr_hctxs + 1).map(move |polls| (locking, nr_hctxs, polls)))
+    }) {
+        let device = device(nr_hctxs);
+        let q = queue(&device, 1, locking, false);
+        let mut busy = q.submitter(&Client::new("busy")).unwrap();
+        let mut others: Vec<_> = (1..nr_hctxs).map(|_| q.submitter(&Client::new("other")).unwrap()).collect();
+        let refill = |busy: &mut Submitter| {
+            while busy.nr_outstanding() < 4 {
+                busy.submit(read(0, 8)).unwrap();
+            }
+            busy.flush_plug();
+        };
+        refill(&mut busy);
+        for one in &mut others {
+            one.submit(read(0, 8)).unwrap();
+            one.flush_plug();
+        }
+        let mut seen = vec![false; nr_hctxs.into()];
+        for _ in 0..8 * nr_hctxs {
+            device.take_seen().iter().for_each(|got| seen[usize::from(got.hctx)] = true);
+            device.finish_oldest(Status::Ok);
+            reap(&mut busy);
+            if device.nr_held() == 0 {
+                // What is over belongs to another thread, which wakes up for it.
+                others.iter_mut().for_each(|one| _ = reap(one));
+            }
+            refill(&mut busy);
+            (0..polls).for_each(|_| _ = busy.poll());
+        }
+        others.push(busy);
+        finish_all(&device, &mut others);
+        assert!(seen.iter().all(|seen| *seen), "{locking}, {polls} polls: {seen:?}");
+    }
+}
+
 /// Requests that the driver gives back, that time out, that a flush goes before, that merge, and that are refused keep
 /// one token or none. A scheduler that is taken out finds the pools whole: red if a token is lost on any of these
 /// ways, or put back twice.

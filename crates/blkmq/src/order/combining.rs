@@ -156,9 +156,13 @@ pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: 
     if !std::mem::take(&mut runner.has_news) && !gave_back() {
         return Dispatched::all(0);
     }
-    let mut dispatched = Dispatched::all(0);
-    for domain in q.due_domains(runner.member) {
-        dispatched = dispatched.and(dispatch_from(runner, q, domain, now, bound - dispatched.chosen()));
+    let (mut due, mut dispatched) = (q.due_domains(runner.member), Dispatched::all(0));
+    while let Some(domain) = due.next() {
+        let next = dispatch_from(runner, q, domain, now, bound - dispatched.chosen());
+        if next.chosen() > 0 {
+            due.note_given();
+        }
+        dispatched = dispatched.and(next);
         if dispatched.chosen() >= bound {
             break;
         }

@@ -88,12 +88,16 @@ pub(super) fn dispatch_ordered<'q>(
     mut choose: impl FnMut(&mut Runner, &'q Domain, usize) -> usize,
 ) -> Dispatched {
     Dispatched::all(runner.dispatch_for_itself(q, bound, |runner, bound| {
-        let mut chosen = 0;
-        for domain in q.due_domains(runner.member) {
+        let (mut due, mut chosen) = (q.due_domains(runner.member), 0);
+        while let Some(domain) = due.next() {
             if domain.nr_left() > 0 {
                 insert_without_room(runner, q, domain, now);
             }
-            chosen += choose(runner, domain, bound.saturating_sub(chosen));
+            let got = choose(runner, domain, bound.saturating_sub(chosen));
+            if got > 0 {
+                due.note_given();
+            }
+            chosen += got;
             if chosen >= bound {
                 break;
             }

@@ -22,7 +22,8 @@ pub(super) struct Domains {
     /// Whether a scheduler of a hardware queue has held something back until a time. A thread that polls then looks at
     /// the plans of all domains.
     has_plans: Line<AtomicBool>,
-    /// The hardware queue with whose domain the next thread begins. Changes only while something waits.
+    /// The hardware queue with whose domain the next thread begins: the one behind the last that was given something
+    /// while something waited.
     turn: Line<AtomicU32>,
     wait_meter: Option<fn() -> u64>,
     wait_observer: Option<fn(Wait, u64)>,
@@ -83,10 +84,12 @@ impl RequestQueue {
         self.domain(0)
     }
 
-    /// The domains in use.
+    /// The domains in use. A thread that is not inside the queue may see more hardware queues than domains, while their
+    /// number changes.
     pub(crate) fn domains(&self) -> impl Iterator<Item = &Domain> {
         let nr_own = if self.settings.is_split() { self.hctxs.layout().len() } else { 0 };
-        self.whole_domain().into_iter().chain((0..nr_own).map(|hctx| self.domains.own(hctx)))
+        let own = self.domains.own[..usize::from(nr_own)].iter().filter_map(|domain| Some(&**domain.get()?));
+        self.whole_domain().into_iter().chain(own)
     }
 
     /// The hardware queues whose requests a domain orders.
@@ -99,8 +102,11 @@ impl RequestQueue {
     }
 
     /// The domains to which a thread that dispatches must come. These are the queue's one domain, or those that have
-    /// work: all such if WAITING is set, and otherwise those of the thread's own hardware queues. While WAITING is set
-    /// the domains have their turns, so that each is the first one once.
+    /// work: all such if WAITING is set, and otherwise those of the thread's own hardware queues.
+    ///
+    /// While WAITING is set the domains have their turns: first comes the one behind the last that was given something
+    /// ([`DueDomains::note_given`]). So what is brought goes round. It counts what was given and not who came, because a
+    /// thread that comes twice for each token would begin with the same domain each time that there is one.
     ///
     /// # Liveness
     /// The caller has brought something, and has fenced; or it has inserted something itself. The domain to which a
@@ -119,9 +125,7 @@ impl RequestQueue {
         let mut at = 0;
         if takes_all {
             let turn = self.domains.turn.load(Ordering::Relaxed);
-            // Relaxed, and no read-modify-write: two threads that begin with the same domain do no harm.
-            self.domains.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
-            at = (turn % u32::from(len)) as u16;
+            at = if turn < u32::from(len) { turn as u16 } else { 0 };
         }
         DueDomains { q: self, whole: None, member, takes_all, at, left: len }
     }
@@ -201,6 +205,17 @@ pub(crate) struct DueDomains<'q> {
 }
 
 impl<'q> DueDomains<'q> {
+    /// The domain that came last was given something. The next thread begins behind it.
+    ///
+    /// COST: a store to a shared line, while something waits.
+    #[inline]
+    pub(crate) fn note_given(&self) {
+        if self.takes_all {
+            // Relaxed, and no read-modify-write: two threads that begin with the same domain do no harm.
+            self.q.domains.turn.store(self.at.into(), Ordering::Relaxed);
+        }
+    }
+
     #[inline(never)]
     fn next_of_several(&mut self) -> Option<&'q Domain> {
         let (q, layout) = (self.q, self.q.hctxs.layout());

@@ -24,6 +24,10 @@ impl RequestQueue {
         let nr_requests = self.wanted_nr_requests(scheduler.is_some());
         let throttle = scheduler.as_ref().and_then(|scheduler| scheduler.throttle());
         self.shut_gates();
+        if is_split {
+            // Before other threads see that the queue is split, because some ask a domain from outside of the queue.
+            self.domains.make(self.hctxs.layout().len());
+        }
         self.settings.set_has_scheduler(scheduler.is_some());
         self.settings.set_ordering(is_split, throttle.is_some());
         self.install_throttle(throttle);

@@ -76,7 +76,8 @@ impl Settings {
     /// Whether each hardware queue has a domain of its own.
     #[inline]
     pub(super) fn is_split(&self) -> bool {
-        self.is_split.load(Ordering::Relaxed)
+        // Acquire pairs with the Release of `set_ordering`.
+        self.is_split.load(Ordering::Acquire)
     }
 
     /// Whether the queue has one domain, and its scheduler, if any, takes no tokens.
@@ -87,7 +88,8 @@ impl Settings {
 
     /// Called by the control path while nothing is in flight.
     pub(super) fn set_ordering(&self, is_split: bool, has_tokens: bool) {
-        self.is_split.store(is_split, Ordering::Relaxed);
+        // Release publishes the domains of the hardware queues, which were made before.
+        self.is_split.store(is_split, Ordering::Release);
         self.has_tokens.store(has_tokens, Ordering::Relaxed);
         self.is_plain.store(!is_split && !has_tokens, Ordering::Relaxed);
     }
