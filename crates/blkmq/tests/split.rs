@@ -306,9 +306,10 @@ impl Scheduler for AsksAtItsEnd {
 
 impl Drop for AsksAtItsEnd {
     fn drop(&mut self) {
-        let q = self.q.lock().unwrap().upgrade();
+        let q = self.q.lock().expect("no thread has panicked with it").upgrade();
         let ask = move || q.map(|q| q.scheduler().to_owned());
-        *self.answer.lock().unwrap() = thread::spawn(ask).join().unwrap_or_else(|_| Some("panicked".to_owned()));
+        let answer = thread::spawn(ask).join().unwrap_or_else(|_| Some("panicked".to_owned()));
+        *self.answer.lock().expect("no thread has panicked with it") = answer;
     }
 }
 

@@ -188,34 +188,45 @@ impl Tokens for Lender<'_> {
     }
 }
 
-/// Tokens that go back, and the times of their requests, as long as one request is like the one before.
+/// Tokens that go back, and the times of their requests. Both are gathered as long as one request is like the one
+/// before: in where its token goes, or in kind and times.
 ///
-/// COST: for each run of requests of one kind that began together, one read-modify-write of a word of the pool, and two
-/// counters of this thread.
+/// COST: for each run of requests whose tokens go to one word of a pool, one read-modify-write of that word; for each
+/// run of requests of one kind that began together, two counters of this thread.
 pub(crate) struct TokenBatch<'q> {
     pools: Option<&'q Pools>,
     latencies: &'q Latencies,
     now: Time,
-    /// What the requests have in common: token, and when they were submitted and issued.
-    like: Option<(PoolToken, Time, Time)>,
-    number: u32,
+    /// Where tokens go back, and how many.
+    token: Option<PoolToken>,
+    nr_tokens: u32,
+    /// Of which kind requests are, when they were submitted and issued, and how many these are.
+    like: Option<(SchedDomain, Time, Time)>,
+    nr_alike: u32,
     has_measured: bool,
 }
 
 impl<'q> TokenBatch<'q> {
     #[inline]
     pub(crate) fn new(q: &'q RequestQueue, latencies: &'q Latencies, now: Time) -> Self {
-        Self { pools: q.pools(), latencies, now, like: None, number: 0, has_measured: false }
+        let pools = q.pools();
+        Self { pools, latencies, now, token: None, nr_tokens: 0, like: None, nr_alike: 0, has_measured: false }
     }
 
     /// A request with this token is over.
     #[inline]
     pub(crate) fn add(&mut self, token: PoolToken, submitted: Time, issued: Time) {
-        if self.like != Some((token, submitted, issued)) {
+        if self.token != Some(token) {
             self.put_run();
-            self.like = Some((token, submitted, issued));
+            self.token = Some(token);
         }
-        self.number += 1;
+        self.nr_tokens += 1;
+        let like = (token.of, submitted, issued);
+        if self.like != Some(like) {
+            self.count_run();
+            self.like = Some(like);
+        }
+        self.nr_alike += 1;
         if !kept("tokens.once")
             && let Some(pools) = self.pools
         {
@@ -223,17 +234,25 @@ impl<'q> TokenBatch<'q> {
         }
     }
 
+    /// Puts back the tokens of one word.
     #[inline(never)]
     fn put_run(&mut self) {
-        let (Some((token, submitted, issued)), Some(pools)) = (self.like.take(), self.pools) else { return };
-        let number = std::mem::take(&mut self.number);
+        let (Some(token), Some(pools)) = (self.token.take(), self.pools) else { return };
+        let number = std::mem::take(&mut self.nr_tokens);
         if kept("tokens.put") {
             pools.pool(token.of).put(token.word, number);
         }
-        if let Some(target) = pools.target(token.of) {
+    }
+
+    /// Counts how long requests took that are alike.
+    #[inline(never)]
+    fn count_run(&mut self) {
+        let (Some((of, submitted, issued)), Some(pools)) = (self.like.take(), self.pools) else { return };
+        let number = std::mem::take(&mut self.nr_alike);
+        if let Some(target) = pools.target(of) {
             for (latency, since) in [(Latency::Total, submitted), (Latency::Io, issued)] {
                 let bucket = Throttle::bucket(target, self.now.since(since));
-                self.latencies.add(token.of, latency, bucket, number.into());
+                self.latencies.add(of, latency, bucket, number.into());
             }
             self.has_measured = true;
         }
@@ -242,8 +261,9 @@ impl<'q> TokenBatch<'q> {
     /// Puts back what is left, and looks whether it is time to fold. The caller brings something.
     #[inline]
     pub(crate) fn put(&mut self, q: &RequestQueue) {
-        if self.like.is_some() {
+        if self.token.is_some() {
             self.put_run();
+            self.count_run();
         }
         if self.has_measured
             && let Some(pools) = self.pools
