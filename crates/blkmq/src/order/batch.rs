@@ -27,7 +27,7 @@ fn dispatch_batches(runner: &mut Runner, q: &RequestQueue, domain: &Domain, now:
     let first = q.hctx(index);
     let mut chosen = 0;
     while chosen < bound && domain.nr_waiting() > 0 {
-        // As in Linux: this rule holds only where there is one hardware queue.
+        // As in Linux: this rule holds only where all that waits here goes to one hardware queue.
         let is_busy = domain.is_for_first_hctx() && first.is_busy();
         if is_busy && first.stalled.load(Ordering::Relaxed) {
             runner.touch(index);

@@ -241,7 +241,7 @@ fn serve<'q>(
             if may_dispatch {
                 chosen += dispatch_held(section, bound - chosen);
             }
-            section.settle();
+            section.settle(chosen == bound || !may_dispatch);
             section.hold.backlog.is_untried()
         });
         debug_assert!(chosen <= bound, "the holder chooses {chosen} requests, at most {bound}");

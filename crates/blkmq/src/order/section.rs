@@ -76,10 +76,20 @@ impl<'q, 's> Section<'q, 's> {
     }
 
     /// Makes WAITING say whether anything waits, here or elsewhere. For a locking under which one thread looks for all
-    /// that waits in its domain.
+    /// that waits in its domain. `is_cut_short`: this thread may leave something although it lacked nothing.
+    ///
+    /// # Several domains
+    /// The holder of another domain may have read that nothing waits here, before this section showed it, and be about
+    /// to clear WAITING. If this thread lacked something since, it has set WAITING once more, and the clearing fails.
+    /// A thread that lacked nothing sets WAITING here for that, even if WAITING is set.
     #[inline]
-    pub(super) fn settle(&mut self) {
+    pub(super) fn settle(&mut self, is_cut_short: bool) {
         let q = self.q;
+        if is_cut_short && !self.domain.is_whole() && self.hold.has_waiting() {
+            self.show();
+            q.live.word.set_waiting();
+            return;
+        }
         q.live.settle(self.hold.has_waiting(), || {
             q.hctxs().all(|(_, hctx)| hctx.nr_parked() == 0) && (self.domain.is_whole() || q.is_rest_idle(self.domain))
         });
@@ -118,5 +128,33 @@ impl<'q, 's> Section<'q, 's> {
             list.take_over(&self.q.slots, left, Place::Staged);
             self.hold.backlog.add(list);
         }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use crate::device::Runner;
+    use crate::driver::spec::open;
+    use crate::{Bio, Buffer, Client, RequestQueue};
+
+    /// Red if a section that is cut short leaves WAITING as it is because it is set: then the holder of another domain,
+    /// which has read before that nothing waited here, clears it.
+    #[test]
+    fn what_a_section_leaves_in_one_of_several_domains_keeps_waiting_set() {
+        let device = open("null,irqmode=0,submit_queues=2,poll_queues=0").expect("the spec is good");
+        let q = RequestQueue::builder(device).scheduler("kyber").build().expect("the device is good");
+        let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+        let quiesce = q.quiesce();
+        submitter.submit(Bio::read(0, Buffer::zeroed(4096))).expect("there is room");
+        submitter.flush_plug();
+        let (member, _) = q.join(None).expect("there is a place");
+        let mut runner = Runner::new(member);
+        let seen = q.live.word.load();
+        assert!(seen.is_waiting());
+        q.domain(0).enter(&q, q.member(member), &mut runner, q.clock().now(), |section| section.settle(true));
+        assert!(!q.live.word.clear_waiting(seen), "something waits");
+        q.leave(member, None);
+        drop(quiesce);
+        assert!(submitter.wait());
     }
 }
