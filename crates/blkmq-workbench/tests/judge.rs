@@ -169,6 +169,19 @@ fn schedulers_that_keep_their_promises_fail_nothing() {
     assert!(bad.is_empty(), "{bad:?}");
 }
 
+/// Red if kyber does not keep a flood of writes out of an SSD, or if it takes the writers' throughput for that.
+#[test]
+fn kyber_keeps_its_promise_to_a_reader_beside_a_flood() {
+    let site = Site::open("ssd", false, &Opener::SILENT).expect("the device is good");
+    let settings = Settings { tests: vec!["Q7"], shorter: 6, ..Settings::default() };
+    let rows = judge(&site, &[Contestant::named("kyber")], &settings, &|_, _| ()).expect("the runs end");
+    let wrong: Vec<&Row> = rows.iter().filter(|row| row.pass == Some(false)).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    let ratios: Vec<&Row> = rows.iter().filter(|row| row.case.ends_with("p99 of none")).collect();
+    assert_eq!(ratios.len(), 2, "{rows:?}");
+    assert!(ratios.iter().all(|row| row.value < 10.0), "at most a tenth, in percent: {ratios:?}");
+}
+
 /// Red if clients with many connections get more and no row says so, or if weights are not looked at.
 #[test]
 fn a_fifo_that_calls_itself_fair_fails_the_shares() {
