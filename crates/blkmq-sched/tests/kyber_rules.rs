@@ -225,7 +225,8 @@ fn every_list_is_shown_under_linux_s_names() {
     assert!(show(&kyber).contains("\ndispatch:\n  rq 4 WriteZeroes sector 16 + 8 ctx 0\ncur_domain: READ\n"));
     assert_eq!(ids(&mut kyber, &mut Left::new([1, 0, 1, 1])), [4, 0, 3]);
     let left = "read_rqs:\n  rq 1 Read sector 100 + 8 ctx 0\nread_ctx_rqs:\nread_waiting: 1\nwrite_rqs:\n\
-                write_ctx_rqs:\n  rq 2 Write sector 8 + 8 ctx 9\nwrite_waiting: 1\ndiscard_rqs:\ndiscard_ctx_rqs:\ndiscard_waiting: 0\n\
+                write_ctx_rqs:\n  rq 2 Write sector 8 + 8 ctx 9\nwrite_waiting: 1\n\
+                discard_rqs:\ndiscard_ctx_rqs:\ndiscard_waiting: 0\n\
                 other_rqs:\nother_ctx_rqs:\nother_waiting: 0\ndispatch:\ncur_domain: DISCARD\nbatching: 0\n\
                 async_depth: 192\n";
     assert_eq!(show(&kyber), left);

@@ -105,8 +105,8 @@ impl RequestQueue {
     /// work: all such if WAITING is set, and otherwise those of the thread's own hardware queues.
     ///
     /// While WAITING is set the domains have their turns: first comes the one behind the last that was given something
-    /// ([`DueDomains::note_given`]). So what is brought goes round. It counts what was given and not who came, because a
-    /// thread that comes twice for each token would begin with the same domain each time that there is one.
+    /// ([`DueDomains::note_given`]). So what is brought goes round. It counts what was given and not who came, because
+    /// a thread that comes twice for each token would begin with the same domain each time that there is one.
     ///
     /// # Liveness
     /// The caller has brought something, and has fenced; or it has inserted something itself. The domain to which a
