@@ -36,4 +36,4 @@ pub use mq_deadline::MqDeadline;
 pub use registry::{Description, SCHEDULERS, replay, scheduler};
 pub use scheduler::{MOST_NEWCOMERS, Newcomer, Replay, Scheduler, Tally};
 pub use slab::{Access, Probe};
-pub use throttle::{Latency, NewDepths, Sums, Throttle};
+pub use throttle::{FoldObserver, Latency, NewDepths, Sums, Throttle};

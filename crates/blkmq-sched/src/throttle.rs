@@ -77,7 +77,7 @@ impl Latency {
 type Buckets = [u64; NR_BUCKETS];
 
 /// Completions since ever: how many of each kind fell into which bucket. No count ever falls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Sums {
     /// By the index of the [`SchedDomain`] (of those that are [measured](SchedDomain::MEASURED)), by that of the
     /// [`Latency`], and by [bucket](Throttle::bucket).
@@ -97,6 +97,10 @@ impl Sums {
 /// Depths that changed, by [`SchedDomain::index`].
 pub type NewDepths = [Option<u32>; 4];
 
+/// What is told of each fold: what has completed since ever, the time of the fold, and what it changes. Linux tells the
+/// same by a trace point.
+pub type FoldObserver = fn(&Sums, Time, NewDepths);
+
 /// The control of a device's tokens. There is one for each device.
 #[derive(Debug, Clone)]
 pub struct Throttle {
@@ -111,6 +115,7 @@ pub struct Throttle {
     due: [Option<Time>; 3],
     /// The bucket of the slowest hundredth that was found while there was no congestion, until congestion uses it.
     remembered: [Option<usize>; 3],
+    observer: Option<FoldObserver>,
 }
 
 impl Default for Throttle {
@@ -122,6 +127,7 @@ impl Default for Throttle {
             fresh: Sums::default(),
             due: [None; 3],
             remembered: [None; 3],
+            observer: None,
         };
         for knob in KNOBS {
             if let Some(default) = knob.default {
@@ -185,7 +191,15 @@ impl Throttle {
             let found = self.percentile(of, Latency::Total, 99, now);
             changed[of.index()] = self.adjust(of, found, is_congested);
         }
+        if let Some(observer) = self.observer {
+            observer(sums, now, changed);
+        }
         changed
+    }
+
+    /// From now on `observer` is told of each [`fold`](Self::fold), before the caller learns the new depths.
+    pub const fn set_observer(&mut self, observer: FoldObserver) {
+        self.observer = Some(observer);
     }
 
     fn take_fresh(&mut self, sums: &Sums) {
