@@ -9,8 +9,8 @@
 //! ([`liveness`](crate::liveness)): a thread that sets WAITING, fences and looks at all words again misses no token
 //! that was put back before the fence.
 
-use crate::platform::Line;
 use crate::platform::atomic::{AtomicU32, Ordering};
+use crate::platform::{Line, kept};
 
 /// Words of a pool at most.
 const WORDS: u32 = 8;
@@ -139,10 +139,11 @@ impl Taken<'_> {
         while self.wanted > 0 && self.words > 0 {
             let free = &self.pool.free[self.word];
             let mut seen = free.load(Ordering::Relaxed);
-            while seen.cast_signed() > 0 {
-                let some = seen.min(self.wanted);
+            let is_checked = kept("pool.empty");
+            while seen.cast_signed() > 0 || !is_checked {
+                let some = if is_checked { seen.min(self.wanted) } else { self.wanted };
                 // Relaxed: as of `Pool::put`.
-                match free.compare_exchange_weak(seen, seen - some, Ordering::Relaxed, Ordering::Relaxed) {
+                match free.compare_exchange_weak(seen, seen.wrapping_sub(some), Ordering::Relaxed, Ordering::Relaxed) {
                     Ok(_) => {
                         (self.claimed, self.wanted) = (some, self.wanted - some);
                         return true;

@@ -14,6 +14,7 @@ mod freeze;
 mod gate;
 mod groups;
 mod inflight;
+mod lent;
 mod limits;
 mod lost;
 mod memory;
@@ -30,8 +31,11 @@ mod table;
 mod tags;
 #[cfg(test)]
 mod testing;
+mod throttle;
 mod timeouts;
 mod times;
+mod tokens;
+mod turns;
 mod wake;
 
 use blkmq_virtual::driver::Topology;
@@ -97,6 +101,9 @@ pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
         Box::new(ranges::Ranges::new(facts)),
         Box::new(dumps::Dumps),
         Box::new(wake::Wake::new(facts)),
+        Box::new(tokens::Tokens::new(facts)),
+        Box::new(turns::Turns::new()),
+        Box::new(throttle::Throttle::new(facts)),
         Box::new(timeouts::Timeouts::new(facts)),
         Box::new(times::CompletionTimes::new()),
         Box::new(memory::Memory::new(facts)),

@@ -12,8 +12,9 @@ use blkmq_virtual::{
 
 use super::check::Violation;
 use super::event::{Control, Counts, Event, Phase, RangeCount};
-use super::pace::{Pace, magnitude};
+use super::pace::{Pace, magnitude, shallow};
 use super::policy::Watched;
+use super::settings::go_together;
 use super::world::World;
 
 /// What may be done to a queue.
@@ -127,12 +128,22 @@ pub(crate) struct Controller {
     world: Arc<World>,
     whims: Whims,
     scheduler: &'static str,
+    locking: Locking,
     background: Option<Background>,
 }
 
+/// What a change comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Made,
+    /// The device or the scheduler may refuse it.
+    MadeOrRefused,
+    Refused,
+}
+
 impl Controller {
-    pub(crate) fn new(world: Arc<World>, whims: Whims, scheduler: &'static str) -> Self {
-        Self { world, whims, scheduler, background: None }
+    pub(crate) fn new(world: Arc<World>, whims: Whims, scheduler: &'static str, locking: Locking) -> Self {
+        Self { world, whims, scheduler, locking, background: None }
     }
 
     /// Makes changes until the world's clients have come to their end.
@@ -202,9 +213,9 @@ impl Controller {
         }
     }
 
-    /// Makes a change that needs a drained queue, or gives the change up before it is made. `may_fail`: the device or
-    /// the scheduler may refuse the change. Returns whether the change was made.
-    fn change(&mut self, control: Control, change: Result<Change, QueueError>, may_fail: bool) -> bool {
+    /// Makes a change that needs a drained queue, or gives the change up before it is made. `expected`: what the queue
+    /// may do with it. Returns whether the change was made.
+    fn change(&mut self, control: Control, change: Result<Change, QueueError>, expected: Answer) -> bool {
         let mut change = match change {
             Ok(change) => change,
             Err(error) => {
@@ -229,18 +240,25 @@ impl Controller {
             if outer.is_some() { (change.wait(), None) } else { (Self::until(|| change.poll()), Some(change)) };
         match &made {
             Ok(()) => {
+                if expected == Answer::Refused {
+                    self.accuse(format!(
+                        "{control} was made, with the scheduler {} and the locking {}",
+                        self.scheduler, self.locking
+                    ));
+                }
                 self.tell(control, Phase::Done);
                 match control {
                     Control::Scheduler(name) => {
                         self.scheduler = name;
                         self.world.tell_installed(name);
                     }
+                    Control::Locking(locking) => self.locking = locking,
                     Control::Ranges(_) => self.world.tell_ranges(),
                     _ => {}
                 }
             }
             Err(error) => {
-                if !may_fail {
+                if expected == Answer::Made {
                     self.accuse(format!("{control} was refused: {error}"));
                 }
                 self.tell(control, Phase::Refused);
@@ -253,11 +271,15 @@ impl Controller {
         let name = *self.whims.random.pick(&scheduler_names());
         let control = Control::Scheduler(name);
         self.tell(control, Phase::Begun);
+        let shallow = shallow(&mut self.whims.random);
         let change = match blkmq_sched::scheduler(name) {
-            Some(scheduler) => self.world.q.change_scheduler(Watched::new(scheduler, self.world.witness.clone())),
+            Some(scheduler) => {
+                self.world.q.change_scheduler(Watched::new(scheduler, self.world.witness.clone(), shallow))
+            }
             None => self.world.q.change_scheduler(name),
         };
-        self.change(control, change, false);
+        let expected = if go_together(name, self.locking) { Answer::Made } else { Answer::Refused };
+        self.change(control, change, expected);
     }
 
     fn change_locking(&mut self) {
@@ -265,7 +287,8 @@ impl Controller {
         let control = Control::Locking(locking);
         self.tell(control, Phase::Begun);
         let change = self.world.q.change_locking(locking);
-        if self.change(control, Ok(change), false) && self.world.q.locking() != locking {
+        let expected = if go_together(self.scheduler, locking) { Answer::Made } else { Answer::Refused };
+        if self.change(control, Ok(change), expected) && self.world.q.locking() != locking {
             self.accuse(format!("{control} was made and it is another"));
         }
     }
@@ -275,7 +298,7 @@ impl Controller {
         let control = Control::Bypass(bypass);
         self.tell(control, Phase::Begun);
         let change = self.world.q.change_bypass(bypass);
-        if self.change(control, Ok(change), false) && self.world.q.has_bypass() != bypass {
+        if self.change(control, Ok(change), Answer::Made) && self.world.q.has_bypass() != bypass {
             self.accuse(format!("{control} was made and it is another"));
         }
     }
@@ -286,7 +309,8 @@ impl Controller {
         self.tell(control, Phase::Begun);
         let change = self.world.q.change_nr_requests(nr_requests);
         // Without a scheduler the depth of the device is the limit.
-        self.change(control, change, self.scheduler == "none");
+        let expected = if self.scheduler == "none" { Answer::MadeOrRefused } else { Answer::Made };
+        self.change(control, change, expected);
     }
 
     fn change_topology(&mut self) {
@@ -298,7 +322,7 @@ impl Controller {
         let control = Control::Topology(default_queues, read_queues, poll_queues);
         self.tell(control, Phase::Begun);
         let change = self.world.q.change_topology(Topology { default_queues, read_queues, poll_queues, depth: 1 });
-        self.change(control, change, true);
+        self.change(control, change, Answer::MadeOrRefused);
     }
 
     fn change_ranges(&mut self) {
@@ -316,7 +340,7 @@ impl Controller {
         let control = Control::Ranges(nr_ranges as u16);
         self.tell(control, Phase::Begun);
         let change = self.world.q.change_ranges(ranges);
-        self.change(control, change, false);
+        self.change(control, change, Answer::Made);
     }
 
     fn set_background(&mut self, nr_threads: u16) {
@@ -330,7 +354,8 @@ impl Controller {
     }
 
     fn set_knob(&mut self) {
-        let known = blkmq_sched::scheduler(self.scheduler).map_or(&[][..], |scheduler| scheduler.knobs());
+        let known = blkmq_sched::SCHEDULERS.iter().find(|known| known.name == self.scheduler);
+        let known = known.map_or(&[][..], |known| known.knobs);
         let random = &mut self.whims.random;
         let Some(knob) = (!known.is_empty()).then(|| random.pick(known)) else {
             if self.world.q.set_scheduler_knob("read_expire", 1).is_ok() {
@@ -338,7 +363,11 @@ impl Controller {
             }
             return;
         };
-        let (value, is_good) = value(random, knob);
+        let (value, is_good) = match knob.name {
+            // About what requests take here. A target of 0 makes every request too slow.
+            "read_lat_nsec" | "write_lat_nsec" if random.one_in(2) => (magnitude(random, 10_000_000) as i64, true),
+            _ => value(random, knob),
+        };
         let control = Control::Knob(knob.name, value);
         self.tell(control, Phase::Begun);
         let result = self.world.q.set_scheduler_knob(knob.name, value);
@@ -436,7 +465,8 @@ impl Controller {
 /// A value for a knob, and whether the knob takes it. Mostly it does.
 fn value(random: &mut Random, knob: &Knob) -> (i64, bool) {
     if random.one_in(8) {
-        return (if random.one_in(2) { knob.min.saturating_sub(1) } else { knob.max.saturating_add(1) }, false);
+        let beyond = knob.max.checked_add(1).filter(|_| random.one_in(2));
+        return (beyond.unwrap_or(knob.min.saturating_sub(1)), false);
     }
     let small = random.below(20) as i64;
     let value = match random.below(8) {

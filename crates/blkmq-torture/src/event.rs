@@ -1,6 +1,6 @@
 //! What happens in a world.
 
-use blkmq_sched::{Info, InsertAt, MergeHow, Op, RqId, Time};
+use blkmq_sched::{Info, InsertAt, MergeHow, NewDepths, Op, RqId, SchedDomain, Sums, Time};
 use blkmq_virtual::{Flags, IoPriority, Locking, RejectReason, Stat, Stats, Status};
 
 /// When and where something happened.
@@ -183,8 +183,10 @@ pub(crate) enum Event<'a> {
     /// A scheduler is in place. `None`: no scheduler is. The knobs have their defaults except those that
     /// `Control::Knob` sets later.
     Installed { scheduler: Option<&'static str> },
-    /// The scheduler got a request. `now`, here and below: the time that the scheduler was told.
-    Inserted { rq: RqId, info: Info, at: InsertAt, now: Time },
+    /// The scheduler got a request. `now`, here and below: the time that the scheduler was told. `value`, here and
+    /// below: which of the scheduler's values. There are several if each hardware queue has one; then a number stands
+    /// for one hardware queue until another scheduler is in place.
+    Inserted { value: u16, rq: RqId, info: Info, at: InsertAt, now: Time },
     /// A new request joined a request that waits in the scheduler.
     Merged { into: RqId, info: Info, how: MergeHow },
     /// A request that waits in the scheduler was absorbed by another one that waits there.
@@ -193,7 +195,15 @@ pub(crate) enum Event<'a> {
     Chosen { rq: RqId, now: Time },
     /// The scheduler was asked and chose no request, although this many wait. `wakeup`: when the scheduler would let a
     /// request go even if nothing else happens.
-    HeldBack { waiting: usize, now: Time, wakeup: Option<Time> },
+    HeldBack { value: u16, waiting: usize, now: Time, wakeup: Option<Time> },
+    /// The scheduler asked for a token of this kind for its next choice. `is_given`: it got one.
+    Token { value: u16, of: SchedDomain, is_given: bool },
+    /// A scheduler that takes tokens will be in place. The control of their depths has its defaults. Told while nothing
+    /// is in flight.
+    Throttled,
+    /// The control of the depths has looked at the completions since it is in place, and decides on these depths, which
+    /// the pools will get from the CPU that tells this, before that CPU tells anything else.
+    Adjusted { sums: &'a Sums, now: Time, depths: NewDepths },
     /// The scheduler learned how many requests have completed since it was put in place, and how many of these have
     /// bypassed it or bypass it just now, by class.
     Folded { completed: [u64; 3], bypassed: [u64; 3] },

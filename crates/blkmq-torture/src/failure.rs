@@ -320,7 +320,7 @@ mod tests {
             merge: MergeLevel::Full,
             merge_key: 0,
         };
-        Event::Inserted { rq: RqId(rq), info, at: InsertAt::Sorted, now: Time(0) }
+        Event::Inserted { value: 0, rq: RqId(rq), info, at: InsertAt::Sorted, now: Time(0) }
     }
 
     fn told(violation: &Violation, events: &[Event<'_>]) -> Vec<String> {
@@ -355,7 +355,7 @@ mod tests {
             },
             inserted(9, 64),
         ];
-        events.extend([Event::HeldBack { waiting: 1, now: Time(0), wakeup: None }; LATEST]);
+        events.extend([Event::HeldBack { value: 0, waiting: 1, now: Time(0), wakeup: None }; LATEST]);
         let by_bio = told(&Violation::new("rule", String::new()).bio(1), &events);
         let by_request = told(&Violation::new("rule", String::new()).request(NAMED), &events);
         assert_eq!(by_bio, by_request);

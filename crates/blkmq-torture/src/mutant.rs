@@ -193,6 +193,56 @@ pub const MUTANTS: &[Mutant] = &[
         site: "bypass.fold",
         found_by: &["gate: "],
     },
+    Mutant {
+        name: "token-lost",
+        what: "the tokens of requests that are over are not put back",
+        site: "tokens.put",
+        // The second is an assertion of the product where a scheduler is replaced.
+        found_by: &["tokens: the queue has drained", "many tokens are out", "livelock: ", "stall: ", "wake: "],
+    },
+    Mutant {
+        name: "token-twice",
+        what: "a token is put back twice",
+        site: "tokens.once",
+        // The first is an assertion of the pool.
+        found_by: &["tokens put back twice", "tokens: "],
+    },
+    Mutant {
+        name: "token-none",
+        what: "a pool gives out tokens that it does not have",
+        site: "pool.empty",
+        found_by: &["tokens: "],
+    },
+    Mutant {
+        name: "token-depth",
+        what: "the pools do not get the depths that were decided",
+        site: "tokens.depth",
+        found_by: &["tokens: "],
+    },
+    Mutant {
+        name: "token-unheard",
+        what: "a thread that brings a token looks only at its own hardware queues, and another one waits for the token",
+        site: "split.all",
+        found_by: &["livelock: ", "stall: ", "wake: "],
+    },
+    Mutant {
+        name: "latency-bucket",
+        what: "each latency is counted one bucket too low, so each percentile is too",
+        site: "tokens.bucket",
+        found_by: &["throttle: of the "],
+    },
+    Mutant {
+        name: "latency-kind",
+        what: "the latencies of all kinds of requests are counted as those of reads",
+        site: "tokens.histogram",
+        found_by: &["throttle: of the "],
+    },
+    Mutant {
+        name: "turns",
+        what: "a kind of requests has its turn only where no other kind waits",
+        site: "policy.batch",
+        found_by: &["turns: "],
+    },
 ];
 
 #[cfg(test)]

@@ -62,3 +62,9 @@ fn any_io_timeout_ms(random: &mut Random) -> u32 {
 fn long_io_timeout_ms(random: &mut Random) -> u32 {
     random.within(2000, 30_000) as u32
 }
+
+/// How often the depths of tokens were quartered beforehand. There are 256 tokens for reads at first, which are hardly
+/// ever all out in a world; after four times there is one.
+pub(crate) fn shallow(random: &mut Random) -> u32 {
+    random.below(5) as u32
+}

@@ -11,8 +11,8 @@ use blkmq_virtual::{Accounting, Locking, scheduler_names};
 use super::client::Habits;
 use super::control::{Alterable, Whims};
 use super::device::DeviceConfig;
-use super::pace::{Pace, magnitude};
-use super::settings::Settings;
+use super::pace::{Pace, magnitude, shallow};
+use super::settings::{Settings, go_together};
 
 /// The cache lines that several threads write, by their names in the code.
 const LINES: &[&str] = &[
@@ -73,6 +73,8 @@ pub(crate) struct Plan {
     pub(crate) step_ns: u64,
     pub(crate) scheduler: &'static str,
     pub(crate) locking: Locking,
+    /// How often the depths of tokens were quartered before the scheduler is in place, if it takes tokens.
+    pub(crate) shallow: u32,
     /// Requests may pass the scheduler by.
     pub(crate) bypass: bool,
     /// Requests of each hardware queue, if the plan sets this number.
@@ -125,7 +127,9 @@ impl Plan {
             _ => (Order::Targeted(random.pick::<&str>(LINES)), 64),
         };
         let known = scheduler_names();
-        let drawn = *random.pick(&known);
+        let is_possible = |name: &&str| settings.locking.is_none_or(|locking| go_together(name, locking));
+        let possible: Vec<_> = known.iter().copied().filter(is_possible).collect();
+        let drawn = *random.pick(&possible);
         let period_ns = period_ns(random);
         let pace = match period_ns {
             Some(period_ns) => Pace::Together(period_ns),
@@ -143,11 +147,12 @@ impl Plan {
         let device = if is_owned { device.owned_by(nr_owners) } else { device };
         let is_alone = clients.len() == 1 && !random.one_in(4);
         // One of them twice: the one in which threads leave the most to each other.
-        let lockings: Vec<_> = Locking::ALL.into_iter().chain([Locking::Combining]).collect();
+        let mut lockings: Vec<_> = Locking::ALL.into_iter().chain([Locking::Combining]).collect();
+        let scheduler = scheduler.copied().unwrap_or(drawn);
+        lockings.retain(|locking| go_together(scheduler, *locking));
         let locking = *random.pick(&lockings);
         let may_change = Alterable { scheduler: settings.scheduler.is_none(), locking: settings.locking.is_none() };
         let whims = |whims: Whims| if is_owned { whims.of_owners(nr_owners) } else { whims };
-        let scheduler = scheduler.copied().unwrap_or(drawn);
         Self {
             order,
             mean_steps: magnitude(random, most_steps),
@@ -155,6 +160,7 @@ impl Plan {
             step_ns: magnitude(random, 100),
             scheduler,
             locking: settings.locking.unwrap_or(locking),
+            shallow: shallow(random),
             bypass: random.one_in(2),
             nr_requests: nr_requests(random, topology.depth, scheduler),
             slots: *random.pick(&[4, 8, 16, 32, 64, 256]),

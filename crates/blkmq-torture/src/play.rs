@@ -14,7 +14,7 @@ use super::device::{Device, DeviceConfig};
 use super::event::{Event, Stamp};
 use super::history::{History, Reader};
 use super::plan::Plan;
-use super::policy::Watched;
+use super::policy::{Watched, set_witness};
 use super::settings::Settings;
 use super::witness::{Witness, stamp};
 use super::world::{MOST_STEPS, STEPS_PER_REQUEST, Share, World};
@@ -44,11 +44,13 @@ fn play(seed: u64, requests: u64, settings: &Settings, reader: Option<Reader>) -
     let share = Arc::new(Mutex::new(Share::new(requests, plan.device.limits.capacity_sectors)));
     let device = Device::new(plan.device.clone(), plan.device_random.clone(), witness.clone());
     weaken(settings.mutant.map(|mutant| mutant.site));
+    set_witness(Some(witness.clone()));
     let ended = run(plan.schedule(), options(&plan, &witness, &device), {
         let (witness, share) = (witness.clone(), Arc::clone(&share));
         move || go(plan, device, witness, share)
     });
     weaken(None);
+    set_witness(None);
     let at = stamp();
     let is_finished = ended == Ended::Finished;
     let (violation, hash) = witness.end(at, is_finished);
@@ -137,7 +139,7 @@ fn go(plan: Plan, device: Arc<Device>, witness: Witness, share: Arc<Mutex<Share>
     let controllers: Vec<_> = whims
         .into_iter()
         .filter_map(|(name, whims)| {
-            let controller = Controller::new(Arc::clone(&world), whims?, plan.scheduler);
+            let controller = Controller::new(Arc::clone(&world), whims?, plan.scheduler, plan.locking);
             Some(thread::spawn_named(name.to_owned(), move || controller.run()))
         })
         .collect();
@@ -174,7 +176,7 @@ fn build(plan: &Plan, device: Arc<Device>, witness: &Witness) -> Arc<RequestQueu
         .bypass(plan.bypass);
     let builder = plan.nr_requests.into_iter().fold(builder, Builder::nr_requests);
     let builder = match blkmq_sched::scheduler(plan.scheduler) {
-        Some(scheduler) => builder.scheduler(Watched::new(scheduler, witness.clone())),
+        Some(scheduler) => builder.scheduler(Watched::new(scheduler, witness.clone(), plan.shallow)),
         None => builder.scheduler("none"),
     };
     builder.build().expect("what is drawn is right")

@@ -1,10 +1,13 @@
 //! A scheduler that tells the witness every decision it makes.
 
+use std::cell::RefCell;
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use blkmq_sched::{
-    Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeLimits, Newcomer, RqId, Scheduler, Tally, Throttle, Time,
-    Tokens,
+    Class, Info, InsertAt, Join, Knob, KnobError, Latency, Merge, MergeLimits, NewDepths, Newcomer, RqId, SchedDomain,
+    Scheduler, Sums, Tally, Throttle, Time, Tokens,
 };
 use blkmq_sync_virtual::kept;
 
@@ -15,12 +18,71 @@ use super::witness::Witness;
 pub(crate) struct Watched {
     inner: Box<dyn Scheduler>,
     witness: Witness,
+    /// The number of this value. `None` until it is used: a queue also makes values only to ask them something.
+    value: Option<u16>,
+    /// The number of the next value of the same scheduler that is used.
+    next_value: Arc<AtomicU16>,
+    /// How often the depths of the tokens were quartered before the scheduler is in place.
+    shallow: u32,
+}
+
+thread_local! {
+    /// The witness of the world that this thread plays.
+    static WITNESS: RefCell<Option<Witness>> = const { RefCell::new(None) };
+}
+
+/// Sets the witness that is told what the control of tokens decides. All CPUs of a world are on one thread.
+pub(crate) fn set_witness(witness: Option<Witness>) {
+    WITNESS.with(|known| *known.borrow_mut() = witness);
+}
+
+fn tell_fold(sums: &Sums, now: Time, depths: NewDepths) {
+    let witness = WITNESS.with(|known| known.borrow().clone());
+    if let Some(witness) = witness {
+        witness.tell(Event::Adjusted { sums, now, depths });
+    }
 }
 
 impl Watched {
-    /// Watches this scheduler.
-    pub(crate) fn new(inner: Box<dyn Scheduler>, witness: Witness) -> Box<Self> {
-        Box::new(Self { inner, witness })
+    /// Watches this scheduler. If it takes tokens, there are few of them from the beginning: the depths were quartered
+    /// `shallow` times.
+    pub(crate) fn new(inner: Box<dyn Scheduler>, witness: Witness, shallow: u32) -> Box<Self> {
+        Box::new(Self { inner, witness, value: None, next_value: Arc::default(), shallow })
+    }
+
+    fn value(&mut self) -> u16 {
+        *self.value.get_or_insert_with(|| self.next_value.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Lets the control of tokens see a device that is too slow with discards, and with nothing else. The control sees one
+/// completion of each kind, and looks three times, so that it waits for no more.
+fn quarter(throttle: &mut Throttle, sums: &mut Sums) {
+    sums.add(SchedDomain::Discard, Latency::Io, Throttle::BUCKETS - 1);
+    SchedDomain::MEASURED.into_iter().for_each(|of| sums.add(of, Latency::Total, 0));
+    for seconds in 0..3 {
+        // The pools are made with the depths that the control has in the end.
+        let _ = throttle.fold(sums, Time(seconds * 1_000_000_000));
+    }
+}
+
+/// Pools of tokens that tell the witness what is taken of them.
+struct WatchedTokens<'a> {
+    inner: &'a mut dyn Tokens,
+    witness: &'a Witness,
+    value: u16,
+    /// The next token is refused, whether there is one or not, and the witness is not told.
+    refuses: bool,
+}
+
+impl Tokens for WatchedTokens<'_> {
+    fn take(&mut self, of: SchedDomain) -> bool {
+        if std::mem::take(&mut self.refuses) {
+            return false;
+        }
+        let is_given = self.inner.take(of);
+        self.witness.tell(Event::Token { value: self.value, of, is_given });
+        is_given
     }
 }
 
@@ -32,12 +94,19 @@ impl Watched {
         if kept("policy.expiry") || self.inner.wants_tally() { now } else { Time(0) }
     }
 
-    fn tell_choice(&self, chosen: Option<RqId>, now: Time) -> Option<RqId> {
+    fn tell_choice(&mut self, chosen: Option<RqId>, now: Time) -> Option<RqId> {
+        let (value, waiting, wakeup) = (self.value(), self.inner.len(), self.inner.next_wakeup());
         self.witness.tell(match chosen {
             Some(rq) => Event::Chosen { rq, now },
-            None => Event::HeldBack { waiting: self.inner.len(), now, wakeup: self.inner.next_wakeup() },
+            None => Event::HeldBack { value, waiting, now, wakeup },
         });
         chosen
+    }
+
+    fn ask(&mut self, tokens: &mut dyn Tokens, now: Time, refuses: bool) -> Option<RqId> {
+        let (asked_at, value) = (self.asked_at(now), self.value());
+        let mut tokens = WatchedTokens { inner: tokens, witness: &self.witness, value, refuses };
+        self.inner.dispatch_with(&mut tokens, asked_at)
     }
 }
 
@@ -73,7 +142,8 @@ impl Scheduler for Watched {
 
     fn insert(&mut self, rq: RqId, info: &Info, at: InsertAt, now: Time) {
         self.inner.insert(rq, info, at, now);
-        self.witness.tell(Event::Inserted { rq, info: *info, at, now });
+        let value = self.value();
+        self.witness.tell(Event::Inserted { value, rq, info: *info, at, now });
     }
 
     fn dispatch(&mut self, now: Time) -> Option<RqId> {
@@ -82,20 +152,34 @@ impl Scheduler for Watched {
     }
 
     fn dispatch_with(&mut self, tokens: &mut dyn Tokens, now: Time) -> Option<RqId> {
-        let chosen = self.inner.dispatch_with(tokens, self.asked_at(now));
+        // With the planted bug `policy.batch` the kind whose turn it is finds no token, and another one has its turn.
+        let chosen = if kept("policy.batch") { None } else { self.ask(tokens, now, true) };
+        let chosen = chosen.or_else(|| self.ask(tokens, now, false));
         self.tell_choice(chosen, now)
     }
 
+    fn for_hctx(&self) -> Option<Box<dyn Scheduler>> {
+        let Self { witness, next_value, shallow, .. } = self;
+        let (witness, next_value) = (witness.clone(), Arc::clone(next_value));
+        Some(Box::new(Self { inner: self.inner.for_hctx()?, witness, value: None, next_value, shallow: *shallow }))
+    }
+
     fn throttle(&self) -> Option<Throttle> {
-        self.inner.throttle()
+        let mut throttle = self.inner.throttle()?;
+        self.witness.tell(Event::Throttled);
+        throttle.set_observer(tell_fold);
+        let mut sums = Sums::default();
+        (0..self.shallow).for_each(|_| quarter(&mut throttle, &mut sums));
+        Some(throttle)
     }
 
     fn hand_through(&mut self, newcomers: &[Newcomer], now: Time, order: &mut [u8]) -> bool {
         if !self.inner.hand_through(newcomers, now, order) {
             return false;
         }
+        let value = self.value();
         for Newcomer { rq, info } in newcomers {
-            self.witness.tell(Event::Inserted { rq: *rq, info: *info, at: InsertAt::Sorted, now });
+            self.witness.tell(Event::Inserted { value, rq: *rq, info: *info, at: InsertAt::Sorted, now });
         }
         for place in order {
             self.witness.tell(Event::Chosen { rq: newcomers[usize::from(*place)].rq, now });
@@ -198,11 +282,27 @@ mod tests {
         }
     }
 
+    /// Red if values share a number, or if the depths are as they were.
+    #[test]
+    fn values_have_numbers_and_there_may_be_few_tokens_from_the_beginning() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let witness = Witness::new(History::new(None), vec![Box::new(Writer(Arc::clone(&told)))], None);
+        let kyber = blkmq_sched::scheduler("kyber").unwrap();
+        let mut first = Watched::new(kyber, witness, 4);
+        let mut second = first.for_hctx().unwrap();
+        let depths = first.throttle().map(|throttle| SchedDomain::ALL.map(|of| throttle.depth(of)));
+        assert_eq!(depths, Some([1, 1, 1, 16]));
+        assert_eq!(first.dispatch(Time(0)), None);
+        second.insert(RqId(1), &write(0), InsertAt::Sorted, Time(0));
+        assert_eq!((first.value, first.value(), first.next_value.load(Ordering::Relaxed)), (Some(0), 0, 2));
+        assert_eq!(*told.lock().unwrap(), ["Throttled", "held back 0", "inserted 1"]);
+    }
+
     #[test]
     fn every_decision_is_told() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let witness = Witness::new(History::new(None), vec![Box::new(Writer(Arc::clone(&told)))], None);
-        let mut scheduler = Watched::new(blkmq_sched::scheduler("mq-deadline").unwrap(), witness);
+        let mut scheduler = Watched::new(blkmq_sched::scheduler("mq-deadline").unwrap(), witness, 0);
         scheduler.reserve(4);
         scheduler.set_merge_limits(MergeLimits { max_sectors: 64, max_segments: 8, ..MergeLimits::default() });
         scheduler.insert(RqId(1), &write(0), InsertAt::Sorted, Time(0));

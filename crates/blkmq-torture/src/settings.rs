@@ -34,7 +34,39 @@ impl Settings {
             Some(name) if !known.contains(&name.as_str()) => {
                 Err(format!("there is no scheduler '{name}'; there are: {}", known.join(", ")))
             }
+            Some(name) if self.locking.is_some_and(|locking| !go_together(name, locking)) => Err(format!(
+                "{name} orders each hardware queue by itself, so the locking staged has no place for it; right would be \
+                 single, batch or combining"
+            )),
             _ => Ok(()),
+        }
+    }
+}
+
+/// Whether one value of this scheduler orders one hardware queue, and knows nothing of the others.
+pub(crate) fn orders_one_hctx(scheduler: &str) -> bool {
+    scheduler == "kyber"
+}
+
+/// Whether a queue takes this scheduler under this locking. Under `staged` one thread orders what all others have left,
+/// and there is no such thread for each hardware queue.
+pub(crate) fn go_together(scheduler: &str, locking: Locking) -> bool {
+    !(orders_one_hctx(scheduler) && matches!(locking, Locking::Staged(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kyber_goes_with_every_locking_but_staged() {
+        for locking in Locking::ALL {
+            let is_staged = matches!(locking, Locking::Staged(_));
+            assert_eq!(go_together("kyber", locking), !is_staged, "{locking}");
+            assert!(go_together("mq-deadline", locking) && go_together("none", locking), "{locking}");
+            let scheduler = Some("kyber".to_owned());
+            let settings = Settings { cpus: 1, scheduler, locking: Some(locking), mutant: None, live: None };
+            assert_eq!(settings.check().is_err(), is_staged, "{locking}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use blkmq_sched::{Info, InsertAt, MergeHow, Op, RqId, Time};
+use blkmq_sched::{Info, InsertAt, MergeHow, Op, RqId, SchedDomain, Time};
 use blkmq_virtual::{Flags, RejectReason};
 
 use super::event::{Action, Asked, Control, DeviceState, Event, Phase};
@@ -58,6 +58,9 @@ impl Display for Event<'_> {
             | Self::Absorbed { .. }
             | Self::Chosen { .. }
             | Self::HeldBack { .. }
+            | Self::Token { .. }
+            | Self::Throttled
+            | Self::Adjusted { .. }
             | Self::Folded { .. } => self.scheduled(f),
             Self::Offered { .. } => self.offered(f),
             Self::Overdue { rq, .. } => write!(f, "{}: takes too long, and the device is asked about it", Request(rq)),
@@ -146,9 +149,10 @@ impl Event<'_> {
     /// What a scheduler did.
     fn scheduled(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Inserted { rq, info, at, .. } => {
+            Self::Inserted { value, rq, info, at, .. } => {
                 let place = if at == InsertAt::Head { "in front of the scheduler's" } else { "into the scheduler" };
-                write!(f, "{}: {}, inserted {place}", Request(rq), Newcomer(&info))
+                write!(f, "{}: {}, inserted {place}", Request(rq), Newcomer(&info))?;
+                if value == 0 { Ok(()) } else { write!(f, ", value {value}") }
             }
             Self::Merged { into, info, how } => {
                 let place = match how {
@@ -163,6 +167,20 @@ impl Event<'_> {
             Self::HeldBack { waiting, wakeup, .. } => {
                 write!(f, "the scheduler chose none of {waiting} that wait")?;
                 wakeup.map_or(Ok(()), |wakeup| write!(f, ", and would at {} ns", wakeup.0))
+            }
+            Self::Token { of, is_given, .. } => {
+                write!(
+                    f,
+                    "the scheduler asked for a {} token, and got {}",
+                    of.name(),
+                    if is_given { "one" } else { "none" }
+                )
+            }
+            Self::Throttled => f.write_str("a scheduler that takes tokens will be in place"),
+            Self::Adjusted { depths, .. } => {
+                f.write_str("the depths of the tokens were looked at")?;
+                let changed = SchedDomain::ALL.into_iter().zip(depths).filter_map(|(of, depth)| Some((of, depth?)));
+                changed.into_iter().try_for_each(|(of, depth)| write!(f, "; {depth} {} tokens", of.name()))
             }
             Self::Folded { completed, bypassed } => {
                 write!(f, "the scheduler learned that by class {completed:?} have completed and {bypassed:?} passed it")

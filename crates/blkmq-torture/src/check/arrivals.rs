@@ -1,7 +1,9 @@
 //! What comes into the scheduler is what was submitted. A request has the client and the priority of its operation, it
 //! is awaited or not as the operation was, and it merges or stays alone as the operation asked and the queue allows.
 //! The requests of one submitter and one kind (class of priority, awaited or not) come in the order in which they were
-//! submitted. A request that must not wait comes when its submitter passes its plug on, or never.
+//! submitted, into each value of the scheduler. If each hardware queue has a value, a submitter sorts what has to wait
+//! by hardware queue. So the order of what was submitted before a change of the hardware queues or of the scheduler is
+//! not kept behind it. A request that must not wait comes when its submitter passes its plug on, or never.
 //!
 //! A request has the id of the operation that began it. A checker knows the id when the submitter learns it: for an
 //! operation that was submitted alone this is at once, for all others when they are over.
@@ -12,6 +14,7 @@ use blkmq_sched::{ClientId, Info, MergeLevel, Op, RqId};
 use blkmq_virtual::{Limits, Locking, Status};
 
 use super::super::event::{Asked, Control, Event, Phase, Stamp};
+use super::super::settings::orders_one_hctx;
 use super::super::text::{Newcomer, Request};
 use super::book::Book;
 use super::table::{Table, pool};
@@ -30,6 +33,7 @@ struct Operation {
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     info: Info,
+    value: u16,
     number: u64,
 }
 
@@ -73,10 +77,16 @@ pub(super) struct Arrivals {
     names: Table<u64>,
     arrivals: Table<Arrival>,
     nr_arrivals: u64,
+    /// Each hardware queue has a value of the scheduler.
+    is_split: bool,
+    /// The operation submitted last, and the last one of those that a submitter may have sorted by other hardware
+    /// queues.
+    latest: u64,
+    sorted_until: u64,
     /// First sector and length of a request as the device was offered it.
     offers: Table<(u64, u32)>,
-    /// By pool and kind: the operation with a name that came last, and its number.
-    last: Vec<[(u64, u64); 6]>,
+    /// By pool, value of the scheduler and kind: the operation with a name that came last, and its number.
+    last: BTreeMap<(u16, u16), [(u64, u64); 6]>,
 }
 
 const fn level(nomerges: i64) -> MergeLevel {
@@ -119,8 +129,11 @@ impl Arrivals {
             names: Table::new(),
             arrivals: Table::new(),
             nr_arrivals: 0,
+            is_split: false,
+            latest: 0,
+            sorted_until: 0,
             offers: Table::new(),
-            last: Vec::new(),
+            last: BTreeMap::new(),
         }
     }
 
@@ -132,9 +145,9 @@ impl Arrivals {
         &mut self.submitters[number]
     }
 
-    fn inserted(&mut self, rq: RqId, info: Info) -> Result<(), Violation> {
+    fn inserted(&mut self, value: u16, rq: RqId, info: Info) -> Result<(), Violation> {
         self.nr_arrivals += 1;
-        *self.arrivals.entry(rq) = Some((rq, Arrival { info, number: self.nr_arrivals }));
+        *self.arrivals.entry(rq) = Some((rq, Arrival { info, value, number: self.nr_arrivals }));
         let Some(&bio) = self.names.get(rq) else { return Ok(()) };
         let Some(&Operation { submitter, asked, step }) = self.operations.get(bio) else { return Ok(()) };
         // Under a locking that takes all, the request may have been left to another CPU, which inserts it later.
@@ -149,16 +162,13 @@ impl Arrivals {
 
     /// Called when the request of an operation is known. Compares it with the last one of the same kind and submitter.
     fn judge_order(&mut self, bio: u64, rq: RqId) -> Result<(), Violation> {
-        let Some(&Arrival { info, number }) = self.arrivals.get(rq) else { return Ok(()) };
-        let pool = usize::from(pool(rq));
-        if pool >= self.last.len() {
-            self.last.resize(pool + 1, Default::default());
-        }
-        let last = &mut self.last[pool][2 * info.priority.class.index() + usize::from(info.sync)];
+        let Some(&Arrival { info, value, number }) = self.arrivals.get(rq) else { return Ok(()) };
+        let last = self.last.entry((pool(rq), value)).or_default();
+        let last = &mut last[2 * info.priority.class.index() + usize::from(info.sync)];
         let (earlier, later) = if last.1 < number { (*last, (bio, number)) } else { ((bio, number), *last) };
         *last = later;
         let (before, bio) = (earlier.0, later.0);
-        if before <= bio {
+        if before <= bio || bio <= self.sorted_until {
             return Ok(());
         }
         let what = format!("operation {before} came into the scheduler before {bio}, which was submitted earlier");
@@ -259,6 +269,7 @@ impl Checker for Arrivals {
             Event::Leaving { submitter } => self.leaving(submitter),
             Event::PassedOn { submitter } => self.submitter(submitter).passed_on = at.step,
             Event::Submitted { submitter, bio, asked, .. } => {
+                self.latest = bio;
                 self.operations.begin(bio, Operation { submitter, asked, step: at.step });
             }
             Event::Named { bio, id, .. } => {
@@ -271,9 +282,18 @@ impl Checker for Arrivals {
                 let theirs = self.operations.those(|operation| operation.submitter == submitter);
                 theirs.into_iter().for_each(|bio| _ = self.operations.end(bio));
             }
-            Event::Inserted { rq, info, .. } => return self.inserted(rq, info),
+            Event::Inserted { value, rq, info, .. } => return self.inserted(value, rq, info),
             Event::Offered { rq, sector, nr_sectors, .. } => {
                 *self.offers.entry(rq) = Some((rq, (sector, nr_sectors)));
+            }
+            Event::Installed { scheduler } => {
+                let was_split = std::mem::replace(&mut self.is_split, scheduler.is_some_and(orders_one_hctx));
+                if was_split {
+                    self.sorted_until = self.latest;
+                }
+            }
+            Event::Changed { control: Control::Topology(..), phase: Phase::Done } if self.is_split => {
+                self.sorted_until = self.latest;
             }
             Event::Changed { control: Control::Locking(locking), phase: Phase::Done } => self.locking = locking,
             Event::Changed { control: Control::QueueKnob("nomerges", value), phase } => {

@@ -5,7 +5,7 @@
 //! reaped. So a count that does not follow from the device's events is held between two bounds. The bounds meet when no
 //! operation is outstanding.
 
-use blkmq_sched::Op;
+use blkmq_sched::{Op, RqId};
 use blkmq_virtual::{Locking, Stat, Stats, Status};
 
 use super::super::event::{Action, Asked, Control, Counts, Event, Phase, Stamp};
@@ -91,14 +91,14 @@ pub(super) struct Counters {
     outstanding: Parts,
     offers: Offers,
     flushing: Flushing,
-    /// Requests that came into the scheduler, or bypassed it.
-    came: Table<()>,
+    /// Requests that came into the scheduler, each with the value that it came into, or bypassed it.
+    came: Table<u16>,
     seen: Seen,
     has_scheduler: bool,
     locking: Locking,
     has_combined: bool,
-    /// The CPU that chose last.
-    chooser: Option<u16>,
+    /// The CPU that chose last, by value of the scheduler.
+    choosers: Vec<Option<u16>>,
     /// Whether the statistics count requests. `None`: this changed since the counts were last compared.
     iostats: Option<bool>,
     /// The value of the knob `iostats`.
@@ -140,7 +140,7 @@ impl Counters {
             has_scheduler: false,
             locking: facts.locking,
             has_combined: facts.locking.takes_all(),
-            chooser: None,
+            choosers: Vec::new(),
             iostats: Some(true),
             knob: true,
             last: Moment::default(),
@@ -194,15 +194,19 @@ impl Counters {
         }
     }
 
-    fn chosen(&mut self, cpu: u16) {
+    fn chosen(&mut self, cpu: u16, rq: RqId) {
         if !self.locking.chooses_in_batches() {
             self.seen.chosen += 1;
-            self.chooser = None;
+            self.choosers.clear();
             return;
         }
         self.seen.chosen_in_batches += 1;
         // Two holds in a row may be of the same CPU, so only a change of the CPU surely begins another hold.
-        self.seen.batches += u64::from(self.chooser.replace(cpu) != Some(cpu));
+        let value = self.came.get(rq).map_or(0, |value| usize::from(*value));
+        if value >= self.choosers.len() {
+            self.choosers.resize(value + 1, None);
+        }
+        self.seen.batches += u64::from(self.choosers[value].replace(cpu) != Some(cpu));
     }
 
     fn acted(&mut self, event: &Event<'_>, action: Action) {
@@ -364,20 +368,23 @@ impl Checker for Counters {
                 let theirs = self.operations.those(|operation| operation.submitter == submitter);
                 theirs.into_iter().for_each(|bio| self.dropped(bio));
             }
-            Event::Installed { scheduler } => self.has_scheduler = scheduler.is_some(),
+            Event::Installed { scheduler } => {
+                self.has_scheduler = scheduler.is_some();
+                self.choosers.clear();
+            }
             Event::Merged { .. } => {
                 self.seen.merged += 1;
                 self.seen.arrived += u64::from(self.locking.takes_all());
             }
             Event::Absorbed { .. } => self.seen.merged += 1,
-            Event::Inserted { rq, .. } => {
-                *self.came.entry(rq) = Some((rq, ()));
+            Event::Inserted { value, rq, .. } => {
+                *self.came.entry(rq) = Some((rq, value));
                 self.seen.arrived += u64::from(self.locking.takes_all());
             }
-            Event::Chosen { .. } => self.chosen(at.cpu),
+            Event::Chosen { rq, .. } => self.chosen(at.cpu, rq),
             Event::Offered { rq, sector, data, .. } => {
                 if self.has_scheduler && self.came.get(rq).is_none() && !self.flushing.takes(rq, sector, data) {
-                    *self.came.entry(rq) = Some((rq, ()));
+                    *self.came.entry(rq) = Some((rq, 0));
                     self.seen.passed += 1;
                 }
                 self.offers.see(event);

@@ -229,7 +229,7 @@ impl Checker for Deadlines {
                 (self.is_watched, self.knobs) = (scheduler == Some("mq-deadline"), Knobs::DEFAULT);
                 self.fifos = Default::default();
             }
-            Event::Inserted { rq, info, at: place, now } => {
+            Event::Inserted { rq, info, at: place, now, .. } => {
                 self.told(at.cpu, now, true)?;
                 if self.is_watched && place == InsertAt::Sorted {
                     self.inserted(rq, info.priority.class, info.op.is_read(), now);
@@ -392,7 +392,7 @@ mod tests {
         told.bad(chosen(id(1, 0, 2), 4), "CPU 0 told the scheduler that it is 4, and inserted at 5 before");
         told.good(insert(1, 6)).bad(insert(2, 5), "it is 5, and inserted at 6");
         told.cpu = 1;
-        told.good(insert(3, 3)).good(Event::HeldBack { waiting: 1, now: Time(3), wakeup: None });
-        told.bad(Event::HeldBack { waiting: 1, now: Time(2), wakeup: None }, "and inserted at 3 before");
+        told.good(insert(3, 3)).good(Event::HeldBack { value: 0, waiting: 1, now: Time(3), wakeup: None });
+        told.bad(Event::HeldBack { value: 0, waiting: 1, now: Time(2), wakeup: None }, "and inserted at 3 before");
     }
 }

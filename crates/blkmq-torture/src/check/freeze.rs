@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_quiesced_queue_takes_and_does_not_give() {
         let [inserted, merged, moves @ ..] = moves();
-        let held_back = Event::HeldBack { waiting: 1, now: Time(0), wakeup: None };
+        let held_back = Event::HeldBack { value: 0, waiting: 1, now: Time(0), wakeup: None };
         for event in moves.into_iter().chain([held_back, acted(id(1, 0, 0), Action::Stale)]) {
             let mut told = told();
             told.good(changed(Control::Quiesce, Phase::Begun)).good(event);

@@ -3,7 +3,7 @@
 //! Nothing bypasses the scheduler while bypassing is switched off. The operation of a request that bypasses was not
 //! submitted before the operation of a request that waits in the scheduler had come in. Under a locking that takes all
 //! (`Locking::takes_all`) it was also not submitted before another request was left to the scheduler, even if that
-//! request has not come in yet.
+//! request has not come in yet. If each hardware queue has a value of the scheduler, both hold for each hardware queue.
 //!
 //! Under mq-deadline no request is chosen while a request of a higher class is not over and has either come into the
 //! scheduler, or has bypassed it and was offered to the device. There are two exceptions: a request that goes to the
@@ -15,10 +15,11 @@
 
 use std::collections::VecDeque;
 
-use blkmq_sched::{Class, Info, InsertAt, Op, RqId, Time};
+use blkmq_sched::{Class, InsertAt, Op, RqId, Time};
 use blkmq_virtual::Locking;
 
 use super::super::event::{Action, Asked, Control, Event, Phase, Stamp};
+use super::super::settings::orders_one_hctx;
 use super::super::text::Request;
 use super::book::Book;
 use super::flushing::Flushing;
@@ -34,6 +35,8 @@ const AGING_NS: u64 = 10_000_000_000;
 #[derive(Debug, Clone, Copy)]
 struct Known {
     class: Class,
+    /// The value of the scheduler into which the request came, if it came into one.
+    value: u16,
     at: InsertAt,
     /// When the request came into the scheduler: the time that the scheduler was told, and the step.
     since: Time,
@@ -60,6 +63,16 @@ struct Operation {
     left: Option<u64>,
 }
 
+/// One value of the scheduler.
+#[derive(Debug, Default)]
+struct Value {
+    /// The hardware queue that it is for, if it is for one and a request has shown which.
+    hctx: Option<u16>,
+    /// The requests that wait, in the order in which they came, each with the step since which other threads see it.
+    /// Some of the entries do not wait any more.
+    waiting: VecDeque<(RqId, Option<u64>)>,
+}
+
 /// How long requests wait before they pass higher classes.
 #[derive(Debug)]
 struct Aging {
@@ -82,14 +95,15 @@ pub(super) struct Gate {
     requests: Table<Known>,
     /// Requests of each class that are not over.
     nr_open: [u64; 3],
-    /// The requests that wait, in the order in which they came, each with the step since which other threads see it.
-    /// Some of the entries do not wait any more.
-    waiting: VecDeque<(RqId, Option<u64>)>,
-    /// The requests that other threads may not see yet, each with the CPU that brought it.
-    unseen: Vec<(u16, RqId)>,
+    values: Vec<Value>,
+    /// Each hardware queue has a value of the scheduler.
+    is_split: bool,
+    /// The requests that other threads may not see yet, each with the CPU that brought it and the value.
+    unseen: Vec<(u16, u16, RqId)>,
     aging: Aging,
-    /// Of all requests that bypassed, the one whose operation was submitted last, and the step of that submission.
-    latest_passed: (u64, RqId),
+    /// Of all requests that bypassed, the one whose operation was submitted last, and the step of that submission. If
+    /// each hardware queue has a value of the scheduler, by hardware queue.
+    latest_passed: Vec<(u64, RqId)>,
     /// The step since which no CPU changes the queue; the number of changes in progress; whether the next request shows
     /// that the queue runs again.
     quiet_since: Option<u64>,
@@ -109,10 +123,11 @@ impl Gate {
             names: Table::new(),
             requests: Table::new(),
             nr_open: [0; 3],
-            waiting: VecDeque::new(),
+            values: Vec::new(),
+            is_split: false,
             unseen: Vec::new(),
             aging: Aging { ns: AGING_NS, coming: None, blurred: 0 },
-            latest_passed: (0, RqId(0)),
+            latest_passed: Vec::new(),
             quiet_since: Some(0),
             nr_changes: 0,
             is_changed: false,
@@ -156,9 +171,15 @@ impl Gate {
             Event::PassedOn { .. } | Event::Submitted { .. } | Event::Reaped { .. } => (true, false),
             _ => return,
         };
-        let waiting = &mut self.waiting;
-        self.unseen.retain(|(cpu, rq)| {
-            let is_seen = if *cpu == at.cpu { own } else { others };
+        let here = match *event {
+            Event::Inserted { value, .. } | Event::HeldBack { value, .. } => Some(value),
+            Event::Chosen { rq, .. } | Event::Merged { into: rq, .. } => self.requests.get(rq).map(|known| known.value),
+            _ => Some(0),
+        };
+        let values = &mut self.values;
+        self.unseen.retain(|(cpu, value, rq)| {
+            let is_seen = if *cpu == at.cpu { own } else { others && here == Some(*value) };
+            let waiting = &mut values[usize::from(*value)].waiting;
             if is_seen && let Some((_, seen)) = waiting.iter_mut().rev().find(|(other, _)| other == rq) {
                 *seen = Some(at.step);
             }
@@ -166,20 +187,41 @@ impl Gate {
         });
     }
 
-    fn inserted(&mut self, at: Stamp, rq: RqId, info: &Info, how: InsertAt, now: Time) -> Result<(), Violation> {
-        let class = info.priority.class;
+    fn value(&mut self, value: u16) -> &mut Value {
+        let number = usize::from(value);
+        if number >= self.values.len() {
+            self.values.resize_with(number + 1, Value::default);
+        }
+        &mut self.values[number]
+    }
+
+    /// The last of the requests that bypassed, on this hardware queue if each has a value.
+    fn latest_passed(&mut self, hctx: u16) -> &mut (u64, RqId) {
+        let at = if self.is_split { usize::from(hctx) } else { 0 };
+        if at >= self.latest_passed.len() {
+            self.latest_passed.resize(at + 1, (0, RqId(0)));
+        }
+        &mut self.latest_passed[at]
+    }
+
+    fn inserted(&mut self, at: Stamp, rq: RqId, known: Known) -> Result<(), Violation> {
+        let Known { class, value, .. } = known;
         if self.requests.get(rq).is_none() {
             self.nr_open[class.index()] += 1;
         }
-        let known = Known { class, at: how, since: now, step: at.step, place: Place::Waiting };
         *self.requests.entry(rq) = Some((rq, known));
         let is_seen = self.locking.takes_all();
-        self.waiting.push_back((rq, is_seen.then_some(at.step)));
+        let of_value = self.value(value);
+        of_value.waiting.push_back((rq, is_seen.then_some(at.step)));
+        let hctx = of_value.hctx;
         if !is_seen {
-            self.unseen.push((at.cpu, rq));
+            self.unseen.push((at.cpu, value, rq));
         }
         let left = self.names.get(rq).and_then(|bio| self.operations.get(*bio)?.left);
-        let (submitted, passed) = self.latest_passed;
+        if self.is_split && hctx.is_none() {
+            return Ok(());
+        }
+        let (submitted, passed) = *self.latest_passed(hctx.unwrap_or(0));
         if is_seen && left.is_some_and(|left| left < submitted) {
             let what = format!(
                 "{} passed the scheduler, and {}, which comes into it only now, was left to it before the other was \
@@ -248,23 +290,28 @@ impl Gate {
         found.all(|(_, class)| class == first.1).then_some(first)
     }
 
-    fn passed(&mut self, rq: RqId, op: Op, sector: u64, data: &[u64]) -> Result<(), Violation> {
+    fn passed(&mut self, rq: RqId, hctx: u16, op: Op, sector: u64, data: &[u64]) -> Result<(), Violation> {
         if !self.bypass {
             let what = format!("{} passed the scheduler, and none may", Request(rq));
             return Err(Violation::new(RULE, what).request(rq));
         }
         let Some((step, class)) = self.origin(rq, op, sector, data) else { return Ok(()) };
-        let known = Known { class, at: InsertAt::Sorted, since: Time(0), step, place: Place::Passed };
+        let known = Known { class, value: 0, at: InsertAt::Sorted, since: Time(0), step, place: Place::Passed };
         *self.requests.entry(rq) = Some((rq, known));
         self.nr_open[class.index()] += 1;
-        if step > self.latest_passed.0 {
-            self.latest_passed = (step, rq);
+        let latest_passed = self.latest_passed(hctx);
+        if step > latest_passed.0 {
+            *latest_passed = (step, rq);
         }
         let waits = |rq| self.requests.get(rq).is_some_and(|known| known.place == Place::Waiting);
-        while self.waiting.front().is_some_and(|(rq, _)| !waits(*rq)) {
-            self.waiting.pop_front();
+        let is_split = self.is_split;
+        let Some(value) = self.values.iter_mut().find(|value| !is_split || value.hctx == Some(hctx)) else {
+            return Ok(());
+        };
+        while value.waiting.front().is_some_and(|(rq, _)| !waits(*rq)) {
+            value.waiting.pop_front();
         }
-        match self.waiting.front() {
+        match value.waiting.front() {
             Some(&(first, Some(seen))) if seen < step => {
                 let what = format!(
                     "{} passed the scheduler, and {} waits there since before the other was submitted",
@@ -316,15 +363,27 @@ impl Checker for Gate {
             Event::Installed { scheduler } => {
                 self.has_scheduler = scheduler.is_some();
                 self.has_classes = scheduler == Some("mq-deadline");
+                self.is_split = scheduler.is_some_and(orders_one_hctx);
+                (self.values, self.unseen) = (Vec::new(), Vec::new());
                 self.aging = Aging { ns: AGING_NS, coming: None, blurred: at.step };
             }
-            Event::Inserted { rq, info, at: how, now } => return self.inserted(at, rq, &info, how, now),
+            Event::Inserted { value, rq, info, at: how, now } => {
+                let (class, step) = (info.priority.class, at.step);
+                let known = Known { class, value, at: how, since: now, step, place: Place::Waiting };
+                return self.inserted(at, rq, known);
+            }
             Event::Absorbed { into, absorbed } => self.absorbed(into, absorbed),
             Event::Chosen { rq, now } => return self.chosen(rq, now),
-            Event::Offered { rq, op, sector, data, .. }
+            Event::Offered { rq, hctx, op, sector, data, .. }
                 if self.has_scheduler && self.requests.get(rq).is_none() && !self.flushing.takes(rq, sector, data) =>
             {
-                return self.passed(rq, op, sector, data);
+                return self.passed(rq, hctx, op, sector, data);
+            }
+            Event::Offered { rq, hctx, .. } if self.is_split => {
+                let known = self.requests.get(rq).filter(|known| known.place == Place::Gone);
+                if let Some(value) = known.map(|known| known.value) {
+                    self.value(value).hctx = Some(hctx);
+                }
             }
             Event::Acted { rq, action: Action::FinishedAtOnce(_) | Action::Completed(_) | Action::GaveUp } => {
                 self.over(rq);
@@ -338,7 +397,7 @@ impl Checker for Gate {
 
 #[cfg(test)]
 mod tests {
-    use blkmq_sched::{IoPriority, MergeHow};
+    use blkmq_sched::{Info, IoPriority, MergeHow};
     use blkmq_virtual::Status;
 
     use super::super::testing::*;
@@ -408,7 +467,7 @@ mod tests {
         submit(&mut told, 2, Class::BestEffort);
         told.bad(offer(2), "request 1/1.0 waits there");
         let mut told = waits(Locking::Batch);
-        told.good(Event::HeldBack { waiting: 1, now: Time(0), wakeup: None });
+        told.good(Event::HeldBack { value: 0, waiting: 1, now: Time(0), wakeup: None });
         submit(&mut told, 2, Class::BestEffort);
         told.bad(offer(2), "request 1/1.0 waits there");
         // The operation was submitted before, or the other request waits no more.
@@ -502,7 +561,7 @@ mod tests {
         told.good(knob("read_expire", 1, Phase::Done)).good(insert(4, Class::BestEffort)).good(chosen(rq(3), 0));
         told.bad(chosen(rq(4), 0), "BestEffort was chosen while");
         let info = Info { priority: of(Class::Idle), ..info(Op::Read, 0, 8) };
-        let at_head = Event::Inserted { rq: rq(3), info, at: InsertAt::Head, now: Time(0) };
+        let at_head = Event::Inserted { value: 0, rq: rq(3), info, at: InsertAt::Head, now: Time(0) };
         two_classes().good(at_head).good(chosen(rq(3), 0));
     }
 }

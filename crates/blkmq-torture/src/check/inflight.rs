@@ -139,7 +139,7 @@ mod tests {
         told.cpu = 1;
         told.good(Event::Inflight([0, 1])).good(Event::Inflight([1, 1]));
         told.cpu = 0;
-        told.good(Event::HeldBack { waiting: 0, now: Time(0), wakeup: None });
+        told.good(Event::HeldBack { value: 0, waiting: 0, now: Time(0), wakeup: None });
         told.cpu = 1;
         told.bad(Event::Inflight([0, 1]), "it has [1, 1]");
     }

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::super::event::{Control, Event, Phase, Stamp};
+use super::super::settings::orders_one_hctx;
 use super::book::Book;
 use super::{Checker, Facts, Violation};
 
@@ -84,6 +85,8 @@ pub(super) struct Memory {
     /// Whether a scheduler is in place; how many bytes it may have taken for its requests; and the most bytes that any
     /// scheduler ever took.
     has_scheduler: bool,
+    /// Each hardware queue has a value of the scheduler.
+    is_split: bool,
     slab: i64,
     most_slab: i64,
     /// How many bytes the device may keep for as many requests as it can have at a time, and the most that this number
@@ -114,6 +117,7 @@ impl Memory {
             forgotten: BTreeMap::new(),
             made_for: 0,
             has_scheduler: false,
+            is_split: false,
             slab: 0,
             most_slab: 0,
             of_device: 0,
@@ -143,14 +147,18 @@ impl Memory {
     fn note_slab(&mut self) {
         if self.has_scheduler {
             // There are no more requests than all possible submitters have slots.
-            let nr_places = (self.nr_hctxs * self.nr_requests).min(1023 * self.nr_slots);
-            self.slab = self.slab.max(nr_places * 88 + 32 * KIB);
+            let (nr_values, nr_hctxs) = if self.is_split { (self.nr_hctxs, 1) } else { (1, self.nr_hctxs) };
+            let nr_places = (nr_hctxs * self.nr_requests).min(1023 * self.nr_slots);
+            let needed = nr_values * (nr_places * 88 + 32 * KIB);
+            // The values of hardware queues that are gone are gone too.
+            self.slab = if self.is_split { needed } else { self.slab.max(needed) };
             self.most_slab = self.most_slab.max(self.slab);
         }
     }
 
-    fn installed(&mut self, has_scheduler: bool) {
-        self.has_scheduler = has_scheduler;
+    fn installed(&mut self, scheduler: Option<&str>) {
+        let has_scheduler = scheduler.is_some();
+        (self.has_scheduler, self.is_split) = (has_scheduler, scheduler.is_some_and(orders_one_hctx));
         self.nr_requests = self.facts.nr_requests(has_scheduler).cast_signed();
         self.slab = 0;
         self.note_slab();
@@ -245,7 +253,7 @@ impl Checker for Memory {
                 let bytes = self.end_of(bio);
                 self.forgotten.entry(submitter).or_default().add(bytes, self.nr_slots);
             }
-            Event::Installed { scheduler } => self.installed(scheduler.is_some()),
+            Event::Installed { scheduler } => self.installed(scheduler),
             Event::Changed { control, phase: Phase::Done } => self.changed(control),
             Event::Memory { live } => return self.look(live),
             _ => {}

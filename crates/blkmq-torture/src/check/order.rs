@@ -2,10 +2,11 @@
 //!
 //! A request comes into the scheduler once, is chosen once, and is offered only after that. A request that the device
 //! gives back waits in front of the scheduler, or at the scheduler's head. A request that goes to the head is chosen
-//! next; of several, the latest first. With one hardware queue, the requests that a CPU chose reach the hardware queue
-//! in the order in which that CPU chose them. With several hardware queues, a request whose hardware queue lacks a tag
-//! is parked, and another CPU may take it (see `alone` for the case without another CPU). A request that the device
-//! refused comes first when the device is asked again.
+//! next; of several, the latest first. If each hardware queue has a value of the scheduler, this holds for each value.
+//! With one hardware queue, the requests that a CPU chose reach the hardware queue in the order in which that CPU chose
+//! them. With several hardware queues, a request whose hardware queue lacks a tag is parked, and another CPU may take
+//! it (see `alone` for the case without another CPU). A request that the device refused comes first when the device is
+//! asked again.
 //!
 //! Under the lockings batch and combining, a holder sends what it chose on its way before it releases the scheduler. So
 //! under these lockings, with one hardware queue, the order is exact whichever CPU chose.
@@ -52,6 +53,8 @@ struct Request {
     place: Place,
     /// Where in the scheduler the request was inserted, if it was.
     at: Option<InsertAt>,
+    /// The value of the scheduler that the request came into, if it came into one.
+    value: u16,
     /// The hardware queue that the request was offered on.
     hctx: u16,
 }
@@ -62,6 +65,13 @@ struct Passed {
     rq: RqId,
     hctx: u16,
     times: u32,
+}
+
+/// One value of the scheduler.
+#[derive(Debug, Default)]
+struct Value {
+    nr_waiting: usize,
+    heads: Vec<RqId>,
 }
 
 /// This module's checker.
@@ -76,8 +86,7 @@ pub(super) struct Order {
     requests: Table<Request>,
     /// Whether the operation with this id goes to the head.
     at_head: Table<bool>,
-    nr_waiting: usize,
-    heads: Vec<RqId>,
+    values: Vec<Value>,
     /// The requests that each CPU chose and that were not offered yet. Where the order is exact, the first list has the
     /// requests of all CPUs.
     chosen: Vec<VecDeque<RqId>>,
@@ -97,8 +106,7 @@ impl Order {
             flushing: Flushing::new(facts.limits),
             requests: Table::new(),
             at_head: Table::new(),
-            nr_waiting: 0,
-            heads: Vec::new(),
+            values: Vec::new(),
             chosen: Vec::new(),
             refused: Vec::new(),
             given_back: Vec::new(),
@@ -120,7 +128,15 @@ impl Order {
         }
     }
 
-    fn inserted(&mut self, rq: RqId, at: InsertAt) -> Result<(), Violation> {
+    fn value(&mut self, value: u16) -> &mut Value {
+        let number = usize::from(value);
+        if number >= self.values.len() {
+            self.values.resize_with(number + 1, Value::default);
+        }
+        &mut self.values[number]
+    }
+
+    fn inserted(&mut self, value: u16, rq: RqId, at: InsertAt) -> Result<(), Violation> {
         let bad = |what: String| Err(Violation::new(RULE, what).request(rq));
         let wanted = match self.place(rq) {
             None => Some(at),
@@ -133,10 +149,11 @@ impl Order {
             return bad("a request came into a scheduler that is not in place".into());
         }
         self.given_back.retain(|passed| passed.rq != rq);
-        *self.requests.entry(rq) = Some((rq, Request { place: Place::Waiting, at: wanted, hctx: 0 }));
-        self.nr_waiting += 1;
+        *self.requests.entry(rq) = Some((rq, Request { place: Place::Waiting, at: wanted, value, hctx: 0 }));
+        let of_value = self.value(value);
+        of_value.nr_waiting += 1;
         if at == InsertAt::Head {
-            self.heads.push(rq);
+            of_value.heads.push(rq);
         }
         self.judge_head(rq)
     }
@@ -170,7 +187,8 @@ impl Order {
         }
         if let Some(absorbed) = absorbed {
             self.move_to(absorbed, Place::Joined);
-            self.nr_waiting -= 1;
+            let value = self.requests.get(absorbed).map_or(0, |request| request.value);
+            self.value(value).nr_waiting -= 1;
         }
         Ok(())
     }
@@ -181,13 +199,14 @@ impl Order {
             let what = format!("the scheduler chose a request that does not wait there: {place:?}");
             return Err(Violation::new(RULE, what).request(rq));
         }
-        if let Some(head) = self.heads.pop()
+        let value = self.requests.get(rq).map_or(0, |request| request.value);
+        if let Some(head) = self.value(value).heads.pop()
             && head != rq
         {
             let what = "the scheduler chose a request while another is at the head".to_owned();
             return Err(Violation::new(RULE, what).request(head).request(rq));
         }
-        self.nr_waiting -= 1;
+        self.value(value).nr_waiting -= 1;
         let cpu = usize::from(cpu);
         if cpu >= self.chosen.len() {
             self.chosen.resize_with(cpu + 1, VecDeque::new);
@@ -214,7 +233,7 @@ impl Order {
             Some(Place::Refused) => {}
             Some(Place::GivenBack) => self.given_back.retain(|passed| passed.rq != rq),
             None if !self.has_scheduler || self.bypass || self.flushing.takes(rq, sector, data) => {
-                *self.requests.entry(rq) = Some((rq, Request { place: Place::Device, at: None, hctx }));
+                *self.requests.entry(rq) = Some((rq, Request { place: Place::Device, at: None, value: 0, hctx }));
             }
             None => return bad("the device was offered a request that never came into the scheduler".into()),
             Some(place @ (Place::Waiting | Place::Joined | Place::Device | Place::Over)) => {
@@ -275,12 +294,12 @@ impl Order {
 
     fn drained(&self) -> Result<(), Violation> {
         let nr_chosen: usize = self.chosen.iter().map(VecDeque::len).sum();
-        if self.nr_waiting + nr_chosen + self.given_back.len() == 0 {
+        let nr_waiting: usize = self.values.iter().map(|value| value.nr_waiting).sum();
+        if nr_waiting + nr_chosen + self.given_back.len() == 0 {
             return Ok(());
         }
         let what = format!(
-            "the queue has drained, and {} requests wait in the scheduler, {nr_chosen} were chosen, {} given back",
-            self.nr_waiting,
+            "the queue has drained, and {nr_waiting} requests wait in the scheduler, {nr_chosen} were chosen, {} given back",
             self.given_back.len()
         );
         Err(Violation::new(RULE, what))
@@ -298,13 +317,13 @@ impl Checker for Order {
             Event::Changed { control: Control::Topology(default, read, poll), phase: Phase::Done } => {
                 self.nr_hctxs = usize::from(default) + usize::from(read) + usize::from(poll);
             }
-            Event::Inserted { rq, at, .. } => return self.inserted(rq, at),
+            Event::Inserted { value, rq, at, .. } => return self.inserted(value, rq, at),
             Event::Merged { into, .. } => return self.joined(into, None),
             Event::Absorbed { into, absorbed } => return self.joined(into, Some(absorbed)),
             Event::Chosen { rq, .. } => return self.chosen(at.cpu, rq),
-            Event::HeldBack { waiting, .. } if waiting != self.nr_waiting => {
-                let what =
-                    format!("{waiting} requests wait in the scheduler by its own count, not {}", self.nr_waiting);
+            Event::HeldBack { value, waiting, .. } if waiting != self.value(value).nr_waiting => {
+                let nr_waiting = self.value(value).nr_waiting;
+                let what = format!("{waiting} requests wait in the scheduler by its own count, not {nr_waiting}");
                 return Err(Violation::new(RULE, what));
             }
             Event::Offered { rq, hctx, sector, data, .. } => return self.offered(rq, hctx, sector, data),
@@ -351,7 +370,7 @@ mod tests {
     }
 
     fn at_head(slot: u64) -> Event<'static> {
-        Event::Inserted { rq: rq(slot), info: info(Op::Read, 8 * slot, 8), at: InsertAt::Head, now: Time(0) }
+        Event::Inserted { value: 0, rq: rq(slot), info: info(Op::Read, 8 * slot, 8), at: InsertAt::Head, now: Time(0) }
     }
 
     fn choose(slot: u64) -> Event<'static> {
@@ -372,8 +391,8 @@ mod tests {
             .bad(insert(1), "its place at the head");
         told.bad(choose(1), "GivenBack").good(offer(1)).good(completed(rq(1), Status::Ok)).bad(offer(1), "Over");
         told.bad(choose(2), "does not wait there: None").good(insert(3));
-        told.bad(Event::HeldBack { waiting: 2, now: Time(0), wakeup: None }, "by its own count, not 1");
-        told.good(Event::HeldBack { waiting: 1, now: Time(0), wakeup: None })
+        told.bad(Event::HeldBack { value: 0, waiting: 2, now: Time(0), wakeup: None }, "by its own count, not 1");
+        told.good(Event::HeldBack { value: 0, waiting: 1, now: Time(0), wakeup: None })
             .bad(Event::Counted(&counts(0)), "1 requests wait");
         assert!(told.end().is_err());
     }

@@ -15,6 +15,7 @@ use blkmq_virtual::Status;
 use blkmq_virtual::driver::Topology;
 
 use super::super::event::{Action, Asked, Control, Event, Phase, Stamp};
+use super::super::settings::orders_one_hctx;
 use super::super::text::Request;
 use super::book::Book;
 use super::parts::parts;
@@ -40,6 +41,8 @@ struct Known {
     hctx: u16,
     /// The request went through the scheduler, and is not a read.
     is_limited: bool,
+    /// The hardware queue is certain.
+    is_hctx_certain: bool,
 }
 
 /// A hardware queue.
@@ -50,6 +53,8 @@ struct HwQueue {
     /// How many of the requests with tags have had theirs only since the look with this number.
     recent: u64,
     looks: u64,
+    /// How often the scheduler's value for this hardware queue was told or asked something, if it has one of its own.
+    own_looks: u64,
 }
 
 /// The bound on requests other than reads.
@@ -77,6 +82,9 @@ pub(super) struct Room {
     facts: Facts,
     topology: Topology,
     has_scheduler: bool,
+    /// Each hardware queue has a value of the scheduler. Then this is the hardware queue of each value, as far as that
+    /// is known.
+    hctx_of_values: Option<Vec<Option<u16>>>,
     nr_requests: u64,
     async_depth: AsyncDepth,
     requests: Table<Known>,
@@ -119,6 +127,7 @@ impl Room {
             facts: facts.clone(),
             topology: facts.topology,
             has_scheduler: false,
+            hctx_of_values: None,
             nr_requests: 0,
             async_depth: AsyncDepth::of(false),
             requests: Table::new(),
@@ -138,6 +147,7 @@ impl Room {
         self.has_scheduler = scheduler.is_some();
         self.nr_requests = self.facts.nr_requests(self.has_scheduler);
         self.async_depth = AsyncDepth::of(scheduler == Some("kyber"));
+        self.hctx_of_values = scheduler.is_some_and(orders_one_hctx).then(Vec::new);
         self.limited = 0;
     }
 
@@ -161,11 +171,32 @@ impl Room {
         if hctx >= self.hctxs.len() {
             self.hctxs.resize(hctx + 1, HwQueue::default());
         }
+        let is_split = self.hctx_of_values.is_some();
         let queue = &mut self.hctxs[hctx];
-        if queue.looks != self.looks {
-            (queue.looks, queue.recent) = (self.looks, 0);
+        let looks = if is_split { queue.own_looks } else { self.looks };
+        if queue.looks != looks {
+            (queue.looks, queue.recent) = (looks, 0);
         }
         queue
+    }
+
+    /// The scheduler was told or asked something: its value with this number, or its value for the hardware queue of
+    /// this request. If the hardware queue of a value is not known, this look is not counted.
+    fn note_look(&mut self, value: Option<u16>, rq: Option<RqId>) {
+        self.looks += 1;
+        let Some(hctx_of_values) = &self.hctx_of_values else { return };
+        let by_value = value.and_then(|value| *hctx_of_values.get(usize::from(value))?);
+        let by_request = rq.and_then(|rq| self.requests.get(rq)).filter(|known| known.is_hctx_certain);
+        if let Some(hctx) = by_value.or_else(|| Some(by_request?.hctx)) {
+            self.hw_queue(hctx).own_looks += 1;
+        }
+    }
+
+    fn note_value(&mut self, value: u16, hctx: u16) {
+        let Some(hctx_of_values) = &mut self.hctx_of_values else { return };
+        let value = usize::from(value);
+        hctx_of_values.resize(hctx_of_values.len().max(value + 1), None);
+        hctx_of_values[value] = Some(hctx);
     }
 
     /// Moves a request to another place.
@@ -176,8 +207,8 @@ impl Room {
         if before.is_limited && place == Place::Over && before.place != Place::Over {
             self.limited -= 1;
         }
-        let looks = self.looks;
         let queue = self.hw_queue(before.hctx);
+        let looks = queue.looks;
         match before.place {
             Place::Waiting => queue.waiting -= 1,
             Place::Device(since) => {
@@ -192,19 +223,23 @@ impl Room {
         }
     }
 
-    fn inserted(&mut self, rq: RqId, info: &Info) -> Result<(), Violation> {
+    fn inserted(&mut self, value: u16, rq: RqId, info: &Info) -> Result<(), Violation> {
         let (hctx, is_limited) = (self.hctx(rq, info.op), !info.op.is_read());
-        *self.requests.entry(rq) = Some((rq, Known { place: Place::Waiting, hctx, is_limited }));
-        self.limited += u64::from(is_limited);
         let (nr_requests, topology) = (self.nr_requests, self.topology);
+        // A polled read takes a hardware queue for polled requests, or else a default one.
+        let is_certain = topology.poll_queues == 0 && (topology.read_queues == 0 || is_limited);
+        let known = Known { place: Place::Waiting, hctx, is_limited, is_hctx_certain: is_certain };
+        *self.requests.entry(rq) = Some((rq, known));
+        if is_certain {
+            self.note_value(value, hctx);
+        }
+        self.limited += u64::from(is_limited);
         let queue = self.hw_queue(hctx);
         queue.waiting += 1;
         let with_tags = queue.with_tags - queue.recent;
         let bad = |what: String| {
             Err(Violation::new(RULE, format!("{} came into the scheduler, and now {what}", Request(rq))).request(rq))
         };
-        // A polled read takes a hardware queue for polled requests, or else a default one.
-        let is_certain = topology.poll_queues == 0 && (topology.read_queues == 0 || is_limited);
         if is_certain && queue.waiting + with_tags > nr_requests {
             let waiting = queue.waiting;
             return bad(format!(
@@ -227,12 +262,16 @@ impl Room {
         if let Some(known) = self.requests.get(rq).copied() {
             if !matches!(known.place, Place::Device(_)) {
                 // From here on it is known where polled requests go.
-                self.requests.entry(rq).iter_mut().for_each(|(_, known)| known.hctx = hctx);
-                self.move_to(rq, Place::Device(self.looks));
+                let known = self.requests.entry(rq);
+                known.iter_mut().for_each(|(_, known)| (known.hctx, known.is_hctx_certain) = (hctx, true));
+                let looks = self.hw_queue(hctx).looks;
+                self.move_to(rq, Place::Device(looks));
             }
         } else {
-            *self.requests.entry(rq) = Some((rq, Known { place: Place::GivenBack, hctx, is_limited: false }));
-            self.move_to(rq, Place::Device(self.looks));
+            let known = Known { place: Place::GivenBack, hctx, is_limited: false, is_hctx_certain: true };
+            *self.requests.entry(rq) = Some((rq, known));
+            let looks = self.hw_queue(hctx).looks;
+            self.move_to(rq, Place::Device(looks));
         }
     }
 
@@ -305,7 +344,9 @@ impl Room {
             return Ok(());
         }
         let others = most - 1;
-        let (depth, nr_hctxs) = (u64::from(self.topology.depth), self.topology.nr_queues() as u64);
+        let depth = u64::from(self.topology.depth);
+        // A value of the scheduler for one hardware queue counts the requests of that one.
+        let nr_hctxs = if self.hctx_of_values.is_some() { 1 } else { self.topology.nr_queues() as u64 };
         // A read may have to stay behind a write of the same kind that found no room.
         let is_limited = self.async_depth.most(self.nr_requests) < self.nr_requests;
         let has_room = others + depth < self.nr_requests;
@@ -324,14 +365,18 @@ impl Checker for Room {
     fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
         if let Event::Inserted { .. } | Event::Merged { .. } | Event::Chosen { .. } | Event::HeldBack { .. } = event {
             let judged = match *event {
-                Event::Inserted { rq, info, .. } => self.inserted(rq, &info),
+                Event::Inserted { value, rq, info, .. } => self.inserted(value, rq, &info),
                 Event::Chosen { rq, .. } => {
                     self.move_to(rq, Place::Chosen);
                     Ok(())
                 }
                 _ => Ok(()),
             };
-            self.looks += 1;
+            match *event {
+                Event::Inserted { value, .. } | Event::HeldBack { value, .. } => self.note_look(Some(value), None),
+                Event::Chosen { rq, .. } | Event::Merged { into: rq, .. } => self.note_look(None, Some(rq)),
+                _ => {}
+            }
             if std::mem::take(&mut self.is_changed) {
                 self.quiet_since = Some(at.step);
             }
@@ -418,10 +463,10 @@ mod tests {
         let mut told = self::told();
         (0..8).for_each(|slot| _ = told.good(insert(slot, Op::Read)));
         give(&mut told, 0);
-        told.good(Event::HeldBack { waiting: 7, now: blkmq_sched::Time(0), wakeup: None });
+        told.good(Event::HeldBack { value: 0, waiting: 7, now: blkmq_sched::Time(0), wakeup: None });
         told.good(completed(id(1, 0, 0), Status::Ok)).good(insert(8, Op::Read));
         give(&mut told, 1);
-        told.good(Event::HeldBack { waiting: 7, now: blkmq_sched::Time(0), wakeup: None })
+        told.good(Event::HeldBack { value: 0, waiting: 7, now: blkmq_sched::Time(0), wakeup: None })
             .bad(insert(9, Op::Read), "1 with");
     }
 

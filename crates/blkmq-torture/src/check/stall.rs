@@ -3,10 +3,11 @@
 //! everything that is outstanding waits for the device or for the scheduler's policy, and a thread has planned for what
 //! happens next. A thread that looks at the queue meanwhile, or that wakes in vain, does not change that.
 
-use blkmq_sched::{Op, RqId, Time};
+use blkmq_sched::{Op, RqId, SchedDomain, Time};
 
 use super::super::event::{Action, Asked, Control, Event, Phase, Stamp};
 use super::book::Book;
+use super::lent::{Lent, NR_KINDS};
 use super::offers::Offers;
 use super::parts::parts;
 use super::table::Table;
@@ -23,6 +24,18 @@ enum Place {
     Waiting,
     Chosen,
     Gone,
+}
+
+/// One value of the scheduler.
+#[derive(Debug, Clone, Copy, Default)]
+struct Value {
+    nr_waiting: u64,
+    /// The value last said that no request may go before this time.
+    held_back: Option<Time>,
+    /// There was no token of these kinds, by index, for the choice that is not told yet; and when the value last said
+    /// that no request may go.
+    refused: [bool; NR_KINDS],
+    lacks: [bool; NR_KINDS],
 }
 
 /// What will happen to a request that the device works on.
@@ -49,12 +62,13 @@ pub(super) struct Stall {
     operations: Book<Operation>,
     offers: Offers,
     timers: Table<Timer>,
-    places: Table<Place>,
-    /// Requests that wait in the scheduler; and requests that it chose and that have not reached the device.
-    nr_waiting: u64,
+    /// Also the value of the scheduler that each came into.
+    places: Table<(Place, u16)>,
+    /// Requests that the scheduler chose and that have not reached the device.
     nr_chosen: u64,
-    /// The scheduler last said that no request may go before this time.
-    held_back: Option<Time>,
+    /// The values of the scheduler.
+    values: Vec<Value>,
+    lent: Lent,
     has_scheduler: bool,
     nr_requests: u64,
     /// Whether the scheduler may limit requests other than reads to fewer than `nr_requests`.
@@ -77,9 +91,9 @@ impl Stall {
             offers: Offers::new(),
             timers: Table::new(),
             places: Table::new(),
-            nr_waiting: 0,
             nr_chosen: 0,
-            held_back: None,
+            values: Vec::new(),
+            lent: Lent::new(facts.limits),
             has_scheduler: false,
             nr_requests: u64::from(facts.topology.depth),
             has_async_depth: false,
@@ -101,7 +115,7 @@ impl Stall {
         self.has_scheduler = has_scheduler;
         self.nr_requests = self.facts.nr_requests(has_scheduler);
         self.has_async_depth = false;
-        self.held_back = None;
+        self.values.clear();
     }
 
     fn changed(&mut self, control: Control, phase: Phase) {
@@ -132,14 +146,32 @@ impl Stall {
         }
     }
 
-    fn place(&mut self, rq: RqId, to: Place) {
+    fn value(&mut self, value: u16) -> &mut Value {
+        let number = usize::from(value);
+        if number >= self.values.len() {
+            self.values.resize_with(number + 1, Value::default);
+        }
+        &mut self.values[number]
+    }
+
+    /// The value of the scheduler that a request came into.
+    fn value_of(&self, rq: RqId) -> u16 {
+        self.places.get(rq).map_or(0, |(_, value)| *value)
+    }
+
+    fn place(&mut self, rq: RqId, value: u16, to: Place) {
         let entry = self.places.entry(rq);
-        let from = entry.filter(|(id, _)| *id == rq).map(|(_, place)| place);
-        self.nr_waiting -= u64::from(from == Some(Place::Waiting));
+        let from = entry.filter(|(id, _)| *id == rq).map(|(_, (place, _))| place);
+        *entry = Some((rq, (to, value)));
         self.nr_chosen -= u64::from(from == Some(Place::Chosen));
-        self.nr_waiting += u64::from(to == Place::Waiting);
         self.nr_chosen += u64::from(to == Place::Chosen);
-        *entry = Some((rq, to));
+        let value = self.value(value);
+        value.nr_waiting -= u64::from(from == Some(Place::Waiting));
+        value.nr_waiting += u64::from(to == Place::Waiting);
+    }
+
+    fn nr_waiting(&self) -> u64 {
+        self.values.iter().map(|value| value.nr_waiting).sum()
     }
 
     fn acted(&mut self, at: Stamp, rq: RqId, action: Action) {
@@ -171,9 +203,10 @@ impl Stall {
                 return Err(bad(format!("a request with the device is due, or overdue, at {due} ns")).request(rq));
             }
         }
-        let wakeup = self.held_back.map(|wakeup| wakeup.max(since)).filter(|_| !self.lacks_tags(&with_device));
+        let wakeup = self.values.iter().filter_map(|value| value.held_back).min().map(|wakeup| wakeup.max(since));
+        let wakeup = wakeup.filter(|_| !self.lacks_tags(&with_device));
         if let Some(Time(wakeup)) = wakeup.filter(|wakeup| until.0 > wakeup.0.saturating_add(slack)) {
-            return Err(bad(format!("the scheduler lets one of {} requests go at {wakeup} ns", self.nr_waiting)));
+            return Err(bad(format!("the scheduler lets one of {} requests go at {wakeup} ns", self.nr_waiting())));
         }
         // An operation that has not come in stays in its plug until the change is made.
         if self.nr_changes > 0 {
@@ -186,20 +219,38 @@ impl Stall {
                 format!("the device has nothing to do, but operation {bio} of submitter {submitter} is not over");
             return Err(bad(what).bio(bio));
         }
-        if self.is_held_up(&with_device, nr_begun) {
+        if self.lacks_tags(&with_device) {
             return Ok(());
         }
-        if self.nr_waiting > 0 && self.held_back.is_none() {
-            return Err(bad(format!("{} requests wait in the scheduler, though there are tags", self.nr_waiting)));
+        self.judge_tokens().map_err(bad)?;
+        if self.is_held_up(nr_begun) {
+            return Ok(());
+        }
+        if self.nr_waiting() > 0 {
+            return Err(bad(format!("{} requests wait in the scheduler, though there are tags", self.nr_waiting())));
         }
         self.judge_operations().map_err(|(bio, what)| bad(what).bio(bio))
     }
 
-    /// Whether tags may be missing, or room in the scheduler, or whether the scheduler's policy lets nothing go.
-    fn is_held_up(&self, with_device: &[u64], nr_begun: u64) -> bool {
-        let is_full = self.has_scheduler
-            && (self.has_async_depth || self.nr_waiting + nr_begun + self.nr_elsewhere() >= self.nr_requests);
-        self.lacks_tags(with_device) || is_full || self.held_back.is_some()
+    /// Whether room in the scheduler may be missing, or whether the scheduler's policy lets nothing go.
+    fn is_held_up(&self, nr_begun: u64) -> bool {
+        // Under kyber, requests other than reads have three quarters of the room.
+        let room = if self.lent.is_watched() { (self.nr_requests * 3 / 4).max(1) } else { self.nr_requests };
+        let is_full =
+            self.has_scheduler && (self.has_async_depth || self.nr_waiting() + nr_begun + self.nr_elsewhere() >= room);
+        is_full || self.values.iter().any(|value| value.held_back.is_some())
+    }
+
+    /// Says for what token a request waits of which there is one.
+    fn judge_tokens(&self) -> Result<(), String> {
+        for value in self.values.iter().filter(|value| value.held_back.is_some()) {
+            let is_there = |of: &SchedDomain| value.lacks[of.index()] && self.lent.nr_out(*of) < self.lent.depth(*of);
+            if let Some(of) = SchedDomain::ALL.into_iter().find(is_there) {
+                let (name, nr_out, depth) = (of.name(), self.lent.nr_out(of), self.lent.depth(of));
+                return Err(format!("a request waits for a {name} token, and {nr_out} of {depth} are out"));
+            }
+        }
+        Ok(())
     }
 
     /// Whether some hardware queue may have no tag.
@@ -244,6 +295,7 @@ impl Checker for Stall {
         if !matches!(event, Event::Idle { .. } | Event::Sleeps { .. } | Event::Wakes { .. } | Event::Memory { .. }) {
             self.quiet_since = None;
         }
+        self.lent.see(event);
         match *event {
             Event::Submitted { submitter, bio, asked, pieces } => self.submitted(submitter, bio, asked, pieces),
             // No event tells when a forgotten operation is over.
@@ -260,21 +312,26 @@ impl Checker for Stall {
                 theirs.into_iter().for_each(|bio| _ = self.operations.end(bio));
             }
             Event::Installed { scheduler } => self.installed(scheduler.is_some()),
-            Event::Inserted { rq, .. } => {
-                self.place(rq, Place::Waiting);
-                self.held_back = None;
+            Event::Inserted { value, rq, .. } => {
+                self.place(rq, value, Place::Waiting);
+                self.value(value).held_back = None;
             }
-            Event::Absorbed { absorbed, .. } => self.place(absorbed, Place::Gone),
+            Event::Absorbed { absorbed, .. } => self.place(absorbed, self.value_of(absorbed), Place::Gone),
+            Event::Token { value, of, is_given } => self.value(value).refused[of.index()] = !is_given,
             Event::Chosen { rq, .. } => {
-                self.place(rq, Place::Chosen);
-                self.held_back = None;
+                let number = self.value_of(rq);
+                self.place(rq, number, Place::Chosen);
+                let value = self.value(number);
+                (value.held_back, value.refused) = (None, Default::default());
             }
-            Event::HeldBack { waiting, wakeup, .. } => {
-                self.held_back = (waiting > 0).then(|| wakeup.unwrap_or(Time(u64::MAX)));
+            Event::HeldBack { value, waiting, wakeup, .. } => {
+                let value = self.value(value);
+                value.held_back = (waiting > 0).then(|| wakeup.unwrap_or(Time(u64::MAX)));
+                value.lacks = std::mem::take(&mut value.refused);
             }
             Event::Offered { rq, .. } => {
-                if self.places.get(rq) == Some(&Place::Chosen) {
-                    self.place(rq, Place::Gone);
+                if self.places.get(rq).is_some_and(|(place, _)| *place == Place::Chosen) {
+                    self.place(rq, self.value_of(rq), Place::Gone);
                 }
                 self.offers.see(event);
             }
@@ -397,8 +454,8 @@ mod tests {
             told
         };
         waiting().bad(idle(50), "1 requests wait in the scheduler");
-        waiting().good(Event::HeldBack { waiting: 1, now: Time(0), wakeup: None }).good(idle(50));
-        let at = |ms| Event::HeldBack { waiting: 1, now: Time(0), wakeup: Some(Time(ms * MS)) };
+        waiting().good(Event::HeldBack { value: 0, waiting: 1, now: Time(0), wakeup: None }).good(idle(50));
+        let at = |ms| Event::HeldBack { value: 0, waiting: 1, now: Time(0), wakeup: Some(Time(ms * MS)) };
         waiting().good(at(40)).good(idle(43)).bad(idle(46), "lets one of 1 requests go at 40000000 ns");
         waiting().good(at(40)).good(chosen(id(1, 1, 0), 0)).bad(idle(50), "operation 2");
         waiting().good(changed(Control::Quiesce, Phase::Begun)).good(at(40)).good(idle(50));

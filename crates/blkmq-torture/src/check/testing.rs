@@ -145,7 +145,7 @@ pub(super) fn info(op: Op, sector: u64, nr_sectors: u32) -> Info {
 }
 
 pub(super) fn inserted(rq: RqId, info: Info, now: u64) -> Event<'static> {
-    Event::Inserted { rq, info, at: InsertAt::Sorted, now: Time(now) }
+    Event::Inserted { value: 0, rq, info, at: InsertAt::Sorted, now: Time(now) }
 }
 
 pub(super) const fn chosen(rq: RqId, now: u64) -> Event<'static> {

@@ -116,7 +116,7 @@ impl Pools {
             let sums = q.latencies_since(&control.base);
             let depths = control.throttle.fold(&sums, now);
             for (pool, depth) in self.pools.iter().zip(depths) {
-                depth.into_iter().for_each(|depth| pool.set_depth(depth));
+                depth.into_iter().filter(|_| kept("tokens.depth")).for_each(|depth| pool.set_depth(depth));
             }
         }
     }
@@ -252,6 +252,8 @@ impl<'q> TokenBatch<'q> {
         if let Some(target) = pools.target(of) {
             for (latency, since) in [(Latency::Total, submitted), (Latency::Io, issued)] {
                 let bucket = Throttle::bucket(target, self.now.since(since));
+                let bucket = if kept("tokens.bucket") { bucket } else { bucket.saturating_sub(1) };
+                let of = if kept("tokens.histogram") { of } else { SchedDomain::Read };
                 self.latencies.add(of, latency, bucket, number.into());
             }
             self.has_measured = true;
