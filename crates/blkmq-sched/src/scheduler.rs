@@ -73,6 +73,9 @@ pub trait Scheduler: Send + fmt::Debug {
 
     /// A new value of this policy for another hardware queue, with the same settings, if the policy keeps no order
     /// across hardware queues. By default it does: one value orders the requests of all of them. May allocate.
+    ///
+    /// A queue calls [`resume`](Self::resume) of none of several values, and tells each of them in
+    /// [`fold`](Self::fold) what completed on all hardware queues, without the requests that passed by.
     fn for_hctx(&self) -> Option<Box<dyn Scheduler>> {
         None
     }

@@ -249,8 +249,10 @@ impl RequestQueue {
     /// the last if it wants all: see [`own_due`](Self::own_due)), and leaves the events of other submitters to these.
     /// If anything of it is elsewhere (in the plug, in the scheduler, part of another submitter's request, behind a
     /// flush), the thread needs what other submitters' events bring: tags, room, the end of a flush. These submitters
-    /// may not poll for long. So the thread looks at each event of the device. It plans anew when a request of it is
-    /// started, because the thread that starts it wakes it.
+    /// may not poll for long. So the thread looks at each event of the hardware queues that it drives. A token may be
+    /// out for a request of another hardware queue, which this thread does not drive: that one comes back when the
+    /// submitter of that request polls or waits, as each submitter that has something outstanding must. The thread
+    /// plans anew when a request of it is started, because the thread that starts it wakes it.
     pub(crate) fn next_event(
         &self,
         hctxs: impl Iterator<Item = u16> + Clone,
