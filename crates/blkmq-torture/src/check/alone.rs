@@ -3,8 +3,6 @@
 //! in the order in which they were given back. Such a request comes after all requests that were chosen before it was
 //! given back, and before all that are chosen later.
 //!
-//! If each hardware queue has a value of the scheduler, a request that was given back has no place in this order.
-//!
 //! Several threads may reverse the order of one another's choices, and take requests that another thread has parked.
 //! So the promise holds from a moment at which the queue had drained until a second thread comes. Submitters that do
 //! nothing do not count.
@@ -12,7 +10,6 @@
 use blkmq_sched::RqId;
 
 use super::super::event::{Action, Control, Event, Phase, Stamp};
-use super::super::settings::orders_one_hctx;
 use super::table::Table;
 use super::{Checker, Violation};
 
@@ -25,8 +22,6 @@ const NOBODY: u16 = u16::MAX;
 #[derive(Debug)]
 pub(super) struct Alone {
     is_alone: bool,
-    /// Each hardware queue has a value of the scheduler.
-    is_split: bool,
     /// Submitters that are there and do something, and background threads.
     submitters: Vec<u16>,
     nr_threads: u16,
@@ -40,15 +35,7 @@ pub(super) struct Alone {
 
 impl Alone {
     pub(super) const fn new() -> Self {
-        Self {
-            is_alone: true,
-            is_split: false,
-            submitters: Vec::new(),
-            nr_threads: 0,
-            now: 0,
-            turns: Table::new(),
-            last: Vec::new(),
-        }
+        Self { is_alone: true, submitters: Vec::new(), nr_threads: 0, now: 0, turns: Table::new(), last: Vec::new() }
     }
 
     /// Whether there is only one thread now.
@@ -90,11 +77,6 @@ impl Checker for Alone {
                 self.is_alone = self.is_one();
                 return Ok(());
             }
-            Event::Installed { scheduler } => {
-                self.is_split = scheduler.is_some_and(orders_one_hctx);
-                return Ok(());
-            }
-            Event::Acted { rq, action: Action::GivenBack } if self.is_split => *self.turns.entry(rq) = None,
             Event::Chosen { rq, .. } | Event::Acted { rq, action: Action::GivenBack } => self.takes_turn(rq),
             Event::Offered { rq, hctx, .. } => return self.offered(rq, hctx),
             _ => return Ok(()),

@@ -26,7 +26,10 @@ fn dispatch_batches(runner: &mut Runner, q: &RequestQueue, domain: &Domain, now:
     let (index, member) = (domain.first_hctx(), runner.member(q));
     let first = q.hctx(index);
     let mut chosen = 0;
-    while chosen < bound && domain.nr_waiting() > 0 {
+    // In a queue with several domains this thread may have something in its hands that the driver gave back while the
+    // thread was at another domain. It comes before what is chosen from here on. This thread sets WAITING when it puts
+    // that on the dispatch list, and then what waits here is looked at again.
+    while chosen < bound && domain.nr_waiting() > 0 && runner.requeued.is_empty() {
         // As in Linux: this rule holds only where all that waits here goes to one hardware queue.
         let is_busy = domain.is_for_first_hctx() && first.is_busy();
         if is_busy && first.stalled.load(Ordering::Relaxed) {
