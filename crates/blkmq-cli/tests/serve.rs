@@ -235,6 +235,7 @@ fn bad_words_are_named_with_their_place_and_what_would_be_right() {
         (&["--device", "tape"][..], "--device: there is no device \"tape\"; there are: null"),
         (&["--scheduler", "no-such-scheduler"], &no_scheduler),
         (&["--locking", "x"], "--locking: "),
+        (&["--scheduler", "kyber", "--locking", "staged"], "--scheduler: the locking staged has one order for all"),
         (&["--bypass", "2"], "--bypass: bypass: 2 is not within 0..1"),
         (&["--set", "a=b"], "--set a=b: unknown knob 'a'; there are: scheduler, locking, size, nr_requests"),
         (&["--set", "nomerges"], "NAME=VALUE"),

@@ -62,7 +62,9 @@ fn equip(driver: Arc<dyn Driver>, device: &Given, settings: &Settings) -> Result
         builder = builder.scheduler(&scheduler.text);
     }
     let q = builder.build().map_err(|error| match (&error, &settings.scheduler) {
-        (QueueError::UnknownScheduler(_), Some(scheduler)) => scheduler.fault(error.to_string()),
+        (QueueError::UnknownScheduler(_) | QueueError::OrdersWhole { .. }, Some(scheduler)) => {
+            scheduler.fault(error.to_string())
+        }
         _ => device.fault(error.to_string()),
     })?;
     let bypass = settings.bypass.iter().map(|value| ("bypass", value));
