@@ -5,14 +5,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use blkmq::{Locking, scheduler_names};
+use blkmq::scheduler_names;
 use rustix::process::Signal;
 
 use crate::device::{Random, first_seed};
 use crate::ledger::{Ledger, Survives};
 use crate::load::{Worker, bytes_of};
 use crate::served::{Nbd, Served};
-use crate::{AtEnd, file, folder};
+use crate::{AtEnd, file, folder, lockings};
 
 const CLIENTS: usize = 3;
 const NUMBERS: [usize; CLIENTS] = [0, 1, 2];
@@ -26,10 +26,7 @@ fn serve(folder: &tempfile::TempDir, disk: &str, random: &mut Random) -> Served 
     let queues = random.pick(&[1, 2]);
     let spec = format!("file,path={disk},size={size},direct={direct},submit_queues={queues},hw_queue_depth=8");
     let scheduler = random.pick(&scheduler_names());
-    let mut lockings = Locking::ALL.map(Locking::name).to_vec();
-    // `kyber` orders each hardware queue by itself, and the buckets of `staged` belong to one order of them all.
-    lockings.retain(|locking| (scheduler, *locking) != ("kyber", "staged"));
-    let locking = random.pick(&lockings);
+    let locking = random.pick(&lockings(scheduler)).name();
     let [nbd, control] = ["nbd", "control"].map(|name| file(folder, name).1);
     let sockets = ["--nbd", &nbd, "--control", &control];
     let device = ["--device", &spec, "--scheduler", scheduler, "--locking", locking];

@@ -17,7 +17,15 @@ mod served;
 use std::path::PathBuf;
 use std::process::Command;
 
+use blkmq::Locking;
 use tempfile::TempDir;
+
+/// The lockings that a scheduler of this name can have. `kyber` orders each hardware queue by itself, and the buckets
+/// of `staged` belong to one order of them all.
+fn lockings(scheduler: &str) -> Vec<Locking> {
+    let is_refused = |locking: &Locking| scheduler == "kyber" && matches!(locking, Locking::Staged(_));
+    Locking::ALL.into_iter().filter(|locking| !is_refused(locking)).collect()
+}
 
 /// A folder on a disk, which is removed when the value is dropped.
 fn folder() -> TempDir {

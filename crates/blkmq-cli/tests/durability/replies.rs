@@ -13,7 +13,7 @@ use crate::journal::{Log, Tally};
 use crate::ledger::{Ledger, Survives};
 use crate::load::{Port, Worker, bytes_of};
 use crate::served::Nbd;
-use crate::{file, folder};
+use crate::{file, folder, lockings};
 
 const CLIENTS: usize = 3;
 
@@ -51,8 +51,7 @@ fn config(folder: &tempfile::TempDir, name: &str, direct: bool) -> Config {
 fn every_reply_follows_its_sync() {
     let folder = folder();
     for scheduler in scheduler_names() {
-        let is_refused = |locking: &Locking| scheduler == "kyber" && matches!(locking, Locking::Staged(_));
-        for locking in Locking::ALL.into_iter().filter(|locking| !is_refused(locking)) {
+        for locking in lockings(scheduler) {
             let direct = locking != Locking::Single;
             let log = Arc::new(Log::default());
             let q = queue(config(&folder, &format!("{scheduler}-{locking}"), direct), &log, scheduler, locking);
