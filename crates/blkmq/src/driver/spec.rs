@@ -3,6 +3,7 @@
 //! The tables that the parser reads are public, so that a program can print them.
 
 pub(super) mod error;
+pub(super) mod units;
 pub(super) mod value;
 pub(super) mod values;
 

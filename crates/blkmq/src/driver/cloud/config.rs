@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::driver::Topology;
+use crate::driver::spec::units::{GIB, MIB, SECOND, count, size};
 use crate::driver::spec::{Accepts, Parameter, SpecError, Values};
 use crate::driver::store::{MAX_DATALESS_SECTORS, MAX_SIZE, check_geometry};
 use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, SECTOR_SIZE};
@@ -51,18 +52,6 @@ pub struct Config {
     pub(super) spread: u64,
     pub(super) memory_backed: bool,
     pub(super) seed: u64,
-}
-
-const GIB: u64 = 1 << 30;
-const MIB: u64 = 1 << 20;
-const SECOND: u64 = 1_000_000_000;
-
-const fn count(unit: &'static str, min: u64, max: u64) -> Accepts {
-    Accepts::Count { unit, min, max }
-}
-
-const fn size(unit: u64, min: u64, max: u64) -> Accepts {
-    Accepts::Size { unit, min, max }
 }
 
 const fn time(max: u64) -> Accepts {

@@ -4,8 +4,7 @@ use blkmq_sched::Time;
 
 use super::config::Config;
 use crate::driver::random;
-
-const SECOND: u64 = 1_000_000_000;
+use crate::driver::spec::units::SECOND;
 
 /// One ceiling: a bucket into which credit runs at a fixed rate, up to what fits.
 #[derive(Debug)]

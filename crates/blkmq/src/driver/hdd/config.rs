@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::driver::Topology;
+use crate::driver::spec::units::{GIB, KIB, MIB, SECOND, count, size};
 use crate::driver::spec::{Accepts, Parameter, SpecError, Values};
 use crate::driver::store::{MAX_SIZE, check_geometry};
 use crate::request::limits::{Limits, MAX_DEPTH, SECTOR_SIZE};
@@ -56,19 +57,6 @@ pub struct Config {
     pub(super) fua: bool,
     pub(super) memory_backed: bool,
     pub(super) seed: u64,
-}
-
-const GIB: u64 = 1 << 30;
-const MIB: u64 = 1 << 20;
-const KIB: u64 = 1 << 10;
-const SECOND: u64 = 1_000_000_000;
-
-const fn count(unit: &'static str, min: u64, max: u64) -> Accepts {
-    Accepts::Count { unit, min, max }
-}
-
-const fn size(unit: u64, min: u64, max: u64) -> Accepts {
-    Accepts::Size { unit, min, max }
 }
 
 /// The parameters of the hard disk.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::driver::Topology;
+use crate::driver::spec::units::{GIB, MIB};
 use crate::driver::spec::{Accepts, Fault, Parameter, SpecError, Value, Values};
 use crate::driver::store::{MAX_DATALESS_SECTORS, MAX_SIZE, check_geometry};
 use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, SECTOR_SIZE};
@@ -44,9 +45,6 @@ pub struct Config {
     pub(super) badblocks: Option<(u64, u64)>,
     pub(super) seed: u64,
 }
-
-const GIB: u64 = 1 << 30;
-const MIB: u64 = 1 << 20;
 
 const fn count(max: u64) -> Accepts {
     Accepts::Count { unit: "", min: 0, max }

@@ -1,0 +1,18 @@
+//! Units, and what numbers and sizes a parameter takes, in few words for the tables of the device models.
+
+use super::value::Accepts;
+
+pub(in crate::driver) const KIB: u64 = 1 << 10;
+pub(in crate::driver) const MIB: u64 = 1 << 20;
+pub(in crate::driver) const GIB: u64 = 1 << 30;
+/// Nanoseconds.
+pub(in crate::driver) const SECOND: u64 = 1_000_000_000;
+
+pub(in crate::driver) const fn count(unit: &'static str, min: u64, max: u64) -> Accepts {
+    Accepts::Count { unit, min, max }
+}
+
+/// A number without a unit is in units of `unit` bytes.
+pub(in crate::driver) const fn size(unit: u64, min: u64, max: u64) -> Accepts {
+    Accepts::Size { unit, min, max }
+}
