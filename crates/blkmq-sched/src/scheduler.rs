@@ -3,7 +3,10 @@
 use alloc::boxed::Box;
 use core::fmt;
 
-use crate::{Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLimits, RqId, Throttle, Time, Tokens};
+use crate::{
+    Class, ClientId, ClientSettings, GroupId, GroupSettings, Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow,
+    MergeLimits, Report, RqId, Throttle, Ticket, Time, Tokens,
+};
 
 /// What happened to requests outside the scheduler since it was created. The embedder sums it over its threads only
 /// when [`Scheduler::wants_tally`] says so.
@@ -114,6 +117,38 @@ pub trait Scheduler: Send + fmt::Debug {
 
     /// Learns what completed so far. Sums may lag behind, and never fall. By default they do not matter.
     fn fold(&mut self, _tally: &Tally) {}
+
+    /// A client comes, or one that is here has other settings from now on. Before any request of it is inserted; an id
+    /// that is no longer used comes again only for another client. May allocate. By default clients do not matter.
+    fn join(&mut self, _client: ClientId, _settings: &ClientSettings) {}
+
+    /// A client is gone. None of its requests waits, and of those that were dispatched each was reported.
+    fn leave(&mut self, _client: ClientId) {}
+
+    /// A group comes, or one that is here has another weight or parent from now on. Before any client or group joins
+    /// it. The root is there from the beginning, and its settings do not change. May allocate. By default groups do not
+    /// matter.
+    fn join_group(&mut self, _group: GroupId, _settings: &GroupSettings) {}
+
+    /// A group is gone. No client and no group belongs to it any more; requests that no thread waits for, which were
+    /// inserted while their client belonged to it, may still wait here or be with the driver.
+    fn leave_group(&mut self, _group: GroupId) {}
+
+    /// Whether the policy wants [`reports`](Self::report), and gives its requests [tickets](Self::ticket). Does not
+    /// change. By default it does not.
+    fn wants_reports(&self) -> bool {
+        false
+    }
+
+    /// Learns what has happened to requests: those that passed by, and those that completed. They are told in the order
+    /// in which each thread of the embedder noted them, before the next choice. By default nothing is to be learnt.
+    fn report(&mut self, _reports: &[Report], _now: Time) {}
+
+    /// The ticket of the request that [`dispatch`](Self::dispatch) returned last. A policy that
+    /// [wants reports](Self::wants_reports) has one for each.
+    fn ticket(&self) -> Option<Ticket> {
+        None
+    }
 
     /// If requests wait that [`dispatch`](Self::dispatch) holds back: when it would let one go if nothing else happens.
     /// A time that has passed means at once. Valid until any other method is called. By default nothing is held back.
