@@ -13,6 +13,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod bfq;
 mod domain;
 mod group;
 mod hash;
@@ -29,6 +30,7 @@ mod slab;
 mod throttle;
 mod tree;
 
+pub use bfq::{Bfq, Expiration, QueueName, Reason};
 pub use domain::{SchedDomain, Tokens};
 pub use group::{ClientSettings, DEFAULT_WEIGHT, GroupId, GroupSettings, MAX_WEIGHT, MIN_WEIGHT};
 pub use info::{Class, ClientId, Info, InsertAt, IoPriority, MergeLevel, Op, RqId, Time};

@@ -175,6 +175,10 @@ pub trait Scheduler: Send + fmt::Debug {
         None
     }
 
+    /// Whether the device has to move something to get from one sector to another, as a hard disk does. Until this is
+    /// told, it does not. By default that does not matter.
+    fn set_rotational(&mut self, _rotational: bool) {}
+
     /// Sets the default of depth knobs from the queue's `nr_requests`. By default there is no such knob.
     fn set_nr_requests(&mut self, _nr_requests: u32) {}
 
