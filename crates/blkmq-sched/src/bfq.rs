@@ -1,6 +1,8 @@
 //! `bfq`: each client its share of the device's service, in budgets of sectors.
 
 mod follow;
+#[expect(dead_code, reason = "the scheduler that uses virtual time comes next")]
+mod wf2q;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

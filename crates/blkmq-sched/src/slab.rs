@@ -43,7 +43,7 @@ impl Index {
 }
 
 /// A fixed set of slots. A caller that looks at a slot that is not in use has a bug, and sees what was there last.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Slab<T, P = ()> {
     items: Vec<T>,
     /// Slots that are not in use. The slot freed last is used next, because it is still in the cache.

@@ -15,11 +15,31 @@ pub(crate) struct Branches {
     lean: i8,
 }
 
+impl Branches {
+    /// The tops of the subtrees before and after this item.
+    pub(crate) const fn children(&self) -> [Option<Index>; 2] {
+        self.child
+    }
+}
+
 /// An item that can be in a tree. The item's key must not change while the item is in a tree.
-pub(crate) trait Keyed {
+pub(crate) trait Keyed: Sized {
+    /// True if each item keeps a summary of the subtree below and including it, which [`summarize`](Self::summarize)
+    /// computes.
+    const HAS_SUMMARY: bool = false;
+
     fn key(&self) -> u64;
     fn branches(&self) -> &Branches;
     fn branches_mut(&mut self) -> &mut Branches;
+
+    /// Whether an item with the key `key` stands before one with the key `other`.
+    #[inline]
+    fn is_before(key: u64, other: u64) -> bool {
+        key < other
+    }
+
+    /// Computes the summary of the subtree of `node` anew, from `node` and the summaries of its two children.
+    fn summarize<P: Probe>(_slab: &mut Slab<Self, P>, _node: Index) {}
 }
 
 /// The side of the subtree before a node, as an index of [`Branches::child`].
@@ -34,12 +54,25 @@ const fn towards(side: usize) -> i8 {
 /// The root of a tree. The tree owns nothing: items live in the slab that is passed to each method.
 ///
 /// COST: each method touches a logarithmic number of items.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Tree {
     root: Option<Index>,
 }
 
 impl Tree {
+    pub(crate) const fn root(&self) -> Option<Index> {
+        self.root
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.root.is_none()
+    }
+
+    /// The first item in order.
+    pub(crate) fn first<T: Keyed, P: Probe>(&self, slab: &Slab<T, P>) -> Option<Index> {
+        Some(outermost(slab, self.root?, BEFORE))
+    }
+
     /// Puts `item` in its place: behind all items whose keys are equal.
     #[inline(always)]
     pub(crate) fn insert<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {
@@ -48,16 +81,20 @@ impl Tree {
         while let Some(node) = at {
             debug_assert_ne!(node, item, "an item is put into the tree once");
             let here = slab.get(node);
-            side = usize::from(here.key() <= key);
+            side = usize::from(!T::is_before(key, here.key()));
             (parent, at) = (Some(node), here.branches().child[side]);
         }
         *slab.get_mut(item).branches_mut() = Branches { parent, child: [None; 2], lean: 0 };
         match parent {
             Some(node) => {
                 slab.get_mut(node).branches_mut().child[side] = Some(item);
+                summarize_upwards(slab, Some(item));
                 self.grew(slab, node, side);
             }
-            None => self.root = Some(item),
+            None => {
+                self.root = Some(item);
+                summarize_upwards(slab, Some(item));
+            }
         }
     }
 
@@ -71,6 +108,7 @@ impl Tree {
         } else {
             let heir = old.child[BEFORE].or(old.child[AFTER]);
             let side = self.replace(slab, old.parent, item, heir);
+            summarize_upwards(slab, old.parent);
             self.shrank(slab, old.parent, side);
         }
     }
@@ -91,6 +129,7 @@ impl Tree {
             slab.get_mut(child).branches_mut().parent = Some(heir);
         }
         self.replace(slab, old.parent, item, Some(heir));
+        summarize_upwards(slab, lowest);
         self.shrank(slab, lowest, side);
     }
 
@@ -99,7 +138,7 @@ impl Tree {
         let (mut best, mut at) = (None, self.root);
         while let Some(node) = at {
             let here = slab.get(node);
-            let fits = here.key() >= key;
+            let fits = !T::is_before(here.key(), key);
             if fits {
                 best = Some(node);
             }
@@ -218,6 +257,21 @@ impl Tree {
             slab.get_mut(inner).branches_mut().parent = Some(node);
         }
         self.replace(slab, parent, node, Some(lifted));
+        if T::HAS_SUMMARY {
+            T::summarize(slab, node);
+            T::summarize(slab, lifted);
+        }
+    }
+}
+
+/// Computes the summaries anew from `at` up to the root.
+fn summarize_upwards<T: Keyed, P: Probe>(slab: &mut Slab<T, P>, mut at: Option<Index>) {
+    if !T::HAS_SUMMARY {
+        return;
+    }
+    while let Some(node) = at {
+        T::summarize(slab, node);
+        at = slab.get(node).branches().parent;
     }
 }
 

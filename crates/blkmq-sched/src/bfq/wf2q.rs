@@ -1,0 +1,519 @@
+//! Who is served next: B-WF2Q+ over a hierarchy of groups.
+//!
+//! The ideal system serves everybody at once, each at a rate of its weight among the weights of those that wait.
+//! B-WF2Q+ serves one at a time, a budget of sectors each, and stays within about one largest budget of the ideal
+//! system. It knows of each entity when the ideal system would start and finish its budget, in virtual time. Of those
+//! that the ideal system has started (the eligible ones), it serves the one that would finish first. Without the first
+//! condition a heavy entity could run ahead by as much as its weight is larger.
+//!
+//! Sources: J. Bennett and H. Zhang, "Hierarchical packet fair queueing algorithms" (WF2Q+), ACM SIGCOMM 1996;
+//! P. Valente and F. Checconi, "High throughput disk scheduling with fair bandwidth distribution" (budgets), IEEE
+//! Transactions on Computers, 2010; I. Stoica and H. Abdel-Wahab, "Earliest eligible virtual deadline first" (the tree
+//! that finds the eligible entity with the earliest finish), 1995.
+//!
+//! An entity that starts to wait starts now, or where it finished if that is still to come: those that have left are
+//! remembered that long. When a service ends, the finish time is set to what was really served, and the next budget
+//! starts there.
+//!
+//! A group is an entity of its own group, with the budget of the member that it would serve next. It waits while a
+//! member waits.
+
+mod entity;
+mod group;
+mod service_tree;
+#[cfg(test)]
+mod tests;
+mod virtual_time;
+
+pub(super) use entity::Entity;
+
+use entity::{Place, State};
+use group::Group;
+use service_tree::ServiceTree;
+use virtual_time::{is_after, later, span};
+
+use crate::slab::{Index, Slab};
+use crate::{Class, Time};
+
+/// All entities of a scheduler, and the root that holds them.
+#[derive(Debug, Clone)]
+pub(super) struct Forest {
+    states: Slab<State>,
+    groups: Slab<Group>,
+    root: Entity,
+    now: Time,
+}
+
+impl Forest {
+    /// A forest with an empty root.
+    pub(super) fn new(now: Time) -> Self {
+        let (mut states, mut groups) = (Slab::new(()), Slab::new(()));
+        let members = groups.insert(Group::new(None, now));
+        // The root competes with nobody. Its weight is never looked at.
+        let root = states.insert(State::new(None, Some(members), Class::BestEffort, 1));
+        groups.get_mut(members).owner = Some(root);
+        Self { states, groups, root: Entity(root), now }
+    }
+
+    /// Makes room for that many queues, and groups beside the root; never shrinks.
+    pub(super) fn reserve(&mut self, nr_queues: usize, nr_groups: usize) {
+        self.states.reserve(nr_queues + nr_groups + 1);
+        self.groups.reserve(nr_groups + 1);
+    }
+
+    /// Tells the time. The forest has no clock of its own.
+    pub(super) const fn set_now(&mut self, now: Time) {
+        self.now = now;
+    }
+
+    pub(super) const fn root(&self) -> Entity {
+        self.root
+    }
+
+    /// A queue in the group `parent`. Its `weight` is in hundredths, so that a service of one sector to a weight of 100
+    /// takes one unit of virtual time.
+    pub(super) fn new_leaf(&mut self, parent: Entity, class: Class, weight: u32) -> Entity {
+        debug_assert!(weight > 0, "a queue has a weight");
+        let within = self.members(parent);
+        self.groups.get_mut(within).nr_members += 1;
+        Entity(self.states.insert(State::new(Some(within), None, class, weight)))
+    }
+
+    /// A group without members in the group `parent`. Groups are best-effort.
+    pub(super) fn new_group(&mut self, parent: Entity, weight: u32) -> Entity {
+        debug_assert!(weight > 0, "a group has a weight");
+        let within = self.members(parent);
+        self.groups.get_mut(within).nr_members += 1;
+        let members = self.groups.insert(Group::new(None, self.now));
+        let group = self.states.insert(State::new(Some(within), Some(members), Class::BestEffort, weight));
+        self.groups.get_mut(members).owner = Some(group);
+        Entity(group)
+    }
+
+    /// Ends the use of an entity that does not wait and is not in service.
+    pub(super) fn remove(&mut self, entity: Entity) {
+        debug_assert_ne!(entity, self.root, "the root stays");
+        debug_assert!(!self.is_active(entity), "an entity that is removed neither waits nor is in service");
+        self.forget(entity.0);
+        let (within, members) = (self.within(entity.0), self.states.get(entity.0).members);
+        self.groups.get_mut(within).nr_members -= 1;
+        if let Some(members) = members {
+            debug_assert_eq!(self.groups.get(members).nr_members, 0, "a group is removed after its members");
+            self.groups.remove(members);
+        }
+        self.states.remove(entity.0);
+    }
+
+    /// Moves an entity that is not in service into another group. If it waits, it goes on waiting there, as a newcomer.
+    pub(super) fn reparent(&mut self, entity: Entity, parent: Entity) {
+        debug_assert!(!self.is_in_service(entity), "an entity in service is not moved");
+        let waits = self.is_active(entity);
+        if waits {
+            self.leave(entity.0, false);
+        }
+        self.forget(entity.0);
+        let (from, to) = (self.within(entity.0), self.members(parent));
+        self.groups.get_mut(from).nr_members -= 1;
+        self.groups.get_mut(to).nr_members += 1;
+        self.states.get_mut(entity.0).within = Some(to);
+        if waits {
+            self.join(entity.0, false);
+        }
+    }
+
+    /// Asks for another weight, in hundredths. It holds from when the entity is next put into its active tree.
+    pub(super) fn set_weight(&mut self, entity: Entity, weight: u32) {
+        debug_assert!(weight > 0, "an entity has a weight");
+        let state = self.states.get_mut(entity.0);
+        state.is_wish_new |= state.wish.weight != weight;
+        state.wish.weight = weight;
+    }
+
+    /// Asks for another class of a queue. It holds from when the queue is next put into its active tree.
+    pub(super) fn set_class(&mut self, leaf: Entity, class: Class) {
+        let state = self.states.get_mut(leaf.0);
+        debug_assert!(state.members.is_none(), "groups are best-effort");
+        state.is_wish_new |= state.wish.class != class;
+        state.wish.class = class;
+    }
+
+    /// Asks for `coefficient` times the queue's weight; 1 ends that. It holds from when the queue is next put into its
+    /// active tree.
+    pub(super) fn raise(&mut self, leaf: Entity, coefficient: u32) {
+        debug_assert!(coefficient > 0, "a raised weight is not zero");
+        let state = self.states.get_mut(leaf.0);
+        state.is_wish_new |= state.wish.coefficient != coefficient;
+        state.wish.coefficient = coefficient;
+    }
+
+    /// Applies a weight that was asked for at once, without a look at the times that the old one gave.
+    pub(super) fn apply_weight(&mut self, entity: Entity) {
+        let class = self.states.get(entity.0).class;
+        self.apply_wish(entity.0, class);
+    }
+
+    /// The queue, which did not wait, has requests now and may be served `budget` sectors. `was_prompt` says that it
+    /// did not block while it was waited for: it then keeps its right to service from where it finished.
+    pub(super) fn activate(&mut self, leaf: Entity, budget: u64, was_prompt: bool) {
+        debug_assert!(!self.is_active(leaf), "a queue is activated when it does not wait yet");
+        let state = self.states.get_mut(leaf.0);
+        debug_assert!(state.members.is_none(), "a group waits because a member waits");
+        (state.budget, state.service) = (budget, 0);
+        self.join(leaf.0, was_prompt);
+    }
+
+    /// Gives a queue that waits or is in service another budget. A queue in service leaves service, and waits again.
+    pub(super) fn requeue(&mut self, leaf: Entity, budget: u64) {
+        debug_assert!(self.is_active(leaf), "only a queue that waits or is in service has times to set anew");
+        self.states.get_mut(leaf.0).budget = budget;
+        let expires = self.is_in_service(leaf);
+        self.requeue_from(Some(leaf.0), expires);
+    }
+
+    /// The queue, which waited or was in service, has no requests any more. If `remembers`, it is kept in mind until
+    /// its finish time. [`service`](Self::service) still tells what it was served.
+    pub(super) fn deactivate(&mut self, leaf: Entity, remembers: bool) {
+        debug_assert!(self.is_active(leaf), "only a queue that waits or is in service can cease to");
+        self.leave(leaf.0, remembers);
+    }
+
+    /// Accounts a service of `sectors` to a queue that waits or is in service, and to all groups above it.
+    ///
+    /// COST: a division for each level.
+    pub(super) fn serve(&mut self, leaf: Entity, sectors: u64) {
+        debug_assert!(self.is_active(leaf), "a queue without requests is not served");
+        let mut at = Some(leaf.0);
+        while let Some(entity) = at
+            && let Some(within) = self.states.get(entity).within
+        {
+            let state = self.states.get_mut(entity);
+            state.service += sectors;
+            let class = state.class.index();
+            let group = self.groups.get_mut(within);
+            group.trees[class].serve(&mut self.states, sectors);
+            at = group.owner;
+        }
+    }
+
+    /// Makes the service of the queue in service count as `sectors` in all, if it was less, and its budget no less.
+    pub(super) fn charge(&mut self, leaf: Entity, sectors: u64) {
+        let state = self.states.get_mut(leaf.0);
+        state.budget = state.budget.max(sectors);
+        let missing = sectors.saturating_sub(state.service);
+        self.serve(leaf, missing);
+    }
+
+    /// Puts the queue that comes next into service, with all groups above it. None if no queue waits.
+    pub(super) fn next(&mut self) -> Option<Entity> {
+        let mut members = self.members(self.root);
+        debug_assert!(self.groups.get(members).in_service.is_none(), "one queue is in service at a time");
+        let leaf = loop {
+            let group = self.groups.get_mut(members);
+            let entity = group.next?;
+            group.in_service = Some(entity);
+            let state = self.states.get(entity);
+            if state.class == Class::Idle {
+                group.idle_class_served = self.now;
+            }
+            match state.members {
+                Some(below) => members = below,
+                None => break entity,
+            }
+        };
+        self.take_into_service(leaf);
+        Some(Entity(leaf))
+    }
+
+    /// Whether another entity of the root would be next than the one in service.
+    pub(super) fn may_preempt(&self) -> bool {
+        let group = self.groups.get(self.members(self.root));
+        group.next != group.in_service
+    }
+
+    /// The queue in service.
+    pub(super) fn in_service(&self) -> Option<Entity> {
+        let mut members = self.members(self.root);
+        loop {
+            let entity = self.groups.get(members).in_service?;
+            match self.states.get(entity).members {
+                Some(below) => members = below,
+                None => return Some(Entity(entity)),
+            }
+        }
+    }
+
+    /// Whether the entity waits or is in service.
+    pub(super) fn is_active(&self, entity: Entity) -> bool {
+        self.states.get(entity.0).place == Place::Active || self.is_in_service(entity)
+    }
+
+    pub(super) fn is_in_service(&self, entity: Entity) -> bool {
+        let within = self.states.get(entity.0).within;
+        within.is_some_and(|within| self.groups.get(within).in_service == Some(entity.0))
+    }
+
+    /// Sectors that a queue was served since it was last activated or requeued.
+    pub(super) fn service(&self, leaf: Entity) -> u64 {
+        self.states.get(leaf.0).service
+    }
+
+    /// Sectors that a queue may be served in all before it has to queue again.
+    pub(super) fn budget(&self, leaf: Entity) -> u64 {
+        self.states.get(leaf.0).budget
+    }
+
+    /// When the ideal system starts the entity's budget, in virtual time of its group and class.
+    pub(super) fn start(&self, entity: Entity) -> u64 {
+        self.states.get(entity.0).start
+    }
+
+    /// When the ideal system finishes the entity's budget.
+    pub(super) fn finish(&self, entity: Entity) -> u64 {
+        self.states.get(entity.0).finish
+    }
+
+    /// The weight in force, in hundredths, raised if the queue is.
+    pub(super) fn weight(&self, entity: Entity) -> u64 {
+        self.states.get(entity.0).weight
+    }
+
+    /// The class in force.
+    pub(super) fn class(&self, entity: Entity) -> Class {
+        self.states.get(entity.0).class
+    }
+}
+
+/// One level at a time. The members of a group have the group's index in [`State::within`].
+impl Forest {
+    fn members(&self, group: Entity) -> Index {
+        self.states.get(group.0).members.expect("only groups have members")
+    }
+
+    fn within(&self, entity: Index) -> Index {
+        self.states.get(entity).within.expect("the root is in no group, and is never moved or served")
+    }
+
+    /// The group above, unless that is the root.
+    fn above(&self, entity: Index) -> Option<Index> {
+        let owner = self.groups.get(self.within(entity)).owner?;
+        self.states.get(owner).within.map(|_| owner)
+    }
+
+    fn tree(&mut self, entity: Index) -> (&mut ServiceTree, &mut Slab<State>) {
+        let within = self.within(entity);
+        let class = self.states.get(entity).class.index();
+        (&mut self.groups.get_mut(within).trees[class], &mut self.states)
+    }
+
+    fn insert_active(&mut self, entity: Index) {
+        let within = self.within(entity);
+        self.groups.get_mut(within).nr_active += 1;
+        let (tree, states) = self.tree(entity);
+        tree.insert_active(states, entity);
+    }
+
+    fn extract_active(&mut self, entity: Index) {
+        let within = self.within(entity);
+        self.groups.get_mut(within).nr_active -= 1;
+        let (tree, states) = self.tree(entity);
+        tree.extract_active(states, entity);
+    }
+
+    /// Forgets an entity that does not wait and is not in service.
+    fn forget(&mut self, entity: Index) {
+        if self.states.get(entity).place == Place::Idle {
+            let (tree, states) = self.tree(entity);
+            tree.extract_idle(states, entity);
+            tree.forget(states, entity);
+        }
+    }
+
+    /// Makes the weight that was asked for, and the given class, hold. An entity that changes its class is in no tree.
+    fn apply_wish(&mut self, entity: Index, class: Class) {
+        let state = self.states.get(entity);
+        if !state.is_wish_new {
+            return;
+        }
+        let (old_class, was_counted) = (state.class, state.is_counted);
+        debug_assert!(old_class == class || state.place == Place::Nowhere, "an entity in a tree keeps its class");
+        let within = self.within(entity);
+        let trees = &mut self.groups.get_mut(within).trees;
+        let state = self.states.get_mut(entity);
+        let old_weight = state.weight;
+        state.weight = u64::from(state.wish.weight) * u64::from(state.wish.coefficient);
+        state.class = class;
+        state.is_wish_new = state.class != state.wish.class;
+        if was_counted {
+            trees[old_class.index()].weight_sum -= old_weight;
+            trees[class.index()].weight_sum += state.weight;
+        }
+        if class != old_class {
+            state.start = trees[class.index()].now;
+        }
+    }
+
+    /// Puts an entity, whose start is set, into its active tree. If it starts in the past and would finish there, both
+    /// times move on so that it finishes now. A raised queue moves less: it is to stay ahead of those that are not.
+    fn enqueue(&mut self, entity: Index, starts_in_past: bool) {
+        self.apply_wish(entity, self.states.get(entity).wish.class);
+        let (tree, states) = self.tree(entity);
+        let now = tree.now;
+        let state = states.get_mut(entity);
+        state.finish = state.start.wrapping_add(span(state.budget, state.weight));
+        if starts_in_past && is_after(now, state.finish) {
+            let gap = now.wrapping_sub(state.finish) / u64::from(state.wish.coefficient);
+            state.start = state.start.wrapping_add(gap);
+            state.finish = state.finish.wrapping_add(gap);
+        }
+        self.insert_active(entity);
+    }
+
+    /// An entity that did not wait starts to.
+    fn begin(&mut self, entity: Index, was_prompt: bool) {
+        let (tree, states) = self.tree(entity);
+        let state = states.get_mut(entity);
+        let starts_in_past = was_prompt && is_after(tree.now, state.finish);
+        let earliest = if starts_in_past { state.finish } else { tree.now };
+        if state.place == Place::Idle {
+            state.start = later(earliest, state.finish);
+            tree.extract_idle(states, entity);
+        } else {
+            state.start = earliest;
+            tree.count(states, entity);
+        }
+        self.enqueue(entity, starts_in_past);
+    }
+
+    /// Gives an entity that waits or is in service times for its present budget. One in service starts again where its
+    /// service has brought it.
+    fn reposition(&mut self, entity: Index) {
+        let in_service = self.is_in_service(Entity(entity));
+        if self.states.get(entity).place == Place::Active {
+            self.extract_active(entity);
+        }
+        let state = self.states.get_mut(entity);
+        if in_service {
+            state.start = state.start.wrapping_add(span(state.service, state.weight));
+            state.service = 0;
+        }
+        self.enqueue(entity, false);
+    }
+
+    /// An entity that waited or was in service ceases to. It leaves service here, but not at the levels above.
+    fn end(&mut self, entity: Index, remembers: bool) {
+        let in_service = self.is_in_service(Entity(entity));
+        if self.states.get(entity).place == Place::Active {
+            self.extract_active(entity);
+        }
+        let within = self.within(entity);
+        let state = self.states.get_mut(entity);
+        state.finish = state.start.wrapping_add(span(state.service, state.weight));
+        if in_service {
+            self.groups.get_mut(within).in_service = None;
+        }
+        if self.states.get(entity).members.is_some() {
+            self.states.get_mut(entity).service = 0;
+        }
+        let (tree, states) = self.tree(entity);
+        if remembers && is_after(states.get(entity).finish, tree.now) {
+            tree.insert_idle(states, entity);
+        } else {
+            tree.forget(states, entity);
+        }
+    }
+
+    /// Sets the next member of a group. With a `newcomer`, another member than the next one so far, only these two are
+    /// compared. Otherwise the next one is looked up. Returns whether the times of the group itself may have changed:
+    /// it had no next member before, or it now has a smaller budget.
+    fn update_next(&mut self, within: Index, newcomer: Option<Index>) -> bool {
+        let group = self.groups.get_mut(within);
+        let kept = group.next;
+        let is_of_class = |entity: Index, class| self.states.get(entity).class == class;
+        let next = match (newcomer, kept) {
+            (Some(newcomer), None) => Some(newcomer),
+            (Some(newcomer), Some(kept)) if newcomer != kept && is_of_class(newcomer, self.states.get(kept).class) => {
+                Some(if group.comes_before(&self.states, newcomer, kept) { newcomer } else { kept })
+            }
+            _ => group.look_up(&mut self.states, self.now),
+        };
+        group.next = next;
+        let (Some(next), Some(owner)) = (next, group.owner) else { return false };
+        let budget = self.states.get(next).budget;
+        let owner = self.states.get_mut(owner);
+        let is_smaller = budget < core::mem::replace(&mut owner.budget, budget);
+        kept.is_none() || is_smaller
+    }
+}
+
+/// Along the path from an entity to the root.
+impl Forest {
+    /// An entity starts to wait, and the groups above it with it.
+    fn join(&mut self, entity: Index, was_prompt: bool) {
+        let mut at = Some(entity);
+        while let Some(entity) = at {
+            let in_service = self.is_in_service(Entity(entity));
+            if in_service || self.states.get(entity).place == Place::Active {
+                self.reposition(entity);
+            } else {
+                self.begin(entity, was_prompt);
+            }
+            if !self.update_next(self.within(entity), Some(entity).filter(|_| !in_service)) {
+                return;
+            }
+            at = self.above(entity);
+        }
+    }
+
+    /// An entity ceases to wait, and each group above it that has no other member to serve.
+    fn leave(&mut self, entity: Index, remembers: bool) {
+        let expires = self.is_in_service(Entity(entity));
+        let (mut at, mut remembers) = (Some(entity), remembers);
+        while let Some(entity) = at {
+            self.end(entity, remembers);
+            let within = self.within(entity);
+            if self.groups.get(within).next == Some(entity) {
+                self.update_next(within, None);
+            }
+            at = self.above(entity);
+            let group = self.groups.get(within);
+            if group.next.is_some() || group.in_service.is_some() {
+                break;
+            }
+            remembers = true;
+        }
+        self.requeue_from(at, expires);
+    }
+
+    /// Gives `at` and the groups above it times anew, as far up as that changes something. If the path `expires`, it
+    /// leaves service on all levels.
+    fn requeue_from(&mut self, mut at: Option<Index>, expires: bool) {
+        while let Some(entity) = at {
+            let in_service = self.is_in_service(Entity(entity));
+            debug_assert!(in_service || !expires, "all groups above a queue in service are in service");
+            self.reposition(entity);
+            let within = self.within(entity);
+            if expires {
+                self.groups.get_mut(within).in_service = None;
+            }
+            let changes = self.update_next(within, Some(entity).filter(|_| !in_service));
+            if !changes && !expires {
+                return;
+            }
+            at = self.above(entity);
+        }
+    }
+
+    /// Takes a queue and the groups above it, which were put into service, from the active trees, as far as they cannot
+    /// come next again: a group can while another member of it waits.
+    fn take_into_service(&mut self, leaf: Index) {
+        let mut at = Some(leaf);
+        while let Some(entity) = at {
+            let members = self.states.get(entity).members;
+            if members.is_none_or(|members| self.groups.get(members).nr_active == 0) {
+                self.extract_active(entity);
+            }
+            self.update_next(self.within(entity), None);
+            at = self.above(entity);
+        }
+    }
+}

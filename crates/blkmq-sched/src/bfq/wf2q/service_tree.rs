@@ -1,0 +1,133 @@
+//! The entities of one class in one group: those that wait for service, and those that had their last service not long
+//! enough ago to be forgotten.
+
+use super::entity::{Place, State};
+use super::virtual_time::{is_after, later, span};
+use crate::slab::{Index, Slab};
+use crate::tree::{Keyed, Tree};
+
+/// One class of one group. Its clock, the virtual time, runs as fast as the ideal system serves a weight of one.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ServiceTree {
+    /// Entities that wait, but for the one in service.
+    active: Tree,
+    /// Entities without requests whose finish time is still to come. Their weight counts until then: an entity that
+    /// comes back before starts where it finished, and so gains nothing by its absence.
+    idle: Tree,
+    pub(super) now: u64,
+    /// Of the entities in both trees and the one in service.
+    pub(super) weight_sum: u64,
+}
+
+impl ServiceTree {
+    pub(super) const fn has_active(&self) -> bool {
+        !self.active.is_empty()
+    }
+
+    pub(super) fn insert_active(&mut self, states: &mut Slab<State>, entity: Index) {
+        let state = states.get_mut(entity);
+        debug_assert!(state.place == Place::Nowhere && state.is_counted, "an entity is put into one tree, and counted");
+        state.place = Place::Active;
+        self.active.insert(states, entity);
+    }
+
+    pub(super) fn extract_active(&mut self, states: &mut Slab<State>, entity: Index) {
+        let state = states.get_mut(entity);
+        debug_assert_eq!(state.place, Place::Active, "an entity is taken from the tree it is in");
+        state.place = Place::Nowhere;
+        self.active.remove(states, entity);
+    }
+
+    pub(super) fn insert_idle(&mut self, states: &mut Slab<State>, entity: Index) {
+        let state = states.get_mut(entity);
+        debug_assert!(state.place == Place::Nowhere && state.is_counted, "an entity is put into one tree, and counted");
+        debug_assert!(is_after(state.finish, self.now), "only an entity whose finish is to come is remembered");
+        state.place = Place::Idle;
+        self.idle.insert(states, entity);
+    }
+
+    pub(super) fn extract_idle(&mut self, states: &mut Slab<State>, entity: Index) {
+        let state = states.get_mut(entity);
+        debug_assert_eq!(state.place, Place::Idle, "an entity is taken from the tree it is in");
+        state.place = Place::Nowhere;
+        self.idle.remove(states, entity);
+    }
+
+    /// Counts the weight of an entity that is about to be put into a tree.
+    pub(super) fn count(&mut self, states: &mut Slab<State>, entity: Index) {
+        let state = states.get_mut(entity);
+        debug_assert!(!state.is_counted, "a weight counts once");
+        state.is_counted = true;
+        self.weight_sum += state.weight;
+    }
+
+    /// Counts the weight of an entity no more.
+    pub(super) fn forget(&mut self, states: &mut Slab<State>, entity: Index) {
+        let state = states.get_mut(entity);
+        debug_assert!(state.is_counted && state.place == Place::Nowhere, "an entity without a tree is forgotten");
+        state.is_counted = false;
+        self.weight_sum -= state.weight;
+    }
+
+    /// Moves the clock by a service to one of the tree's entities.
+    ///
+    /// COST: a division, and a logarithmic number of idle entities, once more for each that is forgotten.
+    pub(super) fn serve(&mut self, states: &mut Slab<State>, sectors: u64) {
+        self.now = self.now.wrapping_add(span(sectors, self.weight_sum));
+        self.forget_past(states);
+    }
+
+    /// Moves the clock to `time`, unless it is past that.
+    pub(super) fn jump(&mut self, states: &mut Slab<State>, time: u64) {
+        if is_after(time, self.now) {
+            self.now = time;
+            self.forget_past(states);
+        }
+    }
+
+    /// Forgets the idle entities whose finish time has come.
+    fn forget_past(&mut self, states: &mut Slab<State>) {
+        while let Some(first) = self.idle.first(states)
+            && !is_after(states.get(first).finish, self.now)
+        {
+            self.extract_idle(states, first);
+            self.forget(states, first);
+        }
+    }
+
+    /// The time at which at least one active entity may be served: now, or the earliest start if that is to come.
+    pub(super) fn eligible_time(&self, states: &Slab<State>) -> u64 {
+        let Some(root) = self.active.root() else { return self.now };
+        later(self.now, states.get(root).min_start)
+    }
+
+    /// Of the active entities that have started at `time`, the one that finishes first. Of those, the one that came
+    /// first.
+    ///
+    /// COST: one path from the root down.
+    pub(super) fn first_eligible(&self, states: &Slab<State>, time: u64) -> Option<Index> {
+        let mut at = self.active.root();
+        let mut best = None;
+        while let Some(node) = at {
+            let here = states.get(node);
+            let [before, after] = here.branches().children();
+            if !is_after(here.start, time) {
+                best = Some(node);
+            }
+            let has_started = |child: &Index| !is_after(states.get(*child).min_start, time);
+            at = match before.filter(has_started) {
+                Some(before) => Some(before),
+                None if best.is_some() => return best,
+                None => after,
+            };
+        }
+        best
+    }
+}
+
+#[cfg(test)]
+impl ServiceTree {
+    pub(super) const fn trees(&self) -> [&Tree; 2] {
+        [&self.active, &self.idle]
+    }
+}
