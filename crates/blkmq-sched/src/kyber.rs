@@ -24,6 +24,7 @@ use request::{ByAge, Request};
 
 use crate::domain::Endless;
 use crate::list::List;
+use crate::site::kept;
 use crate::slab::{Index, Slab};
 use crate::{Class, Info, InsertAt, Merge, MergeLimits, RqId, SchedDomain, Scheduler, Throttle, Time, Tokens};
 
@@ -131,6 +132,7 @@ impl Kyber {
             return self.choose_at_head(item, tokens);
         }
         if self.batching < BATCHES[self.current.index()]
+            && kept("kyber.batch")
             && let Some(item) = self.take(self.current, tokens)
         {
             self.batching += 1;

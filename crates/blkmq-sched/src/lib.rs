@@ -26,6 +26,7 @@ mod mq_deadline;
 mod registry;
 mod report;
 mod scheduler;
+mod site;
 mod slab;
 mod throttle;
 mod tree;

@@ -31,6 +31,7 @@ use tunables::Tunables;
 
 use crate::hash::Hash;
 use crate::list::List;
+use crate::site::kept;
 use crate::slab::{Index, Probe, Slab};
 use crate::{
     Class, Info, InsertAt, Knob, KnobError, Merge, MergeLevel, MergeLimits, Newcomer, RqId, Scheduler, Tally, Time,
@@ -176,7 +177,7 @@ impl<P: Probe> MqDeadline<P> {
         let pace = self.new_batch(pace.starved, reads, writes)?;
         let queue = level.queue(pace.direction);
         let oldest = queue.fifo.head()?;
-        let expired = self.requests.get(oldest).deadline <= now;
+        let expired = self.requests.get(oldest).deadline <= now && kept("mq_deadline.expiry");
         let in_order = if expired { None } else { queue.next_in_order(&self.requests) };
         Some(Candidate { item: in_order.unwrap_or(oldest), new_batch: Some(pace) })
     }

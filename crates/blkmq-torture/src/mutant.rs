@@ -1,6 +1,6 @@
 //! Bugs to plant, which prove that the rig finds the bugs that it is built to find.
 
-/// A bug that can be planted in the code on virtual CPUs, and only there.
+/// A bug that can be planted in the code that the rig compiles, and only there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mutant {
     /// Its name.
@@ -64,7 +64,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "merge-limit",
         what: "the scheduler does not know the device's limits when it merges",
-        site: "policy.merge_limits",
+        site: "merge.limits",
         found_by: &["limits: "],
     },
     Mutant {
@@ -148,7 +148,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "expired-head",
         what: "the scheduler never sees that the oldest request has expired",
-        site: "policy.expiry",
+        site: "mq_deadline.expiry",
         found_by: &["requests passed the oldest one after it had expired"],
     },
     Mutant {
@@ -240,7 +240,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "turns",
         what: "a kind of requests has its turn only where no other kind waits",
-        site: "policy.batch",
+        site: "kyber.batch",
         found_by: &["turns: "],
     },
 ];

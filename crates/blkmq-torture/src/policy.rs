@@ -9,7 +9,6 @@ use blkmq_sched::{
     Class, Info, InsertAt, Join, Knob, KnobError, Latency, Merge, MergeLimits, NewDepths, Newcomer, RqId, SchedDomain,
     Scheduler, Sums, Tally, Throttle, Time, Tokens,
 };
-use blkmq_sync_virtual::kept;
 
 use super::event::Event;
 use super::witness::Witness;
@@ -71,15 +70,10 @@ struct WatchedTokens<'a> {
     inner: &'a mut dyn Tokens,
     witness: &'a Witness,
     value: u16,
-    /// The next token is refused, whether there is one or not, and the witness is not told.
-    refuses: bool,
 }
 
 impl Tokens for WatchedTokens<'_> {
     fn take(&mut self, of: SchedDomain) -> bool {
-        if std::mem::take(&mut self.refuses) {
-            return false;
-        }
         let is_given = self.inner.take(of);
         self.witness.tell(Event::Token { value: self.value, of, is_given });
         is_given
@@ -87,13 +81,6 @@ impl Tokens for WatchedTokens<'_> {
 }
 
 impl Watched {
-    /// The time that the inner scheduler is asked with: the time that the wrapper was told, unless the bug
-    /// `policy.expiry` is planted, with which no request ever expires. If requests of several classes wait, the true
-    /// time is used even then: it also decides which class may go, and the planted bug must not change that.
-    fn asked_at(&self, now: Time) -> Time {
-        if kept("policy.expiry") || self.inner.wants_tally() { now } else { Time(0) }
-    }
-
     fn tell_choice(&mut self, chosen: Option<RqId>, now: Time) -> Option<RqId> {
         let (value, waiting, wakeup) = (self.value(), self.inner.len(), self.inner.next_wakeup());
         self.witness.tell(match chosen {
@@ -101,12 +88,6 @@ impl Watched {
             None => Event::HeldBack { value, waiting, now, wakeup },
         });
         chosen
-    }
-
-    fn ask(&mut self, tokens: &mut dyn Tokens, now: Time, refuses: bool) -> Option<RqId> {
-        let (asked_at, value) = (self.asked_at(now), self.value());
-        let mut tokens = WatchedTokens { inner: tokens, witness: &self.witness, value, refuses };
-        self.inner.dispatch_with(&mut tokens, asked_at)
     }
 }
 
@@ -125,10 +106,8 @@ impl Scheduler for Watched {
         self.inner.reserve(capacity);
     }
 
-    /// With the planted bug `policy.merge_limits` the scheduler takes the device for one without limits.
     fn set_merge_limits(&mut self, limits: MergeLimits) {
-        let unlimited = MergeLimits { max_sectors: u32::MAX, max_segments: u16::MAX, ..limits };
-        self.inner.set_merge_limits(if kept("policy.merge_limits") { limits } else { unlimited });
+        self.inner.set_merge_limits(limits);
     }
 
     fn merge(&mut self, info: &Info) -> Option<Merge> {
@@ -147,14 +126,14 @@ impl Scheduler for Watched {
     }
 
     fn dispatch(&mut self, now: Time) -> Option<RqId> {
-        let chosen = self.inner.dispatch(self.asked_at(now));
+        let chosen = self.inner.dispatch(now);
         self.tell_choice(chosen, now)
     }
 
     fn dispatch_with(&mut self, tokens: &mut dyn Tokens, now: Time) -> Option<RqId> {
-        // With the planted bug `policy.batch` the kind whose turn it is finds no token, and another one has its turn.
-        let chosen = if kept("policy.batch") { None } else { self.ask(tokens, now, true) };
-        let chosen = chosen.or_else(|| self.ask(tokens, now, false));
+        let value = self.value();
+        let mut tokens = WatchedTokens { inner: tokens, witness: &self.witness, value };
+        let chosen = self.inner.dispatch_with(&mut tokens, now);
         self.tell_choice(chosen, now)
     }
 
