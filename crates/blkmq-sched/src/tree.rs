@@ -73,6 +73,11 @@ impl Tree {
         Some(outermost(slab, self.root?, BEFORE))
     }
 
+    /// The last item in order.
+    pub(crate) fn last<T: Keyed, P: Probe>(&self, slab: &Slab<T, P>) -> Option<Index> {
+        Some(outermost(slab, self.root?, AFTER))
+    }
+
     /// Puts `item` in its place: behind all items whose keys are equal.
     #[inline(always)]
     pub(crate) fn insert<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {

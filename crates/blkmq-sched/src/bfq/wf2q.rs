@@ -28,7 +28,7 @@ mod virtual_time;
 pub(super) use entity::Entity;
 
 use entity::{Place, State};
-use group::Group;
+use group::{Group, Ticks, ticks};
 use service_tree::ServiceTree;
 use virtual_time::{is_after, later, span};
 
@@ -41,12 +41,13 @@ pub(super) struct Forest {
     states: Slab<State>,
     groups: Slab<Group>,
     root: Entity,
-    now: Time,
+    now: Ticks,
 }
 
 impl Forest {
     /// A forest with an empty root.
     pub(super) fn new(now: Time) -> Self {
+        let now = ticks(now);
         let (mut states, mut groups) = (Slab::new(()), Slab::new(()));
         let members = groups.insert(Group::new(None, now));
         // The root competes with nobody. Its weight is never looked at.
@@ -63,7 +64,7 @@ impl Forest {
 
     /// Tells the time. The forest has no clock of its own.
     pub(super) const fn set_now(&mut self, now: Time) {
-        self.now = now;
+        self.now = ticks(now);
     }
 
     pub(super) const fn root(&self) -> Entity {
@@ -385,7 +386,8 @@ impl Forest {
     }
 
     /// Gives an entity that waits or is in service times for its present budget. One in service starts again where its
-    /// service has brought it.
+    /// service has brought it. Unlike in Linux, a group that meets this several times while it is in service pays for
+    /// each sector once.
     fn reposition(&mut self, entity: Index) {
         let in_service = self.is_in_service(Entity(entity));
         if self.states.get(entity).place == Place::Active {
@@ -422,20 +424,18 @@ impl Forest {
         }
     }
 
-    /// Sets the next member of a group. With a `newcomer`, another member than the next one so far, only these two are
-    /// compared. Otherwise the next one is looked up. Returns whether the times of the group itself may have changed:
-    /// it had no next member before, or it now has a smaller budget.
+    /// Sets the next member of a group, whose `newcomer` has just been put into its active tree. A newcomer that comes
+    /// before the next one so far, or is alone, needs no look-up: the clock does not jump then. Returns whether the
+    /// times of the group itself may have changed: it had no next member before, or it now has a smaller budget.
     fn update_next(&mut self, within: Index, newcomer: Option<Index>) -> bool {
         let group = self.groups.get_mut(within);
         let kept = group.next;
-        let is_of_class = |entity: Index, class| self.states.get(entity).class == class;
-        let next = match (newcomer, kept) {
-            (Some(newcomer), None) => Some(newcomer),
-            (Some(newcomer), Some(kept)) if newcomer != kept && is_of_class(newcomer, self.states.get(kept).class) => {
-                Some(if group.comes_before(&self.states, newcomer, kept) { newcomer } else { kept })
-            }
-            _ => group.look_up(&mut self.states, self.now),
+        let wins = match (newcomer, kept) {
+            (Some(_), None) => true,
+            (Some(newcomer), Some(kept)) => newcomer != kept && group.comes_before(&self.states, newcomer, kept),
+            (None, _) => false,
         };
+        let next = if wins { newcomer } else { group.look_up(&mut self.states, self.now) };
         group.next = next;
         let (Some(next), Some(owner)) = (next, group.owner) else { return false };
         let budget = self.states.get(next).budget;
@@ -457,7 +457,7 @@ impl Forest {
             } else {
                 self.begin(entity, was_prompt);
             }
-            if !self.update_next(self.within(entity), Some(entity).filter(|_| !in_service)) {
+            if !self.update_next(self.within(entity), Some(entity)) {
                 return;
             }
             at = self.above(entity);
@@ -495,7 +495,7 @@ impl Forest {
             if expires {
                 self.groups.get_mut(within).in_service = None;
             }
-            let changes = self.update_next(within, Some(entity).filter(|_| !in_service));
+            let changes = self.update_next(within, Some(entity));
             if !changes && !expires {
                 return;
             }

@@ -6,8 +6,21 @@ use super::virtual_time::is_after;
 use crate::slab::{Index, Slab};
 use crate::{Class, Time};
 
-/// A higher class does not keep the idle class from service for longer than this, in nanoseconds.
-const MOST_IDLE_CLASS_WAIT: u64 = 200_000_000;
+/// A time on Linux's clock of 250 ticks a second.
+pub(super) type Ticks = u64;
+
+const TICKS_PER_SECOND: Ticks = 250;
+
+/// The tick in which `now` lies.
+pub(super) const fn ticks(now: Time) -> Ticks {
+    now.0 / (1_000_000_000 / TICKS_PER_SECOND)
+}
+
+/// How often the idle class is tried before the others.
+const IDLE_CLASS_PERIOD: Ticks = TICKS_PER_SECOND / 5;
+
+/// After so long without service the idle class comes before the others until it is served.
+const MOST_IDLE_CLASS_WAIT: Ticks = 2 * TICKS_PER_SECOND;
 
 /// The entities of one group.
 #[derive(Debug, Clone)]
@@ -22,12 +35,14 @@ pub(super) struct Group {
     /// Members in active trees.
     pub(super) nr_active: u32,
     pub(super) nr_members: u32,
-    /// When a member of the idle class was last put into service, or none was found to wait.
-    pub(super) idle_class_served: Time,
+    /// When the idle class was last tried before the others.
+    idle_class_tried: Ticks,
+    /// When a member of the idle class was last put into service, or none waited.
+    pub(super) idle_class_served: Ticks,
 }
 
 impl Group {
-    pub(super) fn new(owner: Option<Index>, now: Time) -> Self {
+    pub(super) fn new(owner: Option<Index>, now: Ticks) -> Self {
         Self {
             owner,
             trees: Default::default(),
@@ -35,21 +50,15 @@ impl Group {
             next: None,
             nr_active: 0,
             nr_members: 0,
+            idle_class_tried: now,
             idle_class_served: now,
         }
     }
 
     /// The member to serve next. While nobody is in service, a clock that is before the earliest start jumps to it.
-    pub(super) fn look_up(&mut self, states: &mut Slab<State>, now: Time) -> Option<Index> {
-        let mut first = Class::RealTime.index();
-        if now.since(self.idle_class_served) > MOST_IDLE_CLASS_WAIT {
-            if self.trees[Class::Idle.index()].has_active() {
-                first = Class::Idle.index();
-            } else {
-                self.idle_class_served = now;
-            }
-        }
-        let tree = self.trees[first..].iter_mut().find(|tree| tree.has_active())?;
+    pub(super) fn look_up(&mut self, states: &mut Slab<State>, now: Ticks) -> Option<Index> {
+        let first = if self.is_idle_class_due(now) { Class::Idle } else { Class::RealTime };
+        let tree = self.trees[first.index()..].iter_mut().find(|tree| tree.has_active())?;
         let time = tree.eligible_time(states);
         if self.in_service.is_none() {
             tree.jump(states, time);
@@ -57,11 +66,26 @@ impl Group {
         tree.first_eligible(states, time)
     }
 
-    /// Whether `newcomer` comes before `kept`, another member of its class, which is the next one so far.
+    /// Whether the idle class is tried before the others. As in Linux the try counts, served or not, and a newcomer of
+    /// a higher class can undo it. Linux then tries again after the same time. Here it is tried until it is served,
+    /// once it has waited for long.
+    fn is_idle_class_due(&mut self, now: Ticks) -> bool {
+        let waits = self.trees[Class::Idle.index()].has_active();
+        if !waits {
+            self.idle_class_served = now;
+        }
+        let is_due = now - self.idle_class_tried > IDLE_CLASS_PERIOD;
+        if is_due {
+            self.idle_class_tried = now;
+        }
+        waits && (is_due || now - self.idle_class_served > MOST_IDLE_CLASS_WAIT)
+    }
+
+    /// Whether `newcomer` comes before `kept`, the next member so far: it is of the same class, eligible, and finishes
+    /// first.
     pub(super) fn comes_before(&self, states: &Slab<State>, newcomer: Index, kept: Index) -> bool {
         let [newcomer, kept] = [newcomer, kept].map(|entity| states.get(entity));
-        debug_assert_eq!(newcomer.class, kept.class, "only times of one tree can be compared");
         let tree = &self.trees[newcomer.class.index()];
-        !is_after(newcomer.start, tree.now) && is_after(kept.finish, newcomer.finish)
+        newcomer.class == kept.class && !is_after(newcomer.start, tree.now) && is_after(kept.finish, newcomer.finish)
     }
 }
