@@ -1,8 +1,9 @@
 //! `blkmq replay`: feeds a recorded trace to blkmq.
 //!
 //! The folder has the two ways: `play` through a device, `order` through the scheduler alone. Nothing else calls in
-//! there.
+//! there. `decisions` is `order` for a recording that says what Linux decided at each time.
 
+mod decisions;
 mod order;
 mod play;
 
@@ -10,6 +11,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use blkmq::Locking;
+use blkmq_workbench::oracle::Score;
+use blkmq_workbench::order::{Groups, Linux, Processes, parse_decisions, replay_bfq};
 use blkmq_workbench::{Classes, Settings, Speed, TraceFiles};
 use clap::Args;
 
@@ -25,6 +28,7 @@ Examples:
   blkmq replay --order trace.blktrace.0 --queue queue.txt
   blkmq replay --order trace --queue queue.txt --classes classes.txt --choices choices.txt --json
   blkmq replay --order trace --queue queue.txt --scheduler kyber --adjustments depths.txt --set read_lat_nsec=500000
+  blkmq replay --order trace --queue queue.txt --decisions decisions.txt --processes processes.txt --groups groups.txt
 
 With --device the operations of the trace go through the whole block layer, with a submitter for each traced process and a
 plug for each traced plug. The counts and latencies are printed beside those of the trace. A latency runs from the moment
@@ -32,6 +36,8 @@ at which an operation is due (with --speed max: is submitted) to its completion;
 no data, so zeroes are written.
 
 With --order the scheduler alone gets what Linux's scheduler got, and each of its choices is compared with Linux's choice.
+For bfq --decisions says when the device asked, which a trace does not show, and what Linux decided. Behind each answer our
+scheduler is put where Linux's answer would have put it.
 
 Files:
   TRACE    as blktrace writes it, little-endian: NAME stands for NAME.blktrace.0, NAME.blktrace.1 and so on, and
@@ -40,9 +46,20 @@ Files:
            'scheduler none [mq-deadline]' with the active one in brackets
   classes  lines 'FIRST END CLASS': the sectors from FIRST to before END were used under CLASS: rt, be or idle
   choices  a line for each request that the device took: the time in ns, then the sector and R, W or D of the
-           request that our scheduler had chosen for it, or '- -' if it had chosen none
+           request that our scheduler had chosen for it, or '- -' if it had chosen none; with --decisions a line for
+           each time that the device asked: the time in ns, the process that inserted the request of our answer, or A
+           if nobody waits for it, and its first sector, or '-' for nothing
   adjustments
            a line for each depth that our scheduler changed: the time in ns, READ, WRITE or DISCARD, and the depth
+  decisions
+           lines 'TIME_NS KIND ...', as in '66024570993 ask 1', '66024573346 slot 603S 10922', '66024578509 serve 603S
+           505920 32', 'none', 'expire 603S TOO_IDLE'; a queue is named by its process and S (someone waits) or A
+  processes
+           lines 'PID JOB GROUP CLASS LEVEL', as in '603 ax a/x 2 4': class 1 is rt, 2 be, 3 idle; - stands for none
+  groups   lines 'PATH WEIGHT', as in 'a/x 300'
+  expirations
+           a line for each queue whose service our scheduler ended by itself: the time in ns, the process (A or SHARED
+           if it has not one), and the reason
 
 'blkmq devices' lists devices and their parameters, 'blkmq schedulers' schedulers and knobs.";
 
@@ -79,7 +96,19 @@ pub(crate) struct Replay {
     /// The settings under which the trace was recorded.
     #[arg(long, value_name = "FILE", requires = "order", conflicts_with = "device")]
     queue: Option<PathBuf>,
-    /// Write our choices, one line for each request that the device took.
+    /// What Linux's bfq decided, for a comparison with ours.
+    #[arg(long, value_name = "FILE", requires = "processes", conflicts_with_all = ["device", "classes", "adjustments"])]
+    decisions: Option<PathBuf>,
+    /// The processes of the trace, with their groups and priorities.
+    #[arg(long, value_name = "FILE", requires = "decisions", conflicts_with = "device")]
+    processes: Option<PathBuf>,
+    /// The weights of the control groups [default: 100 each].
+    #[arg(long, value_name = "FILE", requires = "decisions", conflicts_with = "device")]
+    groups: Option<PathBuf>,
+    /// Write which queues our scheduler expired by itself.
+    #[arg(long, value_name = "FILE", requires = "decisions", conflicts_with = "device")]
+    expirations: Option<PathBuf>,
+    /// Write our choices, one line for each request that the device took, or for each time that it asked.
     #[arg(long, value_name = "FILE", requires = "order", conflicts_with = "device")]
     choices: Option<PathBuf>,
     /// Write the depths that our scheduler changed, if it is one that does.
@@ -119,6 +148,9 @@ impl Replay {
             settings.set(assignment)?;
         }
         let trace = TraceFiles::read(&self.trace)?;
+        if let (Some(decisions), Some(processes)) = (&self.decisions, &self.processes) {
+            return self.compare_decisions(&trace, &settings, decisions, processes, out);
+        }
         let agreement = blkmq_workbench::order::replay(&trace.events()?, &settings, classes)?;
         if let Some(path) = &self.choices {
             order::write_choices(path, &agreement)?;
@@ -131,5 +163,34 @@ impl Replay {
         } else {
             order::tell(&agreement, settings.scheduler(), out)
         }
+    }
+
+    /// Compares the decisions of bfq with those of Linux's.
+    fn compare_decisions(
+        &self,
+        trace: &TraceFiles,
+        settings: &Settings,
+        decisions: &Path,
+        processes: &Path,
+        out: &mut dyn Write,
+    ) -> Result<(), Failure> {
+        let name = |path: &Path| path.display().to_string();
+        let processes = Processes::parse(&name(processes), &file::read(processes)?)?;
+        let groups = match &self.groups {
+            Some(path) => Groups::parse(&name(path), &file::read(path)?)?,
+            None => Groups::default(),
+        };
+        let decisions = parse_decisions(&name(decisions), &file::read(decisions)?)?;
+        let events = trace.events()?;
+        let linux = Linux { events: &events, decisions: &decisions };
+        let answers = replay_bfq(linux, settings, &processes, &groups)?;
+        if let Some(path) = &self.choices {
+            order::write(path, |out| answers.write_choices(out))?;
+        }
+        if let Some(path) = &self.expirations {
+            order::write(path, |out| answers.write_expirations(out))?;
+        }
+        let score = Score::of(linux, &answers);
+        if self.json { decisions::tell_programs(&score, out) } else { decisions::tell(&score, out) }
     }
 }

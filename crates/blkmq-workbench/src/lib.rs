@@ -19,6 +19,7 @@ mod jobfile;
 pub mod judge;
 mod latency;
 mod load;
+pub mod oracle;
 pub mod order;
 mod play;
 mod ratio;

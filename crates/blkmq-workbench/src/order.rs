@@ -17,9 +17,12 @@
 //! chose, our scheduler chooses as Linux did, out of what Linux saw, and the replay goes on from there.
 
 mod agreement;
+mod bfq;
+mod decisions;
 mod kept;
 mod plug;
 mod pools;
+mod processes;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -29,9 +32,13 @@ use blkmq_sched::{
 };
 
 pub use self::agreement::{Adjustment, Agreement, Choice, Request};
+pub(crate) use self::bfq::Step;
+pub use self::bfq::{Answer, Answers, Expired, Linux, replay_bfq};
+pub use self::decisions::{Decision, Line, Queue, parse_decisions};
 use self::kept::{Change, Kept};
 use self::plug::Plugs;
 use self::pools::Pools;
+pub use self::processes::{Groups, Process, Processes};
 use crate::blktrace::{Action, Category, Event};
 use crate::settings::set_knob;
 use crate::{Classes, Settings, TextError};

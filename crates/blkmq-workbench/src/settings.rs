@@ -191,6 +191,21 @@ impl Settings {
             .ok_or_else(|| entry.fault(format!("nr_requests: '{}' is not a number from 1 to 65536", entry.value)))
     }
 
+    /// Whether the device is said to rotate. The default is that it does not.
+    ///
+    /// # Errors
+    /// The value of `rotational` is neither 0 nor 1.
+    pub fn is_rotational(&self) -> Result<bool, TextError> {
+        match self.entries.iter().rfind(|entry| entry.name == "rotational" && !entry.knob_only) {
+            None => Ok(false),
+            Some(entry) => match entry.value.as_str() {
+                "0" => Ok(false),
+                "1" => Ok(true),
+                other => Err(entry.fault(format!("rotational: '{other}' is neither 0 nor 1"))),
+            },
+        }
+    }
+
     /// Takes another scheduler than the one that was active. The knobs that only other schedulers have are dropped,
     /// unless the command line set them.
     pub fn use_scheduler(&mut self, name: &str) {

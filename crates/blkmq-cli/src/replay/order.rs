@@ -1,7 +1,7 @@
 //! The output of a replay in order of dispatch: the choices of our scheduler next to those of Linux.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use blkmq_workbench::order::{Agreement, Choice, Request};
@@ -14,12 +14,7 @@ const TOLD: usize = 5;
 
 /// Writes our choices to a file.
 pub(super) fn write_choices(path: &Path, agreement: &Agreement) -> Result<(), Failure> {
-    let write = || {
-        let mut out = BufWriter::new(File::create(path)?);
-        agreement.write_choices(&mut out)?;
-        out.flush()
-    };
-    write().map_err(|error| Failure::writing(path.display(), &error))
+    write(path, |out| agreement.write_choices(out))
 }
 
 /// Writes the depths that our scheduler's control changed to a file.
@@ -27,9 +22,14 @@ pub(super) fn write_adjustments(path: &Path, agreement: &Agreement, scheduler: &
     if agreement.adjustments.is_none() {
         return Err(Failure::Input(format!("--adjustments: {scheduler} has no depths to adjust; kyber has")));
     }
+    write(path, |out| agreement.write_adjustments(out))
+}
+
+/// Writes a file.
+pub(super) fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     let write = || {
         let mut out = BufWriter::new(File::create(path)?);
-        agreement.write_adjustments(&mut out)?;
+        content(&mut out)?;
         out.flush()
     };
     write().map_err(|error| Failure::writing(path.display(), &error))

@@ -1,0 +1,117 @@
+//! A folder that holds a recording of Linux's BFQ.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::read::GzDecoder;
+
+use crate::blktrace;
+use crate::order::{Answers, Groups, Line, Linux, Processes, parse_decisions, replay_bfq};
+use crate::{Settings, TextError};
+
+/// A recording of Linux's BFQ.
+#[derive(Debug)]
+pub struct Recording {
+    /// The folder's name.
+    pub name: String,
+    /// Where it is.
+    pub folder: PathBuf,
+    /// The settings under which it was made.
+    pub settings: Settings,
+    /// What Linux decided.
+    pub decisions: Vec<Line>,
+    /// Who asked.
+    pub processes: Processes,
+    /// The control groups; none where all processes belong to the root.
+    pub groups: Groups,
+    trace: Vec<u8>,
+}
+
+impl Recording {
+    /// Reads a folder. Each file may be packed with gzip, and its name then ends with `.gz`.
+    ///
+    /// # Errors
+    /// A file that is not there, or cannot be read.
+    pub fn open(folder: &Path) -> Result<Self, TextError> {
+        let text = |name: &str| {
+            let bytes = file(folder, name)?;
+            let place = folder.join(name).display().to_string();
+            String::from_utf8(bytes).map_err(|_| TextError { place, what: "is not UTF-8".to_owned() })
+        };
+        let groups = match text("groups.txt") {
+            Ok(text) => Groups::parse("groups.txt", &text)?,
+            Err(_) => Groups::default(),
+        };
+        let trace = file(folder, "trace.blktrace.0")?;
+        events(&trace, folder)?;
+        Ok(Self {
+            name: folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned(),
+            folder: folder.to_owned(),
+            settings: Settings::parse("queue.txt", &text("queue.txt")?)?,
+            decisions: parse_decisions("decisions.txt", &text("decisions.txt")?)?,
+            processes: Processes::parse("processes.txt", &text("processes.txt")?)?,
+            groups,
+            trace,
+        })
+    }
+
+    /// The folders of recordings in a folder, by name; the folder alone, if it is one itself.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or holds no recording.
+    pub fn folders(folder: &Path) -> Result<Vec<PathBuf>, TextError> {
+        if is_recording(folder) {
+            return Ok(vec![folder.to_owned()]);
+        }
+        let fault = |what| TextError { place: folder.display().to_string(), what };
+        let entries = fs::read_dir(folder).map_err(|error| fault(error.to_string()))?;
+        let mut folders: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        folders.retain(|folder| is_recording(folder));
+        folders.sort();
+        if folders.is_empty() {
+            return Err(fault("no recording is in there: a folder with decisions.txt and trace.blktrace.0".to_owned()));
+        }
+        Ok(folders)
+    }
+
+    /// What our scheduler decides.
+    ///
+    /// # Errors
+    /// As [`replay_bfq`].
+    pub fn replay(&self) -> Result<Answers, TextError> {
+        self.with(|linux| replay_bfq(linux, &self.settings, &self.processes, &self.groups))
+    }
+
+    /// Calls `f` with what Linux's scheduler was told, and what it decided.
+    pub fn with<T>(&self, f: impl FnOnce(Linux<'_>) -> T) -> T {
+        let events = events(&self.trace, &self.folder).expect("it was read before");
+        f(Linux { events: &events, decisions: &self.decisions })
+    }
+}
+
+fn events<'a>(trace: &'a [u8], folder: &Path) -> Result<Vec<blktrace::Event<'a>>, TextError> {
+    let place = || folder.join("trace.blktrace.0").display().to_string();
+    let events = blktrace::read(trace).map_err(|error| TextError { place: place(), what: error.to_string() })?;
+    Ok(blktrace::merge(vec![events]))
+}
+
+fn is_recording(folder: &Path) -> bool {
+    ["decisions.txt", "decisions.txt.gz"].iter().any(|name| folder.join(name).is_file())
+}
+
+/// A file's content, unpacked if it is packed.
+fn file(folder: &Path, name: &str) -> Result<Vec<u8>, TextError> {
+    let path = folder.join(name);
+    let read = match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => unpack(&folder.join(format!("{name}.gz"))),
+        read => read,
+    };
+    read.map_err(|error| TextError { place: path.display().to_string(), what: error.to_string() })
+}
+
+fn unpack(path: &Path) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    GzDecoder::new(fs::File::open(path)?).read_to_end(&mut content)?;
+    Ok(content)
+}

@@ -1,0 +1,443 @@
+//! Replays a recording of Linux's BFQ: at each time at which the device asked, our scheduler says what it would answer.
+//!
+//! Two values of our scheduler hear of the same insertions, merges and completions. One *follows*: it decides nothing
+//! by itself, and is made to do what Linux did, decision by decision. The other one is a copy of it, made behind
+//! Linux's last answer, which decides *freely*, until the device asks again. So our answer to an `ask` depends on what
+//! Linux decided before it, and of what is behind the `ask` on its time alone.
+//!
+//! What the free one expires by itself is noted.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+
+use blkmq_sched::{
+    Bfq, ClientId, ClientSettings, Event as Happened, Info, InsertAt, IoPriority, Join, MergeHow, MergeLevel, Op,
+    QueueName, Reason, Report, RqId, Scheduler, Ticket, Time,
+};
+
+use super::decisions::{Decision, Line, Queue};
+use super::op;
+use super::processes::{Groups, Members, Processes};
+use crate::blktrace::{Action, Category, Event};
+use crate::{Settings, TextError};
+
+/// What comes so many nanoseconds behind an answer, and before anything else, belongs to it: a queue that expires
+/// with the request that was taken from it. In the recordings these are 2000 at most; no idle timer is as short.
+const BELONGS_NS: u64 = 100_000;
+
+/// Our answer to an `ask`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// When the device asked, in nanoseconds.
+    pub time: u64,
+    /// The request that it gets: whose it is, and its first sector. `None`: nothing for now.
+    pub rq: Option<(Queue, u64)>,
+}
+
+/// A queue that our scheduler expired by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expired {
+    /// When, in nanoseconds.
+    pub time: u64,
+    /// Which queue.
+    pub queue: Queue,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// What our scheduler decided.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Answers {
+    /// One for each `ask`, in order.
+    pub answers: Vec<Answer>,
+    /// What it expired by itself.
+    pub expired: Vec<Expired>,
+    /// When Linux did what our scheduler could not follow, in nanoseconds. Then it is not as Linux's was any more.
+    pub not_followed: Vec<u64>,
+}
+
+impl Answers {
+    /// Writes a line for each `ask`: the time in nanoseconds, then the process that inserted the request of our answer
+    /// (`A` if nobody waits for it) and its first sector; `-` for nothing.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_choices(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        for Answer { time, rq } in &self.answers {
+            match rq {
+                Some((queue, sector)) => writeln!(out, "{time} {queue} {sector}")?,
+                None => writeln!(out, "{time} -")?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a line for each expiry that our scheduler made by itself: the time in nanoseconds, the process of the
+    /// queue (`A` for an asynchronous one, `SHARED` for one of several), and the reason.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_expirations(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        for Expired { time, queue, reason } in &self.expired {
+            writeln!(out, "{time} {queue} {}", reason.as_str())?;
+        }
+        Ok(())
+    }
+}
+
+/// What Linux's scheduler was told, and what it decided.
+#[derive(Debug, Clone, Copy)]
+pub struct Linux<'a> {
+    /// The events of the trace, ordered by time.
+    pub events: &'a [Event<'a>],
+    /// The decisions, ordered by time.
+    pub decisions: &'a [Line],
+}
+
+/// An event, or a decision.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Step<'a> {
+    Event(&'a Event<'a>),
+    Line(&'a Line),
+}
+
+impl<'a> Linux<'a> {
+    /// Events and decisions in the order of their times. Of one time events come first.
+    pub(crate) fn steps(&self) -> impl Iterator<Item = Step<'a>> + use<'a> {
+        let (mut events, mut lines) = (self.events.iter().peekable(), self.decisions.iter().peekable());
+        std::iter::from_fn(move || match (events.peek(), lines.peek()) {
+            (Some(event), Some(line)) if line.time < event.time => lines.next().map(Step::Line),
+            (Some(_), _) => events.next().map(Step::Event),
+            (None, _) => lines.next().map(Step::Line),
+        })
+    }
+}
+
+/// Replays a recording on BFQ, set up as `settings` says.
+///
+/// # Errors
+/// The settings name another scheduler, or a knob or value that it does not have; or there are more processes or groups
+/// than it can have.
+pub fn replay_bfq(
+    linux: Linux<'_>,
+    settings: &Settings,
+    processes: &Processes,
+    groups: &Groups,
+) -> Result<Answers, TextError> {
+    let mut bfq = Bfq::new();
+    if settings.scheduler() != bfq.name() {
+        let what =
+            format!("'{}' has no decisions that can be replayed; accepted: {}", settings.scheduler(), bfq.name());
+        return Err(settings.fault(what));
+    }
+    settings.apply(&mut bfq, None)?;
+    bfq.set_rotational(settings.is_rotational()?);
+    let members = Members::join(&mut bfq, processes, groups)?;
+    let mut replay = Replay::new(bfq, members);
+    for step in linux.steps() {
+        match step {
+            Step::Event(event) => replay.hear(event)?,
+            Step::Line(line) => replay.read(line),
+        }
+    }
+    Ok(replay.done)
+}
+
+/// A request that waits.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    info: Info,
+    /// Whose it is: the process that inserted it.
+    of: Queue,
+}
+
+/// A request that was served, and is on its way to the device or there.
+#[derive(Debug, Clone, Copy)]
+struct Served {
+    info: Info,
+    ticket: Option<Ticket>,
+    /// In nanoseconds; when the device took it, if the trace says it.
+    since: u64,
+}
+
+/// The state of a replay between two steps.
+struct Replay {
+    follows: Bfq,
+    free: Bfq,
+    /// When Linux gave its last answer, until the free one is a copy again of the one that follows.
+    answered: Option<u64>,
+    members: Members,
+    waiting: BTreeMap<RqId, Waiting>,
+    served: HashMap<(u64, Op), Vec<Served>>,
+    next_id: u64,
+    /// How many waiting requests the values have room for.
+    capacity: usize,
+    done: Answers,
+}
+
+impl Replay {
+    fn new(mut bfq: Bfq, members: Members) -> Self {
+        bfq.watch_expirations();
+        bfq.set_following(true);
+        let mut replay = Self {
+            free: bfq.clone(),
+            follows: bfq,
+            answered: None,
+            members,
+            waiting: BTreeMap::new(),
+            served: HashMap::new(),
+            next_id: 0,
+            capacity: 0,
+            done: Answers::default(),
+        };
+        replay.free.set_following(false);
+        replay
+    }
+
+    /// Something happened outside the scheduler.
+    fn hear(&mut self, event: &Event<'_>) -> Result<(), TextError> {
+        let concerns = match event.action {
+            // No device has sectors beyond 2^64. The record is broken, so it is ignored.
+            Action::Insert | Action::BackMerge | Action::FrontMerge => {
+                event.sector.checked_add(u64::from(event.nr_sectors())).is_some()
+            }
+            Action::Issue => {
+                self.issue(event);
+                false
+            }
+            Action::Complete => true,
+            _ => false,
+        };
+        if !concerns {
+            return Ok(());
+        }
+        self.part();
+        self.tick(event.time);
+        match event.action {
+            Action::Insert => self.insert(event)?,
+            Action::Complete => self.complete(event),
+            _ => self.merge(event),
+        }
+        self.note();
+        Ok(())
+    }
+
+    /// Linux decided something.
+    fn read(&mut self, line: &Line) {
+        let now = Time(line.time);
+        let belongs = self.answered.is_some_and(|answered| line.time.saturating_sub(answered) <= BELONGS_NS);
+        let is_done = match line.what {
+            Decision::Ask => return self.ask(line.time),
+            _ if !belongs && self.answered.is_some() => {
+                self.part();
+                return self.read(line);
+            }
+            Decision::Expire(_, reason) => {
+                self.follows.force_expire(reason, now);
+                true
+            }
+            Decision::Slot(queue) => {
+                self.follows.tick(now);
+                self.name(queue).is_some_and(|queue| self.follows.force_slot(queue, now))
+            }
+            Decision::Serve(queue, sector) => {
+                self.answered = Some(line.time);
+                self.serve(queue, sector, line.time)
+            }
+            Decision::Nothing => {
+                self.answered = Some(line.time);
+                self.follows.force_none(now);
+                true
+            }
+        };
+        if !is_done {
+            self.done.not_followed.push(line.time);
+        }
+    }
+
+    /// The device asks: our answer.
+    fn ask(&mut self, time: u64) {
+        self.part();
+        self.tick(time);
+        let chosen = self.free.dispatch(Time(time));
+        let rq = chosen.and_then(|id| self.waiting.get(&id)).map(|rq| (rq.of, rq.info.sector));
+        self.done.answers.push(Answer { time, rq });
+        self.note();
+        // Until Linux's answer comes the free one has gone ahead. If none comes, it goes back all the same.
+        self.answered = Some(time);
+    }
+
+    /// Behind an answer of Linux the free value goes on from what follows.
+    fn part(&mut self) {
+        if self.answered.take().is_some() {
+            self.free = self.follows.clone();
+            self.free.set_following(false);
+        }
+    }
+
+    /// Lets the idle timers go off.
+    fn tick(&mut self, time: u64) {
+        self.free.tick(Time(time));
+        self.follows.tick(Time(time));
+        self.note();
+    }
+
+    /// Notes what the free value has expired.
+    fn note(&mut self) {
+        for expiration in self.free.take_expirations() {
+            let queue = match expiration.queue {
+                QueueName::Sync(client) => self.members.pid(client).map_or(Queue::Shared, Queue::Sync),
+                QueueName::Async => Queue::Async,
+                QueueName::Shared => Queue::Shared,
+            };
+            self.done.expired.push(Expired { time: expiration.at.0, queue, reason: expiration.reason });
+        }
+        // What was forced is none of ours.
+        self.follows.take_expirations();
+    }
+
+    /// Our scheduler's name of a queue.
+    fn name(&self, queue: Queue) -> Option<QueueName> {
+        match queue {
+            Queue::Sync(pid) => self.members.client(pid).map(|(client, _)| QueueName::Sync(client)),
+            Queue::Async => Some(QueueName::Async),
+            Queue::Shared => Some(QueueName::Shared),
+        }
+    }
+
+    fn insert(&mut self, event: &Event<'_>) -> Result<(), TextError> {
+        let (client, priority) = self.client(event)?;
+        let info = info(event, client, priority);
+        let id = RqId(self.next_id);
+        self.next_id += 1;
+        if self.waiting.len() >= self.capacity {
+            self.capacity = (2 * self.capacity).max(64);
+            self.follows.reserve(self.capacity);
+            self.free.reserve(self.capacity);
+        }
+        let of = if info.sync { Queue::Sync(event.pid) } else { Queue::Async };
+        self.waiting.insert(id, Waiting { info, of });
+        for bfq in [&mut self.follows, &mut self.free] {
+            bfq.insert(id, &info, InsertAt::Sorted, Time(event.time));
+        }
+        Ok(())
+    }
+
+    /// The client that a task is. One that the files do not name joins the root.
+    fn client(&mut self, event: &Event<'_>) -> Result<(ClientId, IoPriority), TextError> {
+        if let Some(known) = self.members.client(event.pid) {
+            return Ok(known);
+        }
+        let priority = IoPriority::default();
+        let client = self.members.add(event.pid, priority).ok_or_else(|| TextError {
+            place: format!("the trace at {} ns", event.time),
+            what: format!("there are more than {} processes", ClientId::PLACES - 1),
+        })?;
+        for bfq in [&mut self.follows, &mut self.free] {
+            bfq.join(client, &ClientSettings::default());
+        }
+        Ok((client, priority))
+    }
+
+    /// A bio or a request joined a request that waits.
+    fn merge(&mut self, event: &Event<'_>) {
+        let is_back = event.action == Action::BackMerge;
+        let how = if is_back { MergeHow::Back } else { MergeHow::Front };
+        let end = event.sector + u64::from(event.nr_sectors());
+        let own = Queue::Sync(event.pid);
+        let touches = |rq: &&(&RqId, &Waiting)| {
+            let Info { sector, .. } = rq.1.info;
+            rq.1.info.op == op(event) && if is_back { rq.1.info.end() == event.sector } else { sector == end }
+        };
+        // Of several it is the newest one of the process itself, which Linux finds first.
+        let fitting = || self.waiting.iter().rev();
+        let own_first = fitting().filter(|(_, rq)| rq.of == own).find(|rq| touches(&rq));
+        let Some((into, rq)) = own_first.or_else(|| fitting().find(|rq| touches(&rq))).map(|(id, rq)| (*id, *rq))
+        else {
+            return;
+        };
+        let newcomer = Info { client: rq.info.client, ..info(event, rq.info.client, rq.info.priority) };
+        let is_it = |(id, other): &(&RqId, &Waiting)| {
+            let Info { sector, nr_sectors, op, .. } = other.info;
+            is_back && **id != into && (sector, nr_sectors, op) == (newcomer.sector, newcomer.nr_sectors, newcomer.op)
+        };
+        let absorbed = self.waiting.iter().find(is_it).map(|(id, _)| *id);
+        let mut is_done = true;
+        for bfq in [&mut self.follows, &mut self.free] {
+            is_done &= match absorbed {
+                Some(absorbed) => bfq.force_join(Join { survivor: into, absorbed }),
+                None => bfq.force_merge(into, &newcomer, how),
+            };
+        }
+        if !is_done {
+            self.done.not_followed.push(event.time);
+            return;
+        }
+        if let Some(absorbed) = absorbed {
+            self.waiting.remove(&absorbed);
+        }
+        if let Some(rq) = self.waiting.get_mut(&into) {
+            rq.info.sector = rq.info.sector.min(newcomer.sector);
+            rq.info.nr_sectors = rq.info.nr_sectors.saturating_add(newcomer.nr_sectors);
+        }
+    }
+
+    /// Lets the follower answer as Linux did. False if it has no such request.
+    fn serve(&mut self, queue: Queue, sector: u64, time: u64) -> bool {
+        let fitting = || self.waiting.iter().filter(|(_, rq)| rq.info.sector == sector);
+        let Some((id, rq)) = fitting().find(|(_, rq)| rq.of == queue).or_else(|| fitting().next()) else {
+            return false;
+        };
+        let (id, info) = (*id, rq.info);
+        let is_done = self.follows.force_serve(id, Time(time));
+        if is_done {
+            self.waiting.remove(&id);
+            let served = Served { info, ticket: self.follows.ticket(), since: time };
+            self.served.entry((info.sector, info.op)).or_default().push(served);
+        }
+        is_done
+    }
+
+    /// The device takes a request.
+    fn issue(&mut self, event: &Event<'_>) {
+        if let Some(served) = self.served.get_mut(&(event.sector, op(event))).and_then(|all| all.first_mut()) {
+            served.since = event.time;
+        }
+    }
+
+    fn complete(&mut self, event: &Event<'_>) {
+        let Some(all) = self.served.get_mut(&(event.sector, op(event))).filter(|all| !all.is_empty()) else { return };
+        let Served { info, ticket, since } = all.remove(0);
+        let report = Report {
+            event: Happened::Completed(ticket),
+            client: info.client,
+            op: info.op,
+            sync: info.sync,
+            priority: info.priority,
+            requests: 1,
+            sectors: info.nr_sectors,
+            at: Time(event.time),
+            in_device: u32::try_from(event.time.saturating_sub(since)).unwrap_or(u32::MAX),
+        };
+        for bfq in [&mut self.follows, &mut self.free] {
+            bfq.report(&[report], Time(event.time));
+        }
+    }
+}
+
+/// What a scheduler would know of the bio or the request of an event.
+fn info(event: &Event<'_>, client: ClientId, priority: IoPriority) -> Info {
+    let op = op(event);
+    Info {
+        sector: event.sector,
+        nr_sectors: event.nr_sectors(),
+        nr_segments: 1,
+        op,
+        sync: op.is_read() || event.category.contains(Category::SYNC),
+        priority,
+        client,
+        ctx: 0,
+        merge: MergeLevel::Full,
+        merge_key: 0,
+    }
+}
