@@ -74,21 +74,30 @@ impl Forest {
     /// A queue in the group `parent`. Its `weight` is in hundredths, so that a service of one sector to a weight of 100
     /// takes one unit of virtual time.
     pub(super) fn new_leaf(&mut self, parent: Entity, class: Class, weight: u32) -> Entity {
-        debug_assert!(weight > 0, "a queue has a weight");
-        let within = self.members(parent);
-        self.groups.get_mut(within).nr_members += 1;
-        Entity(self.states.insert(State::new(Some(within), None, class, weight)))
+        self.insert(parent, None, class, weight)
     }
 
     /// A group without members in the group `parent`. Groups are best-effort.
     pub(super) fn new_group(&mut self, parent: Entity, weight: u32) -> Entity {
-        debug_assert!(weight > 0, "a group has a weight");
+        let members = self.groups.insert(Group::new(None, self.now));
+        let group = self.insert(parent, Some(members), Class::BestEffort, weight);
+        self.groups.get_mut(members).owner = Some(group.0);
+        group
+    }
+
+    fn insert(&mut self, parent: Entity, members: Option<Index>, class: Class, weight: u32) -> Entity {
+        debug_assert!(weight > 0, "an entity has a weight");
         let within = self.members(parent);
         self.groups.get_mut(within).nr_members += 1;
-        let members = self.groups.insert(Group::new(None, self.now));
-        let group = self.states.insert(State::new(Some(within), Some(members), Class::BestEffort, weight));
-        self.groups.get_mut(members).owner = Some(group);
-        Entity(group)
+        let entity = self.states.insert(State::new(Some(within), members, class, weight));
+        self.finish_now(entity);
+        Entity(entity)
+    }
+
+    /// Of an entity that has never been in its tree: its finish time, if somebody asks, is now.
+    fn finish_now(&mut self, entity: Index) {
+        let (tree, states) = self.tree(entity);
+        states.get_mut(entity).finish = tree.now;
     }
 
     /// Ends the use of an entity that does not wait and is not in service.
@@ -117,6 +126,7 @@ impl Forest {
         self.groups.get_mut(from).nr_members -= 1;
         self.groups.get_mut(to).nr_members += 1;
         self.states.get_mut(entity.0).within = Some(to);
+        self.finish_now(entity.0);
         if waits {
             self.join(entity.0, false);
         }

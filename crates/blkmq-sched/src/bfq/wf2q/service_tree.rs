@@ -113,22 +113,19 @@ impl ServiceTree {
     ///
     /// COST: one path from the root down.
     pub(super) fn first_eligible(&self, states: &Slab<State>, time: u64) -> Option<Index> {
-        let mut at = self.active.root();
-        let mut best = None;
-        while let Some(node) = at {
-            let here = states.get(node);
+        let has_started = |entity: &Index| !is_after(states.get(*entity).min_start, time);
+        let mut at = self.active.root().filter(has_started)?;
+        loop {
+            let here = states.get(at);
             let [before, after] = here.branches().children();
-            if !is_after(here.start, time) {
-                best = Some(node);
+            if let Some(before) = before.filter(has_started) {
+                at = before;
+            } else if !is_after(here.start, time) {
+                return Some(at);
+            } else {
+                at = after.expect("one in the subtree has started, and it is neither here nor before");
             }
-            let has_started = |child: &Index| !is_after(states.get(*child).min_start, time);
-            at = match before.filter(has_started) {
-                Some(before) => Some(before),
-                None if best.is_some() => return best,
-                None => after,
-            };
         }
-        best
     }
 }
 

@@ -1,20 +1,23 @@
-use super::*;
+//! Virtual time alone: against a naive model, against the ideal system, and against what Linux did.
 
-fn forest() -> Forest {
-    Forest::new(Time(0))
-}
+mod check;
+mod model;
+mod operations;
 
-#[test]
-fn two_queues_take_turns() {
-    let mut forest = forest();
-    let [a, b] = [4000; 2].map(|weight| forest.new_leaf(forest.root(), Class::BestEffort, weight));
-    forest.activate(a, 1000, false);
-    forest.activate(b, 1000, false);
-    for _ in 0..5 {
-        for queue in [a, b] {
-            assert_eq!(forest.next(), Some(queue));
-            forest.serve(queue, 1000);
-            forest.requeue(queue, 1000);
-        }
+/// A generator of the splitmix family: small, and a seed reproduces a run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `end`.
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
     }
 }
