@@ -26,7 +26,10 @@ use crate::domain::Endless;
 use crate::list::List;
 use crate::site::kept;
 use crate::slab::{Index, Slab};
-use crate::{Class, Info, InsertAt, Merge, MergeLimits, RqId, SchedDomain, Scheduler, Throttle, Time, Tokens};
+use crate::{
+    Class, ClientId, Info, InsertAt, Merge, MergeLimits, Outstanding, Passing, RqId, SchedDomain, Scheduler, Throttle,
+    Time, Tokens,
+};
 
 /// The kernel's name of the policy.
 pub(crate) const NAME: &str = "kyber";
@@ -149,6 +152,12 @@ impl Kyber {
         None
     }
 
+    /// How many requests other than reads may be outstanding for each hardware queue: three quarters of the requests.
+    fn async_depth(&self) -> u32 {
+        let three_quarters = u64::from(self.nr_requests) * 3 / 4;
+        u32::try_from(three_quarters).map_or(u32::MAX, |depth| depth.max(1))
+    }
+
     /// Takes a token of this kind, if one of its requests waits.
     fn take_token(&mut self, of: SchedDomain, waits: bool, tokens: &mut dyn Tokens) -> bool {
         let is_taken = waits && tokens.take(of);
@@ -256,14 +265,12 @@ impl Scheduler for Kyber {
     }
 
     /// Classes do not matter, and a request that comes while nothing waits goes as soon as there is a token for it.
-    fn gate(&self, _class: Class) -> bool {
-        self.is_empty()
+    fn gate(&self, _class: Class, _client: ClientId) -> Passing {
+        if self.is_empty() { Passing::All } else { Passing::Nobody }
     }
 
-    /// Three quarters of the requests.
-    fn async_depth(&self) -> Option<u32> {
-        let three_quarters = u64::from(self.nr_requests) * 3 / 4;
-        Some(u32::try_from(three_quarters).map_or(u32::MAX, |depth| depth.max(1)))
+    fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
+        newcomer.op.is_read() || outstanding.is_below(self.async_depth())
     }
 
     fn set_nr_requests(&mut self, nr_requests: u32) {

@@ -41,6 +41,6 @@ pub use merge::{Join, Merge, MergeHow, MergeLimits};
 pub use mq_deadline::MqDeadline;
 pub use registry::{Description, SCHEDULERS, replay, scheduler};
 pub use report::{Event, Report, Ticket};
-pub use scheduler::{MOST_NEWCOMERS, Newcomer, Replay, Scheduler, Tally};
+pub use scheduler::{MOST_NEWCOMERS, Newcomer, Outstanding, Passing, Replay, Scheduler, Tally};
 pub use slab::{Access, Probe};
 pub use throttle::{FoldObserver, Latency, NewDepths, Sums, Throttle};

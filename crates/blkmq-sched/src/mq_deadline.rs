@@ -34,7 +34,8 @@ use crate::list::List;
 use crate::site::kept;
 use crate::slab::{Index, Probe, Slab};
 use crate::{
-    Class, Info, InsertAt, Knob, KnobError, Merge, MergeLevel, MergeLimits, Newcomer, RqId, Scheduler, Tally, Time,
+    Class, ClientId, Info, InsertAt, Knob, KnobError, Merge, MergeLevel, MergeLimits, Newcomer, Outstanding, Passing,
+    RqId, Scheduler, Tally, Time,
 };
 
 /// The kernel's name of the policy.
@@ -336,8 +337,9 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
     }
 
     /// No higher class has anything queued, not even inside the driver.
-    fn gate(&self, class: Class) -> bool {
-        self.is_empty() && self.levels[..class.index()].iter().all(|level| level.queued() == 0)
+    fn gate(&self, class: Class, _client: ClientId) -> Passing {
+        let is_first = self.levels[..class.index()].iter().all(|level| level.queued() == 0);
+        if is_first && self.is_empty() { Passing::All } else { Passing::Nobody }
     }
 
     /// The requests that passed may have gone in either direction, so neither direction has a batch running. The next
@@ -346,8 +348,8 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
         self.pace.batching = self.tunables.fifo_batch;
     }
 
-    fn async_depth(&self) -> Option<u32> {
-        Some(self.tunables.async_depth())
+    fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
+        newcomer.op.is_read() || outstanding.is_below(self.tunables.async_depth())
     }
 
     fn set_nr_requests(&mut self, nr_requests: u32) {

@@ -20,6 +20,34 @@ pub struct Tally {
     pub bypassed: [u64; 3],
 }
 
+/// Which requests may pass the scheduler by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Passing {
+    /// None.
+    Nobody,
+    /// Those of one client.
+    Client,
+    /// Those of every client.
+    All,
+}
+
+/// How many requests are outstanding: they wait here, or were dispatched and are not over yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outstanding {
+    /// Requests other than reads.
+    pub others: u64,
+    /// The hardware queues to which the requests that are ordered here go.
+    pub nr_hctxs: u32,
+}
+
+impl Outstanding {
+    /// Whether requests other than reads are fewer than `depth` for each hardware queue.
+    #[must_use]
+    pub const fn is_below(self, depth: u32) -> bool {
+        self.others < depth as u64 * self.nr_hctxs as u64
+    }
+}
+
 /// A request on its way through a scheduler in which nothing waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Newcomer {
@@ -156,23 +184,32 @@ pub trait Scheduler: Send + fmt::Debug {
         None
     }
 
-    /// Whether requests of this class may pass by. The class may pass if, while nothing waits here, a request would be
-    /// handed out as soon as it is inserted, and so would the next, until a request of another class is inserted. The
-    /// scheduler is told of the requests that passed in the next [`fold`](Self::fold). That comes before the first
-    /// [`dispatch`](Self::dispatch) behind such an insertion, and before the first one after something had to wait. By
-    /// default none may pass.
-    fn gate(&self, _class: Class) -> bool {
-        false
+    /// Which requests of this class may pass by: none, those of this client, or those of every client. They may pass
+    /// if, while nothing waits here, such a request would be handed out as soon as it is inserted, and so would the
+    /// next, until a request of another class, or of another client if only one may pass, is inserted. The scheduler is
+    /// told of the requests that passed in the next [`fold`](Self::fold), and in a [`report`](Self::report) if it wants
+    /// reports. That comes before the first [`dispatch`](Self::dispatch) behind such an insertion, and before the first
+    /// one after something had to wait. By default none may pass.
+    ///
+    /// A scheduler that [wants reports](Self::wants_reports) is asked again whenever a hold of it ends. Any other one
+    /// must not change its answer while nothing waits and only requests come that may pass.
+    fn gate(&self, _class: Class, _client: ClientId) -> Passing {
+        Passing::Nobody
     }
 
     /// Requests begin to wait again, and others may have passed by since the last one left. What is kept of the latest
     /// choices, such as a running batch, may be out of date. Called before the insertion. By default nothing is kept.
     fn resume(&mut self) {}
 
-    /// How many requests other than synchronous reads may be queued or with the driver at once; `None`, which is
-    /// the default: no such limit.
-    fn async_depth(&self) -> Option<u32> {
-        None
+    /// Whether a request may be inserted now, beside what is outstanding. A request that may not waits outside, as one
+    /// does for which there is no room, and the policy is asked again after each completion. So it admits a request of
+    /// a client that has nothing outstanding. By default it admits every request.
+    ///
+    /// What it refuses beside a few requests it refuses beside more. Only a policy that
+    /// [wants reports](Self::wants_reports) is asked about reads. What passes the policy by is not asked about: where a
+    /// policy would refuse a request other than a read beside as many as there can be, only reads pass.
+    fn admits(&self, _newcomer: &Info, _outstanding: Outstanding) -> bool {
+        true
     }
 
     /// Whether the device has to move something to get from one sector to another, as a hard disk does. Until this is

@@ -1,6 +1,9 @@
 //! The knobs of mq-deadline are the kernel's, and every scheduler's keep their ranges.
 
-use blkmq_sched::{KnobError, SCHEDULERS, Throttle, Unit, scheduler};
+use blkmq_sched::{
+    ClientId, Info, IoPriority, KnobError, MergeLevel, Op, Outstanding, SCHEDULERS, Scheduler, Throttle, Unit,
+    scheduler,
+};
 
 #[test]
 fn names_units_defaults_and_ranges_are_linux_s() {
@@ -67,21 +70,42 @@ fn those_of_a_throttle_are_linux_s_too() {
     assert_eq!(throttle.knob("read_lat_usec"), None);
 }
 
+/// Beside how many other requests than reads the scheduler no longer admits a write. Reads it always admits.
+fn bound(scheduler: &dyn Scheduler) -> u64 {
+    let info = |op| Info {
+        sector: 0,
+        nr_sectors: 8,
+        nr_segments: 1,
+        op,
+        sync: false,
+        priority: IoPriority::default(),
+        client: ClientId::default(),
+        ctx: 0,
+        merge: MergeLevel::Never,
+        merge_key: 0,
+    };
+    let admits = |op, others| scheduler.admits(&info(op), Outstanding { others, nr_hctxs: 3 });
+    assert!(admits(Op::Read, u64::MAX));
+    let others = (0..).find(|others| !admits(Op::Write, *others)).expect("there is a bound");
+    assert_eq!(others % 3, 0, "each hardware queue counts");
+    others / 3
+}
+
 /// Red if a depth that was set is scaled with the queue: from 65536 requests to 200 nothing would be left of 100.
 #[test]
 fn async_depth_is_nr_requests_unless_it_was_set() {
     let mut scheduler = scheduler("mq-deadline").unwrap();
     for nr_requests in [64, 65_536, 1] {
         scheduler.set_nr_requests(nr_requests);
-        assert_eq!(scheduler.async_depth(), Some(nr_requests));
+        assert_eq!(bound(&*scheduler), nr_requests.into());
         assert_eq!(scheduler.knob("async_depth"), Some(i64::from(nr_requests)));
     }
     scheduler.set_nr_requests(0);
-    assert_eq!(scheduler.async_depth(), Some(1), "never none");
+    assert_eq!(bound(&*scheduler), 1, "never none");
     scheduler.set_knob("async_depth", 100).unwrap();
     for nr_requests in [65_536, 200, 1] {
         scheduler.set_nr_requests(nr_requests);
-        assert_eq!((scheduler.async_depth(), scheduler.knob("async_depth")), (Some(100), Some(100)));
+        assert_eq!((bound(&*scheduler), scheduler.knob("async_depth")), (100, Some(100)));
     }
 }
 

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use blkmq_sched::{
-    Class, ClientId, Info, InsertAt, IoPriority, Kyber, MergeHow, MergeLevel, MergeLimits, Op, RqId, SchedDomain,
-    Scheduler, Time, Tokens,
+    Class, ClientId, Info, InsertAt, IoPriority, Kyber, MergeHow, MergeLevel, MergeLimits, Op, Passing, RqId,
+    SchedDomain, Scheduler, Time, Tokens,
 };
 use proptest::prelude::*;
 
@@ -167,7 +167,8 @@ impl Run {
             Step::Complete { .. } => {}
         }
         assert_eq!(self.kyber.len(), self.model.len());
-        assert_eq!(self.kyber.gate(Class::Idle), self.model.len() == 0);
+        let passing = self.kyber.gate(Class::Idle, ClientId::default());
+        assert_eq!(passing == Passing::All, self.model.len() == 0);
     }
 
     fn dispatch(&mut self) {

@@ -4,7 +4,8 @@ mod bench;
 
 use bench::{ROOMY, of, read, write};
 use blkmq_sched::{
-    Class, Info, InsertAt, Kyber, Merge, MergeHow, MergeLevel, Op, RqId, SchedDomain, Scheduler, Time, Tokens,
+    Class, ClientId, Info, InsertAt, Kyber, Merge, MergeHow, MergeLevel, Op, Outstanding, Passing, RqId, SchedDomain,
+    Scheduler, Time, Tokens,
 };
 
 /// Pools with so many tokens left, by [`SchedDomain::index`].
@@ -180,19 +181,22 @@ fn the_head_is_in_front_of_everything() {
 fn classes_do_not_matter_and_any_may_pass_while_nothing_waits() {
     let idle = Info { priority: blkmq_sched::IoPriority { class: Class::Idle, level: 0 }, ..read(0) };
     let mut kyber = kyber(&[idle, read(100)]);
-    assert!(Class::ALL.iter().all(|class| !kyber.gate(*class)));
+    let gates = |kyber: &Kyber| Class::ALL.map(|class| kyber.gate(class, ClientId::default()));
+    assert_eq!(gates(&kyber), [Passing::Nobody; 3]);
     assert_eq!(ids(&mut kyber, &mut Left::new([9; 4])), [0, 1]);
-    assert!(Class::ALL.iter().all(|class| kyber.gate(*class)));
+    assert_eq!(gates(&kyber), [Passing::All; 3]);
 }
 
 /// Red if asynchronous requests get another part than three quarters.
 #[test]
 fn others_than_reads_may_have_three_quarters() {
     let mut kyber = Kyber::new();
-    assert_eq!(kyber.async_depth(), Some(192));
-    for (nr_requests, depth) in [(64, 48), (65_536, 49_152), (5, 3), (1, 1), (0, 1), (u32::MAX, 3_221_225_471)] {
+    let admits = |kyber: &dyn Scheduler, info, others| kyber.admits(&info, Outstanding { others, nr_hctxs: 2 });
+    assert!(admits(&kyber, write(0), 383) && !admits(&kyber, write(0), 384) && admits(&kyber, read(0), 384));
+    for (nr_requests, depth) in [(64, 48), (65_536, 49_152), (5, 3), (1, 1), (0, 1), (u32::MAX, 3_221_225_471_u32)] {
         kyber.set_nr_requests(nr_requests);
-        assert_eq!(kyber.async_depth(), Some(depth));
+        let most = 2 * u64::from(depth);
+        assert_eq!([most - 1, most].map(|others| admits(&kyber, write(0), others)), [true, false], "{depth}");
     }
 }
 
@@ -201,7 +205,9 @@ fn another_hardware_queue_gets_an_empty_one_of_the_same_settings() {
     let mut first = kyber(&[read(0)]);
     first.set_nr_requests(8);
     let mut other = first.for_hctx().expect("kyber keeps no order across hardware queues");
-    assert!(other.is_empty() && other.name() == "kyber" && other.async_depth() == Some(6));
+    assert!(other.is_empty() && other.name() == "kyber");
+    let admits = |others| other.admits(&write(0), Outstanding { others, nr_hctxs: 1 });
+    assert!(admits(5) && !admits(6));
     other.reserve(1);
     other.insert(RqId(1), &read(8), InsertAt::Sorted, Time(0));
     assert_eq!(other.merge(&read(16)), merged(1, MergeHow::Back));

@@ -8,7 +8,8 @@
 //! holder, whose word is in [`staging`](crate::staging).
 //!
 //! # The gate
-//! The flags also hold the gate: the class of requests that may pass the scheduler by while nothing waits.
+//! The flags also hold the gate: the class of requests that may pass the scheduler by while nothing waits, and perhaps
+//! the one client whose requests these must be.
 //!
 //! ```text
 //!     the thread that passes              the thread that shuts the gate
@@ -30,6 +31,12 @@ const CLASS_SHIFT: u32 = 3;
 const CLASS: u64 = 0b111 << CLASS_SHIFT;
 /// Only reads of that class may pass.
 const READS_ONLY: u64 = 1 << 6;
+/// Only requests of one client may pass, whose place stands in the bits above.
+const ONE_CLIENT: u64 = 1 << 7;
+const CLIENT_SHIFT: u32 = 8;
+const CLIENT: u64 = 0xfff << CLIENT_SHIFT;
+/// All bits of the gate.
+const GATE: u64 = CLASS | READS_ONLY | ONE_CLIENT | CLIENT;
 
 /// The flags. [`Snapshot`] says what each one means.
 const WAITING: u64 = 1 << 0;
@@ -46,6 +53,8 @@ pub struct Gate {
     pub class: u8,
     /// Only reads of that class may pass.
     pub reads_only: bool,
+    /// Only requests of the client with this place may pass, which is less than 4096.
+    pub client: Option<u16>,
 }
 
 impl Gate {
@@ -57,6 +66,25 @@ impl Gate {
     #[must_use]
     pub const fn admits(self, class: usize) -> bool {
         self.class as usize == class || self.class == Self::ANY
+    }
+
+    /// Whether requests of the client with this place may pass.
+    #[inline]
+    #[must_use]
+    pub const fn is_for(self, client: usize) -> bool {
+        match self.client {
+            None => true,
+            Some(place) => place as usize == client,
+        }
+    }
+
+    /// The bits of the word that say so.
+    const fn bits(self) -> u64 {
+        let client = match self.client {
+            None => 0,
+            Some(place) => ONE_CLIENT | (place as u64) << CLIENT_SHIFT,
+        };
+        ((self.class as u64 + 1) << CLASS_SHIFT) | if self.reads_only { READS_ONLY } else { 0 } | client
     }
 }
 
@@ -93,11 +121,18 @@ impl Snapshot {
     #[inline]
     #[must_use]
     pub const fn gate(self) -> Option<Gate> {
+        if self.0 & (WAITING | QUIESCED) != 0 { None } else { self.any_gate() }
+    }
+
+    /// The gate, whether something waits or not.
+    #[inline]
+    const fn any_gate(self) -> Option<Gate> {
         let class = (self.0 & CLASS) >> CLASS_SHIFT;
-        if self.0 & (WAITING | QUIESCED) != 0 || class == 0 {
+        if class == 0 {
             return None;
         }
-        Some(Gate { class: class as u8 - 1, reads_only: self.0 & READS_ONLY != 0 })
+        let client = if self.0 & ONE_CLIENT == 0 { None } else { Some(((self.0 & CLIENT) >> CLIENT_SHIFT) as u16) };
+        Some(Gate { class: class as u8 - 1, reads_only: self.0 & READS_ONLY != 0, client })
     }
 
     /// How often WAITING was set, modulo 2^32.
@@ -114,15 +149,15 @@ impl fmt::Debug for Snapshot {
         for (_, name) in flags.iter().filter(|(set, _)| *set) {
             write!(f, "{name} ")?;
         }
-        match (self.0 & CLASS) >> CLASS_SHIFT {
-            0 => (),
-            class => {
-                match class as u8 - 1 {
-                    Gate::ANY => write!(f, "gate=any")?,
-                    class => write!(f, "gate={class}")?,
-                }
-                write!(f, "{} ", if self.0 & READS_ONLY == 0 { "" } else { ",reads" })?;
+        if let Some(Gate { class, reads_only, client }) = self.any_gate() {
+            match class {
+                Gate::ANY => write!(f, "gate=any")?,
+                class => write!(f, "gate={class}")?,
             }
+            if let Some(client) = client {
+                write!(f, ",client={client}")?;
+            }
+            write!(f, "{} ", if reads_only { ",reads" } else { "" })?;
         }
         write!(f, "stagings={}", self.stagings())
     }
@@ -183,15 +218,15 @@ impl Word {
     /// Opens the gate, which was shut. Called under the scheduler's lock, like every change of the gate.
     pub fn open_gate(&self, gate: Gate) {
         debug_assert!(gate.class <= Gate::ANY, "the class {} has a number in the word", gate.class);
-        let bits = u64::from(gate.class + 1) << CLASS_SHIFT | if gate.reads_only { READS_ONLY } else { 0 };
+        debug_assert!(gate.client.is_none_or(|place| place < 1 << 12), "the place {:?} is in the word", gate.client);
         // Release: a thread that passes sees what was done before the gate was opened.
-        let before = self.0.fetch_or(bits, order("word.open_gate", Ordering::Release));
-        debug_assert_eq!(before & (CLASS | READS_ONLY), 0, "a gate that is opened was shut");
+        let before = self.0.fetch_or(gate.bits(), order("word.open_gate", Ordering::Release));
+        debug_assert_eq!(before & GATE, 0, "a gate that is opened was shut");
     }
 
     /// Shuts the gate, which was open, and fences. What passes before that is in the counts that the caller reads next.
     pub fn shut_gate(&self) {
-        let before = self.0.fetch_and(!(CLASS | READS_ONLY), Ordering::Relaxed);
+        let before = self.0.fetch_and(!GATE, Ordering::Relaxed);
         debug_assert_ne!(before & CLASS, 0, "a gate that is shut was open");
         // Step b of the module's interleaving, between the change of the word and the look at the counts; pairs with
         // the fence of `pass`.
@@ -201,7 +236,7 @@ impl Word {
     /// Shuts the gate if it is open. For a gate of every class, through which requests pass without being counted.
     pub fn end_gate(&self) {
         // Relaxed: a thread that passes looks only once, and what it saw may be out of date.
-        self.0.fetch_and(!(CLASS | READS_ONLY), Ordering::Relaxed);
+        self.0.fetch_and(!GATE, Ordering::Relaxed);
     }
 
     /// Passes the gate, which this thread has seen open. `count` counts what the thread takes along; then the thread
@@ -289,7 +324,7 @@ mod tests {
     #[test]
     fn word_gate_is_open_while_nothing_waits() {
         let word = Word::new();
-        let gate = Gate { class: 2, reads_only: true };
+        let gate = Gate { class: 2, reads_only: true, client: None };
         assert_eq!(word.load().gate(), None);
         word.open_gate(gate);
         assert_eq!(word.load().gate(), Some(gate));
@@ -303,14 +338,25 @@ mod tests {
         assert_eq!(word.load().gate(), Some(gate));
         word.shut_gate();
         assert_eq!(word.load().gate(), None);
-        word.open_gate(Gate { class: 0, reads_only: false });
-        assert_eq!(word.load().gate(), Some(Gate { class: 0, reads_only: false }));
+        let all = Gate { class: 0, reads_only: false, client: None };
+        word.open_gate(all);
+        assert_eq!(word.load().gate(), Some(all));
         word.end_gate();
         word.end_gate();
-        let gate = Gate { class: Gate::ANY, reads_only: false };
+        let gate = Gate { class: Gate::ANY, ..all };
         word.open_gate(gate);
         assert_eq!((word.load().gate(), format!("{:?}", word.load())), (Some(gate), "gate=any stagings=1".to_owned()));
-        assert!((0..3).all(|class| gate.admits(class)) && !Gate { class: 1, reads_only: false }.admits(0));
+        assert!((0..3).all(|class| gate.admits(class)) && !Gate { class: 1, ..all }.admits(0));
+        word.shut_gate();
+        for place in [0, 1, 4095] {
+            let gate = Gate { class: 1, reads_only: false, client: Some(place) };
+            word.open_gate(gate);
+            assert_eq!(word.load().gate(), Some(gate));
+            assert_eq!(format!("{:?}", word.load()), format!("gate=1,client={place} stagings=1"));
+            assert_eq!([0, 1, 4095].map(|of| gate.is_for(of)), [0, 1, 4095].map(|of| of == usize::from(place)));
+            word.shut_gate();
+        }
+        assert!(all.is_for(7) && format!("{:?}", word.load()) == "stagings=1");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use blkmq_sched::{Class, RqId};
 use blkmq_vcpu::{Random, thread};
-use blkmq_virtual::{Bio, Client as Tenant, Completion, Op, RejectReason, Rejected, Submitter};
+use blkmq_virtual::{Bio, Client as Tenant, Completion, GroupId, Op, RejectReason, Rejected, Submitter};
 
 use self::buffers::Spare;
 use self::direct::Rhythm;
@@ -50,6 +50,8 @@ struct Meetings {
 pub(crate) struct Habits {
     kind: Kind,
     tenant: Tenant,
+    /// The number of the tenant's group among those of the world; 0 stands for the root.
+    group: u32,
     tenant_number: u16,
     mix: Mix,
     /// The most operations that the client submits before it looks for completions.
@@ -84,7 +86,7 @@ impl Habits {
         let meetings = period_ns.map(|period_ns| Meetings { period_ns, rounds: *random.pick(&[1, 1, 2, 4]) });
         let most_at_once = if meetings.is_some() && random.one_in(4) { 200 } else { 64 };
         let nr_tenants = random.within(1, u64::from(nr_clients));
-        let nr_groups = random.pick(&[1, 1, 2, 3]);
+        let nr_groups = random.pick(&[1, 1, 2, MOST_GROUPS]);
         // With several classes the higher ones go first, and deadlines matter little.
         let class = random.one_in(2).then(|| *random.pick(&Class::ALL));
         let alike = random.one_in(2).then(|| Mix::draw(random, capacity, class));
@@ -100,10 +102,8 @@ impl Habits {
                     _ => Kind::Direct(Rhythm::draw(random)),
                 },
                 tenant_number: number as u16,
-                tenant: Tenant {
-                    group: (number % nr_groups) as u32,
-                    ..Tenant::new(format!("tenant {number}")).with_priority(priority)
-                },
+                tenant: Tenant::new(format!("tenant {number}")).with_priority(priority),
+                group: (number % nr_groups) as u32,
                 mix,
                 burst: magnitude(random, most_at_once),
                 batches: *random.pick(&[0, 0, 50, 100]),
@@ -115,6 +115,14 @@ impl Habits {
         };
         (0..nr_clients).map(one).collect()
     }
+}
+
+/// The most groups of a world, the root among them.
+pub(crate) const MOST_GROUPS: u64 = 3;
+
+/// The name of a group of the world.
+pub(crate) fn group_name(number: u32) -> String {
+    format!("group {number}")
 }
 
 /// A client at work.
@@ -161,8 +169,13 @@ impl Client {
     }
 
     fn join(&mut self) -> Submitter {
-        let submitter =
-            self.world.q.submitter(&self.habits.tenant).expect("there are places for all clients of a world");
+        let q = &self.world.q;
+        let group = match self.habits.group {
+            0 => GroupId::ROOT,
+            number => q.group_of(&group_name(number)).expect("the world has the groups of its clients"),
+        };
+        let tenant = Tenant { group, ..self.habits.tenant.clone() };
+        let submitter = q.submitter(&tenant).expect("there are places for all clients of a world");
         let nr_slots = u16::try_from(submitter.nr_slots()).expect("a submitter's slots are few");
         let tenant = self.habits.tenant_number;
         self.world.witness.tell(Event::Joined { submitter: self.number, nr_slots, tenant });
@@ -263,7 +276,7 @@ impl Client {
 
     fn asked(&self, bio: &Bio) -> Asked {
         let &Bio { op, sector, nr_sectors, flags, priority, .. } = bio;
-        let Tenant { priority: default, group, .. } = self.habits.tenant;
+        let Habits { tenant: Tenant { priority: default, .. }, group, .. } = self.habits;
         Asked { op, sector, nr_sectors, flags, priority: priority.unwrap_or(default), group }
     }
 

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use blkmq_sync_virtual::weaken;
 use blkmq_vcpu::{Ended, Idle, Options, go_on_for, run, thread};
-use blkmq_virtual::{Builder, Client, RequestQueue, Submitter};
+use blkmq_virtual::{Builder, Client, GroupId, RequestQueue, Submitter};
 
 use super::check::{self, Facts, Violation};
-use super::client::Client as Worker;
+use super::client::{Client as Worker, MOST_GROUPS, group_name};
 use super::control::Controller;
 use super::device::{Device, DeviceConfig};
 use super::event::{Event, Stamp};
@@ -179,7 +179,11 @@ fn build(plan: &Plan, device: Arc<Device>, witness: &Witness) -> Arc<RequestQueu
         Some(scheduler) => builder.scheduler(Watched::new(scheduler, witness.clone(), plan.shallow)),
         None => builder.scheduler("none"),
     };
-    builder.build().expect("what is drawn is right")
+    let q = builder.build().expect("what is drawn is right");
+    for number in 1..MOST_GROUPS as u32 {
+        q.add_group(&group_name(number), GroupId::ROOT, 100).expect("a world has few groups");
+    }
+    q
 }
 
 /// Joins submitters that do nothing, with numbers after those of the clients.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use blkmq_sched::{
-    Class, Info, InsertAt, Join, Knob, KnobError, Latency, Merge, MergeLimits, NewDepths, Newcomer, RqId, SchedDomain,
-    Scheduler, Sums, Tally, Throttle, Time, Tokens,
+    Class, ClientId, ClientSettings, GroupId, GroupSettings, Info, InsertAt, Join, Knob, KnobError, Latency, Merge,
+    MergeLimits, NewDepths, Newcomer, Outstanding, Passing, Report, RqId, SchedDomain, Scheduler, Sums, Tally,
+    Throttle, Ticket, Time, Tokens,
 };
 
 use super::event::Event;
@@ -180,8 +181,8 @@ impl Scheduler for Watched {
         self.witness.tell(Event::Folded { completed, bypassed });
     }
 
-    fn gate(&self, class: Class) -> bool {
-        self.inner.gate(class)
+    fn gate(&self, class: Class, client: ClientId) -> Passing {
+        self.inner.gate(class, client)
     }
 
     fn resume(&mut self) {
@@ -192,8 +193,36 @@ impl Scheduler for Watched {
         self.inner.next_wakeup()
     }
 
-    fn async_depth(&self) -> Option<u32> {
-        self.inner.async_depth()
+    fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
+        self.inner.admits(newcomer, outstanding)
+    }
+
+    fn join(&mut self, client: ClientId, settings: &ClientSettings) {
+        self.inner.join(client, settings);
+    }
+
+    fn leave(&mut self, client: ClientId) {
+        self.inner.leave(client);
+    }
+
+    fn join_group(&mut self, group: GroupId, settings: &GroupSettings) {
+        self.inner.join_group(group, settings);
+    }
+
+    fn leave_group(&mut self, group: GroupId) {
+        self.inner.leave_group(group);
+    }
+
+    fn wants_reports(&self) -> bool {
+        self.inner.wants_reports()
+    }
+
+    fn report(&mut self, reports: &[Report], now: Time) {
+        self.inner.report(reports, now);
+    }
+
+    fn ticket(&self) -> Option<Ticket> {
+        self.inner.ticket()
     }
 
     fn set_nr_requests(&mut self, nr_requests: u32) {
@@ -292,7 +321,8 @@ mod tests {
         assert_eq!(scheduler.dispatch(Time(1)), Some(RqId(1)));
         assert_eq!(scheduler.dispatch(Time(1)), None);
         scheduler.fold(&Tally { completed: [0, 1, 0], bypassed: [2, 0, 0] });
-        assert!(scheduler.gate(Class::RealTime) && !scheduler.gate(Class::Idle));
+        let gates = [Class::RealTime, Class::Idle].map(|class| scheduler.gate(class, ClientId::default()));
+        assert_eq!(gates, [Passing::All, Passing::Nobody]);
         let expected = [
             "inserted 1",
             "inserted 2",

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use blkmq::driver::spec::Opener;
 use blkmq_sched::{
-    Class, Info, InsertAt, Knob, KnobError, MergeLevel, MergeLimits, MqDeadline, RqId, Scheduler, Tally, Time,
+    Class, ClientId, Info, InsertAt, Knob, KnobError, MergeLevel, MergeLimits, MqDeadline, Passing, RqId, Scheduler,
+    Tally, Time,
 };
 use blkmq_workbench::bench::SchedulerSource;
 use blkmq_workbench::judge::{Contestant, Promises, Row, Settings, Site, interference, judge, sections, tests};
@@ -144,8 +145,8 @@ impl Scheduler for Fifo {
     fn len(&self) -> usize {
         self.0.len()
     }
-    fn gate(&self, _class: Class) -> bool {
-        self.0.is_empty()
+    fn gate(&self, _class: Class, _client: ClientId) -> Passing {
+        if self.0.is_empty() { Passing::All } else { Passing::Nobody }
     }
 }
 

@@ -43,7 +43,7 @@ pub mod guide {
 }
 
 pub use blkmq_sched as sched;
-pub use blkmq_sched::{Class, IoPriority, Op, Time};
+pub use blkmq_sched::{Class, ClientId, GroupId, IoPriority, Op, Time};
 #[cfg(feature = "eventfd")]
 pub use blkmq_sync::event;
 pub use blkmq_sync::idle;
@@ -51,8 +51,9 @@ pub use blkmq_sync::notify::Notify;
 pub use control::{Change, Freeze, QUEUE_KNOBS, Quiesce};
 pub use path::Background;
 pub use queue::{
-    Accounting, Builder, LimitsError, Locking, MAX_RANGES, Measures, QueueError, RangeError, RequestQueue,
-    SchedulerChoice, SectorRange, Stat, Stats, Wait, scheduler_names,
+    Accounting, Builder, ClientInfo, GroupInfo, LimitsError, Locking, MAX_GROUP_DEPTH, MAX_RANGES, Measures,
+    QueueError, RangeError, RequestQueue, SchedulerChoice, SectorRange, Service, Stat, Stats, TenantError, Wait,
+    scheduler_names,
 };
 pub use request::bio::{Bio, Flags};
 pub use request::buffer::{Buffer, Buffers};
@@ -68,6 +69,7 @@ const _: fn() = || {
     is_error::<QueueError>();
     is_error::<RangeError>();
     is_error::<LimitsError>();
+    is_error::<TenantError>();
     is_error::<driver::TopologyError>();
     is_error::<Rejected>();
     is_error::<Failed>();

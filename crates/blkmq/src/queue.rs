@@ -15,6 +15,7 @@ mod domains;
 mod error;
 mod flush;
 mod gate;
+mod groups;
 mod hctx;
 mod hold;
 mod latencies;
@@ -25,16 +26,20 @@ mod membership;
 mod pools;
 mod scheduler;
 mod schedulers;
+mod service;
 mod settings;
 mod state;
+mod tenants;
 mod wanted;
 
 pub use account::{Accounting, MAX_RANGES, SectorRange, Stat, Stats};
 pub use builder::Builder;
 pub use domain::Wait;
-pub use error::{LimitsError, QueueError, RangeError};
+pub use error::{LimitsError, QueueError, RangeError, TenantError};
+pub use groups::MAX_GROUP_DEPTH;
 pub use locking::{Locking, Measures};
 pub use schedulers::scheduler_names;
+pub use tenants::{ClientInfo, GroupInfo, Service};
 pub use wanted::SchedulerChoice;
 
 pub(crate) use self::{
@@ -47,6 +52,7 @@ pub(crate) use self::{
     member::Member,
     pools::{TakenTokens, TokenBatch},
     schedulers::SCHEDULER_PREFIX,
+    service::Served,
     settings::{IO_TIMEOUT, NR_REQUESTS, check_value},
 };
 
@@ -64,6 +70,7 @@ use self::member::Members;
 use self::pools::Pools;
 use self::settings::Settings;
 use self::state::Control;
+use self::tenants::Tenants;
 use crate::driver::{Driver, DueTimes, NextEvent, POLL_PERIOD, Topology};
 use crate::request::Slots;
 use crate::request::buffer::{Arena, Buffer};
@@ -118,6 +125,8 @@ pub struct RequestQueue {
     nr_slots: u16,
     account: Account,
     control: Mutex<Control>,
+    /// Taken behind the lock of the control path, and before that of a scheduler.
+    tenants: Mutex<Tenants>,
     /// Nanoseconds: the time when the timeout scan is due.
     pub(crate) timeout_scan: Line<AtomicU64>,
     /// How many background threads drive the queue.

@@ -22,11 +22,11 @@ use blkmq_sched::{ClientId, IoPriority, MergeLimits, Time};
 
 use crate::device::Runner;
 use crate::path::refuse_nowait;
-use crate::queue::{QueueError, RequestQueue};
+use crate::queue::{Member, QueueError, RequestQueue};
 use crate::request::bio::Bio;
 use crate::request::client::Client;
 use crate::request::limits::Limits;
-use crate::request::{Place, RejectReason, Rejected, RqId, RqList, Status};
+use crate::request::{Begun, Place, RejectReason, Rejected, RqId, RqList, Status};
 use crate::submit::reap::Outstanding;
 use crate::submit::split::Whole;
 use blkmq_sync::grace::Activity;
@@ -59,7 +59,6 @@ pub struct Submitter {
     q: Arc<RequestQueue>,
     runner: Runner,
     client: ClientId,
-    group: u32,
     priority: IoPriority,
     /// The device's limits, with the capacity that this thread knows of.
     limits: Limits,
@@ -69,8 +68,8 @@ pub struct Submitter {
     /// What follows from the limits for merging.
     merge_limits: MergeLimits,
     plug: RqList,
-    /// The time when the oldest request came into the plug.
-    plug_time: Time,
+    /// When the oldest request came into the plug.
+    begun: Begun,
     /// The plug holds requests that could not be passed on.
     is_held_back: bool,
     /// How the plug was tried in vain. `None` unless another thread will say when it is worth another try.
@@ -128,13 +127,12 @@ impl Submitter {
         Ok(Self {
             runner: Runner::new(member),
             client: client_id,
-            group: client.group,
             priority: client.priority,
             limits,
             whole: Whole::new(&limits),
             merge_limits: limits.merge_limits(),
             plug: RqList::default(),
-            plug_time: Time(0),
+            begun: Begun::default(),
             is_held_back: false,
             tried: None,
             outstanding: vec![Outstanding::default(); free.len()].into_boxed_slice(),
@@ -243,7 +241,7 @@ impl Submitter {
         if self.is_held_back {
             self.flush_plug();
         } else if !self.plug.is_empty() {
-            self.flush_plug_at(self.plug_time);
+            self.flush_plug_at(self.begun.at);
         }
     }
 
@@ -342,8 +340,10 @@ impl Submitter {
 
     fn flush_plug_at(&mut self, now: Time) {
         debug_assert!(!self.plug.is_empty(), "there is a plug to pass on");
+        let outstanding = self.nr_outstanding();
         let Self { q, runner, plug, .. } = self;
-        let activity = &runner.member(q).activity;
+        let Member { activity, service, .. } = runner.member(q);
+        service.note_outstanding(outstanding);
         let seen = enter(q, activity);
         pass_on(q, runner, plug, now, seen);
         activity.leave();

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use blkmq::{Client, Limits, Locking, QueueError, RequestQueue};
-use blkmq_sched::{Info, InsertAt, IoPriority, Merge, MergeLevel, Op, RqId, Scheduler, Time};
+use blkmq_sched::{Info, InsertAt, IoPriority, Merge, MergeLevel, Op, Outstanding, RqId, Scheduler, Time};
 use device::{ONE_QUEUE, Recorder, read, reap, write};
 
 /// A scheduler that chooses the latest request first, as no scheduler of blkmq does, and counts how often it is asked
-/// to merge. The third field, unless it is 0, is an `async_depth` that the test changes. The test does not compile if a
-/// scheduler must implement more than its name, its room, and what waits.
+/// to merge. The third field, unless it is 0, bounds requests other than reads, and the test changes it. The test does
+/// not compile if a scheduler must implement more than its name, its room, and what waits.
 #[derive(Debug, Default)]
 struct LatestFirst(Vec<RqId>, Arc<AtomicUsize>, Arc<AtomicU32>);
 
@@ -41,8 +41,9 @@ impl Scheduler for LatestFirst {
         self.0.len()
     }
 
-    fn async_depth(&self) -> Option<u32> {
-        Some(self.2.load(Ordering::Relaxed)).filter(|depth| *depth > 0)
+    fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
+        let depth = self.2.load(Ordering::Relaxed);
+        depth == 0 || newcomer.op.is_read() || outstanding.is_below(depth)
     }
 }
 

@@ -7,7 +7,7 @@ use std::thread;
 
 use blkmq::driver::Topology;
 use blkmq::{Client, Flags, Limits, Locking, Measures, QueueError, RequestQueue, Status, Submitter};
-use blkmq_sched::{Class, Info, InsertAt, Knob, KnobError, RqId, Scheduler, Time, Unit};
+use blkmq_sched::{Class, ClientId, Info, InsertAt, Knob, KnobError, Passing, RqId, Scheduler, Time, Unit};
 use device::{Recorder, read, reap, write};
 
 const LOCKINGS: [Locking; 3] = [Locking::Single, Locking::Batch, Locking::Combining];
@@ -44,9 +44,9 @@ impl Scheduler for LatestFirst {
         self.0.len()
     }
 
-    fn gate(&self, class: Class) -> bool {
+    fn gate(&self, class: Class, _client: ClientId) -> Passing {
         // One number means that it does not let each class pass.
-        self.1 != 7 || class == Class::BestEffort
+        if self.1 != 7 || class == Class::BestEffort { Passing::All } else { Passing::Nobody }
     }
 
     fn knobs(&self) -> &'static [Knob] {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use blkmq::driver::{Batch, Done, Driver, Topology};
 use blkmq::{Bio, Buffer, Client, Limits, Locking, RequestQueue, Stats, Status};
 use blkmq_sched::{
-    Info, InsertAt, Knob, KnobError, Merge, MergeLimits, Newcomer, RqId, Scheduler, Tally, Time, scheduler,
+    Info, InsertAt, Knob, KnobError, Merge, MergeLimits, Newcomer, Outstanding, RqId, Scheduler, Tally, Time, scheduler,
 };
 
 const THREADS: u64 = 16;
@@ -86,8 +86,8 @@ impl Scheduler for Logged {
         self.inner.next_wakeup()
     }
 
-    fn async_depth(&self) -> Option<u32> {
-        self.inner.async_depth()
+    fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
+        self.inner.admits(newcomer, outstanding)
     }
 
     fn set_nr_requests(&mut self, nr_requests: u32) {

@@ -4,7 +4,7 @@ use core::fmt::{Result, Write};
 
 use super::Kyber;
 use super::request::Request;
-use crate::{SchedDomain, Scheduler};
+use crate::SchedDomain;
 
 impl Kyber {
     pub(super) fn show_all(&self, out: &mut dyn Write) -> Result {
@@ -27,7 +27,7 @@ impl Kyber {
             show_request(out, request)?;
         }
         writeln!(out, "cur_domain: {}\nbatching: {}", self.current.name().to_ascii_uppercase(), self.batching)?;
-        writeln!(out, "async_depth: {}", self.async_depth().unwrap_or(self.nr_requests))
+        writeln!(out, "async_depth: {}", self.async_depth())
     }
 }
 

@@ -10,6 +10,7 @@ use crate::queue::member::Members;
 use crate::queue::pools::Pools;
 use crate::queue::settings::{IO_TIMEOUT, NR_REQUESTS, Settings, check_value, check_within_depth};
 use crate::queue::state::Control;
+use crate::queue::tenants::Tenants;
 use crate::queue::wanted::SchedulerChoice;
 use crate::queue::{LimitsError, Locking, QueueError, RequestQueue};
 use crate::request::clock::Clock;
@@ -200,6 +201,7 @@ impl Builder {
             nr_slots: self.slots,
             account: Account::new(self.accounting, now),
             control: Mutex::new(Control::default()),
+            tenants: Mutex::new(Tenants::default()),
             timeout_scan: Line::new("queue.timeout_scan", AtomicU64::new(0)),
             nr_background: AtomicU32::new(0),
         });

@@ -2,6 +2,7 @@
 
 mod limits;
 mod range;
+mod tenant;
 
 use std::error::Error;
 use std::fmt;
@@ -13,6 +14,7 @@ use crate::queue::schedulers::{SCHEDULER_PREFIX, scheduler_names, schedulers_wit
 use crate::request::limits::MAX_MEMBERS;
 pub use limits::LimitsError;
 pub use range::RangeError;
+pub use tenant::TenantError;
 
 /// Why a queue could not be built or changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,6 +88,8 @@ pub enum QueueError {
     BadSlots(u16),
     /// The ranges of sectors that are to be counted apart make no sense.
     BadRange(RangeError),
+    /// A client or group cannot be as it was asked for.
+    BadTenant(TenantError),
     /// The device's description of what it accepts makes no sense.
     BadLimits(LimitsError),
     /// The device cannot have these hardware queues.
@@ -172,6 +176,7 @@ impl fmt::Display for QueueError {
             }
             Self::BadSlots(slots) => write!(f, "slots: {slots} is not within 1..32768"),
             Self::BadRange(error) => error.fmt(f),
+            Self::BadTenant(error) => error.fmt(f),
             Self::BadLimits(error) => error.fmt(f),
             Self::BadTopology(error) => error.fmt(f),
             Self::DeviceInUse(name) => {
@@ -206,6 +211,7 @@ impl Error for QueueError {
         match self {
             Self::BadValue(error) => Some(error),
             Self::BadRange(error) => Some(error),
+            Self::BadTenant(error) => Some(error),
             Self::BadLimits(error) => Some(error),
             Self::BadTopology(error) => Some(error),
             Self::NoEventFd(cause) | Self::NoThread(cause) => Some(cause.error()),
@@ -217,6 +223,12 @@ impl Error for QueueError {
 impl From<TopologyError> for QueueError {
     fn from(error: TopologyError) -> Self {
         Self::BadTopology(error)
+    }
+}
+
+impl From<TenantError> for QueueError {
+    fn from(error: TenantError) -> Self {
+        Self::BadTenant(error)
     }
 }
 

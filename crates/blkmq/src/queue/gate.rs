@@ -17,10 +17,10 @@
 //!   another one waits. If another request begins to wait behind this look, this one's tag and token come back when it
 //!   completes, and its completer finds WAITING set.
 //!
-//! Requests other than reads that pass are not counted against the scheduler's `async_depth`. So they may pass only
-//! if there are no more tags than that.
+//! Requests other than reads that pass are not among those beside which the scheduler admits others. So they may pass
+//! only if the scheduler admits as many as there are tags.
 
-use blkmq_sched::Class;
+use blkmq_sched::{Class, ClientId, Info, IoPriority, MergeLevel, Op, Outstanding, Passing};
 
 use super::hold::Hold;
 use super::scheduler::another;
@@ -33,6 +33,22 @@ use blkmq_sync::word::Gate;
 /// as fast as requests come has some waiting now and then. For such a device it is cheaper to hand all requests through
 /// than to stop passing each time. The number is smaller in the rigs, where something waits most of the time.
 const CALM: u32 = if cfg!(any(shuttle, virtual_cpus)) { 16 } else { 256 };
+
+/// A request other than a read, to ask whether a scheduler would admit such a one.
+fn a_write(client: ClientId) -> Info {
+    Info {
+        sector: 0,
+        nr_sectors: 8,
+        nr_segments: 1,
+        op: Op::Write,
+        sync: false,
+        priority: IoPriority::default(),
+        client,
+        ctx: 0,
+        merge: MergeLevel::Never,
+        merge_key: 0,
+    }
+}
 
 impl Hold {
     /// A request of a class is about to be inserted. If the gate is open for another class, shuts it, so that requests
@@ -128,11 +144,13 @@ impl Hold {
         // The gate was shut behind a fence, so the counts contain all requests that passed.
         self.fold_now(q);
         let Some(scheduler) = &self.scheduler else { return };
-        if !scheduler.gate(self.latest) {
-            return;
-        }
-        let reads_only = self.async_bound(q).is_some();
-        q.live.word.open_gate(Gate { class: self.latest.index() as u8, reads_only });
+        let client = match scheduler.gate(self.latest, self.latest_client) {
+            Passing::Nobody => return,
+            Passing::Client => Some(self.latest_client.place() as u16),
+            Passing::All => None,
+        };
+        let reads_only = self.bounds_others(q, &a_write(self.latest_client));
+        q.live.word.open_gate(Gate { class: self.latest.index() as u8, reads_only, client });
         self.gate = Some(self.latest);
     }
 
@@ -164,10 +182,12 @@ impl RequestQueue {
         let Some(mut scheduler) = new else { return };
         let nr_requests = self.settings.nr_requests.load(Ordering::Relaxed);
         scheduler.set_nr_requests(nr_requests);
-        if Class::ALL.into_iter().all(|class| scheduler.gate(class)) {
+        let lets_pass = |class| scheduler.gate(class, ClientId::default()) == Passing::All;
+        if Class::ALL.into_iter().all(lets_pass) {
             let tags = nr_requests.min(self.hctxs.depth().into());
-            let reads_only = scheduler.async_depth().is_some_and(|depth| depth < tags);
-            self.live.word.open_gate(Gate { class: Gate::ANY, reads_only });
+            let others = Outstanding { others: u64::from(tags) - 1, nr_hctxs: 1 };
+            let reads_only = !scheduler.admits(&a_write(ClientId::default()), others);
+            self.live.word.open_gate(Gate { class: Gate::ANY, reads_only, client: None });
         }
     }
 

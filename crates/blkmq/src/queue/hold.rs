@@ -1,6 +1,6 @@
 //! What belongs to a scheduler and is known only under its lock.
 
-use blkmq_sched::{Class, Info, InsertAt, Merge, Newcomer, Op, Scheduler, Tally, Time};
+use blkmq_sched::{Class, ClientId, Info, InsertAt, Merge, Newcomer, Op, Outstanding, Scheduler, Tally, Time};
 
 use super::backlog::Backlog;
 use super::pools::Lender;
@@ -35,6 +35,8 @@ pub(crate) struct Hold {
     pub(super) gate: Option<Class>,
     /// The class of the request that was inserted last.
     pub(super) latest: Class,
+    /// The client of the request that was inserted last.
+    pub(super) latest_client: ClientId,
     /// How many more requests have to come until the gate may be opened. The first after a change of class does not
     /// count.
     pub(super) until_open: u32,
@@ -57,6 +59,7 @@ impl Hold {
             backlog: Backlog::new(),
             gate: None,
             latest: Class::BestEffort,
+            latest_client: ClientId::default(),
             until_open: 0,
             is_fold_due: false,
         }
@@ -93,6 +96,14 @@ impl Hold {
     /// The scheduler, if there is one, for changing its knobs and limits.
     pub(super) fn scheduler_mut(&mut self) -> Option<&mut Box<dyn Scheduler>> {
         self.scheduler.as_mut()
+    }
+
+    /// Tells the scheduler of a client or group, if there is one.
+    pub(super) fn tell(&mut self, q: &RequestQueue, tell: impl FnOnce(&mut dyn Scheduler)) {
+        let _ = q;
+        if let Some(scheduler) = &mut self.scheduler {
+            tell(scheduler.as_mut());
+        }
     }
 
     /// Makes room for what a member leaves. Called when it joins.
@@ -177,7 +188,7 @@ impl Hold {
         begin: impl FnOnce(&mut Request<'q>),
     ) -> Result<(), Request<'q>> {
         let (hctx, limited) = (rq.hctx(), info.op != Op::Read);
-        if self.scheduler.is_none() || !self.has_room(q, hctx, limited) {
+        if self.scheduler.is_none() || !self.has_room(q, hctx) || !self.is_admitted(q, info) {
             return Err(rq);
         }
         self.note_insertion(q, info.priority.class);
@@ -212,7 +223,7 @@ impl Hold {
     #[inline]
     pub(crate) fn may_hand_through_like(&self, q: &RequestQueue, like: &Info) -> bool {
         let class = like.priority.class;
-        let is_limited = like.op != Op::Read && self.async_bound(q).is_some();
+        let is_limited = like.op != Op::Read && self.bounds_others(q, like);
         !is_limited && self.latest == class && self.gate.is_none_or(|gate| gate == class)
     }
 
@@ -263,17 +274,17 @@ impl Hold {
         queued as usize == self.nr_waiting() && self.elsewhere == queued - first && self.backlog.agrees()
     }
 
-    /// Whether the scheduler may take one more request for this hardware queue, by `nr_requests` and the scheduler's
-    /// limit on requests other than reads. The caller inserts it then.
+    /// Whether the scheduler may take one more request for this hardware queue, by `nr_requests`. The caller inserts it
+    /// then, unless the scheduler does not admit it.
     #[inline]
-    fn has_room(&mut self, q: &RequestQueue, hctx: u16, limited: bool) -> bool {
+    fn has_room(&mut self, q: &RequestQueue, hctx: u16) -> bool {
         let (known, left) = &mut self.room;
         if *known == hctx && *left > 0 {
             *left -= 1;
-        } else if !self.has_room_now(q, hctx) {
-            return false;
+            true
+        } else {
+            self.has_room_now(q, hctx)
         }
-        !limited || self.is_within_async_depth(q)
     }
 
     /// Near the bound this looks up, for each request, how many requests the driver has, since the flush machine gives
@@ -289,19 +300,31 @@ impl Hold {
         left > 0 || waiting + hctx.tags.weight() < nr_requests
     }
 
-    fn is_within_async_depth(&self, q: &RequestQueue) -> bool {
-        let Some(depth) = self.async_bound(q) else { return true };
+    /// Whether the scheduler admits a request.
+    #[inline]
+    fn is_admitted(&self, q: &RequestQueue, info: &Info) -> bool {
+        info.op == Op::Read || !self.bounds_others(q, info) || self.is_admitted_now(q, info)
+    }
+
+    /// Looks up how many requests other than reads have completed.
+    #[inline(never)]
+    fn is_admitted_now(&self, q: &RequestQueue, info: &Info) -> bool {
         // Counters lag, so `completed` may be too small. Then a request waits although there is room, which is the safe
         // side.
         let completed = q.nr_limited_completed(self.first).wrapping_sub(self.base_limited);
-        let outstanding = self.limited.wrapping_sub(completed);
-        outstanding < u64::from(depth) * self.queued.len() as u64
+        self.admits(info, self.limited.wrapping_sub(completed))
     }
 
-    /// The scheduler's bound on requests other than reads, if that is lower than `nr_requests`.
-    pub(super) fn async_bound(&self, q: &RequestQueue) -> Option<u32> {
+    /// Whether there can be so many requests other than reads that the scheduler does not admit this one.
+    #[inline]
+    pub(super) fn bounds_others(&self, q: &RequestQueue, info: &Info) -> bool {
         let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
-        let async_depth = self.scheduler.as_ref().and_then(|scheduler| scheduler.async_depth());
-        async_depth.filter(|depth| *depth < nr_requests)
+        !self.admits(info, u64::from(nr_requests) * self.queued.len() as u64 - 1)
+    }
+
+    #[inline]
+    fn admits(&self, info: &Info, others: u64) -> bool {
+        let outstanding = Outstanding { others, nr_hctxs: self.queued.len() as u32 };
+        self.scheduler.as_ref().is_none_or(|scheduler| scheduler.admits(info, outstanding))
     }
 }

@@ -3,12 +3,15 @@
 use std::fmt::{self, Write};
 use std::sync::OnceLock;
 
+use blkmq_sched::{ClientId, GroupId};
+
 use crate::queue::RequestQueue;
 use crate::queue::account::{Counters, MAX_RANGES, Sums};
 use crate::queue::ctx::SwCtx;
 use crate::queue::latencies::Latencies;
+use crate::queue::service::{Served, Service};
 use crate::request::limits::MAX_MEMBERS;
-use blkmq_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use blkmq_sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use blkmq_sync::grace::Activity;
 use blkmq_sync::stack::SlotStack;
 use blkmq_sync::wake::Wake;
@@ -34,8 +37,14 @@ pub(crate) struct Member {
     pub(crate) bucket: SlotStack,
     pub(crate) wake: Wake,
     pub(super) ctx: SwCtx,
+    /// What the thread has had done for its client.
+    pub(crate) service: Service,
     taken: AtomicBool,
     is_background: AtomicBool,
+    /// The id of the client that the thread serves, and of that client's group. Written by threads that change clients,
+    /// under the lock of their table.
+    client: AtomicU32,
+    group: AtomicU32,
 }
 
 impl Member {
@@ -50,9 +59,37 @@ impl Member {
             bucket: SlotStack::new("submitter.bucket"),
             wake: Wake::new(),
             ctx: SwCtx::new(),
+            service: Service::new(),
             taken: AtomicBool::new(false),
             is_background: AtomicBool::new(false),
+            client: AtomicU32::new(0),
+            group: AtomicU32::new(0),
         }
+    }
+
+    /// The client that the thread serves; the default if it serves none.
+    pub(super) fn client(&self) -> ClientId {
+        ClientId(self.client.load(Ordering::Relaxed))
+    }
+
+    /// The group of the client that the thread serves, as of a moment ago.
+    ///
+    /// COST: a load of a line that is written when threads come, and clients move.
+    #[inline]
+    pub(crate) fn group(&self) -> GroupId {
+        GroupId(self.group.load(Ordering::Relaxed))
+    }
+
+    /// The thread serves a client in this group from now on.
+    pub(super) fn serve(&self, client: ClientId, group: GroupId) {
+        self.group.store(group.0, Ordering::Relaxed);
+        self.client.store(client.0, Ordering::Relaxed);
+    }
+
+    /// The thread serves its client no longer. Returns what was done for the client.
+    pub(super) fn serve_nobody(&self) -> Served {
+        self.serve(ClientId::default(), GroupId::ROOT);
+        self.service.end()
     }
 
     /// Whether the thread drives the queue for other threads.
@@ -87,11 +124,11 @@ impl RequestQueue {
         self.members.iter()
     }
 
-    /// The hardware queues, members and clients, for dumps.
+    /// The hardware queues, members, groups and clients, for dumps.
     pub(crate) fn show_tables(&self, out: &mut dyn Write) -> fmt::Result {
         self.hctxs.show(out)?;
         self.show_scheduler(out)?;
-        self.show_clients(out)?;
+        self.show_tenants(out)?;
         self.members.show(out)
     }
 }

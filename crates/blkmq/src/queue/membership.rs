@@ -14,7 +14,7 @@ impl RequestQueue {
     /// Registers a thread. A thread that submits also registers its client, and has slots from then on. A thread
     /// without a client drives the queue for others.
     pub(crate) fn join(&self, client: Option<&Client>) -> Result<(u16, ClientId), QueueError> {
-        let mut control = self.control.lock();
+        let _control = self.control.lock();
         let member = self.members.join().ok_or(QueueError::TooManySubmitters)?;
         let nr_owners = self.hctxs.layout().nr_owners();
         if self.is_owned && member > nr_owners {
@@ -33,8 +33,16 @@ impl RequestQueue {
         }
         self.domains.made().for_each(|domain| domain.control().reserve(member));
         let client = if let Some(client) = client {
-            self.slots.make_pool(member, self.nr_slots);
-            control.clients.join(client)
+            match self.join_client(member, client) {
+                Ok(id) => {
+                    self.slots.make_pool(member, self.nr_slots);
+                    id
+                }
+                Err(error) => {
+                    self.members.leave(member);
+                    return Err(error.into());
+                }
+            }
         } else {
             self.members.get(member).set_background(true);
             self.nr_background.fetch_add(1, Ordering::Relaxed);
@@ -52,9 +60,9 @@ impl RequestQueue {
             }),
             "member {member} leaves from outside of the queue, with nothing outstanding"
         );
-        let mut control = self.control.lock();
+        let _control = self.control.lock();
         if let Some(client) = client {
-            control.clients.leave(client);
+            self.leave_client(member, client);
         } else {
             self.nr_background.fetch_sub(1, Ordering::Relaxed);
             self.members.get(member).set_background(false);

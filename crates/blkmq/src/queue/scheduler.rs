@@ -46,6 +46,9 @@ impl RequestQueue {
 
     fn install_in(&self, domain: &Domain, mut scheduler: Box<dyn Scheduler>, nr_hctxs: u16) {
         scheduler.set_merge_limits(self.limits.merge_limits());
+        // What changes from here on is told to the scheduler where it is.
+        let tenants = self.tenants.lock();
+        tenants.tell_all(scheduler.as_mut());
         domain.control().install(self, Some(scheduler), nr_hctxs.into());
     }
 

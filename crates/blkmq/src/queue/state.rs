@@ -1,16 +1,12 @@
 //! What the control path keeps, under one lock.
 
-use std::fmt::{self, Write};
-
 use super::RequestQueue;
-use super::clients::Clients;
 
 /// State of the control path, under one lock.
 #[derive(Debug, Default)]
 pub(super) struct Control {
     freezes: u32,
     quiesces: u32,
-    pub(super) clients: Clients,
 }
 
 impl RequestQueue {
@@ -62,13 +58,5 @@ impl RequestQueue {
     pub(crate) fn change_alone<R>(&self, change: impl FnOnce() -> R) -> R {
         let _control = self.control.lock();
         change()
-    }
-
-    /// For dumps. The lock is not waited for: a dump must also show a change that does not come to its end.
-    pub(super) fn show_clients(&self, out: &mut dyn Write) -> fmt::Result {
-        match self.control.try_lock() {
-            Some(control) => control.clients.show(out),
-            None => writeln!(out, "clients: not shown, for the queue is being changed"),
-        }
     }
 }

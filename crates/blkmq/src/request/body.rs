@@ -1,6 +1,6 @@
 //! What a request asks for, and how far it has come.
 
-use blkmq_sched::{ClientId, Info, IoPriority, MergeLevel, Op, SchedDomain, Time};
+use blkmq_sched::{ClientId, GroupId, Info, IoPriority, MergeLevel, Op, SchedDomain, Time};
 
 use super::index::{NIL, SlotIndex};
 use crate::request::bio::Flags;
@@ -58,10 +58,16 @@ impl Part {
     }
 }
 
+/// When a plug was begun, and in which group its client was then.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Begun {
+    pub(crate) at: Time,
+    pub(crate) group: GroupId,
+}
+
 /// What an operation asks for. Each of its requests asks for the same.
 pub(crate) struct Asked {
     client: ClientId,
-    group: u32,
     op: Op,
     flags: Flags,
     priority: IoPriority,
@@ -70,15 +76,8 @@ pub(crate) struct Asked {
 
 impl Asked {
     #[inline(always)]
-    pub(crate) const fn new(
-        client: ClientId,
-        group: u32,
-        op: Op,
-        flags: Flags,
-        priority: IoPriority,
-        merge: MergeLevel,
-    ) -> Self {
-        Self { client, group, op, flags, priority, merge }
+    pub(crate) const fn new(client: ClientId, op: Op, flags: Flags, priority: IoPriority, merge: MergeLevel) -> Self {
+        Self { client, op, flags, priority, merge }
     }
 }
 
@@ -89,8 +88,8 @@ pub(crate) struct Body {
     pub(super) flags: Flags,
     pub(super) priority: IoPriority,
     pub(super) client: ClientId,
-    /// The client's group.
-    pub(super) group: u32,
+    /// The client's group when the plug was begun.
+    pub(super) group: GroupId,
     pub(super) merge: MergeLevel,
     /// First sector of the whole request.
     pub(super) sector: u64,
@@ -135,7 +134,7 @@ impl Body {
         flags: Flags::NONE,
         priority: IoPriority { class: blkmq_sched::Class::BestEffort, level: 4 },
         client: ClientId(0),
-        group: 0,
+        group: GroupId::ROOT,
         merge: MergeLevel::Never,
         sector: 0,
         nr_sectors: 0,
@@ -161,15 +160,15 @@ impl Body {
 
     /// Becomes the body of a request for one part of an operation, in the slot `index`.
     #[inline(always)]
-    pub(crate) fn begin(&mut self, asked: &Asked, submitted: Time, index: SlotIndex, nr_segments: u16, part: Part) {
+    pub(crate) fn begin(&mut self, asked: &Asked, begun: Begun, index: SlotIndex, nr_segments: u16, part: Part) {
         *self = Self {
             op: asked.op,
             flags: asked.flags,
             priority: asked.priority,
             client: asked.client,
-            group: asked.group,
+            group: begun.group,
             merge: asked.merge,
-            submitted,
+            submitted: begun.at,
             sector: part.sector,
             nr_sectors: part.nr_sectors,
             nr_segments,
@@ -208,7 +207,7 @@ impl Body {
     /// zeroes. Requests of several clients of one group may merge, as those of several processes of one cgroup do in
     /// Linux. FUA has no bit here, because a request with FUA is submitted as one that never merges.
     fn merge_key(&self) -> u64 {
-        let group = if kept("merge.group") { self.group } else { 0 };
+        let group = if kept("merge.group") { self.group.0 } else { 0 };
         u64::from(group) << 32
             | (self.priority.class.index() as u64) << 16
             | u64::from(self.priority.level) << 8

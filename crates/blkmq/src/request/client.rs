@@ -1,25 +1,29 @@
 //! The tenant for which operations are done: Linux's io_context and cgroup in one.
 
-pub use blkmq_sched::{Class, ClientId, IoPriority};
+use blkmq_sched::DEFAULT_WEIGHT;
+pub use blkmq_sched::{Class, ClientId, GroupId, IoPriority};
 
-/// A tenant of a queue. Fairness is between clients; several submitters may serve one.
+/// A tenant of a queue. Fairness is between clients. A client is known by its name: submitters that serve clients of
+/// one name serve one client, which is there as long as one of them is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Client {
-    /// The name shown in dumps and statistics.
+    /// The name, which is also shown in dumps and statistics.
     pub name: String,
-    /// The share relative to other clients, 1 to 1000.
+    /// The share relative to the other clients and groups of its group, 1 to 1000, unless the client is known already;
+    /// see [`set_client_weight`](crate::RequestQueue::set_client_weight).
     pub weight: u16,
-    /// The priority of its operations that carry none of their own.
+    /// The priority of the submitter's operations that carry none of their own.
     pub priority: IoPriority,
-    /// The group that the client belongs to, 0 if none. Fairness is first between groups, and requests of two groups
+    /// The group that the client belongs to, unless the client is known already; see
+    /// [`move_client`](crate::RequestQueue::move_client). Fairness is first between groups, and requests of two groups
     /// never merge.
-    pub group: u32,
+    pub group: GroupId,
 }
 
 impl Client {
-    /// A client with weight 100, best-effort priority level 4 and no group.
+    /// A client with weight 100 and best-effort priority level 4, in the root group.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), weight: 100, priority: IoPriority::default(), group: 0 }
+        Self { name: name.into(), weight: DEFAULT_WEIGHT, priority: IoPriority::default(), group: GroupId::ROOT }
     }
 
     /// The same client with another default priority.

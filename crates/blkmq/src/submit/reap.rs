@@ -3,6 +3,7 @@
 use blkmq_sched::Time;
 
 use super::Submitter;
+use crate::queue::Served;
 use crate::request::{Body, Completion, Place, Status};
 
 /// What is still to come of a bio that was split.
@@ -26,7 +27,12 @@ impl Submitter {
     /// Returns the next operation that is over, if any.
     #[inline]
     pub fn reap(&mut self) -> Option<Completion> {
-        self.settle().then(|| self.hand_out())
+        self.settle().then(|| {
+            let mut served = Served::default();
+            let completion = self.hand_out(&mut served);
+            self.note_served(served);
+            completion
+        })
     }
 
     /// Hands every operation that is over to `each`. Returns how many there were.
@@ -35,22 +41,30 @@ impl Submitter {
     /// it once more.
     #[inline]
     pub fn reap_all(&mut self, mut each: impl FnMut(Completion)) -> usize {
-        let mut reaped = 0;
+        let (mut reaped, mut served) = (0, Served::default());
         while self.settle() {
-            each(self.hand_out());
+            each(self.hand_out(&mut served));
             reaped += 1;
         }
+        self.note_served(served);
         reaped
     }
 
-    /// Hands out the first completed operation. The caller has made sure that it is over.
+    /// Counts for the client what was handed out.
+    #[inline]
+    fn note_served(&self, served: Served) {
+        self.runner.member(&self.q).service.note(served, self.nr_outstanding());
+    }
+
+    /// Hands out the first completed operation, and adds it to what was done. The caller has made sure that it is over.
     #[inline(always)]
-    fn hand_out(&mut self) -> Completion {
+    fn hand_out(&mut self, served: &mut Served) -> Completion {
         let mut rq = self.runner.completed.pop_front(&self.q.slots).expect("something is over");
         debug_assert!(!rq.body().is_split && rq.body().tag.is_none(), "what is handed out is whole, and over: {rq:?}");
         let &Body { status, submitted, issued, completed, .. } = rq.body();
         let id = rq.id();
         let bio = rq.take_bio();
+        served.add(bio.op, bio.nr_sectors);
         self.free.push_free(rq);
         Completion { id, status, submitted, issued, completed, bio }
     }

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use blkmq_sched::{
-    Class, Info, InsertAt, Kyber, Latency, Merge, MergeLimits, RqId, SchedDomain, Scheduler, Sums, Throttle, Time,
-    Tokens,
+    Class, ClientId, Info, InsertAt, Kyber, Latency, Merge, MergeLimits, Outstanding, Passing, RqId, SchedDomain,
+    Scheduler, Sums, Throttle, Time, Tokens,
 };
 
 /// Kyber for one hardware queue of a device that has so few tokens of each kind.
@@ -81,12 +81,12 @@ impl Scheduler for Shallow {
         self.inner.len()
     }
 
-    fn gate(&self, class: Class) -> bool {
-        self.inner.gate(class)
+    fn gate(&self, class: Class, client: ClientId) -> Passing {
+        self.inner.gate(class, client)
     }
 
-    fn async_depth(&self) -> Option<u32> {
-        self.inner.async_depth()
+    fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
+        self.inner.admits(newcomer, outstanding)
     }
 
     fn set_nr_requests(&mut self, nr_requests: u32) {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use blkmq_sched::RqId;
+
 use super::gauge::in_flight;
 use crate::queue::RequestQueue;
 use blkmq_sync::atomic::Ordering;
@@ -105,16 +107,21 @@ impl RequestQueue {
     #[must_use]
     pub fn inflight(&self) -> [u32; 2] {
         let mut inflight = [0; 2];
+        self.for_each_with_driver(|_, is_read| inflight[usize::from(!is_read)] += 1);
+        inflight
+    }
+
+    /// Calls `each` for each request that the driver has just now, with its id and whether it is a read.
+    pub(in crate::queue) fn for_each_with_driver(&self, mut each: impl FnMut(RqId, bool)) {
         for (_, hctx) in self.hctxs.iter() {
             hctx.tags.for_each_busy(|tag| {
                 if let Some((id, is_read)) = hctx.started.get(tag)
                     && self.slots.is_with_driver(id)
                 {
-                    inflight[usize::from(!is_read)] += 1;
+                    each(id, is_read);
                 }
             });
         }
-        inflight
     }
 
     /// Ends the time in which nothing was counted before the first request counts. Otherwise that time would be taken

@@ -1,0 +1,89 @@
+//! What each submitter has had done for its client. Only the submitter's thread writes it.
+
+use std::ops::AddAssign;
+
+use blkmq_sched::Op;
+
+use blkmq_sync::Line;
+use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// What was done: reads first, all other operations second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Served {
+    pub(super) operations: [u64; 2],
+    pub(super) sectors: [u64; 2],
+}
+
+impl Served {
+    /// An operation that is over was handed out.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, op: Op, nr_sectors: u64) {
+        let of = usize::from(op != Op::Read);
+        self.operations[of] += 1;
+        self.sectors[of] += nr_sectors;
+    }
+}
+
+impl AddAssign for Served {
+    fn add_assign(&mut self, other: Self) {
+        for of in 0..2 {
+            self.operations[of] += other.operations[of];
+            self.sectors[of] += other.sectors[of];
+        }
+    }
+}
+
+/// One submitter's sums since it came, and how many operations it has outstanding.
+#[derive(Debug)]
+pub(crate) struct Service(Line<Cells>);
+
+#[derive(Debug, Default)]
+struct Cells {
+    operations: [AtomicU64; 2],
+    sectors: [AtomicU64; 2],
+    outstanding: AtomicU32,
+}
+
+impl Service {
+    pub(super) fn new() -> Self {
+        Self(Line::new("submitter.service", Cells::default()))
+    }
+
+    /// The submitter leaves, and the next one begins with nothing. Returns what was done. Called under the lock of the
+    /// table of clients.
+    pub(super) fn end(&self) -> Served {
+        let served = self.served();
+        let cells = &self.0;
+        cells.operations.iter().chain(&cells.sectors).for_each(|cell| cell.store(0, Ordering::Relaxed));
+        cells.outstanding.store(0, Ordering::Relaxed);
+        served
+    }
+
+    /// Adds what was handed out, and notes how many operations are outstanding.
+    ///
+    /// COST: stores to the thread's own line, once for all that was reaped together.
+    #[inline]
+    pub(crate) fn note(&self, served: Served, outstanding: usize) {
+        let cells = &self.0;
+        let now = served.operations.iter().chain(&served.sectors);
+        for (cell, more) in cells.operations.iter().chain(&cells.sectors).zip(now) {
+            cell.store(cell.load(Ordering::Relaxed).wrapping_add(*more), Ordering::Relaxed);
+        }
+        self.note_outstanding(outstanding);
+    }
+
+    /// Notes how many operations are outstanding.
+    #[inline]
+    pub(crate) fn note_outstanding(&self, outstanding: usize) {
+        self.0.outstanding.store(outstanding as u32, Ordering::Relaxed);
+    }
+
+    pub(super) fn served(&self) -> Served {
+        let read = |cells: &[AtomicU64; 2]| [0, 1].map(|of: usize| cells[of].load(Ordering::Relaxed));
+        Served { operations: read(&self.0.operations), sectors: read(&self.0.sectors) }
+    }
+
+    pub(super) fn outstanding(&self) -> u32 {
+        self.0.outstanding.load(Ordering::Relaxed)
+    }
+}

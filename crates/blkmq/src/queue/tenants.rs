@@ -1,0 +1,308 @@
+//! Clients and groups as programs and schedulers see them.
+//!
+//! The table has a lock of its own. A thread that changes it holds that lock until the scheduler has been told, under
+//! its own lock. So every scheduler hears the same changes in the same order, and one that is installed later hears
+//! first what there is.
+
+use std::fmt::{self, Write};
+
+use blkmq_sched::{ClientId, ClientSettings, GroupId, GroupSettings, MAX_WEIGHT, MIN_WEIGHT, Scheduler};
+
+use super::RequestQueue;
+use super::clients::{Clients, Known};
+use super::error::{QueueError, TenantError};
+use super::groups::{Group, Groups};
+use super::service::Served;
+use crate::request::SlotIndex;
+use crate::request::client::Client;
+
+/// The clients and groups of a queue.
+#[derive(Debug, Default)]
+pub(super) struct Tenants {
+    clients: Clients,
+    groups: Groups,
+}
+
+/// What was done for a client: operations that are over and were reaped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Service {
+    /// Operations.
+    pub operations: u64,
+    /// Sectors that they asked for, of 512 bytes.
+    pub sectors: u64,
+}
+
+/// A client of a queue, as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClientInfo {
+    /// Names the client as long as a submitter serves it. A client that comes later has another id.
+    pub id: ClientId,
+    /// The name.
+    pub name: String,
+    /// The share beside the other clients and groups of its group, 1 to 1000.
+    pub weight: u16,
+    /// The group that the client belongs to.
+    pub group: GroupId,
+    /// Submitters that serve the client.
+    pub submitters: u32,
+    /// Operations, after splitting, that its submitters took and have not handed out yet, as of their last call of the
+    /// queue.
+    pub outstanding: u64,
+    /// Requests of it that the device has now.
+    pub with_driver: u64,
+    /// Reads since the client came.
+    pub reads: Service,
+    /// All other operations since the client came.
+    pub others: Service,
+}
+
+/// A group of clients, as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GroupInfo {
+    /// Names the group until it is removed. A group that is made later has another id.
+    pub id: GroupId,
+    /// The name.
+    pub name: String,
+    /// The share beside the other clients and groups of its parent, 1 to 1000.
+    pub weight: u16,
+    /// The group that this group belongs to.
+    pub parent: GroupId,
+    /// Clients in the group itself.
+    pub clients: u32,
+}
+
+fn check_weight(name: &str, weight: u16) -> Result<(), TenantError> {
+    if (MIN_WEIGHT..=MAX_WEIGHT).contains(&weight) {
+        Ok(())
+    } else {
+        Err(TenantError::Weight { name: name.to_owned(), weight })
+    }
+}
+
+impl Tenants {
+    /// Tells a scheduler that is about to be installed what there is.
+    pub(super) fn tell_all(&self, scheduler: &mut dyn Scheduler) {
+        for (id, group) in self.groups.in_order() {
+            scheduler.join_group(id, &group.settings);
+        }
+        for (id, client) in self.clients.iter() {
+            scheduler.join(id, &client.settings);
+        }
+    }
+}
+
+/// What membership and dumps call.
+impl RequestQueue {
+    /// A submitter begins to serve a client.
+    pub(super) fn join_client(&self, member: u16, client: &Client) -> Result<ClientId, TenantError> {
+        check_weight(&client.name, client.weight)?;
+        let mut tenants = self.tenants.lock();
+        tenants.groups.check(client.group)?;
+        let (id, is_new) = tenants.clients.join(client);
+        let settings = tenants.clients.get(id).expect("it has just come").settings;
+        if is_new {
+            self.tell(|scheduler| scheduler.join(id, &settings));
+        }
+        self.members.get(member).serve(id, settings.group);
+        Ok(id)
+    }
+
+    /// A submitter that served a client leaves. Nothing that it asked for is outstanding.
+    pub(super) fn leave_client(&self, member: u16, id: ClientId) {
+        let mut tenants = self.tenants.lock();
+        let served = self.members.get(member).serve_nobody();
+        if tenants.clients.leave(id, served) {
+            self.tell(|scheduler| scheduler.leave(id));
+        }
+    }
+
+    /// Tells every scheduler in use.
+    fn tell(&self, tell: impl Fn(&mut dyn Scheduler)) {
+        for domain in self.domains.made() {
+            domain.control().tell(self, |scheduler| tell(scheduler));
+        }
+    }
+
+    /// For dumps. The lock is not waited for: a dump must also show a change that does not come to its end.
+    pub(super) fn show_tenants(&self, out: &mut dyn Write) -> fmt::Result {
+        match self.tenants.try_lock() {
+            Some(tenants) => {
+                tenants.groups.show(out)?;
+                tenants.clients.show(out)
+            }
+            None => writeln!(out, "clients: not shown, for they are being changed"),
+        }
+    }
+}
+
+/// Clients and groups.
+impl RequestQueue {
+    /// Makes a group of clients. [`GroupId::ROOT`] as its parent is the head of all.
+    ///
+    /// # Errors
+    /// A group of this name is there, or the name is bad; the weight is not within 1 to 1000; the parent was removed,
+    /// or lies [`MAX_GROUP_DEPTH`](crate::MAX_GROUP_DEPTH) deep; or there are as many groups as there can be
+    /// ([`GroupId::PLACES`] - 1).
+    pub fn add_group(&self, name: &str, parent: GroupId, weight: u16) -> Result<GroupId, QueueError> {
+        check_weight(name, weight)?;
+        let mut tenants = self.tenants.lock();
+        let settings = GroupSettings { weight, parent };
+        let id = tenants.groups.add(name, settings)?;
+        self.tell(|scheduler| scheduler.join_group(id, &settings));
+        Ok(id)
+    }
+
+    /// Gives a group another weight at once.
+    ///
+    /// # Errors
+    /// The weight is not within 1 to 1000, or the group was removed, or is the root.
+    pub fn set_group_weight(&self, group: GroupId, weight: u16) -> Result<(), QueueError> {
+        let mut tenants = self.tenants.lock();
+        let known = tenants.groups.get_mut(group)?;
+        check_weight(&known.name, weight)?;
+        known.settings.weight = weight;
+        let settings = known.settings;
+        self.tell(|scheduler| scheduler.join_group(group, &settings));
+        drop(tenants);
+        self.note_shares();
+        Ok(())
+    }
+
+    /// Removes a group. Its clients and groups move to its parent first.
+    ///
+    /// # Errors
+    /// The group was removed before, or is the root.
+    pub fn remove_group(&self, group: GroupId) -> Result<(), QueueError> {
+        let mut tenants = self.tenants.lock();
+        let parent = tenants.groups.get(group)?.settings.parent;
+        for child in tenants.groups.children(group) {
+            let known = tenants.groups.get_mut(child)?;
+            known.settings.parent = parent;
+            let settings = known.settings;
+            self.tell(|scheduler| scheduler.join_group(child, &settings));
+        }
+        for (id, client) in tenants.clients.iter_mut().filter(|(_, client)| client.settings.group == group) {
+            self.move_known(id, &mut client.settings, parent);
+        }
+        tenants.groups.remove(group);
+        self.tell(|scheduler| scheduler.leave_group(group));
+        drop(tenants);
+        self.note_shares();
+        Ok(())
+    }
+
+    /// The group of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn group_of(&self, name: &str) -> Result<GroupId, QueueError> {
+        let found = self.tenants.lock().groups.of_name(name);
+        Ok(found.ok_or_else(|| TenantError::UnknownGroup(name.to_owned()))?)
+    }
+
+    /// The client of this name, as long as a submitter serves it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn client_of(&self, name: &str) -> Result<ClientId, QueueError> {
+        let found = self.tenants.lock().clients.of_name(name);
+        Ok(found.ok_or_else(|| TenantError::UnknownClient(name.to_owned()))?)
+    }
+
+    /// Gives a client another weight at once.
+    ///
+    /// # Errors
+    /// The weight is not within 1 to 1000, or the client has left.
+    pub fn set_client_weight(&self, client: ClientId, weight: u16) -> Result<(), QueueError> {
+        let mut tenants = self.tenants.lock();
+        let known = tenants.clients.get_mut(client).ok_or(TenantError::NoClient(client))?;
+        check_weight(&known.name, weight)?;
+        known.settings.weight = weight;
+        let settings = known.settings;
+        self.tell(|scheduler| scheduler.join(client, &settings));
+        drop(tenants);
+        self.note_shares();
+        Ok(())
+    }
+
+    /// Moves a client to another group while its I/O goes on. What its submitters have put into their plugs merges as
+    /// in the old group.
+    ///
+    /// # Errors
+    /// The group was removed, or the client has left.
+    pub fn move_client(&self, client: ClientId, group: GroupId) -> Result<(), QueueError> {
+        let mut tenants = self.tenants.lock();
+        tenants.groups.check(group)?;
+        let known = tenants.clients.get_mut(client).ok_or(TenantError::NoClient(client))?;
+        self.move_known(client, &mut known.settings, group);
+        drop(tenants);
+        self.note_shares();
+        Ok(())
+    }
+
+    fn move_known(&self, client: ClientId, settings: &mut ClientSettings, group: GroupId) {
+        settings.group = group;
+        let settings = *settings;
+        self.tell(|scheduler| scheduler.join(client, &settings));
+        let members = self.members.iter().map(|(_, member)| member);
+        members.filter(|member| member.client() == client).for_each(|member| member.serve(client, group));
+    }
+
+    /// The clients that are known, in no order.
+    #[must_use]
+    pub fn clients(&self) -> Vec<ClientInfo> {
+        let tenants = self.tenants.lock();
+        let mut clients: Vec<ClientInfo> =
+            tenants.clients.iter().map(|(id, known)| self.client_info(id, known)).collect();
+        let mut with_driver = vec![0; clients.iter().map(|client| client.id.place() + 1).max().unwrap_or(0)];
+        self.for_each_with_driver(|rq, _| {
+            let client = self.members.get(SlotIndex::of(rq).pool()).client();
+            if let Some(number) = with_driver.get_mut(client.place()).filter(|_| client != ClientId::default()) {
+                *number += 1;
+            }
+        });
+        clients.iter_mut().for_each(|client| client.with_driver = with_driver[client.id.place()]);
+        clients
+    }
+
+    fn client_info(&self, id: ClientId, known: &Known) -> ClientInfo {
+        let (mut served, mut outstanding): (Served, u64) = (known.past, 0);
+        for (_, member) in self.members.iter().filter(|(_, member)| member.client() == id) {
+            served += member.service.served();
+            outstanding += u64::from(member.service.outstanding());
+        }
+        let of = |at: usize| Service { operations: served.operations[at], sectors: served.sectors[at] };
+        let ClientSettings { weight, group, .. } = known.settings;
+        ClientInfo {
+            id,
+            name: known.name.clone(),
+            weight,
+            group,
+            submitters: known.nr_submitters,
+            outstanding,
+            with_driver: 0,
+            reads: of(0),
+            others: of(1),
+        }
+    }
+
+    /// The groups, each behind the group that it belongs to. The root is not among them.
+    #[must_use]
+    pub fn groups(&self) -> Vec<GroupInfo> {
+        let tenants = self.tenants.lock();
+        let info = |(id, group): (GroupId, &Group)| {
+            let GroupSettings { weight, parent } = group.settings;
+            let clients = tenants.clients.iter().filter(|(_, client)| client.settings.group == id).count() as u32;
+            GroupInfo { id, name: group.name.clone(), weight, parent, clients }
+        };
+        tenants.groups.in_order().into_iter().map(info).collect()
+    }
+
+    /// Weights or groups have changed. The scheduler may let go now what it held back, or take what it refused.
+    fn note_shares(&self) {
+        self.brought();
+        self.call_others();
+    }
+}
