@@ -63,7 +63,7 @@ pub use error::JudgeError;
 pub use interference::Interference;
 use measuring::{Measuring, Test};
 pub use page::sections;
-pub use promises::{Deadlines, Order, Promises};
+pub use promises::{Deadlines, Knob, Order, Promises, QuickReads, Resource, Shares};
 use row::Figure;
 pub use row::{Row, Target};
 pub use site::Site;

@@ -1,14 +1,14 @@
 //! The judge tells broken schedulers: each of the planted ones fails the test that is about its fault, and no other.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use blkmq::driver::spec::Opener;
 use blkmq_sched::{
-    Class, ClientId, Info, InsertAt, Knob, KnobError, MergeLevel, MergeLimits, MqDeadline, Passing, RqId, Scheduler,
-    Tally, Time,
+    Class, ClientId, ClientSettings, GroupId, GroupSettings, Info, InsertAt, Knob, KnobError, MergeLevel, MergeLimits,
+    MqDeadline, Passing, RqId, Scheduler, Tally, Time,
 };
 use blkmq_workbench::bench::SchedulerSource;
-use blkmq_workbench::judge::{Contestant, Promises, Row, Settings, Site, interference, judge, sections, tests};
+use blkmq_workbench::judge::{Contestant, Promises, Row, Settings, Shares, Site, interference, judge, sections, tests};
 use blkmq_workbench::report::Report;
 
 /// A device so slow that some seconds are few operations.
@@ -124,7 +124,7 @@ impl Scheduler for Faulty {
 
 /// First come, first served.
 #[derive(Debug, Default)]
-struct Fifo(std::collections::VecDeque<RqId>);
+struct Fifo(VecDeque<RqId>);
 
 impl Scheduler for Fifo {
     fn name(&self) -> &'static str {
@@ -147,6 +147,118 @@ impl Scheduler for Fifo {
     }
     fn gate(&self, _class: Class, _client: ClientId) -> Passing {
         if self.0.is_empty() { Passing::All } else { Passing::Nobody }
+    }
+}
+
+/// Each client gets the device by its weight, request by request. It has a fault unless it keeps shares: if the client
+/// whose turn it is has nothing just now, the turn goes to another one.
+#[derive(Debug)]
+struct Fair {
+    keeps: bool,
+    groups: BTreeMap<GroupId, GroupSettings>,
+    tenants: BTreeMap<ClientId, Tenant>,
+    waiting: usize,
+    /// The tag of the request that went last, and until when a turn is kept.
+    served: f64,
+    kept_until: Option<Time>,
+}
+
+#[derive(Debug)]
+struct Tenant {
+    settings: ClientSettings,
+    waiting: VecDeque<(RqId, u32)>,
+    /// What it has had, by its share.
+    tag: f64,
+    /// When its last request came.
+    came: Time,
+}
+
+impl Fair {
+    /// Nanoseconds for which a client counts as present behind its last request: longer than the device takes.
+    const PRESENT_NS: u64 = 2_000_000;
+
+    fn new(keeps: bool) -> Self {
+        let root = GroupSettings { weight: 100, parent: GroupId::ROOT };
+        let groups = BTreeMap::from([(GroupId::ROOT, root)]);
+        Self { keeps, groups, tenants: BTreeMap::new(), waiting: 0, served: 0.0, kept_until: None }
+    }
+
+    /// The part of the device that is due to a client of this weight, as a part of what is due to its group.
+    fn share(&self, group: GroupId, weight: f64) -> f64 {
+        let clients = self.tenants.values().filter(|tenant| tenant.settings.group == group);
+        let groups = self.groups.iter().filter(|(id, settings)| **id != GroupId::ROOT && settings.parent == group);
+        let clients: f64 = clients.map(|tenant| client_weight(tenant.settings)).sum();
+        let all = clients + groups.map(|(_, settings)| group_weight(*settings)).sum::<f64>();
+        let of_group = if group == GroupId::ROOT {
+            1.0
+        } else {
+            let settings = self.groups[&group];
+            self.share(settings.parent, group_weight(settings))
+        };
+        of_group * weight / all
+    }
+}
+
+/// Weights in Linux's units, in which a client of default priority weighs 40 and a group 100.
+fn client_weight(settings: ClientSettings) -> f64 {
+    0.4 * f64::from(settings.weight)
+}
+
+fn group_weight(settings: GroupSettings) -> f64 {
+    f64::from(settings.weight)
+}
+
+impl Scheduler for Fair {
+    fn name(&self) -> &'static str {
+        "fair"
+    }
+    fn reserve(&mut self, _capacity: usize) {}
+    fn join(&mut self, client: ClientId, settings: &ClientSettings) {
+        let tenant = Tenant { settings: *settings, waiting: VecDeque::new(), tag: 0.0, came: Time(0) };
+        self.tenants.entry(client).or_insert(tenant).settings = *settings;
+    }
+    fn leave(&mut self, client: ClientId) {
+        self.tenants.remove(&client);
+    }
+    fn join_group(&mut self, group: GroupId, settings: &GroupSettings) {
+        self.groups.insert(group, *settings);
+    }
+    fn leave_group(&mut self, group: GroupId) {
+        self.groups.remove(&group);
+    }
+    fn insert(&mut self, rq: RqId, info: &Info, _at: InsertAt, now: Time) {
+        let tenant = self.tenants.get_mut(&info.client).expect("the client joined");
+        let is_present = self.keeps && now < tenant.came.after(Self::PRESENT_NS);
+        if tenant.waiting.is_empty() && !is_present {
+            tenant.tag = tenant.tag.max(self.served);
+        }
+        tenant.came = now;
+        tenant.waiting.push_back((rq, info.nr_sectors));
+        self.waiting += 1;
+    }
+    fn dispatch(&mut self, now: Time) -> Option<RqId> {
+        self.kept_until = None;
+        let is_present = |tenant: &Tenant| self.keeps && now < tenant.came.after(Self::PRESENT_NS);
+        let candidates = self.tenants.iter().filter(|(_, tenant)| !tenant.waiting.is_empty() || is_present(tenant));
+        let (client, tenant) = candidates.min_by(|(_, one), (_, other)| one.tag.total_cmp(&other.tag))?;
+        if tenant.waiting.is_empty() {
+            self.kept_until = Some(tenant.came.after(Self::PRESENT_NS));
+            return None;
+        }
+        let (client, settings) = (*client, tenant.settings);
+        let share = self.share(settings.group, client_weight(settings));
+        let tenant = self.tenants.get_mut(&client)?;
+        let (rq, nr_sectors) = tenant.waiting.pop_front()?;
+        self.served = tenant.tag;
+        tenant.tag += f64::from(nr_sectors) / share;
+        self.waiting -= 1;
+        Some(rq)
+    }
+    fn len(&self) -> usize {
+        self.waiting
+    }
+    fn next_wakeup(&self) -> Option<Time> {
+        self.kept_until.filter(|_| self.waiting > 0)
     }
 }
 
@@ -186,8 +298,23 @@ fn kyber_keeps_its_promise_to_a_reader_beside_a_flood() {
 /// Red if clients with many connections get more and no row says so, or if weights are not looked at.
 #[test]
 fn a_fifo_that_calls_itself_fair_fails_the_shares() {
-    let promises = Promises { shares: true, ..Promises::NOTHING };
+    let promises = Promises { shares: Some(Shares::OF_BYTES), ..Promises::NOTHING };
     assert_eq!(failed(planted("fair", promises, || Box::new(Fifo::default()))), BTreeSet::from(["Q6"]));
+}
+
+/// Red if no load tells a share that is kept from one that is lent to the flood each time its owner looks idle, or if
+/// what the judge asks of shares is more than a scheduler can do that keeps them.
+#[test]
+fn a_scheduler_that_lends_the_share_of_a_thinking_client_fails_that_row_alone() {
+    let promises = Promises { shares: Some(Shares::OF_BYTES), idles: true, ..Promises::NOTHING };
+    let failed = |keeps| {
+        let rows = rows(&[planted("fair", promises, move || Box::new(Fair::new(keeps)))], &[]);
+        let of_shares = rows.iter().filter(|row| row.id == "Q6" && row.pass.is_some()).count();
+        assert!(of_shares >= 20, "{of_shares} rows with a target");
+        rows.into_iter().filter(|row| row.pass == Some(false)).map(|row| (row.id, row.case)).collect::<Vec<_>>()
+    };
+    assert_eq!(failed(true), []);
+    assert_eq!(failed(false), [("Q6", "thinker 10:1 beside a flood".to_owned())]);
 }
 
 /// Red if a write that is never served counts for nothing because it never ends in time.

@@ -1,6 +1,7 @@
 //! A client at work: it submits what its plan says, and notes what became of it.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use blkmq::{Bio, Buffer, Buffers, Completion, Flags, IoPriority, Op, RejectReason, RqId, Submitter, Time};
@@ -87,6 +88,8 @@ pub(super) struct Worker {
     outstanding: u32,
     /// When the next operation of a paced client, or the next step of a script, is due.
     due: Time,
+    /// When each operation is due that a thinking client does not have outstanding, the next one first.
+    thought: BinaryHeap<Reverse<Time>>,
     /// The step of the script that is next, and the read that has to be over before it.
     step: usize,
     awaited: Option<RqId>,
@@ -113,8 +116,9 @@ impl Worker {
         let at = area.start;
         let first = match &plan.pace {
             Pace::Script(steps) => steps.first().map_or(0, |step| step.think_ns),
-            Pace::Closed | Pace::Every(_) => 0,
+            Pace::Closed | Pace::Thinking(_) | Pace::Every(_) => 0,
         };
+        let nr_thinking = if let Pace::Thinking(_) = plan.pace { plan.depth } else { 0 };
         Self {
             plan,
             submitters,
@@ -127,6 +131,7 @@ impl Worker {
             at,
             outstanding: 0,
             due: begin.after(first),
+            thought: (0..nr_thinking).map(|_| Reverse(begin)).collect(),
             step: 0,
             awaited: None,
             noted: Noted::default(),
@@ -163,7 +168,7 @@ impl Worker {
     pub(super) fn script_is_over(&self) -> Option<bool> {
         match &self.plan.pace {
             Pace::Script(steps) => Some(self.step == steps.len() && self.is_idle()),
-            Pace::Closed | Pace::Every(_) => None,
+            Pace::Closed | Pace::Thinking(_) | Pace::Every(_) => None,
         }
     }
 
@@ -174,6 +179,7 @@ impl Worker {
         }
         match &self.plan.pace {
             Pace::Closed => None,
+            Pace::Thinking(_) => self.thought.peek().map(|Reverse(due)| *due),
             Pace::Every(_) => (self.outstanding < self.plan.depth).then_some(self.due),
             Pace::Script(steps) => (self.awaited.is_none() && self.step < steps.len()).then_some(self.due),
         }
@@ -196,6 +202,10 @@ impl Worker {
                     self.due = due.after(ns);
                     due
                 }
+                Pace::Thinking(_) => match self.thought.peek() {
+                    Some(Reverse(due)) if *due <= now => self.thought.pop().map_or(now, |Reverse(due)| due),
+                    _ => break,
+                },
                 Pace::Closed | Pace::Script(_) => now,
             };
             let sector = self.next_sector();
@@ -286,6 +296,9 @@ impl Worker {
         let noted = &mut self.noted;
         noted.longest_wait_ns = noted.longest_wait_ns.max(done.issued.since(done.submitted));
         noted.longest_device_ns = noted.longest_device_ns.max(completed.since(done.issued));
+        if let Pace::Thinking(ns) = self.plan.pace {
+            self.thought.push(Reverse(completed.after(ns)));
+        }
         if self.plan.is_logged {
             noted.log.push((completed.since(self.start), done.issued.since(done.submitted)));
         }

@@ -30,11 +30,11 @@ struct Background {
     applications: u32,
     op: Op,
     bytes: u32,
-    /// With `none`, `mq-deadline` and `kyber`.
-    published: [Published; 3],
+    /// With the schedulers of [`PUBLISHED`].
+    published: [Published; 4],
 }
 
-const PUBLISHED: [&str; 3] = ["none", "mq-deadline", "kyber"];
+const PUBLISHED: [&str; 4] = ["none", "mq-deadline", "kyber", "bfq"];
 
 const BACKGROUNDS: [Background; 7] = [
     Background {
@@ -42,49 +42,49 @@ const BACKGROUNDS: [Background; 7] = [
         applications: 0,
         op: Op::Read,
         bytes: SMALL,
-        published: [(0.0896, 0.66), (0.0896, 0.102), (0.0896, 0.102)],
+        published: [(0.0896, 0.66), (0.0896, 0.102), (0.0896, 0.102), (0.0906, 0.103)],
     },
     Background {
         name: "reads of 4 KiB",
         applications: 16,
         op: Op::Read,
         bytes: SMALL,
-        published: [(0.21, 0.309), (0.157, 0.224), (0.179, 0.264)],
+        published: [(0.21, 0.309), (0.157, 0.224), (0.179, 0.264), (0.138, 0.194)],
     },
     Background {
         name: "reads of 4 KiB",
         applications: 256,
         op: Op::Read,
         bytes: SMALL,
-        published: [(3.752, 5.603), (0.253, 0.404), (0.305, 0.49)],
+        published: [(3.752, 5.603), (0.253, 0.404), (0.305, 0.49), (2.605, 4.751)],
     },
     Background {
         name: "reads of 64 KiB",
         applications: 32,
         op: Op::Read,
         bytes: LARGE,
-        published: [(304.0, 346.0), (211.0, 325.0), (217.0, 354.0)],
+        published: [(304.0, 346.0), (211.0, 325.0), (217.0, 354.0), (300.0, 1216.0)],
     },
     Background {
         name: "writes of 4 KiB",
         applications: 8,
         op: Op::Write,
         bytes: SMALL,
-        published: [(14.4, 28.4), (13.3, 27.4), (2.6, 4.4)],
+        published: [(14.4, 28.4), (13.3, 27.4), (2.6, 4.4), (2.2, 4.6)],
     },
     Background {
         name: "writes of 64 KiB",
         applications: 8,
         op: Op::Write,
         bytes: LARGE,
-        published: [(75.0, 152.0), (101.0, 209.0), (2.9, 23.0)],
+        published: [(75.0, 152.0), (101.0, 209.0), (2.9, 23.0), (3.0, 27.0)],
     },
     Background {
         name: "writes of 64 KiB",
         applications: 32,
         op: Op::Write,
         bytes: LARGE,
-        published: [(405.0, 776.0), (367.0, 810.0), (34.0, 312.0)],
+        published: [(405.0, 776.0), (367.0, 810.0), (34.0, 312.0), (2.9, 16.7)],
     },
 ];
 

@@ -3,7 +3,7 @@
 use blkmq::Op;
 
 use super::error::JudgeError;
-use super::load::{End, Pace, Plan, SMALL, nanoseconds};
+use super::load::{End, Group, Load, Pace, Plan, SMALL, nanoseconds};
 use super::measuring::{Measuring, Test, ms};
 use super::promises::Promises;
 use super::row::{Figure, Target};
@@ -37,10 +37,11 @@ fn measure(on: &mut Measuring<'_>) -> Result<Vec<Figure>, JudgeError> {
     let mut clients = vec![Plan {
         pace: Pace::Every(every_ns),
         is_logged: true,
-        ..Plan::new("victim", Op::Read, SMALL, depth, area.clone())
+        ..Plan::new("victim", Op::Read, SMALL, depth, area.clone()).of("victim")
     }];
-    clients.extend((0..16).map(|_| Plan::new("aggressor", Op::Read, SMALL, depth, area.clone())));
-    let outcome = on.run(clients, End::at(warm_ns, time_ns))?;
+    clients.extend((0..16).map(|_| Plan::new("aggressor", Op::Read, SMALL, depth, area.clone()).of("aggressor")));
+    let groups = vec![Group::new("victim"), Group::new("aggressor")];
+    let outcome = on.run_load(&Load { groups, ..Load::new(clients, End::at(warm_ns, time_ns)) })?;
     let victim = &outcome.clients[0];
     let mut samples = vec![0_u64; SAMPLES as usize];
     for (time, _) in &victim.log {

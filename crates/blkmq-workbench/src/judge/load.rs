@@ -4,9 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use blkmq::sched::DEFAULT_WEIGHT;
 use blkmq::{Class, Op};
 
 use super::journal::Journal;
+use super::promises::Knob;
 
 /// Bytes of the small operations.
 pub(super) const SMALL: u32 = 4096;
@@ -38,6 +40,8 @@ pub(super) struct Step {
 pub(super) enum Pace {
     /// As soon as fewer operations than `depth` are outstanding.
     Closed,
+    /// The same, but each next operation comes so many nanoseconds after the end of one before.
+    Thinking(u64),
     /// Every so many nanoseconds, as far as `depth` allows. A latency counts from the time at which the operation was
     /// due.
     Every(u64),
@@ -50,6 +54,8 @@ pub(super) enum Pace {
 pub(super) struct Plan {
     /// Clients of one name are one tenant.
     pub(super) name: String,
+    /// The name of its group, one of the load's; empty for the root.
+    pub(super) group: &'static str,
     pub(super) weight: u16,
     pub(super) class: Class,
     pub(super) op: Op,
@@ -72,7 +78,8 @@ impl Plan {
     pub(super) fn new(name: impl Into<String>, op: Op, bytes: u32, depth: u32, area: Range<u64>) -> Self {
         Self {
             name: name.into(),
-            weight: 100,
+            group: "",
+            weight: DEFAULT_WEIGHT,
             class: Class::BestEffort,
             op,
             bytes,
@@ -90,12 +97,38 @@ impl Plan {
         self.place = Place::Sequential(area);
         self
     }
+
+    /// The same client in a group.
+    pub(super) fn of(mut self, group: &'static str) -> Self {
+        self.group = group;
+        self
+    }
+}
+
+/// A group of clients.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Group {
+    pub(super) name: &'static str,
+    /// The group that holds it; empty for the root.
+    pub(super) parent: &'static str,
+    pub(super) weight: u16,
+}
+
+impl Group {
+    /// A group of the root that weighs as any other one.
+    pub(super) const fn new(name: &'static str) -> Self {
+        Self { name, parent: "", weight: DEFAULT_WEIGHT }
+    }
 }
 
 /// Clients, and how long they go on.
 #[derive(Debug, Clone)]
 pub(super) struct Load {
     pub(super) clients: Vec<Plan>,
+    /// Each behind the one that holds it.
+    pub(super) groups: Vec<Group>,
+    /// Knobs that are set for this load, if there is a scheduler that has them.
+    pub(super) knobs: Vec<Knob>,
     pub(super) end: End,
     /// Where each operation is noted as it is submitted.
     pub(super) journal: Option<Arc<Journal>>,
@@ -103,7 +136,7 @@ pub(super) struct Load {
 
 impl Load {
     pub(super) fn new(clients: Vec<Plan>, end: End) -> Self {
-        Self { clients, end, journal: None }
+        Self { clients, groups: Vec::new(), knobs: Vec::new(), end, journal: None }
     }
 }
 

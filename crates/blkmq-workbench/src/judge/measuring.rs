@@ -60,7 +60,11 @@ impl Measuring<'_> {
     }
 
     pub(super) fn run(&mut self, clients: Vec<Plan>, end: End) -> Result<Outcome, JudgeError> {
-        self.site.run(self.contestant, &Load::new(clients, end), self.pool, self.stop)
+        self.run_load(&Load::new(clients, end))
+    }
+
+    pub(super) fn run_load(&mut self, load: &Load) -> Result<Outcome, JudgeError> {
+        self.site.run(self.contestant, load, self.pool, self.stop)
     }
 }
 

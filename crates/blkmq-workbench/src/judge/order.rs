@@ -32,7 +32,7 @@ pub(super) fn record(on: &mut Measuring<'_>, clients: Vec<Plan>) -> Result<Vec<E
     let depth = u16::try_from(on.site.depth()).unwrap_or(u16::MAX);
     let recorder = Arc::new(Recorder::new(limits, depth, Arc::clone(&journal)));
     let end = End { operations: OPERATIONS / on.shorter, ..End::at(0, u64::MAX) };
-    let load = Load { clients, end, journal: Some(Arc::clone(&journal)) };
+    let load = Load { journal: Some(Arc::clone(&journal)), ..Load::new(clients, end) };
     run_on(vec![recorder], true, on.contestant, &load, on.pool, on.stop)?;
     Ok(journal.take())
 }

@@ -71,7 +71,7 @@ fn victims(rows: &[&Row]) -> Section {
         y: Axis::linear("what the victim gets", Unit::Percent),
         lines: schedulers.iter().map(line).collect(),
     };
-    let note = "What one client keeps beside another one of so many connections; half is its share.";
+    let note = "What one client keeps beside another one of so many connections, each in a group of its own; half is its share.";
     Section {
         title: format!("{}: a victim beside an aggressor", SHARES.id),
         note: note.to_owned(),

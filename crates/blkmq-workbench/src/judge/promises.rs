@@ -27,6 +27,47 @@ pub struct Deadlines {
     pub aging_ns: u64,
 }
 
+/// A knob of a scheduler, and a value of it.
+pub type Knob = (&'static str, &'static str);
+
+/// How quick reads stay beside a flood of writes, which loses a tenth of its throughput at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QuickReads {
+    /// 99 of 100 take no longer than twice as many nanoseconds. A scheduler that acts on latencies acts when they are
+    /// too long.
+    Within(u64),
+    /// The p99 is so many times shorter than without a scheduler, or no longer than twice that of a reader alone.
+    Times(u32),
+}
+
+/// What a client has a share of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Resource {
+    /// The bytes that the device does.
+    Bytes,
+    /// The device's time: what a client gets counts as a part of what it would get alone.
+    Time,
+}
+
+/// How clients share a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shares {
+    /// What is shared.
+    pub of: Resource,
+    /// Knobs that are set where shares are judged: what prefers one client to another one whatever their weights.
+    pub knobs: &'static [Knob],
+    /// Knobs besides, where there are many clients: with these, a client's turn has 256 KiB at most. So every client
+    /// has many turns in a run of some minutes.
+    pub short_turns: &'static [Knob],
+}
+
+impl Shares {
+    /// Of bytes, whatever the knobs.
+    pub const OF_BYTES: Self = Self { of: Resource::Bytes, knobs: &[], short_turns: &[] };
+}
+
 /// What a scheduler promises to the clients behind it.
 ///
 /// Two things are asked of every scheduler, and are not listed here: it does not delay a request that is alone, and the
@@ -37,11 +78,10 @@ pub struct Promises {
     pub order: Option<(Order, u64)>,
     /// No request waits longer than this.
     pub deadlines: Option<Deadlines>,
-    /// Nanoseconds: the latency to which reads are kept beside a flood of writes, which loses little. A scheduler that
-    /// acts on latencies acts when they are too long, so 99 of 100 reads may take twice as long.
-    pub quick_reads: Option<u64>,
-    /// Clients get the device by their weights.
-    pub shares: bool,
+    /// How quick reads stay beside a flood of writes.
+    pub quick_reads: Option<QuickReads>,
+    /// Clients and groups get the device by their weights.
+    pub shares: Option<Shares>,
     /// An application starts under load nearly as quickly as without.
     pub quick_start: bool,
     /// A client of a higher class gets the device within 100 ms.
@@ -58,7 +98,7 @@ impl Promises {
         order: None,
         deadlines: None,
         quick_reads: None,
-        shares: false,
+        shares: None,
         quick_start: false,
         classes: false,
         isolation: false,
@@ -81,7 +121,24 @@ impl Promises {
 
     /// What Kyber promises with its default knobs: reads within their target of 2 ms beside writes, and that requests
     /// of one submitter do not overtake each other.
-    pub const KYBER: Self = Self { order: Some((Order::Submitter, 1)), quick_reads: Some(2_000_000), ..Self::NOTHING };
+    pub const KYBER: Self =
+        Self { order: Some((Order::Submitter, 1)), quick_reads: Some(QuickReads::Within(2_000_000)), ..Self::NOTHING };
+
+    /// What BFQ promises. Reads beside a flood are as quick as they were published to be. Shares are those of BFQ's own
+    /// suite of benchmarks, which turns `low_latency` off for them.
+    pub const BFQ: Self = Self {
+        quick_reads: Some(QuickReads::Times(20)),
+        shares: Some(Shares {
+            of: Resource::Time,
+            knobs: &[("iosched/low_latency", "0")],
+            short_turns: &[("iosched/max_budget", "512")],
+        }),
+        quick_start: true,
+        classes: true,
+        isolation: true,
+        idles: true,
+        ..Self::NOTHING
+    };
 
     /// The promises of a scheduler that blkmq knows by this name; nothing for any other.
     #[must_use]
@@ -89,6 +146,7 @@ impl Promises {
         match scheduler {
             "mq-deadline" => Self::MQ_DEADLINE,
             "kyber" => Self::KYBER,
+            "bfq" => Self::BFQ,
             _ => Self::NOTHING,
         }
     }

@@ -198,7 +198,12 @@ pub(super) fn run_on(
         if is_virtual {
             builder = builder.io_timeout_ms(IO_TIMEOUT_MS);
         }
-        queues.push(builder.build().map_err(|error| JudgeError::Queue(contestant.name.clone(), error))?);
+        let refused = |error| JudgeError::Queue(contestant.name.clone(), error);
+        let q = builder.build().map_err(refused)?;
+        for (name, value) in &load.knobs {
+            q.set_knob(name, value).map_err(refused)?;
+        }
+        queues.push(q);
     }
     world::run(&queues, load, pool, stop)
 }

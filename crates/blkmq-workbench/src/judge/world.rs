@@ -1,14 +1,16 @@
 //! One run: clients on a queue of their own, in one thread. On a virtual clock the outcome depends on nothing but the
 //! load, the device and the scheduler.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use blkmq::{Client, Clock, IoPriority, RequestQueue, Time};
+use blkmq::sched::GroupId;
+use blkmq::{Client, Clock, IoPriority, QueueError, RequestQueue, Time};
 
 use super::client::{Noted, Pool, Window, Worker};
 use super::error::JudgeError;
-use super::load::{End, Load};
+use super::load::{End, Group, Load};
 
 /// If this many rounds happen at one moment, the device is taken for one that needs no time.
 const TIMELESS_ROUNDS: u64 = 1_000_000;
@@ -67,15 +69,15 @@ pub(super) fn run(
     assert!(!load.clients.is_empty() && !queues.is_empty(), "a load has clients, and they have a queue");
     let clock = queues[0].clock().clone();
     let start = clock.now();
+    let groups = queues.iter().map(|q| add_groups(q, &load.groups)).collect::<Result<Vec<_>, _>>()?;
     let mut workers = Vec::new();
     for (number, plan) in load.clients.iter().enumerate() {
-        let client = Client {
-            weight: plan.weight,
-            ..Client::new(plan.name.clone()).with_priority(IoPriority { class: plan.class, ..IoPriority::default() })
-        };
-        let submitters = queues
-            .iter()
-            .map(|q| q.submitter(&client).map_err(|error| JudgeError::Queue(q.scheduler().to_owned(), error)));
+        let priority = IoPriority { class: plan.class, ..IoPriority::default() };
+        let submitters = queues.iter().zip(&groups).map(|(q, groups)| {
+            let group = groups[plan.group];
+            let client = Client { weight: plan.weight, group, ..Client::new(plan.name.clone()) };
+            q.submitter(&client.with_priority(priority)).map_err(refused(q))
+        });
         let submitters = submitters.collect::<Result<_, _>>()?;
         workers.push(Worker::new(plan.clone(), submitters, load.journal.clone(), start, number));
     }
@@ -106,6 +108,20 @@ pub(super) fn run(
     let Run { workers, mut outcome, .. } = run;
     outcome.clients = workers.into_iter().map(|worker| worker.noted).collect();
     Ok(outcome)
+}
+
+fn refused(q: &RequestQueue) -> impl Fn(QueueError) -> JudgeError {
+    |error| JudgeError::Queue(q.scheduler().to_owned(), error)
+}
+
+/// Makes the groups of a load. The root is among those that are returned, under the empty name.
+fn add_groups(q: &RequestQueue, groups: &[Group]) -> Result<HashMap<&'static str, GroupId>, JudgeError> {
+    let mut ids = HashMap::from([("", GroupId::ROOT)]);
+    for Group { name, parent, weight } in groups {
+        let id = q.add_group(name, ids[parent], *weight).map_err(refused(q))?;
+        ids.insert(*name, id);
+    }
+    Ok(ids)
 }
 
 struct Run<'q> {
