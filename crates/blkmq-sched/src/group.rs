@@ -40,7 +40,7 @@ pub const MAX_WEIGHT: u16 = 1000;
 pub const DEFAULT_WEIGHT: u16 = 100;
 
 /// What a scheduler is told of a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClientSettings {
     /// The client's share beside the other clients and groups of its group: [`MIN_WEIGHT`] to [`MAX_WEIGHT`].
     pub weight: u16,
@@ -58,7 +58,7 @@ impl Default for ClientSettings {
 }
 
 /// What a scheduler is told of a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GroupSettings {
     /// The group's share beside the other clients and groups of its parent: [`MIN_WEIGHT`] to [`MAX_WEIGHT`].
     pub weight: u16,

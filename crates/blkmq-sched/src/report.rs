@@ -21,7 +21,7 @@ pub enum Event {
 }
 
 /// One or more requests of one client and kind to which the same has happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Report {
     /// What has happened.
     pub event: Event,

@@ -21,7 +21,7 @@ pub struct Tally {
 }
 
 /// Which requests may pass the scheduler by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Passing {
     /// None.
     Nobody,

@@ -1,6 +1,7 @@
 //! What must be true of a world. Each file checks one kind of promise.
 
 mod alone;
+mod answers;
 mod arrivals;
 mod book;
 mod busy;
@@ -13,16 +14,20 @@ mod flushing;
 mod freeze;
 mod gate;
 mod groups;
+mod idling;
 mod inflight;
+mod lag;
 mod lent;
 mod limits;
 mod lost;
 mod memory;
+mod moves;
 mod offers;
 mod order;
 mod owners;
 pub(super) mod parts;
 mod ranges;
+mod reports;
 mod room;
 mod runs;
 mod slots;
@@ -101,6 +106,9 @@ pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
         Box::new(ranges::Ranges::new(facts)),
         Box::new(dumps::Dumps),
         Box::new(wake::Wake::new(facts)),
+        Box::new(reports::Reports::new(facts)),
+        Box::new(idling::Idling::new()),
+        Box::new(lag::Lag::new()),
         Box::new(tokens::Tokens::new(facts)),
         Box::new(turns::Turns::new()),
         Box::new(throttle::Throttle::new(facts)),

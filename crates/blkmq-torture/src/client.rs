@@ -10,9 +10,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blkmq_sched::{Class, RqId};
+use blkmq_sched::{Class, IoPriority, RqId};
 use blkmq_vcpu::{Random, thread};
-use blkmq_virtual::{Bio, Client as Tenant, Completion, GroupId, Op, RejectReason, Rejected, Submitter};
+use blkmq_virtual::{
+    Bio, Client as Tenant, Completion, Op, QueueError, RejectReason, Rejected, Submitter, TenantError,
+};
 
 use self::buffers::Spare;
 use self::direct::Rhythm;
@@ -22,6 +24,7 @@ use super::check::parts::parts;
 use super::claims::Claim;
 use super::event::{Asked, Event, Times};
 use super::pace::magnitude;
+use super::tenancy::tenant_name;
 use super::world::{Share, World};
 
 /// The way in which a client works.
@@ -49,10 +52,9 @@ struct Meetings {
 #[derive(Debug, Clone)]
 pub(crate) struct Habits {
     kind: Kind,
-    tenant: Tenant,
-    /// The number of the tenant's group among those of the world; 0 stands for the root.
-    group: u32,
-    tenant_number: u16,
+    /// The priority of the operations that have none of their own.
+    priority: IoPriority,
+    tenant: u16,
     mix: Mix,
     /// The most operations that the client submits before it looks for completions.
     burst: u64,
@@ -69,8 +71,7 @@ pub(crate) struct Habits {
 
 impl Habits {
     /// Draws about this many clients, sometimes fewer or more, of a device of this capacity. Some clients share a
-    /// tenant and are one client to the queue. Some tenants share a group, so that their operations may merge.
-    /// `period_ns`: how often the clients come together.
+    /// tenant and are one client to the queue. `period_ns`: how often the clients come together.
     pub(crate) fn draw_all(random: &mut Random, nr_clients: u16, capacity: u64, period_ns: Option<u64>) -> Vec<Self> {
         // Many busy clients would hide a missed wake-up: each finds work that another client should have been told of.
         let nr_clients = match random.below(8) {
@@ -86,7 +87,6 @@ impl Habits {
         let meetings = period_ns.map(|period_ns| Meetings { period_ns, rounds: *random.pick(&[1, 1, 2, 4]) });
         let most_at_once = if meetings.is_some() && random.one_in(4) { 200 } else { 64 };
         let nr_tenants = random.within(1, u64::from(nr_clients));
-        let nr_groups = random.pick(&[1, 1, 2, MOST_GROUPS]);
         // With several classes the higher ones go first, and deadlines matter little.
         let class = random.one_in(2).then(|| *random.pick(&Class::ALL));
         let alike = random.one_in(2).then(|| Mix::draw(random, capacity, class));
@@ -101,9 +101,8 @@ impl Habits {
                     _ if are_sleepers => Kind::Direct(Rhythm::sleeper(random)),
                     _ => Kind::Direct(Rhythm::draw(random)),
                 },
-                tenant_number: number as u16,
-                tenant: Tenant::new(format!("tenant {number}")).with_priority(priority),
-                group: (number % nr_groups) as u32,
+                tenant: number as u16,
+                priority,
                 mix,
                 burst: magnitude(random, most_at_once),
                 batches: *random.pick(&[0, 0, 50, 100]),
@@ -117,12 +116,33 @@ impl Habits {
     }
 }
 
-/// The most groups of a world, the root among them.
-pub(crate) const MOST_GROUPS: u64 = 3;
+impl Habits {
+    /// Draws clients of a few tenants that always have more outstanding than the device takes.
+    pub(crate) fn flood_all(random: &mut Random, nr_clients: u16, capacity: u64) -> Vec<Self> {
+        let nr_tenants = random.within(2, 4);
+        let class = Some(Class::BestEffort);
+        let one = |number: u64| {
+            let tenant = number % nr_tenants;
+            Self {
+                kind: Kind::Direct(Rhythm::sleeper(random)),
+                tenant: tenant as u16,
+                priority: mix::priority(&mut Random::new(tenant), class),
+                mix: Mix::flood(random, capacity),
+                burst: 64,
+                batches: *random.pick(&[0, 50, 100]),
+                stay: None,
+                pause_ns: 0,
+                meetings: None,
+                random: random.fork(),
+            }
+        };
+        (0..nr_tenants.max(nr_clients.into())).map(one).collect()
+    }
 
-/// The name of a group of the world.
-pub(crate) fn group_name(number: u32) -> String {
-    format!("group {number}")
+    /// The number of the tenant that the client submits for.
+    pub(crate) const fn tenant(&self) -> u16 {
+        self.tenant
+    }
 }
 
 /// A client at work.
@@ -169,15 +189,19 @@ impl Client {
     }
 
     fn join(&mut self) -> Submitter {
-        let q = &self.world.q;
-        let group = match self.habits.group {
-            0 => GroupId::ROOT,
-            number => q.group_of(&group_name(number)).expect("the world has the groups of its clients"),
+        let Habits { tenant, priority, .. } = self.habits;
+        let submitter = loop {
+            let (weight, group) = self.world.share(|share| share.tenancy.begin_to_join(tenant));
+            let joined = self.world.q.submitter(&Tenant { name: tenant_name(tenant), weight, priority, group });
+            self.world.share(|share| share.tenancy.end_joining(tenant));
+            match joined {
+                Ok(submitter) => break submitter,
+                // The group has just been removed, so the tenant is in another one.
+                Err(QueueError::BadTenant(TenantError::NoGroup(_))) => Self::rest(1),
+                Err(error) => panic!("there are places for all clients of a world: {error}"),
+            }
         };
-        let tenant = Tenant { group, ..self.habits.tenant.clone() };
-        let submitter = q.submitter(&tenant).expect("there are places for all clients of a world");
         let nr_slots = u16::try_from(submitter.nr_slots()).expect("a submitter's slots are few");
-        let tenant = self.habits.tenant_number;
         self.world.witness.tell(Event::Joined { submitter: self.number, nr_slots, tenant });
         submitter
     }
@@ -276,7 +300,8 @@ impl Client {
 
     fn asked(&self, bio: &Bio) -> Asked {
         let &Bio { op, sector, nr_sectors, flags, priority, .. } = bio;
-        let Habits { tenant: Tenant { priority: default, .. }, group, .. } = self.habits;
+        let Habits { priority: default, tenant, .. } = self.habits;
+        let group = self.world.share(|share| share.tenancy.tenants[usize::from(tenant)].group.0);
         Asked { op, sector, nr_sectors, flags, priority: priority.unwrap_or(default), group }
     }
 

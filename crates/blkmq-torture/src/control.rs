@@ -1,5 +1,7 @@
 //! The controller: an operator that changes the queue while it is in use.
 
+mod shares;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,10 +33,11 @@ enum Deed {
     Topology,
     Ranges,
     Background,
+    Shares,
     Look,
 }
 
-const DEEDS: [Deed; 12] = [
+const DEEDS: [Deed; 13] = [
     Deed::Scheduler,
     Deed::Locking,
     Deed::Bypass,
@@ -46,6 +49,7 @@ const DEEDS: [Deed; 12] = [
     Deed::Topology,
     Deed::Ranges,
     Deed::Background,
+    Deed::Shares,
     Deed::Look,
 ];
 
@@ -100,6 +104,12 @@ impl Whims {
         self.nr_owners = nr_owners;
         self.nr_threads = 0;
         self.deeds.retain(|deed| !matches!(deed, Deed::Background));
+        self
+    }
+
+    /// The same whims for a queue whose clients want service all the time: only shares and the locking change.
+    pub(crate) fn of_flood(mut self) -> Self {
+        self.deeds.retain(|deed| matches!(deed, Deed::Shares | Deed::Locking | Deed::Look));
         self
     }
 
@@ -170,6 +180,7 @@ impl Controller {
                     let nr_threads = self.whims.random.below(3) as u16;
                     self.set_background(nr_threads);
                 }
+                Deed::Shares => self.change_shares(),
                 Deed::Look => self.look(),
             }
             // While a device hangs for long, time passes without operations, so a world would see very many changes.
@@ -272,10 +283,8 @@ impl Controller {
         let control = Control::Scheduler(name);
         self.tell(control, Phase::Begun);
         let shallow = shallow(&mut self.whims.random);
-        let change = match blkmq_sched::scheduler(name) {
-            Some(scheduler) => {
-                self.world.q.change_scheduler(Watched::new(scheduler, self.world.witness.clone(), shallow))
-            }
+        let change = match Watched::named(name, self.world.witness.clone(), shallow) {
+            Some(scheduler) => self.world.q.change_scheduler(scheduler),
             None => self.world.q.change_scheduler(name),
         };
         let expected = if go_together(name, self.locking) { Answer::Made } else { Answer::Refused };
@@ -366,6 +375,10 @@ impl Controller {
         let (value, is_good) = match knob.name {
             // About what requests take here. A target of 0 makes every request too slow.
             "read_lat_nsec" | "write_lat_nsec" if random.one_in(2) => (magnitude(random, 10_000_000) as i64, true),
+            // While a client is waited for so long, nothing happens.
+            "slice_idle" => (random.below(20) as i64, true),
+            "slice_idle_us" => (magnitude(random, 20_000) as i64, true),
+            "max_budget" if random.one_in(2) => (magnitude(random, 1024) as i64, true),
             _ => value(random, knob),
         };
         let control = Control::Knob(knob.name, value);

@@ -1,6 +1,9 @@
 //! What happens in a world.
 
-use blkmq_sched::{Info, InsertAt, MergeHow, NewDepths, Op, RqId, SchedDomain, Sums, Time};
+use blkmq_sched::{
+    Class, ClientId, ClientSettings, GroupId, GroupSettings, Info, InsertAt, MergeHow, NewDepths, Op, Passing, Reason,
+    Report, RqId, SchedDomain, Sums, Ticket, Time,
+};
 use blkmq_virtual::{Flags, IoPriority, Locking, RejectReason, Stat, Stats, Status};
 
 /// When and where something happened.
@@ -28,7 +31,7 @@ pub(crate) struct Asked {
     pub(crate) flags: Flags,
     /// Its priority: that of the operation, or of the client if the operation has none.
     pub(crate) priority: IoPriority,
-    /// The client's group.
+    /// The tenant's group. While the tenant moves it may be another one.
     pub(crate) group: u32,
 }
 
@@ -70,6 +73,16 @@ pub(crate) enum Control {
     Unquiesce,
     /// The number of background threads from now on.
     Background(u16),
+    /// The weight of a tenant.
+    TenantWeight(u16, u16),
+    /// A tenant goes to this group.
+    Move(u16, u32),
+    /// The weight of a group.
+    GroupWeight(u32, u16),
+    /// A new group in this one, with this weight.
+    AddGroup(u32, u16),
+    /// A group goes, and what is in it goes to its parent.
+    RemoveGroup(u32),
 }
 
 /// How far a change has come.
@@ -193,6 +206,8 @@ pub(crate) enum Event<'a> {
     Absorbed { into: RqId, absorbed: RqId },
     /// The scheduler chose a request.
     Chosen { rq: RqId, now: Time },
+    /// The mark that the scheduler put on the request that it has just chosen.
+    Ticketed { rq: RqId, ticket: Option<Ticket> },
     /// The scheduler was asked and chose no request, although this many wait. `wakeup`: when the scheduler would let a
     /// request go even if nothing else happens.
     HeldBack { value: u16, waiting: usize, now: Time, wakeup: Option<Time> },
@@ -204,6 +219,21 @@ pub(crate) enum Event<'a> {
     /// The control of the depths has looked at the completions since it is in place, and decides on these depths, which
     /// the pools will get from the CPU that tells this, before that CPU tells anything else.
     Adjusted { sums: &'a Sums, now: Time, depths: NewDepths },
+    /// The scheduler is told of a client that has come, or that has other settings from now on. A scheduler is told of
+    /// all there are before it is in place, and one value of each hardware queue is told of each.
+    ClientJoined { client: ClientId, settings: ClientSettings },
+    /// The scheduler is told that a client is gone.
+    ClientLeft { client: ClientId },
+    /// The scheduler is told of a group that has come, or that has other settings from now on.
+    GroupJoined { group: GroupId, settings: GroupSettings },
+    /// The scheduler is told that a group is gone.
+    GroupLeft { group: GroupId },
+    /// The scheduler is told what has happened to requests.
+    Reported { reports: &'a [Report], now: Time },
+    /// The scheduler said which requests of this class may pass it by: none, those of this client, or all.
+    Gated { class: Class, client: ClientId, passing: Passing },
+    /// A queue of bfq left service.
+    Expired { reason: Reason },
     /// The scheduler learned how many requests have completed since it was put in place, and how many of these have
     /// bypassed it or bypass it just now, by class.
     Folded { completed: [u64; 3], bypassed: [u64; 3] },

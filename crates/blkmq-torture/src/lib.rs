@@ -22,6 +22,7 @@ mod policy;
 mod replay;
 mod rig;
 mod settings;
+mod tenancy;
 mod text;
 mod witness;
 mod world;

@@ -13,6 +13,7 @@ use super::control::{Alterable, Whims};
 use super::device::DeviceConfig;
 use super::pace::{Pace, magnitude, shallow};
 use super::settings::{Settings, go_together};
+use super::tenancy::Beginning;
 
 /// The cache lines that several threads write, by their names in the code.
 const LINES: &[&str] = &[
@@ -49,6 +50,7 @@ const LINES: &[&str] = &[
     "submitter.completions",
     "submitter.counters",
     "submitter.latencies",
+    "submitter.service",
     "submitter.sleeping",
     "submitter.sums",
     "tags.word",
@@ -75,6 +77,8 @@ pub(crate) struct Plan {
     pub(crate) locking: Locking,
     /// How often the depths of tokens were quartered before the scheduler is in place, if it takes tokens.
     pub(crate) shallow: u32,
+    /// Knobs that the scheduler has from the beginning.
+    pub(crate) knobs: Vec<(&'static str, i64)>,
     /// Requests may pass the scheduler by.
     pub(crate) bypass: bool,
     /// Requests of each hardware queue, if the plan sets this number.
@@ -86,6 +90,7 @@ pub(crate) struct Plan {
     pub(crate) device: DeviceConfig,
     pub(crate) device_random: Random,
     pub(crate) clients: Vec<Habits>,
+    pub(crate) tenancy: Beginning,
     pub(crate) whims: Whims,
     /// The changes made by a second operator, which stops the queue now and then.
     pub(crate) second: Option<Whims>,
@@ -110,6 +115,18 @@ fn nr_requests(random: &mut Random, depth: u16, scheduler: &str) -> Option<u32> 
         _ => Some(2 * depth.min(128)),
     };
     drawn.map(|drawn| if scheduler == "none" { drawn.min(depth) } else { drawn } as u32)
+}
+
+/// The knobs of bfq in some of its worlds: those with which it promises most, or others.
+fn knobs_of_bfq(random: &mut Random, is_flood: bool) -> Vec<(&'static str, i64)> {
+    let max_budget = magnitude(random, 512) as i64;
+    match random.below(4) {
+        _ if is_flood => vec![("low_latency", 0), ("slice_idle", 0), ("max_budget", max_budget)],
+        0 => vec![("strict_guarantees", 1), ("low_latency", random.below(2) as i64)],
+        1 => vec![("low_latency", 0), ("slice_idle_us", random.below(2000) as i64)],
+        2 => vec![("low_latency", 0), ("slice_idle", 0), ("max_budget", max_budget)],
+        _ => Vec::new(),
+    }
 }
 
 impl Plan {
@@ -141,18 +158,31 @@ impl Plan {
         let topology = device.topology;
         let is_owned = random.one_in(8);
         let scheduler = settings.scheduler.as_ref().and_then(|name| known.iter().find(|known| *known == name));
-        let clients = Habits::draw_all(&mut random.fork(), settings.cpus, device.limits.capacity_sectors, period_ns);
+        let scheduler = scheduler.copied().unwrap_or(drawn);
+        // In some worlds of bfq all tenants want service all the time.
+        let is_flood = scheduler == "bfq" && random.one_in(3);
+        let (device, is_owned) = if is_flood { (device.steady(&mut random.fork()), false) } else { (device, is_owned) };
+        let capacity = device.limits.capacity_sectors;
+        let clients = if is_flood {
+            Habits::flood_all(&mut random.fork(), settings.cpus, capacity)
+        } else {
+            Habits::draw_all(&mut random.fork(), settings.cpus, capacity, period_ns)
+        };
         // In most worlds of one client, that client alone drives the queue. The order is exact in these worlds.
         let nr_owners = clients.len() as u16;
+        let nr_tenants = clients.iter().map(Habits::tenant).max().map_or(0, |last| usize::from(last) + 1);
         let device = if is_owned { device.owned_by(nr_owners) } else { device };
         let is_alone = clients.len() == 1 && !random.one_in(4);
         // One of them twice: the one in which threads leave the most to each other.
         let mut lockings: Vec<_> = Locking::ALL.into_iter().chain([Locking::Combining]).collect();
-        let scheduler = scheduler.copied().unwrap_or(drawn);
         lockings.retain(|locking| go_together(scheduler, *locking));
         let locking = *random.pick(&lockings);
         let may_change = Alterable { scheduler: settings.scheduler.is_none(), locking: settings.locking.is_none() };
-        let whims = |whims: Whims| if is_owned { whims.of_owners(nr_owners) } else { whims };
+        let whims = |whims: Whims| match (is_owned, is_flood) {
+            (true, _) => whims.of_owners(nr_owners),
+            (_, true) => whims.of_flood(),
+            _ => whims,
+        };
         Self {
             order,
             mean_steps: magnitude(random, most_steps),
@@ -161,16 +191,22 @@ impl Plan {
             scheduler,
             locking: settings.locking.unwrap_or(locking),
             shallow: shallow(random),
-            bypass: random.one_in(2),
-            nr_requests: nr_requests(random, topology.depth, scheduler),
-            slots: *random.pick(&[4, 8, 16, 32, 64, 256]),
+            knobs: if scheduler == "bfq" { knobs_of_bfq(random, is_flood) } else { Vec::new() },
+            bypass: random.one_in(2) && !is_flood,
+            nr_requests: if is_flood { None } else { nr_requests(random, topology.depth, scheduler) },
+            slots: if is_flood { 64 } else { *random.pick(&[4, 8, 16, 32, 64, 256]) },
             io_timeout_ms,
             accounting: *random.pick(&[Accounting::PerThread, Accounting::Shared]),
             device_random: random.fork(),
             whims: whims(Whims::draw(&mut random.fork(), may_change, pace, is_alone)),
+            tenancy: if is_flood {
+                Beginning::apart(&mut random.fork(), nr_tenants)
+            } else {
+                Beginning::draw(&mut random.fork(), nr_tenants)
+            },
             clients,
             device,
-            second: Whims::draw_second(&mut random.fork(), pace),
+            second: Whims::draw_second(&mut random.fork(), pace).filter(|_| !is_flood),
             // More submitters than one word of marks has room for.
             nr_idle: if random.one_in(16) && !is_owned { random.within(57, 80) as u16 } else { 0 },
         }

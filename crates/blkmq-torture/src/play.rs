@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use blkmq_sync_virtual::weaken;
 use blkmq_vcpu::{Ended, Idle, Options, go_on_for, run, thread};
-use blkmq_virtual::{Builder, Client, GroupId, RequestQueue, Submitter};
+use blkmq_virtual::{Builder, Client, RequestQueue, Submitter};
 
 use super::check::{self, Facts, Violation};
-use super::client::{Client as Worker, MOST_GROUPS, group_name};
+use super::client::Client as Worker;
 use super::control::Controller;
 use super::device::{Device, DeviceConfig};
 use super::event::{Event, Stamp};
@@ -16,6 +16,7 @@ use super::history::{History, Reader};
 use super::plan::Plan;
 use super::policy::{Watched, set_witness};
 use super::settings::Settings;
+use super::tenancy::Tenancy;
 use super::witness::{Witness, stamp};
 use super::world::{MOST_STEPS, STEPS_PER_REQUEST, Share, World};
 
@@ -130,9 +131,12 @@ fn go(plan: Plan, device: Arc<Device>, witness: Witness, share: Arc<Mutex<Share>
     go_on_for(MOST_STEPS);
     witness.tell_memory();
     let q = build(&plan, device, &witness);
+    let tenancy = Tenancy::begin(&plan.tenancy, &q);
+    share.lock().unwrap_or_else(PoisonError::into_inner).tenancy = tenancy;
     let queue = Arc::downgrade(&q);
     let world = Arc::new(World { limits: q.limits(), q, witness: witness.clone(), share });
     world.tell_installed(plan.scheduler);
+    world.set_knobs(&plan.knobs);
     let nr_clients = plan.clients.len() as u16;
     let idle = join_idle(&world, plan.nr_idle, nr_clients);
     let whims = [("controller", Some(plan.whims)), ("second controller", plan.second)];
@@ -175,15 +179,11 @@ fn build(plan: &Plan, device: Arc<Device>, witness: &Witness) -> Arc<RequestQueu
         .locking(plan.locking)
         .bypass(plan.bypass);
     let builder = plan.nr_requests.into_iter().fold(builder, Builder::nr_requests);
-    let builder = match blkmq_sched::scheduler(plan.scheduler) {
-        Some(scheduler) => builder.scheduler(Watched::new(scheduler, witness.clone(), plan.shallow)),
+    let builder = match Watched::named(plan.scheduler, witness.clone(), plan.shallow) {
+        Some(scheduler) => builder.scheduler(scheduler),
         None => builder.scheduler("none"),
     };
-    let q = builder.build().expect("what is drawn is right");
-    for number in 1..MOST_GROUPS as u32 {
-        q.add_group(&group_name(number), GroupId::ROOT, 100).expect("a world has few groups");
-    }
-    q
+    builder.build().expect("what is drawn is right")
 }
 
 /// Joins submitters that do nothing, with numbers after those of the clients.

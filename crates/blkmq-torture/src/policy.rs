@@ -1,5 +1,8 @@
 //! A scheduler that tells the witness every decision it makes.
 
+mod inner;
+mod roster;
+
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
@@ -7,23 +10,29 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use blkmq_sched::{
     Class, ClientId, ClientSettings, GroupId, GroupSettings, Info, InsertAt, Join, Knob, KnobError, Latency, Merge,
-    MergeLimits, NewDepths, Newcomer, Outstanding, Passing, Report, RqId, SchedDomain, Scheduler, Sums, Tally,
+    MergeLimits, NewDepths, Newcomer, Op, Outstanding, Passing, Report, RqId, SchedDomain, Scheduler, Sums, Tally,
     Throttle, Ticket, Time, Tokens,
 };
 
+use self::inner::Inner;
+use self::roster::Roster;
+use super::check::Violation;
 use super::event::Event;
 use super::witness::Witness;
 
 /// A wrapper that watches another scheduler. The wrapper decides nothing.
 pub(crate) struct Watched {
-    inner: Box<dyn Scheduler>,
+    inner: Inner,
     witness: Witness,
+    /// The latest time that the scheduler was told.
+    now: Time,
     /// The number of this value. `None` until it is used: a queue also makes values only to ask them something.
     value: Option<u16>,
     /// The number of the next value of the same scheduler that is used.
     next_value: Arc<AtomicU16>,
     /// How often the depths of the tokens were quartered before the scheduler is in place.
     shallow: u32,
+    roster: Roster,
 }
 
 thread_local! {
@@ -44,10 +53,11 @@ fn tell_fold(sums: &Sums, now: Time, depths: NewDepths) {
 }
 
 impl Watched {
-    /// Watches this scheduler. If it takes tokens, there are few of them from the beginning: the depths were quartered
-    /// `shallow` times.
-    pub(crate) fn new(inner: Box<dyn Scheduler>, witness: Witness, shallow: u32) -> Box<Self> {
-        Box::new(Self { inner, witness, value: None, next_value: Arc::default(), shallow })
+    /// Watches the scheduler of this name, if there is one. If it takes tokens, there are few of them from the
+    /// beginning: the depths were quartered `shallow` times.
+    pub(crate) fn named(name: &str, witness: Witness, shallow: u32) -> Option<Box<Self>> {
+        let (inner, now, next_value) = (Inner::named(name)?, Time(0), Arc::default());
+        Some(Box::new(Self { inner, witness, now, value: None, next_value, shallow, roster: Roster::default() }))
     }
 
     fn value(&mut self) -> u16 {
@@ -84,11 +94,47 @@ impl Tokens for WatchedTokens<'_> {
 impl Watched {
     fn tell_choice(&mut self, chosen: Option<RqId>, now: Time) -> Option<RqId> {
         let (value, waiting, wakeup) = (self.value(), self.inner.len(), self.inner.next_wakeup());
-        self.witness.tell(match chosen {
-            Some(rq) => Event::Chosen { rq, now },
-            None => Event::HeldBack { value, waiting, now, wakeup },
-        });
+        match chosen {
+            Some(rq) => {
+                self.roster.dispatch(rq);
+                self.witness.tell(Event::Chosen { rq, now });
+                if self.inner.wants_reports() {
+                    self.witness.tell(Event::Ticketed { rq, ticket: self.inner.ticket() });
+                }
+            }
+            None => self.witness.tell(Event::HeldBack { value, waiting, now, wakeup }),
+        }
         chosen
+    }
+
+    /// Tells that times of service have ended, and notes the time that the scheduler was told.
+    fn tell_ends(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        for reason in self.inner.ends_of_service() {
+            self.witness.tell(Event::Expired { reason });
+        }
+    }
+
+    /// What lets requests pass hands them out if they come to it after all.
+    fn judge_passing(&self, class: Class, client: ClientId, passing: Passing) {
+        let clients = match passing {
+            Passing::Nobody => return,
+            Passing::Client => [Some(client), None],
+            Passing::All => [Some(client), self.roster.another(client)],
+        };
+        for client in clients.into_iter().flatten() {
+            if self.inner.is_empty() && !self.inner.would_hand_out(class, client, Op::Read, self.now) {
+                let what =
+                    format!("lets requests of client {} and class {class:?} pass, and would hold them back", client.0);
+                self.witness.accuse(Violation::new("gate", format!("the scheduler {what}")));
+            }
+        }
+    }
+
+    fn judge(&self, verdict: Result<(), String>) {
+        if let Err(what) = verdict {
+            self.witness.accuse(Violation::new("tenants", what));
+        }
     }
 }
 
@@ -115,6 +161,7 @@ impl Scheduler for Watched {
         let merge = self.inner.merge(info)?;
         self.witness.tell(Event::Merged { into: merge.into, info: *info, how: merge.how });
         if let Some(Join { survivor, absorbed }) = merge.joined {
+            self.roster.absorb(absorbed);
             self.witness.tell(Event::Absorbed { into: survivor, absorbed });
         }
         Some(merge)
@@ -122,12 +169,16 @@ impl Scheduler for Watched {
 
     fn insert(&mut self, rq: RqId, info: &Info, at: InsertAt, now: Time) {
         self.inner.insert(rq, info, at, now);
+        self.tell_ends(now);
+        let verdict = self.roster.insert(rq, info.client);
+        self.judge(verdict);
         let value = self.value();
         self.witness.tell(Event::Inserted { value, rq, info: *info, at, now });
     }
 
     fn dispatch(&mut self, now: Time) -> Option<RqId> {
         let chosen = self.inner.dispatch(now);
+        self.tell_ends(now);
         self.tell_choice(chosen, now)
     }
 
@@ -141,7 +192,8 @@ impl Scheduler for Watched {
     fn for_hctx(&self) -> Option<Box<dyn Scheduler>> {
         let Self { witness, next_value, shallow, .. } = self;
         let (witness, next_value) = (witness.clone(), Arc::clone(next_value));
-        Some(Box::new(Self { inner: self.inner.for_hctx()?, witness, value: None, next_value, shallow: *shallow }))
+        let (inner, shallow, roster) = (Inner::Any(self.inner.for_hctx()?), *shallow, Roster::default());
+        Some(Box::new(Self { inner, witness, now: self.now, value: None, next_value, shallow, roster }))
     }
 
     fn throttle(&self) -> Option<Throttle> {
@@ -159,6 +211,9 @@ impl Scheduler for Watched {
         }
         let value = self.value();
         for Newcomer { rq, info } in newcomers {
+            let verdict = self.roster.insert(*rq, info.client);
+            self.roster.dispatch(*rq);
+            self.judge(verdict);
             self.witness.tell(Event::Inserted { value, rq: *rq, info: *info, at: InsertAt::Sorted, now });
         }
         for place in order {
@@ -181,8 +236,54 @@ impl Scheduler for Watched {
         self.witness.tell(Event::Folded { completed, bypassed });
     }
 
+    fn join(&mut self, client: ClientId, settings: &ClientSettings) {
+        let verdict = self.roster.join(client, settings);
+        self.judge(verdict);
+        self.witness.tell(Event::ClientJoined { client, settings: *settings });
+        self.inner.join(client, settings);
+    }
+
+    fn leave(&mut self, client: ClientId) {
+        let verdict = self.roster.leave(client);
+        self.judge(verdict);
+        self.witness.tell(Event::ClientLeft { client });
+        self.inner.leave(client);
+    }
+
+    fn join_group(&mut self, group: GroupId, settings: &GroupSettings) {
+        let verdict = self.roster.join_group(group, settings);
+        self.judge(verdict);
+        self.witness.tell(Event::GroupJoined { group, settings: *settings });
+        self.inner.join_group(group, settings);
+    }
+
+    fn leave_group(&mut self, group: GroupId) {
+        let verdict = self.roster.leave_group(group);
+        self.judge(verdict);
+        self.witness.tell(Event::GroupLeft { group });
+        self.inner.leave_group(group);
+    }
+
+    fn wants_reports(&self) -> bool {
+        self.inner.wants_reports()
+    }
+
+    fn report(&mut self, reports: &[Report], now: Time) {
+        reports.iter().for_each(|report| self.roster.report(report));
+        self.witness.tell(Event::Reported { reports, now });
+        self.inner.report(reports, now);
+        self.tell_ends(now);
+    }
+
+    fn ticket(&self) -> Option<Ticket> {
+        self.inner.ticket()
+    }
+
     fn gate(&self, class: Class, client: ClientId) -> Passing {
-        self.inner.gate(class, client)
+        let passing = self.inner.gate(class, client);
+        self.witness.tell(Event::Gated { class, client, passing });
+        self.judge_passing(class, client, passing);
+        passing
     }
 
     fn resume(&mut self) {
@@ -194,35 +295,11 @@ impl Scheduler for Watched {
     }
 
     fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
-        self.inner.admits(newcomer, outstanding)
-    }
-
-    fn join(&mut self, client: ClientId, settings: &ClientSettings) {
-        self.inner.join(client, settings);
-    }
-
-    fn leave(&mut self, client: ClientId) {
-        self.inner.leave(client);
-    }
-
-    fn join_group(&mut self, group: GroupId, settings: &GroupSettings) {
-        self.inner.join_group(group, settings);
-    }
-
-    fn leave_group(&mut self, group: GroupId) {
-        self.inner.leave_group(group);
-    }
-
-    fn wants_reports(&self) -> bool {
-        self.inner.wants_reports()
-    }
-
-    fn report(&mut self, reports: &[Report], now: Time) {
-        self.inner.report(reports, now);
-    }
-
-    fn ticket(&self) -> Option<Ticket> {
-        self.inner.ticket()
+        let is_admitted = self.inner.admits(newcomer, outstanding);
+        if !is_admitted && self.inner.wants_reports() {
+            self.judge(self.roster.refuse(newcomer.client));
+        }
+        is_admitted
     }
 
     fn set_nr_requests(&mut self, nr_requests: u32) {
@@ -250,7 +327,7 @@ impl Scheduler for Watched {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use blkmq_sched::{IoPriority, MergeLevel, Op};
+    use blkmq_sched::{IoPriority, MergeLevel};
 
     use super::super::check::{Checker, Violation};
     use super::super::event::Stamp;
@@ -268,6 +345,8 @@ mod tests {
                 Event::Absorbed { into, absorbed } => format!("{} absorbed {}", into.0, absorbed.0),
                 Event::Chosen { rq, now } => format!("chose {} at {}", rq.0, now.0),
                 Event::HeldBack { waiting, .. } => format!("held back {waiting}"),
+                Event::ClientJoined { client, .. } => format!("joined {}", client.0),
+                Event::Gated { class, passing, .. } => format!("gate {class:?} {passing:?}"),
                 other => format!("{other:?}"),
             };
             self.0.lock().unwrap().push(text);
@@ -295,23 +374,24 @@ mod tests {
     fn values_have_numbers_and_there_may_be_few_tokens_from_the_beginning() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let witness = Witness::new(History::new(None), vec![Box::new(Writer(Arc::clone(&told)))], None);
-        let kyber = blkmq_sched::scheduler("kyber").unwrap();
-        let mut first = Watched::new(kyber, witness, 4);
+        let mut first = Watched::named("kyber", witness, 4).unwrap();
         let mut second = first.for_hctx().unwrap();
         let depths = first.throttle().map(|throttle| SchedDomain::ALL.map(|of| throttle.depth(of)));
         assert_eq!(depths, Some([1, 1, 1, 16]));
         assert_eq!(first.dispatch(Time(0)), None);
+        second.join(ClientId(0), &ClientSettings::default());
         second.insert(RqId(1), &write(0), InsertAt::Sorted, Time(0));
         assert_eq!((first.value, first.value(), first.next_value.load(Ordering::Relaxed)), (Some(0), 0, 2));
-        assert_eq!(*told.lock().unwrap(), ["Throttled", "held back 0", "inserted 1"]);
+        assert_eq!(*told.lock().unwrap(), ["Throttled", "held back 0", "joined 0", "inserted 1"]);
     }
 
     #[test]
     fn every_decision_is_told() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let witness = Witness::new(History::new(None), vec![Box::new(Writer(Arc::clone(&told)))], None);
-        let mut scheduler = Watched::new(blkmq_sched::scheduler("mq-deadline").unwrap(), witness, 0);
+        let mut scheduler = Watched::named("mq-deadline", witness, 0).unwrap();
         scheduler.reserve(4);
+        scheduler.join(ClientId(0), &ClientSettings::default());
         scheduler.set_merge_limits(MergeLimits { max_sectors: 64, max_segments: 8, ..MergeLimits::default() });
         scheduler.insert(RqId(1), &write(0), InsertAt::Sorted, Time(0));
         scheduler.insert(RqId(2), &write(16), InsertAt::Sorted, Time(0));
@@ -321,9 +401,10 @@ mod tests {
         assert_eq!(scheduler.dispatch(Time(1)), Some(RqId(1)));
         assert_eq!(scheduler.dispatch(Time(1)), None);
         scheduler.fold(&Tally { completed: [0, 1, 0], bypassed: [2, 0, 0] });
-        let gates = [Class::RealTime, Class::Idle].map(|class| scheduler.gate(class, ClientId::default()));
+        let gates = [Class::RealTime, Class::Idle].map(|class| scheduler.gate(class, ClientId(1)));
         assert_eq!(gates, [Passing::All, Passing::Nobody]);
         let expected = [
+            "joined 0",
             "inserted 1",
             "inserted 2",
             "8 merged into 2: Front",
@@ -331,6 +412,8 @@ mod tests {
             "chose 1 at 1",
             "held back 0",
             "Folded { completed: [0, 1, 0], bypassed: [2, 0, 0] }",
+            "gate RealTime All",
+            "gate Idle Nobody",
         ];
         assert_eq!(*told.lock().unwrap(), expected);
     }

@@ -48,6 +48,11 @@ pub(crate) fn orders_one_hctx(scheduler: &str) -> bool {
     scheduler == "kyber"
 }
 
+/// Whether this scheduler is told of each request that completes.
+pub(crate) fn wants_reports(scheduler: &str) -> bool {
+    scheduler == "bfq"
+}
+
 /// Whether a queue takes this scheduler under this locking. Under `staged` one thread orders what all others have left,
 /// and there is no such thread for each hardware queue.
 pub(crate) fn go_together(scheduler: &str, locking: Locking) -> bool {

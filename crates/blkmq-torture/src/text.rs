@@ -2,7 +2,9 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use blkmq_sched::{Info, InsertAt, MergeHow, Op, RqId, SchedDomain, Time};
+use blkmq_sched::{
+    self as sched, ClientSettings, GroupSettings, Info, InsertAt, MergeHow, Op, Report, RqId, SchedDomain, Time,
+};
 use blkmq_virtual::{Flags, RejectReason};
 
 use super::event::{Action, Asked, Control, DeviceState, Event, Phase};
@@ -62,6 +64,14 @@ impl Display for Event<'_> {
             | Self::Throttled
             | Self::Adjusted { .. }
             | Self::Folded { .. } => self.scheduled(f),
+            Self::ClientJoined { .. }
+            | Self::ClientLeft { .. }
+            | Self::GroupJoined { .. }
+            | Self::GroupLeft { .. }
+            | Self::Ticketed { .. }
+            | Self::Reported { .. }
+            | Self::Expired { .. }
+            | Self::Gated { .. } => self.told(f),
             Self::Offered { .. } => self.offered(f),
             Self::Overdue { rq, .. } => write!(f, "{}: takes too long, and the device is asked about it", Request(rq)),
             Self::Acted { rq, action } => write!(f, "{}: {action}", Request(rq)),
@@ -189,6 +199,40 @@ impl Event<'_> {
         }
     }
 
+    /// What a scheduler was told of clients, groups and requests, and what it says to that.
+    fn told(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::ClientJoined { client, settings: ClientSettings { weight, group, .. } } => {
+                write!(f, "the scheduler was told that client {} has weight {weight} in group {}", client.0, group.0)
+            }
+            Self::ClientLeft { client } => write!(f, "the scheduler was told that client {} is gone", client.0),
+            Self::GroupJoined { group, settings: GroupSettings { weight, parent } } => {
+                write!(f, "the scheduler was told that group {} has weight {weight} in group {}", group.0, parent.0)
+            }
+            Self::GroupLeft { group } => write!(f, "the scheduler was told that group {} is gone", group.0),
+            Self::Ticketed { rq, ticket } => {
+                write!(f, "{}: has the ticket {}", Request(rq), ticket.map_or(0, |ticket| ticket.0.get()))
+            }
+            Self::Reported { reports, .. } => {
+                write!(f, "the scheduler was told that")?;
+                reports.iter().enumerate().try_for_each(|(at, Report { event, client, requests, sectors, .. })| {
+                    let comma = if at == 0 { "" } else { "," };
+                    write!(f, "{comma} {requests} requests of client {} with {sectors} sectors ", client.0)?;
+                    match event {
+                        sched::Event::Passed => f.write_str("pass"),
+                        sched::Event::Completed(None) => f.write_str("that passed are over"),
+                        sched::Event::Completed(Some(ticket)) => write!(f, "and the ticket {} are over", ticket.0),
+                    }
+                })
+            }
+            Self::Expired { reason } => write!(f, "a queue leaves service: {}", reason.as_str()),
+            Self::Gated { class, client, passing } => {
+                write!(f, "the scheduler lets pass of class {class:?}, asked for client {}: {passing:?}", client.0)
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn offered(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self::Offered { rq, hctx, tag, op, flags, sector, nr_sectors, ranges, segments, data, .. } = *self else {
             return Ok(());
@@ -252,6 +296,11 @@ impl Display for Control {
             Self::Quiesce => f.write_str("control: quiesce"),
             Self::Unquiesce => f.write_str("control: end of the quiescence"),
             Self::Background(number) => write!(f, "control: {number} background threads"),
+            Self::TenantWeight(tenant, weight) => write!(f, "control: tenant {tenant} gets weight {weight}"),
+            Self::Move(tenant, group) => write!(f, "control: tenant {tenant} moves to group {group}"),
+            Self::GroupWeight(group, weight) => write!(f, "control: group {group} gets weight {weight}"),
+            Self::AddGroup(parent, weight) => write!(f, "control: a group with weight {weight} in group {parent}"),
+            Self::RemoveGroup(group) => write!(f, "control: group {group} goes"),
         }
     }
 }

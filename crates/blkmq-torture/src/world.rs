@@ -7,6 +7,8 @@ use blkmq_vcpu::{go_on_for, steps, uninterrupted};
 use blkmq_virtual::{Limits, RequestQueue};
 
 use super::claims::Claims;
+use super::event::{Control, Event, Phase};
+use super::tenancy::Tenancy;
 use super::witness::Witness;
 
 /// Steps that all CPUs together may make while no operation becomes over. Time jumps ahead while a device hangs, but
@@ -27,6 +29,7 @@ pub(crate) struct World {
 /// What the clients of the world share.
 pub(crate) struct Share {
     pub(crate) claims: Claims,
+    pub(crate) tenancy: Tenancy,
     /// Whether all clients have come to their end.
     pub(crate) is_over: bool,
     wanted: u64,
@@ -41,6 +44,7 @@ impl Share {
     pub(crate) fn new(wanted: u64, capacity: u64) -> Self {
         Self {
             claims: Claims::new(capacity),
+            tenancy: Tenancy::default(),
             is_over: false,
             wanted,
             taken: 0,
@@ -85,6 +89,16 @@ impl Share {
 }
 
 impl World {
+    /// Sets knobs of the scheduler before there are clients.
+    pub(crate) fn set_knobs(&self, knobs: &[(&'static str, i64)]) {
+        for &(name, value) in knobs {
+            let control = Control::Knob(name, value);
+            self.witness.tell(Event::Changed { control, phase: Phase::Begun });
+            self.q.set_scheduler_knob(name, value).expect("the plan has good values");
+            self.witness.tell(Event::Changed { control, phase: Phase::Done });
+        }
+    }
+
     /// Called when an operation of this many requests is over. The world may then run for longer.
     pub(crate) fn allow_more(&self, nr_requests: u64) {
         let now = steps();

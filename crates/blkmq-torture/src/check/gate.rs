@@ -1,6 +1,7 @@
 //! A request bypasses the scheduler only while it may, and strict classes stay strict whichever request bypasses.
 //!
-//! Nothing bypasses the scheduler while bypassing is switched off. The operation of a request that bypasses was not
+//! Nothing bypasses the scheduler while bypassing is switched off, or while the scheduler lets no request of that class
+//! and client pass. The operation of a request that bypasses was not
 //! submitted before the operation of a request that waits in the scheduler had come in. Under a locking that takes all
 //! (`Locking::takes_all`) it was also not submitted before another request was left to the scheduler, even if that
 //! request has not come in yet. If each hardware queue has a value of the scheduler, both hold for each hardware queue.
@@ -21,6 +22,7 @@ use blkmq_virtual::Locking;
 use super::super::event::{Action, Asked, Control, Event, Phase, Stamp};
 use super::super::settings::orders_one_hctx;
 use super::super::text::Request;
+use super::answers::Answers;
 use super::book::Book;
 use super::flushing::Flushing;
 use super::table::Table;
@@ -104,6 +106,7 @@ pub(super) struct Gate {
     /// Of all requests that bypassed, the one whose operation was submitted last, and the step of that submission. If
     /// each hardware queue has a value of the scheduler, by hardware queue.
     latest_passed: Vec<(u64, RqId)>,
+    answers: Answers,
     /// The step since which no CPU changes the queue; the number of changes in progress; whether the next request shows
     /// that the queue runs again.
     quiet_since: Option<u64>,
@@ -128,6 +131,7 @@ impl Gate {
             unseen: Vec::new(),
             aging: Aging { ns: AGING_NS, coming: None, blurred: 0 },
             latest_passed: Vec::new(),
+            answers: Answers::default(),
             quiet_since: Some(0),
             nr_changes: 0,
             is_changed: false,
@@ -296,6 +300,14 @@ impl Gate {
             return Err(Violation::new(RULE, what).request(rq));
         }
         let Some((step, class)) = self.origin(rq, op, sector, data) else { return Ok(()) };
+        if !self.answers.have_let_pass(rq, class, step) {
+            let what = format!(
+                "{} of class {class:?} passed the scheduler, which let none of its class and client pass since it was \
+                 submitted",
+                Request(rq)
+            );
+            return Err(Violation::new(RULE, what).request(rq));
+        }
         let known = Known { class, value: 0, at: InsertAt::Sorted, since: Time(0), step, place: Place::Passed };
         *self.requests.entry(rq) = Some((rq, known));
         self.nr_open[class.index()] += 1;
@@ -340,6 +352,7 @@ impl Checker for Gate {
     fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
         self.flushing.see(event);
         self.note_seen(at, event);
+        self.answers.see(at.step, event);
         if let Event::Inserted { .. } | Event::Offered { .. } = event
             && std::mem::take(&mut self.is_changed)
         {
@@ -397,7 +410,7 @@ impl Checker for Gate {
 
 #[cfg(test)]
 mod tests {
-    use blkmq_sched::{Info, IoPriority, MergeHow};
+    use blkmq_sched::{ClientId, Info, IoPriority, MergeHow, Passing};
     use blkmq_virtual::Status;
 
     use super::super::testing::*;
@@ -406,7 +419,12 @@ mod tests {
     fn told(locking: Locking) -> Told<Gate> {
         let mut told = Told::new(Gate::new(&Facts { locking, bypass: true, ..FACTS }));
         told.good(Event::Installed { scheduler: Some("mq-deadline") });
+        Class::ALL.into_iter().for_each(|class| answer(&mut told, class, ClientId(0), Passing::All));
         told
+    }
+
+    fn answer(told: &mut Told<Gate>, class: Class, client: ClientId, passing: Passing) {
+        told.good(Event::Gated { class, client, passing });
     }
 
     const fn rq(slot: u64) -> RqId {
@@ -443,6 +461,14 @@ mod tests {
         told.good(offer(1)).good(acted(rq(1), Action::GivenBack));
         // The request has bypassed the scheduler already.
         told.good(bypass(Phase::Begun)).good(bypass(Phase::Done)).good(offer(1));
+    }
+
+    #[test]
+    fn nothing_passes_that_the_scheduler_does_not_let_pass() {
+        let mut told = told(Locking::Single);
+        answer(&mut told, Class::BestEffort, ClientId(0), Passing::Nobody);
+        submit(&mut told, 1, Class::BestEffort);
+        told.bad(offer(1), "request 1/1.0 of class BestEffort passed the scheduler, which let none of its class and");
     }
 
     #[test]

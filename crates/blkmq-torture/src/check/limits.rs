@@ -9,6 +9,7 @@ use blkmq_virtual::{Flags, Limits};
 use super::super::event::{Asked, Event, Stamp};
 use super::super::text::{Marks, Newcomer, Request, name};
 use super::book::Book;
+use super::moves::Moves;
 use super::parts::{most_sectors, parts};
 use super::table::{Table, is_flush};
 use super::{Checker, Facts, Violation};
@@ -23,6 +24,7 @@ pub(super) struct MergeLimits {
     limits: Limits,
     /// Operations that are not over; and those other than reads, by their first sector.
     operations: Book<(u16, Asked)>,
+    moves: Moves,
     places: BTreeMap<u64, u64>,
     /// Requests in the scheduler, with the data that they had when they came in.
     infos: Table<Info>,
@@ -43,7 +45,7 @@ struct Offer<'a> {
 impl MergeLimits {
     pub(super) fn new(facts: &Facts) -> Self {
         let limits = facts.limits;
-        Self { limits, operations: Book::new(), places: BTreeMap::new(), infos: Table::new() }
+        Self { limits, operations: Book::new(), moves: Moves::default(), places: BTreeMap::new(), infos: Table::new() }
     }
 
     fn submitted(&mut self, submitter: u16, bio: u64, asked: Asked, pieces: &[usize]) {
@@ -147,23 +149,24 @@ impl MergeLimits {
         }
         let whole = [(offer.sector, offer.nr_sectors)];
         let ranges = if offer.ranges.is_empty() { &whole } else { offer.ranges };
-        let mut first: Option<(u64, Asked)> = None;
+        let mut first: Option<(u64, u16, Asked)> = None;
         for (sector, end) in ranges.iter().map(|range| (range.0, range.0 + u64::from(range.1))) {
             let from = self.places.range(..=sector).next_back().map_or(sector, |(first, _)| *first);
             for (_, bio) in self.places.range(from..end) {
-                let Some((_, asked)) = self.operations.get(*bio) else { continue };
+                let Some((submitter, asked)) = self.operations.get(*bio) else { continue };
                 if asked.sector + asked.nr_sectors <= sector || asked.op != offer.op {
                     continue;
                 }
                 judge_operation(*bio, asked, flags, has_fua)?;
-                let (other, before) = *first.get_or_insert((*bio, *asked));
+                let (other, of_other, before) = *first.get_or_insert((*bio, *submitter, *asked));
                 if other != *bio && (is_alone(asked, &self.limits) || is_alone(&before, &self.limits)) {
                     return Err(format!("is made of operations {other} and {bio}, and one of them must stay alone"));
                 }
                 if asked.priority != before.priority {
                     return Err(format!("is made of operations {other} and {bio}, whose priorities differ"));
                 }
-                if asked.group != before.group {
+                let are_certain = self.moves.is_certain(*submitter) && self.moves.is_certain(of_other);
+                if asked.group != before.group && are_certain {
                     return Err(format!("is made of operations {other} and {bio}, whose groups differ"));
                 }
             }
@@ -208,6 +211,7 @@ fn judge_operation(bio: u64, asked: &Asked, flags: Flags, passes_fua: bool) -> R
 
 impl Checker for MergeLimits {
     fn see(&mut self, _at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+        self.moves.see(event);
         match *event {
             Event::Submitted { submitter, bio, asked, pieces } => self.submitted(submitter, bio, asked, pieces),
             Event::Reaped { bio, .. } | Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => self.end_of(bio),

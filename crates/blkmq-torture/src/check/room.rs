@@ -82,6 +82,8 @@ pub(super) struct Room {
     facts: Facts,
     topology: Topology,
     has_scheduler: bool,
+    /// Whether the scheduler admits requests by shares. What it must admit is checked where it is asked.
+    admits_by_share: bool,
     /// Each hardware queue has a value of the scheduler. Then this is the hardware queue of each value, as far as that
     /// is known.
     hctx_of_values: Option<Vec<Option<u16>>>,
@@ -127,6 +129,7 @@ impl Room {
             facts: facts.clone(),
             topology: facts.topology,
             has_scheduler: false,
+            admits_by_share: false,
             hctx_of_values: None,
             nr_requests: 0,
             async_depth: AsyncDepth::of(false),
@@ -145,6 +148,7 @@ impl Room {
 
     fn installed(&mut self, scheduler: Option<&str>) {
         self.has_scheduler = scheduler.is_some();
+        self.admits_by_share = scheduler == Some("bfq");
         self.nr_requests = self.facts.nr_requests(self.has_scheduler);
         self.async_depth = AsyncDepth::of(scheduler == Some("kyber"));
         self.hctx_of_values = scheduler.is_some_and(orders_one_hctx).then(Vec::new);
@@ -341,6 +345,9 @@ impl Room {
             return bad("may wait, and was told to come again".to_owned());
         }
         if !self.has_scheduler || self.quiet_since.is_none_or(|quiet| quiet >= *step) {
+            return Ok(());
+        }
+        if self.admits_by_share {
             return Ok(());
         }
         let others = most - 1;

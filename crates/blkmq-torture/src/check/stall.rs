@@ -70,6 +70,8 @@ pub(super) struct Stall {
     values: Vec<Value>,
     lent: Lent,
     has_scheduler: bool,
+    /// Whether the scheduler may wait for a client while the device has nothing to do. `idling` knows for how long.
+    idles: bool,
     nr_requests: u64,
     /// Whether the scheduler may limit requests other than reads to fewer than `nr_requests`.
     has_async_depth: bool,
@@ -95,6 +97,7 @@ impl Stall {
             values: Vec::new(),
             lent: Lent::new(facts.limits),
             has_scheduler: false,
+            idles: false,
             nr_requests: u64::from(facts.topology.depth),
             has_async_depth: false,
             io_timeout_ns: u64::from(facts.io_timeout_ms) * 1_000_000,
@@ -111,10 +114,12 @@ impl Stall {
         }
     }
 
-    fn installed(&mut self, has_scheduler: bool) {
-        self.has_scheduler = has_scheduler;
+    fn installed(&mut self, scheduler: Option<&str>) {
+        let has_scheduler = scheduler.is_some();
+        (self.has_scheduler, self.idles) = (has_scheduler, scheduler == Some("bfq"));
         self.nr_requests = self.facts.nr_requests(has_scheduler);
-        self.has_async_depth = false;
+        // bfq admits requests by shares.
+        self.has_async_depth = self.idles;
         self.values.clear();
     }
 
@@ -213,6 +218,9 @@ impl Stall {
             return Ok(());
         }
         let nr_begun: u64 = with_device.iter().sum();
+        if nr_begun == 0 && self.idles && wakeup.is_some_and(|wakeup| wakeup < Time(u64::MAX)) {
+            return Ok(());
+        }
         if nr_begun == 0 {
             let (bio, Operation { submitter, .. }) = self.operations.iter().next().expect("some are outstanding");
             let what =
@@ -311,7 +319,7 @@ impl Checker for Stall {
                 let theirs = self.operations.those(|operation| operation.submitter == submitter);
                 theirs.into_iter().for_each(|bio| _ = self.operations.end(bio));
             }
-            Event::Installed { scheduler } => self.installed(scheduler.is_some()),
+            Event::Installed { scheduler } => self.installed(scheduler),
             Event::Inserted { value, rq, .. } => {
                 self.place(rq, value, Place::Waiting);
                 self.value(value).held_back = None;

@@ -98,6 +98,26 @@ impl Mix {
         }
     }
 
+    /// Reads of one size, or of any size up to it, and some writes, of one class.
+    pub(super) fn flood(random: &mut Random, capacity: u64) -> Self {
+        let mut flags = [0; 10];
+        flags[0] = random.below(101);
+        Self {
+            ops: [8, random.below(3), 0, 0, 0],
+            walks: [1, random.below(3), 0, 0],
+            area: (0, capacity),
+            most_sectors: magnitude(random, 64),
+            most_pieces: 1,
+            flags,
+            priorities: 0,
+            large: 0,
+            bad: 0,
+            class: Some(Class::BestEffort),
+            forward: 0,
+            backward: 0,
+        }
+    }
+
     /// The next operation; `None` if its sectors are taken.
     pub(super) fn next(&mut self, random: &mut Random, limits: &Limits, share: &mut Share) -> Option<Wish> {
         let op = [Op::Read, Op::Write, Op::Discard, Op::WriteZeroes, Op::Flush][weighted(random, &self.ops)];

@@ -225,6 +225,21 @@ impl DeviceConfig {
 }
 
 impl DeviceConfig {
+    /// The same device without faults, with one short hardware queue. Its requests take time, and never long.
+    pub(crate) fn steady(mut self, random: &mut Random) -> Self {
+        self.topology =
+            Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: *random.pick(&[1, 1, 2, 4, 8]) };
+        self.timing = Timing {
+            at_once: 0,
+            mean_ns: vec![random.within(5_000, 100_000)],
+            slow: Rate::NEVER,
+            long: Rate::NEVER,
+            ..self.timing
+        };
+        self.faults = Faults::NONE;
+        self
+    }
+
     /// The same device with owned hardware queues: each of this many submitters owns one of each type.
     pub(crate) fn owned_by(mut self, nr_owners: u16) -> Self {
         let of_type = |nr: u16| if nr == 0 { 0 } else { nr.max(nr_owners) };

@@ -1,0 +1,263 @@
+//! bfq leaves the device without work, while requests wait, only as long as it may.
+//!
+//! It holds requests back while it waits for the next request of the client that it serves. With `slice_idle=0` it does
+//! not wait, unless `strict_guarantees=1` lets only one request at a time into the device. While the device has nothing
+//! to do, it says when it will wait no longer: after `slice_idle` at the latest, or after 20 ms where that is longer
+//! and weights may be raised. Then it chooses.
+//!
+//! With `strict_guarantees=1` the device has one request at a time, but for requests that go to the head.
+
+use blkmq_sched::{Event as Happened, InsertAt, RqId, Time};
+
+use super::super::event::{Control, Event, Phase, Stamp};
+use super::super::text::Request;
+use super::table::Table;
+use super::{Checker, Violation};
+
+const RULE: &str = "idling";
+
+const MS: u64 = 1_000_000;
+
+/// How long bfq waits for a client whose weight is raised, if `slice_idle` is shorter, in ns.
+const RAISED_NS: u64 = 20 * MS;
+
+/// What decides how long the scheduler waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Knobs {
+    slice_idle_ns: u64,
+    is_strict: bool,
+    raises: bool,
+}
+
+impl Knobs {
+    const DEFAULT: Self = Self { slice_idle_ns: 8 * MS, is_strict: false, raises: true };
+
+    fn with(mut self, name: &str, value: i64) -> Self {
+        let value = value.unsigned_abs();
+        match name {
+            "slice_idle" => self.slice_idle_ns = value.saturating_mul(MS),
+            "slice_idle_us" => self.slice_idle_ns = value.saturating_mul(1000),
+            "strict_guarantees" => {
+                self.is_strict = value > 0;
+                // Guarantees need that the scheduler waits.
+                self.slice_idle_ns = if self.is_strict { self.slice_idle_ns.max(8 * MS) } else { self.slice_idle_ns };
+            }
+            "low_latency" => self.raises = value > 0,
+            _ => {}
+        }
+        self
+    }
+
+    /// The longest time for which the scheduler waits. Zero: it does not.
+    const fn longest_ns(self) -> u64 {
+        let is_short = self.slice_idle_ns < RAISED_NS;
+        if self.raises && is_short && self.slice_idle_ns > 0 { RAISED_NS } else { self.slice_idle_ns }
+    }
+}
+
+/// This module's checker.
+#[derive(Debug)]
+pub(super) struct Idling {
+    is_watched: bool,
+    knobs: Knobs,
+    /// The values before changes that have begun since the scheduler last chose: any of them may still hold.
+    before: Vec<Knobs>,
+    /// Requests that the device has, as far as the scheduler knows.
+    nr_chosen: i64,
+    /// Less than none if it is told later that they passed.
+    nr_passed: i64,
+    /// Since when the scheduler has held back everything, while the device had nothing, as far as the scheduler knows.
+    since: Option<Time>,
+    heads: Table<()>,
+}
+
+impl Idling {
+    pub(super) const fn new() -> Self {
+        Self {
+            is_watched: false,
+            knobs: Knobs::DEFAULT,
+            before: Vec::new(),
+            nr_chosen: 0,
+            nr_passed: 0,
+            since: None,
+            heads: Table::new(),
+        }
+    }
+
+    fn changed(&mut self, name: &str, value: i64, phase: Phase) {
+        match phase {
+            Phase::Begun => self.before.extend([self.knobs, self.knobs.with(name, value)]),
+            Phase::Done => self.knobs = self.knobs.with(name, value),
+            Phase::Refused => {}
+        }
+    }
+
+    fn known(&self) -> impl Iterator<Item = Knobs> {
+        self.before.iter().copied().chain([self.knobs])
+    }
+
+    fn held_back(&mut self, waiting: usize, now: Time, wakeup: Option<Time>) -> Result<(), Violation> {
+        let bad =
+            |what: String| Err(Violation::new(RULE, format!("{waiting} requests wait, and bfq chose none {what}")));
+        if waiting == 0 {
+            self.since = None;
+            return Ok(());
+        }
+        if self.known().all(|knobs| knobs.slice_idle_ns == 0 && !knobs.is_strict) {
+            return bad(format!("at {} ns, though it waits for no client: {:?}", now.0, self.knobs));
+        }
+        if self.nr_chosen + self.nr_passed > 0 {
+            self.since = None;
+            return Ok(());
+        }
+        let longest_ns = self.known().map(Knobs::longest_ns).max().unwrap_or(0);
+        let since = *self.since.get_or_insert(now);
+        match wakeup {
+            None => bad("although the device has nothing to do, and says no time".to_owned()),
+            Some(wakeup) if wakeup > since.after(longest_ns) => bad(format!(
+                "although the device has nothing to do since {} ns, until {} ns, which is longer than {longest_ns} ns",
+                since.0, wakeup.0
+            )),
+            // The time has come, and the scheduler was asked at that time or later.
+            Some(wakeup) if wakeup < now => bad(format!("at {} ns, though it would at {} ns", now.0, wakeup.0)),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn chosen(&mut self, rq: RqId) -> Result<(), Violation> {
+        let (is_strict, nr_out) = (self.known().all(|knobs| knobs.is_strict), self.nr_chosen + self.nr_passed);
+        self.before.clear();
+        self.since = None;
+        self.nr_chosen += 1;
+        if is_strict && nr_out > 0 && self.heads.get(rq).is_none() {
+            let what =
+                format!("{} was chosen while the device has {nr_out} requests, under strict_guarantees", Request(rq));
+            return Err(Violation::new(RULE, what).request(rq));
+        }
+        Ok(())
+    }
+
+    fn reported(&mut self, event: Happened, requests: i64) {
+        match event {
+            Happened::Passed => self.nr_passed += requests,
+            Happened::Completed(None) => self.nr_passed -= requests,
+            Happened::Completed(Some(_)) => self.nr_chosen -= 1,
+        }
+    }
+}
+
+impl Checker for Idling {
+    fn see(&mut self, _at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+        match *event {
+            Event::Installed { scheduler } => *self = Self { is_watched: scheduler == Some("bfq"), ..Self::new() },
+            _ if !self.is_watched => {}
+            Event::Inserted { rq, at: InsertAt::Head, .. } => *self.heads.entry(rq) = Some((rq, ())),
+            Event::Changed { control: Control::Knob(name, value), phase } => self.changed(name, value, phase),
+            Event::HeldBack { waiting, now, wakeup, .. } => return self.held_back(waiting, now, wakeup),
+            Event::Chosen { rq, .. } => return self.chosen(rq),
+            Event::Reported { reports, .. } => {
+                reports.iter().for_each(|report| self.reported(report.event, report.requests.into()));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq_sched::{Op, Report, Ticket};
+
+    use super::super::testing::*;
+    use super::*;
+
+    type Teller = Told<Idling>;
+
+    fn told() -> Teller {
+        let mut told = Teller::new(Idling::new());
+        told.good(Event::Installed { scheduler: Some("bfq") });
+        told
+    }
+
+    const fn held_back(now: u64, wakeup: Option<u64>) -> Event<'static> {
+        let wakeup = match wakeup {
+            Some(wakeup) => Some(Time(wakeup)),
+            None => None,
+        };
+        Event::HeldBack { value: 0, waiting: 1, now: Time(now), wakeup }
+    }
+
+    fn set(told: &mut Teller, name: &'static str, value: i64) {
+        for phase in [Phase::Begun, Phase::Done] {
+            told.good(changed(Control::Knob(name, value), phase));
+        }
+    }
+
+    fn report(told: &mut Teller, event: Happened) {
+        let report = Report {
+            event,
+            client: Default::default(),
+            op: Op::Read,
+            sync: true,
+            priority: Default::default(),
+            requests: 1,
+            sectors: 8,
+            at: Time(0),
+            in_device: 0,
+        };
+        told.good(Event::Reported { reports: &[report], now: Time(0) });
+    }
+
+    const fn rq(slot: u64) -> RqId {
+        id(1, slot, 0)
+    }
+
+    #[test]
+    fn the_device_is_idle_for_one_wait_at_most() {
+        told().bad(held_back(0, None), "and says no time");
+        told().good(held_back(0, Some(20 * MS))).good(held_back(20 * MS, Some(20 * MS)));
+        told().bad(held_back(0, Some(20 * MS + 1)), "which is longer than 20000000 ns");
+        told().bad(held_back(5, Some(4)), "at 5 ns, though it would at 4 ns");
+        // A second wait behind the first one.
+        told().good(held_back(0, Some(8 * MS))).bad(held_back(8 * MS, Some(21 * MS)), "since 0 ns, until 21000000 ns");
+        told().good(held_back(0, Some(8 * MS))).good(chosen(rq(1), 0)).good(held_back(8 * MS, None));
+        let mut plain = told();
+        set(&mut plain, "low_latency", 0);
+        plain.good(chosen(rq(1), 0));
+        report(&mut plain, Happened::Completed(std::num::NonZeroU32::new(1).map(Ticket)));
+        plain.good(held_back(0, Some(8 * MS))).bad(held_back(0, Some(8 * MS + 1)), "longer than 8000000 ns");
+    }
+
+    #[test]
+    fn while_the_device_works_it_may_be_waited_for() {
+        let mut told = told();
+        told.good(chosen(rq(1), 0)).good(held_back(0, None));
+        report(&mut told, Happened::Completed(std::num::NonZeroU32::new(1).map(Ticket)));
+        told.bad(held_back(0, None), "says no time");
+        report(&mut told, Happened::Passed);
+        told.good(held_back(0, None));
+        report(&mut told, Happened::Completed(None));
+        told.bad(held_back(0, None), "says no time");
+    }
+
+    #[test]
+    fn without_waiting_nothing_is_held_back() {
+        let mut told = told();
+        set(&mut told, "slice_idle", 0);
+        // A wait that began before is still possible until the next choice.
+        told.good(held_back(0, Some(8 * MS))).good(chosen(rq(1), 0));
+        told.bad(held_back(0, None), "though it waits for no client");
+        set(&mut told, "strict_guarantees", 1);
+        told.good(held_back(0, None));
+    }
+
+    #[test]
+    fn strict_guarantees_let_in_one_at_a_time() {
+        let mut told = told();
+        set(&mut told, "strict_guarantees", 1);
+        told.good(chosen(rq(1), 0)).bad(chosen(rq(2), 0), "was chosen while the device has 1 requests");
+        let at_head =
+            Event::Inserted { value: 0, rq: rq(3), info: info(Op::Read, 0, 8), at: InsertAt::Head, now: Time(0) };
+        told.good(at_head).good(chosen(rq(3), 0));
+    }
+}

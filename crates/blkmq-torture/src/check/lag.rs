@@ -1,0 +1,534 @@
+//! Under bfq, groups that want service all the time get it by their weights.
+//!
+//! For as long as requests of two groups of one parent wait, neither gets more than its weight allows, beside the
+//! other, by more than a few budgets. That is the bound of WF2Q+ with budgets in the place of packets, and some more of
+//! them, because a weight or a budget holds only from when the group queues again.
+//!
+//! No queue is served more than its budget at a time.
+//!
+//! bfq departs from equal service in sectors on purpose: it raises weights, waits for clients, and charges for time and
+//! for asynchronous requests. So the check holds only while `low_latency=0` and `slice_idle=0`, and only after the
+//! first times of service, for which budgets are large. What may be charged beyond the sectors counts as explained.
+//! Clients are not compared, because several of one group may be served as one.
+
+use std::collections::BTreeMap;
+
+use blkmq_sched::{Class, ClientId, Event as Happened, GroupId, Info, InsertAt, RqId, Time};
+
+use super::super::event::{Control, Event, Phase, Stamp};
+use super::super::text::Request;
+use super::table::Table;
+use super::{Checker, Violation};
+
+const RULE: &str = "lag";
+
+/// A service for so long is charged as the largest budget, in ns.
+const TIMEOUT_NS: f64 = 124e6;
+
+/// The least time that is charged, in parts of that.
+const LEAST_TIME: f64 = 2.0 / 124.0;
+
+/// Changes of the client that is served until budgets are those that people have set.
+const WARM: u64 = 32;
+
+/// Budgets by which two groups may be apart.
+const BUDGETS: f64 = 4.0;
+
+/// An asynchronous request may cost so many times its sectors.
+const ASYNC: u64 = 3;
+
+/// A queue of the scheduler, or several that are merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    Sync(ClientId),
+    Async(GroupId, Class, u8),
+}
+
+/// How far a queue or a group has come since something about it changed: it is settled once another one has been served
+/// behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Season {
+    #[default]
+    New,
+    Served,
+    Settled,
+}
+
+/// A request that waits.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    source: Source,
+    sectors: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Group {
+    parent: GroupId,
+    weight: f64,
+    season: Season,
+    /// Requests that wait in it and in the groups in it, and those of them whose queue is not settled.
+    nr_waiting: u64,
+    nr_unsettled: u64,
+    /// The sectors that it was served, and those that it may have been charged for.
+    served: f64,
+    charged: f64,
+}
+
+/// This module's checker.
+#[derive(Debug)]
+pub(super) struct Lag {
+    is_watched: bool,
+    low_latency: bool,
+    idles: [bool; 2],
+    is_strict: bool,
+    max_budget: u64,
+    groups: BTreeMap<GroupId, Group>,
+    clients: BTreeMap<ClientId, GroupId>,
+    seasons: BTreeMap<Source, Season>,
+    requests: Table<Waiting>,
+    /// The largest request since the scheduler is in place, in sectors.
+    largest: u64,
+    latest: Option<Source>,
+    /// What the queue in service was charged since a queue last left service.
+    in_service: u64,
+    nr_turns: u64,
+    now: Time,
+    /// For two groups of which requests wait: the least that the first was ahead of the second.
+    least: BTreeMap<(GroupId, GroupId), f64>,
+}
+
+impl Lag {
+    pub(super) fn new() -> Self {
+        Self {
+            is_watched: false,
+            low_latency: true,
+            idles: [true; 2],
+            is_strict: false,
+            max_budget: 0,
+            groups: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            seasons: BTreeMap::new(),
+            requests: Table::new(),
+            largest: 0,
+            latest: None,
+            in_service: 0,
+            nr_turns: 0,
+            now: Time(0),
+            least: BTreeMap::new(),
+        }
+    }
+
+    /// Another scheduler is in place. It was told of the clients and groups before.
+    fn installed(&mut self, scheduler: Option<&str>) {
+        let (groups, clients) = (std::mem::take(&mut self.groups), std::mem::take(&mut self.clients));
+        *self = Self { is_watched: scheduler == Some("bfq"), groups, clients, now: self.now, ..Self::new() };
+        for group in self.groups.values_mut() {
+            (group.nr_waiting, group.nr_unsettled) = (0, 0);
+        }
+    }
+
+    /// Something has changed that decides on shares: all begin anew.
+    fn begin_anew(&mut self) {
+        self.seasons.clear();
+        self.least.clear();
+        self.nr_turns = self.nr_turns.min(WARM);
+        let waiting: Vec<Waiting> = self.requests.iter().map(|(_, waiting)| *waiting).collect();
+        for group in self.groups.values_mut() {
+            (group.season, group.nr_waiting, group.nr_unsettled) = (Season::New, 0, 0);
+        }
+        for Waiting { source, .. } in waiting {
+            self.each_above(source, |group| {
+                group.nr_waiting += 1;
+                group.nr_unsettled += 1;
+            });
+        }
+    }
+
+    fn knob(&mut self, name: &str, value: i64, phase: Phase) {
+        if phase == Phase::Done {
+            match name {
+                "low_latency" => self.low_latency = value > 0,
+                "slice_idle" => self.idles = [value > 0; 2],
+                "slice_idle_us" => self.idles = [value > 0; 2],
+                "strict_guarantees" => {
+                    self.is_strict = value > 0;
+                    self.idles[0] |= self.is_strict;
+                }
+                "max_budget" => self.max_budget = value.unsigned_abs(),
+                _ => {}
+            }
+        }
+        if matches!(
+            name,
+            "low_latency" | "slice_idle" | "slice_idle_us" | "strict_guarantees" | "max_budget" | "timeout_sync"
+        ) {
+            self.begin_anew();
+        }
+    }
+
+    fn source(&self, info: &Info) -> Source {
+        let of_client = self.clients.get(&info.client).copied().unwrap_or(GroupId::ROOT);
+        if info.sync || info.op.is_read() {
+            Source::Sync(info.client)
+        } else {
+            Source::Async(of_client, info.priority.class, info.priority.level)
+        }
+    }
+
+    fn group_of(&self, source: Source) -> GroupId {
+        match source {
+            Source::Sync(client) => self.clients.get(&client).copied().unwrap_or(GroupId::ROOT),
+            Source::Async(group, ..) => group,
+        }
+    }
+
+    /// Changes each group in which a queue is, the inner ones first. Returns these.
+    fn each_above(&mut self, source: Source, mut change: impl FnMut(&mut Group)) -> Vec<GroupId> {
+        let (mut at, mut above) = (self.group_of(source), Vec::new());
+        while let Some(group) = self.groups.get_mut(&at) {
+            change(group);
+            above.push(at);
+            at = group.parent;
+        }
+        above
+    }
+
+    fn is_settled(&self, source: Source) -> bool {
+        self.seasons.get(&source) == Some(&Season::Settled)
+    }
+
+    fn joins(&mut self, rq: RqId, info: &Info) {
+        let source = self.source(info);
+        let sectors = u64::from(info.nr_sectors);
+        *self.requests.entry(rq) = Some((rq, Waiting { source, sectors }));
+        self.largest = self.largest.max(sectors);
+        let unsettled = u64::from(!self.is_settled(source));
+        self.each_above(source, |group| {
+            group.nr_waiting += 1;
+            group.nr_unsettled += unsettled;
+        });
+    }
+
+    fn grows(&mut self, rq: RqId, more: u64) {
+        if let Some(waiting) = self.requests.get_mut(rq) {
+            waiting.sectors += more;
+            self.largest = self.largest.max(waiting.sectors);
+        }
+    }
+
+    fn leaves(&mut self, rq: RqId) -> Option<Waiting> {
+        let waiting = *self.requests.get(rq)?;
+        *self.requests.entry(rq) = None;
+        let unsettled = u64::from(!self.is_settled(waiting.source));
+        let above = self.each_above(waiting.source, |group| {
+            group.nr_waiting -= 1;
+            group.nr_unsettled -= unsettled;
+        });
+        for id in above {
+            if self.groups[&id].nr_waiting == 0 {
+                self.least.retain(|(one, other), _| *one != id && *other != id);
+            }
+        }
+        Some(waiting)
+    }
+
+    /// Called when another queue than before is served: that one is settled, and so are the groups that it is in and
+    /// the other is not in.
+    fn turn(&mut self, next: Source) {
+        let Some(last) = self.latest.replace(next).filter(|last| *last != next) else { return };
+        self.nr_turns += 1;
+        if self.nr_turns < WARM {
+            return;
+        }
+        if self.seasons.get(&last) == Some(&Season::Served) {
+            self.seasons.insert(last, Season::Settled);
+            let waiting = self.requests.iter().filter(|(_, waiting)| waiting.source == last).count() as u64;
+            self.each_above(last, |group| group.nr_unsettled -= waiting);
+        }
+        let served = self.each_above(next, |_| {});
+        for id in self.each_above(last, |_| {}).into_iter().filter(|id| !served.contains(id)) {
+            let group = self.groups.get_mut(&id).expect("it is one of those above");
+            if group.season == Season::Served {
+                group.season = Season::Settled;
+            }
+        }
+    }
+
+    fn chosen(&mut self, rq: RqId, now: Time) -> Result<(), Violation> {
+        self.now = self.now.max(now);
+        let Some(&Waiting { source, .. }) = self.requests.get(rq) else { return Ok(()) };
+        self.turn(source);
+        let Some(Waiting { sectors, .. }) = self.leaves(rq) else { return Ok(()) };
+        let times = if matches!(source, Source::Async(..)) { ASYNC } else { 1 };
+        self.in_service += sectors;
+        let most = self.budget() + self.largest;
+        if self.is_tight() && self.is_settled(source) && self.in_service > most {
+            let served = self.in_service;
+            let what = format!(
+                "{} was chosen, and now its queue was served {served} sectors at a time, more than {most}",
+                Request(rq)
+            );
+            return Err(Violation::new(RULE, what).request(rq));
+        }
+        let least_time = self.max_budget as f64 * LEAST_TIME;
+        let above = self.each_above(source, |group| {
+            group.served += sectors as f64;
+            group.charged += (sectors * times) as f64 + least_time;
+            if group.season == Season::New {
+                group.season = Season::Served;
+            }
+        });
+        if self.nr_turns >= WARM {
+            let season = self.seasons.entry(source).or_default();
+            if *season == Season::New {
+                *season = Season::Served;
+            }
+        }
+        above.into_iter().try_for_each(|id| self.judge(id, rq))
+    }
+
+    /// The largest budget of a queue that is settled, in sectors.
+    fn budget(&self) -> u64 {
+        self.max_budget.max(ASYNC * self.largest)
+    }
+
+    fn is_tight(&self) -> bool {
+        !self.low_latency && self.idles == [false; 2] && !self.is_strict && self.max_budget > 0 && self.nr_turns >= WARM
+    }
+
+    fn is_comparable(group: &Group) -> bool {
+        group.nr_waiting > 0 && group.nr_unsettled == 0 && group.season == Season::Settled
+    }
+
+    /// How far the first group is ahead of the second, with all that may explain it taken off.
+    fn ahead(&self, one: &Group, other: &Group) -> f64 {
+        let in_time = self.max_budget as f64 * self.now.0 as f64 / TIMEOUT_NS;
+        one.served / one.weight - (other.charged + in_time) / other.weight
+    }
+
+    /// Compares a group that was served with the others of its parent.
+    fn judge(&mut self, id: GroupId, rq: RqId) -> Result<(), Violation> {
+        let one = self.groups[&id];
+        if !self.is_tight() || !Self::is_comparable(&one) {
+            self.least.retain(|(first, second), _| *first != id && *second != id);
+            return Ok(());
+        }
+        let others: Vec<(GroupId, Group)> = self.groups.iter().map(|(id, group)| (*id, *group)).collect();
+        let budget = self.budget() as f64;
+        for (other_id, other) in others {
+            if other_id == id || other.parent != one.parent {
+                continue;
+            }
+            if !Self::is_comparable(&other) {
+                self.least.retain(|(first, second), _| *first != other_id && *second != other_id);
+                continue;
+            }
+            let behind = self.ahead(&other, &one);
+            let least = self.least.entry((other_id, id)).or_insert(behind);
+            *least = least.min(behind);
+            let ahead = self.ahead(&one, &other);
+            let least = *self.least.entry((id, other_id)).or_insert(ahead);
+            let bound = BUDGETS * budget * (1.0 / one.weight + 1.0 / other.weight);
+            if ahead - least > bound {
+                let what = format!(
+                    "{} was chosen, and group {} of weight {} has got {:.1} sectors more for a unit of its weight than \
+                     group {} of weight {} since both wait all the time; with budgets of {budget} sectors it may be \
+                     {bound:.1}",
+                    Request(rq),
+                    id.0,
+                    one.weight,
+                    ahead - least,
+                    other_id.0,
+                    other.weight
+                );
+                return Err(Violation::new(RULE, what).request(rq));
+            }
+        }
+        Ok(())
+    }
+
+    fn told_of_client(&mut self, client: ClientId, group: GroupId) {
+        if self.clients.insert(client, group).is_some_and(|before| before != group) {
+            self.begin_anew();
+        }
+    }
+
+    fn told_of_group(&mut self, id: GroupId, parent: GroupId, weight: f64) {
+        let is_same = self.groups.get(&id).is_some_and(|group| (group.parent, group.weight) == (parent, weight));
+        if !is_same {
+            let (season, served, charged) = (Season::New, 0.0, 0.0);
+            let group = Group { parent, weight, season, nr_waiting: 0, nr_unsettled: 0, served, charged };
+            self.groups.insert(id, group);
+            self.begin_anew();
+        }
+    }
+
+    /// What waits in the asynchronous queues of a group that goes does so in its parent from now on.
+    fn group_left(&mut self, id: GroupId) {
+        let Some(Group { parent, .. }) = self.groups.remove(&id) else { return };
+        for (_, waiting) in self.requests.iter_mut() {
+            if let Source::Async(group, ..) = &mut waiting.source
+                && *group == id
+            {
+                *group = parent;
+            }
+        }
+        self.begin_anew();
+    }
+
+    fn passed(&mut self, client: ClientId, sectors: u64) {
+        self.each_above(Source::Sync(client), |group| group.charged += (sectors * ASYNC) as f64);
+    }
+}
+
+impl Checker for Lag {
+    fn see(&mut self, _at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+        match *event {
+            Event::Installed { scheduler } => self.installed(scheduler),
+            Event::GroupJoined { group, settings } => {
+                self.told_of_group(group, settings.parent, settings.weight.into());
+            }
+            Event::GroupLeft { group } => self.group_left(group),
+            Event::ClientJoined { client, settings } => self.told_of_client(client, settings.group),
+            Event::ClientLeft { client } => _ = self.clients.remove(&client),
+            _ if !self.is_watched => {}
+            Event::Changed { control: Control::Knob(name, value), phase } => self.knob(name, value, phase),
+            Event::Inserted { rq, info, at: InsertAt::Sorted, .. } => self.joins(rq, &info),
+            Event::Merged { into, info, .. } => self.grows(into, info.nr_sectors.into()),
+            Event::Absorbed { into, absorbed } => {
+                if let Some(Waiting { sectors, .. }) = self.leaves(absorbed) {
+                    self.grows(into, sectors);
+                }
+            }
+            Event::Chosen { rq, now } => return self.chosen(rq, now),
+            Event::Expired { .. } => self.in_service = 0,
+            Event::Reported { reports, .. } => {
+                for report in reports.iter().filter(|report| report.event == Happened::Passed) {
+                    self.passed(report.client, report.sectors.into());
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq_sched::{ClientSettings, GroupSettings, Op, Reason};
+
+    use super::super::testing::*;
+    use super::*;
+
+    /// The client in each of two groups, and the groups' weights.
+    const CLIENTS: [ClientId; 2] = [ClientId(1), ClientId(2)];
+
+    struct World {
+        told: Told<Lag>,
+        last: u64,
+        /// Each time of service ends behind one request.
+        ends: bool,
+    }
+
+    impl World {
+        fn new(weights: [u16; 2], knobs: &[(&'static str, i64)]) -> Self {
+            let mut told = Told::new(Lag::new());
+            for (at, weight) in weights.into_iter().enumerate() {
+                let group = GroupId(1 + at as u32);
+                told.good(Event::GroupJoined { group, settings: GroupSettings { weight, parent: GroupId::ROOT } });
+                let settings = ClientSettings { group, ..ClientSettings::default() };
+                told.good(Event::ClientJoined { client: CLIENTS[at], settings });
+            }
+            told.good(Event::Installed { scheduler: Some("bfq") });
+            for (name, value) in knobs {
+                told.good(changed(Control::Knob(name, *value), Phase::Done));
+            }
+            Self { told, last: 0, ends: true }
+        }
+
+        fn insert(&mut self, of: usize) -> RqId {
+            self.last += 1;
+            let rq = id(1, self.last % 1000, self.last);
+            let info = Info { client: CLIENTS[of], ..info(Op::Read, 8 * self.last, 8) };
+            self.told.good(inserted(rq, info, 0));
+            rq
+        }
+
+        /// A request of this group is served, and another one of it waits then.
+        fn serve(&mut self, waiting: &mut [RqId; 2], of: usize) -> Result<(), Violation> {
+            let next = self.insert(of);
+            let rq = std::mem::replace(&mut waiting[of], next);
+            if self.ends {
+                self.told.good(Event::Expired { reason: Reason::BudgetExhausted });
+            }
+            self.told.tell(chosen(rq, 0))
+        }
+    }
+
+    const TIGHT: [(&str, i64); 3] = [("low_latency", 0), ("slice_idle", 0), ("max_budget", 64)];
+
+    /// Serves the groups so many times in turn, again and again, until that breaks a promise.
+    fn play(weights: [u16; 2], knobs: &[(&'static str, i64)], times: [usize; 2]) -> Result<(), String> {
+        let mut world = World::new(weights, knobs);
+        let mut waiting = [world.insert(0), world.insert(1)];
+        for _ in 0..WARM {
+            (0..2).for_each(|of| world.serve(&mut waiting, of).unwrap());
+        }
+        for _ in 0..400 {
+            for (of, times) in times.into_iter().enumerate() {
+                for _ in 0..times {
+                    world.serve(&mut waiting, of).map_err(|violation| violation.what)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn groups_that_wait_all_the_time_get_service_by_their_weights() {
+        assert_eq!(play([100, 100], &TIGHT, [8, 8]), Ok(()));
+        assert_eq!(play([100, 300], &TIGHT, [8, 24]), Ok(()));
+        let says = "group 2 of weight 300 has got";
+        assert!(play([100, 300], &TIGHT, [8, 28]).unwrap_err().contains(says));
+        assert!(play([100, 300], &TIGHT, [8, 20]).unwrap_err().contains("group 1 of weight 100 has got"));
+        assert!(play([100, 100], &TIGHT, [8, 200]).is_err(), "a long time of service is too long too");
+    }
+
+    #[test]
+    fn a_time_of_service_is_no_longer_than_a_budget() {
+        let mut world = World::new([100, 100], &TIGHT);
+        let mut waiting = [world.insert(0), world.insert(1)];
+        for _ in 0..WARM {
+            (0..2).for_each(|of| world.serve(&mut waiting, of).unwrap());
+        }
+        world.serve(&mut waiting, 0).unwrap();
+        world.ends = false;
+        // Budgets are of 64 sectors, and one more request may have been on its way.
+        (0..8).for_each(|_| world.serve(&mut waiting, 0).unwrap());
+        let what = world.serve(&mut waiting, 0).unwrap_err().what;
+        assert!(what.contains("was served 80 sectors at a time, more than 72"), "{what}");
+    }
+
+    #[test]
+    fn nothing_is_compared_while_weights_may_be_raised_or_clients_be_waited_for() {
+        for at in 0..3 {
+            let mut knobs = TIGHT.to_vec();
+            knobs.remove(at);
+            assert_eq!(play([100, 100], &knobs, [8, 200]), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_group_that_waits_for_nothing_in_between_begins_anew() {
+        let mut world = World::new([100, 100], &TIGHT);
+        let mut waiting = [world.insert(0), world.insert(1)];
+        for _ in 0..WARM {
+            (0..2).for_each(|of| world.serve(&mut waiting, of).unwrap());
+        }
+        for _ in 0..100 {
+            (0..10).for_each(|_| world.serve(&mut waiting, 0).unwrap());
+            world.told.good(chosen(waiting[1], 0));
+            waiting[1] = world.insert(1);
+        }
+    }
+}

@@ -1,0 +1,478 @@
+//! A scheduler that wants reports is told what happened to each request, once, and in time.
+//!
+//! A request that it chose has a ticket, which others may have too. When the request is over, one report gives the
+//! ticket back, and says what the request was. A request that passed the scheduler by is told of when it passes, and
+//! once more when it is over. No scheduler is told of requests that it does not know.
+//!
+//! A thread is told to choose after the reports were brought. So when a CPU chooses, the scheduler knows of each
+//! request that was offered to the device past it, and of each chosen request whose operation was reaped, before that
+//! CPU last did something else. When a client leaves, nothing of it is left to be told.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+use blkmq_sched::{ClientId, Event as Happened, Info, Report, RqId, Ticket};
+
+use super::super::event::{Action, Event, Stamp};
+use super::super::settings::wants_reports;
+use super::super::text::Request;
+use super::flushing::Flushing;
+use super::table::Table;
+use super::{Checker, Facts, Violation};
+
+const RULE: &str = "reports";
+
+/// Where a request is, as far as reports go.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// In the scheduler, with so many sectors.
+    Waiting(Info, u64),
+    Chosen(Ticket),
+    /// Past the scheduler, with so many sectors.
+    Passed(u64),
+    Over,
+}
+
+/// A request that was chosen, and was not reported.
+#[derive(Debug, Clone, Copy)]
+struct Chosen {
+    rq: RqId,
+    info: Info,
+    sectors: u64,
+    is_over: bool,
+    /// The step at which its operation was reaped.
+    reaped: Option<u64>,
+}
+
+impl Chosen {
+    /// Whether the report may be that of this request.
+    fn is(&self, report: &Report) -> bool {
+        let Self { info, sectors, .. } = *self;
+        let said = (report.client, report.op, report.sync, report.priority.class, report.sectors.into());
+        report.requests == 1 && said == (info.client, info.op, info.sync, info.priority.class, sectors)
+    }
+}
+
+/// The requests of a client that were told of in sums.
+#[derive(Debug, Clone, Copy, Default)]
+struct Ledger {
+    /// Chosen, and not reported.
+    nr_chosen: u64,
+    /// Passed, and passed and over, as the scheduler was told.
+    passed: Sum,
+    over: Sum,
+}
+
+/// Requests, and their sectors.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Sum {
+    requests: u64,
+    sectors: u64,
+}
+
+impl Sum {
+    const fn add(&mut self, requests: u64, sectors: u64) {
+        self.requests += requests;
+        self.sectors += sectors;
+    }
+
+    const fn is_within(self, other: Self) -> bool {
+        self.requests <= other.requests && self.sectors <= other.sectors
+    }
+}
+
+/// This module's checker.
+#[derive(Debug)]
+pub(super) struct Reports {
+    is_watched: bool,
+    flushing: Flushing,
+    places: Table<Place>,
+    /// By ticket.
+    chosen: BTreeMap<NonZeroU32, Vec<Chosen>>,
+    clients: BTreeMap<ClientId, Ledger>,
+    /// What passed by, as the device saw it, and as the scheduler was told.
+    offered: Sum,
+    passed: Sum,
+    /// The requests that passed by and are over, as the device saw it, and as the scheduler was told.
+    ended: Sum,
+    over: Sum,
+    /// After each of these steps, this many requests had been offered past the scheduler.
+    offers: Vec<(u64, u64)>,
+    /// The step at which each CPU last did something that is not at the scheduler.
+    elsewhere: Vec<u64>,
+}
+
+impl Reports {
+    pub(super) fn new(facts: &Facts) -> Self {
+        Self {
+            is_watched: false,
+            flushing: Flushing::new(facts.limits),
+            places: Table::new(),
+            chosen: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            offered: Sum::default(),
+            passed: Sum::default(),
+            ended: Sum::default(),
+            over: Sum::default(),
+            offers: Vec::new(),
+            elsewhere: Vec::new(),
+        }
+    }
+
+    fn installed(&mut self, scheduler: Option<&str>) {
+        self.is_watched = scheduler.is_some_and(wants_reports);
+        (self.places, self.chosen, self.clients) = Default::default();
+        (self.offered, self.passed, self.ended, self.over) = Default::default();
+        self.offers.clear();
+    }
+
+    fn elsewhere(&mut self, cpu: u16) -> &mut u64 {
+        let cpu = usize::from(cpu);
+        if cpu >= self.elsewhere.len() {
+            self.elsewhere.resize(cpu + 1, 0);
+        }
+        &mut self.elsewhere[cpu]
+    }
+
+    fn ledger(&mut self, client: ClientId) -> &mut Ledger {
+        self.clients.entry(client).or_default()
+    }
+
+    fn grow(&mut self, rq: RqId, more: u64) {
+        if let Some(Place::Waiting(_, sectors)) = self.places.get_mut(rq) {
+            *sectors += more;
+        }
+    }
+
+    fn ticketed(&mut self, rq: RqId, ticket: Option<Ticket>) -> Result<(), Violation> {
+        let Some(&Place::Waiting(info, sectors)) = self.places.get(rq) else { return Ok(()) };
+        let Some(ticket) = ticket else {
+            return Err(Violation::new(RULE, format!("{} was chosen without a ticket", Request(rq))).request(rq));
+        };
+        *self.places.entry(rq) = Some((rq, Place::Chosen(ticket)));
+        self.ledger(info.client).nr_chosen += 1;
+        self.chosen.entry(ticket.0).or_default().push(Chosen { rq, info, sectors, is_over: false, reaped: None });
+        Ok(())
+    }
+
+    /// Checks that the scheduler knows by now what happened before this CPU came to it.
+    fn judge_time(&mut self, cpu: u16) -> Result<(), Violation> {
+        let came = *self.elsewhere(cpu);
+        let before = self.offers.partition_point(|(step, _)| *step < came);
+        let offered = before.checked_sub(1).map_or(0, |last| self.offers[last].1);
+        if self.passed.requests < offered {
+            let told = self.passed.requests;
+            let what = format!("the scheduler chose, and was told of {told} of the {offered} requests that passed it");
+            return Err(Violation::new(RULE, what));
+        }
+        self.offers.drain(..before.saturating_sub(1));
+        let is_late = |chosen: &&Chosen| chosen.reaped.is_some_and(|step| step < came);
+        match self.chosen.values().flatten().find(is_late) {
+            None => Ok(()),
+            Some(Chosen { rq, .. }) => {
+                let what = format!("the scheduler chose, and was not told that {} is over", Request(*rq));
+                Err(Violation::new(RULE, what).request(*rq))
+            }
+        }
+    }
+
+    fn reported(&mut self, report: &Report) -> Result<(), Violation> {
+        let (requests, sectors) = (u64::from(report.requests), u64::from(report.sectors));
+        let bad = |what: &str| Err(Violation::new(RULE, format!("the scheduler was told {what}: {report:?}")));
+        match report.event {
+            Happened::Completed(Some(ticket)) => return self.gave_back(ticket, report),
+            Happened::Passed => {
+                self.passed.add(requests, sectors);
+                self.ledger(report.client).passed.add(requests, sectors);
+            }
+            Happened::Completed(None) => {
+                self.over.add(requests, sectors);
+                // Another thread may tell later that they passed.
+                self.ledger(report.client).over.add(requests, sectors);
+                if !self.over.is_within(self.ended) {
+                    return bad("that requests are over that the device still has");
+                }
+            }
+        }
+        if requests == 0 { bad("of no request") } else { Ok(()) }
+    }
+
+    fn gave_back(&mut self, ticket: Ticket, report: &Report) -> Result<(), Violation> {
+        let bad = |what: String| Err(Violation::new(RULE, what));
+        let holders = self.chosen.entry(ticket.0).or_default();
+        // Of those that look alike, it is the one that was over first, as far as anybody can say.
+        let alike = (0..holders.len()).filter(|at| holders[*at].is(report));
+        let found = alike.min_by_key(|at| (!holders[*at].is_over, holders[*at].reaped.unwrap_or(u64::MAX)));
+        let Some(at) = found else {
+            return bad(match holders.first() {
+                None => format!("the scheduler got a ticket that no request has: {report:?}"),
+                Some(Chosen { info, sectors, .. }) => {
+                    format!("the ticket is that of {info:?} of {sectors} sectors, or of others, and not of {report:?}")
+                }
+            });
+        };
+        let Chosen { rq, info, is_over, .. } = holders.swap_remove(at);
+        self.ledger(info.client).nr_chosen -= 1;
+        if !is_over {
+            return bad(format!("the scheduler was told that {} is over, which the device still has", Request(rq)));
+        }
+        Ok(())
+    }
+
+    /// What is known of a request that was chosen and not reported.
+    fn find(&mut self, rq: RqId) -> Option<&mut Chosen> {
+        let Some(Place::Chosen(ticket)) = self.places.get(rq) else { return None };
+        self.chosen.get_mut(&ticket.0)?.iter_mut().find(|chosen| chosen.rq == rq)
+    }
+
+    fn passed(&mut self, step: u64, rq: RqId, sectors: u64) {
+        *self.places.entry(rq) = Some((rq, Place::Passed(sectors)));
+        self.offered.add(1, sectors);
+        self.offers.push((step, self.offered.requests));
+    }
+
+    fn over(&mut self, rq: RqId) {
+        if let Some(&Place::Passed(sectors)) = self.places.get(rq) {
+            self.ended.add(1, sectors);
+            *self.places.entry(rq) = Some((rq, Place::Over));
+        }
+        if let Some(chosen) = self.find(rq) {
+            chosen.is_over = true;
+        }
+    }
+
+    fn left(&mut self, client: ClientId) -> Result<(), Violation> {
+        let Some(Ledger { nr_chosen, passed, over }) = self.clients.remove(&client) else { return Ok(()) };
+        let bad = |what: String| Err(Violation::new(RULE, format!("client {} left, and {what}", client.0)));
+        if nr_chosen > 0 {
+            return bad(format!("{nr_chosen} of its requests were not reported"));
+        }
+        if passed != over {
+            return bad(format!("of its requests {passed:?} passed, and {over:?} are over, as the scheduler was told"));
+        }
+        Ok(())
+    }
+}
+
+impl Checker for Reports {
+    fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+        self.flushing.see(event);
+        match *event {
+            Event::Installed { scheduler } => self.installed(scheduler),
+            _ if !self.is_watched => {}
+            Event::Inserted { rq, info, .. } => {
+                *self.places.entry(rq) = Some((rq, Place::Waiting(info, info.nr_sectors.into())));
+            }
+            Event::Merged { into, info, .. } => self.grow(into, info.nr_sectors.into()),
+            Event::Absorbed { into, absorbed } => {
+                if let Some(&Place::Waiting(_, sectors)) = self.places.get(absorbed) {
+                    self.grow(into, sectors);
+                }
+            }
+            Event::Chosen { .. } => return self.judge_time(at.cpu),
+            Event::Ticketed { rq, ticket } => return self.ticketed(rq, ticket),
+            Event::Reported { reports, now } => {
+                if let Some(report) = reports.iter().find(|report| report.at > now.max(at.time)) {
+                    return Err(Violation::new(RULE, format!("the scheduler was told of what is to come: {report:?}")));
+                }
+                return reports.iter().try_for_each(|report| self.reported(report));
+            }
+            Event::ClientLeft { client } => return self.left(client),
+            // At the scheduler too.
+            Event::HeldBack { .. }
+            | Event::Gated { .. }
+            | Event::Expired { .. }
+            | Event::Folded { .. }
+            | Event::ClientJoined { .. }
+            | Event::GroupJoined { .. }
+            | Event::GroupLeft { .. } => {}
+            _ => {
+                self.happened(at, event);
+                *self.elsewhere(at.cpu) = at.step;
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, _at: Stamp) -> Result<(), Violation> {
+        let Self { offered, passed, ended, over, .. } = *self;
+        if self.is_watched && (offered != passed || ended != over) {
+            let what = format!(
+                "{offered:?} passed the scheduler and {ended:?} of them are over, and it was told of {passed:?} and \
+                 {over:?}"
+            );
+            return Err(Violation::new(RULE, what));
+        }
+        Ok(())
+    }
+}
+
+impl Reports {
+    /// What happened elsewhere than at the scheduler.
+    fn happened(&mut self, at: Stamp, event: &Event<'_>) {
+        match *event {
+            Event::Offered { rq, sector, nr_sectors, data, .. }
+                if self.places.get(rq).is_none() && !self.flushing.takes(rq, sector, data) =>
+            {
+                self.passed(at.step, rq, nr_sectors.into());
+            }
+            Event::Acted { rq, action: Action::FinishedAtOnce(_) | Action::Completed(_) | Action::GaveUp } => {
+                self.over(rq);
+            }
+            Event::Reaped { id, .. } => {
+                if let Some(chosen) = self.find(id).filter(|chosen| chosen.is_over) {
+                    chosen.reaped.get_or_insert(at.step);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq_sched::{Op, Time};
+    use blkmq_virtual::Status;
+
+    use super::super::testing::*;
+    use super::*;
+
+    const fn rq(slot: u64) -> RqId {
+        id(1, slot, 0)
+    }
+
+    const fn ticket(number: u32) -> Option<Ticket> {
+        match NonZeroU32::new(number) {
+            Some(number) => Some(Ticket(number)),
+            None => None,
+        }
+    }
+
+    fn told() -> Told<Reports> {
+        let mut told = Told::new(Reports::new(&FACTS));
+        told.good(Event::Installed { scheduler: Some("bfq") });
+        told
+    }
+
+    /// One read of eight sectors is over.
+    fn report(event: Happened) -> Report {
+        Report {
+            event,
+            client: ClientId(0),
+            op: Op::Read,
+            sync: true,
+            priority: Default::default(),
+            requests: 1,
+            sectors: 8,
+            at: Time(0),
+            in_device: 0,
+        }
+    }
+
+    fn completed_report(number: u32) -> Report {
+        report(Happened::Completed(ticket(number)))
+    }
+
+    fn good(told: &mut Told<Reports>, report: Report) {
+        told.good(Event::Reported { reports: &[report], now: Time(0) });
+    }
+
+    fn bad(told: &mut Told<Reports>, report: Report, says: &str) {
+        told.bad(Event::Reported { reports: &[report], now: Time(0) }, says);
+    }
+
+    fn choose(told: &mut Told<Reports>, slot: u64, number: u32) {
+        told.good(inserted(rq(slot), info(Op::Read, 8 * slot, 8), 0)).good(chosen(rq(slot), 0));
+        told.good(Event::Ticketed { rq: rq(slot), ticket: ticket(number) });
+    }
+
+    fn offer(slot: u64) -> Event<'static> {
+        offered(rq(slot), Op::Read, 8 * slot, 8, &[])
+    }
+
+    #[test]
+    fn each_request_that_was_chosen_is_reported_once_when_it_is_over() {
+        let over = |number| {
+            let mut told = told();
+            choose(&mut told, 1, number);
+            told.good(offer(1)).good(completed(rq(1), Status::Ok));
+            told
+        };
+        let mut told = over(7);
+        good(&mut told, completed_report(7));
+        told.good(Event::ClientLeft { client: ClientId(0) });
+        bad(&mut told, completed_report(7), "a ticket that no request has");
+        bad(&mut over(7), completed_report(8), "a ticket that no request has");
+        over(7)
+            .bad(Event::ClientLeft { client: ClientId(0) }, "client 0 left, and 1 of its requests were not reported");
+        let mut early = self::told();
+        choose(&mut early, 1, 7);
+        early.good(offer(1)).good(started(rq(1)));
+        bad(&mut early, completed_report(7), "is over, which the device still has");
+        bad(&mut over(7), Report { sectors: 16, ..completed_report(7) }, "of 8 sectors, or of others, and not of");
+        bad(&mut over(7), Report { client: ClientId(1), ..completed_report(7) }, "and not of");
+        bad(&mut over(7), Report { at: Time(1), ..completed_report(7) }, "of what is to come");
+        // Another scheduler knows nothing of it.
+        let mut other = over(7);
+        other.good(Event::Installed { scheduler: Some("bfq") });
+        bad(&mut other, completed_report(7), "a ticket that no request has");
+    }
+
+    #[test]
+    fn each_choice_has_a_ticket_which_others_may_have() {
+        let mut told = told();
+        for slot in 1..3 {
+            choose(&mut told, slot, 7);
+            told.good(offer(slot)).good(completed(rq(slot), Status::Ok));
+        }
+        good(&mut told, completed_report(7));
+        good(&mut told, completed_report(7));
+        bad(&mut told, completed_report(7), "a ticket that no request has");
+        let mut none = self::told();
+        none.good(inserted(rq(1), info(Op::Read, 8, 8), 0)).good(chosen(rq(1), 0));
+        none.bad(Event::Ticketed { rq: rq(1), ticket: None }, "without a ticket");
+    }
+
+    #[test]
+    fn what_was_reaped_is_known_when_a_cpu_chooses_that_came_later() {
+        let reaped_before = |is_told: bool| {
+            let mut told = told();
+            choose(&mut told, 1, 7);
+            told.good(offer(1)).good(completed(rq(1), Status::Ok)).good(reaped(1, rq(1), Status::Ok));
+            told.good(inserted(rq(2), info(Op::Read, 16, 8), 0));
+            if is_told {
+                good(&mut told, completed_report(7));
+            }
+            told
+        };
+        // The CPU was at the scheduler when the operation was reaped.
+        reaped_before(false).good(chosen(rq(2), 0));
+        let mut told = reaped_before(false);
+        told.good(Event::PassedOn { submitter: 1 }).bad(chosen(rq(2), 0), "was not told that request 1/1.0 is over");
+        reaped_before(true).good(Event::PassedOn { submitter: 1 }).good(chosen(rq(2), 0));
+    }
+
+    #[test]
+    fn what_passed_is_told_before_the_next_choice_and_once_more_when_it_is_over() {
+        let passed = || {
+            let mut told = told();
+            told.good(offer(1)).good(started(rq(1))).good(Event::PassedOn { submitter: 1 });
+            told.good(inserted(rq(2), info(Op::Read, 16, 8), 0));
+            told
+        };
+        passed().bad(chosen(rq(2), 0), "was told of 0 of the 1 requests that passed it");
+        let mut told = passed();
+        good(&mut told, report(Happened::Passed));
+        told.good(chosen(rq(2), 0));
+        bad(&mut told, report(Happened::Completed(None)), "that the device still has");
+        let mut told = passed();
+        good(&mut told, report(Happened::Passed));
+        told.good(completed(rq(1), Status::Ok));
+        assert!(told.end().unwrap_err().what.contains("it was told of"));
+        good(&mut told, report(Happened::Completed(None)));
+        assert_eq!(told.end(), Ok(()));
+        bad(&mut told, report(Happened::Completed(None)), "that the device still has");
+        (0..2).for_each(|_| good(&mut told, report(Happened::Passed)));
+        told.bad(Event::ClientLeft { client: ClientId(0) }, "client 0 left, and of its requests");
+    }
+}

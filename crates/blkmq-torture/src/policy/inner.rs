@@ -1,0 +1,81 @@
+//! The scheduler that is watched.
+
+use std::fmt::{self, Debug};
+use std::ops::{Deref, DerefMut};
+
+use blkmq_sched::{Bfq, Class, ClientId, Info, InsertAt, IoPriority, MergeLevel, Op, Reason, RqId, Scheduler, Time};
+
+/// The scheduler that is watched. Of bfq it is known which it is, because bfq can be copied, and says when a time of
+/// service ends.
+pub(super) enum Inner {
+    Any(Box<dyn Scheduler>),
+    Bfq(Box<Bfq>),
+}
+
+impl Inner {
+    /// The scheduler of this name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        if name != "bfq" {
+            return Some(Self::Any(blkmq_sched::scheduler(name)?));
+        }
+        let mut bfq = Bfq::new();
+        bfq.watch_expirations();
+        Some(Self::Bfq(Box::new(bfq)))
+    }
+
+    /// Why times of service have ended since this was asked last.
+    pub(super) fn ends_of_service(&mut self) -> impl Iterator<Item = Reason> {
+        let ends = match self {
+            Self::Any(_) => Vec::new(),
+            Self::Bfq(bfq) => bfq.take_expirations(),
+        };
+        ends.into_iter().map(|end| end.reason)
+    }
+
+    /// Whether a request that comes now, while nothing waits, would be handed out as soon as it is inserted. Asks a
+    /// copy, if there can be one.
+    pub(super) fn would_hand_out(&self, class: Class, client: ClientId, op: Op, now: Time) -> bool {
+        let Self::Bfq(bfq) = self else { return true };
+        let info = Info {
+            sector: 0,
+            nr_sectors: 8,
+            nr_segments: 1,
+            op,
+            sync: op.is_read(),
+            priority: IoPriority { class, ..IoPriority::default() },
+            client,
+            ctx: 0,
+            merge: MergeLevel::Never,
+            merge_key: 0,
+        };
+        let (mut copy, rq) = (bfq.clone(), RqId(u64::MAX));
+        copy.insert(rq, &info, InsertAt::Sorted, now);
+        copy.dispatch(now) == Some(rq)
+    }
+}
+
+impl Deref for Inner {
+    type Target = dyn Scheduler;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Any(scheduler) => &**scheduler,
+            Self::Bfq(bfq) => &**bfq,
+        }
+    }
+}
+
+impl DerefMut for Inner {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        match self {
+            Self::Any(scheduler) => &mut **scheduler,
+            Self::Bfq(bfq) => &mut **bfq,
+        }
+    }
+}
+
+impl Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
