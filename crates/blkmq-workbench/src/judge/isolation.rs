@@ -19,7 +19,7 @@ pub(super) const TEST: Test = Test {
 /// What the victim wants of the device, as a part of its reads a second.
 const WANTED: f64 = 0.125;
 /// Reads that the victim wants in one sample, and samples of a run.
-const PER_SAMPLE: u64 = 100;
+const PER_SAMPLE: u64 = 1000;
 const SAMPLES: u64 = 50;
 
 /// Percent.

@@ -125,6 +125,8 @@ impl Group {
 #[derive(Debug, Clone)]
 pub(super) struct Load {
     pub(super) clients: Vec<Plan>,
+    /// Clients that run before, in the root, and whom nobody counts.
+    pub(super) openers: Vec<Plan>,
     /// Each behind the one that holds it.
     pub(super) groups: Vec<Group>,
     /// Knobs that are set for this load, if there is a scheduler that has them.
@@ -136,7 +138,7 @@ pub(super) struct Load {
 
 impl Load {
     pub(super) fn new(clients: Vec<Plan>, end: End) -> Self {
-        Self { clients, groups: Vec::new(), knobs: Vec::new(), end, journal: None }
+        Self { clients, openers: Vec::new(), groups: Vec::new(), knobs: Vec::new(), end, journal: None }
     }
 }
 

@@ -54,18 +54,18 @@ pub enum Resource {
 /// How clients share a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shares {
-    /// What is shared.
-    pub of: Resource,
+    /// What is shared: one of these, as the device makes the scheduler charge.
+    pub of: &'static [Resource],
     /// Knobs that are set where shares are judged: what prefers one client to another one whatever their weights.
     pub knobs: &'static [Knob],
-    /// Knobs besides, where there are many clients: with these, a client's turn has 256 KiB at most. So every client
+    /// Knobs besides, where there are many clients: with these, a client's turn has 128 KiB at most. So every client
     /// has many turns in a run of some minutes.
     pub short_turns: &'static [Knob],
 }
 
 impl Shares {
     /// Of bytes, whatever the knobs.
-    pub const OF_BYTES: Self = Self { of: Resource::Bytes, knobs: &[], short_turns: &[] };
+    pub const OF_BYTES: Self = Self { of: &[Resource::Bytes], knobs: &[], short_turns: &[] };
 }
 
 /// What a scheduler promises to the clients behind it.
@@ -129,9 +129,9 @@ impl Promises {
     pub const BFQ: Self = Self {
         quick_reads: Some(QuickReads::Times(20)),
         shares: Some(Shares {
-            of: Resource::Time,
+            of: &[Resource::Bytes, Resource::Time],
             knobs: &[("iosched/low_latency", "0")],
-            short_turns: &[("iosched/max_budget", "512")],
+            short_turns: &[("iosched/max_budget", "256")],
         }),
         quick_start: true,
         classes: true,

@@ -18,6 +18,9 @@ use super::world::{self, IO_TIMEOUT_MS, Outcome};
 /// The null device that a bare `null` stands for: some requests at once, each of which takes the same time.
 const NULL: &str = "null,irqmode=2,completion_nsec=100us,hw_queue_depth=8";
 
+/// Operations that openers do.
+const OPENING: u64 = 1000;
+
 /// Bytes of a real device that are used, from its beginning.
 const MOST_BYTES: u64 = 4 << 30;
 /// The least bytes on which streams and random places have room beside each other.
@@ -204,6 +207,10 @@ pub(super) fn run_on(
             q.set_knob(name, value).map_err(refused)?;
         }
         queues.push(q);
+    }
+    if !load.openers.is_empty() {
+        let end = End { operations: OPENING, ..End::at(0, u64::MAX) };
+        world::run(&queues, &Load::new(load.openers.clone(), end), pool, stop)?;
     }
     world::run(&queues, load, pool, stop)
 }
