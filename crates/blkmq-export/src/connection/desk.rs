@@ -11,7 +11,7 @@ use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Bio, Buffer, Flags, Op, RejectReason, RequestQueue, Status, Submitter, Time};
 
 pub(super) use self::payload::Piece;
-use super::edges::{Edges, Hands, changes};
+use super::edges::{Edges, Hands, changes, changing};
 use super::failures::Failures;
 use super::offer::terms;
 use super::outbox::Outbox;
@@ -322,12 +322,11 @@ impl Desk {
         let nr_sectors = len / SECTOR_SIZE as u64;
         task.next += len;
         task.outstanding += 1;
-        let with_fua = |fua| Flags { fua, ..Flags::NONE };
         Some(match task.command {
             Command::Flush => Bio::flush(),
-            Command::Trim { fua } => Bio::discard(sector, nr_sectors).with_flags(with_fua(fua)),
+            Command::Trim { fua } => Bio::discard(sector, nr_sectors).with_flags(changing(fua)),
             Command::WriteZeroes { fua, no_hole, by_writing: false, .. } => {
-                let flags = Flags { nounmap: no_hole, ..with_fua(fua) };
+                let flags = Flags { nounmap: no_hole, ..changing(fua) };
                 Bio::write_zeroes(sector, nr_sectors).with_flags(flags)
             }
             command => {
@@ -341,7 +340,7 @@ impl Desk {
                 match command {
                     Command::WriteZeroes { fua, .. } => {
                         buffer.fill(0);
-                        Bio::write(sector, buffer).with_flags(with_fua(fua))
+                        Bio::write(sector, buffer).with_flags(changing(fua))
                     }
                     Command::Cache => {
                         let flags = Flags { readahead: true, ..Flags::NONE };

@@ -124,6 +124,12 @@ pub(super) const fn changes(op: Op) -> bool {
     matches!(op, Op::Write | Op::Discard | Op::WriteZeroes)
 }
 
+/// The flags of an operation that changes the device. The client waits for it: no cache is between, so Linux calls such
+/// a write synchronous, and a scheduler that shares by client knows whose it is.
+pub(super) const fn changing(fua: bool) -> Flags {
+    Flags { sync: true, fua, ..Flags::NONE }
+}
+
 impl Edges {
     pub(super) fn new(block: u32, seat: Seat) -> Self {
         Self {
@@ -370,7 +376,7 @@ impl Edges {
             }
             let What::Part(part) = std::mem::replace(&mut work.what, What::Last) else { return true };
             let Some((sector, failure)) = part.failed else {
-                let flags = Flags { fua: part.fua, ..Flags::NONE };
+                let flags = changing(part.fua);
                 let write = Bio::write(work.blocks.start / SECTOR_SIZE as u64, part.buffer).with_flags(flags);
                 hands.waiting.push_back(write.with_user_data(Mark { task, place: Some(place), epoch }.bits()));
                 return false;

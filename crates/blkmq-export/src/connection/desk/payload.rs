@@ -1,9 +1,10 @@
 //! The data of a write, piece by piece: where each piece goes, and what becomes of it when it has arrived.
 
 use blkmq::limits::SECTOR_SIZE;
-use blkmq::{Bio, Buffer, Flags};
+use blkmq::{Bio, Buffer};
 
 use super::{Desk, no_memory};
+use crate::connection::edges::changing;
 use crate::connection::pool::footprint;
 use crate::connection::task::TaskId;
 use crate::nbd::command::Command;
@@ -72,8 +73,7 @@ impl Desk {
         if self.edges.skip(start | end) > 0 {
             return self.change_part(id, start..end, buffer, fua);
         }
-        let flags = Flags { fua, ..Flags::NONE };
-        self.push(id, Bio::write(start / SECTOR_SIZE as u64, buffer).with_flags(flags));
+        self.push(id, Bio::write(start / SECTOR_SIZE as u64, buffer).with_flags(changing(fua)));
     }
 
     /// Called when all data of a request has arrived, or is skipped.
