@@ -1,32 +1,201 @@
 //! `bfq`: each client its share of the device's service, in budgets of sectors.
+//!
+//! A client's synchronous requests wait in a queue of its own. One queue is in service at a time, until its budget is
+//! used up, its time is over, or it has nothing more. Virtual time ([`wf2q`]) says which queue is next, so that each
+//! gets a part of the service by its weight, and groups of clients do among each other.
+//!
+//! A client that waits for each request before it sends the next would lose its share to those that always have
+//! requests waiting. So the device may wait for it ([idling](idle)). What can be done meanwhile without harm is
+//! [injected](inject). A queue of a program that starts or plays counts more for a while ([raising](raise)), but not if
+//! many start together ([bursts](burst)). Clients that read one area together share one queue ([cooperation](cooperate)).
+//!
+//! Source: P. Valente and A. Avanzini, "Evolution of the BFQ storage-I/O scheduler", MST 2015, and the papers named in
+//! [`wf2q`]. The numbers are those of Linux.
 
+mod arrive;
+mod budget;
+mod burst;
+mod busy;
+mod choose;
+mod client;
+mod clock;
+mod complete;
+mod cooperate;
 mod follow;
-#[expect(dead_code, reason = "the scheduler that uses virtual time comes next")]
+mod group;
+mod habits;
+mod idle;
+mod inject;
+mod merge;
+mod queue;
+mod raise;
+mod rate;
+mod request;
+mod show;
+mod tunables;
+mod waker;
 mod wf2q;
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::fmt;
 
 pub use follow::{Expiration, QueueName, Reason};
 
-use crate::{Info, InsertAt, RqId, Scheduler, Time};
+use budget::Service;
+use burst::Burst;
+use busy::Weight;
+use client::Clients;
+use group::Groups;
+use inject::Sample;
+use queue::{ByActivity, ByBirth, Name, Queue};
+use rate::Rate;
+use request::{ByAge, ByEnd, Request};
+use tunables::Tunables;
+use wf2q::{Entity, Forest};
+
+use crate::hash::Hash;
+use crate::list::List;
+use crate::slab::{Index, Slab};
+use crate::tree::Tree;
+use crate::{
+    ClientId, ClientSettings, GroupId, GroupSettings, Info, InsertAt, Knob, KnobError, Merge, MergeLimits, Report,
+    RqId, Scheduler, Ticket, Time,
+};
 
 /// The kernel's name of the policy.
 pub(crate) const NAME: &str = "bfq";
+pub(crate) const KNOBS: &[Knob] = tunables::KNOBS;
 
-/// The scheduler `bfq`. Not yet in the registry: it still hands requests out in the order in which they came.
-#[derive(Debug, Clone, Default)]
+/// The scheduler `bfq`.
+#[derive(Debug, Clone)]
 pub struct Bfq {
-    waiting: VecDeque<(RqId, Info)>,
+    requests: Slab<Request>,
+    queues: Slab<Queue>,
+    clients: Clients,
+    groups: Groups,
+    forest: Forest,
+    tunables: Tunables,
+    limits: MergeLimits,
+    /// The device has to move something to get from one sector to another.
+    rotational: bool,
+    /// The latest time that was told.
+    now: Time,
+
+    /// Requests that go before all others; the latest first.
+    at_head: List<ByAge>,
+    /// Mergeable requests by the sector behind them.
+    ends: Hash<ByEnd>,
+    /// The request that was inserted or merged into last, while it waits and may merge.
+    last_merge: Option<Index>,
+    /// Requests that wait in queues.
+    nr_waiting: u32,
+
+    /// The queue of each entity that is one, by the entity's number.
+    by_entity: Vec<Option<Index>>,
+    /// All queues, the oldest first.
+    all: List<ByBirth>,
+    /// Queues that wait and are not in service, the one that began to or was served last first.
+    active: List<ByActivity>,
+    /// How many queues there were.
+    serial: u64,
+    /// Queues without clients, which wait for their last requests to complete.
+    nr_left_behind: usize,
+    /// Queues that wait or are in service, by class, and how many of them are raised.
+    busy: [u32; 3],
+    raised_busy: u32,
+    /// The weights of queues with requests, smallest first.
+    weights: Slab<Weight>,
+    weight_order: Tree,
+
+    service: Service,
+    /// How many times a queue came into service, as a running mean that tends to 256.
+    slots: u32,
+    /// The largest budget, in sectors.
+    max_budget: u64,
+    sample: Sample,
+    burst: Burst,
+    rate: Rate,
+
+    /// Requests that the device has, and the asynchronous ones of them that passed the scheduler by.
+    in_driver: u32,
+    passing_async: u32,
+    /// The most requests that it had lately, and whether it takes several at once; `None` if that is not known.
+    most_in_driver: u32,
+    queueing: Option<bool>,
+    queueing_samples: u32,
+    /// The queue of which a request completed last, unless that is shared.
+    last_completed: Option<Name>,
+
+    ticket: Option<Ticket>,
+    /// What [`Bfq::take_expirations`] returns, if that is asked for.
     expirations: Option<Vec<Expiration>>,
+    /// It follows the choices of another one.
     is_following: bool,
 }
 
+impl Default for Bfq {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Bfq {
-    /// An empty scheduler with default knobs.
+    /// An empty scheduler with default knobs, which merges nothing until it is told the limits.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        let forest = Forest::new(Time::default());
+        let mut bfq = Self {
+            requests: Slab::new(()),
+            queues: Slab::new(()),
+            clients: Clients::new(),
+            groups: Groups::new(forest.root()),
+            forest,
+            tunables: Tunables::default(),
+            limits: MergeLimits::default(),
+            rotational: false,
+            now: Time::default(),
+            at_head: List::default(),
+            ends: Hash::new(),
+            last_merge: None,
+            nr_waiting: 0,
+            by_entity: Vec::new(),
+            all: List::default(),
+            active: List::default(),
+            serial: 0,
+            nr_left_behind: 0,
+            busy: [0; 3],
+            raised_busy: 0,
+            weights: Slab::new(()),
+            weight_order: Tree::default(),
+            service: Service::default(),
+            slots: 0,
+            max_budget: budget::DEFAULT,
+            sample: Sample::default(),
+            burst: Burst::new(),
+            rate: Rate::new(false),
+            in_driver: 0,
+            passing_async: 0,
+            most_in_driver: 0,
+            queueing: None,
+            queueing_samples: 0,
+            last_completed: None,
+            ticket: None,
+            expirations: None,
+            is_following: false,
+        };
+        bfq.reserve_queues();
+        bfq
+    }
+
+    /// Time goes on: the idle timer does what it had to do meanwhile.
+    fn pass_time(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        self.forest.set_now(self.now);
+        self.run_timer(now);
+    }
+
+    fn queue_of(&self, entity: Entity) -> Index {
+        self.by_entity[entity.number()].expect("a queue has the entity that comes into service")
     }
 }
 
@@ -36,18 +205,100 @@ impl Scheduler for Bfq {
     }
 
     fn reserve(&mut self, capacity: usize) {
-        self.waiting.reserve(capacity.saturating_sub(self.waiting.len()));
+        self.requests.reserve(capacity);
+        self.ends.reserve(&mut self.requests, capacity);
     }
 
-    fn insert(&mut self, rq: RqId, info: &Info, _at: InsertAt, _now: Time) {
-        self.waiting.push_back((rq, *info));
+    fn set_merge_limits(&mut self, limits: MergeLimits) {
+        self.limits = limits;
     }
 
-    fn dispatch(&mut self, _now: Time) -> Option<RqId> {
-        self.waiting.pop_front().map(|(rq, _)| rq)
+    fn merge(&mut self, info: &Info) -> Option<Merge> {
+        self.merge_newcomer(info)
+    }
+
+    /// COST: the client, its queue and the request; if the queue begins to wait, a walk down a tree at each level.
+    fn insert(&mut self, rq: RqId, info: &Info, at: InsertAt, now: Time) {
+        self.pass_time(now);
+        self.take_in(rq, info, at, now);
+    }
+
+    /// COST: one queue, two requests and their places; if another queue comes into service, a walk down a tree at each
+    /// level.
+    fn dispatch(&mut self, now: Time) -> Option<RqId> {
+        self.pass_time(now);
+        self.choose(now)
     }
 
     fn len(&self) -> usize {
-        self.waiting.len()
+        self.requests.len()
+    }
+
+    fn join(&mut self, client: ClientId, settings: &ClientSettings) {
+        self.join_now(client, settings);
+    }
+
+    fn leave(&mut self, client: ClientId) {
+        self.leave_now(client);
+    }
+
+    fn join_group(&mut self, group: GroupId, settings: &GroupSettings) {
+        self.join_group_now(group, settings);
+    }
+
+    fn leave_group(&mut self, group: GroupId) {
+        self.leave_group_now(group);
+    }
+
+    fn wants_reports(&self) -> bool {
+        true
+    }
+
+    fn report(&mut self, reports: &[Report], now: Time) {
+        for report in reports {
+            self.pass_time(report.at);
+            self.note(report);
+        }
+        self.pass_time(now);
+    }
+
+    fn ticket(&self) -> Option<Ticket> {
+        self.ticket
+    }
+
+    fn next_wakeup(&self) -> Option<Time> {
+        if self.is_empty() { None } else { self.service.timer }
+    }
+
+    fn set_rotational(&mut self, rotational: bool) {
+        self.rotational = rotational;
+        self.rate = Rate::new(rotational);
+    }
+
+    fn knobs(&self) -> &'static [Knob] {
+        KNOBS
+    }
+
+    fn knob(&self, name: &str) -> Option<i64> {
+        self.tunables.get(name)
+    }
+
+    fn set_knob(&mut self, name: &str, value: i64) -> Result<(), KnobError> {
+        let before = self.tunables.get(name);
+        self.tunables.set(name, value)?;
+        if before == Some(value) {
+            return Ok(());
+        }
+        match name {
+            "max_budget" if value > 0 => self.max_budget = value.unsigned_abs(),
+            "max_budget" | "timeout_sync" => self.follow_rate(),
+            "low_latency" if value == 0 => self.end_all_raising(self.now),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        self.show_all(out)
     }
 }

@@ -13,7 +13,7 @@ pub(crate) trait Ending {
 }
 
 /// Buckets of items by their end.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Hash<C> {
     /// The first item of each bucket.
     buckets: Vec<Option<Index>>,

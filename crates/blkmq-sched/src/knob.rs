@@ -11,10 +11,14 @@ pub enum Unit {
     Switch,
     /// Nanoseconds.
     Nanoseconds,
+    /// Microseconds.
+    Microseconds,
     /// Milliseconds.
     Milliseconds,
     /// Kibibytes.
     Kibibytes,
+    /// Sectors of 512 bytes.
+    Sectors,
 }
 
 impl Unit {
@@ -24,8 +28,10 @@ impl Unit {
         match self {
             Self::Count | Self::Switch => "",
             Self::Nanoseconds => "ns",
+            Self::Microseconds => "us",
             Self::Milliseconds => "ms",
             Self::Kibibytes => "KiB",
+            Self::Sectors => "sectors",
         }
     }
 }

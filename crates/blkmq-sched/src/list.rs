@@ -20,7 +20,7 @@ pub(crate) trait Chain<T> {
 /// The two ends of a list. The list owns nothing: items live in the slab that is passed to each method.
 ///
 /// COST: each method touches the item and at most two neighbours.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct List<C> {
     head: Option<Index>,
     tail: Option<Index>,
@@ -75,6 +75,14 @@ impl<C> List<C> {
         debug_assert!(next.is_some() || self.tail == Some(item), "an item is removed from its own list");
         self.set_next(slab, prev, next);
         self.set_prev(slab, next, prev);
+    }
+
+    /// The item behind `item`, which is in this list.
+    pub(crate) fn after<T, P: Probe>(&self, slab: &Slab<T, P>, item: Index) -> Option<Index>
+    where
+        C: Chain<T>,
+    {
+        C::place(slab.get(item)).next
     }
 
     /// The items from head to tail.

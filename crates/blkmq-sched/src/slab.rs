@@ -36,6 +36,18 @@ impl Index {
         Self(number.expect("a slab holds fewer than 2^32 requests"))
     }
 
+    /// The number that names the slot.
+    #[inline]
+    pub(crate) const fn number(self) -> NonZeroU32 {
+        self.0
+    }
+
+    /// The slot that this number names, if it names one.
+    #[inline]
+    pub(crate) fn of_number(number: u32) -> Option<Self> {
+        NonZeroU32::new(number).map(Self)
+    }
+
     #[inline]
     fn slot(self) -> usize {
         self.0.get() as usize - 1

@@ -3,6 +3,8 @@
 use alloc::vec::Vec;
 
 use super::Bfq;
+use crate::merge::forced;
+use crate::slab::Index;
 use crate::{ClientId, Info, Join, MergeHow, RqId, Time};
 
 /// Why a queue's time in service ended.
@@ -83,35 +85,91 @@ impl Bfq {
     }
 
     /// Does what the idle timer has to do until `now`.
-    pub fn tick(&mut self, _now: Time) {}
+    pub fn tick(&mut self, now: Time) {
+        self.run_timer(now);
+    }
 
     /// Ends the service of the queue in service, if there is one.
-    pub fn force_expire(&mut self, _reason: Reason, _now: Time) {}
+    pub fn force_expire(&mut self, reason: Reason, now: Time) {
+        self.pass_time(now);
+        if let Some(q) = self.service.queue {
+            self.end_service(q, reason == Reason::TooIdle, reason, now);
+        }
+    }
 
-    /// Puts a queue into service; false if there is none of this name that waits.
-    pub fn force_slot(&mut self, _queue: QueueName, _now: Time) -> bool {
-        false
+    /// Puts a queue into service; false if there is none of this name. If another queue is in service, it has to leave
+    /// first.
+    pub fn force_slot(&mut self, queue: QueueName, now: Time) -> bool {
+        self.pass_time(now);
+        let Some(q) = self.find_queue(queue) else { return false };
+        if self.service.queue == Some(q) {
+            return true;
+        }
+        if let Some(other) = self.service.queue {
+            self.end_service(other, false, Reason::Preempted, now);
+        }
+        if !self.queues.get(q).is_busy {
+            self.begin(q, self.queues.get(q).max_budget);
+        }
+        self.forest.prefer(self.queues.get(q).entity);
+        self.start_service(now) == Some(q)
     }
 
     /// Hands this request out; false if it does not wait. If its queue is not in service, it is injected.
-    pub fn force_serve(&mut self, rq: RqId, _now: Time) -> bool {
-        let place = self.waiting.iter().position(|(id, _)| *id == rq);
-        place.is_some_and(|place| {
-            self.waiting.remove(place);
-            true
-        })
+    pub fn force_serve(&mut self, rq: RqId, now: Time) -> bool {
+        self.pass_time(now);
+        let at_head = self.at_head.iter(&self.requests).find(|(_, request)| request.id == rq).map(|(item, _)| item);
+        if let Some(item) = at_head {
+            self.start_at_head(item);
+            return true;
+        }
+        let Some(item) = self.find_request(rq) else { return false };
+        let q = self.requests.get(item).queue;
+        match self.service.queue {
+            Some(other) if other != q => self.note_injected(other, q),
+            _ => self.service.timer = None,
+        }
+        self.serve_request(q, item, now);
+        true
     }
 
     /// Hands nothing out.
-    pub fn force_none(&mut self, _now: Time) {}
-
-    /// Lets `into` take the newcomer in; false if `into` does not wait.
-    pub fn force_merge(&mut self, _into: RqId, _newcomer: &Info, _how: MergeHow) -> bool {
-        false
+    pub fn force_none(&mut self, now: Time) {
+        self.pass_time(now);
     }
 
-    /// Lets one waiting request absorb another; false if one of them does not wait.
-    pub fn force_join(&mut self, _join: Join) -> bool {
-        false
+    /// Lets `into` take the newcomer in; false if `into` does not wait.
+    pub fn force_merge(&mut self, into: RqId, newcomer: &Info, how: MergeHow) -> bool {
+        let Some(host) = self.find_request(into) else { return false };
+        self.grow_forced(host, newcomer, how);
+        true
+    }
+
+    /// Lets one waiting request absorb another of its queue; false if one of them does not wait, or in another queue.
+    pub fn force_join(&mut self, join: Join) -> bool {
+        let pair = [join.survivor, join.absorbed].map(|id| self.find_request(id));
+        let [Some(survivor), Some(absorbed)] = pair else { return false };
+        let [host, guest] = [survivor, absorbed].map(|item| self.requests.get(item));
+        if survivor == absorbed || host.queue != guest.queue {
+            return false;
+        }
+        let grown = forced(&host.info, &guest.info, MergeHow::Back);
+        self.join_requests(survivor, absorbed, grown);
+        true
+    }
+
+    /// The waiting request of this id, unless it is at the head.
+    fn find_request(&self, rq: RqId) -> Option<Index> {
+        let mut queues = self.all.iter(&self.queues);
+        queues.find_map(|(_, queue)| {
+            let mut requests = queue.fifo.iter(&self.requests);
+            requests.find(|(_, request)| request.id == rq).map(|(item, _)| item)
+        })
+    }
+
+    fn find_queue(&self, name: QueueName) -> Option<Index> {
+        let of_name = || self.all.iter(&self.queues).filter(|(q, _)| self.queue_name(*q) == name);
+        let waiting = of_name().find(|(_, queue)| !queue.is_empty());
+        waiting.or_else(|| of_name().next()).map(|(q, _)| q)
     }
 }

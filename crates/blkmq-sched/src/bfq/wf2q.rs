@@ -235,6 +235,16 @@ impl Forest {
         Some(Entity(leaf))
     }
 
+    /// Makes a queue that waits the one that comes next, whatever its times are.
+    pub(super) fn prefer(&mut self, leaf: Entity) {
+        let mut at = Some(leaf.0);
+        while let Some(entity) = at {
+            let within = self.within(entity);
+            self.groups.get_mut(within).next = Some(entity);
+            at = self.above(entity);
+        }
+    }
+
     /// Whether another entity of the root would be next than the one in service.
     pub(super) fn may_preempt(&self) -> bool {
         let group = self.groups.get(self.members(self.root));

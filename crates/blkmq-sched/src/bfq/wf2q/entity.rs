@@ -9,6 +9,13 @@ use crate::tree::{Branches, Keyed};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::bfq) struct Entity(pub(super) Index);
 
+impl Entity {
+    /// The entity's place among those that are there, from 1 on.
+    pub(in crate::bfq) const fn number(self) -> usize {
+        self.0.number().get() as usize
+    }
+}
+
 /// Where an entity is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {

@@ -1,0 +1,256 @@
+//! Budgets: how much a queue is served before the next one, what it is charged, and the end of its time in service.
+
+use super::clock::{NS_PER_MS, NS_PER_US, Ticks, of_ms, ticks, to_ms};
+use super::{Bfq, Expiration, QueueName, Reason};
+use crate::Time;
+use crate::slab::Index;
+
+/// The largest budget in sectors, until the device is known.
+pub(super) const DEFAULT: u64 = 16 * 1024;
+/// The smallest budget is the largest one divided by this.
+const LEAST_PART: u64 = 32;
+/// So many times of service make the device known: a running mean that tends to 256.
+const ENOUGH_SLOTS: u32 = 194;
+/// For how long a queue is served, by default. Time is charged for in parts of this.
+pub(super) const TIMEOUT: Ticks = of_ms(124);
+/// Below this, a queue is judged by how far it seeks.
+const MOMENT: u64 = NS_PER_MS;
+/// From then on, a queue is slow if it got less than half of the largest budget.
+const LONG: u64 = 20 * NS_PER_MS;
+
+/// The queue in service, and since when.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Service {
+    pub(super) queue: Option<Index>,
+    since: Time,
+    /// When the device began to wait for the queue last.
+    pub(super) idle_since: Time,
+    /// When it will have waited long enough, while it waits.
+    pub(super) timer: Option<Time>,
+    /// Where the request of the queue ended that went out last; 0 before the first.
+    pub(super) last_position: u64,
+}
+
+impl Bfq {
+    /// The largest budget that new queues count with.
+    pub(super) const fn default_budget(&self) -> u64 {
+        if self.slots < ENOUGH_SLOTS { DEFAULT } else { self.max_budget }
+    }
+
+    pub(super) const fn least_budget(&self) -> u64 {
+        self.default_budget() / LEAST_PART
+    }
+
+    /// What the queue may still be served, in sectors; less than nothing counts as nothing.
+    pub(super) fn budget_left(&self, q: Index) -> u64 {
+        let queue = self.queues.get(q);
+        if !queue.is_busy {
+            return queue.budget_left;
+        }
+        self.forest.budget(queue.entity).saturating_sub(self.forest.service(queue.entity))
+    }
+
+    pub(super) fn is_out_of_time(&self, q: Index, now: Time) -> bool {
+        self.queues.get(q).timeout <= ticks(now)
+    }
+
+    /// Whether the queue in service may leave because its time is over: not while it is waited for, unless much of its
+    /// budget is left.
+    pub(super) fn may_time_out(&self, q: Index, now: Time) -> bool {
+        let budget = self.forest.budget(self.queues.get(q).entity);
+        let may = self.service.timer.is_none() || self.budget_left(q) >= budget / 3;
+        may && self.is_out_of_time(q, now)
+    }
+
+    /// The next queue comes into service, if one waits.
+    pub(super) fn start_service(&mut self, now: Time) -> Option<Index> {
+        debug_assert!(self.service.queue.is_none(), "one queue is in service at a time");
+        let entity = self.forest.next()?;
+        let q = self.queue_of(entity);
+        self.serve_from_now(q, now);
+        Some(q)
+    }
+
+    /// Virtual time has put this queue into service.
+    fn serve_from_now(&mut self, q: Index, now: Time) {
+        debug_assert_eq!(self.forest.in_service(), Some(self.queues.get(q).entity), "virtual time has put it there");
+        self.unlist(q);
+        self.queues.get_mut(q).fifo_looked_at = false;
+        self.slots = (self.slots * 7 + 256) / 8;
+        let tick = ticks(now);
+        self.note_served_raising(q, tick);
+        let queue = self.queues.get_mut(q);
+        let raised = if queue.raising.has_soft_duration() {
+            1
+        } else {
+            (self.forest.weight(queue.entity) / u64::from(queue.weight_in_force)).cast_signed()
+        };
+        queue.timeout = tick + self.tunables.timeout() * raised;
+        let group = queue.group;
+        self.groups.get_mut(group).counts.slots += 1;
+        self.service = Service { queue: Some(q), since: now, ..Service::default() };
+    }
+
+    /// Accounts a service to a queue that waits or is in service.
+    pub(super) fn account(&mut self, q: Index, sectors: u64, now: Time) {
+        let queue = self.queues.get_mut(q);
+        queue.raising.serve(sectors, ticks(now));
+        self.forest.serve(queue.entity, sectors);
+    }
+
+    /// Ends the time in service of `q`, unless another scheduler is followed. With `compensate`, the time that was
+    /// waited last does not count.
+    pub(super) fn expire(&mut self, q: Index, compensate: bool, reason: Reason, now: Time) {
+        if self.is_following {
+            return;
+        }
+        if self.expirations.is_some() {
+            let queue = self.queue_name(q);
+            self.expirations.get_or_insert_default().push(Expiration { at: now, queue, reason });
+        }
+        self.end_service(q, compensate, reason, now);
+    }
+
+    pub(super) fn end_service(&mut self, q: Index, compensate: bool, reason: Reason, now: Time) {
+        debug_assert_eq!(self.service.queue, Some(q), "only the queue in service can leave it");
+        let (is_slow, milliseconds) = self.judge(q, compensate, now);
+        let queue = self.queues.get(q);
+        let (entity, is_raised) = (queue.entity, queue.raising.is_raised());
+        let is_late = reason == Reason::BudgetTimeout && self.budget_left(q) >= self.forest.budget(entity) / 3;
+        if !is_raised && (is_slow || is_late) {
+            self.charge_time(q, milliseconds, now);
+        }
+        self.note_expired_raising(q, ticks(now));
+        self.sample.stop();
+        let budget = self.next_budget(q, reason);
+        let group = self.queues.get(q).group;
+        self.groups.get_mut(group).counts.waited_in_vain += u64::from(reason == Reason::TooIdle);
+        self.leave_service_with(q, reason, budget, now);
+    }
+
+    /// Takes the queue in service out of it without an account of its time, because its group or client goes.
+    pub(super) fn leave_service(&mut self, q: Index, reason: Reason) {
+        let budget = self.forest.budget(self.queues.get(q).entity);
+        self.sample.stop();
+        self.leave_service_with(q, reason, budget, self.now);
+    }
+
+    fn leave_service_with(&mut self, q: Index, reason: Reason, budget: u64, now: Time) {
+        let queue = self.queues.get(q);
+        if queue.is_shared && queue.seeks.is_seeky() {
+            self.queues.get_mut(q).is_to_split = true;
+        }
+        let queue = self.queues.get(q);
+        let (is_empty, dispatched, entity) = (queue.is_empty(), queue.dispatched, queue.entity);
+        // A queue that is owed the device goes on waiting without requests. Otherwise others would be served without a
+        // bound while its next request is on its way.
+        if is_empty && !(reason == Reason::Preempted && self.idling_keeps_shares(q)) {
+            let left = self.forest.budget(entity).saturating_sub(self.forest.service(entity));
+            self.cease(q, true);
+            let may_resume = !matches!(reason, Reason::BudgetTimeout | Reason::BudgetExhausted);
+            let queue = self.queues.get_mut(q);
+            if dispatched == 0 {
+                queue.timeout = ticks(now);
+            }
+            (queue.may_resume, queue.budget_left) = (may_resume, if may_resume { left } else { 0 });
+        } else {
+            self.requeue(q, budget);
+            self.place(q);
+        }
+        self.service.queue = None;
+        self.service.timer = None;
+        self.end_if_unused(q);
+    }
+
+    /// Whether a queue was slow, and for how many milliseconds it is to be charged then.
+    fn judge(&self, q: Index, compensate: bool, now: Time) -> (bool, u64) {
+        let queue = self.queues.get(q);
+        if !queue.is_sync {
+            return (false, 0);
+        }
+        let end = if compensate { self.service.idle_since } else { now };
+        let took = end.since(self.service.since);
+        if took < MOMENT {
+            let least = if self.rotational { self.tunables.slice_idle } else { super::idle::SHORT };
+            return (queue.seeks.is_seeky(), least / NS_PER_MS);
+        }
+        let is_slow = if took / NS_PER_US > LONG / NS_PER_US {
+            self.forest.service(queue.entity) < self.max_budget / 2
+        } else {
+            queue.seeks.is_seeky()
+        };
+        (is_slow, took / NS_PER_MS)
+    }
+
+    /// Charges the part of the largest budget that the time in service was of the timeout.
+    fn charge_time(&mut self, q: Index, milliseconds: u64, now: Time) {
+        let whole = to_ms(TIMEOUT);
+        let sectors = self.max_budget * milliseconds.min(whole) / whole;
+        let entity = self.queues.get(q).entity;
+        let missing = sectors.saturating_sub(self.forest.service(entity));
+        self.queues.get_mut(q).raising.serve(missing, ticks(now));
+        self.forest.charge(entity, sectors);
+    }
+
+    /// The budgets of a queue that leaves service: the largest ones from now on, and the next one.
+    fn next_budget(&mut self, q: Index, reason: Reason) -> u64 {
+        let (least, most) = (self.least_budget(), self.max_budget);
+        let queue = self.queues.get(q);
+        let (entity, is_raised) = (queue.entity, queue.raising.is_raised());
+        let old = queue.max_budget;
+        let mut budget = if is_raised { 2 * least } else { old };
+        if queue.is_sync && !is_raised {
+            budget = match reason {
+                Reason::TooIdle if queue.dispatched > 0 => most.min(2 * old),
+                Reason::TooIdle if old > 5 * least => old - 4 * least,
+                Reason::TooIdle => least,
+                Reason::BudgetTimeout => most.min(2 * old),
+                Reason::BudgetExhausted => most.min(4 * old),
+                Reason::NoMoreRequests => self.forest.service(entity).max(least),
+                Reason::Preempted => return self.forest.budget(entity),
+            };
+        } else if !queue.is_sync {
+            budget = most;
+        }
+        if self.slots >= ENOUGH_SLOTS && self.tunables.max_budget == 0 {
+            budget = budget.min(most);
+        }
+        let next = self.queues.get(q).next;
+        self.queues.get_mut(q).max_budget = budget;
+        match next {
+            Some(next) => budget.max(self.charge_of(q, next)),
+            None => self.forest.budget(entity),
+        }
+    }
+
+    /// The next request of a queue is another one: the budget must be large enough for it.
+    pub(super) fn fit_budget(&mut self, q: Index) {
+        let queue = self.queues.get(q);
+        let Some(next) = queue.next else { return };
+        if self.service.queue == Some(q) || !queue.is_busy {
+            return;
+        }
+        let (entity, max_budget) = (queue.entity, queue.max_budget);
+        let budget = max_budget.max(self.charge_of(q, next)).max(self.forest.service(entity));
+        if budget != self.forest.budget(entity) {
+            self.requeue(q, budget);
+        }
+    }
+
+    /// How people name a queue.
+    pub(super) fn queue_name(&self, q: Index) -> QueueName {
+        let queue = self.queues.get(q);
+        match queue.made_for {
+            _ if !queue.is_sync => QueueName::Async,
+            Some(client) => QueueName::Sync(client),
+            None => QueueName::Shared,
+        }
+    }
+
+    /// The largest budget follows the device's rate, unless people have set it.
+    pub(super) fn follow_rate(&mut self) {
+        if self.tunables.max_budget == 0 {
+            self.max_budget = self.rate.in_time(self.tunables.timeout());
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Clients, and the queue in which the requests of each wait.
+
+use alloc::vec::Vec;
+
+use super::Bfq;
+use super::burst::Membership;
+use super::habits::Habits;
+use super::inject::Injection;
+use super::queue::Name;
+use super::raise::Raising;
+use crate::slab::Index;
+use crate::{ClientId, ClientSettings, IoPriority, Time};
+
+/// What a client's own queue has learnt is kept here while the client sends to a shared one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Saved {
+    pub(super) habits: Habits,
+    pub(super) injection: Injection,
+    pub(super) raising: Raising,
+    pub(super) membership: Membership,
+}
+
+/// One client.
+#[derive(Debug, Clone)]
+pub(super) struct Client {
+    pub(super) id: ClientId,
+    settings: ClientSettings,
+    /// The priority of its latest request.
+    priority: IoPriority,
+    /// The queue of its synchronous requests.
+    pub(super) sync: Option<Index>,
+    /// The queue that its latest asynchronous request went to.
+    pub(super) latest_async: Option<Name>,
+    /// Its requests that wait or are with the device.
+    pub(super) outstanding: u32,
+    /// Of these, synchronous ones that passed the scheduler by.
+    pub(super) passing: u32,
+    pub(super) saved: Option<Saved>,
+    /// Its queue was merged with the one that was created just before, and stays so.
+    pub(super) is_merged_for_good: bool,
+    /// The queue with which its own is to be merged for good, later.
+    pub(super) betrothed: Option<Index>,
+}
+
+impl Client {
+    fn new(id: ClientId, settings: ClientSettings) -> Self {
+        Self {
+            id,
+            settings,
+            priority: settings.priority,
+            sync: None,
+            latest_async: None,
+            outstanding: 0,
+            passing: 0,
+            saved: None,
+            is_merged_for_good: false,
+            betrothed: None,
+        }
+    }
+}
+
+/// The clients by place. Requests of a client that did not join are counted as those of one more client, in the root.
+#[derive(Debug, Clone)]
+pub(super) struct Clients {
+    places: Vec<Option<Client>>,
+    stranger: Client,
+    len: usize,
+}
+
+/// The place of the client that stands for all that did not join.
+const STRANGER: u16 = u16::MAX;
+
+impl Clients {
+    pub(super) fn new() -> Self {
+        let stranger = Client::new(ClientId::default(), ClientSettings::default());
+        Self { places: Vec::new(), stranger, len: 0 }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The place of a client.
+    pub(super) fn place(&self, id: ClientId) -> u16 {
+        match self.places.get(id.place()) {
+            Some(Some(client)) if client.id == id => id.place() as u16,
+            _ => STRANGER,
+        }
+    }
+
+    pub(super) fn get(&self, place: u16) -> &Client {
+        if place == STRANGER {
+            return &self.stranger;
+        }
+        self.places[usize::from(place)].as_ref().expect("a client that has requests is there")
+    }
+
+    pub(super) fn get_mut(&mut self, place: u16) -> &mut Client {
+        if place == STRANGER {
+            return &mut self.stranger;
+        }
+        self.places[usize::from(place)].as_mut().expect("a client that has requests is there")
+    }
+}
+
+/// The weight of a queue, in hundredths, for a client's weight and a level.
+pub(super) const fn weight(client: u16, level: u8) -> u32 {
+    let levels = super::group::NR_LEVELS as u8;
+    let level = if level < levels { level } else { levels - 1 };
+    client as u32 * (levels - level) as u32 * 10
+}
+
+impl Bfq {
+    pub(super) fn join_now(&mut self, id: ClientId, settings: &ClientSettings) {
+        let place = id.place();
+        if self.clients.places.len() <= place {
+            self.clients.places.resize(place + 1, None);
+        }
+        match &mut self.clients.places[place] {
+            Some(client) if client.id == id => {
+                client.settings = *settings;
+                // What waits already counts under the new weight from its next turn on.
+                self.wish(place as u16);
+                return;
+            }
+            Some(client) => {
+                let old = client.id;
+                self.leave_now(old);
+            }
+            None => {}
+        }
+        self.clients.places[place] = Some(Client::new(id, *settings));
+        self.clients.len += 1;
+        self.reserve_queues();
+    }
+
+    pub(super) fn leave_now(&mut self, id: ClientId) {
+        let place = self.clients.place(id);
+        if place == STRANGER {
+            return;
+        }
+        debug_assert_eq!(self.clients.get(place).outstanding, 0, "a client leaves when all its requests are reported");
+        self.break_betrothal(place);
+        if let Some(q) = self.clients.get(place).sync {
+            self.shrink_burst(q);
+        }
+        self.abandon_queue(place);
+        self.clients.places[usize::from(place)] = None;
+        self.clients.len -= 1;
+    }
+
+    /// The client sends nothing more to its queue.
+    pub(super) fn abandon_queue(&mut self, place: u16) {
+        let Some(q) = self.clients.get_mut(place).sync.take() else { return };
+        if self.service.queue == Some(q) && self.queues.get(q).clients == 1 && self.queues.get(q).allocated == 0 {
+            self.leave_service(q, super::Reason::BudgetTimeout);
+        }
+        // It would have taken its place in all queues with which this one is to be merged.
+        let mut next = self.queues.get(q).merged_into;
+        while let Some(heir) = next {
+            next = self.queues.get(heir).merged_into;
+            self.release(heir, None);
+        }
+        self.release(q, None);
+    }
+
+    /// A client of `q` is one no longer; `heir` takes the queue's place as the one created last.
+    pub(super) fn release(&mut self, q: Index, heir: Option<Index>) {
+        let queue = self.queues.get_mut(q);
+        debug_assert!(queue.clients > 0, "a client counts until it is released");
+        queue.clients -= 1;
+        if queue.clients == 0 {
+            queue.owner = None;
+            self.nr_left_behind += 1;
+        }
+        let group = queue.group;
+        // Nobody will send to it. So it is not kept waiting without requests.
+        if queue.is_busy && queue.is_empty() && self.service.queue != Some(q) {
+            self.cease(q, false);
+        }
+        self.groups.replace_created(group, q, heir);
+        self.end_if_unused(q);
+    }
+
+    /// Tells the client's queue what weight and class it is to have.
+    fn wish(&mut self, place: u16) {
+        let client = self.clients.get(place);
+        let Some(q) = client.sync else { return };
+        let (priority, weight) = (client.priority, weight(client.settings.weight, client.priority.level));
+        let queue = self.queues.get_mut(q);
+        if (queue.priority, queue.weight) == (priority, weight) {
+            return;
+        }
+        (queue.priority, queue.weight) = (priority, weight);
+        self.forest.set_weight(queue.entity, weight);
+        self.forest.set_class(queue.entity, priority.class);
+    }
+
+    /// The group to which the client belongs.
+    fn group_of(&self, place: u16) -> usize {
+        self.groups.place(self.clients.get(place).settings.group)
+    }
+
+    /// The client has another group: its own queue follows, and a shared one is left to the others.
+    fn follow_move(&mut self, place: u16) {
+        let group = self.group_of(place);
+        let Some(q) = self.clients.get(place).sync else { return };
+        if self.queues.get(q).group == group || self.clients.get(place).passing > 0 {
+            return;
+        }
+        self.break_betrothal(place);
+        let queue = self.queues.get(q);
+        if queue.clients == 1 && queue.merged_into.is_none() && queue.suitors == 0 {
+            self.move_queue(q, group);
+        } else {
+            self.abandon_queue(place);
+        }
+    }
+
+    /// The queue for a request that arrives, made if it is not there.
+    pub(super) fn queue_for(&mut self, place: u16, is_sync: bool, priority: IoPriority, now: Time) -> Index {
+        if !is_sync {
+            let group = self.group_of(place);
+            let q = self.async_queue(group, priority, now);
+            self.clients.get_mut(place).latest_async = Some(self.name_of(q));
+            return q;
+        }
+        let client = self.clients.get_mut(place);
+        if client.priority != priority {
+            client.priority = priority;
+            self.wish(place);
+        }
+        self.follow_move(place);
+        let q = match self.clients.get(place).sync {
+            Some(q) => self.own_again(place, q, now),
+            None => self.first_queue(place, now),
+        };
+        let queue = self.queues.get_mut(q);
+        if queue.clients == 1 && queue.merged_into.is_none() {
+            queue.owner = Some(place);
+        }
+        q
+    }
+
+    /// A new queue for a client that has none.
+    pub(super) fn own_queue(&mut self, place: u16, now: Time) -> Index {
+        let group = self.group_of(place);
+        let client = self.clients.get(place);
+        let (priority, weight) = (client.priority, weight(client.settings.weight, client.priority.level));
+        let q = self.new_queue(group, true, priority, weight, now);
+        let id = self.clients.get(place).id;
+        let queue = self.queues.get_mut(q);
+        (queue.clients, queue.made_for) = (1, Some(id));
+        self.clients.get_mut(place).sync = Some(q);
+        q
+    }
+}

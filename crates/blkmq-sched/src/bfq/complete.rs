@@ -1,0 +1,163 @@
+//! Completions, and requests that passed by.
+
+use super::choose::of_ticket;
+use super::clock::ticks;
+use super::{Bfq, Reason};
+use crate::slab::Index;
+use crate::{Event, Report, Time};
+
+/// More requests than this with the device at once show that it takes several.
+const SEVERAL: u32 = 3;
+/// So many samples decide that.
+const SAMPLES: u32 = 32;
+
+impl Bfq {
+    pub(super) fn note(&mut self, report: &Report) {
+        match report.event {
+            Event::Passed => self.note_passed(report),
+            Event::Completed(Some(ticket)) => {
+                let (Some(q), mark) = of_ticket(ticket) else { return };
+                self.end_sample(q, mark, report.at);
+                let place = self.clients.place(report.client);
+                let client = self.clients.get_mut(place);
+                client.outstanding = client.outstanding.saturating_sub(1);
+                let queue = self.queues.get_mut(q);
+                debug_assert!(queue.allocated > 0, "a request counts in its queue until it completes");
+                let counts = &mut self.groups.get_mut(queue.group).counts;
+                counts.completed += 1;
+                counts.in_device += u64::from(report.in_device);
+                self.complete(q, 1, report.at);
+                self.queues.get_mut(q).allocated -= 1;
+                self.end_if_unused(q);
+            }
+            Event::Completed(None) => self.note_passed_completed(report),
+        }
+    }
+
+    /// Requests passed by. Their queue is charged for them as if it had been served, and they count as requests that the
+    /// device has.
+    fn note_passed(&mut self, report: &Report) {
+        let (requests, sectors) = (u32::from(report.requests), u64::from(report.sectors));
+        let place = self.clients.place(report.client);
+        let is_sync = report.sync || report.op.is_read();
+        let q = self.queue_for(place, is_sync, report.priority, report.at);
+        self.charge_passed(q, sectors, report.at);
+        let client = self.clients.get_mut(place);
+        client.outstanding += requests;
+        self.in_driver += requests;
+        let queue = self.queues.get_mut(q);
+        queue.just_created = false;
+        let counts = &mut self.groups.get_mut(queue.group).counts;
+        counts.inserted += u64::from(requests);
+        counts.dispatched += u64::from(requests);
+        counts.sectors += sectors;
+        if is_sync {
+            // While they are with the device, the client keeps this queue.
+            client.passing += requests;
+            queue.allocated += requests;
+            queue.dispatched += requests;
+            self.begin_pending(q);
+            if self.service.queue == Some(q) {
+                self.service.timer = None;
+            }
+        } else {
+            self.passing_async += requests;
+        }
+    }
+
+    fn charge_passed(&mut self, q: Index, sectors: u64, now: Time) {
+        let queue = self.queues.get_mut(q);
+        if queue.is_busy {
+            self.account(q, sectors, now);
+            return;
+        }
+        queue.may_resume = false;
+        queue.raising.serve(sectors, ticks(now));
+        let entity = queue.entity;
+        self.forest.activate(entity, sectors, true);
+        self.forest.serve(entity, sectors);
+        self.forest.deactivate(entity, true);
+        self.note_weight(q);
+    }
+
+    fn note_passed_completed(&mut self, report: &Report) {
+        let place = self.clients.place(report.client);
+        let client = self.clients.get_mut(place);
+        let is_sync = report.sync || report.op.is_read();
+        let passing = if is_sync { &mut client.passing } else { &mut self.passing_async };
+        debug_assert!(*passing >= u32::from(report.requests), "requests pass before they complete");
+        let requests = u32::from(report.requests).min(*passing);
+        *passing -= requests;
+        client.outstanding = client.outstanding.saturating_sub(requests);
+        let Some(q) = client.sync.filter(|_| is_sync) else {
+            self.in_driver -= requests;
+            return;
+        };
+        let counts = &mut self.groups.get_mut(self.queues.get(q).group).counts;
+        counts.completed += u64::from(requests);
+        counts.in_device += u64::from(report.in_device) * u64::from(requests);
+        self.complete(q, requests, report.at);
+        self.queues.get_mut(q).allocated -= requests;
+    }
+
+    /// Requests of `q` have completed.
+    fn complete(&mut self, q: Index, requests: u32, now: Time) {
+        self.note_queueing();
+        self.in_driver -= requests;
+        let queue = self.queues.get_mut(q);
+        debug_assert!(queue.dispatched >= requests, "what completes was with the device");
+        queue.dispatched -= requests;
+        queue.habits.last_end = now;
+        let (is_shared, has_none) = (queue.is_shared, queue.dispatched == 0 && !queue.is_busy);
+        if has_none {
+            queue.timeout = ticks(now);
+            self.end_pending(q);
+        }
+        if self.rate.note_completion(now) {
+            self.follow_rate();
+        }
+        self.last_completed = (!is_shared).then(|| self.name_of(q));
+        self.note_completed_raising(q, ticks(now));
+        if self.service.queue == Some(q) {
+            self.judge_completed(q, now);
+        }
+    }
+
+    /// A request of the queue in service has completed: does the queue stay in service?
+    fn judge_completed(&mut self, q: Index, now: Time) {
+        let queue = self.queues.get(q);
+        let (is_empty, dispatched) = (queue.is_empty(), queue.dispatched);
+        if self.must_idle(q) {
+            if dispatched == 0 {
+                self.start_idling(q, now);
+            }
+        } else if self.may_time_out(q, now) {
+            self.expire(q, false, Reason::BudgetTimeout, now);
+        } else if is_empty && (dispatched == 0 || !self.better_to_idle(q)) {
+            self.expire(q, false, Reason::NoMoreRequests, now);
+        }
+    }
+
+    /// Whether the device takes several requests at once, judged while there are several.
+    fn note_queueing(&mut self) {
+        self.most_in_driver = self.most_in_driver.max(self.in_driver);
+        if self.queueing == Some(true) || self.in_driver + self.nr_waiting <= SEVERAL {
+            return;
+        }
+        // A queue that is waited for may itself be why the device has few.
+        if let Some(q) = self.service.queue {
+            let queue = self.queues.get(q);
+            let has_few = queue.dispatched + queue.nr_waiting < SEVERAL && self.in_driver < SEVERAL;
+            if queue.habits.thinks_shortly && has_few {
+                return;
+            }
+        }
+        if self.queueing_samples < SAMPLES {
+            self.queueing_samples += 1;
+            return;
+        }
+        self.queueing_samples = 0;
+        self.queueing = Some(self.most_in_driver > SEVERAL);
+        self.most_in_driver = 0;
+    }
+}

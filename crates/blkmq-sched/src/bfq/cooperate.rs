@@ -1,0 +1,304 @@
+//! Cooperating clients: their queues are merged, and split again when that does not pay any more.
+//!
+//! Some programs read one area with several threads, each a piece. Apart, each of their queues seeks; together they are
+//! sequential. So on a device that gains by that, a queue whose request is near the next one of another queue is merged
+//! with it. Queues that are created shortly after each other are merged for good.
+
+use super::Bfq;
+use super::burst::{INTERVAL, Membership};
+use super::client::Saved;
+use super::clock::{Ticks, of_ms, ticks};
+use crate::slab::Index;
+use crate::{Class, Time};
+
+/// Two positions no farther from each other are near, in sectors.
+const NEAR: u64 = 8192;
+/// Clients that cooperate begin to do so soon after their first request.
+const EARLY: Ticks = of_ms(100);
+/// A queue created no longer than this after another one may be merged with it for good.
+const TOGETHER: Ticks = of_ms(600);
+/// On a device where that is not done at once, it is done after this.
+const ENGAGED: Ticks = of_ms(600);
+
+/// Merging of queues.
+impl Bfq {
+    /// Whether the device takes several requests at once, as far as is known.
+    pub(super) fn takes_several(&self) -> bool {
+        self.queueing != Some(false)
+    }
+
+    /// Whether near requests gain nothing by going together: the device orders them itself, and does not seek.
+    const fn orders_itself(&self) -> bool {
+        !self.rotational && !matches!(self.queueing, Some(false))
+    }
+
+    /// The first queue of a client: one of its own, or one merged with the queue that was created just before.
+    pub(super) fn first_queue(&mut self, place: u16, now: Time) -> Index {
+        let q = self.own_queue(place, now);
+        let queue = self.queues.get(q);
+        let (group, created) = (queue.group, queue.created_at);
+        let last = self.groups.get(group).last_created;
+        let fits = last.filter(|last| {
+            let last = self.queues.get(*last);
+            last.created_at + TOGETHER >= created && last.priority == queue.priority && last.weight == queue.weight
+        });
+        let Some(last) = fits else {
+            self.groups.get_mut(group).last_created = Some(q);
+            return q;
+        };
+        if self.queues.get(last).created_at + INTERVAL < created {
+            return q;
+        }
+        if !self.orders_itself() {
+            self.queues.get_mut(last).suitors += 1;
+            self.clients.get_mut(place).betrothed = Some(last);
+            return q;
+        }
+        let Some(heir) = self.plan_merge(q, last) else { return q };
+        if let Some(owner) = self.queues.get(heir).owner {
+            self.clients.get_mut(owner).is_merged_for_good = true;
+        }
+        self.clients.get_mut(place).is_merged_for_good = true;
+        self.queues.get_mut(q).owner = Some(place);
+        self.merge_queues(place, q, heir);
+        heir
+    }
+
+    /// The client does not have that merge in mind any more.
+    pub(super) fn break_betrothal(&mut self, place: u16) {
+        if let Some(other) = self.clients.get_mut(place).betrothed.take() {
+            self.queues.get_mut(other).suitors -= 1;
+            self.end_if_unused(other);
+        }
+    }
+
+    /// A request at `sector` comes to `q`: the queue to which its client then sends, another one if they cooperate.
+    pub(super) fn cooperate(&mut self, place: u16, q: Index, sector: u64, now: Time) -> Index {
+        let Some(heir) = self.find_heir(place, q, sector, ticks(now)) else { return q };
+        if self.clients.get(place).passing > 0 {
+            return q;
+        }
+        if self.clients.get(place).sync == Some(q) {
+            self.merge_queues(place, q, heir);
+        }
+        heir
+    }
+
+    fn find_heir(&mut self, place: u16, q: Index, sector: u64, now: Ticks) -> Option<Index> {
+        if let Some(mut heir) = self.queues.get(q).merged_into {
+            while let Some(next) = self.queues.get(heir).merged_into {
+                heir = next;
+            }
+            return Some(heir);
+        }
+        if self.orders_itself() {
+            return None;
+        }
+        let queue = self.queues.get(q);
+        let is_settled = queue.split_at.max(queue.created_at) + ENGAGED < now;
+        if queue.is_sync
+            && !queue.just_created
+            && is_settled
+            && let Some(other) = self.clients.get(place).betrothed
+        {
+            return self.marry(place, q, other);
+        }
+        if self.is_late(q, now) || self.nr_busy() == 1 {
+            return None;
+        }
+        let group = self.queues.get(q).group;
+        let in_service = self.service.queue.filter(|other| {
+            *other != q
+                && self.service.last_position.abs_diff(sector) <= NEAR
+                && self.queues.get(*other).group == group
+                && self.may_cooperate(q, *other, now)
+        });
+        if let Some(other) = in_service
+            && let heir @ Some(_) = self.plan_merge(q, other)
+        {
+            return heir;
+        }
+        let near = self.nearest(group, sector).filter(|near| *near != q && self.may_cooperate(q, *near, now))?;
+        self.plan_merge(q, near)
+    }
+
+    /// The merge for good that the client has in mind.
+    fn marry(&mut self, place: u16, q: Index, other: Index) -> Option<Index> {
+        self.clients.get_mut(place).betrothed = None;
+        self.queues.get_mut(other).suitors -= 1;
+        let fits = other != q && self.queues.get(other).clients > 0;
+        let heir = if fits { self.plan_merge(q, other) } else { None };
+        if let Some(heir) = heir {
+            self.clients.get_mut(place).is_merged_for_good = true;
+            if let Some(owner) = self.queues.get(heir).owner {
+                self.clients.get_mut(owner).is_merged_for_good = true;
+            }
+        }
+        self.end_if_unused(other);
+        heir
+    }
+
+    /// Queues that began long ago are those of clients that only happen to be near each other.
+    fn is_late(&self, q: Index, now: Ticks) -> bool {
+        let raising = &self.queues.get(q).raising;
+        raising.service_since > 0 && raising.first_service + EARLY < now
+    }
+
+    fn may_cooperate(&self, q: Index, other: Index, now: Ticks) -> bool {
+        let [one, two] = [q, other].map(|q| self.queues.get(q));
+        let [class, other_class] = [self.class(q), self.class(other)];
+        !self.is_late(other, now)
+            && class == other_class
+            && class != Class::Idle
+            && !one.seeks.is_seeky()
+            && !two.seeks.is_seeky()
+            && one.is_sync
+            && two.is_sync
+    }
+
+    /// The queue of a group whose next request is nearest to `sector`, if one is near.
+    fn nearest(&self, group: usize, sector: u64) -> Option<Index> {
+        let positions = &self.groups.get(group).positions;
+        let after = positions.first_from(&self.queues, sector);
+        let before = match after {
+            Some(after) => positions.prev(&self.queues, after),
+            None => positions.last(&self.queues),
+        };
+        let distance = |q: &Index| self.queues.get(*q).position.abs_diff(sector);
+        [after, before].into_iter().flatten().min_by_key(distance).filter(|q| distance(q) <= NEAR)
+    }
+
+    /// All clients of `q` are to send to `other` from their next request on; the queue to which they then send. They
+    /// count there at once.
+    fn plan_merge(&mut self, q: Index, other: Index) -> Option<Index> {
+        let mut heir = other;
+        while let Some(next) = self.queues.get(heir).merged_into {
+            heir = next;
+        }
+        let clients = self.queues.get(q).clients;
+        let [from, to] = [q, heir].map(|q| self.queues.get(q));
+        let is_possible = heir != q && clients > 0 && to.clients > 0 && from.group == to.group;
+        // Each client has room for one queue beside its own, which then waits for its last requests to complete.
+        if !is_possible || self.nr_left_behind > self.clients.len() {
+            return None;
+        }
+        self.queues.get_mut(q).merged_into = Some(heir);
+        self.queues.get_mut(heir).clients += clients;
+        Some(heir)
+    }
+
+    /// The client sends to `heir` from now on, and no longer to `q`.
+    fn merge_queues(&mut self, place: u16, q: Index, heir: Index) {
+        debug_assert_ne!(q, heir, "a queue is merged with another one");
+        debug_assert_eq!(self.clients.get(place).sync, Some(q), "the client sends to the queue that is merged");
+        let now = ticks(self.now);
+        self.save(q, now);
+        self.save(heir, now);
+        let is_io_bound = core::mem::take(&mut self.queues.get_mut(q).habits.is_io_bound);
+        self.queues.get_mut(heir).habits.is_io_bound |= is_io_bound;
+        let waker = self.queues.get(q).waking.waker.filter(|waker| *waker != heir);
+        if waker.is_some() && self.queues.get(heir).waking.waker.is_none() {
+            self.set_waker(heir, waker);
+        }
+        let [from, to] = [q, heir].map(|q| self.queues.get(q).raising);
+        if from.is_raised() {
+            if !to.is_raised() {
+                self.queues.get_mut(heir).raising.inherit(&from);
+                self.note_coefficient(heir, to.coefficient);
+            }
+            self.queues.get_mut(q).raising.coefficient = 1;
+            self.note_coefficient(q, from.coefficient);
+        }
+        self.clients.get_mut(place).sync = Some(heir);
+        let shared = self.queues.get_mut(heir);
+        (shared.is_shared, shared.owner, shared.made_for) = (true, None, None);
+        let queue = self.queues.get_mut(q);
+        (queue.owner, queue.just_created) = (None, false);
+        self.release(q, Some(heir));
+    }
+
+    /// Keeps what a queue with one client has learnt, for when that client gets its own queue again.
+    fn save(&mut self, q: Index, now: Ticks) {
+        let queue = self.queues.get(q);
+        let Some(owner) = queue.owner else { return };
+        let starts = queue.just_created && !queue.in_large_burst && self.tunables.low_latency;
+        let raising = if starts { queue.raising.as_interactive(self.rate.starting_time(), now) } else { queue.raising };
+        let membership = Membership { was_in_burst: queue.is_in_burst, in_large_burst: queue.in_large_burst };
+        let saved = Saved { habits: queue.habits, injection: queue.injection, raising, membership };
+        self.clients.get_mut(owner).saved = Some(saved);
+    }
+}
+
+/// Splitting.
+impl Bfq {
+    /// The queue to which the client of a request sends: its present one, or one of its own if that is to be split.
+    pub(super) fn own_again(&mut self, place: u16, q: Index, now: Time) -> Index {
+        let queue = self.queues.get(q);
+        let client = self.clients.get(place);
+        let id = client.id;
+        if !queue.is_shared || !queue.is_to_split || client.is_merged_for_good || client.passing > 0 {
+            return q;
+        }
+        if queue.in_large_burst
+            && let Some(saved) = &mut self.clients.get_mut(place).saved
+        {
+            saved.membership.in_large_burst = true;
+        }
+        let queue = self.queues.get_mut(q);
+        if queue.clients == 1 && queue.merged_into.is_none() {
+            (queue.is_shared, queue.is_to_split) = (false, false);
+            (queue.owner, queue.made_for) = (Some(place), Some(id));
+            self.resume(place, q, now);
+            return q;
+        }
+        let waker = queue.waking.waker;
+        // The shared queue must not end before the new one has its waker.
+        self.queues.get_mut(q).suitors += 1;
+        self.abandon_queue(place);
+        let own = self.own_queue(place, now);
+        let membership = self.clients.get(place).saved.map(|saved| saved.membership);
+        if let Some(membership) = membership {
+            self.rejoin_burst(own, membership);
+        }
+        self.queues.get_mut(own).split_at = ticks(now);
+        self.queues.get_mut(own).owner = Some(place);
+        self.resume(place, own, now);
+        self.set_waker(own, waker);
+        self.queues.get_mut(q).suitors -= 1;
+        self.end_if_unused(q);
+        own
+    }
+
+    /// Gives a queue back what it had learnt before it was merged.
+    fn resume(&mut self, place: u16, q: Index, now: Time) {
+        let Some(saved) = self.clients.get(place).saved else { return };
+        let queue = self.queues.get_mut(q);
+        queue.habits = saved.habits;
+        queue.injection = saved.injection;
+        self.resume_raising(q, &saved.raising, ticks(now));
+    }
+}
+
+/// Queues by position.
+impl Bfq {
+    /// Notes where the next request of a queue begins, if the queue may be merged with another one.
+    pub(super) fn place(&mut self, q: Index) {
+        self.displace(q);
+        if self.orders_itself() || self.is_late(q, ticks(self.now)) || self.class(q) == Class::Idle {
+            return;
+        }
+        let queue = self.queues.get_mut(q);
+        let Some(next) = queue.next else { return };
+        (queue.position, queue.is_placed) = (self.requests.get(next).info.sector, true);
+        let group = queue.group;
+        self.groups.get_mut(group).positions.insert(&mut self.queues, q);
+    }
+
+    pub(super) fn displace(&mut self, q: Index) {
+        let queue = self.queues.get_mut(q);
+        if core::mem::take(&mut queue.is_placed) {
+            let group = queue.group;
+            self.groups.get_mut(group).positions.remove(&mut self.queues, q);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! How a queue's client asks: how far apart, how soon after a completion, and how steadily.
+
+use super::Bfq;
+use super::clock::{NS_PER_MS, Ticks, of_ms, ticks};
+use crate::slab::Index;
+use crate::{Class, Info, Time};
+
+/// A request farther than so many sectors from the one before is far.
+const FAR: u64 = 800;
+/// On a device that does not turn, a request of at least so many sectors is never far.
+pub(super) const LARGE: u32 = 64;
+/// A queue is seeky with more than so many far requests among its last 32.
+const MOST_FAR: u32 = 19;
+/// From so many samples on, counted in fixed point, the mean think time is believed.
+const ENOUGH_SAMPLES: u64 = 80;
+/// For how long steadiness is looked back on, in nanoseconds.
+const STEADY_WINDOW: u64 = 200 * NS_PER_MS;
+
+/// What is remembered of a queue's client, also while its queue is merged with another one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Habits {
+    /// When a request of the queue completed last.
+    pub(super) last_end: Time,
+    /// Think times so far, each 256 when it comes, and an eighth less with each that follows.
+    samples: u64,
+    total: u64,
+    mean: u64,
+    /// The next request comes soon after a completion.
+    pub(super) thinks_shortly: bool,
+    /// It has something to do nearly all the time.
+    pub(super) is_io_bound: bool,
+    watched_since: Time,
+    /// Nanoseconds without anything to do since then, wrapping.
+    idle: u64,
+}
+
+impl Habits {
+    pub(super) const fn new(now: Time, thinks_shortly: bool) -> Self {
+        // Before the first completion the think time counts as very long, as in Linux.
+        let last_end = now.after(1);
+        Self { last_end, samples: 0, total: 0, mean: 0, thinks_shortly, is_io_bound: true, watched_since: now, idle: 0 }
+    }
+}
+
+/// Whether a request at `info` is far from `last`, where the one before ended.
+pub(super) fn is_far(last: u64, info: &Info, rotational: bool) -> bool {
+    let distance = if last == 0 { 0 } else { last.abs_diff(info.sector) };
+    distance > FAR && (rotational || info.nr_sectors < LARGE)
+}
+
+/// A history of far and near requests, the latest in the lowest bit.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seeks(u32);
+
+impl Seeks {
+    /// The first request is far from what was before.
+    pub(super) const FIRST: Self = Self(1);
+
+    const fn note(&mut self, is_far: bool) {
+        self.0 = self.0 << 1 | is_far as u32;
+    }
+
+    pub(super) const fn is_seeky(self) -> bool {
+        self.0.count_ones() > MOST_FAR
+    }
+
+    pub(super) const fn is_totally_seeky(self) -> bool {
+        self.0 == u32::MAX
+    }
+}
+
+impl Bfq {
+    /// A request arrives at `q`: how long has its client thought?
+    pub(super) fn note_think_time(&mut self, q: Index, now: Time) {
+        let slice_idle = self.tunables.slice_idle;
+        let queue = self.queues.get_mut(q);
+        if queue.dispatched > 0 || queue.is_busy {
+            return;
+        }
+        let habits = &mut queue.habits;
+        let elapsed = now.0.wrapping_sub(habits.last_end.0).min(2 * slice_idle);
+        habits.samples = (7 * habits.samples + 256) / 8;
+        habits.total = (7 * habits.total + 256 * elapsed) / 8;
+        habits.mean = (habits.total + 128) / habits.samples;
+    }
+
+    /// Whether the think time of `q` is short is decided anew.
+    pub(super) fn judge_think_time(&mut self, q: Index, now: Time) {
+        let slice_idle = self.tunables.slice_idle;
+        let class = self.class(q);
+        let queue = self.queues.get_mut(q);
+        if !queue.is_sync || class == Class::Idle || slice_idle == 0 {
+            return;
+        }
+        let tick = ticks(now);
+        // What was learnt before a split says little.
+        if queue.split_at + super::raise::LONG_IDLE >= tick {
+            return;
+        }
+        let habits = &mut queue.habits;
+        let is_long = habits.samples > ENOUGH_SAMPLES && habits.mean > slice_idle / 2;
+        let changes = habits.thinks_shortly == is_long;
+        habits.thinks_shortly = !is_long;
+        const SETTLING: Ticks = of_ms(100);
+        if changes && queue.injection.base == 0 && (is_long || queue.injection.lowered_at + SETTLING <= tick) {
+            self.reset_injection(q, now);
+        }
+    }
+
+    /// Notes how far a request that arrives at `q` is from the one before.
+    pub(super) fn note_seek(&mut self, q: Index, info: &Info, now: Time) {
+        let queue = self.queues.get_mut(q);
+        queue.seeks.note(is_far(queue.last_position, info, self.rotational));
+        if queue.seeks.is_totally_seeky() && queue.raising.is_soft_real_time() {
+            self.end_soft_real_time(q, ticks(now));
+        }
+    }
+
+    /// A request arrives at `q`: was the queue busy nearly all of the last time?
+    pub(super) fn note_steadiness(&mut self, q: Index, now: Time) {
+        let queue = self.queues.get_mut(q);
+        let is_without = queue.nr_waiting == 1 && queue.dispatched == 0;
+        let habits = &mut queue.habits;
+        if is_without {
+            habits.idle = habits.idle.wrapping_add(now.0.wrapping_sub(habits.last_end.0));
+        }
+        if queue.just_created {
+            return;
+        }
+        let watched = now.since(habits.watched_since);
+        habits.is_io_bound = habits.idle.wrapping_mul(5) <= watched;
+        if watched > STEADY_WINDOW {
+            habits.watched_since = now.before(watched / 2);
+            habits.idle /= 2;
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! A queue of requests, and how long it lives.
+//!
+//! A queue lives while a client sends its requests there, while requests of it wait or are with the device, or while a
+//! client has it in mind for a merge. Wakers, bursts and the list of queues that wait refer to queues without keeping
+//! them: a queue that ends leaves all of these.
+
+use super::Bfq;
+use super::clock::{LONG_AGO, Ticks, ticks};
+use super::habits::{Habits, Seeks};
+use super::inject::Injection;
+use super::raise::Raising;
+use super::request::ByAge;
+use super::waker::Waking;
+use super::wf2q::Entity;
+use crate::list::{Chain, Links, List};
+use crate::slab::Index;
+use crate::tree::{Branches, Keyed, Tree};
+use crate::{Class, ClientId, IoPriority, Time};
+
+/// One queue.
+#[derive(Debug, Clone)]
+pub(super) struct Queue {
+    /// Tells the queue from all queues that had its slot before; 0 once it has ended.
+    pub(super) serial: u64,
+    all: Links,
+    pub(super) entity: Entity,
+    /// The place of the group that it belongs to.
+    pub(super) group: usize,
+    pub(super) is_sync: bool,
+    /// The class and level that were asked for last.
+    pub(super) priority: IoPriority,
+    /// The weight that was asked for last, without raising, and the one that holds.
+    pub(super) weight: u32,
+    pub(super) weight_in_force: u32,
+
+    /// Clients that send here, or will as soon as they send something; the group, if it is asynchronous.
+    pub(super) clients: u32,
+    /// Clients that may merge their queues with this one later.
+    pub(super) suitors: u32,
+    /// The place of its only client; `None` if it is shared, asynchronous or left behind.
+    pub(super) owner: Option<u16>,
+    /// The client for which it was made; `None` if it is shared or asynchronous. For people alone.
+    pub(super) made_for: Option<ClientId>,
+    /// Requests that wait here or are with the device.
+    pub(super) allocated: u32,
+    /// Of these, those that are with the device.
+    pub(super) dispatched: u32,
+
+    pub(super) sorted: Tree,
+    pub(super) fifo: List<ByAge>,
+    pub(super) next: Option<Index>,
+    /// Requests in the two lists above.
+    pub(super) nr_waiting: u32,
+    /// Where the request ended that arrived last.
+    pub(super) last_position: u64,
+    /// The oldest request was looked at in this time of service.
+    pub(super) fifo_looked_at: bool,
+
+    /// It waits or is in service; it may do so without requests for a while.
+    pub(super) is_busy: bool,
+    /// The class under which it is counted as busy.
+    pub(super) busy_class: Class,
+    /// It is counted in its group as one with requests, waiting or with the device.
+    pub(super) is_pending: bool,
+    /// Its place among the weights of queues with requests.
+    pub(super) weighed: Option<Index>,
+    active: Links,
+    pub(super) is_listed: bool,
+
+    /// Sectors of the next budgets.
+    pub(super) max_budget: u64,
+    /// What was left of the budget when it ran out of requests.
+    pub(super) budget_left: u64,
+    /// It ran out of requests while it had time and budget left.
+    pub(super) may_resume: bool,
+    /// When its time in service is over; while it has no requests at all, since when.
+    pub(super) timeout: Ticks,
+
+    pub(super) seeks: Seeks,
+    pub(super) habits: Habits,
+    pub(super) injection: Injection,
+    pub(super) waking: Waking,
+    pub(super) raising: Raising,
+
+    pub(super) just_created: bool,
+    pub(super) created_at: Ticks,
+    pub(super) in_large_burst: bool,
+    burst: Links,
+    pub(super) is_in_burst: bool,
+
+    /// Several clients send here, or did.
+    pub(super) is_shared: bool,
+    /// It is shared and seeky: its clients are to get their own queues back.
+    pub(super) is_to_split: bool,
+    /// Its clients send there from their next request on.
+    pub(super) merged_into: Option<Index>,
+    pub(super) split_at: Ticks,
+    /// Where its next request begins, while it is among the queues that are looked up by position.
+    pub(super) position: u64,
+    pub(super) is_placed: bool,
+    branches: Branches,
+}
+
+impl Queue {
+    pub(super) fn new(entity: Entity, group: usize, is_sync: bool, priority: IoPriority, weight: u32) -> Self {
+        Self {
+            serial: 0,
+            all: Links::default(),
+            entity,
+            group,
+            is_sync,
+            priority,
+            weight,
+            weight_in_force: weight,
+            clients: 0,
+            suitors: 0,
+            owner: None,
+            made_for: None,
+            allocated: 0,
+            dispatched: 0,
+            sorted: Tree::default(),
+            fifo: List::default(),
+            next: None,
+            nr_waiting: 0,
+            last_position: 0,
+            fifo_looked_at: false,
+            is_busy: false,
+            busy_class: priority.class,
+            is_pending: false,
+            weighed: None,
+            active: Links::default(),
+            is_listed: false,
+            max_budget: 0,
+            budget_left: 0,
+            may_resume: false,
+            timeout: LONG_AGO,
+            seeks: Seeks::FIRST,
+            habits: Habits::new(Time::default(), false),
+            injection: Injection::default(),
+            waking: Waking::default(),
+            raising: Raising::default(),
+            just_created: false,
+            created_at: 0,
+            in_large_burst: false,
+            burst: Links::default(),
+            is_in_burst: false,
+            is_shared: false,
+            is_to_split: false,
+            merged_into: None,
+            split_at: LONG_AGO,
+            position: 0,
+            is_placed: false,
+            branches: Branches::default(),
+        }
+    }
+
+    /// True if nothing waits here.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.nr_waiting == 0
+    }
+}
+
+/// The tree of a group's queues by position.
+impl Keyed for Queue {
+    fn key(&self) -> u64 {
+        self.position
+    }
+    fn branches(&self) -> &Branches {
+        &self.branches
+    }
+    fn branches_mut(&mut self) -> &mut Branches {
+        &mut self.branches
+    }
+}
+
+/// The chain of all queues.
+#[derive(Debug, Clone)]
+pub(super) struct ByBirth;
+
+impl Chain<Queue> for ByBirth {
+    fn links(item: &mut Queue) -> &mut Links {
+        &mut item.all
+    }
+    fn place(item: &Queue) -> Links {
+        item.all
+    }
+}
+
+/// Names a queue without keeping it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Name {
+    index: Index,
+    serial: u64,
+}
+
+/// The chain of the queues that wait.
+#[derive(Debug, Clone)]
+pub(super) struct ByActivity;
+
+impl Chain<Queue> for ByActivity {
+    fn links(item: &mut Queue) -> &mut Links {
+        &mut item.active
+    }
+    fn place(item: &Queue) -> Links {
+        item.active
+    }
+}
+
+/// The chain of the queues of a burst.
+#[derive(Debug, Clone)]
+pub(super) struct ByBurst;
+
+impl Chain<Queue> for ByBurst {
+    fn links(item: &mut Queue) -> &mut Links {
+        &mut item.burst
+    }
+    fn place(item: &Queue) -> Links {
+        item.burst
+    }
+}
+
+impl Bfq {
+    /// The class of a queue that is in force.
+    pub(super) fn class(&self, q: Index) -> Class {
+        self.forest.class(self.queues.get(q).entity)
+    }
+
+    /// A queue without clients and requests.
+    pub(super) fn new_queue(
+        &mut self,
+        group: usize,
+        is_sync: bool,
+        priority: IoPriority,
+        weight: u32,
+        now: Time,
+    ) -> Index {
+        let entity = self.forest.new_leaf(self.groups.entity(group), priority.class, weight);
+        let mut queue = Queue::new(entity, group, is_sync, priority, weight);
+        let ticks = ticks(now);
+        self.serial += 1;
+        queue.serial = self.serial;
+        queue.habits = Habits::new(now, is_sync && priority.class != Class::Idle);
+        queue.max_budget = self.default_budget() * 2 / 3;
+        queue.created_at = ticks;
+        queue.just_created = is_sync;
+        queue.raising.next_soft_start = ticks;
+        queue.injection.lowered_at = ticks;
+        let q = self.queues.insert(queue);
+        debug_assert!(entity.number() < self.by_entity.len(), "there is room for each queue");
+        self.by_entity[entity.number()] = Some(q);
+        self.all.push_back(&mut self.queues, q);
+        q
+    }
+
+    pub(super) fn name_of(&self, q: Index) -> Name {
+        Name { index: q, serial: self.queues.get(q).serial }
+    }
+
+    /// The queue of this name, if it is still there.
+    pub(super) fn named(&self, name: Name) -> Option<Index> {
+        (self.queues.peek(name.index).serial == name.serial).then_some(name.index)
+    }
+
+    /// Ends a queue that nobody needs any more.
+    pub(super) fn end_if_unused(&mut self, q: Index) {
+        let queue = self.queues.get(q);
+        if queue.clients > 0 || queue.suitors > 0 || queue.allocated > 0 {
+            return;
+        }
+        debug_assert!(queue.is_empty() && queue.dispatched == 0, "requests that wait or are with the device count");
+        if queue.is_busy {
+            // It was kept waiting without requests for a client that is gone.
+            if self.service.queue == Some(q) {
+                return;
+            }
+            self.cease(q, false);
+        }
+        debug_assert!(self.service.queue != Some(q), "a queue in service is busy");
+        if self.queues.get(q).is_sync {
+            self.nr_left_behind -= 1;
+        }
+        self.leave_burst(q);
+        self.forget_waker(q);
+        self.displace(q);
+        let queue = self.queues.get(q);
+        debug_assert!(queue.weighed.is_none() && !queue.is_pending && !queue.is_listed, "it has no requests");
+        let (entity, group) = (queue.entity, queue.group);
+        self.groups.replace_created(group, q, None);
+        self.forest.remove(entity);
+        self.all.remove(&mut self.queues, q);
+        self.queues.get_mut(q).serial = 0;
+        self.queues.remove(q);
+    }
+}

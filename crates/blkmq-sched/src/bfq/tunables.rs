@@ -1,0 +1,187 @@
+//! The knobs of `bfq`: the kernel's names, units, defaults and ranges.
+
+use super::clock::{NS_PER_MS, NS_PER_US, Ticks, of_ms};
+use crate::{Knob, KnobError, Unit};
+
+const INT_MAX: i64 = i32::MAX as i64;
+/// With strict guarantees, a queue is waited for at least as long.
+const LEAST_STRICT_IDLE: u64 = 8 * NS_PER_MS;
+
+/// The knobs, in the order of the kernel's sysfs folder.
+pub(super) const KNOBS: &[Knob] = &[
+    Knob {
+        name: "fifo_expire_sync",
+        unit: Unit::Milliseconds,
+        default: Some(125),
+        min: 0,
+        max: INT_MAX,
+        about: "How long a synchronous request may wait before it goes first in its queue.",
+    },
+    Knob {
+        name: "fifo_expire_async",
+        unit: Unit::Milliseconds,
+        default: Some(250),
+        min: 0,
+        max: INT_MAX,
+        about: "How long an asynchronous request may wait before it goes first in its queue.",
+    },
+    Knob {
+        name: "back_seek_max",
+        unit: Unit::Kibibytes,
+        default: Some(16384),
+        min: 0,
+        max: INT_MAX,
+        about: "How far back from the last request the next one of a queue may be.",
+    },
+    Knob {
+        name: "back_seek_penalty",
+        unit: Unit::Count,
+        default: Some(2),
+        min: 1,
+        max: INT_MAX,
+        about: "How many times its length a way back counts.",
+    },
+    Knob {
+        name: "slice_idle",
+        unit: Unit::Milliseconds,
+        default: Some(8),
+        min: 0,
+        max: INT_MAX,
+        about: "How long the device waits for the next request of a queue; 0: it does not.",
+    },
+    Knob {
+        name: "slice_idle_us",
+        unit: Unit::Microseconds,
+        default: Some(8000),
+        min: 0,
+        max: INT_MAX,
+        about: "The same as slice_idle, in microseconds.",
+    },
+    Knob {
+        name: "max_budget",
+        unit: Unit::Sectors,
+        default: Some(0),
+        min: 0,
+        max: INT_MAX,
+        about: "How much a queue is served at most before the next one; 0: as much as the device does in timeout_sync.",
+    },
+    Knob {
+        name: "timeout_sync",
+        unit: Unit::Milliseconds,
+        default: Some(124),
+        min: 1,
+        max: INT_MAX,
+        about: "How long a queue is served at most before the next one.",
+    },
+    Knob {
+        name: "strict_guarantees",
+        unit: Unit::Switch,
+        default: Some(0),
+        min: 0,
+        max: 1,
+        about: "Whether to keep shares at any cost: one request in the device, and always wait for the next one.",
+    },
+    Knob {
+        name: "low_latency",
+        unit: Unit::Switch,
+        default: Some(1),
+        min: 0,
+        max: 1,
+        about: "Whether programs that start or play are served before those that read and write much.",
+    },
+];
+
+/// The values of the knobs, times in nanoseconds.
+#[derive(Debug, Clone)]
+pub(super) struct Tunables {
+    /// For asynchronous and for synchronous requests.
+    fifo_expire: [u64; 2],
+    /// In KiB.
+    back_seek_max: u64,
+    pub(super) back_seek_penalty: u64,
+    pub(super) slice_idle: u64,
+    /// In sectors; 0 if it follows the device.
+    pub(super) max_budget: u64,
+    /// In milliseconds.
+    timeout_sync: u64,
+    pub(super) strict_guarantees: bool,
+    pub(super) low_latency: bool,
+}
+
+impl Default for Tunables {
+    fn default() -> Self {
+        let mut tunables = Self {
+            fifo_expire: [0; 2],
+            back_seek_max: 0,
+            back_seek_penalty: 0,
+            slice_idle: 0,
+            max_budget: 0,
+            timeout_sync: 0,
+            strict_guarantees: false,
+            low_latency: false,
+        };
+        for knob in KNOBS {
+            if let Some(default) = knob.default {
+                tunables.set(knob.name, default).expect("a default is within its own range");
+            }
+        }
+        tunables
+    }
+}
+
+impl Tunables {
+    pub(super) const fn expire(&self, is_sync: bool) -> u64 {
+        self.fifo_expire[is_sync as usize]
+    }
+
+    pub(super) const fn back_seek_max_sectors(&self) -> u64 {
+        self.back_seek_max * 2
+    }
+
+    pub(super) const fn timeout(&self) -> Ticks {
+        of_ms(self.timeout_sync)
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<i64> {
+        let value = match name {
+            "fifo_expire_sync" => self.fifo_expire[1] / NS_PER_MS,
+            "fifo_expire_async" => self.fifo_expire[0] / NS_PER_MS,
+            "back_seek_max" => self.back_seek_max,
+            "back_seek_penalty" => self.back_seek_penalty,
+            "slice_idle" => self.slice_idle / NS_PER_MS,
+            "slice_idle_us" => self.slice_idle / NS_PER_US,
+            "max_budget" => self.max_budget,
+            "timeout_sync" => self.timeout_sync,
+            "strict_guarantees" => u64::from(self.strict_guarantees),
+            "low_latency" => u64::from(self.low_latency),
+            _ => return None,
+        };
+        Some(value.cast_signed())
+    }
+
+    pub(super) fn set(&mut self, name: &str, value: i64) -> Result<(), KnobError> {
+        let knob = KNOBS.iter().find(|knob| knob.name == name).ok_or(KnobError::Unknown)?;
+        let value = knob.check(value)?;
+        debug_assert!(value >= 0, "no range begins below 0");
+        let value = value.unsigned_abs();
+        match name {
+            "fifo_expire_sync" => self.fifo_expire[1] = value * NS_PER_MS,
+            "fifo_expire_async" => self.fifo_expire[0] = value * NS_PER_MS,
+            "back_seek_max" => self.back_seek_max = value,
+            "back_seek_penalty" => self.back_seek_penalty = value,
+            "slice_idle" => self.slice_idle = value * NS_PER_MS,
+            "slice_idle_us" => self.slice_idle = value * NS_PER_US,
+            "max_budget" => self.max_budget = value,
+            "timeout_sync" => self.timeout_sync = value,
+            "strict_guarantees" => {
+                self.strict_guarantees = value == 1;
+                if value == 1 {
+                    self.slice_idle = self.slice_idle.max(LEAST_STRICT_IDLE);
+                }
+            }
+            "low_latency" => self.low_latency = value == 1,
+            _ => return Err(KnobError::Unknown),
+        }
+        Ok(())
+    }
+}
