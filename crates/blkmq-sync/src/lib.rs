@@ -6,6 +6,7 @@
 //! | [`tags`] | take and give back a hardware queue's tags |
 //! | [`word`], [`room`] | agree on whether something waits, and on whether a thread wants room in a scheduler |
 //! | [`staging`], [`left`] | leave requests to the thread that has the scheduler |
+//! | [`ring`] | tell the thread that has the scheduler what has happened |
 //! | [`handover`], [`stack`] | append to a list that one thread at a time drains |
 //! | [`liveness`] | never leave something that waits without a thread that will look at it |
 //! | [`wake`], [`event`], [`notify`] | sleep, and be woken |
@@ -25,6 +26,7 @@ pub mod liveness;
 pub mod notify;
 mod platform;
 pub mod pool;
+pub mod ring;
 pub mod room;
 pub mod stack;
 pub mod staging;

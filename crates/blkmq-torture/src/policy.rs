@@ -275,6 +275,10 @@ impl Scheduler for Watched {
         self.tell_ends(now);
     }
 
+    fn set_rotational(&mut self, rotational: bool) {
+        self.inner.set_rotational(rotational);
+    }
+
     fn ticket(&self) -> Option<Ticket> {
         self.inner.ticket()
     }

@@ -24,6 +24,7 @@ mod locking;
 mod member;
 mod membership;
 mod pools;
+mod reports;
 mod scheduler;
 mod schedulers;
 mod service;
@@ -51,6 +52,7 @@ pub(crate) use self::{
     layout::{Layout, Mapping},
     member::Member,
     pools::{TakenTokens, TokenBatch},
+    reports::{Passage, ReportBatch},
     schedulers::SCHEDULER_PREFIX,
     service::Served,
     settings::{IO_TIMEOUT, NR_REQUESTS, check_value},
@@ -80,6 +82,7 @@ use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(feature = "eventfd")]
 use blkmq_sync::event::EventFd;
 use blkmq_sync::liveness::Liveness;
+use blkmq_sync::ring::News;
 #[cfg(feature = "eventfd")]
 use blkmq_sync::wake::Bed;
 use blkmq_sync::{Arc, Line, Mutex, kept};
@@ -105,6 +108,8 @@ pub struct RequestQueue {
     pub(crate) settings: Line<Settings>,
     domains: Domains,
     pools: Pools,
+    /// Whose reports the scheduler has not been told of.
+    news: News,
     hctxs: HwCtxTable,
     members: Members,
     pub(crate) slots: Slots,

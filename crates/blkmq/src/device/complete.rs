@@ -4,7 +4,7 @@
 use blkmq_sched::{Op, Time};
 
 use crate::device::Runner;
-use crate::queue::{Count, Ending, Member, RequestQueue, Steps, TokenBatch, mark_of_flush};
+use crate::queue::{Count, Ending, Member, ReportBatch, RequestQueue, Steps, TokenBatch, mark_of_flush};
 use crate::request::{FlushStep, Place, Request, RqList};
 use blkmq_sync::kept;
 use blkmq_sync::tags::{Gathered, Hint, Tag};
@@ -48,16 +48,20 @@ impl<'q> TagBatch<'q> {
     }
 }
 
-/// What is done for a request that is over, beside its tag. Two kinds of queue differ in this.
+/// What is done for a request that is over, beside its tag. Three kinds of queue differ in this.
 trait Beside {
     /// A request is over. `is_limited`: it is other than a read, and the scheduler had dispatched it.
     fn add(&mut self, q: &RequestQueue, rq: &mut Request<'_>, is_limited: bool);
+
+    /// Operations are about to go to another submitter.
+    #[inline(always)]
+    fn tell(&mut self, _q: &RequestQueue) {}
 
     /// All requests of a batch were added.
     fn put(&mut self, q: &RequestQueue);
 }
 
-/// Nothing: the queue has one domain, and its scheduler takes no tokens.
+/// Nothing: the queue has one domain, and its scheduler takes no tokens and wants no reports.
 struct Nothing;
 
 impl Beside for Nothing {
@@ -106,6 +110,24 @@ impl Beside for Tokens<'_> {
     fn put(&mut self, q: &RequestQueue) {
         self.note_limited(q);
         self.tokens.put(q);
+    }
+}
+
+impl Beside for ReportBatch<'_> {
+    #[inline]
+    fn add(&mut self, q: &RequestQueue, rq: &mut Request<'_>, _is_limited: bool) {
+        debug_assert!(rq.body().token.is_none(), "no scheduler has taken a token: {rq:?}");
+        self.add(q, rq);
+    }
+
+    #[inline]
+    fn tell(&mut self, q: &RequestQueue) {
+        self.put(q);
+    }
+
+    #[inline]
+    fn put(&mut self, q: &RequestQueue) {
+        self.put(q);
     }
 }
 
@@ -180,6 +202,8 @@ impl Runner {
         debug_assert!(!self.finished.is_empty(), "something has finished");
         if q.settings.is_plain() {
             self.complete_with(q, Nothing, now);
+        } else if q.has_reports() {
+            self.complete_with(q, ReportBatch::new(q, self.member, now), now);
         } else {
             let tokens = TokenBatch::new(q, &self.member(q).latencies, now);
             self.complete_with(q, Tokens { tokens, hctx: 0, limited: 0 }, now);
@@ -207,6 +231,7 @@ impl Runner {
             if let Some(tag) = rq.body_mut().tag.take() {
                 tags.add(q, &mut self.hint, hctx, tag);
             }
+            beside.tell(q);
             if rq.body().flush == FlushStep::None {
                 self.deliver(q, rq, &mut delivery);
             } else {
@@ -266,6 +291,7 @@ impl Runner {
         if member == self.member || !kept("complete.owner") {
             self.completed.append(run);
         } else {
+            beside.tell(q);
             delivery.turn_to(q, member);
             delivery.list.append(run);
         }

@@ -43,6 +43,7 @@ impl Domain {
         debug_assert!(std::ptr::eq(member, runner.member(q)), "member and runner belong to one thread");
         debug_assert!(std::ptr::eq(self, q.domain(self.first_hctx())), "the domain is one of those in use");
         let (result, tells) = self.with_hold(q, &member.counters, |hold| {
+            hold.begin(q, now);
             let mut section = Section::new(q, member, self, hold, runner, now);
             (run(&mut section), section.tells)
         });

@@ -13,12 +13,31 @@
 //! ordering. So `batch` does not promise that a request that passes comes behind. Under `single` and `staged` a chosen
 //! request may still be in a list of the thread that chose it, and a request that passes may reach the driver first.
 
-use blkmq_sched::{Class, Op, SchedDomain};
+use blkmq_sched::{Class, IoPriority, Op, SchedDomain};
 
 use crate::device::Runner;
-use crate::queue::{Count, Domain, Mapping, RequestQueue, Starting, TakenTokens};
-use crate::request::{FlushStep, Mark, Place, RqList};
+use crate::queue::{Count, Domain, Mapping, Passage, RequestQueue, Starting, TakenTokens};
+use crate::request::{FlushStep, Mark, Place, Request, RqList};
 use blkmq_sync::word::Gate;
+
+/// What requests that pass together have in common, if the queue is special.
+#[derive(PartialEq, Eq)]
+enum Alike {
+    /// They take tokens of one kind.
+    Tokens(SchedDomain),
+    /// The scheduler is told of them in one report.
+    Reports(Op, bool, IoPriority),
+}
+
+impl Alike {
+    fn of(rq: &Request<'_>, is_told: bool) -> Self {
+        if is_told {
+            Self::Reports(rq.op(), rq.body().is_sync(), rq.priority())
+        } else {
+            Self::Tokens(SchedDomain::of(rq.op()))
+        }
+    }
+}
 
 impl RequestQueue {
     /// What may pass now of the requests of this domain.
@@ -67,6 +86,7 @@ impl Runner {
     #[inline]
     fn bypass_as<const SPECIAL: bool>(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
         let q = starting.q;
+        let is_told = SPECIAL && q.has_reports();
         let mut entered = 0;
         while let Some(gate) = q.gate_for(mapping, plug) {
             let (mut index, mut like) = (None, None);
@@ -75,8 +95,9 @@ impl Runner {
                 rq.body().flush == FlushStep::None
                     && (rq.priority().class.index() == usize::from(gate.class) || SPECIAL && gate.class == Gate::ANY)
                     && !(gate.reads_only && rq.op() != Op::Read)
+                    && (!SPECIAL || gate.is_for(rq.body().client().place()))
                     && *index.get_or_insert(hctx) == hctx
-                    && (!SPECIAL || *like.get_or_insert(SchedDomain::of(rq.op())) == SchedDomain::of(rq.op()))
+                    && (!SPECIAL || *like.get_or_insert_with(|| Alike::of(rq, is_told)) == Alike::of(rq, is_told))
             });
             let Some(index) = index else { return entered };
             let wanted = run.len();
@@ -123,6 +144,12 @@ impl Runner {
             let of = run.with_first(&q.slots, |rq| SchedDomain::of(rq.op())).expect("a run has requests");
             pools.take_some(of, index, run.len())
         });
+        let member = self.member;
+        let mut passage = if SPECIAL {
+            run.with_first(&q.slots, |rq| Passage::new(q, member, rq, starting.now)).flatten()
+        } else {
+            None
+        };
         let mut tags = hctx.tags.take(&mut self.hint, run.len());
         let mut tagged = run.take_while(&q.slots, |rq| {
             let token = match &mut tokens {
@@ -146,6 +173,9 @@ impl Runner {
             (body.tag, body.ordered) = (Some(tag), is_counted);
             operations += u64::from(body.nr_parts);
             limited += u64::from(rq.op() != Op::Read);
+            if let Some(passage) = &mut passage {
+                passage.add(rq);
+            }
             rq.rest_at(Place::IssueList);
             true
         });
@@ -160,7 +190,13 @@ impl Runner {
         let counters = &self.member(q).counters;
         if is_counted {
             let class = Class::ALL[usize::from(gate.class)];
-            if !q.live.word.pass(gate, || counters.bypassing(class, requests as u64, limited)) {
+            let passes = q.live.word.pass(gate, || {
+                counters.bypassing(class, requests as u64, limited);
+                if let Some(passage) = &mut passage {
+                    passage.note(q);
+                }
+            });
+            if !passage.map_or(passes, |passage| passage.end(passes)) {
                 counters.turned_back(class, requests as u64, limited);
                 self.turn_back(q, index, &mut tagged);
                 tagged.append(std::mem::take(run));

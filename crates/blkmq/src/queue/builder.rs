@@ -18,6 +18,7 @@ use crate::request::limits::{Limits, MAX_HW_QUEUES, MAX_MEMBERS};
 use crate::request::{FLUSH_POOL, Slots};
 use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use blkmq_sync::liveness::Liveness;
+use blkmq_sync::ring::News;
 use blkmq_sync::{Arc, Line, Mutex};
 
 /// What a queue is built from.
@@ -184,6 +185,7 @@ impl Builder {
             ),
             domains: Domains::new(self.wait_meter, self.wait_observer),
             pools: Pools::new(),
+            news: News::default(),
             hctxs: HwCtxTable::new(&topology),
             members: Members::new(),
             slots,

@@ -22,7 +22,7 @@
 
 use blkmq_sched::{Class, ClientId, Info, IoPriority, MergeLevel, Op, Outstanding, Passing};
 
-use super::hold::Hold;
+use super::hold::{Hold, STEADY};
 use super::scheduler::another;
 use crate::queue::RequestQueue;
 use blkmq_sync::atomic::Ordering;
@@ -51,17 +51,25 @@ fn a_write(client: ClientId) -> Info {
 }
 
 impl Hold {
-    /// A request of a class is about to be inserted. If the gate is open for another class, shuts it, so that requests
-    /// of that class do not pass any more. If the gate is open for this class, it stays open. The gate does not keep
-    /// other requests of this class from passing while this one waits. The locking does (`is_free`), and so does
-    /// WAITING once it is set.
+    /// A request is about to be inserted. If the gate is open for another class or another client, shuts it, so that
+    /// requests of that class do not pass any more. If the gate is open for this class, it stays open. The gate does
+    /// not keep other requests of this class from passing while this one waits. The locking does (`is_free`), and so
+    /// does WAITING once it is set.
     #[inline]
-    pub(super) fn note_insertion(&mut self, q: &RequestQueue, class: Class) {
-        if self.gate.is_some() {
+    pub(super) fn note_insertion(&mut self, q: &RequestQueue, info: &Info) {
+        let class = info.priority.class;
+        if let Some(gate) = self.gate {
             self.note_end_of_passing();
+            if gate != class && kept("bypass.class") {
+                self.shut_gate(q);
+            } else if self.gate_client.is_some_and(|client| client != info.client) && kept("bypass.client") {
+                // As when the class changes.
+                self.until_open = self.until_open.max(STEADY);
+                self.shut_gate(q);
+            }
         }
-        if self.gate.is_some_and(|gate| gate != class) && kept("bypass.class") {
-            self.shut_gate(q);
+        if self.wants_reports {
+            self.latest_client = info.client;
         }
         self.note_class(class, 1);
     }
@@ -84,7 +92,7 @@ impl Hold {
         // it is said here.
         self.note_end_of_passing();
         q.live.word.shut_gate();
-        (self.gate, self.is_fold_due) = (None, kept("bypass.fold"));
+        (self.gate, self.gate_client, self.is_fold_due) = (None, None, kept("bypass.fold"));
     }
 
     /// Tells the scheduler what has completed and what has passed, if it needs to know.
@@ -113,7 +121,8 @@ impl Hold {
         debug_assert!(
             seen.is_waiting()
                 || seen.is_quiesced()
-                || seen.gate().map(|gate| usize::from(gate.class)) == self.gate.map(Class::index),
+                || seen.gate().map(|gate| (usize::from(gate.class), gate.client.map(usize::from)))
+                    == self.gate.map(|class| (class.index(), self.gate_client.map(ClientId::place))),
             "the gate of the word is {:?}, that of the hold {:?}",
             seen.gate(),
             self.gate
@@ -123,8 +132,30 @@ impl Hold {
             if self.gate.is_some() {
                 self.shut_gate(q);
             }
-        } else if self.gate.is_none() && self.until_open == 0 {
-            self.open_gate(q);
+        } else if self.gate.is_none() {
+            if self.until_open == 0 {
+                self.open_gate(q);
+            }
+        } else if self.wants_reports {
+            self.look_at_gate(q);
+        }
+    }
+
+    /// Asks a scheduler whose answer changes whether the same may pass as before. If not, shuts the gate, and opens it
+    /// for those that may.
+    #[inline(never)]
+    fn look_at_gate(&mut self, q: &RequestQueue) {
+        debug_assert!(self.gate.is_some(), "the gate is open");
+        let passing = self.scheduler.as_ref().map_or(Passing::Nobody, |scheduler| {
+            let client = self.gate_client.unwrap_or(self.latest_client);
+            self.gate.map_or(Passing::Nobody, |class| scheduler.gate(class, client))
+        });
+        let was = if self.gate_client.is_some() { Passing::Client } else { Passing::All };
+        if passing != was && kept("bypass.answer") {
+            self.shut_gate(q);
+            if self.until_open == 0 {
+                self.open_gate(q);
+            }
         }
     }
 
@@ -142,16 +173,23 @@ impl Hold {
     fn open_gate_for_latest(&mut self, q: &RequestQueue) {
         debug_assert!(!self.has_waiting(), "requests pass only while nothing waits");
         // The gate was shut behind a fence, so the counts contain all requests that passed.
+        self.take_reports(q, self.since);
         self.fold_now(q);
         let Some(scheduler) = &self.scheduler else { return };
+        if self.wants_reports && self.latest_client == ClientId::default() {
+            // The client of the latest request is gone, or none has come. The next request that is inserted names one.
+            return;
+        }
         let client = match scheduler.gate(self.latest, self.latest_client) {
             Passing::Nobody => return,
-            Passing::Client => Some(self.latest_client.place() as u16),
+            Passing::Client => Some(self.latest_client),
             Passing::All => None,
         };
+        debug_assert!(client.is_none() || self.wants_reports, "only who is told of clients lets one client pass");
         let reads_only = self.bounds_others(q, &a_write(self.latest_client));
-        q.live.word.open_gate(Gate { class: self.latest.index() as u8, reads_only, client });
-        self.gate = Some(self.latest);
+        let place = client.map(|client| client.place() as u16);
+        q.live.word.open_gate(Gate { class: self.latest.index() as u8, reads_only, client: place });
+        (self.gate, self.gate_client) = (Some(self.latest), client);
     }
 
     /// Shuts the gate if it is open.

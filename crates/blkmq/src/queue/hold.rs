@@ -1,16 +1,37 @@
 //! What belongs to a scheduler and is known only under its lock.
 
-use blkmq_sched::{Class, ClientId, Info, InsertAt, Merge, Newcomer, Op, Outstanding, Scheduler, Tally, Time};
+use blkmq_sched::{
+    Class, ClientId, Info, InsertAt, Merge, Newcomer, Op, Outstanding, Report, RqId, Scheduler, Tally, Time,
+};
 
 use super::backlog::Backlog;
+use super::member::RING;
 use super::pools::Lender;
 use crate::queue::RequestQueue;
 use crate::request::{Place, Request};
 use blkmq_sync::atomic::Ordering;
+use blkmq_sync::kept;
 
 /// How many requests of one class must come in behind the first before the gate is opened for that class. While the
 /// class changes more often than that, opening the gate would cost more than it saves.
-const STEADY: u32 = 8;
+pub(super) const STEADY: u32 = 8;
+
+/// Asks a scheduler for a request by `dispatch`.
+#[inline(always)]
+fn ask(
+    scheduler: &mut Box<dyn Scheduler>,
+    now: Time,
+    mut dispatch: impl FnMut(&mut Box<dyn Scheduler>) -> Option<RqId>,
+) -> Option<RqId> {
+    match dispatch(scheduler) {
+        None if !scheduler.is_empty() && scheduler.next_wakeup().is_some_and(|time| time <= now) => {
+            // This first, vain call may have brought the scheduler to where it lets a request go at once. No thread
+            // would plan for a time that has passed, so the scheduler is asked again here.
+            dispatch(scheduler)
+        }
+        id => id,
+    }
+}
 
 /// A scheduler and what belongs to it, under one lock.
 #[derive(Debug)]
@@ -43,6 +64,16 @@ pub(crate) struct Hold {
     /// Requests may have passed of which the scheduler has not been told, and the scheduler has requests of another
     /// class.
     pub(super) is_fold_due: bool,
+    /// The gate is open for requests of this client alone.
+    pub(super) gate_client: Option<ClientId>,
+    /// The scheduler is told what passes it by and what completes.
+    pub(super) wants_reports: bool,
+    /// The scheduler takes tokens, or is told.
+    is_special: bool,
+    /// What the scheduler is being told, empty otherwise.
+    pub(super) reports: Vec<Report>,
+    /// When this hold began, if the scheduler is told.
+    pub(super) since: Time,
 }
 
 impl Hold {
@@ -62,6 +93,11 @@ impl Hold {
             latest_client: ClientId::default(),
             until_open: 0,
             is_fold_due: false,
+            gate_client: None,
+            wants_reports: false,
+            is_special: false,
+            reports: Vec::new(),
+            since: Time(0),
         }
     }
 
@@ -69,6 +105,9 @@ impl Hold {
     pub(super) fn install(&mut self, q: &RequestQueue, scheduler: Option<Box<dyn Scheduler>>, nr_hctxs: usize) {
         debug_assert!(!self.has_waiting(), "a scheduler is replaced only when nothing waits");
         debug_assert!(nr_hctxs > 0, "a domain has a hardware queue");
+        // What was noted for the scheduler that goes is not for the one that comes.
+        self.take_reports(q, q.clock.now());
+        let is_told = scheduler.is_some() && q.settings.wants_reports();
         *self = Self {
             scheduler,
             queued: vec![0; nr_hctxs],
@@ -77,6 +116,10 @@ impl Hold {
             backlog: std::mem::take(&mut self.backlog),
             // The gate as it is in the queue's word, until the gate is set anew.
             gate: self.gate,
+            gate_client: self.gate_client,
+            wants_reports: is_told,
+            is_special: is_told || q.settings.has_tokens(),
+            reports: Vec::with_capacity(if is_told { RING } else { 0 }),
             ..Self::empty(self.first)
         };
     }
@@ -100,9 +143,19 @@ impl Hold {
 
     /// Tells the scheduler of a client or group, if there is one.
     pub(super) fn tell(&mut self, q: &RequestQueue, tell: impl FnOnce(&mut dyn Scheduler)) {
-        let _ = q;
+        // What happened until now happened to clients and groups as they were.
+        self.take_reports(q, q.clock.now());
         if let Some(scheduler) = &mut self.scheduler {
             tell(scheduler.as_mut());
+        }
+    }
+
+    /// Tells the scheduler that a client is gone, whose place another one may get.
+    pub(super) fn tell_gone(&mut self, q: &RequestQueue, client: ClientId) {
+        self.tell(q, |scheduler| scheduler.leave(client));
+        if self.latest_client == client {
+            self.end_gate(q);
+            self.latest_client = ClientId::default();
         }
     }
 
@@ -142,29 +195,53 @@ impl Hold {
         self.until_open = self.until_open.saturating_sub(number);
     }
 
+    /// A hold begins on the path of a request.
+    #[inline]
+    pub(crate) fn begin(&mut self, q: &RequestQueue, now: Time) {
+        if self.wants_reports {
+            self.since = now;
+            self.take_reports(q, now);
+        }
+    }
+
     /// The scheduler's choice, if it lets a request go now.
     #[inline(always)]
     pub(crate) fn choose<'q>(&mut self, q: &'q RequestQueue, now: Time) -> Option<Request<'q>> {
+        if self.is_special {
+            return self.choose_specially(q, now);
+        }
+        self.fold(q);
+        let id = ask(self.scheduler.as_mut()?, now, |scheduler| scheduler.dispatch(now))?;
+        let rq = q.slots.leave_scheduler(id);
+        debug_assert!(rq.body().ordered && rq.body().tag.is_none(), "what a scheduler names was inserted: {rq:?}");
+        self.count_out(rq.hctx());
+        Some(rq)
+    }
+
+    /// The choice of a scheduler that takes tokens, or is told what passes it by and what completes.
+    #[inline(never)]
+    fn choose_specially<'q>(&mut self, q: &'q RequestQueue, now: Time) -> Option<Request<'q>> {
+        self.take_reports(q, now);
         self.fold(q);
         let scheduler = self.scheduler.as_mut()?;
         let mut lender = Lender::new(q, self.first);
-        let mut dispatch = |scheduler: &mut Box<dyn Scheduler>| match &mut lender {
+        let id = ask(scheduler, now, |scheduler| match &mut lender {
             None => scheduler.dispatch(now),
             Some(lender) => lender.lend(q, scheduler.as_mut(), now),
-        };
-        let id = match dispatch(scheduler) {
-            None if !scheduler.is_empty() && scheduler.next_wakeup().is_some_and(|time| time <= now) => {
-                // This first, vain call may have brought the scheduler to where it lets a request go at once. No thread
-                // would plan for a time that has passed, so the scheduler is asked again here.
-                dispatch(scheduler)?
-            }
-            id => id?,
-        };
+        })?;
         let mut rq = q.slots.leave_scheduler(id);
         debug_assert!(rq.body().ordered && rq.body().tag.is_none(), "what a scheduler names was inserted: {rq:?}");
-        debug_assert!(rq.body().token.is_none(), "a request gets one token: {rq:?}");
+        debug_assert!(
+            rq.body().token.is_none() && rq.body().ticket.is_none(),
+            "a request gets one token and one ticket: {rq:?}"
+        );
         if let Some(lender) = lender {
             rq.body_mut().token = lender.given();
+        }
+        if self.wants_reports {
+            let ticket = scheduler.ticket();
+            debug_assert!(ticket.is_some(), "a scheduler that wants reports has a ticket for each choice: {rq:?}");
+            rq.body_mut().ticket = ticket;
         }
         self.count_out(rq.hctx());
         Some(rq)
@@ -188,10 +265,10 @@ impl Hold {
         begin: impl FnOnce(&mut Request<'q>),
     ) -> Result<(), Request<'q>> {
         let (hctx, limited) = (rq.hctx(), info.op != Op::Read);
-        if self.scheduler.is_none() || !self.has_room(q, hctx) || !self.is_admitted(q, info) {
+        if self.scheduler.is_none() || !self.has_room(q, hctx) || !self.is_admitted(q, info, now) {
             return Err(rq);
         }
-        self.note_insertion(q, info.priority.class);
+        self.note_insertion(q, info);
         let Some(scheduler) = &mut self.scheduler else { return Err(rq) };
         let at = if rq.flags().at_head { InsertAt::Head } else { InsertAt::Sorted };
         rq.body_mut().ordered = true;
@@ -233,7 +310,9 @@ impl Hold {
         if self.gate.is_some() {
             self.note_end_of_passing();
         }
-        self.scheduler.as_mut().is_some_and(|scheduler| scheduler.hand_through(known, now, order))
+        let is_ordered = self.scheduler.as_mut().is_some_and(|scheduler| scheduler.hand_through(known, now, order));
+        debug_assert!(!(is_ordered && self.wants_reports), "who wants reports has a ticket for each request");
+        is_ordered
     }
 
     /// `number` requests like this one went through.
@@ -302,8 +381,25 @@ impl Hold {
 
     /// Whether the scheduler admits a request.
     #[inline]
-    fn is_admitted(&self, q: &RequestQueue, info: &Info) -> bool {
+    fn is_admitted(&mut self, q: &RequestQueue, info: &Info, now: Time) -> bool {
+        if self.wants_reports {
+            return self.is_admitted_by_reports(q, info, now);
+        }
         info.op == Op::Read || !self.bounds_others(q, info) || self.is_admitted_now(q, info)
+    }
+
+    /// As [`is_admitted`](Self::is_admitted), for a scheduler that goes by what it is told. A request is refused only
+    /// behind a look at what was noted. So a thread that looks again behind a fence finds what a completer noted before
+    /// its fence ([`lack`](blkmq_sync::liveness::Liveness::lack)).
+    #[inline(never)]
+    fn is_admitted_by_reports(&mut self, q: &RequestQueue, info: &Info, now: Time) -> bool {
+        if !self.bounds_others(q, info) {
+            return true;
+        }
+        if kept("reports.admits") {
+            self.take_reports(q, now);
+        }
+        self.is_admitted_now(q, info)
     }
 
     /// Looks up how many requests other than reads have completed.

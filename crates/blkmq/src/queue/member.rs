@@ -13,8 +13,12 @@ use crate::queue::service::{Served, Service};
 use crate::request::limits::MAX_MEMBERS;
 use blkmq_sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use blkmq_sync::grace::Activity;
+use blkmq_sync::ring::Ring;
 use blkmq_sync::stack::SlotStack;
 use blkmq_sync::wake::Wake;
+
+/// Records of a thread that the scheduler has not been told of: 8 KiB. Few in the rigs, where the ring shall be full.
+pub(super) const RING: usize = if cfg!(any(test, shuttle, virtual_cpus)) { 8 } else { 256 };
 
 /// The shared side of one thread. Each field lies on lines of its own, and the whole lies on a page of its own.
 /// Processors fetch lines ahead of those that a thread goes through, up to the end of the page. On a shared page they
@@ -29,6 +33,8 @@ pub(crate) struct Member {
     /// What the thread adds to the queue's statistics.
     pub(super) sums: Sums,
     pub(crate) latencies: Latencies,
+    /// What the thread notes for a scheduler that wants reports. Made when the queue first has one.
+    reports: OnceLock<Box<Ring>>,
     /// What the thread adds to the statistics of the ranges of sectors, by place. Made when the queue first has ranges.
     ranges: OnceLock<Box<[Sums]>>,
     /// The completion ring: what other threads completed for this thread.
@@ -54,6 +60,7 @@ impl Member {
             counters: Counters::new(),
             sums: Sums::new(),
             latencies: Latencies::new(),
+            reports: OnceLock::new(),
             ranges: OnceLock::new(),
             completions: SlotStack::new("submitter.completions"),
             bucket: SlotStack::new("submitter.bucket"),
@@ -100,6 +107,17 @@ impl Member {
     /// What the thread adds to the statistics of the range at `place`.
     pub(super) fn range_sums(&self, place: usize) -> Option<&Sums> {
         Some(&self.ranges.get()?[place])
+    }
+
+    /// What the thread notes for a scheduler that wants reports.
+    #[inline]
+    pub(super) fn reports(&self) -> Option<&Ring> {
+        self.reports.get().map(|ring| &**ring)
+    }
+
+    /// Called under the control lock.
+    pub(super) fn make_reports(&self) {
+        let _ = self.reports.get_or_init(|| Box::new(Ring::new(RING)));
     }
 
     /// Called under the control lock.

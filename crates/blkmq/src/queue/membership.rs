@@ -31,6 +31,9 @@ impl RequestQueue {
         if self.account.ranges.ever() {
             self.members.get(member).make_range_sums();
         }
+        if self.settings.wants_reports() {
+            self.members.get(member).make_reports();
+        }
         self.domains.made().for_each(|domain| domain.control().reserve(member));
         let client = if let Some(client) = client {
             match self.join_client(member, client) {

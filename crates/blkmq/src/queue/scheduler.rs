@@ -23,13 +23,18 @@ impl RequestQueue {
         check_locking(self.locking(), scheduler.as_deref().filter(|_| is_split))?;
         let nr_requests = self.wanted_nr_requests(scheduler.is_some());
         let throttle = scheduler.as_ref().and_then(|scheduler| scheduler.throttle());
+        let wants_reports = scheduler.as_ref().is_some_and(|scheduler| scheduler.wants_reports());
+        let wants_reports = wants_reports && !is_split && throttle.is_none();
         self.shut_gates();
         if is_split {
             // Before other threads see that the queue is split, because some ask a domain from outside of the queue.
             self.domains.make(self.hctxs.layout().len());
         }
         self.settings.set_has_scheduler(scheduler.is_some());
-        self.settings.set_ordering(is_split, throttle.is_some());
+        if wants_reports {
+            self.members.iter().for_each(|(_, member)| member.make_reports());
+        }
+        self.settings.set_ordering(is_split, throttle.is_some(), wants_reports);
         self.install_throttle(throttle);
         // Those that are not used from now on must not keep a scheduler.
         self.domains.made().for_each(|domain| domain.control().install(self, None, 1));
@@ -46,6 +51,7 @@ impl RequestQueue {
 
     fn install_in(&self, domain: &Domain, mut scheduler: Box<dyn Scheduler>, nr_hctxs: u16) {
         scheduler.set_merge_limits(self.limits.merge_limits());
+        scheduler.set_rotational(self.limits.rotational);
         // What changes from here on is told to the scheduler where it is.
         let tenants = self.tenants.lock();
         tenants.tell_all(scheduler.as_mut());

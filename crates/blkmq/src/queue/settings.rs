@@ -37,7 +37,9 @@ pub(crate) struct Settings {
     is_split: AtomicBool,
     /// The scheduler takes a token for each request that it chooses.
     has_tokens: AtomicBool,
-    /// Neither of the two.
+    /// The scheduler is told what passes it by and what completes.
+    wants_reports: AtomicBool,
+    /// None of the three.
     is_plain: AtomicBool,
     locking: AtomicU32,
     bypass: AtomicBool,
@@ -57,6 +59,7 @@ impl Settings {
             has_scheduler: AtomicBool::new(false),
             is_split: AtomicBool::new(false),
             has_tokens: AtomicBool::new(false),
+            wants_reports: AtomicBool::new(false),
             is_plain: AtomicBool::new(true),
             locking: AtomicU32::new(locking.index()),
             bypass: AtomicBool::new(bypass),
@@ -80,18 +83,26 @@ impl Settings {
         self.is_split.load(Ordering::Acquire)
     }
 
-    /// Whether the queue has one domain, and its scheduler, if any, takes no tokens.
+    /// Whether the queue has one domain, and its scheduler, if any, takes no tokens and wants no reports.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.is_plain.load(Ordering::Relaxed)
     }
 
     /// Called by the control path while nothing is in flight.
-    pub(super) fn set_ordering(&self, is_split: bool, has_tokens: bool) {
+    pub(super) fn set_ordering(&self, is_split: bool, has_tokens: bool, wants_reports: bool) {
+        debug_assert!(!wants_reports || !is_split && !has_tokens, "only one scheduler without tokens is told");
         // Release publishes the domains of the hardware queues, which were made before.
         self.is_split.store(is_split, Ordering::Release);
         self.has_tokens.store(has_tokens, Ordering::Relaxed);
-        self.is_plain.store(!is_split && !has_tokens, Ordering::Relaxed);
+        self.wants_reports.store(wants_reports, Ordering::Relaxed);
+        self.is_plain.store(!is_split && !has_tokens && !wants_reports, Ordering::Relaxed);
+    }
+
+    /// Whether the scheduler is told what passes it by and what completes.
+    #[inline]
+    pub(super) fn wants_reports(&self) -> bool {
+        self.wants_reports.load(Ordering::Relaxed)
     }
 
     /// Whether the scheduler takes a token for each request that it chooses.

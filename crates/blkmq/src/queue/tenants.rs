@@ -114,7 +114,7 @@ impl RequestQueue {
         let mut tenants = self.tenants.lock();
         let served = self.members.get(member).serve_nobody();
         if tenants.clients.leave(id, served) {
-            self.tell(|scheduler| scheduler.leave(id));
+            self.domains.made().for_each(|domain| domain.control().tell_gone(self, id));
         }
     }
 

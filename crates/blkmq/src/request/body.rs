@@ -1,6 +1,6 @@
 //! What a request asks for, and how far it has come.
 
-use blkmq_sched::{ClientId, GroupId, Info, IoPriority, MergeLevel, Op, SchedDomain, Time};
+use blkmq_sched::{ClientId, GroupId, Info, IoPriority, MergeLevel, Op, SchedDomain, Ticket, Time};
 
 use super::index::{NIL, SlotIndex};
 use crate::request::bio::Flags;
@@ -110,6 +110,8 @@ pub(crate) struct Body {
     pub(crate) tag: Option<Tag>,
     /// `None` if the scheduler takes no tokens, or none was taken yet.
     pub(crate) token: Option<PoolToken>,
+    /// The mark of a scheduler that wants reports, from the request's choice until its completion.
+    pub(crate) ticket: Option<Ticket>,
     pub(crate) status: Status,
     pub(crate) flush: FlushStep,
     /// The flush machine sends a flush behind this request's data.
@@ -146,6 +148,7 @@ impl Body {
         hctx: 0,
         tag: None,
         token: None,
+        ticket: None,
         status: Status::Ok,
         flush: FlushStep::None,
         post_flush: false,
@@ -188,6 +191,12 @@ impl Body {
     #[inline]
     pub(crate) const fn parent(&self) -> SlotIndex {
         self.part.parent
+    }
+
+    /// The client that asks.
+    #[inline]
+    pub(crate) const fn client(&self) -> ClientId {
+        self.client
     }
 
     /// Whether a thread waits for the request.

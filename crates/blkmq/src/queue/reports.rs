@@ -1,0 +1,302 @@
+//! What a scheduler that wants reports is told: requests that pass it by, and requests that complete.
+//!
+//! Each thread notes on a ring of its own ([`ring`](blkmq_sync::ring)). The thread that has the scheduler takes what
+//! all threads noted, and tells it: when it comes, before each choice, and before it says that a request is not
+//! admitted. A thread notes a completion before it hands the operation to its submitter, and before the fence of
+//! [`brought`](blkmq_sync::liveness::Liveness::brought). So a look at the scheduler behind either finds the completion.
+//! A thread whose ring is full takes the scheduler's lock and tells all itself.
+//!
+//! Only a scheduler that orders all hardware queues, and takes no tokens, is told.
+
+use std::num::NonZeroU32;
+
+use blkmq_sched::{Class, ClientId, Event, IoPriority, Op, Report, Ticket, Time};
+
+use super::RequestQueue;
+use super::hold::Hold;
+use super::member::RING;
+use crate::request::Request;
+use blkmq_sync::kept;
+use blkmq_sync::ring::{Record, Ring, Trial};
+
+const OPS: [Op; 5] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
+
+const SYNC: u64 = 1 << 2;
+const OP_SHIFT: u32 = 3;
+const CLASS_SHIFT: u32 = 6;
+const LEVEL_SHIFT: u32 = 8;
+const REQUESTS_SHIFT: u32 = 16;
+const PASSED: u64 = 1 << 32;
+
+fn pack(report: &Report) -> Record {
+    let (passed, ticket) = match report.event {
+        Event::Passed => (PASSED, 0),
+        Event::Completed(ticket) => (0, ticket.map_or(0, |ticket| ticket.0.get())),
+    };
+    let op = OPS.iter().position(|op| *op == report.op).unwrap_or_default() as u64;
+    let kind = op << OP_SHIFT
+        | (report.priority.class.index() as u64) << CLASS_SHIFT
+        | u64::from(report.priority.level) << LEVEL_SHIFT
+        | if report.sync { SYNC } else { 0 };
+    [
+        report.at.0,
+        u64::from(report.sectors) | u64::from(report.in_device) << 32,
+        u64::from(report.client.0) | u64::from(ticket) << 32,
+        kind | u64::from(report.requests) << REQUESTS_SHIFT | passed,
+    ]
+}
+
+fn unpack([at, amounts, names, kind]: Record) -> Report {
+    let event = match NonZeroU32::new((names >> 32) as u32) {
+        None if kind & PASSED != 0 => Event::Passed,
+        ticket => Event::Completed(ticket.map(Ticket)),
+    };
+    Report {
+        event,
+        client: ClientId(names as u32),
+        op: OPS[(kind >> OP_SHIFT) as usize % 8],
+        sync: kind & SYNC != 0,
+        priority: IoPriority {
+            class: Class::ALL[(kind >> CLASS_SHIFT) as usize % 4],
+            level: (kind >> LEVEL_SHIFT) as u8,
+        },
+        requests: (kind >> REQUESTS_SHIFT) as u16,
+        sectors: amounts as u32,
+        in_device: (amounts >> 32) as u32,
+        at: Time(at),
+    }
+}
+
+/// What is told of one request.
+fn of_request(rq: &Request<'_>, event: Event, at: Time) -> Report {
+    let body = rq.body();
+    let in_device = match event {
+        Event::Passed => 0,
+        Event::Completed(_) => at.since(body.issued).min(u32::MAX.into()) as u32,
+    };
+    Report {
+        event,
+        client: body.client(),
+        op: rq.op(),
+        sync: body.is_sync(),
+        priority: rq.priority(),
+        requests: 1,
+        sectors: rq.nr_sectors(),
+        at,
+        in_device,
+    }
+}
+
+/// Whether one record tells of both. A request with a ticket has a record of its own.
+fn are_alike(one: &Report, other: &Report) -> bool {
+    let kind = |report: &Report| (report.event, report.client, report.op, report.sync, report.priority);
+    kind(one) == kind(other) && matches!(one.event, Event::Passed | Event::Completed(None))
+}
+
+/// Adds a report to a like one, if the sums fit.
+fn add(run: &mut Report, more: &Report) -> bool {
+    let sums = run.requests.checked_add(more.requests).zip(run.sectors.checked_add(more.sectors));
+    if let Some((requests, sectors)) = sums {
+        (run.requests, run.sectors) = (requests, sectors);
+        run.in_device = run.in_device.max(more.in_device);
+    }
+    sums.is_some()
+}
+
+/// What a completer notes.
+pub(crate) struct ReportBatch<'q> {
+    ring: Option<&'q Ring>,
+    member: u16,
+    now: Time,
+    /// Requests that passed by and are alike.
+    run: Option<Report>,
+    /// Something was noted of which the thread at the scheduler does not know.
+    is_untold: bool,
+}
+
+impl<'q> ReportBatch<'q> {
+    /// `member` is the completer.
+    pub(crate) fn new(q: &'q RequestQueue, member: u16, now: Time) -> Self {
+        Self { ring: q.reports_of(member), member, now, run: None, is_untold: false }
+    }
+
+    /// A request is over.
+    #[inline]
+    pub(crate) fn add(&mut self, q: &RequestQueue, rq: &mut Request<'_>) {
+        if !rq.body().ordered {
+            return;
+        }
+        let ticket = rq.body_mut().ticket.take();
+        let report = of_request(rq, Event::Completed(ticket), self.now);
+        if let Some(run) = &mut self.run
+            && are_alike(run, &report)
+            && add(run, &report)
+        {
+            return;
+        }
+        if let Some(run) = self.run.take() {
+            self.note(q, &run);
+        }
+        if ticket.is_some() {
+            self.note(q, &report);
+        } else {
+            self.run = Some(report);
+        }
+    }
+
+    fn note(&mut self, q: &RequestQueue, report: &Report) {
+        let Some(ring) = self.ring else { return };
+        if ring.is_full() {
+            q.news.tell(self.member);
+            q.tell_reports(self.now);
+        }
+        if kept("reports.note") {
+            ring.note(pack(report));
+        }
+        self.is_untold = true;
+    }
+
+    /// Makes known what was noted.
+    #[inline]
+    pub(crate) fn put(&mut self, q: &RequestQueue) {
+        if let Some(run) = self.run.take() {
+            self.note(q, &run);
+        }
+        if std::mem::take(&mut self.is_untold) {
+            q.news.tell(self.member);
+        }
+    }
+}
+
+/// What a thread notes whose requests pass the scheduler by.
+pub(crate) struct Passage<'q> {
+    ring: &'q Ring,
+    member: u16,
+    report: Report,
+    trial: Option<Trial>,
+}
+
+impl<'q> Passage<'q> {
+    /// `first` is the first of the requests, which are alike.
+    pub(crate) fn new(q: &'q RequestQueue, member: u16, first: &Request<'_>, now: Time) -> Option<Self> {
+        let ring = q.reports_of(member)?;
+        if ring.is_full() {
+            q.tell_reports(now);
+        }
+        let report = Report { requests: 0, sectors: 0, ..of_request(first, Event::Passed, now) };
+        Some(Self { ring, member, report, trial: None })
+    }
+
+    /// One of the requests.
+    pub(crate) fn add(&mut self, rq: &Request<'_>) {
+        self.report.requests += 1;
+        self.report.sectors = self.report.sectors.saturating_add(rq.nr_sectors());
+    }
+
+    /// Notes the requests on trial. Called before the look at the gate that decides.
+    pub(crate) fn note(&mut self, q: &RequestQueue) {
+        self.trial = Some(self.ring.try_note(pack(&self.report)));
+        q.news.tell(self.member);
+    }
+
+    /// Ends the trial. `passes`: the gate was still open. Returns whether the requests pass.
+    pub(crate) fn end(self, passes: bool) -> bool {
+        let Some(trial) = self.trial else { return passes };
+        if passes || !kept("reports.withdraw") {
+            return self.ring.confirm(trial) || !kept("reports.refused");
+        }
+        self.ring.withdraw(trial);
+        false
+    }
+}
+
+impl Hold {
+    /// Tells the scheduler what all threads have noted, if it wants to know.
+    #[inline]
+    pub(super) fn take_reports(&mut self, q: &RequestQueue, now: Time) {
+        if self.wants_reports {
+            let news = q.news.take();
+            if news != 0 {
+                self.take_from(q, news, now);
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn take_from(&mut self, q: &RequestQueue, news: u64, now: Time) {
+        let Some(scheduler) = &mut self.scheduler else { return };
+        for (index, member) in q.members.iter().filter(|(index, _)| news & 1 << (index % 64) != 0) {
+            if let Some(ring) = member.reports() {
+                ring.take(|record| self.reports.push(unpack(record)));
+            }
+            debug_assert!(self.reports.len() <= RING, "member {index} has noted more than its ring holds");
+            if !self.reports.is_empty() {
+                scheduler.report(&self.reports, now);
+                self.reports.clear();
+            }
+        }
+    }
+}
+
+impl RequestQueue {
+    /// Whether the scheduler is told what passes it by and what completes.
+    #[inline]
+    pub(crate) fn has_reports(&self) -> bool {
+        self.settings.wants_reports()
+    }
+
+    /// Where a thread notes, if the scheduler wants reports.
+    #[inline]
+    fn reports_of(&self, member: u16) -> Option<&Ring> {
+        if self.settings.wants_reports() { self.members.get(member).reports() } else { None }
+    }
+
+    /// Tells the scheduler what all threads have noted. The caller is not at the scheduler.
+    #[cold]
+    fn tell_reports(&self, now: Time) {
+        if let Some(domain) = self.whole_domain() {
+            domain.control().take_reports(self, now);
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// Red if a field is lost, cut short, or mixed up with another one.
+    #[test]
+    fn a_report_comes_out_as_it_went_in() {
+        let least = Report {
+            event: Event::Passed,
+            client: ClientId(0),
+            op: Op::Read,
+            sync: false,
+            priority: IoPriority { class: Class::RealTime, level: 0 },
+            requests: 0,
+            sectors: 0,
+            at: Time(0),
+            in_device: 0,
+        };
+        let mut all = vec![
+            least,
+            Report { event: Event::Completed(None), ..least },
+            Report { event: Event::Completed(Some(Ticket(NonZeroU32::MAX))), ..least },
+            Report { event: Event::Completed(Some(Ticket(NonZeroU32::MIN))), ..least },
+            Report { client: ClientId(u32::MAX), ..least },
+            Report { sync: true, ..least },
+            Report { requests: u16::MAX, ..least },
+            Report { sectors: u32::MAX, ..least },
+            Report { in_device: u32::MAX, ..least },
+            Report { at: Time(u64::MAX), ..least },
+            Report { priority: IoPriority { class: Class::Idle, level: 7 }, ..least },
+        ];
+        all.extend(OPS.map(|op| Report { op, ..least }));
+        all.extend(Class::ALL.map(|class| Report { priority: IoPriority { class, level: 3 }, ..least }));
+        for report in all {
+            let record = pack(&report);
+            assert_eq!(unpack(record), report);
+            assert_eq!(record[3] & 0b11, 0, "these bits are the ring's");
+        }
+    }
+}
