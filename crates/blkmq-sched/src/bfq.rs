@@ -21,6 +21,7 @@ mod client;
 mod clock;
 mod complete;
 mod cooperate;
+mod depth;
 mod follow;
 mod group;
 mod habits;
@@ -58,13 +59,16 @@ use crate::list::List;
 use crate::slab::{Index, Slab};
 use crate::tree::Tree;
 use crate::{
-    ClientId, ClientSettings, GroupId, GroupSettings, Info, InsertAt, Knob, KnobError, Merge, MergeLimits, Report,
-    RqId, Scheduler, Ticket, Time,
+    Class, ClientId, ClientSettings, GroupId, GroupSettings, Info, InsertAt, Knob, KnobError, Merge, MergeLimits,
+    Outstanding, Passing, Report, RqId, Scheduler, Ticket, Time,
 };
 
 /// The kernel's name of the policy.
 pub(crate) const NAME: &str = "bfq";
 pub(crate) const KNOBS: &[Knob] = tunables::KNOBS;
+
+/// Linux's largest default of `nr_requests`. The number holds until the queue tells its own.
+const DEFAULT_NR_REQUESTS: u32 = 256;
 
 /// The scheduler `bfq`.
 #[derive(Debug, Clone)]
@@ -76,6 +80,10 @@ pub struct Bfq {
     forest: Forest,
     tunables: Tunables,
     limits: MergeLimits,
+    /// The size of the embedder's queue.
+    nr_requests: u32,
+    /// Queues of clients that come together are merged.
+    merges_newborn: bool,
     /// The device has to move something to get from one sector to another.
     rotational: bool,
     /// The latest time that was told.
@@ -152,6 +160,8 @@ impl Bfq {
             forest,
             tunables: Tunables::default(),
             limits: MergeLimits::default(),
+            nr_requests: DEFAULT_NR_REQUESTS,
+            merges_newborn: false,
             rotational: false,
             now: Time::default(),
             at_head: List::default(),
@@ -268,6 +278,18 @@ impl Scheduler for Bfq {
 
     fn next_wakeup(&self) -> Option<Time> {
         if self.is_empty() { None } else { self.service.timer }
+    }
+
+    fn gate(&self, class: Class, client: ClientId) -> Passing {
+        self.may_pass(class, client)
+    }
+
+    fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
+        self.has_room_for(newcomer, outstanding)
+    }
+
+    fn set_nr_requests(&mut self, nr_requests: u32) {
+        self.nr_requests = nr_requests.max(1);
     }
 
     fn set_rotational(&mut self, rotational: bool) {

@@ -35,6 +35,9 @@ impl Bfq {
     /// The first queue of a client: one of its own, or one merged with the queue that was created just before.
     pub(super) fn first_queue(&mut self, place: u16, now: Time) -> Index {
         let q = self.own_queue(place, now);
+        if !self.merges_newborn {
+            return q;
+        }
         let queue = self.queues.get(q);
         let (group, created) = (queue.group, queue.created_at);
         let last = self.groups.get(group).last_created;
@@ -150,6 +153,7 @@ impl Bfq {
         !self.is_late(other, now)
             && class == other_class
             && class != Class::Idle
+            && one.weight == two.weight
             && !one.seeks.is_seeky()
             && !two.seeks.is_seeky()
             && one.is_sync
@@ -211,7 +215,7 @@ impl Bfq {
         }
         self.clients.get_mut(place).sync = Some(heir);
         let shared = self.queues.get_mut(heir);
-        (shared.is_shared, shared.owner, shared.made_for) = (true, None, None);
+        (shared.is_shared, shared.owner) = (true, None);
         let queue = self.queues.get_mut(q);
         (queue.owner, queue.just_created) = (None, false);
         self.release(q, Some(heir));

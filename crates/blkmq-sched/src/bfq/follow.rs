@@ -84,6 +84,12 @@ impl Bfq {
         self.is_following = on;
     }
 
+    /// From now on merges the queues of clients whose first requests come shortly after each other, for good, as Linux
+    /// does with the processes of one parent. Clients that come together are not one program, so a queue does not.
+    pub fn merge_newborns(&mut self) {
+        self.merges_newborn = true;
+    }
+
     /// Does what the idle timer has to do until `now`.
     pub fn tick(&mut self, now: Time) {
         self.run_timer(now);
@@ -170,6 +176,17 @@ impl Bfq {
     fn find_queue(&self, name: QueueName) -> Option<Index> {
         let of_name = || self.all.iter(&self.queues).filter(|(q, _)| self.queue_name(*q) == name);
         let waiting = of_name().find(|(_, queue)| !queue.is_empty());
-        waiting.or_else(|| of_name().next()).map(|(q, _)| q)
+        if let Some((q, _)) = waiting.or_else(|| of_name().next()) {
+            return Some(q);
+        }
+        // It may have another name here: of another one of its clients.
+        match name {
+            QueueName::Async => None,
+            QueueName::Sync(client) => self.clients.get(self.clients.place(client)).sync,
+            QueueName::Shared => {
+                let mut shared = self.all.iter(&self.queues).filter(|(_, queue)| queue.is_shared);
+                shared.next().map(|(q, _)| q)
+            }
+        }
     }
 }

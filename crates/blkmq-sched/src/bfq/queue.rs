@@ -39,7 +39,7 @@ pub(super) struct Queue {
     pub(super) suitors: u32,
     /// The place of its only client; `None` if it is shared, asynchronous or left behind.
     pub(super) owner: Option<u16>,
-    /// The client for which it was made; `None` if it is shared or asynchronous. For people alone.
+    /// The client for which it was made, or that has it alone again; `None` if it is asynchronous. For people alone.
     pub(super) made_for: Option<ClientId>,
     /// Requests that wait here or are with the device.
     pub(super) allocated: u32,

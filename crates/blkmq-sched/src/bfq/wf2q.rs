@@ -293,6 +293,11 @@ impl Forest {
         self.states.get(entity.0).finish
     }
 
+    /// The sum of the weights in force of all members of the entity's group that wait, are in service or are remembered.
+    pub(super) fn weight_sum(&self, entity: Entity) -> u64 {
+        self.groups.get(self.within(entity.0)).trees.iter().map(|tree| tree.weight_sum).sum()
+    }
+
     /// The weight in force, in hundredths, raised if the queue is.
     pub(super) fn weight(&self, entity: Entity) -> u64 {
         self.states.get(entity.0).weight

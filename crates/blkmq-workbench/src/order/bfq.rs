@@ -125,6 +125,7 @@ pub fn replay_bfq(
     groups: &Groups,
 ) -> Result<Answers, TextError> {
     let mut bfq = Bfq::new();
+    bfq.merge_newborns();
     if settings.scheduler() != bfq.name() {
         let what =
             format!("'{}' has no decisions that can be replayed; accepted: {}", settings.scheduler(), bfq.name());
