@@ -118,6 +118,13 @@ pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
     ]
 }
 
+/// Those of bfq, for worlds that have nothing else.
+#[cfg(test)]
+pub(crate) fn of_bfq() -> Vec<Box<dyn Checker>> {
+    let facts = &testing::FACTS;
+    vec![Box::new(reports::Reports::new(facts)), Box::new(idling::Idling::new()), Box::new(lag::Lag::new())]
+}
+
 /// A promise that was broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Violation {

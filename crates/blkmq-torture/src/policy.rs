@@ -1,5 +1,7 @@
 //! A scheduler that tells the witness every decision it makes.
 
+#[cfg(test)]
+mod alone;
 mod inner;
 mod roster;
 
