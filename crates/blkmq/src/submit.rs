@@ -22,7 +22,7 @@ use blkmq_sched::{ClientId, IoPriority, MergeLimits, Time};
 
 use crate::device::Runner;
 use crate::path::refuse_nowait;
-use crate::queue::{Member, QueueError, RequestQueue};
+use crate::queue::{Member, QueueError, RequestQueue, Served};
 use crate::request::bio::Bio;
 use crate::request::client::Client;
 use crate::request::limits::Limits;
@@ -76,6 +76,8 @@ pub struct Submitter {
     tried: Option<Tried>,
     /// Free slots; the slot used last is in front.
     free: RqList,
+    /// What was handed out so far.
+    served: Served,
     /// What is still to come of operations that were split, by the slot that holds the operation.
     outstanding: Box<[Outstanding]>,
     /// A submitter is one thread's at a time. So a submitter's fields may become cells without a change of the
@@ -137,6 +139,7 @@ impl Submitter {
             tried: None,
             outstanding: vec![Outstanding::default(); free.len()].into_boxed_slice(),
             free,
+            served: Served::default(),
             _not_sync: PhantomData,
             q,
         })

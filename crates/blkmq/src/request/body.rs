@@ -199,6 +199,17 @@ impl Body {
         self.client
     }
 
+    /// Sectors of this slot's own part.
+    #[inline]
+    pub(crate) const fn part_sectors(&self) -> u32 {
+        self.part.nr_sectors
+    }
+
+    /// All parts of an operation are over, and this slot stands for the whole operation, of so many sectors.
+    pub(crate) const fn set_part_sectors(&mut self, nr_sectors: u32) {
+        self.part.nr_sectors = nr_sectors;
+    }
+
     /// Whether a thread waits for the request.
     pub(crate) fn is_sync(&self) -> bool {
         self.op == Op::Read || self.flags.sync

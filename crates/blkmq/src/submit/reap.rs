@@ -3,7 +3,6 @@
 use blkmq_sched::Time;
 
 use super::Submitter;
-use crate::queue::Served;
 use crate::request::{Body, Completion, Place, Status};
 
 /// What is still to come of a bio that was split.
@@ -11,6 +10,8 @@ use crate::request::{Body, Completion, Place, Status};
 pub(super) struct Outstanding {
     parts: u16,
     status: Status,
+    /// The sectors of those of its parts that are over.
+    nr_sectors: u32,
     /// The latest times of those of its parts that are over.
     issued: Time,
     completed: Time,
@@ -28,9 +29,8 @@ impl Submitter {
     #[inline]
     pub fn reap(&mut self) -> Option<Completion> {
         self.settle().then(|| {
-            let mut served = Served::default();
-            let completion = self.hand_out(&mut served);
-            self.note_served(served);
+            let completion = self.hand_out();
+            self.show_served();
             completion
         })
     }
@@ -41,30 +41,33 @@ impl Submitter {
     /// it once more.
     #[inline]
     pub fn reap_all(&mut self, mut each: impl FnMut(Completion)) -> usize {
-        let (mut reaped, mut served) = (0, Served::default());
+        let mut reaped = 0;
         while self.settle() {
-            each(self.hand_out(&mut served));
+            each(self.hand_out());
             reaped += 1;
         }
-        self.note_served(served);
+        if reaped > 0 {
+            self.show_served();
+        }
         reaped
     }
 
-    /// Counts for the client what was handed out.
+    /// Shows other threads what was handed out, and how many operations are outstanding.
     #[inline]
-    fn note_served(&self, served: Served) {
-        self.runner.member(&self.q).service.note(served, self.nr_outstanding());
+    fn show_served(&self) {
+        self.runner.member(&self.q).service.show(self.served, self.nr_outstanding());
     }
 
     /// Hands out the first completed operation, and adds it to what was done. The caller has made sure that it is over.
     #[inline(always)]
-    fn hand_out(&mut self, served: &mut Served) -> Completion {
+    fn hand_out(&mut self) -> Completion {
         let mut rq = self.runner.completed.pop_front(&self.q.slots).expect("something is over");
         debug_assert!(!rq.body().is_split && rq.body().tag.is_none(), "what is handed out is whole, and over: {rq:?}");
         let &Body { status, submitted, issued, completed, .. } = rq.body();
         let id = rq.id();
+        self.served.add(rq.op(), rq.body().part_sectors());
+        // COST: nothing looks at the operation on its way, so that it moves once.
         let bio = rq.take_bio();
-        served.add(bio.op, bio.nr_sectors);
         self.free.push_free(rq);
         Completion { id, status, submitted, issued, completed, bio }
     }
@@ -104,6 +107,7 @@ impl Submitter {
             whole.parts -= 1;
             // If a part was never started, the whole operation is handed back, whatever became of the other parts.
             whole.status = if status == Status::Gone { status } else { whole.status.and(status) };
+            whole.nr_sectors = whole.nr_sectors.saturating_add(rq.body().part_sectors());
             whole.issued = whole.issued.max(issued);
             whole.completed = whole.completed.max(completed);
             if rq.index() == parent {
@@ -114,6 +118,7 @@ impl Submitter {
             if whole.parts == 0 {
                 let mut rq = q.slots.take_back(parent);
                 let body = rq.body_mut();
+                body.set_part_sectors(whole.nr_sectors);
                 (body.status, body.issued, body.completed, body.is_split) =
                     (whole.status, whole.issued, whole.completed, false);
                 runner.completed.push_front(rq, Place::Completed);
