@@ -25,7 +25,7 @@ pub use loan::Loan;
 pub use status::Status;
 pub use token::Request;
 
-pub(crate) use body::{Asked, Begun, Body, FlushStep, Mark, Part, PoolToken};
+pub(crate) use body::{Asked, Body, FlushStep, Mark, Part, PoolToken};
 pub(crate) use index::{FLUSH_POOL, SlotIndex};
 pub(crate) use list::RqList;
 pub(crate) use slot::Slots;

@@ -18,7 +18,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 
-use blkmq_sched::{ClientId, IoPriority, MergeLimits, Time};
+use blkmq_sched::{ClientId, GroupId, IoPriority, MergeLimits, Time};
 
 use crate::device::Runner;
 use crate::path::refuse_nowait;
@@ -26,7 +26,7 @@ use crate::queue::{Member, QueueError, RequestQueue, Served};
 use crate::request::bio::Bio;
 use crate::request::client::Client;
 use crate::request::limits::Limits;
-use crate::request::{Begun, Place, RejectReason, Rejected, RqId, RqList, Status};
+use crate::request::{Place, RejectReason, Rejected, RqId, RqList, Status};
 use crate::submit::reap::Outstanding;
 use crate::submit::split::Whole;
 use blkmq_sync::grace::Activity;
@@ -68,8 +68,10 @@ pub struct Submitter {
     /// What follows from the limits for merging.
     merge_limits: MergeLimits,
     plug: RqList,
-    /// When the oldest request came into the plug.
-    begun: Begun,
+    /// The client's group when the plug was begun.
+    group: GroupId,
+    /// The time when the oldest request came into the plug.
+    plug_time: Time,
     /// The plug holds requests that could not be passed on.
     is_held_back: bool,
     /// How the plug was tried in vain. `None` unless another thread will say when it is worth another try.
@@ -134,7 +136,8 @@ impl Submitter {
             whole: Whole::new(&limits),
             merge_limits: limits.merge_limits(),
             plug: RqList::default(),
-            begun: Begun::default(),
+            group: GroupId::ROOT,
+            plug_time: Time(0),
             is_held_back: false,
             tried: None,
             outstanding: vec![Outstanding::default(); free.len()].into_boxed_slice(),
@@ -172,6 +175,7 @@ impl Submitter {
     // Inlined, so that an operation goes from the caller's registers into its slot.
     #[inline(always)]
     pub fn submit(&mut self, mut bio: Bio) -> Result<RqId, Rejected> {
+        self.begin_plug_if_empty();
         let id = if let Some((asked, piece)) = self.accept_whole(&bio) {
             self.plug_whole(&asked, piece, || bio.take())
         } else {
@@ -197,6 +201,7 @@ impl Submitter {
         // Whether the plug was begun in this batch, so that the plug's time is the time of this batch.
         let mut is_fresh = self.plug.is_empty();
         while let Some(bio) = bios.front() {
+            self.begin_plug_if_empty();
             if let Some((asked, piece)) = self.accept_whole(bio) {
                 self.plug_whole(&asked, piece, || bios.pop_front().expect("it was there just now"));
             } else {
@@ -244,7 +249,7 @@ impl Submitter {
         if self.is_held_back {
             self.flush_plug();
         } else if !self.plug.is_empty() {
-            self.flush_plug_at(self.begun.at);
+            self.flush_plug_at(self.plug_time);
         }
     }
 

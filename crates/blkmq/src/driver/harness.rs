@@ -17,11 +17,11 @@
 //! assert!(finished.len() == 1 && finished[0].1.is_ok());
 //! ```
 
-use blkmq_sched::{ClientId, MergeLevel, Time};
+use blkmq_sched::{ClientId, GroupId, MergeLevel, Time};
 
 use super::{Batch, Done, Driver, DueTimes, Offer, POLL_PERIOD, Started, StartedTable, TimeoutAction};
 use crate::request::bio::Bio;
-use crate::request::{Asked, Begun, Part, Place, Request, RqList, SlotIndex, Slots, Status};
+use crate::request::{Asked, Part, Place, Request, RqList, SlotIndex, Slots, Status};
 use blkmq_sync::Arc;
 use blkmq_sync::tags::Tag;
 
@@ -83,8 +83,8 @@ impl<'d> Harness<'d> {
         let mut rq = self.slots.take_own(index);
         let nr_sectors = u32::try_from(bio.nr_sectors).expect("a request is shorter than 2^32 sectors");
         let priority = bio.priority.unwrap_or_default();
-        let asked = Asked::new(ClientId::default(), bio.op, bio.flags, priority, MergeLevel::Never);
-        rq.body_mut().begin(&asked, Begun::default(), index, 0, Part::new(index, bio.sector, nr_sectors, 0));
+        let asked = Asked::new(ClientId::default(), GroupId::ROOT, bio.op, bio.flags, priority, MergeLevel::Never);
+        rq.body_mut().begin(&asked, Time(0), index, 0, Part::new(index, bio.sector, nr_sectors, 0));
         rq.body_mut().hctx = self.hctx;
         self.waiting.push_back(rq, Place::Plugged);
         self.slots.store_bio(index, bio);

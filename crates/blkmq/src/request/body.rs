@@ -58,16 +58,10 @@ impl Part {
     }
 }
 
-/// When a plug was begun, and in which group its client was then.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Begun {
-    pub(crate) at: Time,
-    pub(crate) group: GroupId,
-}
-
 /// What an operation asks for. Each of its requests asks for the same.
 pub(crate) struct Asked {
     client: ClientId,
+    group: GroupId,
     op: Op,
     flags: Flags,
     priority: IoPriority,
@@ -76,8 +70,15 @@ pub(crate) struct Asked {
 
 impl Asked {
     #[inline(always)]
-    pub(crate) const fn new(client: ClientId, op: Op, flags: Flags, priority: IoPriority, merge: MergeLevel) -> Self {
-        Self { client, op, flags, priority, merge }
+    pub(crate) const fn new(
+        client: ClientId,
+        group: GroupId,
+        op: Op,
+        flags: Flags,
+        priority: IoPriority,
+        merge: MergeLevel,
+    ) -> Self {
+        Self { client, group, op, flags, priority, merge }
     }
 }
 
@@ -163,15 +164,15 @@ impl Body {
 
     /// Becomes the body of a request for one part of an operation, in the slot `index`.
     #[inline(always)]
-    pub(crate) fn begin(&mut self, asked: &Asked, begun: Begun, index: SlotIndex, nr_segments: u16, part: Part) {
+    pub(crate) fn begin(&mut self, asked: &Asked, submitted: Time, index: SlotIndex, nr_segments: u16, part: Part) {
         *self = Self {
             op: asked.op,
             flags: asked.flags,
             priority: asked.priority,
             client: asked.client,
-            group: begun.group,
+            group: asked.group,
             merge: asked.merge,
-            submitted: begun.at,
+            submitted,
             sector: part.sector,
             nr_sectors: part.nr_sectors,
             nr_segments,

@@ -4,7 +4,7 @@ use blkmq_sched::{MergeLevel, Op};
 
 use crate::queue::{Count, first_step};
 use crate::request::bio::{Bio, Flags};
-use crate::request::{Asked, Begun, FlushStep, Place, RejectReason, RqId, Status};
+use crate::request::{Asked, FlushStep, Place, RejectReason, RqId, Status};
 use crate::submit::Submitter;
 use crate::submit::merge::plug_or_merge;
 use crate::submit::reap::Outstanding;
@@ -40,13 +40,10 @@ impl Submitter {
     /// that others write.
     #[inline(always)]
     pub(super) fn plug_whole(&mut self, asked: &Asked, piece: Piece, bio: impl FnOnce() -> Bio) -> RqId {
-        if self.plug.is_empty() {
-            self.begin_plug();
-        }
         let Self { q, runner, merge_limits, plug, free, .. } = self;
         let mut rq = free.pop_front(&q.slots).expect("a slot was free just now");
         let index = rq.index();
-        rq.body_mut().begin(asked, self.begun, index, piece.nr_segments, piece.of(index));
+        rq.body_mut().begin(asked, self.plug_time, index, piece.nr_segments, piece.of(index));
         rq.put_bio(bio);
         let id = rq.id();
         if plug_or_merge(&q.slots, merge_limits, plug, rq) {
@@ -55,10 +52,13 @@ impl Submitter {
         id
     }
 
-    /// What comes into the plug comes now, from a client that is in the group that it is in now.
+    /// Called before an operation is looked at. If the plug is empty, what comes into it comes now, from a client that
+    /// is in the group that it is in now.
     #[inline(always)]
-    fn begin_plug(&mut self) {
-        self.begun = Begun { at: self.q.clock().now(), group: self.runner.member(&self.q).group() };
+    pub(super) fn begin_plug_if_empty(&mut self) {
+        if self.plug.is_empty() {
+            (self.plug_time, self.group) = (self.q.clock().now(), self.runner.member(&self.q).group());
+        }
     }
 
     /// How many requests an operation of any kind needs, if it can be taken. Nothing has happened yet.
@@ -95,14 +95,11 @@ impl Submitter {
     #[inline(never)]
     pub(super) fn plug_parts(&mut self, bio: Bio, nr_parts: usize) -> RqId {
         debug_assert!((1..=self.free.len()).contains(&nr_parts), "there is a slot for each of the {nr_parts} parts");
-        if self.plug.is_empty() {
-            self.begin_plug();
-        }
         let mut flags = bio.flags;
         flags.sync |= flags.fua || flags.preflush;
         let (step, post_flush) = first_step(&self.limits, bio.op, &mut flags);
         let asked = self.asked(&bio, flags, flags.nomerge || flags.fua || step != FlushStep::None);
-        let Self { q, runner, limits, merge_limits, plug, begun, free, outstanding, .. } = self;
+        let Self { q, runner, limits, merge_limits, plug, plug_time, free, outstanding, .. } = self;
         // A flush means nothing to a device without a volatile cache.
         let is_done = bio.op == Op::Flush && !limits.write_cache;
         let mut next_slot = || free.pop_front(&q.slots).expect("there is a slot for each part");
@@ -115,7 +112,7 @@ impl Submitter {
             let mut rq = first.take().unwrap_or_else(&mut next_slot);
             let index = rq.index();
             let body = rq.body_mut();
-            body.begin(&asked, *begun, index, piece.nr_segments, piece.of(parent));
+            body.begin(&asked, *plug_time, index, piece.nr_segments, piece.of(parent));
             (body.flush, body.post_flush, body.is_split) = (step, post_flush, nr_parts > 1);
             id.get_or_insert(rq.id());
             if is_done {
@@ -135,6 +132,7 @@ impl Submitter {
     fn asked(&self, bio: &Bio, flags: Flags, alone: bool) -> Asked {
         Asked::new(
             self.client,
+            self.group,
             bio.op,
             flags,
             bio.priority.unwrap_or(self.priority),

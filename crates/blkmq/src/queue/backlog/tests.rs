@@ -1,12 +1,12 @@
 use std::collections::{HashMap, VecDeque};
 
-use blkmq_sched::{ClientId, IoPriority, MergeLevel, Op};
+use blkmq_sched::{ClientId, GroupId, IoPriority, MergeLevel, Op, Time};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
 use crate::request::bio::Flags;
-use crate::request::{Asked, Begun, Part, SlotIndex};
+use crate::request::{Asked, Part, SlotIndex};
 
 /// Slots of several members, and a request in each slot.
 fn slots(nr_members: u16, each: u16) -> Slots {
@@ -34,8 +34,8 @@ fn taken(backlog: &mut Backlog, slots: &Slots) -> Option<(u16, u16)> {
 fn held(slots: &Slots, index: SlotIndex, op: Op, class: Class) -> Request<'_> {
     let mut rq = slots.take_own(index);
     let priority = IoPriority { class, ..IoPriority::default() };
-    let asked = Asked::new(ClientId::default(), op, Flags::NONE, priority, MergeLevel::Never);
-    rq.body_mut().begin(&asked, Begun::default(), index, 0, Part::new(index, 0, 0, 0));
+    let asked = Asked::new(ClientId::default(), GroupId::ROOT, op, Flags::NONE, priority, MergeLevel::Never);
+    rq.body_mut().begin(&asked, Time(0), index, 0, Part::new(index, 0, 0, 0));
     rq
 }
 
