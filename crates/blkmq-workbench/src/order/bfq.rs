@@ -135,6 +135,9 @@ pub fn replay_bfq(
     bfq.set_rotational(settings.is_rotational()?);
     let members = Members::join(&mut bfq, processes, groups)?;
     let mut replay = Replay::new(bfq, members);
+    for event in linux.events.iter().filter(|event| event.action == Action::Insert) {
+        replay.remaining.entry(event.pid).or_default().to_come += 1;
+    }
     for step in linux.steps() {
         match step {
             Step::Event(event) => replay.hear(event)?,
@@ -161,6 +164,15 @@ struct Served {
     since: u64,
 }
 
+/// The requests of a process that are not over.
+#[derive(Debug, Clone, Copy, Default)]
+struct Remaining {
+    /// Those that it will insert.
+    to_come: usize,
+    /// Those that wait or are with the device.
+    outstanding: usize,
+}
+
 /// The state of a replay between two steps.
 struct Replay {
     follows: Bfq,
@@ -170,6 +182,8 @@ struct Replay {
     members: Members,
     waiting: BTreeMap<RqId, Waiting>,
     served: HashMap<(u64, Op), Vec<Served>>,
+    /// By process. No trace says when a process exits; one that has no more requests counts as gone.
+    remaining: HashMap<u32, Remaining>,
     next_id: u64,
     /// How many waiting requests the values have room for.
     capacity: usize,
@@ -187,6 +201,7 @@ impl Replay {
             members,
             waiting: BTreeMap::new(),
             served: HashMap::new(),
+            remaining: HashMap::new(),
             next_id: 0,
             capacity: 0,
             done: Answers::default(),
@@ -317,6 +332,9 @@ impl Replay {
             self.free.reserve(self.capacity);
         }
         let of = if info.sync { Queue::Sync(event.pid) } else { Queue::Async };
+        let remaining = self.remaining.entry(event.pid).or_default();
+        remaining.to_come = remaining.to_come.saturating_sub(1);
+        remaining.outstanding += 1;
         self.waiting.insert(id, Waiting { info, of });
         for bfq in [&mut self.follows, &mut self.free] {
             bfq.insert(id, &info, InsertAt::Sorted, Time(event.time));
@@ -422,6 +440,18 @@ impl Replay {
         };
         for bfq in [&mut self.follows, &mut self.free] {
             bfq.report(&[report], Time(event.time));
+        }
+        self.leave_if_done(info.client);
+    }
+
+    /// Lets a process exit that has no more requests.
+    fn leave_if_done(&mut self, client: ClientId) {
+        let Some(remaining) = self.members.pid(client).and_then(|pid| self.remaining.get_mut(&pid)) else { return };
+        remaining.outstanding = remaining.outstanding.saturating_sub(1);
+        if remaining.outstanding == 0 && remaining.to_come == 0 {
+            for bfq in [&mut self.follows, &mut self.free] {
+                bfq.leave(client);
+            }
         }
     }
 }
