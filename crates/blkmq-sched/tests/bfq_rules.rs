@@ -1,0 +1,210 @@
+//! The rules of `bfq`, one by one.
+
+use std::num::NonZeroU32;
+
+use blkmq_sched::{
+    Bfq, Class, ClientId, ClientSettings, Event, GroupId, GroupSettings, Info, InsertAt, IoPriority, MergeLevel, Op,
+    Outstanding, Passing, Reason, Report, RqId, Scheduler, Ticket, Time,
+};
+
+const MS: u64 = 1_000_000;
+
+fn client(number: usize) -> ClientId {
+    ClientId::new(number, 1)
+}
+
+fn info(of: ClientId, sector: u64, op: Op) -> Info {
+    Info {
+        sector,
+        nr_sectors: 8,
+        nr_segments: 1,
+        op,
+        sync: op.is_read(),
+        priority: IoPriority::default(),
+        client: of,
+        ctx: 0,
+        merge: MergeLevel::Never,
+        merge_key: 0,
+    }
+}
+
+fn completed(ticket: Option<Ticket>, info: &Info, at: Time) -> Report {
+    Report {
+        event: Event::Completed(ticket),
+        client: info.client,
+        op: info.op,
+        sync: info.sync,
+        priority: info.priority,
+        requests: 1,
+        sectors: info.nr_sectors,
+        at,
+        in_device: 0,
+    }
+}
+
+/// Without weight raising, so that shares are those of the weights.
+fn steady() -> Bfq {
+    let mut bfq = Bfq::new();
+    bfq.set_knob("low_latency", 0).expect("there is such a knob");
+    bfq.reserve(1024);
+    bfq
+}
+
+/// Serves backlogged clients one request a millisecond, and returns what each of them got.
+fn shares(bfq: &mut Bfq, clients: &[ClientId], rounds: u64) -> Vec<u64> {
+    let mut got = vec![0; clients.len()];
+    let (mut next, mut now) = (0, Time(MS));
+    let mut ask = |bfq: &mut Bfq, of: usize, now| {
+        next += 1;
+        let sector = next * 1_000_003 % 8_000_000;
+        bfq.insert(RqId(of as u64), &info(clients[of], sector, Op::Read), InsertAt::Sorted, now);
+    };
+    for of in 0..clients.len() {
+        (0..16).for_each(|_| ask(bfq, of, now));
+    }
+    for _ in 0..rounds {
+        let of = bfq.dispatch(now).expect("backlogged clients keep the device busy").0 as usize;
+        let ticket = bfq.ticket();
+        got[of] += 1;
+        now = now.after(MS);
+        bfq.report(&[completed(ticket, &info(clients[of], 0, Op::Read), now)], now);
+        ask(bfq, of, now);
+    }
+    got
+}
+
+/// Red if a client's weight is not told to virtual time.
+#[test]
+fn clients_get_shares_by_their_weights() {
+    let mut bfq = steady();
+    let clients = [client(1), client(2)];
+    for (of, weight) in clients.into_iter().zip([100, 300]) {
+        bfq.join(of, &ClientSettings { weight, ..ClientSettings::default() });
+    }
+    let got = shares(&mut bfq, &clients, 40_000);
+    let ratio = got[1] as f64 / got[0] as f64;
+    assert!((2.7..3.3).contains(&ratio), "{got:?}");
+}
+
+/// Red if a group's members compete outside it.
+#[test]
+fn a_group_of_three_gets_no_more_than_a_group_of_one() {
+    let mut bfq = steady();
+    let groups = [1, 2].map(|place| GroupId::new(place, 1));
+    for group in groups {
+        bfq.join_group(group, &GroupSettings { weight: 100, parent: GroupId::ROOT });
+    }
+    let clients = [1, 2, 3, 4].map(client);
+    for (of, group) in clients.into_iter().zip([groups[0], groups[1], groups[1], groups[1]]) {
+        bfq.join(of, &ClientSettings { group, ..ClientSettings::default() });
+    }
+    let got = shares(&mut bfq, &clients, 40_000);
+    let part = got[0] as f64 / 40_000.0;
+    assert!((0.45..0.55).contains(&part), "{got:?}");
+}
+
+/// Red if the device serves another queue at once where it should wait for a heavier one, or waits for good.
+#[test]
+fn a_heavier_client_is_waited_for_until_the_timer_goes_off() {
+    let mut bfq = steady();
+    bfq.watch_expirations();
+    bfq.join(client(1), &ClientSettings { weight: 300, ..ClientSettings::default() });
+    bfq.join(client(2), &ClientSettings::default());
+    let now = Time(MS);
+    let first = info(client(1), 800, Op::Read);
+    bfq.insert(RqId(1), &first, InsertAt::Sorted, now);
+    assert_eq!(bfq.dispatch(now), Some(RqId(1)));
+    let ticket = bfq.ticket();
+    bfq.insert(RqId(2), &info(client(2), 8_000_000, Op::Read), InsertAt::Sorted, now);
+    let over = now.after(MS);
+    bfq.report(&[completed(ticket, &first, over)], over);
+    assert_eq!(bfq.dispatch(over), None);
+    let due = bfq.next_wakeup().expect("a request waits that is held back");
+    assert_eq!(due, over.after(8 * MS));
+    assert_eq!(bfq.dispatch(due), Some(RqId(2)));
+    let reasons: Vec<Reason> = bfq.take_expirations().iter().map(|expiration| expiration.reason).collect();
+    assert_eq!(reasons, [Reason::TooIdle]);
+}
+
+#[test]
+fn what_goes_to_the_head_goes_first() {
+    let mut bfq = steady();
+    bfq.insert(RqId(1), &info(client(1), 0, Op::Read), InsertAt::Sorted, Time(MS));
+    bfq.insert(RqId(2), &info(client(1), 8, Op::Read), InsertAt::Head, Time(MS));
+    bfq.insert(RqId(3), &info(client(1), 16, Op::Read), InsertAt::Head, Time(MS));
+    let order: Vec<Option<RqId>> = (0..4).map(|_| bfq.dispatch(Time(MS))).collect();
+    assert_eq!(order, [Some(RqId(3)), Some(RqId(2)), Some(RqId(1)), None]);
+}
+
+/// Red if a queue stays when its client has left.
+#[test]
+fn a_client_that_leaves_leaves_nothing() {
+    let mut bfq = steady();
+    let mut before = String::new();
+    bfq.show(&mut before).expect("a string takes everything");
+    bfq.join(client(1), &ClientSettings::default());
+    let read = info(client(1), 0, Op::Read);
+    bfq.insert(RqId(1), &read, InsertAt::Sorted, Time(MS));
+    assert_eq!(bfq.dispatch(Time(MS)), Some(RqId(1)));
+    let ticket = bfq.ticket();
+    bfq.report(&[completed(ticket, &read, Time(2 * MS))], Time(2 * MS));
+    bfq.leave(client(1));
+    let mut after = String::new();
+    bfq.show(&mut after).expect("a string takes everything");
+    assert!(!after.contains("queue client") && after.contains("in_service: none"), "{after}");
+    assert!(before.contains("in_service: none"));
+}
+
+/// Red if the asynchronous queues of a group go with it.
+#[test]
+fn requests_of_a_group_that_leaves_go_on_waiting() {
+    let mut bfq = steady();
+    let group = GroupId::new(1, 1);
+    bfq.join_group(group, &GroupSettings { weight: 100, parent: GroupId::ROOT });
+    bfq.join(client(1), &ClientSettings { group, ..ClientSettings::default() });
+    let write = info(client(1), 0, Op::Write);
+    bfq.insert(RqId(1), &write, InsertAt::Sorted, Time(MS));
+    bfq.join(client(1), &ClientSettings::default());
+    bfq.leave_group(group);
+    assert_eq!(bfq.dispatch(Time(MS)), Some(RqId(1)));
+    let ticket = bfq.ticket();
+    bfq.report(&[completed(ticket, &write, Time(2 * MS))], Time(2 * MS));
+    bfq.leave(client(1));
+    assert_eq!(bfq.len(), 0);
+}
+
+/// Red if a client without requests can be kept outside by others' requests.
+#[test]
+fn a_client_without_requests_is_admitted() {
+    let mut bfq = steady();
+    bfq.join(client(1), &ClientSettings::default());
+    bfq.join(client(2), &ClientSettings::default());
+    bfq.insert(RqId(1), &info(client(1), 0, Op::Write), InsertAt::Sorted, Time(MS));
+    let full = Outstanding { others: 100_000, nr_hctxs: 1 };
+    assert!(bfq.admits(&info(client(2), 0, Op::Write), full));
+    assert!(!bfq.admits(&info(client(1), 8, Op::Write), full));
+    assert!(bfq.admits(&info(client(1), 8, Op::Read), full));
+}
+
+/// Red if somebody passes while another client is in service.
+#[test]
+fn only_the_client_in_service_passes() {
+    let mut bfq = steady();
+    bfq.join(client(1), &ClientSettings::default());
+    bfq.join(client(2), &ClientSettings::default());
+    let passing = |bfq: &Bfq, of| bfq.gate(Class::BestEffort, client(of));
+    assert_eq!(passing(&bfq, 1), Passing::All);
+    bfq.insert(RqId(1), &info(client(1), 0, Op::Read), InsertAt::Sorted, Time(MS));
+    assert_eq!(passing(&bfq, 1), Passing::Nobody);
+    assert_eq!(bfq.dispatch(Time(MS)), Some(RqId(1)));
+    assert_eq!([passing(&bfq, 1), passing(&bfq, 2)], [Passing::Client, Passing::Nobody]);
+}
+
+/// A broken ticket is an embedder's mistake; number 0 of a queue names none.
+#[test]
+fn a_ticket_of_no_queue_is_ignored() {
+    let mut bfq = steady();
+    let ticket = NonZeroU32::new(1 << 20).map(Ticket);
+    bfq.report(&[completed(ticket, &info(client(1), 0, Op::Read), Time(MS))], Time(MS));
+    assert!(bfq.is_empty());
+}
