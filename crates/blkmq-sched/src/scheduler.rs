@@ -170,9 +170,9 @@ pub trait Scheduler: Send + fmt::Debug {
     }
 
     /// Learns what has happened to requests: those that passed by, and those that completed. They are told in the order
-    /// in which each thread of the embedder noted them, before the next choice; each thread's in a call of its own. So a
-    /// completion may be told before the passing of the same request, and its time may be later than `now`. By default
-    /// nothing is to be learnt.
+    /// in which each thread of the embedder noted them, before the next choice; each thread's in a call of its own. So
+    /// a completion may be told before the passing of the same request, and its time may be later than `now`. By
+    /// default nothing is to be learnt.
     fn report(&mut self, _reports: &[Report], _now: Time) {}
 
     /// The ticket of the request that [`dispatch`](Self::dispatch) returned last. A policy that

@@ -313,7 +313,8 @@ fn requests_pass_as_the_scheduler_says_and_are_told() {
         let _ = passed(0, 12);
         assert_eq!((passed(0, 2), passed(1, 2)), (2, 2), "{locking}");
         looked(&state, |state| state.passing = Some(Passing::Nobody));
-        // A write goes to the scheduler, because writes are bounded. At the end of that hold the scheduler is asked anew.
+        // A write goes to the scheduler, because writes are bounded. At the end of that hold the scheduler is asked
+        // anew.
         submit(&mut first, write(0, 8));
         finish_all(&device, &mut [&mut first, &mut second]);
         let before = q.stats().bypassed;
