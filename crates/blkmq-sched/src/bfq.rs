@@ -7,7 +7,7 @@
 //! A client that waits for each request before it sends the next would lose its share to those that always have
 //! requests waiting. So the device may wait for it ([idling](idle)). What can be done meanwhile without harm is
 //! [injected](inject). A queue of a program that starts or plays counts more for a while ([raising](raise)), but not if
-//! many start together ([bursts](burst)). Clients that read one area together share one queue ([cooperation](cooperate)).
+//! many start together ([bursts](burst)). Clients that read one area together share a queue ([cooperation](cooperate)).
 //!
 //! Source: P. Valente and A. Avanzini, "Evolution of the BFQ storage-I/O scheduler", MST 2015, and the papers named in
 //! [`wf2q`]. The numbers are those of Linux.
@@ -35,6 +35,7 @@ mod request;
 mod show;
 mod tunables;
 mod waker;
+mod weight;
 mod wf2q;
 
 use alloc::vec::Vec;

@@ -8,6 +8,7 @@ use super::habits::Habits;
 use super::inject::Injection;
 use super::queue::Name;
 use super::raise::Raising;
+use super::weight::weight;
 use crate::slab::Index;
 use crate::{ClientId, ClientSettings, IoPriority, Time};
 
@@ -101,13 +102,6 @@ impl Clients {
         }
         self.places[usize::from(place)].as_mut().expect("a client that has requests is there")
     }
-}
-
-/// The weight of a queue, in hundredths, for a client's weight and a level.
-pub(super) const fn weight(client: u16, level: u8) -> u32 {
-    let levels = super::group::NR_LEVELS as u8;
-    let level = if level < levels { level } else { levels - 1 };
-    client as u32 * (levels - level) as u32 * 10
 }
 
 impl Bfq {

@@ -34,8 +34,8 @@ impl Bfq {
         }
     }
 
-    /// Requests passed by. Their queue is charged for them as if it had been served, and they count as requests that the
-    /// device has.
+    /// Requests passed by. Their queue is charged for them as if it had been served, and they count as requests that
+    /// the device has.
     fn note_passed(&mut self, report: &Report) {
         let (requests, sectors) = (u32::from(report.requests), u64::from(report.sectors));
         let place = self.clients.place(report.client);

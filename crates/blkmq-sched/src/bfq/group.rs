@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use super::Bfq;
+use super::weight::{NR_LEVELS, weight};
 use super::wf2q::Entity;
 use crate::slab::Index;
 use crate::tree::Tree;
@@ -10,8 +11,6 @@ use crate::{Class, GroupId, GroupSettings, IoPriority, Time};
 
 /// Asynchronous queues of a group: one for each level of the first two classes, and one for class idle.
 const NR_ASYNC: usize = 2 * NR_LEVELS + 1;
-/// Levels of a class.
-pub(super) const NR_LEVELS: usize = 8;
 
 /// The weight of a group, in hundredths, for each unit of the weight that people set.
 const UNIT: u32 = 100;
@@ -234,7 +233,7 @@ impl Bfq {
         if let Some(q) = self.groups.get(group).asyncs[number] {
             return q;
         }
-        let weight = super::client::weight(crate::DEFAULT_WEIGHT, priority.level);
+        let weight = weight(crate::DEFAULT_WEIGHT, priority.level);
         let q = self.new_queue(group, false, priority, weight, now);
         self.queues.get_mut(q).clients = 1;
         self.groups.get_mut(group).asyncs[number] = Some(q);

@@ -10,7 +10,6 @@ use super::habits::{Habits, Seeks};
 use super::inject::Injection;
 use super::raise::Raising;
 use super::request::ByAge;
-use super::waker::Waking;
 use super::wf2q::Entity;
 use crate::list::{Chain, Links, List};
 use crate::slab::Index;
@@ -216,6 +215,32 @@ impl Chain<Queue> for ByBurst {
     }
     fn place(item: &Queue) -> Links {
         item.burst
+    }
+}
+
+/// A queue's waker, and the queues that it wakes itself.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Waking {
+    pub(super) waker: Option<Index>,
+    /// The queue that may be the waker, and how often it was in a row.
+    pub(super) tentative: Option<Name>,
+    pub(super) detections: u32,
+    pub(super) since: Time,
+    /// The queues of which this one is the waker, the one that began to have requests last first.
+    pub(super) woken: List<ByWaker>,
+    links: Links,
+}
+
+/// The chain of the queues that one waker wakes.
+#[derive(Debug, Clone)]
+pub(super) struct ByWaker;
+
+impl Chain<Queue> for ByWaker {
+    fn links(item: &mut Queue) -> &mut Links {
+        &mut item.waking.links
+    }
+    fn place(item: &Queue) -> Links {
+        item.waking.links
     }
 }
 

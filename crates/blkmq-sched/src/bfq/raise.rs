@@ -7,6 +7,7 @@
 
 use super::Bfq;
 use super::clock::{LONG_AGO, TICKS_PER_SECOND, Ticks, of_ms, of_ns, ticks};
+use super::weight::weight;
 use crate::slab::Index;
 use crate::{DEFAULT_WEIGHT, Time};
 
@@ -26,7 +27,7 @@ const PLAYER_RATE: u64 = 7000;
 /// A queue that did nothing for so long has left its burst.
 const BURST_IS_OVER: Ticks = of_ms(10_000);
 /// The only base weight that is raised.
-const RAISED_WEIGHT: u32 = super::client::weight(DEFAULT_WEIGHT, 4);
+const RAISED_WEIGHT: u32 = weight(DEFAULT_WEIGHT, 4);
 
 /// Whether a queue is raised, and what decides on that.
 #[derive(Debug, Clone, Copy)]

@@ -5,9 +5,7 @@
 
 use super::Bfq;
 use super::clock::NS_PER_MS;
-use super::queue::{Name, Queue};
 use crate::Time;
-use crate::list::{Chain, Links, List};
 use crate::slab::Index;
 
 /// A request this soon after a completion may have been woken by it.
@@ -16,32 +14,6 @@ const SOON: u64 = 4 * NS_PER_MS;
 const ENOUGH: u32 = 3;
 /// And they come within so many times the time for which a queue is waited for.
 const WINDOW: u64 = 128;
-
-/// A queue's waker, and the queues that it wakes itself.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Waking {
-    pub(super) waker: Option<Index>,
-    /// The queue that may be the waker, and how often it was in a row.
-    tentative: Option<Name>,
-    detections: u32,
-    since: Time,
-    /// The queues of which this one is the waker, the one that began to have requests last first.
-    pub(super) woken: List<ByWaker>,
-    links: Links,
-}
-
-/// The chain of the queues that one waker wakes.
-#[derive(Debug, Clone)]
-pub(super) struct ByWaker;
-
-impl Chain<Queue> for ByWaker {
-    fn links(item: &mut Queue) -> &mut Links {
-        &mut item.waking.links
-    }
-    fn place(item: &Queue) -> Links {
-        item.waking.links
-    }
-}
 
 impl Bfq {
     /// A request arrives at `q`, whose client had no other: who has woken it?

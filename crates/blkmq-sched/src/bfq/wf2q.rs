@@ -293,7 +293,8 @@ impl Forest {
         self.states.get(entity.0).finish
     }
 
-    /// The sum of the weights in force of all members of the entity's group that wait, are in service or are remembered.
+    /// The sum of the weights in force of all members of the entity's group that wait, are in service or are
+    /// remembered.
     pub(super) fn weight_sum(&self, entity: Entity) -> u64 {
         self.groups.get(self.within(entity.0)).trees.iter().map(|tree| tree.weight_sum).sum()
     }
