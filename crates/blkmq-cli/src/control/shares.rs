@@ -160,7 +160,12 @@ mod tests {
         let q = queue();
         for name in SCHEDULERS.iter().map(|known| known.name) {
             set(&q, "scheduler", name);
-            assert_eq!(both.warnings(&q, false).is_empty(), goes_by_the_class(name), "{name}: {:?}", both.warnings(&q, false));
+            assert_eq!(
+                both.warnings(&q, false).is_empty(),
+                goes_by_the_class(name),
+                "{name}: {:?}",
+                both.warnings(&q, false)
+            );
         }
     }
 
