@@ -29,19 +29,14 @@ mod clients;
 mod connection;
 mod export;
 mod log;
-mod placement;
 mod server;
 mod stop;
 mod tls;
 
 pub use clients::{ClientInfo, Errors, Histogram, Kind, Latencies, NR_BUCKETS, Rejections};
 pub use connection::shared::Bounds;
-pub use export::{Allow, Export, ExportError, ExportFault, Permit, Who};
+pub use export::{Allow, Export, ExportError, ExportFault, Permit, WEIGHTS, Who};
 pub use log::{Level, Log};
-pub use placement::{
-    Layout, MAX_CHANGED, MAX_GROUPS, MAX_RULES, Network, NetworkError, PathError, Placement, PlacementError, Rule,
-    WEIGHTS, check_group,
-};
 pub use server::{Address, Bound, Builder, MAX_CONNECTIONS, Server, SocketError, StartError};
 pub use stop::Stop;
 pub use tls::{Tls, TlsError};

@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use blkmq::{Class, IoPriority, RequestQueue, scheduler_names};
-
-/// The scheduler that shares by weight.
-const BFQ: &str = "bfq";
+use blkmq::{Class, IoPriority, RequestQueue};
 
 /// The weight and priority that the configuration gives the clients of one export.
 #[derive(Debug, Clone)]
@@ -30,17 +27,14 @@ fn word(priority: IoPriority) -> String {
 
 impl Shares {
     /// Settings that have no effect with the present queue: one sentence for each, without the queue's name.
-    /// `are_placed`: clients or groups have weights beside those of exports.
-    pub(crate) fn warnings(&self, q: &Arc<RequestQueue>, are_placed: bool) -> Vec<String> {
+    pub(crate) fn warnings(&self, q: &Arc<RequestQueue>) -> Vec<String> {
         let prioritized = self.named(|share| share.priority != IoPriority::default(), |share| word(share.priority));
         let weighted = self.named(|share| share.weight != 100, |share| share.weight.to_string());
-        let weight = idle_weights(q);
+        let priority = prioritized.zip(self.idle_priorities(q));
+        let weight = weighted.map(|who| (who, "no scheduler of this version shares by weight".to_owned()));
         let warn = |what: &str, (who, why): (String, String)| format!("the {what} of {who} does nothing: {why}");
-        let priority = prioritized.zip(self.idle_priorities(q)).map(|both| warn("priority", both));
-        let of_exports = weighted.zip(weight.clone()).map(|both| warn("weight", both));
-        let of_clients = weight.filter(|_| are_placed);
-        let of_clients = of_clients.map(|why| format!("the weights of clients and groups do nothing: {why}"));
-        priority.into_iter().chain(of_exports).chain(of_clients).collect()
+        let priority = priority.map(|both| warn("priority", both));
+        priority.into_iter().chain(weight.map(|both| warn("weight", both))).collect()
     }
 
     /// The exports that have a setting of their own, with the setting.
@@ -59,40 +53,19 @@ impl Shares {
         if scheduler == "kyber" {
             return Some("kyber does not go by priority; set the knob scheduler to mq-deadline".to_owned());
         }
-        let is_alike = |share: &Share| {
-            let (one, other) = (share.priority, self.0[0].priority);
-            one.class == other.class && (scheduler != BFQ || one.level == other.level)
-        };
-        if self.0.iter().all(is_alike) {
-            let what = if scheduler == BFQ { "the priority" } else { "the class (rt, be or idle) alone" };
-            return Some(format!("{scheduler} goes by {what}, and all exports of the queue have the same"));
+        if self.0.iter().all(|share| share.priority.class == self.0[0].priority.class) {
+            return Some(format!(
+                "{scheduler} goes by the class (rt, be or idle) alone, and all exports of the queue have the same"
+            ));
         }
-        idle_scheduler(q)
-    }
-}
-
-/// Why the scheduler has nothing to choose from, if it has not.
-fn idle_scheduler(q: &Arc<RequestQueue>) -> Option<String> {
-    let (depth, nr_requests) = (q.driver().topology().depth, q.knob("nr_requests").ok()?);
-    let waits = nr_requests.parse::<u32>().is_ok_and(|nr_requests| nr_requests > depth.into());
-    (!waits).then(|| {
-        format!(
-            "with nr_requests={nr_requests} all requests fit the device's queue of {depth}, and none waits where \
-             {} could choose; set the knob nr_requests higher",
-            q.scheduler()
-        )
-    })
-}
-
-/// Why weights have no effect, if they have none.
-pub(crate) fn idle_weights(q: &Arc<RequestQueue>) -> Option<String> {
-    if !scheduler_names().contains(&BFQ) {
-        return Some("no scheduler of this version shares by weight".to_owned());
-    }
-    match q.scheduler() {
-        BFQ => idle_scheduler(q),
-        "none" => Some(format!("there is no scheduler; set the knob scheduler to {BFQ}")),
-        other => Some(format!("{other} does not share by weight; set the knob scheduler to {BFQ}")),
+        let (depth, nr_requests) = (q.driver().topology().depth, q.knob("nr_requests").ok()?);
+        let waits = nr_requests.parse::<u32>().is_ok_and(|nr_requests| nr_requests > depth.into());
+        (!waits).then(|| {
+            format!(
+                "with nr_requests={nr_requests} all requests fit the device's queue of {depth}, and none waits where \
+                 {scheduler} could choose; set the knob nr_requests higher"
+            )
+        })
     }
 }
 
@@ -120,13 +93,13 @@ mod tests {
     fn priorities_that_do_nothing_are_told_with_the_reason() {
         let both = Shares(vec![share("gold", 100, Class::RealTime, 0), share("bronze", 100, Class::Idle, 7)]);
         let q = queue();
-        assert_eq!(both.warnings(&q, false), [""; 0]);
+        assert_eq!(both.warnings(&q), [""; 0]);
         set(&q, "nr_requests", "8");
-        assert!(both.warnings(&q, false)[0].contains("with nr_requests=8 all requests fit the device's queue of 8"));
+        assert!(both.warnings(&q)[0].contains("with nr_requests=8 all requests fit the device's queue of 8"));
         set(&q, "nr_requests", "9");
-        assert_eq!(both.warnings(&q, false), [""; 0]);
+        assert_eq!(both.warnings(&q), [""; 0]);
         set(&q, "scheduler", "none");
-        let warnings = both.warnings(&q, false);
+        let warnings = both.warnings(&q);
         let text = "the priority of gold (rt/0), bronze (idle) does nothing: there is no scheduler";
         assert!(warnings.len() == 1 && warnings[0].starts_with(text), "{warnings:?}");
     }
@@ -160,12 +133,7 @@ mod tests {
         let q = queue();
         for name in SCHEDULERS.iter().map(|known| known.name) {
             set(&q, "scheduler", name);
-            assert_eq!(
-                both.warnings(&q, false).is_empty(),
-                goes_by_the_class(name),
-                "{name}: {:?}",
-                both.warnings(&q, false)
-            );
+            assert_eq!(both.warnings(&q).is_empty(), goes_by_the_class(name), "{name}: {:?}", both.warnings(&q));
         }
     }
 
@@ -173,12 +141,12 @@ mod tests {
     fn priorities_of_one_class_and_weights_do_nothing() {
         let q = queue();
         let plain = Shares(vec![share("a", 100, Class::BestEffort, 4), share("b", 100, Class::BestEffort, 4)]);
-        assert_eq!(plain.warnings(&q, false), [""; 0]);
+        assert_eq!(plain.warnings(&q), [""; 0]);
         set(&q, "scheduler", "none");
-        assert_eq!(plain.warnings(&q, false), [""; 0]);
+        assert_eq!(plain.warnings(&q), [""; 0]);
         set(&q, "scheduler", "mq-deadline");
         let others = Shares(vec![share("a", 200, Class::BestEffort, 4), share("b", 100, Class::BestEffort, 0)]);
-        let warnings = others.warnings(&q, false);
+        let warnings = others.warnings(&q);
         assert!(warnings[0].starts_with("the priority of b (be/0) does nothing: mq-deadline goes by the class"));
         assert_eq!(
             warnings[1..],

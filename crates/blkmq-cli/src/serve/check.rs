@@ -2,8 +2,7 @@
 
 use std::io::Write;
 
-use super::config::Disk;
-use super::name::shown;
+use super::config::{Disk, shown};
 use super::plan::Plan;
 use super::{limits, metrics, nbd, queue};
 use blkmq_program::Failure;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use blkmq_export::ClientInfo;
 
 use super::command::{self, Running};
-use super::name::shown;
+use super::config::shown;
 use super::nbd::Nbd;
 use super::{Event, notify};
 use crate::operator;
@@ -257,7 +257,6 @@ mod tests {
             peer: "127.0.0.1:99".to_owned(),
             name: (number == 2).then(|| "a".to_owned()),
             export: Some(String::new()),
-            client: None,
             requests: 9,
             unanswered: number,
             unread,
