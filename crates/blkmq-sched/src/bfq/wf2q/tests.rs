@@ -1,4 +1,4 @@
-//! Virtual time alone: against a naive model, against the ideal system, and against what Linux did.
+//! Virtual time alone, against a naive model.
 
 mod check;
 mod model;
