@@ -51,14 +51,15 @@ use group::Groups;
 use inject::Sample;
 use queue::{ByActivity, ByBirth, Name, Queue};
 use rate::Rate;
-use request::{ByAge, ByEnd, Request};
+use request::Request;
 use tunables::Tunables;
 use wf2q::{Entity, Forest};
 
-use crate::hash::Hash;
 use crate::list::List;
+use crate::mergeable::Mergeable;
 use crate::slab::{Index, Slab};
 use crate::tree::Tree;
+use crate::waiting::ByAge;
 use crate::{
     Class, ClientId, ClientSettings, GroupId, GroupSettings, Info, InsertAt, Knob, KnobError, Merge, MergeLimits,
     Outstanding, Passing, Report, RqId, Scheduler, Ticket, Time,
@@ -80,7 +81,6 @@ pub struct Bfq {
     groups: Groups,
     forest: Forest,
     tunables: Tunables,
-    limits: MergeLimits,
     /// The size of the embedder's queue.
     nr_requests: u32,
     /// Queues of clients that come together are merged.
@@ -92,10 +92,7 @@ pub struct Bfq {
 
     /// Requests that go before all others; the latest first.
     at_head: List<ByAge>,
-    /// Mergeable requests by the sector behind them.
-    ends: Hash<ByEnd>,
-    /// The request that was inserted or merged into last, while it waits and may merge.
-    last_merge: Option<Index>,
+    mergeable: Mergeable,
     /// Requests that wait in queues.
     nr_waiting: u32,
 
@@ -160,14 +157,12 @@ impl Bfq {
             groups: Groups::new(forest.root()),
             forest,
             tunables: Tunables::default(),
-            limits: MergeLimits::default(),
             nr_requests: DEFAULT_NR_REQUESTS,
             merges_newborn: false,
             rotational: false,
             now: Time::default(),
             at_head: List::default(),
-            ends: Hash::new(),
-            last_merge: None,
+            mergeable: Mergeable::new(),
             nr_waiting: 0,
             by_entity: Vec::new(),
             all: List::default(),
@@ -217,11 +212,11 @@ impl Scheduler for Bfq {
 
     fn reserve(&mut self, capacity: usize) {
         self.requests.reserve(capacity);
-        self.ends.reserve(&mut self.requests, capacity);
+        self.mergeable.reserve(&mut self.requests, capacity);
     }
 
     fn set_merge_limits(&mut self, limits: MergeLimits) {
-        self.limits = limits;
+        self.mergeable.limits = limits;
     }
 
     fn merge(&mut self, info: &Info) -> Option<Merge> {

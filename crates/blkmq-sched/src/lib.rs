@@ -22,6 +22,7 @@ mod knob;
 mod kyber;
 mod list;
 mod merge;
+mod mergeable;
 mod mq_deadline;
 mod registry;
 mod report;
@@ -30,6 +31,7 @@ mod site;
 mod slab;
 mod throttle;
 mod tree;
+mod waiting;
 
 pub use bfq::{Bfq, Expiration, QueueName, Reason};
 pub use domain::{SchedDomain, Tokens};

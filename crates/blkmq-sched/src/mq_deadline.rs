@@ -26,16 +26,17 @@ use core::fmt;
 
 use direction::Direction;
 use level::Level;
-use request::{ByAge, ByEnd, Request};
+use request::Request;
 use tunables::Tunables;
 
-use crate::hash::Hash;
 use crate::list::List;
+use crate::mergeable::Mergeable;
 use crate::site::kept;
 use crate::slab::{Index, Probe, Slab};
+use crate::waiting::ByAge;
 use crate::{
-    Class, ClientId, Info, InsertAt, Knob, KnobError, Merge, MergeLevel, MergeLimits, Newcomer, Outstanding, Passing,
-    RqId, Scheduler, Tally, Time,
+    Class, ClientId, Info, InsertAt, Knob, KnobError, Merge, MergeLimits, Newcomer, Outstanding, Passing, RqId,
+    Scheduler, Tally, Time,
 };
 
 /// The kernel's name of the policy.
@@ -72,15 +73,11 @@ pub struct MqDeadline<P: Probe = ()> {
     classes: u8,
     /// Requests that go before all others, whatever their class; the latest first.
     at_head: List<ByAge>,
-    /// Mergeable requests by the sector behind them.
-    ends: Hash<ByEnd>,
-    /// The request that was inserted or merged into last, while it waits and may merge.
-    last_merge: Option<Index>,
+    mergeable: Mergeable,
     pace: Pace,
     /// When a choice was asked for last.
     asked: Time,
     tunables: Tunables,
-    limits: MergeLimits,
 }
 
 impl<P: Probe> MqDeadline<P> {
@@ -92,23 +89,10 @@ impl<P: Probe> MqDeadline<P> {
             levels: Default::default(),
             classes: 0,
             at_head: List::default(),
-            ends: Hash::new(),
-            last_merge: None,
+            mergeable: Mergeable::new(),
             pace: Pace { direction: Direction::Write, batching: 0, starved: 0 },
             asked: Time::default(),
             tunables: Tunables::default(),
-            limits: MergeLimits::default(),
-        }
-    }
-
-    /// Makes a sorted request known to the tree and to merging; its place in the list of arrivals is the caller's.
-    #[inline(always)]
-    fn sort(&mut self, item: Index) {
-        let request = self.requests.get(item);
-        let (class, direction, merge) = (request.class(), request.direction(), request.info.merge);
-        self.levels[class.index()].queue_mut(direction).sorted.insert(&mut self.requests, item);
-        if merge == MergeLevel::Full {
-            self.ends.insert(&mut self.requests, item);
         }
     }
 
@@ -118,14 +102,7 @@ impl<P: Probe> MqDeadline<P> {
         let request = self.requests.get(item);
         let (class, direction, merge) = (request.class(), request.direction(), request.info.merge);
         let queue = self.levels[class.index()].queue_mut(direction);
-        queue.sorted.remove(&mut self.requests, item);
-        queue.fifo.remove(&mut self.requests, item);
-        if merge == MergeLevel::Full {
-            self.ends.remove(&mut self.requests, item);
-        }
-        if self.last_merge == Some(item) {
-            self.last_merge = None;
-        }
+        self.mergeable.remove(&mut self.requests, &mut queue.sorted, &mut queue.fifo, item, merge);
     }
 
     /// The sorted request that goes next.
@@ -216,7 +193,7 @@ impl<P: Probe> MqDeadline<P> {
     /// Counts and forgets a request that is in no list any more.
     #[inline]
     fn start(&mut self, item: Index) -> RqId {
-        debug_assert_ne!(self.last_merge, Some(item), "nothing merges into a request that leaves");
+        debug_assert!(!self.mergeable.is_last(item), "nothing merges into a request that leaves");
         let request = self.requests.remove(item);
         let level = &mut self.levels[request.class().index()];
         level.dispatched += 1;
@@ -258,11 +235,11 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
 
     fn reserve(&mut self, capacity: usize) {
         self.requests.reserve(capacity);
-        self.ends.reserve(&mut self.requests, capacity);
+        self.mergeable.reserve(&mut self.requests, capacity);
     }
 
     fn set_merge_limits(&mut self, limits: MergeLimits) {
-        self.limits = limits;
+        self.mergeable.limits = limits;
     }
 
     fn merge(&mut self, info: &Info) -> Option<Merge> {
@@ -275,17 +252,15 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
         self.levels[class.index()].inserted += 1;
         self.note_queued(class);
         if at == InsertAt::Head {
-            let item = self.requests.insert(Request::new(rq, *info, now));
+            let item = self.requests.insert(Request::new(rq, *info, now, ()));
             self.at_head.push_front(&mut self.requests, item);
             return;
         }
         let deadline = now.after(self.tunables.expire(direction));
-        let item = self.requests.insert(Request::new(rq, *info, deadline));
-        self.levels[class.index()].queue_mut(direction).fifo.push_back(&mut self.requests, item);
-        self.sort(item);
-        if info.merge != MergeLevel::Never {
-            self.last_merge = Some(item);
-        }
+        let item = self.requests.insert(Request::new(rq, *info, deadline, ()));
+        let queue = self.levels[class.index()].queue_mut(direction);
+        queue.fifo.push_back(&mut self.requests, item);
+        self.mergeable.insert(&mut self.requests, &mut queue.sorted, item);
     }
 
     /// COST: a walk down one tree, then the same slots as insertion.

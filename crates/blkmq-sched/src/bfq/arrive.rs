@@ -1,10 +1,10 @@
 //! Arrival: a request comes to its queue, which may begin to wait, and may have to be served before the one in service.
 
 use super::clock::ticks;
-use super::request::{Request, is_sync};
+use super::request::{Home, Request, is_sync};
 use super::{Bfq, Reason};
 use crate::slab::Index;
-use crate::{Info, InsertAt, MergeLevel, RqId, Time};
+use crate::{Info, InsertAt, RqId, Time};
 
 /// A lone request smaller than so many sectors, of a queue that is waited for, may soon be a part of a larger one.
 const SMALL: u32 = 32;
@@ -20,7 +20,7 @@ impl Bfq {
         let deadline = now.after(self.tunables.expire(is_sync(info)));
         if at == InsertAt::Head {
             self.queues.get_mut(q).allocated += 1;
-            let item = self.requests.insert(Request::new(rq, *info, deadline, q, place));
+            let item = self.requests.insert(Request::new(rq, *info, deadline, Home { queue: q, client: place }));
             self.at_head.push_front(&mut self.requests, item);
             return;
         }
@@ -31,7 +31,7 @@ impl Bfq {
         self.note_think_time(q, now);
         self.judge_think_time(q, now);
         self.note_seek(q, info, now);
-        let item = self.requests.insert(Request::new(rq, *info, deadline, q, place));
+        let item = self.requests.insert(Request::new(rq, *info, deadline, Home { queue: q, client: place }));
         self.add(q, item, place, now);
         self.queues.get_mut(q).fifo.push_back(&mut self.requests, item);
         self.note_enqueued(q, info, now);
@@ -53,14 +53,7 @@ impl Bfq {
             }
             self.note_steadiness(q, now);
         }
-        let merge = self.requests.get(item).info.merge;
-        self.queues.get_mut(q).sorted.insert(&mut self.requests, item);
-        if merge == MergeLevel::Full {
-            self.ends.insert(&mut self.requests, item);
-        }
-        if merge != MergeLevel::Never {
-            self.last_merge = Some(item);
-        }
+        self.mergeable.insert(&mut self.requests, &mut self.queues.get_mut(q).sorted, item);
         let old_next = self.queues.get(q).next;
         let next = self.better(old_next, Some(item), self.rate.last_position);
         self.queues.get_mut(q).next = next;

@@ -63,7 +63,7 @@ impl Bfq {
 
     pub(super) fn start_at_head(&mut self, item: Index) -> RqId {
         self.at_head.remove(&mut self.requests, item);
-        let q = self.requests.get(item).queue;
+        let q = self.requests.get(item).home.queue;
         self.queues.get_mut(q).dispatched += 1;
         self.start(q, item, 0)
     }
@@ -117,19 +117,11 @@ impl Bfq {
             self.queues.get_mut(q).next = next;
             self.fit_budget(q);
         }
-        let request = self.requests.get(item);
-        let is_hashed = request.info.merge == crate::MergeLevel::Full;
+        let merge = self.requests.get(item).info.merge;
         let queue = self.queues.get_mut(q);
-        queue.sorted.remove(&mut self.requests, item);
-        queue.fifo.remove(&mut self.requests, item);
+        self.mergeable.remove(&mut self.requests, &mut queue.sorted, &mut queue.fifo, item, merge);
         queue.nr_waiting -= 1;
         self.nr_waiting -= 1;
-        if is_hashed {
-            self.ends.remove(&mut self.requests, item);
-        }
-        if self.last_merge == Some(item) {
-            self.last_merge = None;
-        }
         if !self.queues.get(q).is_empty() {
             self.place(q);
             return;
@@ -187,16 +179,17 @@ impl Bfq {
     }
 }
 
+/// Bits of a ticket that name a queue. The others are the mark.
+const QUEUE_BITS: u32 = 20;
+
 /// The mark of a dispatched request: its queue, and whether it is the one of a sample.
 fn ticket(q: Index, mark: u32) -> Ticket {
-    const QUEUE_BITS: u32 = 20;
     debug_assert!(q.number().get() < 1 << QUEUE_BITS, "there are not so many queues");
     Ticket(q.number() | mark << QUEUE_BITS)
 }
 
 /// The queue and the mark of a ticket.
 pub(super) fn of_ticket(ticket: Ticket) -> (Option<Index>, u32) {
-    const QUEUE_BITS: u32 = 20;
     let number = ticket.0.get();
     (Index::of_number(number % (1 << QUEUE_BITS)), number >> QUEUE_BITS)
 }

@@ -130,7 +130,7 @@ impl Bfq {
             return true;
         }
         let Some(item) = self.find_request(rq) else { return false };
-        let q = self.requests.get(item).queue;
+        let q = self.requests.get(item).home.queue;
         match self.service.queue {
             Some(other) if other != q => self.note_injected(other, q),
             _ => self.service.timer = None,
@@ -156,7 +156,7 @@ impl Bfq {
         let pair = [join.survivor, join.absorbed].map(|id| self.find_request(id));
         let [Some(survivor), Some(absorbed)] = pair else { return false };
         let [host, guest] = [survivor, absorbed].map(|item| self.requests.get(item));
-        if survivor == absorbed || host.queue != guest.queue {
+        if survivor == absorbed || host.home.queue != guest.home.queue {
             return false;
         }
         let grown = forced(&host.info, &guest.info, MergeHow::Back);

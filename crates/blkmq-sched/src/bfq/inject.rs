@@ -140,7 +140,7 @@ impl Bfq {
             let asynchronous = self.clients.get(*place).latest_async.and_then(|name| self.named(name));
             asynchronous.is_some_and(|a| {
                 let next = self.queues.get(a).next;
-                next.is_some_and(|next| self.requests.get(next).client == *place)
+                next.is_some_and(|next| self.requests.get(next).home.client == *place)
             })
         });
         let own = own.and_then(|place| self.named(self.clients.get(place).latest_async?));

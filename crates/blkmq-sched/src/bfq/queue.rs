@@ -9,11 +9,11 @@ use super::clock::{LONG_AGO, Ticks, ticks};
 use super::habits::{Habits, Seeks};
 use super::inject::Injection;
 use super::raise::Raising;
-use super::request::ByAge;
 use super::wf2q::Entity;
 use crate::list::{Chain, Links, List};
 use crate::slab::Index;
 use crate::tree::{Branches, Keyed, Tree};
+use crate::waiting::ByAge;
 use crate::{Class, ClientId, IoPriority, Time};
 
 /// One queue.

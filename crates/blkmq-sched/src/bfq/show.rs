@@ -5,7 +5,6 @@ use core::fmt::{Result, Write};
 use super::Bfq;
 use super::group::Group;
 use super::queue::Queue;
-use super::request::Request;
 use crate::slab::Index;
 
 impl Bfq {
@@ -29,7 +28,7 @@ impl Bfq {
         }
         writeln!(out, "dispatch:")?;
         for (_, request) in self.at_head.iter(&self.requests) {
-            show_request(out, request)?;
+            request.show(out)?;
         }
         for group in self.groups.iter() {
             self.show_group(out, group)?;
@@ -89,13 +88,8 @@ impl Bfq {
             u8::from(queue.habits.is_io_bound),
         )?;
         for (_, request) in queue.fifo.iter(&self.requests) {
-            show_request(out, request)?;
+            request.show(out)?;
         }
         Ok(())
     }
-}
-
-fn show_request(out: &mut dyn Write, request: &Request) -> Result {
-    let (id, info, deadline) = (request.id.0, &request.info, request.deadline.0);
-    writeln!(out, "  rq {id} {:?} sector {} + {} fifo_time {deadline} ns", info.op, info.sector, info.nr_sectors)
 }

@@ -1,10 +1,11 @@
 //! A priority level: the requests that wait in it, and counts of those that went through it.
 
 use super::direction::Direction;
-use super::request::{ByAge, Request};
+use super::request::Request;
 use crate::list::List;
 use crate::slab::{Index, Probe, Slab};
 use crate::tree::Tree;
+use crate::waiting::ByAge;
 
 /// The requests of one class in one direction that wait.
 #[derive(Debug, Default)]

@@ -2,11 +2,11 @@
 
 use super::direction::Direction;
 use super::level::Level;
-use super::request::ByAge;
 use super::{MqDeadline, Pace};
 use crate::list::List;
 use crate::merge::forced;
 use crate::slab::{Index, Probe};
+use crate::waiting::ByAge;
 use crate::{Class, Info, Join, MergeHow, Replay, RqId, Scheduler, Time};
 
 impl<P: Probe> Replay for MqDeadline<P> {

@@ -3,7 +3,6 @@
 use core::fmt::{Result, Write};
 
 use super::direction::Direction;
-use super::request::Request;
 use super::{MqDeadline, Pace};
 use crate::Class;
 use crate::slab::Probe;
@@ -20,7 +19,7 @@ impl<P: Probe> MqDeadline<P> {
         writeln!(out, "async_depth: {}", self.tunables.async_depth())?;
         writeln!(out, "dispatch:")?;
         for (_, request) in self.at_head.iter(&self.requests) {
-            show_request(out, request)?;
+            request.show(out)?;
         }
         let [real_time, best_effort, idle] = self.levels.each_ref().map(|level| level.owned_by_driver());
         writeln!(out, "owned_by_driver: {real_time} {best_effort} {idle}")?;
@@ -42,11 +41,11 @@ impl<P: Probe> MqDeadline<P> {
         let queue = self.levels[number].queue(direction);
         writeln!(out, "{direction_word}{number}_fifo_list:")?;
         for (_, request) in queue.fifo.iter(&self.requests) {
-            show_request(out, request)?;
+            request.show(out)?;
         }
         writeln!(out, "{direction_word}{number}_next_rq:")?;
         match queue.next_in_order(&self.requests) {
-            Some(next) => show_request(out, self.requests.get(next)),
+            Some(next) => self.requests.get(next).show(out),
             None => Ok(()),
         }
     }
@@ -57,9 +56,4 @@ const fn word(direction: Direction) -> &'static str {
         Direction::Read => "read",
         Direction::Write => "write",
     }
-}
-
-fn show_request(out: &mut dyn Write, request: &Request) -> Result {
-    let (id, info, deadline) = (request.id.0, &request.info, request.deadline.0);
-    writeln!(out, "  rq {id} {:?} sector {} + {} fifo_time {deadline} ns", info.op, info.sector, info.nr_sectors)
 }
