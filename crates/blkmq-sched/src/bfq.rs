@@ -57,6 +57,7 @@ use wf2q::{Entity, Forest};
 
 use crate::list::List;
 use crate::mergeable::Mergeable;
+use crate::scheduler::DEFAULT_NR_REQUESTS;
 use crate::slab::{Index, Slab};
 use crate::tree::Tree;
 use crate::waiting::ByAge;
@@ -68,9 +69,6 @@ use crate::{
 /// The kernel's name of the policy.
 pub(crate) const NAME: &str = "bfq";
 pub(crate) const KNOBS: &[Knob] = tunables::KNOBS;
-
-/// Linux's largest default of `nr_requests`. The number holds until the queue tells its own.
-const DEFAULT_NR_REQUESTS: u32 = 256;
 
 /// The scheduler `bfq`.
 #[derive(Debug, Clone)]

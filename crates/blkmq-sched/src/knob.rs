@@ -68,6 +68,23 @@ impl Knob {
     }
 }
 
+/// Checks a value for the knob of this name.
+///
+/// # Errors
+/// There is no such knob, or the value is out of its range.
+pub(crate) fn checked(knobs: &[Knob], name: &str, value: i64) -> Result<i64, KnobError> {
+    knobs.iter().find(|knob| knob.name == name).ok_or(KnobError::Unknown)?.check(value)
+}
+
+/// Sets each knob that has a default to it.
+pub(crate) fn set_defaults(knobs: &[Knob], mut set: impl FnMut(&str, i64) -> Result<(), KnobError>) {
+    for knob in knobs {
+        if let Some(default) = knob.default {
+            set(knob.name, default).expect("a default is within its own range");
+        }
+    }
+}
+
 /// Why a knob was not set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

@@ -24,6 +24,7 @@ use request::{ByAge, Request};
 
 use crate::domain::Endless;
 use crate::list::List;
+use crate::scheduler::DEFAULT_NR_REQUESTS;
 use crate::site::kept;
 use crate::slab::{Index, Slab};
 use crate::{
@@ -39,9 +40,6 @@ const BATCHES: [u32; 4] = [16, 8, 1, 1];
 
 /// Software queues that are told apart: as many as [`Info::ctx`] can name.
 const NR_CTXS: usize = 1 << u8::BITS;
-
-/// Linux's largest default of `nr_requests`. The number holds until the queue tells its own.
-const DEFAULT_NR_REQUESTS: u32 = 256;
 
 /// A set of software queues.
 #[derive(Debug, Default)]

@@ -57,6 +57,9 @@ pub struct Newcomer {
     pub info: Info,
 }
 
+/// Linux's largest default of `nr_requests`. A policy counts with it until the queue tells its own number.
+pub(crate) const DEFAULT_NR_REQUESTS: u32 = 256;
+
 /// The largest number of requests that are handed through a scheduler at once ([`Scheduler::hand_through`]).
 pub const MOST_NEWCOMERS: usize = 32;
 

@@ -11,6 +11,7 @@
 
 use core::fmt;
 
+use crate::knob::{checked, set_defaults};
 use crate::{Knob, KnobError, SchedDomain, Time, Unit};
 
 /// Buckets of latencies.
@@ -129,11 +130,7 @@ impl Default for Throttle {
             remembered: [None; 3],
             observer: None,
         };
-        for knob in KNOBS {
-            if let Some(default) = knob.default {
-                throttle.set_knob(knob.name, default).expect("a default is within its own range");
-            }
-        }
+        set_defaults(KNOBS, |name, value| throttle.set_knob(name, value));
         throttle
     }
 }
@@ -271,9 +268,9 @@ impl Throttle {
     /// # Errors
     /// The name is unknown or the value out of range; nothing has changed then.
     pub fn set_knob(&mut self, name: &str, value: i64) -> Result<(), KnobError> {
-        let knob = KNOBS.iter().find(|knob| knob.name == name).ok_or(KnobError::Unknown)?;
+        let value = checked(KNOBS, name, value)?;
         let of = knob_of(name).ok_or(KnobError::Unknown)?;
-        self.targets[of.index()] = knob.check(value)?.unsigned_abs();
+        self.targets[of.index()] = value.unsigned_abs();
         Ok(())
     }
 

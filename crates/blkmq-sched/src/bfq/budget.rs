@@ -186,10 +186,9 @@ impl Bfq {
     fn charge_time(&mut self, q: Index, milliseconds: u64, now: Time) {
         let whole = to_ms(TIMEOUT);
         let sectors = self.max_budget * milliseconds.min(whole) / whole;
-        let entity = self.queues.get(q).entity;
-        let missing = sectors.saturating_sub(self.forest.service(entity));
-        self.queues.get_mut(q).raising.serve(missing, ticks(now));
-        self.forest.charge(entity, sectors);
+        let queue = self.queues.get_mut(q);
+        let missing = self.forest.charge(queue.entity, sectors);
+        queue.raising.serve(missing, ticks(now));
     }
 
     /// The budgets of a queue that leaves service: the largest ones from now on, and the next one.

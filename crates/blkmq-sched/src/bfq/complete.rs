@@ -2,6 +2,7 @@
 
 use super::choose::of_ticket;
 use super::clock::ticks;
+use super::request::is_waited_for;
 use super::{Bfq, Reason};
 use crate::slab::Index;
 use crate::{Event, Report, Time};
@@ -39,7 +40,7 @@ impl Bfq {
     fn note_passed(&mut self, report: &Report) {
         let (requests, sectors) = (u32::from(report.requests), u64::from(report.sectors));
         let place = self.clients.place(report.client);
-        let is_sync = report.sync || report.op.is_read();
+        let is_sync = is_waited_for(report.op, report.sync);
         let q = self.queue_for(place, is_sync, report.priority, report.at);
         self.charge_passed(q, sectors, report.at);
         let client = self.clients.get_mut(place);
@@ -83,7 +84,7 @@ impl Bfq {
     fn note_passed_completed(&mut self, report: &Report) {
         let place = self.clients.place(report.client);
         let client = self.clients.get_mut(place);
-        let is_sync = report.sync || report.op.is_read();
+        let is_sync = is_waited_for(report.op, report.sync);
         let passing = if is_sync { &mut client.passing } else { &mut self.passing_async };
         debug_assert!(*passing >= u32::from(report.requests), "requests pass before they complete");
         let requests = u32::from(report.requests).min(*passing);

@@ -58,10 +58,7 @@ impl Bfq {
             return q;
         }
         let Some(heir) = self.plan_merge(q, last) else { return q };
-        if let Some(owner) = self.queues.get(heir).owner {
-            self.clients.get_mut(owner).is_merged_for_good = true;
-        }
-        self.clients.get_mut(place).is_merged_for_good = true;
+        self.keep_merged(place, heir);
         self.queues.get_mut(q).owner = Some(place);
         self.merge_queues(place, q, heir);
         heir
@@ -88,11 +85,8 @@ impl Bfq {
     }
 
     fn find_heir(&mut self, place: u16, q: Index, sector: u64, now: Ticks) -> Option<Index> {
-        if let Some(mut heir) = self.queues.get(q).merged_into {
-            while let Some(next) = self.queues.get(heir).merged_into {
-                heir = next;
-            }
-            return Some(heir);
+        if self.queues.get(q).merged_into.is_some() {
+            return Some(self.last_heir(q));
         }
         if self.orders_itself() {
             return None;
@@ -127,17 +121,12 @@ impl Bfq {
 
     /// The merge for good that the client has in mind.
     fn marry(&mut self, place: u16, q: Index, other: Index) -> Option<Index> {
-        self.clients.get_mut(place).betrothed = None;
-        self.queues.get_mut(other).suitors -= 1;
         let fits = other != q && self.queues.get(other).clients > 0;
         let heir = if fits { self.plan_merge(q, other) } else { None };
         if let Some(heir) = heir {
-            self.clients.get_mut(place).is_merged_for_good = true;
-            if let Some(owner) = self.queues.get(heir).owner {
-                self.clients.get_mut(owner).is_merged_for_good = true;
-            }
+            self.keep_merged(place, heir);
         }
-        self.end_if_unused(other);
+        self.break_betrothal(place);
         heir
     }
 
@@ -172,13 +161,27 @@ impl Bfq {
         [after, before].into_iter().flatten().min_by_key(distance).filter(|q| distance(q) <= NEAR)
     }
 
-    /// All clients of `q` are to send to `other` from their next request on; the queue to which they then send. They
-    /// count there at once.
-    fn plan_merge(&mut self, q: Index, other: Index) -> Option<Index> {
-        let mut heir = other;
+    /// The queue to which clients of `q` send in the end: `q`, or the one with which it was merged, and so on.
+    fn last_heir(&self, q: Index) -> Index {
+        let mut heir = q;
         while let Some(next) = self.queues.get(heir).merged_into {
             heir = next;
         }
+        heir
+    }
+
+    /// The client's queue and `heir`, with which it is merged, are not split again.
+    fn keep_merged(&mut self, place: u16, heir: Index) {
+        if let Some(owner) = self.queues.get(heir).owner {
+            self.clients.get_mut(owner).is_merged_for_good = true;
+        }
+        self.clients.get_mut(place).is_merged_for_good = true;
+    }
+
+    /// All clients of `q` are to send to `other` from their next request on; the queue to which they then send. They
+    /// count there at once.
+    fn plan_merge(&mut self, q: Index, other: Index) -> Option<Index> {
+        let heir = self.last_heir(other);
         let clients = self.queues.get(q).clients;
         let [from, to] = [q, heir].map(|q| self.queues.get(q));
         let is_possible = heir != q && clients > 0 && to.clients > 0 && from.group == to.group;

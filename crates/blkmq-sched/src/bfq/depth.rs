@@ -6,10 +6,8 @@
 
 use super::Bfq;
 use super::request::is_sync;
+use crate::scheduler::DEFAULT_NR_REQUESTS;
 use crate::{Class, ClientId, Info, Outstanding, Passing};
-
-/// Linux's largest default of `nr_requests`. More room would only make requests wait here instead of outside.
-const MOST: u32 = 256;
 
 impl Bfq {
     /// Whether a request may be inserted beside what is outstanding.
@@ -18,7 +16,8 @@ impl Bfq {
         if newcomer.op.is_read() || client.outstanding == 0 {
             return true;
         }
-        let room = self.nr_requests.min(MOST);
+        // More room than in Linux would only make requests wait here instead of outside.
+        let room = self.nr_requests.min(DEFAULT_NR_REQUESTS);
         let limit = match (self.raised_busy > 0, is_sync(newcomer)) {
             (false, true) => room * 3 / 4,
             (false, false) => room / 2,

@@ -1,8 +1,8 @@
 //! A waiting request, and where it belongs.
 
-use crate::Info;
 use crate::slab::Index;
 use crate::waiting::Waiting;
+use crate::{Info, Op};
 
 /// Where a waiting request belongs.
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +19,12 @@ pub(super) type Request = Waiting<Home>;
 // COST: two lines of 64 bytes at most, wherever in the slab it lies.
 const _: () = assert!(size_of::<Request>() <= 88);
 
-/// Whether a thread waits for a request. A read is always waited for.
+/// Whether a thread waits for a request.
 pub(super) const fn is_sync(info: &Info) -> bool {
-    info.sync || info.op.is_read()
+    is_waited_for(info.op, info.sync)
+}
+
+/// Whether a thread waits for a request that is marked so or not. A read is always waited for.
+pub(super) const fn is_waited_for(op: Op, sync: bool) -> bool {
+    sync || op.is_read()
 }

@@ -1,6 +1,7 @@
 //! The knobs of `bfq`: the kernel's names, units, defaults and ranges.
 
 use super::clock::{NS_PER_MS, NS_PER_US, Ticks, of_ms};
+use crate::knob::{checked, set_defaults};
 use crate::{Knob, KnobError, Unit};
 
 const INT_MAX: i64 = i32::MAX as i64;
@@ -120,11 +121,7 @@ impl Default for Tunables {
             strict_guarantees: false,
             low_latency: false,
         };
-        for knob in KNOBS {
-            if let Some(default) = knob.default {
-                tunables.set(knob.name, default).expect("a default is within its own range");
-            }
-        }
+        set_defaults(KNOBS, |name, value| tunables.set(name, value));
         tunables
     }
 }
@@ -160,8 +157,7 @@ impl Tunables {
     }
 
     pub(super) fn set(&mut self, name: &str, value: i64) -> Result<(), KnobError> {
-        let knob = KNOBS.iter().find(|knob| knob.name == name).ok_or(KnobError::Unknown)?;
-        let value = knob.check(value)?;
+        let value = checked(KNOBS, name, value)?;
         debug_assert!(value >= 0, "no range begins below 0");
         let value = value.unsigned_abs();
         match name {

@@ -28,10 +28,11 @@ mod virtual_time;
 pub(super) use entity::Entity;
 
 use entity::{Place, State};
-use group::{Group, Ticks, ticks};
+use group::Group;
 use service_tree::ServiceTree;
 use virtual_time::{is_after, later, span};
 
+use super::clock::{Ticks, ticks};
 use crate::slab::{Index, Slab};
 use crate::{Class, Time};
 
@@ -207,11 +208,13 @@ impl Forest {
     }
 
     /// Makes the service of the queue in service count as `sectors` in all, if it was less, and its budget no less.
-    pub(super) fn charge(&mut self, leaf: Entity, sectors: u64) {
+    /// Returns what was missing.
+    pub(super) fn charge(&mut self, leaf: Entity, sectors: u64) -> u64 {
         let state = self.states.get_mut(leaf.0);
         state.budget = state.budget.max(sectors);
         let missing = sectors.saturating_sub(state.service);
         self.serve(leaf, missing);
+        missing
     }
 
     /// Puts the queue that comes next into service, with all groups above it. None if no queue waits.

@@ -1,14 +1,13 @@
 //! The knobs of `mq-deadline`: the kernel's names, units, defaults and ranges.
 
 use super::direction::Direction;
+use crate::knob::{checked, set_defaults};
+use crate::scheduler::DEFAULT_NR_REQUESTS;
 use crate::{Knob, KnobError, Unit};
 
 const INT_MAX: i64 = i32::MAX as i64;
 const INT_MIN: i64 = i32::MIN as i64;
 const NS_PER_MS: u64 = 1_000_000;
-
-/// Linux's largest default of `nr_requests`. The number holds until the queue tells its own.
-const DEFAULT_NR_REQUESTS: u32 = 256;
 
 /// The knobs, in the order of the kernel's sysfs folder.
 pub(super) const KNOBS: &[Knob] = &[
@@ -96,11 +95,7 @@ impl Default for Tunables {
             prio_aging_expire: 0,
             nr_requests: DEFAULT_NR_REQUESTS,
         };
-        for knob in KNOBS {
-            if let Some(default) = knob.default {
-                tunables.set(knob.name, default).expect("a default is within its own range");
-            }
-        }
+        set_defaults(KNOBS, |name, value| tunables.set(name, value));
         tunables
     }
 }
@@ -124,8 +119,7 @@ impl Tunables {
     }
 
     pub(super) fn set(&mut self, name: &str, value: i64) -> Result<(), KnobError> {
-        let knob = KNOBS.iter().find(|knob| knob.name == name).ok_or(KnobError::Unknown)?;
-        let value = knob.check(value)?;
+        let value = checked(KNOBS, name, value)?;
         match name {
             "read_expire" => self.expire[Direction::Read as usize] = nanoseconds(value),
             "write_expire" => self.expire[Direction::Write as usize] = nanoseconds(value),

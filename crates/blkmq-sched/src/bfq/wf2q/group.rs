@@ -1,20 +1,11 @@
 //! The members of a group, by class, and which of them comes next.
 
+use super::super::clock::{TICKS_PER_SECOND, Ticks};
 use super::entity::State;
 use super::service_tree::ServiceTree;
 use super::virtual_time::is_after;
+use crate::Class;
 use crate::slab::{Index, Slab};
-use crate::{Class, Time};
-
-/// A time on Linux's clock of 250 ticks a second.
-pub(super) type Ticks = u64;
-
-const TICKS_PER_SECOND: Ticks = 250;
-
-/// The tick in which `now` lies.
-pub(super) const fn ticks(now: Time) -> Ticks {
-    now.0 / (1_000_000_000 / TICKS_PER_SECOND)
-}
 
 /// How often the idle class is tried before the others.
 const IDLE_CLASS_PERIOD: Ticks = TICKS_PER_SECOND / 5;
