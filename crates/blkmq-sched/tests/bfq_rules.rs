@@ -186,6 +186,40 @@ fn a_client_without_requests_is_admitted() {
     assert!(bfq.admits(&info(client(1), 8, Op::Read), full));
 }
 
+/// Red if only queues are held to their shares, and not the groups above them: a group whose members come one after the
+/// other would have more than its part, each member as much as it may have alone.
+#[test]
+fn a_group_has_no_more_room_than_its_share() {
+    let mut bfq = steady();
+    let groups = [1, 2].map(|number| GroupId::new(number, 1));
+    for group in groups {
+        bfq.join_group(group, &GroupSettings { parent: GroupId::ROOT, weight: 100 });
+    }
+    for (number, group) in [(1, groups[0]), (2, groups[0]), (3, groups[1])] {
+        bfq.join(client(number), &ClientSettings { group, ..ClientSettings::default() });
+    }
+    let write = |of| Info { sync: true, ..info(client(of), 0, Op::Write) };
+    let outstanding = Outstanding { others: 1, nr_hctxs: 1 };
+    let mut next = 0;
+    let mut fill = |bfq: &mut Bfq, of| {
+        let before = next;
+        while bfq.admits(&write(of), outstanding) {
+            bfq.insert(RqId(next), &Info { sector: next * 8, ..write(of) }, InsertAt::Sorted, Time(MS));
+            next += 1;
+            assert!(next < 1000, "there is a limit");
+        }
+        next - before
+    };
+    bfq.insert(RqId(1000), &write(3), InsertAt::Sorted, Time(MS));
+    let room = 256 * 3 / 4;
+    assert_eq!(fill(&mut bfq, 1), room / 2, "the first member is alone in its group");
+    assert_eq!(fill(&mut bfq, 2), 1, "the second one has its first request, which is never refused");
+    assert_eq!(fill(&mut bfq, 3), room / 2 - 1);
+    bfq.join(client(2), &ClientSettings { group: groups[1], ..ClientSettings::default() });
+    assert_eq!(fill(&mut bfq, 1), 0);
+    assert_eq!(fill(&mut bfq, 3), 0, "the newcomer has brought its request along");
+}
+
 /// Red if somebody passes while another client is in service.
 #[test]
 fn only_the_client_in_service_passes() {

@@ -19,7 +19,7 @@ impl Bfq {
         self.note_burst(q, ticks(now));
         let deadline = now.after(self.tunables.expire(is_sync(info)));
         if at == InsertAt::Head {
-            self.queues.get_mut(q).allocated += 1;
+            self.count_in(q, 1);
             let item = self.requests.insert(Request::new(rq, *info, deadline, Home { queue: q, client: place }));
             self.at_head.push_front(&mut self.requests, item);
             return;
@@ -27,7 +27,7 @@ impl Bfq {
         if is_sync(info) {
             q = self.cooperate(place, q, info.sector, now);
         }
-        self.queues.get_mut(q).allocated += 1;
+        self.count_in(q, 1);
         self.note_think_time(q, now);
         self.judge_think_time(q, now);
         self.note_seek(q, info, now);

@@ -22,13 +22,12 @@ impl Bfq {
                 let place = self.clients.place(report.client);
                 let client = self.clients.get_mut(place);
                 client.outstanding = client.outstanding.saturating_sub(1);
-                let queue = self.queues.get_mut(q);
-                debug_assert!(queue.allocated > 0, "a request counts in its queue until it completes");
+                let queue = self.queues.get(q);
                 let counts = &mut self.groups.get_mut(queue.group).counts;
                 counts.completed += 1;
                 counts.in_device += u64::from(report.in_device);
                 self.complete(q, 1, report.at);
-                self.queues.get_mut(q).allocated -= 1;
+                self.count_out(q, 1);
                 self.end_if_unused(q);
             }
             Event::Completed(None) => self.note_passed_completed(report),
@@ -55,8 +54,8 @@ impl Bfq {
         if is_sync {
             // While they are with the device, the client keeps this queue.
             client.passing += requests;
-            queue.allocated += requests;
-            queue.dispatched += requests;
+            self.count_in(q, requests);
+            self.queues.get_mut(q).dispatched += requests;
             self.begin_pending(q);
             if self.service.queue == Some(q) {
                 self.service.timer = None;
@@ -98,7 +97,7 @@ impl Bfq {
         counts.completed += u64::from(requests);
         counts.in_device += u64::from(report.in_device) * u64::from(requests);
         self.complete(q, requests, report.at);
-        self.queues.get_mut(q).allocated -= requests;
+        self.count_out(q, requests);
     }
 
     /// Requests of `q` have completed.

@@ -2,11 +2,13 @@
 //!
 //! A policy can divide the device only among requests that wait here or are with the device. What a client that writes
 //! as much as it can has outstanding would leave no room for others. So requests other than reads have a part of the
-//! room, and a queue with more than its share waits outside.
+//! room, and a queue or group with more than its share waits outside.
 
 use super::Bfq;
 use super::request::is_sync;
+use super::wf2q::Entity;
 use crate::scheduler::DEFAULT_NR_REQUESTS;
+use crate::slab::Index;
 use crate::{Class, ClientId, Info, Outstanding, Passing};
 
 impl Bfq {
@@ -24,29 +26,49 @@ impl Bfq {
             (true, true) => room * 6 / 16,
             (true, false) => room * 3 / 16,
         };
-        outstanding.is_below(limit.max(1)) && !self.exceeds_share(newcomer, u64::from(limit))
+        outstanding.is_below(limit.max(1)) && !self.exceeds_share(newcomer, limit)
     }
 
-    /// Whether the newcomer's queue already has as many requests as its weight gives it of `limit`.
-    fn exceeds_share(&self, newcomer: &Info, limit: u64) -> bool {
+    /// Whether the newcomer's queue, or a group above it, already has as many requests as its weight gives it of `limit`.
+    fn exceeds_share(&self, newcomer: &Info, limit: u32) -> bool {
         let Some(q) = self.queue_of_newcomer(newcomer) else { return false };
         let queue = self.queues.get(q);
-        if !queue.is_busy {
-            return false;
+        let of = self.share_of_group(queue.group, limit);
+        queue.is_busy && of.and_then(|of| self.share(queue.entity, of, queue.allocated)).is_none()
+    }
+
+    /// What a group may have of `limit`; `None` if it, or a group above it, has that already.
+    fn share_of_group(&self, place: usize, limit: u32) -> Option<u32> {
+        if place == 0 {
+            return Some(limit);
         }
-        let mut share = limit;
-        let (mut entity, mut group) = (queue.entity, queue.group);
-        loop {
-            // A group may be served without its own place in the tree above being counted; then it is alone there.
-            let sum = self.forest.weight_sum(entity).max(1);
-            share = (share * self.forest.weight(entity)).div_ceil(sum);
-            if group == 0 {
-                break;
-            }
-            entity = self.groups.entity(group);
-            group = self.groups.get(group).parent;
-        }
-        u64::from(queue.allocated) >= share.clamp(1, limit)
+        let group = self.groups.get(place);
+        let of = self.share_of_group(group.parent, limit)?;
+        self.share(group.entity, of, group.allocated)
+    }
+
+    /// What a member of a group may have of `of`, by its weight among those that wait; `None` if it has that already.
+    fn share(&self, entity: Entity, of: u32, allocated: u32) -> Option<u32> {
+        // A member may be served without being counted among its siblings; then it is alone.
+        let weight = self.forest.weight(entity);
+        let sum = self.forest.weight_sum(entity).max(weight).max(1);
+        let share = (u64::from(of) * weight).div_ceil(sum) as u32;
+        (allocated < share.max(1)).then_some(share.max(1))
+    }
+
+    /// The queue has `requests` more, which wait or are with the device, and so have the groups above it.
+    pub(super) fn count_in(&mut self, q: Index, requests: u32) {
+        let queue = self.queues.get_mut(q);
+        queue.allocated += requests;
+        self.groups.count_in(queue.group, requests);
+    }
+
+    /// The queue has `requests` less: they are merged or complete.
+    pub(super) fn count_out(&mut self, q: Index, requests: u32) {
+        let queue = self.queues.get_mut(q);
+        debug_assert!(queue.allocated >= requests, "a request counts in its queue until it completes");
+        queue.allocated -= requests;
+        self.groups.count_out(queue.group, requests);
     }
 
     /// Which requests may pass: all while no queue is in service, and those of the client that the device waits for.

@@ -39,6 +39,8 @@ pub(super) struct Group {
     pub(super) entity: Entity,
     pub(super) parent: usize,
     asyncs: [Option<Index>; NR_ASYNC],
+    /// Requests that wait or are with the device, of its queues and of the groups in it.
+    pub(super) allocated: u32,
     /// Queues of it with requests, waiting or with the device.
     nr_pending: u32,
     /// Its queues that may be merged with another one, by the position of their next request.
@@ -102,6 +104,27 @@ impl Groups {
         self.nr_pending -= u32::from(group.nr_pending == 0);
     }
 
+    /// The group's queues have `requests` more. COST: one step for each group above.
+    pub(super) fn count_in(&mut self, place: usize, requests: u32) {
+        let mut at = place;
+        while at != 0 {
+            let group = self.get_mut(at);
+            group.allocated += requests;
+            at = group.parent;
+        }
+    }
+
+    /// The group's queues have `requests` less.
+    pub(super) fn count_out(&mut self, place: usize, requests: u32) {
+        let mut at = place;
+        while at != 0 {
+            let group = self.get_mut(at);
+            debug_assert!(group.allocated >= requests, "a group has what its queues have");
+            group.allocated -= requests;
+            at = group.parent;
+        }
+    }
+
     /// The groups that are there.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Group> {
         self.places.iter().flatten()
@@ -115,6 +138,7 @@ impl Group {
             entity,
             parent,
             asyncs: [None; NR_ASYNC],
+            allocated: 0,
             nr_pending: 0,
             positions: Tree::default(),
             last_created: None,
@@ -144,9 +168,12 @@ impl Bfq {
         let place = id.place();
         if self.groups.place(id) == place {
             let group = self.groups.get_mut(place);
-            let (entity, old) = (group.entity, core::mem::replace(&mut group.parent, parent));
+            let (entity, allocated) = (group.entity, group.allocated);
+            let old = core::mem::replace(&mut group.parent, parent);
             self.forest.set_weight(entity, weight);
             if old != parent {
+                self.groups.count_out(old, allocated);
+                self.groups.count_in(parent, allocated);
                 self.leave_service_within(place);
                 self.forest.reparent(entity, parent_entity);
             }
@@ -188,7 +215,7 @@ impl Bfq {
             self.move_queue(q, parent);
         }
         let group = self.groups.places[place].take().expect("the group is there");
-        debug_assert_eq!(group.nr_pending, 0, "a group that goes has no queues");
+        debug_assert_eq!((group.nr_pending, group.allocated), (0, 0), "a group that goes has no queues");
         self.forest.remove(group.entity);
     }
 
@@ -207,7 +234,7 @@ impl Bfq {
     /// Moves a queue into another group, with everything that waits in it.
     pub(super) fn move_queue(&mut self, q: Index, group: usize) {
         let queue = self.queues.get(q);
-        let (from, entity) = (queue.group, queue.entity);
+        let (from, entity, allocated) = (queue.group, queue.entity, queue.allocated);
         if from == group {
             return;
         }
@@ -216,6 +243,8 @@ impl Bfq {
         }
         self.displace(q);
         self.groups.replace_created(from, q, None);
+        self.groups.count_out(from, allocated);
+        self.groups.count_in(group, allocated);
         if self.queues.get(q).is_pending {
             self.groups.end_pending(from);
             self.groups.begin_pending(group);

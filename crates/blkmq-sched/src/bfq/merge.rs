@@ -73,7 +73,7 @@ impl Bfq {
         }
         self.take_out(q, absorbed, self.now);
         self.requests.remove(absorbed);
-        self.queues.get_mut(q).allocated -= 1;
+        self.count_out(q, 1);
         self.clients.get_mut(client).outstanding -= 1;
         self.grow(survivor, MergeHow::Back, grown);
     }
