@@ -29,7 +29,8 @@ impl Bfq {
         outstanding.is_below(limit.max(1)) && !self.exceeds_share(newcomer, limit)
     }
 
-    /// Whether the newcomer's queue, or a group above it, already has as many requests as its weight gives it of `limit`.
+    /// Whether the newcomer's queue, or a group above it, already has as many requests as its weight gives it of
+    /// `limit`.
     fn exceeds_share(&self, newcomer: &Info, limit: u32) -> bool {
         let Some(q) = self.queue_of_newcomer(newcomer) else { return false };
         let queue = self.queues.get(q);
