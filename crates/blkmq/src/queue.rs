@@ -23,6 +23,7 @@ mod layout;
 mod locking;
 mod member;
 mod membership;
+mod places;
 mod pools;
 mod reports;
 mod scheduler;

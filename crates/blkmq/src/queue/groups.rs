@@ -5,6 +5,7 @@ use std::fmt::{self, Write};
 use blkmq_sched::{GroupId, GroupSettings};
 
 use super::error::TenantError;
+use super::places::Places;
 
 /// How deep groups can lie in each other, the root not counted.
 pub const MAX_GROUP_DEPTH: usize = 8;
@@ -19,25 +20,15 @@ pub(super) struct Group {
     pub(super) settings: GroupSettings,
 }
 
-/// A place in the table.
-#[derive(Debug, Default)]
-struct Place {
-    /// The group that has the place.
-    group: Option<Group>,
-    /// How often the place was given to a group. The count wraps.
-    times: u32,
-}
-
-/// The table of groups. The place with the number 0 is the root's, and its entry stays empty.
+/// The table of groups. The root is not in it, and has the first place.
 #[derive(Debug)]
 pub(super) struct Groups {
-    places: Vec<Place>,
-    free: Vec<usize>,
+    places: Places<GroupId, Group>,
 }
 
 impl Default for Groups {
     fn default() -> Self {
-        Self { places: vec![Place::default()], free: Vec::new() }
+        Self { places: Places::without_first() }
     }
 }
 
@@ -57,25 +48,15 @@ impl Groups {
         if self.depth(parent)? >= MAX_GROUP_DEPTH {
             return Err(TenantError::TooDeep { name: name.to_owned(), most: MAX_GROUP_DEPTH });
         }
-        let number = match self.free.pop() {
-            Some(number) => number,
-            None if self.places.len() < GroupId::PLACES => {
-                self.places.push(Place::default());
-                self.places.len() - 1
-            }
-            None => return Err(TenantError::TooManyGroups { most: GroupId::PLACES - 1 }),
-        };
-        let times = self.places[number].times.wrapping_add(1);
-        self.places[number] = Place { group: Some(Group { name: name.to_owned(), settings }), times };
-        Ok(GroupId::new(number, times))
+        let added = self.places.add(Group { name: name.to_owned(), settings });
+        added.ok_or(TenantError::TooManyGroups { most: GroupId::PLACES - 1 })
     }
 
     /// Takes a group away to which nothing belongs any more.
     pub(super) fn remove(&mut self, id: GroupId) {
         debug_assert!(self.iter().all(|(_, group)| group.settings.parent != id), "no group belongs to one that goes");
-        let group = self.places[id.place()].group.take();
-        debug_assert!(group.is_some() && id != GroupId::ROOT, "a group goes once, and the root does not");
-        self.free.push(id.place());
+        let group = self.places.remove(id);
+        debug_assert!(group.is_some(), "a group goes once, and the root does not");
     }
 
     /// The group with this id.
@@ -83,10 +64,7 @@ impl Groups {
     /// # Errors
     /// It is not there any more, or is the root, which has no settings.
     pub(super) fn get(&self, id: GroupId) -> Result<&Group, TenantError> {
-        let place = self.places.get(id.place());
-        let place = place.filter(|place| GroupId::new(id.place(), place.times) == id && id != GroupId::ROOT);
-        let group = place.and_then(|place| place.group.as_ref());
-        group.ok_or(if id == GroupId::ROOT { TenantError::Root } else { TenantError::NoGroup(id) })
+        self.places.get(id).ok_or(Self::missing(id))
     }
 
     /// As [`get`](Self::get), to be changed.
@@ -94,8 +72,11 @@ impl Groups {
     /// # Errors
     /// As of [`get`](Self::get).
     pub(super) fn get_mut(&mut self, id: GroupId) -> Result<&mut Group, TenantError> {
-        self.get(id)?;
-        self.places[id.place()].group.as_mut().ok_or(TenantError::NoGroup(id))
+        self.places.get_mut(id).ok_or(Self::missing(id))
+    }
+
+    const fn missing(id: GroupId) -> TenantError {
+        if id.0 == GroupId::ROOT.0 { TenantError::Root } else { TenantError::NoGroup(id) }
     }
 
     /// Whether clients may be in this group.
@@ -123,10 +104,7 @@ impl Groups {
 
     /// The groups by place.
     fn iter(&self) -> impl Iterator<Item = (GroupId, &Group)> {
-        self.places.iter().enumerate().filter_map(|(number, place)| {
-            let group = place.group.as_ref()?;
-            Some((GroupId::new(number, place.times), group))
-        })
+        self.places.iter()
     }
 
     /// The groups, each behind the group that it belongs to.
