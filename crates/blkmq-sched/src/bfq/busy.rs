@@ -153,8 +153,8 @@ impl Bfq {
         own != Some(smallest) && self.weight_order.first_from(&self.weights, smallest + 1).is_some()
     }
 
-    /// Whether shares must be kept up by waiting for `q` or by counting its service exactly: somebody has another
-    /// weight, class or group.
+    /// Whether shares must be kept up by waiting for `q` or by counting its service exactly: another queue has
+    /// another weight, class or group.
     pub(super) fn is_asymmetric(&self, q: Index) -> bool {
         let classes = Class::ALL.into_iter().filter(|class| self.busy[class.index()] > 0).count();
         self.weights_differ(q) || classes > 1 || self.groups.nr_pending > 1

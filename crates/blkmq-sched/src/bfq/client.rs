@@ -168,7 +168,7 @@ impl Bfq {
             self.nr_left_behind += 1;
         }
         let group = queue.group;
-        // Nobody will send to it. So it is not kept waiting without requests.
+        // No client will send to it. So it is not kept waiting without requests.
         if queue.is_busy && queue.is_empty() && self.service.queue != Some(q) {
             self.cease(q, false);
         }

@@ -1,4 +1,4 @@
-//! How many requests may be outstanding: whom the scheduler admits, and who may pass it by.
+//! How many requests may be outstanding: which requests the scheduler admits, and which may pass it by.
 //!
 //! A policy can divide the device only among requests that wait here or are with the device. What a client that writes
 //! as much as it can has outstanding would leave no room for others. So requests other than reads have a part of the

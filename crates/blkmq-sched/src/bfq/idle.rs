@@ -37,7 +37,7 @@ impl Bfq {
             (true, true) | (false, false) => is_steady,
             (false, true) => false,
         };
-        // Those that are raised get a request in more easily while nobody else is waited for.
+        // Those that are raised get a request in more easily while no other queue is waited for.
         queue.clients > 0 && helps && self.raised_busy == 0
     }
 

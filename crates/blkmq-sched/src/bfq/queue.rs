@@ -286,7 +286,7 @@ impl Bfq {
         (self.queues.peek(name.index).serial == name.serial).then_some(name.index)
     }
 
-    /// Ends a queue that nobody needs any more.
+    /// Ends a queue that has no clients and no requests.
     pub(super) fn end_if_unused(&mut self, q: Index) {
         let queue = self.queues.get(q);
         if queue.clients > 0 || queue.suitors > 0 || queue.allocated > 0 {

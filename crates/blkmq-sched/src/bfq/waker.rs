@@ -16,7 +16,7 @@ const ENOUGH: u32 = 3;
 const WINDOW: u64 = 128;
 
 impl Bfq {
-    /// A request arrives at `q`, whose client had no other: who has woken it?
+    /// A request arrives at `q`, whose client had no other: which queue has woken the client?
     pub(super) fn look_for_waker(&mut self, q: Index, now: Time) {
         let Some(last) = self.last_completed else { return };
         let window = WINDOW * self.tunables.slice_idle;
@@ -65,7 +65,7 @@ impl Bfq {
         }
     }
 
-    /// A queue ends: it wakes nobody, and nobody wakes it.
+    /// A queue ends: it has no waker any more, and is the waker of no queue.
     pub(super) fn forget_waker(&mut self, q: Index) {
         self.set_waker(q, None);
         while let Some(woken) = self.queues.get(q).waking.woken.head() {

@@ -1,6 +1,6 @@
-//! Who is served next: B-WF2Q+ over a hierarchy of groups.
+//! Which queue is served next: B-WF2Q+ over a hierarchy of groups.
 //!
-//! The ideal system serves everybody at once, each at a rate of its weight among the weights of those that wait.
+//! The ideal system serves all entities at once, each at a rate of its weight among the weights of those that wait.
 //! B-WF2Q+ serves one at a time, a budget of sectors each, and stays within about one largest budget of the ideal
 //! system. It knows of each entity when the ideal system would start and finish its budget, in virtual time. Of those
 //! that the ideal system has started (the eligible ones), it serves the one that would finish first. Without the first
@@ -51,7 +51,7 @@ impl Forest {
         let now = ticks(now);
         let (mut states, mut groups) = (Slab::new(()), Slab::new(()));
         let members = groups.insert(Group::new(None, now));
-        // The root competes with nobody. Its weight is never looked at.
+        // The root competes with no other entity. Its weight is never looked at.
         let root = states.insert(State::new(None, Some(members), Class::BestEffort, 1));
         groups.get_mut(members).owner = Some(root);
         Self { states, groups, root: Entity(root), now }
@@ -95,7 +95,7 @@ impl Forest {
         Entity(entity)
     }
 
-    /// Of an entity that has never been in its tree: its finish time, if somebody asks, is now.
+    /// An entity that has never been in its tree has finished now.
     fn finish_now(&mut self, entity: Index) {
         let (tree, states) = self.tree(entity);
         states.get_mut(entity).finish = tree.now;

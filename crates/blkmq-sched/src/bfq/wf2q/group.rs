@@ -46,7 +46,7 @@ impl Group {
         }
     }
 
-    /// The member to serve next. While nobody is in service, a clock that is before the earliest start jumps to it.
+    /// The member to serve next. While no member is in service, a clock that is before the earliest start jumps to it.
     pub(super) fn look_up(&mut self, states: &mut Slab<State>, now: Ticks) -> Option<Index> {
         let first = if self.is_idle_class_due(now) { Class::Idle } else { Class::RealTime };
         let tree = self.trees[first.index()..].iter_mut().find(|tree| tree.has_active())?;

@@ -86,7 +86,8 @@ impl ServiceTree {
     }
 
     /// Forgets an idle entity whose finish time has come. As in Linux it is one at a time, which bounds the work. While
-    /// nobody waits, the clock stops at the last finish time on its way: nobody is left whom it could make start later.
+    /// no entity waits, the clock stops at the last finish time on its way: no entity is left that it could make start
+    /// later.
     fn forget_past(&mut self, states: &mut Slab<State>) {
         if !self.has_active()
             && let Some(last) = self.idle.last(states)

@@ -10,7 +10,7 @@ pub(super) type Id = usize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
     Nowhere,
-    /// Waits. The number says who came first.
+    /// Waits. The number says which of two came first.
     Active(u64),
     Idle,
 }
