@@ -56,6 +56,7 @@ struct Look {
     live: i64,
     nr_operations: u64,
     made_for: i64,
+    slab: i64,
 }
 
 /// This module's checker.
@@ -82,20 +83,20 @@ pub(super) struct Memory {
     forgotten: BTreeMap<u16, Forgotten>,
     /// The most bytes that were ever needed at a time for the size that the queue is made for.
     made_for: i64,
-    /// Whether a scheduler is in place; how many bytes it may have taken for its requests; and the most bytes that any
-    /// scheduler ever took.
-    has_scheduler: bool,
+    /// The scheduler in place, and how many bytes it may have taken for its requests.
+    scheduler: Option<String>,
     /// Each hardware queue has a value of the scheduler.
     is_split: bool,
     slab: i64,
-    most_slab: i64,
     /// How many bytes the device may keep for as many requests as it can have at a time, and the most that this number
     /// ever was.
     of_device: i64,
     most_of_device: i64,
     first: Option<i64>,
     last: Option<i64>,
-    warm: Option<Look>,
+    /// The first look while a scheduler was in place, for each of them: how much they need in truth is known to them
+    /// alone.
+    warm: BTreeMap<Option<String>, Look>,
 }
 
 impl Memory {
@@ -116,15 +117,14 @@ impl Memory {
             buffer_bytes: 0,
             forgotten: BTreeMap::new(),
             made_for: 0,
-            has_scheduler: false,
+            scheduler: None,
             is_split: false,
             slab: 0,
-            most_slab: 0,
             of_device: 0,
             most_of_device: 0,
             first: None,
             last: None,
-            warm: None,
+            warm: BTreeMap::new(),
         }
     }
 
@@ -145,21 +145,20 @@ impl Memory {
 
     /// A scheduler makes room for the requests of each hardware queue, and keeps that room.
     fn note_slab(&mut self) {
-        if self.has_scheduler {
+        if self.scheduler.is_some() {
             // There are no more requests than all possible submitters have slots.
             let (nr_values, nr_hctxs) = if self.is_split { (self.nr_hctxs, 1) } else { (1, self.nr_hctxs) };
             let nr_places = (nr_hctxs * self.nr_requests).min(1023 * self.nr_slots);
             let needed = nr_values * (nr_places * 88 + 32 * KIB);
             // The values of hardware queues that are gone are gone too.
             self.slab = if self.is_split { needed } else { self.slab.max(needed) };
-            self.most_slab = self.most_slab.max(self.slab);
         }
     }
 
     fn installed(&mut self, scheduler: Option<&str>) {
-        let has_scheduler = scheduler.is_some();
-        (self.has_scheduler, self.is_split) = (has_scheduler, scheduler.is_some_and(orders_one_hctx));
-        self.nr_requests = self.facts.nr_requests(has_scheduler).cast_signed();
+        self.scheduler = scheduler.map(str::to_owned);
+        self.is_split = scheduler.is_some_and(orders_one_hctx);
+        self.nr_requests = self.facts.nr_requests(scheduler.is_some()).cast_signed();
         self.slab = 0;
         self.note_slab();
     }
@@ -194,7 +193,7 @@ impl Memory {
             }
             Control::NrRequests(nr_requests) => {
                 self.facts.nr_requests = Some(nr_requests);
-                self.nr_requests = self.facts.nr_requests(self.has_scheduler).cast_signed();
+                self.nr_requests = self.facts.nr_requests(self.scheduler.is_some()).cast_signed();
                 self.note_slab();
             }
             Control::Topology(default, read, poll) => {
@@ -213,19 +212,20 @@ impl Memory {
             self.first = Some(live);
         }
         let forgotten: i64 = self.forgotten.values().map(|forgotten| forgotten.bytes).sum();
-        let made_for = self.made_for + self.most_slab + self.most_of_device + forgotten;
+        let made_for = self.made_for + self.most_of_device + forgotten;
         let live = live - self.buffer_bytes;
-        let now = Look { live, nr_operations: self.nr_operations, made_for };
+        let now = Look { live, nr_operations: self.nr_operations, made_for, slab: self.slab };
         if self.nr_operations < WARM {
             return Ok(());
         }
-        // Memory that a scheduler or the device had before and does not have now may be taken again. Memory of
-        // forgotten operations may have been given back already.
-        let gone = self.most_slab - self.slab + self.most_of_device - self.of_device + forgotten;
+        // Memory that the device had before and does not have now may be taken again. Memory of forgotten operations
+        // may have been given back already.
+        let gone = self.most_of_device - self.of_device + forgotten;
         let base = Look { made_for: now.made_for - gone, ..now };
-        let warm = *self.warm.get_or_insert(base);
+        let warm = *self.warm.entry(self.scheduler.clone()).or_insert(base);
         let operations = now.nr_operations - warm.nr_operations;
-        let grown = now.live - warm.live - (now.made_for - warm.made_for) - PER_THREAD * self.nr_threads;
+        let needed = now.made_for - warm.made_for + (now.slab - warm.slab).max(0);
+        let grown = now.live - warm.live - needed - PER_THREAD * self.nr_threads;
         if grown <= KEPT + PER_OPERATION * operations.cast_signed() {
             return Ok(());
         }
@@ -419,16 +419,31 @@ mod tests {
         }
     }
 
+    /// Red if one scheduler's memory is compared with another one's, or is not compared at all.
     #[test]
-    fn what_a_scheduler_had_may_come_back() {
-        for (scheduler, extra) in [(Some("mq-deadline"), 0), (None, 4000 * 88 + 32 * KIB)] {
-            let mut told = told();
-            told.good(Event::Installed { scheduler: Some("mq-deadline") });
-            told.good(changed(Control::NrRequests(2000), Phase::Done)).good(Event::Installed { scheduler });
-            told.good(changed(Control::NrRequests(2000), Phase::Done));
-            submit(&mut told, WARM);
-            let most = 4000 * KIB + extra + KEPT;
-            told.good(memory(4000 * KIB)).good(memory(most)).bad(memory(most + 1), "bytes are held");
+    fn each_scheduler_has_memory_of_its_own() {
+        let mut told = told();
+        submit(&mut told, WARM);
+        let bases = [(Some("mq-deadline"), 4000 * KIB), (Some("kyber"), 9000 * KIB), (None, 1000 * KIB)];
+        for (scheduler, base) in bases {
+            told.good(Event::Installed { scheduler }).good(memory(base));
         }
+        for (scheduler, base) in bases {
+            told.good(Event::Installed { scheduler })
+                .good(memory(base + KEPT))
+                .bad(memory(base + KEPT + 1), "are held");
+        }
+    }
+
+    /// Red if a scheduler that was made for less is thought to have given back as much as it may have taken.
+    #[test]
+    fn what_a_scheduler_does_not_need_any_more_it_may_keep() {
+        let mut told = told();
+        told.good(Event::Installed { scheduler: Some("kyber") });
+        told.good(changed(Control::NrRequests(2000), Phase::Done));
+        submit(&mut told, WARM);
+        let base = 4000 * KIB;
+        told.good(memory(base)).good(changed(Control::NrRequests(8), Phase::Done));
+        told.good(memory(base + KEPT)).bad(memory(base + KEPT + 1), "are held");
     }
 }
