@@ -83,10 +83,11 @@ pub(super) struct Memory {
     forgotten: BTreeMap<u16, Forgotten>,
     /// The most bytes that were ever needed at a time for the size that the queue is made for.
     made_for: i64,
-    /// The scheduler in place, and how many bytes it may have taken for its requests.
+    /// The scheduler in place, whether each hardware queue has a value of it, and how many bytes one value, and all, may
+    /// have taken for requests.
     scheduler: Option<String>,
-    /// Each hardware queue has a value of the scheduler.
     is_split: bool,
+    of_value: i64,
     slab: i64,
     /// How many bytes the device may keep for as many requests as it can have at a time, and the most that this number
     /// ever was.
@@ -119,6 +120,7 @@ impl Memory {
             made_for: 0,
             scheduler: None,
             is_split: false,
+            of_value: 0,
             slab: 0,
             of_device: 0,
             most_of_device: 0,
@@ -149,9 +151,9 @@ impl Memory {
             // There are no more requests than all possible submitters have slots.
             let (nr_values, nr_hctxs) = if self.is_split { (self.nr_hctxs, 1) } else { (1, self.nr_hctxs) };
             let nr_places = (nr_hctxs * self.nr_requests).min(1023 * self.nr_slots);
-            let needed = nr_values * (nr_places * 88 + 32 * KIB);
+            self.of_value = self.of_value.max(nr_places * 88 + 32 * KIB);
             // The values of hardware queues that are gone are gone too.
-            self.slab = if self.is_split { needed } else { self.slab.max(needed) };
+            self.slab = nr_values * self.of_value;
         }
     }
 
@@ -159,7 +161,7 @@ impl Memory {
         self.scheduler = scheduler.map(str::to_owned);
         self.is_split = scheduler.is_some_and(orders_one_hctx);
         self.nr_requests = self.facts.nr_requests(scheduler.is_some()).cast_signed();
-        self.slab = 0;
+        (self.of_value, self.slab) = (0, 0);
         self.note_slab();
     }
 
