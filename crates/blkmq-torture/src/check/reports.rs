@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-use blkmq_sched::{ClientId, Event as Happened, Info, Report, RqId, Ticket};
+use blkmq_sched::{Class, ClientId, Event as Happened, Info, Op, Report, RqId, Ticket};
 
 use super::super::event::{Action, Event, Stamp};
 use super::super::settings::wants_reports;
@@ -33,23 +33,49 @@ enum Place {
     Over,
 }
 
-/// A request that was chosen, and was not reported.
+/// A request that was chosen, and of which no report is known to be.
 #[derive(Debug, Clone, Copy)]
 struct Chosen {
     rq: RqId,
-    info: Info,
-    sectors: u64,
     is_over: bool,
     /// The step at which its operation was reaped.
     reaped: Option<u64>,
 }
 
-impl Chosen {
-    /// Whether the report may be that of this request.
-    fn is(&self, report: &Report) -> bool {
-        let Self { info, sectors, .. } = *self;
-        let said = (report.client, report.op, report.sync, report.priority.class, report.sectors.into());
-        report.requests == 1 && said == (info.client, info.op, info.sync, info.priority.class, sectors)
+/// The requests with one ticket that look alike. A report is that of any one of them that is over.
+#[derive(Debug)]
+struct Alike {
+    info: Info,
+    sectors: u64,
+    requests: Vec<Chosen>,
+    /// So many reports came, and are not said to be those of certain requests yet.
+    nr_reports: usize,
+}
+
+impl Alike {
+    /// Whether a request of `client` and so on belongs here.
+    fn fits(&self, client: ClientId, op: Op, sync: bool, class: Class, sectors: u64) -> bool {
+        let info = &self.info;
+        (info.client, info.op, info.sync, info.priority.class, self.sectors) == (client, op, sync, class, sectors)
+    }
+
+    fn nr_over(&self) -> usize {
+        self.requests.iter().filter(|chosen| chosen.is_over).count()
+    }
+
+    /// Says of which requests the reports are, as far as that is certain or does not matter. Those that were reaped
+    /// come first: they had to be reported by now.
+    fn settle(&mut self) {
+        if self.nr_reports == self.nr_over() {
+            self.nr_reports = 0;
+            self.requests.retain(|chosen| !chosen.is_over);
+        }
+        while self.nr_reports > 0 {
+            let reaped = self.requests.iter().enumerate().filter_map(|(at, chosen)| Some((chosen.reaped?, at)));
+            let Some((_, at)) = reaped.min() else { return };
+            self.requests.remove(at);
+            self.nr_reports -= 1;
+        }
     }
 }
 
@@ -88,7 +114,7 @@ pub(super) struct Reports {
     flushing: Flushing,
     places: Table<Place>,
     /// By ticket.
-    chosen: BTreeMap<NonZeroU32, Vec<Chosen>>,
+    chosen: BTreeMap<NonZeroU32, Vec<Alike>>,
     clients: BTreeMap<ClientId, Ledger>,
     /// What passed by, as the device saw it, and as the scheduler was told.
     offered: Sum,
@@ -151,7 +177,13 @@ impl Reports {
         };
         *self.places.entry(rq) = Some((rq, Place::Chosen(ticket)));
         self.ledger(info.client).nr_chosen += 1;
-        self.chosen.entry(ticket.0).or_default().push(Chosen { rq, info, sectors, is_over: false, reaped: None });
+        let kinds = self.chosen.entry(ticket.0).or_default();
+        let fits = |kind: &Alike| kind.fits(info.client, info.op, info.sync, info.priority.class, sectors);
+        let at = kinds.iter().position(fits).unwrap_or_else(|| {
+            kinds.push(Alike { info, sectors, requests: Vec::new(), nr_reports: 0 });
+            kinds.len() - 1
+        });
+        kinds[at].requests.push(Chosen { rq, is_over: false, reaped: None });
         Ok(())
     }
 
@@ -167,7 +199,8 @@ impl Reports {
         }
         self.offers.drain(..before.saturating_sub(1));
         let is_late = |chosen: &&Chosen| chosen.reaped.is_some_and(|step| step < came);
-        match self.chosen.values().flatten().find(is_late) {
+        let mut unsettled = self.chosen.values().flatten().flat_map(|kind| &kind.requests);
+        match unsettled.find(is_late) {
             None => Ok(()),
             Some(Chosen { rq, .. }) => {
                 let what = format!("the scheduler chose, and was not told that {} is over", Request(*rq));
@@ -199,30 +232,37 @@ impl Reports {
 
     fn gave_back(&mut self, ticket: Ticket, report: &Report) -> Result<(), Violation> {
         let bad = |what: String| Err(Violation::new(RULE, what));
-        let holders = self.chosen.entry(ticket.0).or_default();
-        // Of those that look alike, it is the one that was over first, as far as anybody can say.
-        let alike = (0..holders.len()).filter(|at| holders[*at].is(report));
-        let found = alike.min_by_key(|at| (!holders[*at].is_over, holders[*at].reaped.unwrap_or(u64::MAX)));
-        let Some(at) = found else {
-            return bad(match holders.first() {
+        let &Report { client, op, sync, priority, requests, sectors, .. } = report;
+        let kinds = self.chosen.entry(ticket.0).or_default();
+        kinds.retain(|kind| !kind.requests.is_empty());
+        let fits = |kind: &&mut Alike| requests == 1 && kind.fits(client, op, sync, priority.class, sectors.into());
+        let Some(kind) = kinds.iter_mut().find(fits) else {
+            return bad(match kinds.first() {
                 None => format!("the scheduler got a ticket that no request has: {report:?}"),
-                Some(Chosen { info, sectors, .. }) => {
+                Some(Alike { info, sectors, .. }) => {
                     format!("the ticket is that of {info:?} of {sectors} sectors, or of others, and not of {report:?}")
                 }
             });
         };
-        let Chosen { rq, info, is_over, .. } = holders.swap_remove(at);
-        self.ledger(info.client).nr_chosen -= 1;
-        if !is_over {
-            return bad(format!("the scheduler was told that {} is over, which the device still has", Request(rq)));
+        if kind.nr_reports == kind.nr_over() {
+            let rq = kind.requests.iter().find(|chosen| !chosen.is_over).map(|chosen| Request(chosen.rq));
+            let rq = rq.expect("a kind without requests was dropped");
+            return bad(format!("the scheduler was told that {rq} is over, which the device still has"));
         }
+        kind.nr_reports += 1;
+        kind.settle();
+        self.ledger(client).nr_chosen -= 1;
         Ok(())
     }
 
-    /// What is known of a request that was chosen and not reported.
-    fn find(&mut self, rq: RqId) -> Option<&mut Chosen> {
+    /// What is known of the requests that look like this one, which was chosen and of which no report is known to be;
+    /// and its place among them.
+    fn find(&mut self, rq: RqId) -> Option<(&mut Alike, usize)> {
         let Some(Place::Chosen(ticket)) = self.places.get(rq) else { return None };
-        self.chosen.get_mut(&ticket.0)?.iter_mut().find(|chosen| chosen.rq == rq)
+        self.chosen.get_mut(&ticket.0)?.iter_mut().find_map(|kind| {
+            let at = kind.requests.iter().position(|chosen| chosen.rq == rq)?;
+            Some((kind, at))
+        })
     }
 
     fn passed(&mut self, step: u64, rq: RqId, sectors: u64) {
@@ -236,8 +276,8 @@ impl Reports {
             self.ended.add(1, sectors);
             *self.places.entry(rq) = Some((rq, Place::Over));
         }
-        if let Some(chosen) = self.find(rq) {
-            chosen.is_over = true;
+        if let Some((kind, at)) = self.find(rq) {
+            kind.requests[at].is_over = true;
         }
     }
 
@@ -320,8 +360,9 @@ impl Reports {
                 self.over(rq);
             }
             Event::Reaped { id, .. } => {
-                if let Some(chosen) = self.find(id).filter(|chosen| chosen.is_over) {
-                    chosen.reaped.get_or_insert(at.step);
+                if let Some((kind, place)) = self.find(id).filter(|(kind, place)| kind.requests[*place].is_over) {
+                    kind.requests[place].reaped.get_or_insert(at.step);
+                    kind.settle();
                 }
             }
             _ => {}
@@ -331,7 +372,7 @@ impl Reports {
 
 #[cfg(test)]
 mod tests {
-    use blkmq_sched::{Op, Time};
+    use blkmq_sched::Time;
     use blkmq_virtual::Status;
 
     use super::super::testing::*;
@@ -431,6 +472,22 @@ mod tests {
         let mut none = self::told();
         none.good(inserted(rq(1), info(Op::Read, 8, 8), 0)).good(chosen(rq(1), 0));
         none.bad(Event::Ticketed { rq: rq(1), ticket: None }, "without a ticket");
+    }
+
+    /// Red if a report of two requests that look alike is held to be that of the one that was over first: which of them
+    /// it is shows when one is reaped.
+    #[test]
+    fn of_requests_that_look_alike_the_one_that_is_reaped_was_reported() {
+        let mut told = told();
+        for slot in 1..3 {
+            choose(&mut told, slot, 7);
+            told.good(offer(slot)).good(completed(rq(slot), Status::Ok));
+        }
+        good(&mut told, completed_report(7));
+        told.good(reaped(1, rq(2), Status::Ok)).good(inserted(rq(3), info(Op::Read, 24, 8), 0));
+        told.good(Event::PassedOn { submitter: 1 }).good(chosen(rq(3), 0));
+        told.good(reaped(2, rq(1), Status::Ok)).good(inserted(rq(4), info(Op::Read, 32, 8), 0));
+        told.good(Event::PassedOn { submitter: 1 }).bad(chosen(rq(4), 0), "was not told that request 1/1.0 is over");
     }
 
     #[test]
