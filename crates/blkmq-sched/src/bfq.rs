@@ -120,9 +120,8 @@ pub struct Bfq {
     burst: Burst,
     rate: Rate,
 
-    /// Requests that the device has, and the asynchronous ones of them that passed the scheduler by.
+    /// Requests that the device has.
     in_driver: u32,
-    passing_async: u32,
     /// The most requests that it had lately, and whether it takes several at once; `None` if that is not known.
     most_in_driver: u32,
     queueing: Option<bool>,
@@ -178,7 +177,6 @@ impl Bfq {
             burst: Burst::new(),
             rate: Rate::new(false),
             in_driver: 0,
-            passing_async: 0,
             most_in_driver: 0,
             queueing: None,
             queueing_samples: 0,

@@ -234,6 +234,29 @@ fn only_the_client_in_service_passes() {
     assert_eq!([passing(&bfq, 1), passing(&bfq, 2)], [Passing::Client, Passing::Nobody]);
 }
 
+/// Two threads tell: one that a request passed, the other that it is over. Red if the second is lost when it comes first,
+/// or if it ends a request of another client.
+#[test]
+fn a_request_may_be_over_before_it_is_known_to_have_passed() {
+    for op in [Op::Read, Op::Write] {
+        let mut bfq = steady();
+        [1, 2].map(|of| bfq.join(client(of), &ClientSettings::default()));
+        let report = |of, event| Report { event, ..completed(None, &info(client(of), 0, op), Time(MS)) };
+        let owned = |bfq: &Bfq| {
+            let mut text = String::new();
+            bfq.show(&mut text).expect("a text takes everything");
+            let (_, rest) = text.split_once("owned_by_driver: ").expect("it is shown");
+            rest.lines().next().expect("a number").to_owned()
+        };
+        bfq.report(&[report(1, Event::Completed(None)), report(2, Event::Passed)], Time(MS));
+        assert_eq!(owned(&bfq), "1", "the device has the other client's request");
+        bfq.report(&[report(1, Event::Passed)], Time(MS));
+        assert_eq!(owned(&bfq), "1");
+        bfq.report(&[report(2, Event::Completed(None))], Time(MS));
+        assert_eq!(owned(&bfq), "0");
+    }
+}
+
 /// A broken ticket is an embedder's mistake; number 0 of a queue names none.
 #[test]
 fn a_ticket_of_no_queue_is_ignored() {

@@ -21,6 +21,15 @@ pub(super) struct Saved {
     pub(super) membership: Membership,
 }
 
+/// Requests that passed the scheduler by.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Passing {
+    /// That the device has.
+    pub(super) with_device: u32,
+    /// That are over, while the scheduler has not been told that they passed: another thread tells that.
+    pub(super) early: u32,
+}
+
 /// One client.
 #[derive(Debug, Clone)]
 pub(super) struct Client {
@@ -34,8 +43,8 @@ pub(super) struct Client {
     pub(super) latest_async: Option<Name>,
     /// Its requests that wait or are with the device.
     pub(super) outstanding: u32,
-    /// Of these, synchronous ones that passed the scheduler by.
-    pub(super) passing: u32,
+    /// Of these, those that passed the scheduler by, asynchronous and synchronous ones.
+    pub(super) passing: [Passing; 2],
     pub(super) saved: Option<Saved>,
     /// Its queue was merged with the one that was created just before, and stays so.
     pub(super) is_merged_for_good: bool,
@@ -44,6 +53,12 @@ pub(super) struct Client {
 }
 
 impl Client {
+    /// Whether the device has synchronous requests of it that passed by. They count in its queue, so the client keeps
+    /// that.
+    pub(super) const fn has_passing(&self) -> bool {
+        self.passing[1].with_device > 0
+    }
+
     fn new(id: ClientId, settings: ClientSettings) -> Self {
         Self {
             id,
@@ -52,7 +67,7 @@ impl Client {
             sync: None,
             latest_async: None,
             outstanding: 0,
-            passing: 0,
+            passing: [Passing::default(); 2],
             saved: None,
             is_merged_for_good: false,
             betrothed: None,
@@ -199,7 +214,7 @@ impl Bfq {
     fn follow_move(&mut self, place: u16) {
         let group = self.group_of(place);
         let Some(q) = self.clients.get(place).sync else { return };
-        if self.queues.get(q).group == group || self.clients.get(place).passing > 0 {
+        if self.queues.get(q).group == group || self.clients.get(place).has_passing() {
             return;
         }
         self.break_betrothal(place);

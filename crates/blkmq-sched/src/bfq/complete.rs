@@ -44,6 +44,10 @@ impl Bfq {
         self.charge_passed(q, sectors, report.at);
         let client = self.clients.get_mut(place);
         client.outstanding += requests;
+        let passing = &mut client.passing[usize::from(is_sync)];
+        passing.with_device += requests;
+        let over = requests.min(passing.early);
+        passing.early -= over;
         self.in_driver += requests;
         let queue = self.queues.get_mut(q);
         queue.just_created = false;
@@ -52,16 +56,15 @@ impl Bfq {
         counts.dispatched += u64::from(requests);
         counts.sectors += sectors;
         if is_sync {
-            // While they are with the device, the client keeps this queue.
-            client.passing += requests;
             self.count_in(q, requests);
             self.queues.get_mut(q).dispatched += requests;
             self.begin_pending(q);
             if self.service.queue == Some(q) {
                 self.service.timer = None;
             }
-        } else {
-            self.passing_async += requests;
+        }
+        if over > 0 {
+            self.end_passing(place, is_sync, over, report);
         }
     }
 
@@ -82,12 +85,20 @@ impl Bfq {
 
     fn note_passed_completed(&mut self, report: &Report) {
         let place = self.clients.place(report.client);
-        let client = self.clients.get_mut(place);
         let is_sync = is_waited_for(report.op, report.sync);
-        let passing = if is_sync { &mut client.passing } else { &mut self.passing_async };
-        debug_assert!(*passing >= u32::from(report.requests), "requests pass before they complete");
-        let requests = u32::from(report.requests).min(*passing);
-        *passing -= requests;
+        let passing = &mut self.clients.get_mut(place).passing[usize::from(is_sync)];
+        let over = u32::from(report.requests).min(passing.with_device);
+        passing.early += u32::from(report.requests) - over;
+        if over > 0 {
+            self.end_passing(place, is_sync, over, report);
+        }
+    }
+
+    /// Requests of a client that passed by, as the scheduler knows, are over.
+    fn end_passing(&mut self, place: u16, is_sync: bool, requests: u32, report: &Report) {
+        let client = self.clients.get_mut(place);
+        debug_assert!(client.passing[usize::from(is_sync)].with_device >= requests, "they passed before they are over");
+        client.passing[usize::from(is_sync)].with_device -= requests;
         client.outstanding = client.outstanding.saturating_sub(requests);
         let Some(q) = client.sync.filter(|_| is_sync) else {
             self.in_driver -= requests;

@@ -75,7 +75,7 @@ impl Bfq {
     /// A request at `sector` comes to `q`: the queue to which its client then sends, another one if they cooperate.
     pub(super) fn cooperate(&mut self, place: u16, q: Index, sector: u64, now: Time) -> Index {
         let Some(heir) = self.find_heir(place, q, sector, ticks(now)) else { return q };
-        if self.clients.get(place).passing > 0 {
+        if self.clients.get(place).has_passing() {
             return q;
         }
         if self.clients.get(place).sync == Some(q) {
@@ -243,7 +243,7 @@ impl Bfq {
         let queue = self.queues.get(q);
         let client = self.clients.get(place);
         let id = client.id;
-        if !queue.is_shared || !queue.is_to_split || client.is_merged_for_good || client.passing > 0 {
+        if !queue.is_shared || !queue.is_to_split || client.is_merged_for_good || client.has_passing() {
             return q;
         }
         if queue.in_large_burst

@@ -7,7 +7,9 @@
 //!
 //! With `strict_guarantees=1` the device has one request at a time, but for requests that go to the head.
 
-use blkmq_sched::{Event as Happened, InsertAt, RqId, Time};
+use std::collections::BTreeMap;
+
+use blkmq_sched::{ClientId, Event as Happened, InsertAt, Report, RqId, Time};
 
 use super::super::event::{Control, Event, Phase, Stamp};
 use super::super::text::Request;
@@ -64,22 +66,25 @@ pub(super) struct Idling {
     before: Vec<Knobs>,
     /// Requests that the device has, as far as the scheduler knows.
     nr_chosen: i64,
-    /// Less than none if it is told later that they passed.
-    nr_passed: i64,
+    /// Of those that passed, by client and synchronicity; less than none if it is told later that they passed.
+    nr_passed: BTreeMap<(ClientId, bool), i64>,
     /// Since when the scheduler has held back everything, while the device had nothing, as far as the scheduler knows.
     since: Option<Time>,
+    /// The latest time of a report. The thread that holds the scheduler may have read the clock before that.
+    reported: Time,
     heads: Table<()>,
 }
 
 impl Idling {
-    pub(super) const fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             is_watched: false,
             knobs: Knobs::DEFAULT,
             before: Vec::new(),
             nr_chosen: 0,
-            nr_passed: 0,
+            nr_passed: BTreeMap::new(),
             since: None,
+            reported: Time(0),
             heads: Table::new(),
         }
     }
@@ -106,12 +111,12 @@ impl Idling {
         if self.known().all(|knobs| knobs.slice_idle_ns == 0 && !knobs.is_strict) {
             return bad(format!("at {} ns, though it waits for no client: {:?}", now.0, self.knobs));
         }
-        if self.nr_chosen + self.nr_passed > 0 {
+        if self.nr_out() > 0 {
             self.since = None;
             return Ok(());
         }
         let longest_ns = self.known().map(Knobs::longest_ns).max().unwrap_or(0);
-        let since = *self.since.get_or_insert(now);
+        let since = *self.since.get_or_insert(now.max(self.reported));
         match wakeup {
             None => bad("although the device has nothing to do, and says no time".to_owned()),
             Some(wakeup) if wakeup > since.after(longest_ns) => bad(format!(
@@ -125,7 +130,7 @@ impl Idling {
     }
 
     fn chosen(&mut self, rq: RqId) -> Result<(), Violation> {
-        let (is_strict, nr_out) = (self.known().all(|knobs| knobs.is_strict), self.nr_chosen + self.nr_passed);
+        let (is_strict, nr_out) = (self.known().all(|knobs| knobs.is_strict), self.nr_out());
         self.before.clear();
         self.since = None;
         self.nr_chosen += 1;
@@ -137,10 +142,18 @@ impl Idling {
         Ok(())
     }
 
-    fn reported(&mut self, event: Happened, requests: i64) {
-        match event {
-            Happened::Passed => self.nr_passed += requests,
-            Happened::Completed(None) => self.nr_passed -= requests,
+    /// How many requests the device has, as far as the scheduler knows.
+    fn nr_out(&self) -> i64 {
+        self.nr_chosen + self.nr_passed.values().map(|nr_passed| (*nr_passed).max(0)).sum::<i64>()
+    }
+
+    fn reported(&mut self, report: &Report) {
+        self.reported = self.reported.max(report.at);
+        let requests = i64::from(report.requests);
+        let nr_passed = self.nr_passed.entry((report.client, report.sync || report.op.is_read())).or_default();
+        match report.event {
+            Happened::Passed => *nr_passed += requests,
+            Happened::Completed(None) => *nr_passed -= requests,
             Happened::Completed(Some(_)) => self.nr_chosen -= 1,
         }
     }
@@ -156,7 +169,7 @@ impl Checker for Idling {
             Event::HeldBack { waiting, now, wakeup, .. } => return self.held_back(waiting, now, wakeup),
             Event::Chosen { rq, .. } => return self.chosen(rq),
             Event::Reported { reports, .. } => {
-                reports.iter().for_each(|report| self.reported(report.event, report.requests.into()));
+                reports.iter().for_each(|report| self.reported(report));
             }
             _ => {}
         }
@@ -166,7 +179,7 @@ impl Checker for Idling {
 
 #[cfg(test)]
 mod tests {
-    use blkmq_sched::{Op, Report, Ticket};
+    use blkmq_sched::{Op, Ticket};
 
     use super::super::testing::*;
     use super::*;
@@ -194,18 +207,22 @@ mod tests {
     }
 
     fn report(told: &mut Teller, event: Happened) {
+        report_of(told, ClientId::default(), event, 0);
+    }
+
+    fn report_of(told: &mut Teller, client: ClientId, event: Happened, at: u64) {
         let report = Report {
             event,
-            client: Default::default(),
+            client,
             op: Op::Read,
             sync: true,
             priority: Default::default(),
             requests: 1,
             sectors: 8,
-            at: Time(0),
+            at: Time(at),
             in_device: 0,
         };
-        told.good(Event::Reported { reports: &[report], now: Time(0) });
+        told.good(Event::Reported { reports: &[report], now: Time(at) });
     }
 
     const fn rq(slot: u64) -> RqId {
@@ -238,6 +255,20 @@ mod tests {
         told.good(held_back(0, None));
         report(&mut told, Happened::Completed(None));
         told.bad(held_back(0, None), "says no time");
+    }
+
+    /// Red if a wait is measured from the clock of the thread at the scheduler, which may be behind the report that
+    /// began the wait; or if a request that one client had, and that passed as is told later, hides another client's.
+    #[test]
+    fn a_wait_begins_with_the_report_and_each_client_counts_alone() {
+        let mut told = told();
+        report_of(&mut told, ClientId::default(), Happened::Passed, 5);
+        report_of(&mut told, ClientId::default(), Happened::Completed(None), 5);
+        told.good(held_back(0, Some(20 * MS + 5))).bad(held_back(0, Some(20 * MS + 6)), "since 5 ns");
+        report_of(&mut told, ClientId(1), Happened::Completed(None), 5);
+        told.bad(held_back(5, None), "says no time");
+        report_of(&mut told, ClientId(2), Happened::Passed, 5);
+        told.good(held_back(5, None));
     }
 
     #[test]
