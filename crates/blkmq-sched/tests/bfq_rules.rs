@@ -240,7 +240,7 @@ fn only_the_client_in_service_passes() {
 fn a_request_may_be_over_before_it_is_known_to_have_passed() {
     for op in [Op::Read, Op::Write] {
         let mut bfq = steady();
-        [1, 2].map(|of| bfq.join(client(of), &ClientSettings::default()));
+        (1..3).for_each(|of| bfq.join(client(of), &ClientSettings::default()));
         let report = |of, event| Report { event, ..completed(None, &info(client(of), 0, op), Time(MS)) };
         let owned = |bfq: &Bfq| {
             let mut text = String::new();

@@ -275,9 +275,9 @@ mod tests {
             let failure = rig.run(&Control::default()).failure.expect("no world is played");
             (failure.rule(), failure.what().to_owned())
         };
-        let (rule, what) = said(|settings| settings.scheduler = Some("bfq".to_owned()));
+        let (rule, what) = said(|settings| settings.scheduler = Some("cfq".to_owned()));
         assert_eq!(rule, "rig");
-        assert!(what.contains("'bfq'") && what.contains("mq-deadline"), "{what}");
+        assert!(what.contains("'cfq'") && what.contains("mq-deadline"), "{what}");
         assert!(said(|settings| settings.cpus = 0).1.contains("1 to 64"));
         assert!(said(|settings| settings.cpus = MOST_CPUS + 1).1.contains("65"));
     }
