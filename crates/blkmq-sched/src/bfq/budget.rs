@@ -7,6 +7,8 @@ use crate::slab::Index;
 
 /// The largest budget in sectors, until the device is known.
 pub(super) const DEFAULT: u64 = 16 * 1024;
+/// No largest budget is larger: as much as people can set.
+const MOST: u64 = i32::MAX as u64;
 /// The smallest budget is the largest one divided by this.
 const LEAST_PART: u64 = 32;
 /// So many times of service make the device known: a running mean that tends to 256.
@@ -249,7 +251,7 @@ impl Bfq {
     /// The largest budget follows the device's rate, unless people have set it.
     pub(super) fn follow_rate(&mut self) {
         if self.tunables.max_budget == 0 {
-            self.max_budget = self.rate.in_time(self.tunables.timeout());
+            self.max_budget = self.rate.in_time(self.tunables.timeout()).min(MOST);
         }
     }
 }

@@ -253,7 +253,8 @@ impl Lag {
     }
 
     /// A time of service has ended. A queue that was preempted keeps its budget, and one that had nothing more has what
-    /// it was served as its next one. So a queue is settled when it was served no more than a budget that people set.
+    /// it was served as its next one. A queue's first budget is large whatever people have set. So a queue is settled
+    /// when it was served no more than a budget that people set.
     fn expired(&mut self, reason: Reason) {
         let served = self.in_service.replace(0);
         // A queue may also leave service without a request.
@@ -262,7 +263,7 @@ impl Lag {
         }
         let Some(last) = self.latest.filter(|_| self.nr_turns >= WARM) else { return };
         let is_small = match reason {
-            Reason::BudgetExhausted | Reason::BudgetTimeout => true,
+            Reason::BudgetExhausted | Reason::BudgetTimeout => served.is_none_or(|served| served <= self.budget()),
             Reason::NoMoreRequests => served.is_some_and(|served| served <= self.budget()),
             Reason::Preempted | Reason::TooIdle => false,
         };
@@ -520,6 +521,23 @@ mod tests {
             knobs.remove(at);
             assert_eq!(play([100, 100], &knobs, [8, 200]), Ok(()));
         }
+    }
+
+    /// Red if a queue is held to the budgets that people have set while it pays for its first one.
+    #[test]
+    fn the_first_time_of_service_may_be_long() {
+        let mut world = World::new([100, 100], &TIGHT);
+        let mut waiting = [world.insert(0), world.insert(1)];
+        for _ in 0..WARM {
+            (0..2).for_each(|of| world.serve(&mut waiting, of).unwrap());
+        }
+        world.told.good(changed(Control::Knob("timeout_sync", 100), Phase::Done));
+        (0..2).for_each(|of| world.serve(&mut waiting, of).unwrap());
+        for _ in 0..200 {
+            let next = world.insert(1);
+            world.told.good(chosen(std::mem::replace(&mut waiting[1], next), 0));
+        }
+        (0..200).for_each(|_| world.serve(&mut waiting, 0).unwrap());
     }
 
     #[test]
