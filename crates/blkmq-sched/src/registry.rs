@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 
+use crate::bfq::{self, Bfq};
 use crate::kyber::{self, Kyber};
 use crate::mq_deadline::{self, MqDeadline};
 use crate::{Knob, Replay, Scheduler, throttle};
@@ -36,6 +37,13 @@ pub const SCHEDULERS: &[Description] = &[
         knobs: throttle::KNOBS,
         make: || Box::new(Kyber::new()),
         make_replay: Some(|| Box::new(Kyber::new())),
+    },
+    Description {
+        name: bfq::NAME,
+        about: "Shares of the device by weight, between clients and groups of clients, in turns of a budget each.",
+        knobs: bfq::KNOBS,
+        make: || Box::new(Bfq::new()),
+        make_replay: None,
     },
 ];
 

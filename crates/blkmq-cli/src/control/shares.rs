@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use blkmq::{Class, IoPriority, RequestQueue};
 
+/// The scheduler that shares by weight.
+const BFQ: &str = "bfq";
+
 /// The weight and priority that the configuration gives the clients of one export.
 #[derive(Debug, Clone)]
 pub(crate) struct Share {
@@ -31,7 +34,7 @@ impl Shares {
         let prioritized = self.named(|share| share.priority != IoPriority::default(), |share| word(share.priority));
         let weighted = self.named(|share| share.weight != 100, |share| share.weight.to_string());
         let priority = prioritized.zip(self.idle_priorities(q));
-        let weight = weighted.map(|who| (who, "no scheduler of this version shares by weight".to_owned()));
+        let weight = weighted.zip(idle_weights(q));
         let warn = |what: &str, (who, why): (String, String)| format!("the {what} of {who} does nothing: {why}");
         let priority = priority.map(|both| warn("priority", both));
         priority.into_iter().chain(weight.map(|both| warn("weight", both))).collect()
@@ -53,26 +56,44 @@ impl Shares {
         if scheduler == "kyber" {
             return Some("kyber does not go by priority; set the knob scheduler to mq-deadline".to_owned());
         }
-        if self.0.iter().all(|share| share.priority.class == self.0[0].priority.class) {
-            return Some(format!(
-                "{scheduler} goes by the class (rt, be or idle) alone, and all exports of the queue have the same"
-            ));
+        let is_alike = |share: &Share| {
+            let (one, other) = (share.priority, self.0[0].priority);
+            one.class == other.class && (scheduler != BFQ || one.level == other.level)
+        };
+        if self.0.iter().all(is_alike) {
+            let what = if scheduler == BFQ { "the priority" } else { "the class (rt, be or idle) alone" };
+            return Some(format!("{scheduler} goes by {what}, and all exports of the queue have the same"));
         }
-        let (depth, nr_requests) = (q.driver().topology().depth, q.knob("nr_requests").ok()?);
-        let waits = nr_requests.parse::<u32>().is_ok_and(|nr_requests| nr_requests > depth.into());
-        (!waits).then(|| {
-            format!(
-                "with nr_requests={nr_requests} all requests fit the device's queue of {depth}, and none waits where \
-                 {scheduler} could choose; set the knob nr_requests higher"
-            )
-        })
+        idle_scheduler(q)
+    }
+}
+
+/// Why the scheduler has nothing to choose from, if it has not.
+fn idle_scheduler(q: &Arc<RequestQueue>) -> Option<String> {
+    let (depth, nr_requests) = (q.driver().topology().depth, q.knob("nr_requests").ok()?);
+    let waits = nr_requests.parse::<u32>().is_ok_and(|nr_requests| nr_requests > depth.into());
+    (!waits).then(|| {
+        format!(
+            "with nr_requests={nr_requests} all requests fit the device's queue of {depth}, and none waits where \
+             {} could choose; set the knob nr_requests higher",
+            q.scheduler()
+        )
+    })
+}
+
+/// Why weights have no effect, if they have none.
+fn idle_weights(q: &Arc<RequestQueue>) -> Option<String> {
+    match q.scheduler() {
+        BFQ => idle_scheduler(q),
+        "none" => Some(format!("there is no scheduler; set the knob scheduler to {BFQ}")),
+        other => Some(format!("{other} does not share by weight; set the knob scheduler to {BFQ}")),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use blkmq::driver::spec;
-    use blkmq_sched::{ClientId, Info, InsertAt, MergeLevel, Op, RqId, SCHEDULERS, Time};
+    use blkmq_sched::{ClientId, ClientSettings, Info, InsertAt, MergeLevel, Op, RqId, SCHEDULERS, Time};
 
     use super::*;
 
@@ -104,25 +125,26 @@ mod tests {
         assert!(warnings.len() == 1 && warnings[0].starts_with(text), "{warnings:?}");
     }
 
-    /// Whether a scheduler chooses a request of the highest class first, though one of the lowest came before and has a
-    /// lower sector.
+    /// Whether a scheduler chooses a request of the highest class first, though another client's of the lowest came before
+    /// and has a lower sector.
     fn goes_by_the_class(scheduler: &str) -> bool {
-        let info = |sector, class| Info {
+        let info = |client, sector, class| Info {
             sector,
             nr_sectors: 8,
             nr_segments: 1,
             op: Op::Read,
             sync: true,
             priority: IoPriority { class, level: 4 },
-            client: ClientId(0),
+            client: ClientId(client),
             ctx: 0,
             merge: MergeLevel::Full,
             merge_key: 0,
         };
         let mut scheduler = blkmq_sched::scheduler(scheduler).expect("it is known");
         scheduler.reserve(2);
-        scheduler.insert(RqId(1), &info(0, Class::Idle), InsertAt::Sorted, Time(0));
-        scheduler.insert(RqId(2), &info(1 << 20, Class::RealTime), InsertAt::Sorted, Time(0));
+        [0, 1].map(|client| scheduler.join(ClientId(client), &ClientSettings::default()));
+        scheduler.insert(RqId(1), &info(0, 0, Class::Idle), InsertAt::Sorted, Time(0));
+        scheduler.insert(RqId(2), &info(1, 1 << 20, Class::RealTime), InsertAt::Sorted, Time(0));
         scheduler.dispatch(Time(0)) == Some(RqId(2))
     }
 
@@ -150,7 +172,13 @@ mod tests {
         assert!(warnings[0].starts_with("the priority of b (be/0) does nothing: mq-deadline goes by the class"));
         assert_eq!(
             warnings[1..],
-            ["the weight of a (200) does nothing: no scheduler of this version shares by weight"]
+            ["the weight of a (200) does nothing: mq-deadline does not share by weight; set the knob scheduler to bfq"]
         );
+        // bfq goes by weights, and by levels within a class.
+        set(&q, "scheduler", "bfq");
+        assert_eq!(others.warnings(&q), [""; 0]);
+        set(&q, "nr_requests", "8");
+        assert!(others.warnings(&q).iter().all(|why| why.contains("all requests fit the device's queue of 8")));
+        assert_eq!(others.warnings(&q).len(), 2);
     }
 }
