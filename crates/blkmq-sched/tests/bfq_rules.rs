@@ -234,8 +234,8 @@ fn only_the_client_in_service_passes() {
     assert_eq!([passing(&bfq, 1), passing(&bfq, 2)], [Passing::Client, Passing::Nobody]);
 }
 
-/// Two threads tell: one that a request passed, the other that it is over. Red if the second is lost when it comes first,
-/// or if it ends a request of another client.
+/// Two threads tell: one that a request passed, the other that it is over. Red if the second is lost when it comes
+/// first, or if it ends a request of another client.
 #[test]
 fn a_request_may_be_over_before_it_is_known_to_have_passed() {
     for op in [Op::Read, Op::Write] {

@@ -125,8 +125,8 @@ mod tests {
         assert!(warnings.len() == 1 && warnings[0].starts_with(text), "{warnings:?}");
     }
 
-    /// Whether a scheduler chooses a request of the highest class first, though another client's of the lowest came before
-    /// and has a lower sector.
+    /// Whether a scheduler chooses a request of the highest class first, though another client's of the lowest came
+    /// before and has a lower sector.
     fn goes_by_the_class(scheduler: &str) -> bool {
         let info = |client, sector, class| Info {
             sector,

@@ -64,6 +64,10 @@ pub(super) struct Idling {
     knobs: Knobs,
     /// The values before changes that have begun since the scheduler last chose: any of them may still hold.
     before: Vec<Knobs>,
+    /// The values after a change that is going on: they may hold from any choice on.
+    coming: Option<Knobs>,
+    /// Waits that began under earlier values are over by then. A choice does not end them if it was injected.
+    old_until: Time,
     /// Requests that the device has, as far as the scheduler knows.
     nr_chosen: i64,
     /// Of those that passed, by client and synchronicity; less than none if it is told later that they passed.
@@ -81,6 +85,8 @@ impl Idling {
             is_watched: false,
             knobs: Knobs::DEFAULT,
             before: Vec::new(),
+            coming: None,
+            old_until: Time(0),
             nr_chosen: 0,
             nr_passed: BTreeMap::new(),
             since: None,
@@ -89,10 +95,15 @@ impl Idling {
         }
     }
 
-    fn changed(&mut self, name: &str, value: i64, phase: Phase) {
+    fn changed(&mut self, name: &str, value: i64, phase: Phase, now: Time) {
+        let changed = self.knobs.with(name, value);
+        self.coming = (phase == Phase::Begun).then_some(changed);
         match phase {
-            Phase::Begun => self.before.extend([self.knobs, self.knobs.with(name, value)]),
-            Phase::Done => self.knobs = self.knobs.with(name, value),
+            Phase::Begun => self.before.extend([self.knobs, changed]),
+            Phase::Done => {
+                self.old_until = self.old_until.max(now.after(self.knobs.longest_ns()));
+                self.knobs = changed;
+            }
             Phase::Refused => {}
         }
     }
@@ -106,6 +117,9 @@ impl Idling {
             |what: String| Err(Violation::new(RULE, format!("{waiting} requests wait, and bfq chose none {what}")));
         if waiting == 0 {
             self.since = None;
+            return Ok(());
+        }
+        if wakeup.is_some_and(|wakeup| (now..=self.old_until).contains(&wakeup)) {
             return Ok(());
         }
         if self.known().all(|knobs| knobs.slice_idle_ns == 0 && !knobs.is_strict) {
@@ -132,6 +146,7 @@ impl Idling {
     fn chosen(&mut self, rq: RqId) -> Result<(), Violation> {
         let (is_strict, nr_out) = (self.known().all(|knobs| knobs.is_strict), self.nr_out());
         self.before.clear();
+        self.before.extend(self.coming);
         self.since = None;
         self.nr_chosen += 1;
         if is_strict && nr_out > 0 && self.heads.get(rq).is_none() {
@@ -160,12 +175,12 @@ impl Idling {
 }
 
 impl Checker for Idling {
-    fn see(&mut self, _at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+    fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
         match *event {
             Event::Installed { scheduler } => *self = Self { is_watched: scheduler == Some("bfq"), ..Self::new() },
             _ if !self.is_watched => {}
             Event::Inserted { rq, at: InsertAt::Head, .. } => *self.heads.entry(rq) = Some((rq, ())),
-            Event::Changed { control: Control::Knob(name, value), phase } => self.changed(name, value, phase),
+            Event::Changed { control: Control::Knob(name, value), phase } => self.changed(name, value, phase, at.time),
             Event::HeldBack { waiting, now, wakeup, .. } => return self.held_back(waiting, now, wakeup),
             Event::Chosen { rq, .. } => return self.chosen(rq),
             Event::Reported { reports, .. } => {
@@ -242,7 +257,10 @@ mod tests {
         set(&mut plain, "low_latency", 0);
         plain.good(chosen(rq(1), 0));
         report(&mut plain, Happened::Completed(std::num::NonZeroU32::new(1).map(Ticket)));
-        plain.good(held_back(0, Some(8 * MS))).bad(held_back(0, Some(8 * MS + 1)), "longer than 8000000 ns");
+        // No wait of before can go on.
+        let now = 21 * MS;
+        plain.good(held_back(now, Some(now + 8 * MS)));
+        plain.bad(held_back(now, Some(now + 8 * MS + 1)), "longer than 8000000 ns");
     }
 
     #[test]
@@ -277,6 +295,8 @@ mod tests {
         set(&mut told, "slice_idle", 0);
         // A wait that began before is still possible until the next choice.
         told.good(held_back(0, Some(8 * MS))).good(chosen(rq(1), 0));
+        // And behind that, if it was injected.
+        told.good(held_back(0, Some(20 * MS))).bad(held_back(0, Some(20 * MS + 1)), "though it waits for no client");
         told.bad(held_back(0, None), "though it waits for no client");
         set(&mut told, "strict_guarantees", 1);
         told.good(held_back(0, None));
@@ -290,5 +310,15 @@ mod tests {
         let at_head =
             Event::Inserted { value: 0, rq: rq(3), info: info(Op::Read, 0, 8), at: InsertAt::Head, now: Time(0) };
         told.good(at_head).good(chosen(rq(3), 0));
+    }
+
+    /// Red if a choice is taken for a proof that a change which has begun is not in effect.
+    #[test]
+    fn a_change_may_take_effect_between_two_choices() {
+        let mut told = told();
+        set(&mut told, "strict_guarantees", 1);
+        let release = |phase| changed(Control::Knob("strict_guarantees", 0), phase);
+        told.good(release(Phase::Begun)).good(chosen(rq(1), 0)).good(chosen(rq(2), 0)).good(release(Phase::Refused));
+        told.good(chosen(rq(3), 0)).bad(chosen(rq(4), 0), "was chosen while the device has 3 requests");
     }
 }
