@@ -1,19 +1,29 @@
-//! `blkmq clients`: the clients that are connected to a running server.
+//! `blkmq clients`: the clients of a running server with their shares, and their connections.
 
 use std::io::Write;
 
 use clap::Args;
+use serde_json::json;
 
+use crate::columns;
 use crate::control::client::Which;
-use crate::control::schema::Client;
+use crate::control::schema::{Connection, Queue, Share};
+use crate::percent;
 use blkmq_program::{Failure, json};
 
 const EXAMPLES: &str = "\
 Examples:
   blkmq clients
-  blkmq clients --json";
+  blkmq clients --json
+  blkmq set weight client=db@default 300
+  blkmq set group client=db@default gold
 
-/// List the clients that are connected to a running server.
+Connections to a queue whose client has the same name are one client. due: the part of what goes through the queue that is
+due to the client by weight, among the clients that have something outstanding; got: the part that it received; in the last
+second and in the last minute. now, of the last second: 'waits' for other clients' requests, 'goes' to the device at once,
+'asks for less' than it could have had (it is due what it asks for), or '-' for nothing.";
+
+/// List the clients of a running server with their shares, and their connections.
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
 pub(crate) struct Clients {
@@ -26,21 +36,57 @@ pub(crate) struct Clients {
 
 impl Clients {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
-        let clients: Vec<Client> = self.which.server()?.get(&["clients"])?;
+        let server = self.which.server()?;
+        let queues = server.queues()?;
+        let shares = queues.iter().map(|queue| server.get::<Vec<Share>>(&["queues", &queue.name, "clients"]));
+        let clients: Vec<Share> = shares.collect::<Result<Vec<_>, _>>()?.concat();
+        let connections: Vec<Connection> = server.get(&["clients"])?;
         if self.json {
-            return json::print(&clients, out);
+            return json::print(&json!({ "clients": clients, "connections": connections }), out);
         }
-        let [client, name, export, queue] = ["client", "name", "export", "queue"];
-        let [requests, bytes, errors] = ["requests", "bytes", "errors"];
-        writeln!(out, "{client:>6} {name:12} {export:12} {queue:12} {requests:>12} {bytes:>16} {errors:>8}  peer")?;
-        for Client { number, name, export, queue, requests, bytes, errors, peer, .. } in clients {
-            let [name, export, queue] = [name, export, queue].map(|text| text.unwrap_or_else(|| "-".to_owned()));
-            let errors: u64 = errors.values().sum();
-            writeln!(
-                out,
-                "{number:>6} {name:12} {export:12} {queue:12} {requests:>12} {bytes:>16} {errors:>8}  {peer}"
-            )?;
+        for line in lines_of_clients(&clients) {
+            writeln!(out, "{line}")?;
+        }
+        for Queue { name, idle_weights, .. } in queues {
+            if let Some(why) = idle_weights.filter(|_| clients.iter().any(|client| client.queue == name)) {
+                writeln!(out, "In queue {name} weights do nothing: {why}")?;
+            }
+        }
+        writeln!(out)?;
+        for line in lines_of_connections(&connections) {
+            writeln!(out, "{line}")?;
         }
         Ok(())
     }
+}
+
+fn lines_of_clients(clients: &[Share]) -> Vec<String> {
+    let heading = ["client", "queue", "group", "now", "weight", "due 1s", "got 1s", "due 1m", "got 1m", "waiting"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    rows.extend(clients.iter().map(|client| {
+        let Share { queue, client: name, group, second, minute, .. } = client;
+        let now = match client {
+            Share { asks_for_less: true, .. } => "asks for less",
+            Share { waits: true, .. } => "waits",
+            Share { second, .. } if second.received.is_some_and(|part| part > 0.0) => "goes",
+            _ => "-",
+        };
+        let words = [name, queue, group.as_deref().unwrap_or("-"), now].map(str::to_owned);
+        let parts = [second.due, second.received, minute.due, minute.received].map(percent::of);
+        [words.to_vec(), vec![client.weight.to_string()], parts.to_vec(), vec![client.waiting.to_string()]].concat()
+    }));
+    columns::lines(&rows, 4, 0)
+}
+
+fn lines_of_connections(connections: &[Connection]) -> Vec<String> {
+    let heading = ["peer", "client", "export", "queue", "connection", "requests", "bytes", "errors"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    rows.extend(connections.iter().map(|connection| {
+        let Connection { number, client, export, queue, requests, bytes, errors, peer, .. } = connection;
+        let named = [client, export, queue].map(|text| text.clone().unwrap_or_else(|| "-".to_owned()));
+        let errors: u64 = errors.values().sum();
+        let counts = [*number, *requests, *bytes, errors].map(|count| count.to_string());
+        [vec![peer.clone()], named.to_vec(), counts.to_vec()].concat()
+    }));
+    columns::lines(&rows, 4, 0)
 }

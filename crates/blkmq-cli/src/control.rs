@@ -1,18 +1,22 @@
 //! The control socket of a server: HTTP and JSON, so that `curl` speaks to it too. The metrics alone can be read by TCP
 //! as well.
 //!
-//! The server's side is here, in `http`, which reads requests, and in `routes`, which answers them; `blkmq serve` calls
-//! [`start`]. The other commands call in at [`client`], which asks a running server, and at [`schema`], the JSON of
+//! The server's side is here, in `http`, which reads requests, and in `routes` and `tenants`, which answer them; `blkmq
+//! serve` calls [`start`]. What clients receive is noted by [`sampler`], in a `history` of what was `due`. The other commands call in at [`client`], which asks a running server, and at [`schema`], the JSON of
 //! both sides. A server that takes another's place asks it by [`handover`].
 
 pub(crate) mod client;
+mod due;
 pub(crate) mod folder;
 pub(crate) mod handover;
+mod history;
 mod http;
 mod metrics;
 mod routes;
+pub(crate) mod sampler;
 pub(crate) mod schema;
 pub(crate) mod shares;
+mod tenants;
 
 use std::io::{self, Write};
 use std::net::TcpListener;
@@ -23,10 +27,10 @@ use std::thread;
 use std::time::Duration;
 
 use blkmq::RequestQueue;
-use blkmq_export::{Latencies, Rejections};
+use blkmq_export::{Latencies, Placement, Rejections};
 
 use http::{Answer, Hasty, Request, Unread};
-use schema::{Answered, Client};
+use schema::{Answered, Connection};
 use shares::Shares;
 
 use crate::operator;
@@ -52,12 +56,16 @@ pub(crate) struct Served {
     /// The weights and priorities that the configuration gives its exports.
     pub(crate) shares: Shares,
     pub(crate) q: Arc<RequestQueue>,
+    /// Which clients its connections are.
+    pub(crate) placement: Arc<Placement>,
+    /// What its clients received.
+    pub(crate) history: sampler::Shared,
 }
 
 impl Served {
     /// Says on standard error which settings of its exports have no effect with the present queue. Returns these lines.
     pub(crate) fn warn_of_shares(&self) -> Vec<String> {
-        let warnings = self.shares.warnings(&self.q);
+        let warnings = self.shares.warnings(&self.q, self.placement.sets_weights());
         warnings.iter().for_each(|warning| operator::say(&format!("{}: {warning}", self.name)));
         warnings
     }
@@ -66,8 +74,8 @@ impl Served {
 /// What the control socket controls.
 pub(crate) struct State {
     pub(crate) queues: Vec<Served>,
-    /// The clients that are connected.
-    pub(crate) clients: Box<dyn Fn() -> Vec<Client> + Send + Sync>,
+    /// The connections that there are.
+    pub(crate) connections: Box<dyn Fn() -> Vec<Connection> + Send + Sync>,
     /// How long the requests of a queue's clients took.
     pub(crate) latencies: Box<dyn Fn(&str) -> Latencies + Send + Sync>,
     /// Counts of the answers for each export.

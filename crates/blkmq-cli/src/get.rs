@@ -1,4 +1,4 @@
-//! `blkmq get`: the knobs of a running server.
+//! `blkmq get`: the knobs of a running server's queues, or of a client or group.
 
 use std::io::Write;
 
@@ -6,6 +6,7 @@ use clap::Args;
 
 use crate::control::client::Which;
 use crate::control::schema::Value;
+use crate::knob::Knob;
 use blkmq_program::{Failure, json};
 
 const EXAMPLES: &str = "\
@@ -13,15 +14,18 @@ Examples:
   blkmq get                       every knob of every queue
   blkmq get scheduler             one knob of the only queue
   blkmq get disk                  every knob of the queue called disk
-  blkmq get disk iosched/fifo_batch";
+  blkmq get disk iosched/fifo_batch
+  blkmq get weight client=db@default
+  blkmq get weight group=gold";
 
 /// Show the knobs of a running server's queues, or the value of one.
 #[derive(Debug, Args)]
-#[command(override_usage = "blkmq get [OPTIONS] [QUEUE] [KNOB]")]
+#[command(override_usage = "blkmq get [OPTIONS] [QUEUE] [KNOB [client=NAME|group=NAME]]")]
 #[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
 pub(crate) struct Get {
-    /// The queue, as 'blkmq list' names it, and the knob. One word alone is a queue if there is one of that name.
-    #[arg(value_names = ["QUEUE", "KNOB"], num_args = 0..=2)]
+    /// The queue, as 'blkmq list' names it, the knob, and whose knob it is, if not the queue's. One word alone is a
+    /// queue if there is one of that name.
+    #[arg(value_names = ["QUEUE", "KNOB", "WHOSE"], num_args = 0..=3)]
     words: Vec<String>,
     #[command(flatten)]
     which: Which,
@@ -34,16 +38,18 @@ impl Get {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
         let server = self.which.server()?;
         let queues = server.queues()?;
-        let is_queue = |name: &String| queues.iter().any(|queue| queue.name == *name);
-        let (queue, knob) = match &self.words[..] {
-            [queue, knob] => (Some(queue), Some(knob)),
-            [name] if is_queue(name) => (Some(name), None),
-            [knob] => (None, Some(knob)),
-            _ => (None, None),
+        let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
+        let (queue, knob) = match words[..] {
+            [] => (None, None),
+            [name] if queues.iter().any(|queue| queue.name == name) => (Some(name), None),
+            _ => (None, Knob::read(&words)?),
         };
+        if knob.is_none() && queue.is_none() && !words.is_empty() {
+            return Err(Failure::Input("say what to get: [QUEUE] [KNOB [client=NAME|group=NAME]]".to_owned()));
+        }
         if let Some(knob) = knob {
-            let queue = server.queue(queue.map(String::as_str))?.name;
-            let value: Value = server.get(&["queues", &queue, "knobs", knob])?;
+            let queue = server.queue(knob.queue)?.name;
+            let value: Value = server.get(&knob.path(&queue))?;
             if self.json {
                 return json::print(&value, out);
             }
@@ -55,6 +61,7 @@ impl Get {
             let value = |(knob, value): (&String, &String)| Value {
                 queue: queue.name.clone(),
                 knob: knob.clone(),
+                of: None,
                 value: value.clone(),
                 warnings: Vec::new(),
             };

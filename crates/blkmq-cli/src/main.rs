@@ -1,12 +1,12 @@
 //! The blkmq program: each command is a module of its name, with a folder where it has parts.
 //!
 //! - [`bench`], [`judge`], [`replay`], [`reproduce`] and [`demo`] run loads, on what a [`target`] describes.
-//! - [`serve`] is a server, and [`control`] its control socket. [`list`], [`get`], [`set`], [`stat`], [`clients`] and
-//!   [`dump`] speak to a running server by [`control::client`].
+//! - [`serve`] is a server, and [`control`] its control socket. [`list`], [`get`], [`set`], [`stat`], [`clients`],
+//!   [`groups`] and [`dump`] speak to a running server by [`control::client`].
 //! - [`devices`] and [`schedulers`] print what there is; [`torture`] starts a program of its own.
 //!
-//! The other modules are what several commands share: [`page`], [`columns`], [`flood`], [`rates`], [`progress`],
-//! [`machine`], [`file`], [`operator`]. Of a command's folder other commands see nothing.
+//! The other modules are what several commands share: [`knob`], [`page`], [`columns`], [`percent`], [`flood`], [`rates`],
+//! [`progress`], [`machine`], [`file`], [`operator`]. Of a command's folder other commands see nothing.
 
 mod bench;
 mod clients;
@@ -18,11 +18,14 @@ mod dump;
 mod file;
 mod flood;
 mod get;
+mod groups;
 mod judge;
+mod knob;
 mod list;
 mod machine;
 mod operator;
 mod page;
+mod percent;
 mod progress;
 mod rates;
 mod replay;
@@ -81,6 +84,7 @@ enum Command {
     Set(set::Set),
     Stat(stat::StatCommand),
     Clients(clients::Clients),
+    Groups(groups::Groups),
     Dump(dump::Dump),
 }
 
@@ -100,6 +104,7 @@ fn main() -> ExitCode {
         Command::Set(set) => set.run(out),
         Command::Stat(stat) => stat.run(out),
         Command::Clients(clients) => clients.run(out),
+        Command::Groups(groups) => groups.run(out),
         Command::Dump(dump) => dump.run(out),
     })
 }

@@ -16,9 +16,11 @@ mod limits;
 mod metrics;
 mod nbd;
 mod notify;
+mod placement;
 mod plan;
 mod priority;
 mod queue;
+mod reload;
 mod replace;
 mod sandbox;
 
@@ -30,12 +32,12 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use blkmq::RequestQueue;
-use blkmq_export::{Address, Tls, handed};
+use blkmq_export::{Address, handed};
 use clap::Args;
 
 use crate::control::folder::{self, Socket};
 use crate::control::shares::{Share, Shares};
-use crate::control::{self, Served, State, handover};
+use crate::control::{self, Served, State, handover, sampler};
 use crate::operator;
 use blkmq_program::Failure;
 use blkmq_program::interrupt;
@@ -44,6 +46,7 @@ use config::{Disk, Export, shown};
 use health::Watch;
 use nbd::Nbd;
 use plan::Plan;
+use reload::{Placements, Reload};
 use sandbox::Needs;
 
 const EXAMPLES: &str = "\
@@ -90,7 +93,7 @@ and allow. With queue = \"NAME\" instead of a device it is in front of the queue
 device can differ in weight and priority. If both say something, the command line counts.";
 
 /// Serve devices behind queues to clients outside this process.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
 pub(crate) struct Serve {
     /// A file or block device to serve as the default export.
@@ -215,6 +218,7 @@ impl Serve {
             None => (handed, addresses),
         };
         let queues = queue::build_all(&plan.exports)?;
+        let placements = reload::placements(&plan, &queues).map_err(|error| Failure::Input(error.to_string()))?;
         let needs_own = addresses.is_empty() && handed.is_empty();
         let own = if needs_own || plan.control.is_none() { Some(folder::make()?) } else { None };
         let [nbd, control] = own.as_deref().map(folder::own).unwrap_or_default();
@@ -223,15 +227,15 @@ impl Serve {
         let (listener, _socket) = Socket::listen(&control)?;
         let scraped = plan.metrics.as_ref().zip(scraped).map(|(given, at)| metrics::listen(given, at)).transpose()?;
         let addresses = if needs_own { vec![Address::unix(nbd)] } else { addresses };
-        let files = tls.clone();
         // No sandbox with a command: the command would inherit it, and could not do what it is for.
         let is_boxed = plan.sandbox && plan.run.is_none();
-        let (needs, mut held) = (Needs::of(&plan, &addresses, &control), String::new());
+        let reload = Reload { options: self.clone(), tls: tls.clone(), placements: placements.clone(), is_boxed };
+        let (needs, mut held) = (Needs::of(&plan, self.config.as_deref(), &addresses, &control), String::new());
         let give_up = || {
             held = sandbox::enter(&needs, plan.identity.as_ref(), is_boxed)?;
             Ok(())
         };
-        let server = Nbd::start(&plan, &queues, &addresses, handed, tls, give_up)?;
+        let server = Nbd::start(&plan, &queues, &placements, &addresses, handed, tls, give_up)?;
         warn_of_loss(&plan.exports, &queues);
         if let Some(line) = descriptors::provide(plan.max_connections.unwrap_or(blkmq_export::MAX_CONNECTIONS).into()) {
             operator::say(&line);
@@ -242,8 +246,8 @@ impl Serve {
         let uris: Vec<_> = (0..queues.len()).map(|index| server.uris(index)).collect();
         let (stop, signal) = (tell.clone(), tell.clone());
         let state = State {
-            queues: served(&plan.exports, &queues, &uris),
-            clients: server.clients(&plan),
+            queues: served(&plan.exports, &queues, &placements, &uris),
+            connections: server.connections(&plan),
             latencies: server.latencies(&plan),
             answered: server.answered(&plan),
             rejections: server.rejections(),
@@ -254,10 +258,12 @@ impl Serve {
         let url = scraped.as_ref().map(metrics::url);
         state.queues.iter().for_each(|queue| _ = queue.warn_of_shares());
         let devices = state.queues.iter().map(|queue| (queue.name.clone(), Arc::clone(&queue.q))).collect();
+        let histories = state.queues.iter().map(|queue| (Arc::clone(&queue.q), Arc::clone(&queue.history))).collect();
+        sampler::start(histories).map_err(failed)?;
         control::start(listener, scraped, state).map_err(failed)?;
         let _watch = Watch::start(devices, operator::say).map_err(failed)?;
         interrupt::tell(move || drop(signal.send(Event::Signal))).map_err(failed)?;
-        interrupt::tell_of_hangup(move || operator::say(&reload(files.as_ref(), is_boxed))).map_err(failed)?;
+        interrupt::tell_of_hangup(move || reload.run().iter().for_each(|line| operator::say(line))).map_err(failed)?;
         let command = match &plan.run {
             Some(text) => {
                 let socket = addresses.iter().find_map(nbd::socket).unwrap_or_default();
@@ -295,7 +301,12 @@ fn take_place(
 }
 
 /// Every queue, with all the URIs at which clients find it.
-fn served(exports: &[Export], queues: &[Arc<RequestQueue>], uris: &[Vec<String>]) -> Vec<Served> {
+fn served(
+    exports: &[Export],
+    queues: &[Arc<RequestQueue>],
+    placements: &Placements,
+    uris: &[Vec<String>],
+) -> Vec<Served> {
     let own = exports.iter().zip(queues).filter_map(|(export, q)| {
         let Disk::Own { device, .. } = &export.disk else { return None };
         let name = export.queue();
@@ -308,6 +319,8 @@ fn served(exports: &[Export], queues: &[Arc<RequestQueue>], uris: &[Vec<String>]
             uris: here.flat_map(|(_, uris)| uris).cloned().collect(),
             shares: shares(exports, name),
             q: Arc::clone(q),
+            placement: Arc::clone(&placements[name]),
+            history: sampler::Shared::default(),
         })
     });
     own.collect()
@@ -334,18 +347,6 @@ fn warn_of_loss(exports: &[Export], queues: &[Arc<RequestQueue>]) {
                 "blkmq: {name}: {device} THROWS AWAY WHAT IS WRITTEN. NOTHING IS KEPT, and zeroes are read; with \
                  memory_backed=1 it keeps data, in memory"
             );
-        }
-    }
-}
-
-/// Reads the files for TLS again, if there are any. Returns what to tell the operator.
-fn reload(tls: Option<&Tls>, is_boxed: bool) -> String {
-    match tls.map(Tls::reload) {
-        None => "SIGHUP: without --tls there are no files to read again".to_owned(),
-        Some(Ok(())) => "SIGHUP: the files for TLS are read again, and count for connections to come".to_owned(),
-        Some(Err(error)) => {
-            let error = sandbox::explain(&error.to_string(), is_boxed);
-            format!("SIGHUP: nothing has changed, and the files read before count: {error}")
         }
     }
 }

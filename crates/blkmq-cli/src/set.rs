@@ -1,4 +1,4 @@
-//! `blkmq set`: changes a knob of a running server.
+//! `blkmq set`: changes a knob of a running server's queue, or of a client or group of it.
 
 use std::io::{self, Write};
 
@@ -6,6 +6,7 @@ use clap::Args;
 
 use crate::control::client::Which;
 use crate::control::schema::Value;
+use crate::knob::{Knob, Whose};
 use blkmq_program::{Failure, json};
 
 const EXAMPLES: &str = "\
@@ -13,16 +14,23 @@ Examples:
   blkmq set scheduler none
   blkmq set disk iosched/fifo_batch 1
   blkmq set locking single
+  blkmq set weight client=db@default 300
+  blkmq set weight group=gold 300
+  blkmq set group client=db@default gold/batch    an empty word, '', moves it out of all groups
 
-A change is made while I/O runs: outstanding requests complete first, and new ones wait meanwhile.";
+A change is made while I/O runs: outstanding requests complete first, and new ones wait meanwhile. For weights and groups
+nothing waits. 'blkmq clients' names the clients, and 'blkmq groups' shows, adds and removes groups. What is set counts
+until the server ends, or reads the file of its configuration again at SIGHUP.";
 
-/// Change a knob of a running server's queue.
+/// Change a knob of a running server's queue, or of a client or group of it.
 #[derive(Debug, Args)]
-#[command(override_usage = "blkmq set [OPTIONS] [QUEUE] KNOB VALUE")]
+#[command(override_usage = "blkmq set [OPTIONS] [QUEUE] KNOB [client=NAME|group=NAME] VALUE")]
 #[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
 pub(crate) struct Set {
-    /// The queue, as 'blkmq list' names it [default: the only one]; the knob; and its new value.
-    #[arg(value_names = ["QUEUE", "KNOB", "VALUE"], num_args = 2..=3, required = true, allow_negative_numbers = true)]
+    /// The queue, as 'blkmq list' names it [default: the only one]; the knob; whose knob it is, if not the queue's; and
+    /// its new value. Clients have weight (1..1000) and group, groups have weight.
+    #[arg(value_names = ["QUEUE", "KNOB", "WHOSE", "VALUE"], num_args = 2..=4, required = true)]
+    #[arg(allow_negative_numbers = true)]
     words: Vec<String>,
     #[command(flatten)]
     which: Which,
@@ -33,14 +41,13 @@ pub(crate) struct Set {
 
 impl Set {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
-        let (queue, knob, value) = match &self.words[..] {
-            [queue, knob, value] => (Some(queue.as_str()), knob, value),
-            [knob, value] => (None, knob, value),
-            _ => return Err(Failure::Input("say what to set: [QUEUE] KNOB VALUE".to_owned())),
-        };
+        let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
+        let missing = || Failure::Input("say what to set: [QUEUE] KNOB [client=NAME|group=NAME] VALUE".to_owned());
+        let (value, words) = words.split_last().filter(|(last, _)| Whose::of(last).is_none()).ok_or_else(missing)?;
+        let knob = Knob::read(words)?.ok_or_else(missing)?;
         let server = self.which.server()?;
-        let queue = server.queue(queue)?.name;
-        let set: Value = server.put(&["queues", &queue, "knobs", knob], value)?;
+        let queue = server.queue(knob.queue)?.name;
+        let set: Value = server.put(&knob.path(&queue), value)?;
         if self.json {
             return json::print(&set, out);
         }

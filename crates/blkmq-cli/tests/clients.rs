@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use served::{Nbd, READ, Served};
+use served::{Served, flood};
 
 /// The number of requests that the flooding client keeps outstanding.
 const DEPTH: u64 = 128;
@@ -26,26 +26,12 @@ fn with_priority(priority: &str) -> Served {
     Served::start(&["--config", config.to_str().expect("the folder's name is text")])
 }
 
-/// Keeps as many reads outstanding as it may, and counts the answers, until it is told to end.
-fn flood(client: &mut Nbd, answered: &AtomicU64, ends: &AtomicBool) {
-    let ask = |client: &mut Nbd, number: u64| client.send(READ, number, number % 1024 * 4096, 512, &[]);
-    (0..DEPTH).for_each(|number| ask(client, number));
-    let mut next = DEPTH;
-    while !ends.load(Ordering::Relaxed) {
-        assert_eq!(client.receive().map(|(_, error)| error), Some(0));
-        client.data(512);
-        answered.fetch_add(1, Ordering::Relaxed);
-        ask(client, next);
-        next += 1;
-    }
-}
-
 /// How many reads of the flood are answered while one read of the other client is in progress: the median of many.
 fn overtaken(server: &Served) -> u64 {
     let (answered, ends) = (AtomicU64::new(0), AtomicBool::new(false));
     let (mut many, mut other) = (server.connect(""), server.connect("other"));
     thread::scope(|scope| {
-        scope.spawn(|| flood(&mut many, &answered, &ends));
+        scope.spawn(|| flood(&mut many, DEPTH, &answered, &ends));
         while answered.load(Ordering::Relaxed) < 2 * DEPTH {
             thread::yield_now();
         }
@@ -83,13 +69,13 @@ fn exports_of_one_queue_are_counted_together() {
     (0..3).for_each(|_| drop(other.read(0, 4096)));
     drop(one);
     // A client that has left still counts for its queue, but is no longer listed.
-    while server.json(&["clients"]).as_array().unwrap().len() > 1 {
+    while server.json(&["clients"])["connections"].as_array().unwrap().len() > 1 {
         thread::sleep(Duration::from_millis(10));
     }
     let listed = server.json(&["list"]);
     assert_eq!(listed[0]["queues"].as_array().unwrap().len(), 1);
     assert_eq!(listed[0]["queues"][0]["uris"].as_array().unwrap().len(), 2);
-    assert_eq!(server.json(&["clients"])[0]["queue"], "default");
+    assert_eq!(server.json(&["clients"])["connections"][0]["queue"], "default");
     let metrics = server.get("/metrics");
     for line in [
         "blkmq_reads_completed_total{queue=\"default\"} 4",

@@ -62,7 +62,7 @@ fn a_hundred_headers_of_long_writes_cost_64_mib_at_most_and_delay_nobody() {
     let mut clients: Vec<_> = (0..100).map(|_| server.connect("")).collect();
     clients.iter_mut().for_each(|client| client.send(WRITE, 0, 0, 32 << 20, &[]));
     let is_taken = || {
-        let listed = server.json(&["clients"]);
+        let listed = server.json(&["clients"])["connections"].clone();
         (1..=100).all(|index| listed[index]["requests"] == json!(1))
     };
     until(is_taken);
@@ -85,7 +85,7 @@ fn a_drain_says_whom_it_waits_for_and_ends_by_itself() {
     for cookie in 0..32 {
         client.send(READ, cookie, 0, 1 << 20, &[]);
     }
-    until(|| server.json(&["clients"])[0]["requests"] == json!(32));
+    until(|| server.json(&["clients"])["connections"][0]["requests"] == json!(32));
     server.signal(Signal::TERM);
     let (code, error) = server.end();
     assert_eq!(code, Some(1), "{error}");

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use blkmq::{Bio, Buffer, Client, RequestQueue};
-use rustix::process::Signal;
+use rustix::process::{Signal, getuid};
 
 use serde_json::{Value, json};
 use served::{READ, Served, WRITE, ended, program};
@@ -67,22 +67,25 @@ fn clients_stat_and_metrics_name_the_export_and_count_errors_by_kind() {
     assert_eq!(client.write(0, &[1; 512]), 1, "the export is read-only");
     client.send(READ, 1, 1 << 20, 512, &[]);
     assert_eq!(client.receive(), Some((1, 22)), "beyond the end");
-    let shown = server.json(&["clients"])[0].clone();
+    let shown = server.json(&["clients"])["connections"][0].clone();
     assert_eq!((&shown["export"], &shown["queue"]), (&json!("also"), &json!("default")));
     let expected = json!({"io": 0, "invalid": 1, "nomem": 0, "nospace": 0, "notsup": 0, "perm": 1, "shutdown": 0});
     assert_eq!(shown["errors"], expected);
     let me = format!("process {} of user", std::process::id());
     assert!(shown["peer"].as_str().unwrap().starts_with(&me), "{shown}");
+    let client = format!("user:{}@also", getuid().as_raw());
+    assert_eq!(shown["client"], json!(client));
     let table = server.say(&["clients"]);
-    let words: Vec<_> = table.lines().nth(1).unwrap().split_whitespace().collect();
-    assert_eq!(words[..7], ["1", "-", "also", "default", "2", "0", "2"], "number, name, export, queue, ..., errors");
+    let line = table.lines().find(|line| line.starts_with(&me)).unwrap_or_else(|| panic!("{table}"));
+    let words: Vec<_> = line.split_whitespace().skip(5).collect();
+    assert_eq!(words, [&client, "also", "default", "1", "2", "0", "2"], "client, export, queue, number, ..., errors");
     let labels =
         format!("{{queue=\"default\",export=\"also\",client=\"1\",peer=\"{}\"}}", shown["peer"].as_str().unwrap());
     let metrics = scrape(&port, "GET /metrics").1;
     assert!(metrics.contains(&format!("\nblkmq_client_errors_total{labels} 2\n")), "{metrics}");
 
     drop(client);
-    while server.json(&["clients"]) != json!([]) {}
+    while server.json(&["clients"])["connections"] != json!([]) {}
     let mut other = server.connect("");
     other.send(WRITE, 2, 1 << 20, 512, &[1; 512]);
     assert_eq!(other.receive(), Some((2, 28)), "beyond the end");

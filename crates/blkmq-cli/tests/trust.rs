@@ -3,7 +3,7 @@
 mod served;
 
 use std::fs;
-use std::io::{BufRead, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -86,17 +86,6 @@ fn equip(folder: &Path) {
     fs::write(folder.join("server-key.pem"), made.signing_key.serialize_pem()).expect("there is room for a file");
 }
 
-/// What a server prints when it gets SIGHUP.
-fn told_of_hangup(server: &mut Served) -> String {
-    server.signal(Signal::HUP);
-    let mut line = String::new();
-    while !line.contains("SIGHUP") {
-        line.clear();
-        assert_ne!(server.error.read_line(&mut line).expect("the program prints text"), 0, "the server goes on");
-    }
-    line.trim_end().to_owned()
-}
-
 /// Red if SIGHUP is not handled, so that it ends the program, or if a bad set of files is not reported.
 #[test]
 fn sighup_reads_the_files_for_tls_again_and_tells_what_came_of_it() {
@@ -105,18 +94,18 @@ fn sighup_reads_the_files_for_tls_again_and_tells_what_came_of_it() {
     let path = folder.path().display().to_string();
     let mut server = Served::start(&["--tls", "on", "--tls-certificates", &path]);
     assert_eq!(
-        told_of_hangup(&mut server),
+        server.told_of_hangup(),
         "blkmq: SIGHUP: the files for TLS are read again, and count for connections to come"
     );
     fs::remove_file(folder.path().join("server-key.pem")).unwrap();
-    let refused = told_of_hangup(&mut server);
+    let refused = server.told_of_hangup();
     let expected = format!(
         "blkmq: SIGHUP: nothing has changed, and the files read before count: {path}/server-key.pem: No such file"
     );
     assert!(refused.starts_with(&expected), "{refused}");
     equip(folder.path());
     assert_eq!(
-        told_of_hangup(&mut server),
+        server.told_of_hangup(),
         "blkmq: SIGHUP: the files for TLS are read again, and count for connections to come"
     );
     assert_eq!(server.connect("").read(0, 512), [0; 512], "clients are served as before");
@@ -126,8 +115,8 @@ fn sighup_reads_the_files_for_tls_again_and_tells_what_came_of_it() {
 #[test]
 fn sighup_ends_no_server_that_has_nothing_to_read_again() {
     let mut server = Served::start(&[]);
-    let said = told_of_hangup(&mut server);
-    assert_eq!(said, "blkmq: SIGHUP: without --tls there are no files to read again");
+    let said = server.told_of_hangup();
+    assert_eq!(said, "blkmq: SIGHUP: without --tls and --config there are no files to read again");
     assert_eq!(ended(&server.output(&["get", "nomerges"]), 0), "0\n");
 }
 

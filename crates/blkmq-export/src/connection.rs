@@ -169,10 +169,9 @@ impl Connection {
         let Self { mut stream, shared, entry, input } = self;
         let export = &shared.exports[agreement.export];
         // This is done before the client hears that it is let in.
-        let client = export.client(&entry).ok_or_else(|| Ending::Negotiation(export.refusal(&entry)))?;
-        let mut submitter = export.queue.submitter(&client).map_err(Ending::Queue)?;
+        let joined = export.join(&entry).ok_or_else(|| Ending::Negotiation(export.refusal(&entry)))?;
+        let mut submitter = joined.map_err(Ending::Queue)?;
         submitter.set_notify(Some(entry.bell.clone()));
-        entry.choose(&export.name);
         send_all(&mut stream, &shared, &entry, &mut output, deadline)?;
         shared.inform(format_args!("{entry} uses export {:?}", export.name));
         let failures = Failures::new(Arc::clone(&shared), entry.number, agreement.export);

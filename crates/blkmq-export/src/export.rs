@@ -6,13 +6,14 @@ mod error;
 
 use std::sync::Arc;
 
-use blkmq::{Client, IoPriority, RequestQueue};
+use blkmq::{DEFAULT_WEIGHT, IoPriority, QueueError, RequestQueue, Submitter};
 
 use self::access::Grant;
 pub use self::access::{Allow, Permit, Who};
 pub use self::error::{ExportError, ExportFault};
 use crate::clients::Entry;
 use crate::nbd::MAX_STRING;
+use crate::placement::Placement;
 
 /// Weights that the clients of an export can have.
 pub const WEIGHTS: std::ops::RangeInclusive<u16> = 1..=1000;
@@ -28,20 +29,32 @@ pub struct Export {
     pub read_only: bool,
     /// The queue. Several exports and servers may share one.
     pub queue: Arc<RequestQueue>,
-    /// The share of each connection relative to the queue's other clients, 1 to 1000.
+    /// The share of each client of the export beside the queue's other clients, 1 to 1000, unless the placement says
+    /// something else.
     pub weight: u16,
     /// The priority of the operations of the connections, at a level from 0 to 7.
     pub priority: IoPriority,
+    /// Which client each connection is: a placement of the queue. Exports of one queue may have one placement.
+    pub placement: Arc<Placement>,
     /// The clients that may use the export. `None`: all may. A server whose clients have to show certificates does not
     /// start unless each of its exports has a list.
     pub allow: Option<Allow>,
 }
 
 impl Export {
-    /// A writable export without description, whose connections have weight 100 and best-effort priority level 4.
+    /// A writable export without description, whose clients have weight 100 and best-effort priority level 4, and a
+    /// placement of its own without rules.
     pub fn new(name: impl Into<String>, queue: Arc<RequestQueue>) -> Self {
-        let Client { weight, priority, .. } = Client::new("");
-        Self { name: name.into(), description: String::new(), read_only: false, queue, weight, priority, allow: None }
+        Self {
+            name: name.into(),
+            description: String::new(),
+            read_only: false,
+            placement: Arc::new(Placement::new(Arc::clone(&queue))),
+            queue,
+            weight: DEFAULT_WEIGHT,
+            priority: IoPriority::default(),
+            allow: None,
+        }
     }
 
     /// The same export, for these clients only.
@@ -84,6 +97,9 @@ impl Export {
         if priority.level > 7 {
             return Err(ExportFault::Level(priority.level));
         }
+        if !Arc::ptr_eq(self.placement.queue(), &self.queue) {
+            return Err(ExportFault::ForeignPlacement);
+        }
         match &self.allow {
             Some(allow) => allow.check(names_clients),
             None if names_clients => Err(ExportFault::NoList),
@@ -110,14 +126,10 @@ impl Export {
         format!("{who} is not among those whom the server allows export {:?}", self.name)
     }
 
-    /// The queue's client for a connection, with the name in the client's certificate, or else the name of the export.
-    /// `None` if the client may not use this export.
-    pub(crate) fn client(&self, entry: &Entry) -> Option<Client> {
-        let grant = self.grant(entry)?;
-        let name = entry.name().unwrap_or(&self.name);
-        let mut client = Client::new(format!("{name} #{}", entry.number)).with_priority(grant.priority);
-        client.weight = self.weight;
-        Some(client)
+    /// Makes a connection one of its client's. `None` if the client may not use this export.
+    pub(crate) fn join(&self, entry: &Arc<Entry>) -> Option<Result<Submitter, QueueError>> {
+        let priority = self.grant(entry)?.priority;
+        Some(self.placement.join(entry, &self.name, self.weight, priority))
     }
 }
 
@@ -181,7 +193,8 @@ pub(crate) mod tests {
             |user: u32| clients.join("a test".into(), Source::User(user), Arc::new(EventFd::new().unwrap())).unwrap();
         let first = export.grant(&join(1));
         assert_eq!(first, Some(Grant { writes: true, priority: urgent }));
-        assert_eq!(export.client(&join(1)).unwrap().priority, urgent);
+        let joined = export.join(&join(1)).unwrap();
+        assert!(joined.is_ok() && export.queue.clients()[0].priority == urgent, "{joined:?}");
         assert_eq!((export.grant(&join(2)), export.grant(&join(u32::MAX))), (None, None));
         let gold = join(3);
         gold.identify("gold".to_owned());

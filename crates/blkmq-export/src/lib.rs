@@ -29,6 +29,7 @@ mod clients;
 mod connection;
 mod export;
 mod log;
+mod placement;
 mod server;
 mod stop;
 mod tls;
@@ -37,6 +38,10 @@ pub use clients::{ClientInfo, Errors, Histogram, Kind, Latencies, NR_BUCKETS, Re
 pub use connection::shared::Bounds;
 pub use export::{Allow, Export, ExportError, ExportFault, Permit, WEIGHTS, Who};
 pub use log::{Level, Log};
+pub use placement::{
+    Layout, MAX_CHANGED, MAX_GROUPS, MAX_RULES, Network, NetworkError, PathError, Placement, PlacementError, Rule,
+    check_group,
+};
 pub use server::{Address, Bound, Builder, MAX_CONNECTIONS, Server, SocketError, StartError};
 pub use stop::Stop;
 pub use tls::{Tls, TlsError};

@@ -57,7 +57,7 @@ pub use queue::{
 };
 pub use request::bio::{Bio, Flags};
 pub use request::buffer::{Buffer, Buffers};
-pub use request::client::Client;
+pub use request::client::{Client, DEFAULT_WEIGHT};
 pub use request::clock::{Clock, VirtualClock};
 pub use request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES};
 pub use request::{Completion, Failed, RejectReason, Rejected, RqId, Status, bio, buffer, client, clock, limits};

@@ -115,6 +115,11 @@ impl Server {
         self.read(&self.ask("PUT", parts, value)?)
     }
 
+    /// Removes what is at a path.
+    pub(crate) fn delete<T: DeserializeOwned>(&self, parts: &[&str]) -> Result<T, Failure> {
+        self.read(&self.ask("DELETE", parts, "")?)
+    }
+
     fn read<T: DeserializeOwned>(&self, body: &str) -> Result<T, Failure> {
         serde_json::from_str(body).map_err(|error| self.failure(&format!("not the answer of a server: {error}")))
     }
@@ -139,7 +144,7 @@ impl Server {
         }
         let what = refusal(body);
         // If the status says that the request was wrong, the user's input was.
-        if matches!(code, 400..408 | 413) { Err(Failure::Input(what)) } else { Err(self.failure(&what)) }
+        if code != 408 && matches!(code, 400..=409 | 413) { Err(Failure::Input(what)) } else { Err(self.failure(&what)) }
     }
 
     fn talk(&self, method: &str, path: &str, body: &str) -> io::Result<Vec<u8>> {

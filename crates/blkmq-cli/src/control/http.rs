@@ -44,6 +44,7 @@ pub(crate) const NOT_FOUND: &str = "404 Not Found";
 const NOT_ALLOWED: &str = "405 Method Not Allowed";
 const TIMED_OUT: &str = "408 Request Timeout";
 const TOO_LARGE: &str = "413 Content Too Large";
+pub(crate) const CONFLICT: &str = "409 Conflict";
 pub(crate) const UNAVAILABLE: &str = "503 Service Unavailable";
 
 impl Answer {

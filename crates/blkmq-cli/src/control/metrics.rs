@@ -5,8 +5,8 @@ use std::fmt::Write;
 use blkmq::{Stat, Stats};
 use blkmq_export::{Histogram, Kind, Latencies};
 
-use super::schema::{Client, by_kind};
-use super::{Served, State};
+use super::schema::{Connection, Parts, Share, by_kind};
+use super::{Served, State, tenants};
 
 /// The content type of OpenMetrics text.
 pub(super) const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -14,7 +14,8 @@ pub(super) const KIND: &str = "application/openmetrics-text; version=1.0.0; char
 pub(super) const PLAIN: &str = "text/plain; charset=utf-8";
 
 const SECTOR: u64 = 512;
-/// The most clients that have series of their own: the clients that have been connected the longest.
+/// The most connections that have series of their own, and the most clients that do: the connections that are there the
+/// longest, and of each queue the clients with the first names.
 const MAX_CLIENTS: usize = 64;
 
 /// The value of a family, in the unit that ends the family's name.
@@ -178,8 +179,8 @@ pub(super) fn text(state: &State) -> String {
         show_latencies(&mut out, name, &format!("queue=\"{}\"", escaped(queue)), &(state.latencies)(queue));
     }
     show_errors(&mut out, state);
-    let clients = (state.clients)();
-    begin(&mut out, "clients", "gauge", "Clients that are connected.");
+    let clients = (state.connections)();
+    begin(&mut out, "clients", "gauge", "Connections of clients.");
     let _ = writeln!(out, "blkmq_clients {}", clients.len());
     let (used, most) = (state.memory)();
     begin(&mut out, "memory_bytes", "gauge", "Memory that clients have, for the data of their requests and beside it.");
@@ -197,7 +198,8 @@ pub(super) fn text(state: &State) -> String {
     ] {
         let _ = writeln!(out, "blkmq_connections_rejected_total{{reason=\"{reason}\"}} {count}");
     }
-    show_clients(&mut out, &clients[..clients.len().min(MAX_CLIENTS)]);
+    show_connections(&mut out, &clients[..clients.len().min(MAX_CLIENTS)]);
+    show_shares(&mut out, state);
     out.push_str("# EOF\n");
     out
 }
@@ -216,10 +218,52 @@ fn show_errors(out: &mut String, state: &State) {
     }
 }
 
-/// The connected clients, by number. A number is never used again, so each counter begins at 0 and only grows.
-fn show_clients(out: &mut String, clients: &[Client]) {
+/// The clients of each queue, with their shares.
+fn show_shares(out: &mut String, state: &State) {
+    let shares = |queue: &Served| tenants::shares(queue).into_iter().take(MAX_CLIENTS).collect::<Vec<_>>();
+    let shares: Vec<Share> = state.queues.iter().flat_map(shares).collect();
     for (name, help, of) in [
-        ("client_requests", "Requests taken from a client.", (|client| client.requests) as fn(&Client) -> u64),
+        ("share_weight", "The weight of a client.", (|share| share.weight.into()) as fn(&Share) -> u64),
+        ("share_connections", "Connections of a client.", |share| share.connections.into()),
+        ("share_outstanding", "Operations of a client that are not over.", |share| share.outstanding),
+        ("share_waiting", "Requests of a client that the device does not have yet.", |share| share.waiting),
+        ("share_waits", "Whether the requests of a client waited in the last second.", |share| share.waits.into()),
+        ("share_asks_for_less", "Whether a client asked for less than its part in the last second.", |share| {
+            share.asks_for_less.into()
+        }),
+    ] {
+        begin(out, name, "gauge", help);
+        for share in &shares {
+            let _ = writeln!(out, "blkmq_{name}{{{}}} {}", labels_of_share(share), of(share));
+        }
+    }
+    for (name, help, of) in [
+        ("share_due_ratio", "The part of a queue's sectors that is due to a client.", (|parts| parts.due) as fn(&Parts) -> Option<f64>),
+        ("share_received_ratio", "The part of a queue's sectors that a client received.", |parts| parts.received),
+    ] {
+        begin(out, name, "gauge", help);
+        for share in &shares {
+            for (window, parts) in [("1s", &share.second), ("1m", &share.minute)] {
+                if let Some(part) = of(parts) {
+                    let labels = labels_of_share(share);
+                    let _ = writeln!(out, "blkmq_{name}{{{labels},window=\"{window}\"}} {part:.6}");
+                }
+            }
+        }
+    }
+}
+
+/// The labels of a client.
+fn labels_of_share(share: &Share) -> String {
+    let [queue, client] = [&share.queue, &share.client].map(|text| escaped(text));
+    let group = escaped(share.group.as_deref().unwrap_or_default());
+    format!("queue=\"{queue}\",group=\"{group}\",client=\"{client}\"")
+}
+
+/// The connections, by number. A number is never used again, so each counter begins at 0 and only grows.
+fn show_connections(out: &mut String, clients: &[Connection]) {
+    for (name, help, of) in [
+        ("client_requests", "Requests taken from a client.", (|client| client.requests) as fn(&Connection) -> u64),
         ("client_bytes", "Bytes that a client has read or written.", |client| client.bytes),
         ("client_errors", "Requests of a client answered with an error.", |client| client.errors.values().sum()),
     ] {
@@ -235,8 +279,8 @@ fn show_clients(out: &mut String, clients: &[Client]) {
     }
 }
 
-/// The labels of a client.
-fn labels(client: &Client) -> String {
+/// The labels of a connection.
+fn labels(client: &Connection) -> String {
     let [queue, export] = [&client.queue, &client.export].map(|text| escaped(text.as_deref().unwrap_or_default()));
     let peer = escaped(&client.peer);
     // A label that is absent is the same as an empty one.
@@ -290,13 +334,16 @@ mod tests {
             uris: Vec::new(),
             shares: Default::default(),
             q: Arc::clone(&q),
+            placement: Arc::new(blkmq_export::Placement::new(Arc::clone(&q))),
+            history: Default::default(),
         };
-        let client = |number| Client {
+        let client = |number| Connection {
             number,
             queue: None,
             export: None,
             peer: "p".to_owned(),
             name: (number == 2).then(|| "a\"b".to_owned()),
+            client: None,
             requests: number,
             bytes: 0,
             errors: Default::default(),
@@ -304,7 +351,7 @@ mod tests {
         };
         let state = State {
             queues: vec![queue("default"), queue("a\"b\\c\n")],
-            clients: Box::new(move || (1..=1000).map(client).collect()),
+            connections: Box::new(move || (1..=1000).map(client).collect()),
             latencies: Box::new(|_| Latencies::default()),
             answered: Box::new(Vec::new),
             rejections: Box::new(blkmq_export::Rejections::default),

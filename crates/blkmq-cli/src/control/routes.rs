@@ -11,7 +11,8 @@ use serde_json::json;
 
 use super::http::{Answer, BAD_REQUEST, NOT_FOUND, Request, UNAVAILABLE};
 use super::schema::{Health, Queue, Stat, Value};
-use super::{Served, State, Then, handover, metrics};
+use super::shares::idle_weights;
+use super::{Served, State, Then, handover, metrics, tenants};
 
 /// How long a change waits for the queue to drain. Meanwhile nothing enters the queue, so this must not be for ever.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
@@ -43,7 +44,14 @@ pub(super) fn answer(state: &State, request: &Request) -> (Answer, Then) {
         ["queues", name, "knobs", ref knob @ ..] if !knob.is_empty() => {
             of(name, &|queue| self::knob(queue, &knob.join("/"), request))
         }
-        ["clients"] => get(&|| Answer::json(&(state.clients)())),
+        ["queues", name, "clients"] => of(name, &|queue| get(&|| Answer::json(&tenants::shares(queue)))),
+        ["queues", name, "clients", client, knob] => {
+            of(name, &|queue| tenants::client_knob(queue, client, knob, request))
+        }
+        ["queues", name, "groups"] => of(name, &|queue| get(&|| Answer::json(&tenants::groups(queue)))),
+        ["queues", name, "groups", path] => of(name, &|queue| tenants::group(queue, path, request)),
+        ["queues", name, "groups", path, knob] => of(name, &|queue| tenants::group_knob(queue, path, knob, request)),
+        ["clients"] => get(&|| Answer::json(&(state.connections)())),
         ["metrics"] => get(&|| Answer::text(metrics::KIND, metrics::text(state))),
         ["stop"] if request.method == "POST" => return (Answer::accepted(&json!({ "stopping": true })), Then::Stop),
         ["replace"] if request.method == "POST" => return replace(state),
@@ -94,6 +102,7 @@ fn describe(queue: &Served) -> Queue {
         read_only: queue.read_only,
         keeps_data: queue.q.driver().keeps_data(),
         health: Health::of(&queue.q),
+        idle_weights: idle_weights(&queue.q),
         uris: queue.uris.clone(),
         knobs: knobs(&queue.q),
     }
@@ -127,7 +136,7 @@ fn knob(queue: &Served, knob: &str, request: &Request) -> Answer {
     let shown = set.and_then(|()| queue.q.knob(knob).map_err(refuse));
     shown.map_or_else(
         |refusal| refusal,
-        |value| Answer::json(&Value { queue: queue.name.clone(), knob: knob.to_owned(), value, warnings }),
+        |value| Answer::json(&Value { queue: queue.name.clone(), knob: knob.to_owned(), of: None, value, warnings }),
     )
 }
 

@@ -20,6 +20,8 @@ pub(crate) struct Queue {
     pub(crate) keeps_data: bool,
     #[serde(flatten)]
     pub(crate) health: Health,
+    /// Why the weights of clients and groups do nothing, if they do nothing.
+    pub(crate) idle_weights: Option<String>,
     /// The URIs at which clients find it.
     pub(crate) uris: Vec<String>,
     /// Every knob with its value. `scheduler` and `locking` list all choices, with the chosen one in brackets.
@@ -53,6 +55,9 @@ impl Health {
 pub(crate) struct Value {
     pub(crate) queue: String,
     pub(crate) knob: String,
+    /// The client or group that has the knob, as in `client=NAME`. `None`: the queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) of: Option<String>,
     pub(crate) value: String,
     /// Settings of the queue's exports that have no effect since the knob was set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -143,19 +148,21 @@ impl Stat {
     }
 }
 
-/// A connected client.
+/// A connection.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Client {
-    /// The first client to connect has number 1. No two clients have the same number.
+pub(crate) struct Connection {
+    /// The first connection has number 1. No two connections have the same number.
     pub(crate) number: u64,
     /// Its queue. `None` before it has chosen an export.
     pub(crate) queue: Option<String>,
     /// What commands call its export; `None` before it has chosen one.
     pub(crate) export: Option<String>,
-    /// Where the client comes from.
+    /// Where it comes from.
     pub(crate) peer: String,
     /// The name in the client's certificate, if it had to show one.
     pub(crate) name: Option<String>,
+    /// The client of the queue to which the connection belongs; `None` before it has chosen an export.
+    pub(crate) client: Option<String>,
     /// Requests taken from the client.
     pub(crate) requests: u64,
     /// Bytes that the client has read or written.
@@ -165,6 +172,61 @@ pub(crate) struct Client {
     /// Only for the metrics.
     #[serde(skip)]
     pub(crate) latencies: Latencies,
+}
+
+/// A part of all sectors of a queue, from 0 to 1; `None` if there were none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Parts {
+    /// What should have been received.
+    pub(crate) due: Option<f64>,
+    pub(crate) received: Option<f64>,
+}
+
+impl Parts {
+    /// Both together.
+    pub(crate) fn and(self, other: Self) -> Self {
+        let sum = |one: Option<f64>, other: Option<f64>| one.or(other).map(|_| one.unwrap_or(0.0) + other.unwrap_or(0.0));
+        Self { due: sum(self.due, other.due), received: sum(self.received, other.received) }
+    }
+}
+
+/// A client of a queue, with its share. All connections of the queue that have the client's name are one client.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Share {
+    pub(crate) queue: String,
+    /// Its name.
+    pub(crate) client: String,
+    /// The path of its group; `None` if it is in none.
+    pub(crate) group: Option<String>,
+    pub(crate) weight: u16,
+    pub(crate) connections: u32,
+    /// The last second.
+    pub(crate) second: Parts,
+    /// The last minute.
+    pub(crate) minute: Parts,
+    /// Operations that are not over.
+    pub(crate) outstanding: u64,
+    /// Requests that the device does not have yet.
+    pub(crate) waiting: u64,
+    /// Whether its requests waited in the last second.
+    pub(crate) waits: bool,
+    /// Whether it asked for less than it could have had in the last second. Then its due is what it asked for.
+    pub(crate) asks_for_less: bool,
+}
+
+/// A group of a queue, with the share of all clients in it and in its groups.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Group {
+    pub(crate) queue: String,
+    /// Its path.
+    pub(crate) group: String,
+    pub(crate) weight: u16,
+    /// Clients in the group itself.
+    pub(crate) clients: u32,
+    /// The last second.
+    pub(crate) second: Parts,
+    /// The last minute.
+    pub(crate) minute: Parts,
 }
 
 /// Why a request was not granted.

@@ -64,7 +64,7 @@ impl WrittenPermit {
 }
 
 /// The number of a user by name or number.
-fn user_number(text: &str) -> Result<u32, String> {
+pub(super) fn user_number(text: &str) -> Result<u32, String> {
     if let Ok(number) = text.parse() {
         return Ok(number);
     }

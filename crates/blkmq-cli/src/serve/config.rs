@@ -5,13 +5,14 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use blkmq::IoPriority;
-use blkmq_export::{Allow, WEIGHTS};
+use blkmq_export::Allow;
 use blkmq_workbench::TextError;
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::allow;
 use super::given::{Given, Word};
+use super::placement::{self, Placements, WrittenGroup, WrittenRule};
 use super::priority::priority;
 
 /// The name that commands use for the export without a name.
@@ -20,6 +21,11 @@ const DEFAULT: &str = "default";
 /// The name that commands use for an export.
 pub(super) fn shown(name: &str) -> &str {
     if name.is_empty() { DEFAULT } else { name }
+}
+
+/// The name that clients use for an export that commands call so.
+pub(super) fn asked(name: &str) -> &str {
+    if name == DEFAULT { "" } else { name }
 }
 
 /// What a queue is built from.
@@ -174,6 +180,7 @@ pub(super) struct File {
     pub(super) settings: Settings,
     pub(super) read_only: bool,
     pub(super) exports: Vec<Export>,
+    pub(super) placements: Placements,
     pub(super) control: Option<PathBuf>,
     pub(super) metrics: Option<Given>,
     pub(super) run: Option<String>,
@@ -205,6 +212,10 @@ struct Written {
     read_only: bool,
     #[serde(default)]
     export: Vec<WrittenExport>,
+    #[serde(default)]
+    groups: BTreeMap<Spanned<String>, WrittenGroup>,
+    #[serde(default)]
+    clients: Vec<Spanned<WrittenRule>>,
     control: Option<PathBuf>,
     metrics: Option<Spanned<Word>>,
     run: Option<String>,
@@ -292,17 +303,7 @@ impl Source<'_> {
             _ => return Err(name.fault("an export has a device, as in 'ram,size=1G', or the queue of another export")),
         };
         let plain = Export::of(name, disk, written.read_only);
-        let weight = match &written.weight {
-            None => plain.weight,
-            Some(weight) => {
-                let fits = u16::try_from(*weight.get_ref()).ok().filter(|weight| WEIGHTS.contains(weight));
-                fits.ok_or_else(|| {
-                    let (least, most) = WEIGHTS.into_inner();
-                    let what = format!("weight: {} is not within {least}..{most}", weight.get_ref());
-                    TextError { place: self.place(weight.span()), what }
-                })?
-            }
-        };
+        let weight = placement::weight(written.weight.as_ref(), plain.weight, |span| self.place(span))?;
         let priority = match &written.priority {
             Some(text) => priority(text.get_ref()).map_err(|what| self.given(text).fault(what))?,
             None => plain.priority,
@@ -351,6 +352,7 @@ impl File {
             },
             read_only: written.read_only,
             exports: written.export.iter().map(|export| source.export(export)).collect::<Result<_, _>>()?,
+            placements: Placements::read(&written.groups, &written.clients, &|span| source.place(span))?,
             control: written.control,
             metrics: written.metrics.as_ref().map(|word| source.word(word)),
             run: written.run,

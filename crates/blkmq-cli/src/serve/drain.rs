@@ -257,6 +257,7 @@ mod tests {
             peer: "127.0.0.1:99".to_owned(),
             name: (number == 2).then(|| "a".to_owned()),
             export: Some(String::new()),
+            client: None,
             requests: 9,
             unanswered: number,
             unread,

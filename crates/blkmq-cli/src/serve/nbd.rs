@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use blkmq::RequestQueue;
 use blkmq_export::{
-    Address, ClientInfo, Export, Latencies, Level, Rejections, Server, StartError, Stop, Tls, TlsError,
+    Address, ClientInfo, Export, Latencies, Level, Placement, Rejections, Server, StartError, Stop, Tls, TlsError,
 };
 use blkmq_workbench::TextError;
 
@@ -19,7 +19,7 @@ use super::config::{self, shown};
 use super::given::Given;
 use super::limits;
 use super::plan::Plan;
-use crate::control::schema::{Answered, Client, by_kind};
+use crate::control::schema::{Answered, Connection, by_kind};
 use crate::operator;
 use blkmq_program::Failure;
 
@@ -80,6 +80,7 @@ impl Nbd {
     pub(super) fn start(
         plan: &Plan,
         queues: &[Arc<RequestQueue>],
+        placements: &BTreeMap<String, Arc<Placement>>,
         addresses: &[Address],
         handed: Vec<OwnedFd>,
         tls: Option<Tls>,
@@ -109,6 +110,7 @@ impl Nbd {
             export.weight = planned.weight;
             export.priority = planned.priority;
             export.allow = planned.allow.clone();
+            export.placement = Arc::clone(&placements[planned.queue()]);
             builder = builder.export(export);
         }
         let failure = |error: StartError| match error.is_bad_configuration() {
@@ -127,19 +129,20 @@ impl Nbd {
         self.uris.iter().skip(export).step_by(self.nr_exports).cloned().collect()
     }
 
-    /// A function that tells which clients are connected. The function may be called after the server's end, when there
+    /// A function that tells which connections there are. The function may be called after the server's end, when there
     /// are none.
-    pub(super) fn clients(&self, plan: &Plan) -> Box<dyn Fn() -> Vec<Client> + Send + Sync> {
+    pub(super) fn connections(&self, plan: &Plan) -> Box<dyn Fn() -> Vec<Connection> + Send + Sync> {
         let slot = Arc::clone(&self.slot);
         let queues = queues(plan);
         Box::new(move || {
             let found = lock(&slot).as_ref().map(Server::clients).unwrap_or_default();
-            let client = |info: ClientInfo| Client {
+            let client = |info: ClientInfo| Connection {
                 number: info.number,
                 queue: info.export.as_ref().and_then(|name| queues.get(name)).cloned(),
                 export: info.export.as_deref().map(shown).map(str::to_owned),
                 peer: info.peer,
                 name: info.name,
+                client: info.client,
                 requests: info.requests,
                 bytes: info.bytes,
                 errors: by_kind(&info.errors),

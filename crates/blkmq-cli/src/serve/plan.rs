@@ -7,6 +7,7 @@ use blkmq_workbench::{TextError, assignment};
 
 use super::config::{self, Disk, Export, File, Settings, Tls};
 use super::given::Given;
+use super::placement::Placements;
 use super::sandbox::user::Identity;
 use super::{Serve, allow};
 use crate::file;
@@ -21,6 +22,8 @@ pub(super) struct Plan {
     /// `None`: connections are not encrypted.
     pub(super) tls: Option<Tls>,
     pub(super) exports: Vec<Export>,
+    /// The groups of each queue, and which clients belong to them.
+    pub(super) placements: Placements,
     pub(super) control: Option<PathBuf>,
     /// The address at which the metrics are read by TCP.
     pub(super) metrics: Option<Given>,
@@ -107,10 +110,13 @@ impl Plan {
         for Export { name, allow, .. } in &exports {
             allow::check(allow.as_ref(), names_clients).map_err(|what| name.fault(what))?;
         }
+        let names: Vec<&str> = exports.iter().map(|export| export.name.text.as_str()).collect();
+        file.placements.check(&names, names_clients)?;
         Ok(Self {
             nbd,
             tls,
             exports,
+            placements: file.placements,
             control: options.control.clone().or(file.control),
             metrics: given("metrics", &options.metrics).or(file.metrics),
             identity: Identity::find(

@@ -16,6 +16,7 @@ use rustix::thread::set_no_new_privs;
 use super::config::Disk;
 use super::given::Given;
 use super::plan::Plan;
+use super::reload;
 use blkmq_program::Failure;
 use user::Identity;
 
@@ -34,8 +35,8 @@ pub(super) struct Needs {
 }
 
 impl Needs {
-    /// The needs of a server that does as planned. `control`: its control socket.
-    pub(super) fn of(plan: &Plan, addresses: &[Address], control: &Path) -> Self {
+    /// The needs of a server that does as planned. `config`: the file that says so. `control`: its control socket.
+    pub(super) fn of(plan: &Plan, config: Option<&Path>, addresses: &[Address], control: &Path) -> Self {
         let sockets = addresses.iter().filter_map(|address| match address {
             Address::Unix { path, .. } => Some(path.as_path()),
             _ => None,
@@ -48,6 +49,7 @@ impl Needs {
         if let Some(tls) = &plan.tls {
             read.extend(files::of_tls(Path::new(&tls.folder.text)));
         }
+        read.extend(config.into_iter().flat_map(reload::files));
         let is_tcp = |device: &Given| device.text.starts_with("nbd,") && !device.text.contains("+unix:");
         let connects = plan.exports.iter().any(|export| match &export.disk {
             Disk::Own { device, .. } => is_tcp(device),
@@ -89,8 +91,8 @@ pub(super) fn enter(needs: &Needs, identity: Option<&Identity>, is_on: bool) -> 
 pub(super) fn explain(error: &str, is_on: bool) -> String {
     if is_on && error.contains("Permission denied") {
         format!(
-            "{error}; the sandbox leaves to the server the folders that it began with: start it anew if files have moved, or \
-             {ADVICE}"
+            "{error}; the sandbox leaves to the server the folders and files that it began with: start it anew if they have \
+             moved, or {ADVICE}"
         )
     } else {
         error.to_owned()

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -51,7 +52,7 @@ pub(crate) fn locking(chosen: &str) -> String {
 }
 
 /// Waits until `is_so`. Only a bug can make this wait last for ever.
-pub(crate) fn until(is_so: impl Fn() -> bool) {
+pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         thread::sleep(Duration::from_millis(1));
     }
@@ -141,6 +142,17 @@ impl Served {
         let _ = kill_process(Pid::from_raw(self.child.id() as i32).expect("a process has a number"), signal);
     }
 
+    /// What it prints when it gets SIGHUP.
+    pub(crate) fn told_of_hangup(&mut self) -> String {
+        self.signal(Signal::HUP);
+        let mut line = String::new();
+        while !line.contains("SIGHUP") {
+            line.clear();
+            assert_ne!(self.error.read_line(&mut line).expect("the program prints text"), 0, "the server goes on");
+        }
+        line.trim_end().to_owned()
+    }
+
     /// Waits for its end: the exit code, and what it said on standard error beside its greeting.
     pub(crate) fn end(&mut self) -> (Option<i32>, String) {
         self.error.read_to_string(&mut self.said).expect("the program prints text");
@@ -173,6 +185,20 @@ pub(crate) struct Nbd {
     stream: UnixStream,
     /// Bytes of the export, as the server said.
     pub(crate) size: u64,
+}
+
+/// Keeps `depth` reads of 512 bytes outstanding, and counts the answers, until it is told to end.
+pub(crate) fn flood(client: &mut Nbd, depth: u64, answered: &AtomicU64, ends: &AtomicBool) {
+    let ask = |client: &mut Nbd, number: u64| client.send(READ, number, number % 1024 * 4096, 512, &[]);
+    (0..depth).for_each(|number| ask(client, number));
+    let mut next = depth;
+    while !ends.load(Ordering::Relaxed) {
+        assert_eq!(client.receive().map(|(_, error)| error), Some(0));
+        client.data(512);
+        answered.fetch_add(1, Ordering::Relaxed);
+        ask(client, next);
+        next += 1;
+    }
 }
 
 pub(crate) const READ: u16 = 0;

@@ -1,6 +1,7 @@
 //! What is known of one client.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -26,6 +27,8 @@ pub struct ClientInfo {
     pub name: Option<String>,
     /// The name of the client's export. `None` before the client has chosen one.
     pub export: Option<String>,
+    /// The name of the queue's client that the connection belongs to. `None` before the client has chosen an export.
+    pub client: Option<String>,
     /// Requests taken from the client.
     pub requests: u64,
     /// Requests whose replies are not completely sent.
@@ -58,6 +61,8 @@ pub(crate) struct Entry {
     /// See [`name`](Self::name).
     name: OnceLock<String>,
     export: OnceLock<String>,
+    /// The name of the queue's client.
+    client: OnceLock<String>,
     /// Wakes the connection's thread.
     pub(crate) bell: Arc<EventFd>,
     requests: AtomicU64,
@@ -78,7 +83,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub(super) fn new(number: u64, peer: String, source: Source, bell: Arc<EventFd>) -> Self {
-        let [certified, name, export] = [const { OnceLock::new() }; 3];
+        let [certified, name, export, client] = [const { OnceLock::new() }; 4];
         let [requests, answers, bytes, blocked, heard] = [const { AtomicU64::new(0) }; 5];
         let (is_displaced, memory) = (AtomicBool::new(false), AtomicUsize::new(0));
         let (since, meter, errors) = (Instant::now(), Meter::default(), ErrorMeter::default());
@@ -90,6 +95,7 @@ impl Entry {
             certified,
             name,
             export,
+            client,
             bell,
             requests,
             answers,
@@ -123,13 +129,28 @@ impl Entry {
         self.name.get()
     }
 
+    /// The client's address, if it has come by TCP.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.source.address()
+    }
+
     /// Notes the export that the client has chosen.
     pub(crate) fn choose(&self, export: &str) {
         let _ = self.export.set(export.to_owned());
     }
 
+    /// Notes the queue's client that the connection belongs to.
+    pub(crate) fn belong_to(&self, client: &str) {
+        let _ = self.client.set(client.to_owned());
+    }
+
+    /// The name of the queue's client that the connection belongs to, once it does.
+    pub(crate) fn client(&self) -> Option<&String> {
+        self.client.get()
+    }
+
     /// The export that the client has chosen.
-    pub(super) fn export(&self) -> Option<&String> {
+    pub(crate) fn export(&self) -> Option<&String> {
         self.export.get()
     }
 
@@ -229,6 +250,7 @@ impl Entry {
             peer: self.peer.clone(),
             name: self.name.get().cloned(),
             export: self.export.get().cloned(),
+            client: self.client.get().cloned(),
             requests,
             unanswered: requests.saturating_sub(answers),
             unread: blocked.map(|blocked| self.since.elapsed().saturating_sub(blocked)),

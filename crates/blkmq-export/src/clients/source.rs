@@ -1,17 +1,29 @@
 //! Where clients come from, as far as clients of one machine or user are told from others.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
-/// Where a client comes from. Connections with the same source may be of the same client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Where a client comes from. Connections with the same source may be of the same client. Of an IPv6 address the first
+/// half counts, since one machine may have all addresses that begin with it.
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum Source {
     /// A user of this machine, by number.
     User(u32),
-    /// An IPv4 address.
-    V4(Ipv4Addr),
-    /// The first half of an IPv6 address. One machine may have all addresses that begin with it.
-    V6([u8; 8]),
+    /// An address. An IPv4 address is not in the form of an IPv6 address.
+    Address(IpAddr),
+}
+
+impl PartialEq for Source {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::User(user), Self::User(other)) => user == other,
+            (Self::Address(IpAddr::V6(address)), Self::Address(IpAddr::V6(other))) => {
+                address.octets()[..8] == other.octets()[..8]
+            }
+            (Self::Address(address), Self::Address(other)) => address == other,
+            _ => false,
+        }
+    }
 }
 
 impl Source {
@@ -24,16 +36,21 @@ impl Source {
     pub(super) fn user(self) -> Option<u32> {
         match self {
             // If the socket is not a Unix socket, the system gives this number for the other end.
-            Self::User(u32::MAX) | Self::V4(_) | Self::V6(_) => None,
+            Self::User(u32::MAX) | Self::Address(_) => None,
             Self::User(user) => Some(user),
         }
     }
 
-    pub(crate) fn of_address(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V4(address) => Self::V4(address),
-            IpAddr::V6(address) => Self::V6(std::array::from_fn(|index| address.octets()[index])),
+    /// The whole address, if the source is one.
+    pub(super) fn address(self) -> Option<IpAddr> {
+        match self {
+            Self::User(_) => None,
+            Self::Address(address) => Some(address),
         }
+    }
+
+    pub(crate) fn of_address(address: IpAddr) -> Self {
+        Self::Address(address.to_canonical())
     }
 }
 

@@ -30,6 +30,8 @@ pub enum ExportFault {
     ClientLevel(Who, u8),
     /// Clients have to show certificates, and nothing says which of them may use the export.
     NoList,
+    /// The placement is of another queue.
+    ForeignPlacement,
     /// The list of the clients that may use the export is empty.
     Nobody,
     /// The list has a certificate without a name.
@@ -62,6 +64,9 @@ impl fmt::Display for ExportError {
                 "clients have to show certificates, but nothing says which of them may use export {name:?}; list them, or \
                  allow anybody"
             ),
+            ExportFault::ForeignPlacement => {
+                write!(f, "export {name:?} has a placement of another queue; give it one of its own queue")
+            }
             ExportFault::Nobody => {
                 write!(f, "export {name:?} allows nobody; name a client, or leave the export out")
             }

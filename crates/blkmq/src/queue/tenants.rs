@@ -6,7 +6,7 @@
 
 use std::fmt::{self, Write};
 
-use blkmq_sched::{ClientId, ClientSettings, GroupId, GroupSettings, MAX_WEIGHT, MIN_WEIGHT, Scheduler};
+use blkmq_sched::{ClientId, ClientSettings, GroupId, GroupSettings, IoPriority, MAX_WEIGHT, MIN_WEIGHT, Scheduler};
 
 use super::RequestQueue;
 use super::clients::{Clients, Known};
@@ -42,6 +42,8 @@ pub struct ClientInfo {
     pub name: String,
     /// The share beside the other clients and groups of its group, 1 to 1000.
     pub weight: u16,
+    /// The priority of the operations of the submitter that came first, where these carry none of their own.
+    pub priority: IoPriority,
     /// The group that the client belongs to.
     pub group: GroupId,
     /// Submitters that serve the client.
@@ -51,6 +53,8 @@ pub struct ClientInfo {
     pub outstanding: u64,
     /// Requests of it that the device has now.
     pub with_driver: u64,
+    /// Requests of it that wait for the device, in the scheduler or beside it. Those that just move are missing.
+    pub waiting: u64,
     /// Reads since the client came.
     pub reads: Service,
     /// All other operations since the client came.
@@ -268,21 +272,26 @@ impl RequestQueue {
     }
 
     fn client_info(&self, id: ClientId, known: &Known) -> ClientInfo {
-        let (mut served, mut outstanding): (Served, u64) = (known.past, 0);
-        for (_, member) in self.members.iter().filter(|(_, member)| member.client() == id) {
+        let (mut served, mut outstanding, mut waiting): (Served, u64, u64) = (known.past, 0, 0);
+        for (number, member) in self.members.iter().filter(|(_, member)| member.client() == id) {
             served += member.service.served();
-            outstanding += u64::from(member.service.outstanding());
+            let of_member = member.service.outstanding();
+            outstanding += u64::from(of_member);
+            // The slots of a submitter that has nothing outstanding are left alone.
+            waiting += if of_member > 0 { self.slots.nr_waiting(number).into() } else { 0 };
         }
         let of = |at: usize| Service { operations: served.operations[at], sectors: served.sectors[at] };
-        let ClientSettings { weight, group, .. } = known.settings;
+        let ClientSettings { weight, priority, group } = known.settings;
         ClientInfo {
             id,
             name: known.name.clone(),
             weight,
+            priority,
             group,
             submitters: known.nr_submitters,
             outstanding,
             with_driver: 0,
+            waiting,
             reads: of(0),
             others: of(1),
         }

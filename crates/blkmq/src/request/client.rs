@@ -1,6 +1,6 @@
 //! The tenant for which operations are done: Linux's io_context and cgroup in one.
 
-use blkmq_sched::DEFAULT_WEIGHT;
+pub use blkmq_sched::DEFAULT_WEIGHT;
 pub use blkmq_sched::{Class, ClientId, GroupId, IoPriority};
 
 /// A tenant of a queue. Fairness is between clients. A client is known by its name: submitters that serve clients of

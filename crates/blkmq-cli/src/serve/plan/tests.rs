@@ -1,7 +1,7 @@
 //! Configuration files and command lines, good and bad.
 
 use blkmq::{Class, IoPriority};
-use blkmq_export::Allow;
+use blkmq_export::{Allow, Rule};
 use clap::Parser;
 
 use super::*;
@@ -218,4 +218,90 @@ fn who_may_use_an_export_is_said_there_or_for_all_and_must_be_where_certificates
         refused.starts_with("--device: with --tls-verify-peer nobody may use this export before it is said"),
         "{refused}"
     );
+}
+
+/// Red if what a file says of groups and clients does not reach the queues as it stands there.
+#[test]
+fn a_file_places_clients_in_groups() {
+    let text = r#"
+        tls = "on"
+        tls_certificates = "pki"
+        tls_verify_peer = true
+        allow = "any"
+        device = "ram"
+
+        [groups."gold/batch"]
+
+        [groups.gold]
+        weight = 300
+
+        [[clients]]
+        certificate = "db"
+        address = "10.0.0.0/8"
+        name = "database"
+        weight = 1000
+        group = "gold"
+
+        [[clients]]
+        user = 7
+        export = "default"
+        group = "gold/batch"
+
+        [[clients]]
+        weight = 1
+    "#;
+    let layout = merged(&[], text).unwrap().placements.layout();
+    assert_eq!(layout.groups, [("gold".to_owned(), 300), ("gold/batch".to_owned(), 100)]);
+    let own = |text: &str| Some(text.to_owned());
+    let [db, user, all] = &layout.rules[..] else { panic!("{layout:?}") };
+    let address = Some("10.0.0.0/8".parse().unwrap());
+    let expected = Rule { certificate: own("db"), address, name: own("database"), weight: Some(1000), ..Rule::default() };
+    assert_eq!(*db, Rule { group: own("gold"), ..expected });
+    assert_eq!(*user, Rule { user: Some(7), export: own(""), group: own("gold/batch"), ..Rule::default() });
+    assert_eq!(*all, Rule { weight: Some(1), ..Rule::default() });
+}
+
+#[test]
+fn groups_and_clients_that_make_no_sense_are_refused_where_they_stand() {
+    let many: String = (0..300).map(|number| format!("[groups.g{number:03}]\n")).collect();
+    let deep = ["a"; 9].join("/");
+    for (text, line, words) in [
+        ("[groups.gold]\nweight = 0", 2, "weight: 0 is not within 1..1000"),
+        ("[groups.gold]\nweight = 1001", 2, "weight: 1001 is not within 1..1000"),
+        ("[groups.gold]\nweight = \"much\"", 2, "expected i64"),
+        ("[groups.gold]\nwieght = 3", 2, "unknown field `wieght`, expected `weight`"),
+        ("[groups.gold]\n[groups.gold]", 2, "duplicate key"),
+        ("[groups.gold.batch]", 1, "unknown field `batch`, expected `weight`"),
+        ("[groups.\"gold batch\"]", 1, "'gold batch' cannot be a group; accepted: 1 to 64 letters"),
+        ("[groups.\"\"]", 1, "'' cannot be a group"),
+        ("[groups.\"gold/batch\"]", 1, "the group 'gold/batch' is in 'gold', which is not there; add [groups.gold]"),
+        ("[groups.a]\n[groups.\"a/b/c\"]", 2, "is in 'a/b', which is not there; add [groups.\"a/b\"]"),
+        (&format!("[groups.\"{deep}\"]"), 1, "at most 8 of these"),
+        (&many, 257, "there are 300 groups; at most 256 can be"),
+        ("[[clients]]\nname = \"a\"\ncertificat = \"b\"", 3, "unknown field `certificat`, expected one of `certificate`, `user`"),
+        ("\n[[clients]]\nuser = 7", 2, "these clients get nothing here; say name, weight or group"),
+        ("[[clients]]\nuser = 7\naddress = \"10.0.0.7\"\nweight = 7", 1, "a client has a user or an address"),
+        ("[[clients]]\nuser = \"no such user\"\nweight = 7", 2, "this machine knows no user 'no such user'"),
+        ("[[clients]]\naddress = \"10.0.0.7/8\"\nweight = 7", 2, "address: '10.0.0.7/8' is an address within a network"),
+        ("[[clients]]\naddress = \"localhost\"\nweight = 7", 2, "address: 'localhost' is no address; accepted: "),
+        ("[[clients]]\nuser = 7\nweight = 0", 3, "weight: 0 is not within 1..1000"),
+        ("[[clients]]\nuser = 7\nname = \"\"", 3, "a client's name has 1 to 128 bytes"),
+        ("[[clients]]\nuser = 7\nname = \"a\\n\"", 3, "and no control characters"),
+        ("[[clients]]\nuser = 7\ngroup = \"gold\"", 3, "there is no group 'gold'; no [groups] are there"),
+        ("[groups.g]\n[[clients]]\nuser = 7\ngroup = \"gold\"", 4, "there is no group 'gold'; groups: g"),
+        ("[[clients]]\nexport = \"a\"\nweight = 7", 2, "there is no export 'a'; exports: default"),
+        ("[[clients]]\ncertificate = \"a\"\nweight = 7", 1, "no client shows a certificate without --tls-verify-peer"),
+        (
+            "[[clients]]\nweight = 7\n[[clients]]\nuser = 7\nweight = 8",
+            3,
+            "no client comes here: the table [[clients]] at disks.toml: line 1 is for all",
+        ),
+    ] {
+        let error = error(&[], text);
+        assert!(error.starts_with(&format!("disks.toml: line {line}: ")) && error.contains(words), "{text}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    let rules = "[[clients]]\nuser = 7\nweight = 8\n".repeat(1025);
+    let expected = "disks.toml: line 3073: there are 1025 tables [[clients]]; at most 1024 can be";
+    assert_eq!(error(&[], &rules), expected);
 }

@@ -31,7 +31,7 @@ fn connection() -> (UnixStream, Transmission) {
     let bell = Arc::new(EventFd::new().unwrap());
     let entry = Clients::new(1).join("a test".into(), Source::User(0), Arc::clone(&bell)).unwrap();
     let export = &shared.exports[0];
-    let mut submitter = export.queue.submitter(&export.client(&entry).unwrap()).unwrap();
+    let mut submitter = export.join(&entry).unwrap().unwrap();
     submitter.set_notify(Some(bell.clone()));
     let offer = offer(export, shared.bounds.bytes, true);
     let agreement = Agreement { export: 0, offer, has_structured_replies: false, has_allocation: false };
