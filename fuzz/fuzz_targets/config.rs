@@ -13,6 +13,11 @@ mod config;
 #[allow(dead_code, reason = "the rest is the program's")]
 #[path = "../../crates/blkmq-cli/src/serve/given.rs"]
 mod given;
+#[path = "../../crates/blkmq-cli/src/serve/name.rs"]
+mod name;
+#[allow(dead_code, reason = "the rest is the program's")]
+#[path = "../../crates/blkmq-cli/src/serve/placement.rs"]
+mod placement;
 #[path = "../../crates/blkmq-cli/src/serve/priority.rs"]
 mod priority;
 

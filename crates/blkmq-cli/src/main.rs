@@ -5,8 +5,8 @@
 //!   [`groups`] and [`dump`] speak to a running server by [`control::client`].
 //! - [`devices`] and [`schedulers`] print what there is; [`torture`] starts a program of its own.
 //!
-//! The other modules are what several commands share: [`knob`], [`page`], [`columns`], [`percent`], [`flood`], [`rates`],
-//! [`progress`], [`machine`], [`file`], [`operator`]. Of a command's folder other commands see nothing.
+//! The other modules are what several commands share: [`knob`], [`page`], [`columns`], [`percent`], [`flood`],
+//! [`rates`], [`progress`], [`machine`], [`file`], [`operator`]. Of a command's folder other commands see nothing.
 
 mod bench;
 mod clients;

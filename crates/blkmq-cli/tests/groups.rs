@@ -80,7 +80,11 @@ fn the_file_places_clients_and_commands_move_them() {
     let [default, also] = ["default", "also"].map(me);
     assert_eq!(groups(&server), json!([["gold", 300], ["gold/batch", 20]]));
     let night = [json!("night"), json!("gold/batch"), json!(7), json!(1)];
-    let expected = [night.clone(), [json!(also), json!(null), json!(250), json!(1)], [json!(default), json!(null), json!(100), json!(2)]];
+    let expected = [
+        night.clone(),
+        [json!(also), json!(null), json!(250), json!(1)],
+        [json!(default), json!(null), json!(100), json!(2)],
+    ];
     assert_eq!(clients(&server), expected, "in the order of their names");
 
     let of = |name: &str| format!("client={name}");
@@ -101,13 +105,20 @@ fn the_file_places_clients_and_commands_move_them() {
     assert_eq!(clients(&server)[0][1], json!(null));
     for group in ["gold/batch", "gold"] {
         let error = ended(&server.output(&["groups", "--remove", group]), 2);
-        assert!(error.contains(if group == "gold" { "has gold/batch, gold/new in it" } else { "a rule places clients" }), "{error}");
+        assert!(
+            error.contains(if group == "gold" { "has gold/batch, gold/new in it" } else { "a rule places clients" }),
+            "{error}"
+        );
     }
     change(&server, &["groups", "--remove", "gold/new"]);
     assert_eq!(connections[0].read(0, 512), [0; 512], "it is served as before");
     drop(server);
     let server = config.serve();
-    assert_eq!(groups(&server), json!([["gold", 300], ["gold/batch", 20]]), "a server that starts has what the file says");
+    assert_eq!(
+        groups(&server),
+        json!([["gold", 300], ["gold/batch", 20]]),
+        "a server that starts has what the file says"
+    );
     let _client = server.connect("");
     assert_eq!(clients(&server), [[json!(default), json!(null), json!(100), json!(1)]]);
 }
@@ -153,8 +164,8 @@ fn what_clients_and_groups_do_not_have_is_refused() {
     assert_eq!(groups(&server), json!([["gold", 300], ["gold/batch", 20]]), "nothing has changed");
 }
 
-/// Red if SIGHUP leaves clients that are connected as they were, if a wrong file changes anything or ends the server, or
-/// if what a command had changed outlives it.
+/// Red if SIGHUP leaves clients that are connected as they were, if a wrong file changes anything or ends the server,
+/// or if what a command had changed outlives it.
 #[test]
 fn sighup_applies_the_files_groups_and_weights_to_those_connected() {
     let config = Config::new(TREE);
@@ -162,7 +173,8 @@ fn sighup_applies_the_files_groups_and_weights_to_those_connected() {
     let [mut default, _also] = ["", "also"].map(|export| server.connect(export));
     let [name, other] = ["default", "also"].map(me);
     change(&server, &["set", "weight", &format!("client={name}"), "500"]);
-    let rules = format!("[[clients]]\nuser = {}\nexport = \"default\"\nweight = 70\ngroup = \"silver\"\n", getuid().as_raw());
+    let rules =
+        format!("[[clients]]\nuser = {}\nexport = \"default\"\nweight = 70\ngroup = \"silver\"\n", getuid().as_raw());
     let text = TREE.replace("[groups.gold]", "[groups.silver]\n[groups.gold]").replace("weight = 250", "weight = 25");
     config.write(&(text.clone() + &rules));
     let read = format!(
@@ -174,7 +186,8 @@ fn sighup_applies_the_files_groups_and_weights_to_those_connected() {
     let mut warning = String::new();
     server.error.read_line(&mut warning).unwrap();
     assert!(warning.starts_with("blkmq: SIGHUP: default: the weights of clients and groups do nothing: "), "{warning}");
-    let placed = [[json!(other), json!(null), json!(25), json!(1)], [json!(name), json!("silver"), json!(70), json!(1)]];
+    let placed =
+        [[json!(other), json!(null), json!(25), json!(1)], [json!(name), json!("silver"), json!(70), json!(1)]];
     assert_eq!(clients(&server), placed);
     assert_eq!(groups(&server), json!([["gold", 300], ["silver", 100], ["gold/batch", 20]]));
     for wrong in ["[[clients]]\nuser = 1\ngroup = \"bronze\"\n", "[groups.a]\nweight = 0\n", "weight"] {
@@ -217,8 +230,8 @@ fn part(client: &Value, window: &str, what: &str) -> f64 {
     client[window][what].as_f64().unwrap_or(f64::NAN)
 }
 
-/// Red if the share due does not go by weight among those that ask, if what was received does not add up, or if it is not
-/// told who waits and who asks for less.
+/// Red if the share due does not go by weight among those that ask, if what was received does not add up, or if it is
+/// not told who waits and who asks for less.
 #[test]
 fn shares_due_and_received_are_told_with_who_waits() {
     let config = Config::new(
@@ -243,7 +256,8 @@ fn shares_due_and_received_are_told_with_who_waits() {
             let is_near = |client: &Value, window, due: f64| (part(client, window, "due") - due).abs() < 0.02;
             let are_due = |window| is_near(&default, window, 0.2) && is_near(&gold, window, 0.8);
             let sum: f64 = [&default, &gold, &calm].map(|client| part(client, "second", "received")).iter().sum();
-            let waits = [&default, &gold].iter().all(|client| client["waits"] == true && client["waiting"].as_u64() > Some(0));
+            let waits =
+                [&default, &gold].iter().all(|client| client["waits"] == true && client["waiting"].as_u64() > Some(0));
             are_due("second") && are_due("minute") && (sum - 1.0).abs() < 0.01 && waits && calm["asks_for_less"] == true
         });
         let metrics = server.get("/metrics");
@@ -262,7 +276,11 @@ fn shares_due_and_received_are_told_with_who_waits() {
     });
     until(|| {
         let clients = server.json(&["clients"])["clients"].clone();
-        clients.as_array().unwrap().iter().all(|client| client["second"]["received"] == json!(null) && client["waits"] == false)
+        clients
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|client| client["second"]["received"] == json!(null) && client["waits"] == false)
     });
 }
 

@@ -73,12 +73,12 @@ fn clients_stat_and_metrics_name_the_export_and_count_errors_by_kind() {
     assert_eq!(shown["errors"], expected);
     let me = format!("process {} of user", std::process::id());
     assert!(shown["peer"].as_str().unwrap().starts_with(&me), "{shown}");
-    let client = format!("user:{}@also", getuid().as_raw());
-    assert_eq!(shown["client"], json!(client));
+    let name = format!("user:{}@also", getuid().as_raw());
+    assert_eq!(shown["client"], json!(name));
     let table = server.say(&["clients"]);
     let line = table.lines().find(|line| line.starts_with(&me)).unwrap_or_else(|| panic!("{table}"));
     let words: Vec<_> = line.split_whitespace().skip(5).collect();
-    assert_eq!(words, [&client, "also", "default", "1", "2", "0", "2"], "client, export, queue, number, ..., errors");
+    assert_eq!(words, [&name, "also", "default", "1", "2", "0", "2"], "client, export, queue, number, ..., errors");
     let labels =
         format!("{{queue=\"default\",export=\"also\",client=\"1\",peer=\"{}\"}}", shown["peer"].as_str().unwrap());
     let metrics = scrape(&port, "GET /metrics").1;

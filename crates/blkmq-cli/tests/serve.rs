@@ -46,7 +46,11 @@ fn every_command_tells_what_the_server_has() {
     let clients = server.json(&["clients"])["connections"].clone();
     let known = ["number", "queue", "requests", "bytes"].map(|name| clients[0][name].clone());
     assert_eq!(known, [json!(1), json!("a b/c"), json!(2), json!(8192)]);
-    assert_eq!(server.say(&["clients"]).matches(&format!("user:{}@a b/c", getuid().as_raw())).count(), 2, "it and its client");
+    assert_eq!(
+        server.say(&["clients"]).matches(&format!("user:{}@a b/c", getuid().as_raw())).count(),
+        2,
+        "it and its client"
+    );
     assert!(server.say(&["dump", "a b/c"]).starts_with("word "));
 
     let stat: Value = serde_json::from_str(&server.get("/queues/a%20b%2Fc/stat")).unwrap();

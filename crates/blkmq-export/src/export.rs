@@ -13,10 +13,7 @@ pub use self::access::{Allow, Permit, Who};
 pub use self::error::{ExportError, ExportFault};
 use crate::clients::Entry;
 use crate::nbd::MAX_STRING;
-use crate::placement::Placement;
-
-/// Weights that the clients of an export can have.
-pub const WEIGHTS: std::ops::RangeInclusive<u16> = 1..=1000;
+use crate::placement::{Placement, WEIGHTS};
 
 /// A queue as clients see it.
 #[derive(Debug, Clone)]

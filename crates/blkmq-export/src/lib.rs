@@ -36,11 +36,11 @@ mod tls;
 
 pub use clients::{ClientInfo, Errors, Histogram, Kind, Latencies, NR_BUCKETS, Rejections};
 pub use connection::shared::Bounds;
-pub use export::{Allow, Export, ExportError, ExportFault, Permit, WEIGHTS, Who};
+pub use export::{Allow, Export, ExportError, ExportFault, Permit, Who};
 pub use log::{Level, Log};
 pub use placement::{
     Layout, MAX_CHANGED, MAX_GROUPS, MAX_RULES, Network, NetworkError, PathError, Placement, PlacementError, Rule,
-    check_group,
+    WEIGHTS, check_group,
 };
 pub use server::{Address, Bound, Builder, MAX_CONNECTIONS, Server, SocketError, StartError};
 pub use stop::Stop;

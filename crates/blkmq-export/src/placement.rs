@@ -17,8 +17,9 @@ pub use self::network::{Network, NetworkError};
 pub use self::path::{PathError, check_group};
 pub use self::rule::Rule;
 use crate::clients::Entry;
-use crate::export::WEIGHTS;
 
+/// Weights that clients and groups can have.
+pub const WEIGHTS: std::ops::RangeInclusive<u16> = 1..=1000;
 /// The most groups of a queue.
 pub const MAX_GROUPS: usize = 256;
 /// The most rules of a queue.
@@ -249,8 +250,8 @@ impl Placement {
     /// comes again. Groups that are not in the layout go.
     ///
     /// # Errors
-    /// The layout makes no sense: a group whose parent does not come before it, a rule with a group that is not there, a
-    /// weight out of range, or more of something than can be. Nothing has changed then.
+    /// The layout makes no sense: a group whose parent does not come before it, a rule with a group that is not there,
+    /// a weight out of range, or more of something than can be. Nothing has changed then.
     pub fn load(&self, layout: &Layout) -> Result<(), PlacementError> {
         layout.check()?;
         let mut inside = self.lock();
@@ -304,7 +305,8 @@ impl Layout {
         let mut known = BTreeSet::new();
         for (path, _) in groups {
             check_group(path).map_err(PlacementError::Path)?;
-            if path.rsplit_once('/').is_some_and(|(parent, _)| !known.contains(parent)) || !known.insert(path.as_str()) {
+            if path.rsplit_once('/').is_some_and(|(parent, _)| !known.contains(parent)) || !known.insert(path.as_str())
+            {
                 return Err(PlacementError::Order(path.clone()));
             }
         }

@@ -144,7 +144,11 @@ impl Server {
         }
         let what = refusal(body);
         // If the status says that the request was wrong, the user's input was.
-        if code != 408 && matches!(code, 400..=409 | 413) { Err(Failure::Input(what)) } else { Err(self.failure(&what)) }
+        if code != 408 && matches!(code, 400..=409 | 413) {
+            Err(Failure::Input(what))
+        } else {
+            Err(self.failure(&what))
+        }
     }
 
     fn talk(&self, method: &str, path: &str, body: &str) -> io::Result<Vec<u8>> {

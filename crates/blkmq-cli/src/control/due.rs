@@ -35,8 +35,8 @@ fn weight_of_group(weight: u16) -> f64 {
     f64::from(weight) * 100.0
 }
 
-/// Gives the children their parts of `sectors`. Classes go one before the other. Within a class each child gets its part
-/// by weight; one that asks for less gets what it asks for, and the others share the rest.
+/// Gives the children their parts of `sectors`. Classes go one before the other. Within a class each child gets its
+/// part by weight; one that asks for less gets what it asks for, and the others share the rest.
 fn divide(children: &mut [Child], mut sectors: f64) {
     for class in [Class::RealTime, Class::BestEffort, Class::Idle] {
         let mut open: Vec<&mut Child> = children.iter_mut().filter(|child| child.class == class).collect();
@@ -81,17 +81,18 @@ pub(super) fn due(sectors: f64, groups: &[(String, u16)], clients: &[Demand<'_>]
     let asked_of = |client: &Demand<'_>| client.sectors.unwrap_or(f64::INFINITY);
     // What is asked for in each group, whole subtrees included.
     let asked = |path: &str| -> f64 {
-        let is_within = |group: &str| group == path || group.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
+        let is_within =
+            |group: &str| group == path || group.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
         clients.iter().filter(|client| is_within(client.group)).map(asked_of).sum()
     };
     let mut due = vec![0.0; clients.len()];
     let mut of_groups = vec![0.0; groups.len()];
-    let nodes = std::iter::once(("", None)).chain(groups.iter().enumerate().map(|(index, (path, _))| (&**path, Some(index))));
+    let nodes =
+        std::iter::once(("", None)).chain(groups.iter().enumerate().map(|(index, (path, _))| (&**path, Some(index))));
     for (path, index) in nodes {
         let all = index.map_or(sectors, |index| of_groups[index]);
         let own: Vec<usize> = (0..clients.len()).filter(|&index| clients[index].group == path).collect();
-        let inner: Vec<usize> =
-            (0..groups.len()).filter(|&index| parent(&groups[index].0) == path).collect();
+        let inner: Vec<usize> = (0..groups.len()).filter(|&index| parent(&groups[index].0) == path).collect();
         let of_client = |&index: &usize| {
             let Demand { weight, priority, .. } = clients[index];
             let weight = weight_of_client(weight, priority.level);
@@ -133,7 +134,12 @@ mod tests {
         // gold gets 3 of 4 parts, of which its client gets 4 of 14 and its group 10.
         assert_eq!(of(&tree, &gold), [300.0, 750.0, 350.0]);
         // Two of the same group share what one of them had.
-        let more = [demand("gold", 100, None), demand("gold/batch", 1, None), demand("silver", 7, None), demand("silver", 7, None)];
+        let more = [
+            demand("gold", 100, None),
+            demand("gold/batch", 1, None),
+            demand("silver", 7, None),
+            demand("silver", 7, None),
+        ];
         assert_eq!(of(&tree, &more), [300.0, 750.0, 175.0, 175.0]);
         let urgent = Demand { priority: IoPriority { class: Class::BestEffort, level: 0 }, ..demand("", 100, None) };
         assert_eq!(due(1200.0, &[], &[urgent, demand("", 100, None)]), [800.0, 400.0], "levels are 8 and 4 parts");
@@ -184,7 +190,8 @@ mod tests {
             }
             let parts = due(1000.0, &tree, &clients);
             assert!((parts.iter().sum::<f64>() - 1000.0).abs() < 1e-6, "{clients:?}: {parts:?}");
-            let is_content = |(part, client): (&f64, &Demand<'_>)| client.sectors.is_none_or(|most| *part <= most + 1e-6);
+            let is_content =
+                |(part, client): (&f64, &Demand<'_>)| client.sectors.is_none_or(|most| *part <= most + 1e-6);
             assert!(parts.iter().zip(&clients).all(is_content), "{clients:?}: {parts:?}");
         }
     }

@@ -194,9 +194,8 @@ impl History {
 
 impl Parts {
     fn of<'a>(seconds: impl Iterator<Item = &'a Second>, sum: u64) -> Self {
-        let (received, due) = seconds.fold((0, 0.0), |(received, due), second| {
-            (received + second.received, due + second.due)
-        });
+        let (received, due) =
+            seconds.fold((0, 0.0), |(received, due), second| (received + second.received, due + second.due));
         let part = |sectors: f64| (sum > 0).then(|| sectors / sum as f64);
         Self { due: part(due), received: part(received as f64) }
     }
@@ -244,7 +243,10 @@ mod tests {
         assert_eq!(told(&history, "b"), (Doing::Nothing, [None, None, Some(0), Some(0)]), "the first second is past");
         second(&mut history, 62, &[seen("a", 300, 0, 3600), seen("b", 100, 0, 400)]);
         assert_eq!(told(&history, "b").1, [None; 4]);
-        assert!(history.sums.is_empty() && history.clients.values().all(|past| past.seconds.is_empty()), "nothing is kept");
+        assert!(
+            history.sums.is_empty() && history.clients.values().all(|past| past.seconds.is_empty()),
+            "nothing is kept"
+        );
     }
 
     /// Red if a client that pauses between requests is taken for one that is kept from more, or if one that pauses for
@@ -254,7 +256,11 @@ mod tests {
         let mut history = History::default();
         let flood = seen("flood", 100, 9, 900);
         for look in 0..16 {
-            history.look(vec![flood.clone(), seen("calm", 100, u64::from(look % 8 == 0), 100), seen("eager", 100, look % 2, 200)]);
+            history.look(vec![
+                flood.clone(),
+                seen("calm", 100, u64::from(look % 8 == 0), 100),
+                seen("eager", 100, look % 2, 200),
+            ]);
         }
         history.end_second(1, &[]);
         assert_eq!(told(&history, "calm"), (Doing::AsksForLess, [Some(8), Some(8), Some(8), Some(8)]));

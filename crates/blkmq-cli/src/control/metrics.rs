@@ -238,7 +238,11 @@ fn show_shares(out: &mut String, state: &State) {
         }
     }
     for (name, help, of) in [
-        ("share_due_ratio", "The part of a queue's sectors that is due to a client.", (|parts| parts.due) as fn(&Parts) -> Option<f64>),
+        (
+            "share_due_ratio",
+            "The part of a queue's sectors that is due to a client.",
+            (|parts| parts.due) as fn(&Parts) -> Option<f64>,
+        ),
         ("share_received_ratio", "The part of a queue's sectors that a client received.", |parts| parts.received),
     ] {
         begin(out, name, "gauge", help);

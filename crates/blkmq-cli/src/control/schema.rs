@@ -185,7 +185,8 @@ pub(crate) struct Parts {
 impl Parts {
     /// Both together.
     pub(crate) fn and(self, other: Self) -> Self {
-        let sum = |one: Option<f64>, other: Option<f64>| one.or(other).map(|_| one.unwrap_or(0.0) + other.unwrap_or(0.0));
+        let sum =
+            |one: Option<f64>, other: Option<f64>| one.or(other).map(|_| one.unwrap_or(0.0) + other.unwrap_or(0.0));
         Self { due: sum(self.due, other.due), received: sum(self.received, other.received) }
     }
 }

@@ -42,9 +42,8 @@ pub(super) fn groups(queue: &Served) -> Vec<Group> {
     let shares = shares(queue);
     let group = |group: blkmq::GroupInfo| {
         let inside = format!("{}/", group.name);
-        let is_within = |share: &&Share| {
-            share.group.as_ref().is_some_and(|path| *path == group.name || path.starts_with(&inside))
-        };
+        let is_within =
+            |share: &&Share| share.group.as_ref().is_some_and(|path| *path == group.name || path.starts_with(&inside));
         let sum = |of: fn(&Share) -> Parts| shares.iter().filter(is_within).map(of).fold(Parts::default(), Parts::and);
         Group {
             queue: queue.name.clone(),
@@ -103,7 +102,12 @@ pub(super) fn client_knob(queue: &Served, client: &str, knob: &str, request: &Re
             ("weight", Some(value)) => queue.placement.set_client_weight(client, weight(value)?),
             ("group", Some(path)) => queue.placement.move_client(client, path),
             ("weight" | "group", None) => Ok(()),
-            _ => return Err(Answer::refusal(NOT_FOUND, format!("a client has no knob '{knob}'; it has: weight, group"))),
+            _ => {
+                return Err(Answer::refusal(
+                    NOT_FOUND,
+                    format!("a client has no knob '{knob}'; it has: weight, group"),
+                ));
+            }
         };
         set.map_err(|error| refuse(&error))?;
         let found = sampler::seen(&queue.q).into_iter().find(|seen| seen.name == client);
@@ -121,10 +125,12 @@ pub(super) fn group(queue: &Served, path: &str, request: &Request) -> Answer {
         "GET" => Ok(()),
         "PUT" if request.body.is_empty() => queue.placement.add_group(path),
         "PUT" => return Answer::refusal(BAD_REQUEST, "a group is added without a value; set its weight under /weight"),
-        "DELETE" => return match queue.placement.remove_group(path) {
-            Ok(()) => Answer::json(&serde_json::json!({ "queue": queue.name, "group": path, "removed": true })),
-            Err(error) => refuse(&error),
-        },
+        "DELETE" => {
+            return match queue.placement.remove_group(path) {
+                Ok(()) => Answer::json(&serde_json::json!({ "queue": queue.name, "group": path, "removed": true })),
+                Err(error) => refuse(&error),
+            };
+        }
         _ => return Answer::not_allowed("GET, PUT, DELETE"),
     };
     let unknown = || PlacementError::Queue(TenantError::UnknownGroup(path.to_owned()).into());

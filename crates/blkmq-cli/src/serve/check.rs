@@ -2,7 +2,8 @@
 
 use std::io::Write;
 
-use super::config::{Disk, shown};
+use super::config::Disk;
+use super::name::shown;
 use super::plan::Plan;
 use super::{limits, metrics, nbd, queue};
 use blkmq_program::Failure;

@@ -12,21 +12,9 @@ use toml::Spanned;
 
 use super::allow;
 use super::given::{Given, Word};
+use super::name::{DEFAULT, shown};
 use super::placement::{self, Placements, WrittenGroup, WrittenRule};
 use super::priority::priority;
-
-/// The name that commands use for the export without a name.
-const DEFAULT: &str = "default";
-
-/// The name that commands use for an export.
-pub(super) fn shown(name: &str) -> &str {
-    if name.is_empty() { DEFAULT } else { name }
-}
-
-/// The name that clients use for an export that commands call so.
-pub(super) fn asked(name: &str) -> &str {
-    if name == DEFAULT { "" } else { name }
-}
 
 /// What a queue is built from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use blkmq_export::ClientInfo;
 
 use super::command::{self, Running};
-use super::config::shown;
+use super::name::shown;
 use super::nbd::Nbd;
 use super::{Event, notify};
 use crate::operator;

@@ -15,9 +15,10 @@ use blkmq_export::{
 };
 use blkmq_workbench::TextError;
 
-use super::config::{self, shown};
+use super::config;
 use super::given::Given;
 use super::limits;
+use super::name::shown;
 use super::plan::Plan;
 use crate::control::schema::{Answered, Connection, by_kind};
 use crate::operator;

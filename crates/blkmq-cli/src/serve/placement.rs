@@ -10,6 +10,7 @@ use toml::Spanned;
 
 use super::allow::user_number;
 use super::given::{Given, Word};
+use super::name::{asked, shown};
 
 /// A group as it is written. Its path is the key of its table.
 #[derive(Debug, Deserialize)]
@@ -84,7 +85,9 @@ impl Placements {
                 && !read.iter().any(|(path, _)| path == parent)
             {
                 let table = if parent.contains('/') { format!("\"{parent}\"") } else { parent.to_owned() };
-                return Err(wrong(format!("the group '{text}' is in '{parent}', which is not there; add [groups.{table}]")));
+                return Err(wrong(format!(
+                    "the group '{text}' is in '{parent}', which is not there; add [groups.{table}]"
+                )));
             }
             let weight = weight(group.weight.as_ref(), 100, place)?;
             read.push((text.clone(), weight));
@@ -111,8 +114,12 @@ impl Placements {
             if let Some(export) = export
                 && !exports.contains(&rule.export.as_deref().unwrap_or_default())
             {
-                let names: Vec<_> = exports.iter().map(|name| super::config::shown(name)).collect();
-                return Err(export.fault(format!("there is no export '{}'; exports: {}", export.text, names.join(", "))));
+                let names: Vec<_> = exports.iter().map(|name| shown(name)).collect();
+                return Err(export.fault(format!(
+                    "there is no export '{}'; exports: {}",
+                    export.text,
+                    names.join(", ")
+                )));
             }
             if rule.certificate.is_some() && !names_clients {
                 let what = "no client shows a certificate without --tls-verify-peer".to_owned();
@@ -168,9 +175,8 @@ impl WrittenRule {
             };
             return Err(fault(group.span(), format!("there is no group '{}'; {known}", group.get_ref())));
         }
-        let number = |user: &Spanned<Word>| {
-            user_number(&user.get_ref().text()).map_err(|what| fault(user.span(), what))
-        };
+        let number =
+            |user: &Spanned<Word>| user_number(&user.get_ref().text()).map_err(|what| fault(user.span(), what));
         let network = |address: &Spanned<String>| {
             address.get_ref().parse().map_err(|error| fault(address.span(), format!("address: {error}")))
         };
@@ -179,7 +185,7 @@ impl WrittenRule {
             certificate: certificate.clone(),
             user: user.as_ref().map(number).transpose()?,
             address: address.as_ref().map(network).transpose()?,
-            export: export.as_ref().map(|name| super::config::asked(name.get_ref()).to_owned()),
+            export: export.as_ref().map(|name| asked(name.get_ref()).to_owned()),
             name: name.as_ref().map(|name| name.get_ref().clone()),
             weight,
             group: group.as_ref().map(|group| group.get_ref().clone()),

@@ -1,8 +1,7 @@
-//! What a server reads again at SIGHUP: the files for TLS, and of the file of `--config` the groups of clients, the rules
-//! for clients, and the weights of exports.
+//! What a server reads again at SIGHUP: the files for TLS, and of the file of `--config` the groups of clients, the
+//! rules for clients, and the weights of exports.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use blkmq::RequestQueue;
@@ -88,20 +87,4 @@ impl Reload {
 fn idle(name: &str, placement: &Placement) -> Option<String> {
     let why = idle_weights(placement.queue()).filter(|_| placement.sets_weights())?;
     Some(format!("{name}: the weights of clients and groups do nothing: {why}"))
-}
-
-/// The folders and files that are read again with the file of `--config`.
-pub(super) fn files(config: &Path) -> Vec<std::path::PathBuf> {
-    let mut files: Vec<_> = ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf"].map(Into::into).into();
-    files.push(config.to_owned());
-    // Most editors put another file in the place of the one that they change. So the folder is read, if it is one for
-    // this program; another folder may have secrets in it.
-    let real = config.canonicalize().ok();
-    files.extend(real.as_deref().and_then(Path::parent).filter(|folder| is_own(folder)).map(Path::to_owned));
-    files
-}
-
-/// Whether a folder is there for this program: its name says so, as that of `/etc/blkmq` does.
-fn is_own(folder: &Path) -> bool {
-    folder.file_name().is_some_and(|name| name.to_string_lossy().contains("blkmq"))
 }

@@ -16,7 +16,6 @@ use rustix::thread::set_no_new_privs;
 use super::config::Disk;
 use super::given::Given;
 use super::plan::Plan;
-use super::reload;
 use blkmq_program::Failure;
 use user::Identity;
 
@@ -49,7 +48,7 @@ impl Needs {
         if let Some(tls) = &plan.tls {
             read.extend(files::of_tls(Path::new(&tls.folder.text)));
         }
-        read.extend(config.into_iter().flat_map(reload::files));
+        read.extend(config.into_iter().flat_map(files::of_config));
         let is_tcp = |device: &Given| device.text.starts_with("nbd,") && !device.text.contains("+unix:");
         let connects = plan.exports.iter().any(|export| match &export.disk {
             Disk::Own { device, .. } => is_tcp(device),

@@ -58,7 +58,9 @@ impl fmt::Display for PlacementError {
                 "the weights or groups of {MAX_CHANGED} clients are changed already, and there can be no more; a rule \
                  can be for many clients"
             ),
-            Self::IsNamed(path) => write!(f, "a rule places clients in the group '{path}'; take it out of the rules first"),
+            Self::IsNamed(path) => {
+                write!(f, "a rule places clients in the group '{path}'; take it out of the rules first")
+            }
             Self::NotEmpty { group, within } => {
                 let more = if within.len() > 3 { " and others" } else { "" };
                 let within = within[..within.len().min(3)].join(", ");

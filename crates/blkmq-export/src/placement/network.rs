@@ -89,7 +89,9 @@ impl fmt::Display for NetworkError {
             Self::NotANetwork(text) => {
                 write!(f, "'{text}' is no address; accepted: an address as in 10.0.0.7, or a network as in 10.0.0.0/8")
             }
-            Self::Within(text, network) => write!(f, "'{text}' is an address within a network; its network is {network}"),
+            Self::Within(text, network) => {
+                write!(f, "'{text}' is an address within a network; its network is {network}")
+            }
         }
     }
 }
@@ -126,7 +128,17 @@ mod tests {
 
     #[test]
     fn what_is_no_network_is_refused_with_what_would_be_one() {
-        for bad in ["", "gold", "10.0.0", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/", "::/129", "10.0.0.0/8/8", "::ffff:10.0.0.7"] {
+        for bad in [
+            "",
+            "gold",
+            "10.0.0",
+            "10.0.0.0/33",
+            "10.0.0.0/-1",
+            "10.0.0.0/",
+            "::/129",
+            "10.0.0.0/8/8",
+            "::ffff:10.0.0.7",
+        ] {
             let error = bad.parse::<Network>().unwrap_err().to_string();
             assert!(error.starts_with(&format!("'{bad}' is no address; accepted: ")), "{error}");
         }

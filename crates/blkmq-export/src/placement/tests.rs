@@ -103,7 +103,14 @@ fn connections_of_one_client_are_one() {
 fn the_first_rule_that_is_for_a_connection_counts() {
     let (placement, door) = (Placement::new(queue()), door());
     let rules = vec![
-        Rule { certificate: own("gold"), export: own("disk"), name: own("a"), weight: Some(7), group: own("g/h"), ..Rule::default() },
+        Rule {
+            certificate: own("gold"),
+            export: own("disk"),
+            name: own("a"),
+            weight: Some(7),
+            group: own("g/h"),
+            ..Rule::default()
+        },
         Rule { address: "10.0.0.0/8".parse().ok(), weight: Some(9), ..Rule::default() },
         Rule { user: Some(3), group: own("g"), ..Rule::default() },
         Rule { name: own("rest"), ..Rule::default() },
@@ -121,7 +128,8 @@ fn the_first_rule_that_is_for_a_connection_counts() {
         placement.join(entry, export, *weight, IoPriority::default()).expect("there is room")
     };
     let _submitters: Vec<_> = entries.iter().map(join).collect();
-    let expected = ["a 7 'g/h' x1", "gold@other 9 '' x1", "rest 5 '' x2", "silver@disk 9 '' x1", "user:3@disk 4 'g' x1"];
+    let expected =
+        ["a 7 'g/h' x1", "gold@other 9 '' x1", "rest 5 '' x2", "silver@disk 9 '' x1", "user:3@disk 4 'g' x1"];
     assert_eq!(shown(&placement), expected, "the two of 'rest' are one client, and the first one's weight counts");
 }
 
@@ -182,7 +190,10 @@ fn a_group_stays_while_something_is_in_it_or_leads_to_it() {
     let (placement, door) = (Placement::new(queue()), door());
     placement.load(&layout(&[("g", 1)], vec![Rule { user: Some(9), group: own("g"), ..Rule::default() }])).unwrap();
     let error = |result: Result<(), PlacementError>| result.unwrap_err().to_string();
-    assert_eq!(error(placement.remove_group("g")), "a rule places clients in the group 'g'; take it out of the rules first");
+    assert_eq!(
+        error(placement.remove_group("g")),
+        "a rule places clients in the group 'g'; take it out of the rules first"
+    );
     placement.add_group("a").unwrap();
     placement.add_group("a/b").unwrap();
     placement.add_group("a").unwrap();
@@ -215,7 +226,10 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     assert!(error(placement.add_group("a b")).starts_with("'a b' cannot be a group; accepted: "));
     let rule = |group| Rule { group, ..Rule::default() };
     for (bad, expected) in [
-        (layout(&[("a/b", 1), ("a", 1)], vec![]), "the group 'a/b' is there twice, or its parent does not stand before it"),
+        (
+            layout(&[("a/b", 1), ("a", 1)], vec![]),
+            "the group 'a/b' is there twice, or its parent does not stand before it",
+        ),
         (layout(&[("a", 1), ("a", 1)], vec![]), "the group 'a' is there twice"),
         (layout(&[("a", 0)], vec![]), "the weight 0 is out of range; give a number from 1 to 1000"),
         (layout(&[("a", 1)], vec![rule(own("b"))]), "a rule names the group 'b', which is not there"),

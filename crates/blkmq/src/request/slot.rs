@@ -135,9 +135,8 @@ impl Slots {
     /// How many requests of a pool wait: in a software queue, in the scheduler or on the way to it, or on a dispatch
     /// list. What is a part of another request is not counted, nor what a thread is just moving.
     pub(crate) fn nr_waiting(&self, pool: u16) -> u32 {
-        let waits = |place| {
-            matches!(place, Place::SoftwareQueue | Place::Staged | Place::Scheduler | Place::DispatchList)
-        };
+        let waits =
+            |place| matches!(place, Place::SoftwareQueue | Place::Staged | Place::Scheduler | Place::DispatchList);
         let slots = self.pools[usize::from(pool)].get().into_iter().flatten();
         slots.filter(|slot| waits(slot.state.look().1)).count() as u32
     }

@@ -255,7 +255,8 @@ fn a_file_places_clients_in_groups() {
     let own = |text: &str| Some(text.to_owned());
     let [db, user, all] = &layout.rules[..] else { panic!("{layout:?}") };
     let address = Some("10.0.0.0/8".parse().unwrap());
-    let expected = Rule { certificate: own("db"), address, name: own("database"), weight: Some(1000), ..Rule::default() };
+    let expected =
+        Rule { certificate: own("db"), address, name: own("database"), weight: Some(1000), ..Rule::default() };
     assert_eq!(*db, Rule { group: own("gold"), ..expected });
     assert_eq!(*user, Rule { user: Some(7), export: own(""), group: own("gold/batch"), ..Rule::default() });
     assert_eq!(*all, Rule { weight: Some(1), ..Rule::default() });
@@ -278,11 +279,19 @@ fn groups_and_clients_that_make_no_sense_are_refused_where_they_stand() {
         ("[groups.a]\n[groups.\"a/b/c\"]", 2, "is in 'a/b', which is not there; add [groups.\"a/b\"]"),
         (&format!("[groups.\"{deep}\"]"), 1, "at most 8 of these"),
         (&many, 257, "there are 300 groups; at most 256 can be"),
-        ("[[clients]]\nname = \"a\"\ncertificat = \"b\"", 3, "unknown field `certificat`, expected one of `certificate`, `user`"),
+        (
+            "[[clients]]\nname = \"a\"\ncertificat = \"b\"",
+            3,
+            "unknown field `certificat`, expected one of `certificate`, `user`",
+        ),
         ("\n[[clients]]\nuser = 7", 2, "these clients get nothing here; say name, weight or group"),
         ("[[clients]]\nuser = 7\naddress = \"10.0.0.7\"\nweight = 7", 1, "a client has a user or an address"),
         ("[[clients]]\nuser = \"no such user\"\nweight = 7", 2, "this machine knows no user 'no such user'"),
-        ("[[clients]]\naddress = \"10.0.0.7/8\"\nweight = 7", 2, "address: '10.0.0.7/8' is an address within a network"),
+        (
+            "[[clients]]\naddress = \"10.0.0.7/8\"\nweight = 7",
+            2,
+            "address: '10.0.0.7/8' is an address within a network",
+        ),
         ("[[clients]]\naddress = \"localhost\"\nweight = 7", 2, "address: 'localhost' is no address; accepted: "),
         ("[[clients]]\nuser = 7\nweight = 0", 3, "weight: 0 is not within 1..1000"),
         ("[[clients]]\nuser = 7\nname = \"\"", 3, "a client's name has 1 to 128 bytes"),

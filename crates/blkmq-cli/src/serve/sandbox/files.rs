@@ -57,3 +57,19 @@ pub(super) fn of_tls(folder: &Path) -> Vec<PathBuf> {
     folders.dedup();
     folders
 }
+
+/// The folders and files that are read again with the file of `--config`.
+pub(super) fn of_config(config: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<_> = ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf"].map(PathBuf::from).into();
+    files.push(config.to_owned());
+    // Most editors put another file in the place of the one that they change. So the folder is read, if it is one for
+    // this program; another folder may have secrets in it.
+    let real = config.canonicalize().ok();
+    files.extend(real.as_deref().and_then(Path::parent).filter(|folder| is_own(folder)).map(Path::to_owned));
+    files
+}
+
+/// Whether a folder is there for this program: its name says so, as that of `/etc/blkmq` does.
+fn is_own(folder: &Path) -> bool {
+    folder.file_name().is_some_and(|name| name.to_string_lossy().contains("blkmq"))
+}
