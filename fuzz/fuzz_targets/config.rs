@@ -38,11 +38,16 @@ fn run(text: &str, reached: &mut Reached) {
         let exports: Vec<_> = default.into_iter().chain(file.exports).collect();
         config::check_names(&exports)?;
         config::check_shared(&exports)?;
-        config::tls(file.tls, file.tls_certificates, file.tls_verify_peer)?;
-        Ok(exports)
+        let verifies =
+            config::tls(file.tls, file.tls_certificates, file.tls_verify_peer)?.is_some_and(|tls| tls.verifies_peer);
+        let names: Vec<&str> = exports.iter().map(|export| export.name.text.as_str()).collect();
+        file.placements.check(&names, verifies)?;
+        Ok((exports, file.placements.layout()))
     });
     match checked {
-        Ok(exports) => {
+        Ok((exports, layout)) => {
+            reached.add("groups", layout.groups.len());
+            reached.add("rules", layout.rules.len());
             for (index, export) in exports.iter().enumerate() {
                 assert!(WEIGHTS.contains(&export.weight) && export.priority.level <= 7);
                 assert!(exports[..index].iter().all(|other| other.name.text != export.name.text));
@@ -62,7 +67,7 @@ fn run(text: &str, reached: &mut Reached) {
 }
 
 fuzz_target!(
-    init: reach::seeds("config", &[("files", 5), ("exports", 9), ("lists of clients", 2), ("refused", 8)], |bytes, reached| {
+    init: reach::seeds("config", &[("files", 6), ("exports", 10), ("lists of clients", 2), ("groups", 4), ("rules", 4), ("refused", 10)], |bytes, reached| {
         run(std::str::from_utf8(bytes).expect("these seeds are text"), reached);
     }),
     |text: &str| run(text, &mut Reached::default())
