@@ -158,7 +158,7 @@ fn run_gives_the_command_the_server_and_takes_its_exit_code() {
     // The commands find it, and the server outlives a command that uses it.
     let program = env!("CARGO_BIN_EXE_blkmq");
     let out = ended(&run(&format!("'{program}' set scheduler none && '{program}' clients --json")), 0);
-    assert_eq!(out, scheduler("none") + "\n[]\n");
+    assert_eq!(out, scheduler("none") + "\n{\"clients\":[],\"connections\":[]}\n");
     assert_eq!(fs::read_dir(folder.path().join("blkmq")).unwrap().count(), 0, "nothing is left");
 }
 

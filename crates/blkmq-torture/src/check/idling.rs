@@ -62,12 +62,9 @@ impl Knobs {
 pub(super) struct Idling {
     is_watched: bool,
     knobs: Knobs,
-    /// The values before changes that have begun since the scheduler last chose: any of them may still hold.
-    before: Vec<Knobs>,
-    /// The values after a change that is going on: they may hold from any choice on.
-    coming: Option<Knobs>,
-    /// Waits that began under earlier values are over by then. A choice does not end them if it was injected.
-    old_until: Time,
+    /// Values before and during changes, which may still hold: a change goes on, or a wait does that began before it
+    /// and ends at this time at the latest.
+    before: Vec<(Knobs, Option<Time>)>,
     /// Requests that the device has, as far as the scheduler knows.
     nr_chosen: i64,
     /// Of those that passed, by client and synchronicity; less than none if it is told later that they passed.
@@ -85,8 +82,6 @@ impl Idling {
             is_watched: false,
             knobs: Knobs::DEFAULT,
             before: Vec::new(),
-            coming: None,
-            old_until: Time(0),
             nr_chosen: 0,
             nr_passed: BTreeMap::new(),
             since: None,
@@ -96,20 +91,23 @@ impl Idling {
     }
 
     fn changed(&mut self, name: &str, value: i64, phase: Phase, now: Time) {
-        let changed = self.knobs.with(name, value);
-        self.coming = (phase == Phase::Begun).then_some(changed);
         match phase {
-            Phase::Begun => self.before.extend([self.knobs, changed]),
-            Phase::Done => {
-                self.old_until = self.old_until.max(now.after(self.knobs.longest_ns()));
-                self.knobs = changed;
+            Phase::Begun => {
+                self.before.extend([self.knobs, self.knobs.with(name, value)].map(|knobs| (knobs, None)));
+                return;
             }
+            Phase::Done => self.knobs = self.knobs.with(name, value),
             Phase::Refused => {}
+        }
+        for (knobs, until) in &mut self.before {
+            until.get_or_insert(now.after(knobs.longest_ns()));
         }
     }
 
-    fn known(&self) -> impl Iterator<Item = Knobs> {
-        self.before.iter().copied().chain([self.knobs])
+    /// The values that may hold at this time.
+    fn known(&self, now: Time) -> impl Iterator<Item = Knobs> {
+        let before = self.before.iter().filter(move |(_, until)| until.is_none_or(|until| now <= until));
+        before.map(|(knobs, _)| *knobs).chain([self.knobs])
     }
 
     fn held_back(&mut self, waiting: usize, now: Time, wakeup: Option<Time>) -> Result<(), Violation> {
@@ -119,17 +117,14 @@ impl Idling {
             self.since = None;
             return Ok(());
         }
-        if wakeup.is_some_and(|wakeup| (now..=self.old_until).contains(&wakeup)) {
-            return Ok(());
-        }
-        if self.known().all(|knobs| knobs.slice_idle_ns == 0 && !knobs.is_strict) {
+        if self.known(now).all(|knobs| knobs.slice_idle_ns == 0 && !knobs.is_strict) {
             return bad(format!("at {} ns, though it waits for no client: {:?}", now.0, self.knobs));
         }
         if self.nr_out() > 0 {
             self.since = None;
             return Ok(());
         }
-        let longest_ns = self.known().map(Knobs::longest_ns).max().unwrap_or(0);
+        let longest_ns = self.known(now).map(Knobs::longest_ns).max().unwrap_or(0);
         let since = *self.since.get_or_insert(now.max(self.reported));
         match wakeup {
             None => bad("although the device has nothing to do, and says no time".to_owned()),
@@ -143,10 +138,9 @@ impl Idling {
         }
     }
 
-    fn chosen(&mut self, rq: RqId) -> Result<(), Violation> {
-        let (is_strict, nr_out) = (self.known().all(|knobs| knobs.is_strict), self.nr_out());
-        self.before.clear();
-        self.before.extend(self.coming);
+    fn chosen(&mut self, rq: RqId, now: Time) -> Result<(), Violation> {
+        let (is_strict, nr_out) = (self.known(now).all(|knobs| knobs.is_strict), self.nr_out());
+        self.before.retain(|(_, until)| until.is_none_or(|until| now <= until));
         self.since = None;
         self.nr_chosen += 1;
         if is_strict && nr_out > 0 && self.heads.get(rq).is_none() {
@@ -182,7 +176,7 @@ impl Checker for Idling {
             Event::Inserted { rq, at: InsertAt::Head, .. } => *self.heads.entry(rq) = Some((rq, ())),
             Event::Changed { control: Control::Knob(name, value), phase } => self.changed(name, value, phase, at.time),
             Event::HeldBack { waiting, now, wakeup, .. } => return self.held_back(waiting, now, wakeup),
-            Event::Chosen { rq, .. } => return self.chosen(rq),
+            Event::Chosen { rq, now } => return self.chosen(rq, now),
             Event::Reported { reports, .. } => {
                 reports.iter().for_each(|report| self.reported(report));
             }
@@ -206,6 +200,9 @@ mod tests {
         told.good(Event::Installed { scheduler: Some("bfq") });
         told
     }
+
+    /// Every wait is over that began before a change at time 0.
+    const LATER: u64 = RAISED_NS + 1;
 
     const fn held_back(now: u64, wakeup: Option<u64>) -> Event<'static> {
         let wakeup = match wakeup {
@@ -255,12 +252,10 @@ mod tests {
         told().good(held_back(0, Some(8 * MS))).good(chosen(rq(1), 0)).good(held_back(8 * MS, None));
         let mut plain = told();
         set(&mut plain, "low_latency", 0);
-        plain.good(chosen(rq(1), 0));
+        plain.good(chosen(rq(1), LATER));
         report(&mut plain, Happened::Completed(std::num::NonZeroU32::new(1).map(Ticket)));
-        // No wait of before can go on.
-        let now = 21 * MS;
-        plain.good(held_back(now, Some(now + 8 * MS)));
-        plain.bad(held_back(now, Some(now + 8 * MS + 1)), "longer than 8000000 ns");
+        plain.good(held_back(LATER, Some(LATER + 8 * MS)));
+        plain.bad(held_back(LATER, Some(LATER + 8 * MS + 1)), "longer than 8000000 ns");
     }
 
     #[test]
@@ -293,32 +288,33 @@ mod tests {
     fn without_waiting_nothing_is_held_back() {
         let mut told = told();
         set(&mut told, "slice_idle", 0);
-        // A wait that began before is still possible until the next choice.
+        // A wait that began before goes on, also if a request of another client is chosen meanwhile.
         told.good(held_back(0, Some(8 * MS))).good(chosen(rq(1), 0));
-        // And behind that, if it was injected.
-        told.good(held_back(0, Some(20 * MS))).bad(held_back(0, Some(20 * MS + 1)), "though it waits for no client");
-        told.bad(held_back(0, None), "though it waits for no client");
+        report(&mut told, Happened::Completed(std::num::NonZeroU32::new(1).map(Ticket)));
+        told.good(held_back(0, Some(8 * MS)));
+        told.bad(held_back(LATER, None), "though it waits for no client");
         set(&mut told, "strict_guarantees", 1);
-        told.good(held_back(0, None));
+        told.good(chosen(rq(2), LATER)).good(held_back(LATER, None));
+    }
+
+    /// Red if a choice ends what is known of a change that goes on.
+    #[test]
+    fn a_change_that_goes_on_may_hold_at_any_choice() {
+        let mut told = told();
+        set(&mut told, "strict_guarantees", 1);
+        told.good(changed(Control::Knob("strict_guarantees", 0), Phase::Begun));
+        told.good(chosen(rq(1), 0)).good(chosen(rq(2), 0));
+        told.good(changed(Control::Knob("strict_guarantees", 0), Phase::Refused)).good(chosen(rq(3), 0));
+        told.bad(chosen(rq(4), LATER), "was chosen while the device has 3 requests");
     }
 
     #[test]
     fn strict_guarantees_let_in_one_at_a_time() {
         let mut told = told();
         set(&mut told, "strict_guarantees", 1);
-        told.good(chosen(rq(1), 0)).bad(chosen(rq(2), 0), "was chosen while the device has 1 requests");
+        told.good(chosen(rq(1), LATER)).bad(chosen(rq(2), LATER), "was chosen while the device has 1 requests");
         let at_head =
             Event::Inserted { value: 0, rq: rq(3), info: info(Op::Read, 0, 8), at: InsertAt::Head, now: Time(0) };
-        told.good(at_head).good(chosen(rq(3), 0));
-    }
-
-    /// Red if a choice is taken for a proof that a change which has begun is not in effect.
-    #[test]
-    fn a_change_may_take_effect_between_two_choices() {
-        let mut told = told();
-        set(&mut told, "strict_guarantees", 1);
-        let release = |phase| changed(Control::Knob("strict_guarantees", 0), phase);
-        told.good(release(Phase::Begun)).good(chosen(rq(1), 0)).good(chosen(rq(2), 0)).good(release(Phase::Refused));
-        told.good(chosen(rq(3), 0)).bad(chosen(rq(4), 0), "was chosen while the device has 3 requests");
+        told.good(at_head).good(chosen(rq(3), LATER));
     }
 }

@@ -83,8 +83,8 @@ pub(super) struct Memory {
     forgotten: BTreeMap<u16, Forgotten>,
     /// The most bytes that were ever needed at a time for the size that the queue is made for.
     made_for: i64,
-    /// The scheduler in place, whether each hardware queue has a value of it, and how many bytes one value, and all,
-    /// may have taken for requests.
+    /// The scheduler in place, whether each hardware queue has a value of it, and how many bytes one value and all may
+    /// have taken for requests.
     scheduler: Option<String>,
     is_split: bool,
     of_value: i64,
