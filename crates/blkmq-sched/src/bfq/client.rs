@@ -179,7 +179,8 @@ impl Bfq {
         debug_assert!(queue.clients > 0, "a client counts until it is released");
         queue.clients -= 1;
         if queue.clients == 0 {
-            queue.owner = None;
+            // The queue with which it was to be merged may end before it.
+            (queue.owner, queue.merged_into) = (None, None);
             self.nr_left_behind += 1;
         }
         let group = queue.group;

@@ -301,6 +301,10 @@ impl Bfq {
             self.cease(q, false);
         }
         debug_assert!(self.service.queue != Some(q), "a queue in service is busy");
+        debug_assert!(
+            self.all.iter(&self.queues).all(|(_, other)| other.merged_into != Some(q)),
+            "a queue with which another one is to be merged counts the clients of that"
+        );
         if self.queues.get(q).is_sync {
             self.nr_left_behind -= 1;
         }
