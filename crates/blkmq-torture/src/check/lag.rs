@@ -7,7 +7,9 @@
 //! bfq departs from equal service in sectors on purpose: it raises weights, waits for clients, and charges for time and
 //! for asynchronous requests. So the check holds only while `low_latency=0` and `slice_idle=0`, and only after the
 //! first times of service, for which budgets are large. What may be charged beyond the sectors counts as explained. It
-//! also holds only while no two clients are in one group, but for the root, because they may be served as one then.
+//! also holds only while no two clients are in one group, but for the root, because they may be served as one then, and
+//! only while no request waits of a client that was in one group with another when the request came: it may wait in a
+//! queue that is the other client's by now.
 
 use std::collections::BTreeMap;
 
@@ -57,6 +59,8 @@ enum Season {
 struct Waiting {
     source: Source,
     sectors: u64,
+    /// The client was alone in its group.
+    is_alone: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -86,6 +90,8 @@ pub(super) struct Lag {
     are_apart: bool,
     seasons: BTreeMap<Source, Season>,
     requests: Table<Waiting>,
+    /// Requests that wait of clients that were not alone.
+    nr_shared: u64,
     /// The largest request since the scheduler is in place, in sectors.
     largest: u64,
     latest: Option<Source>,
@@ -111,6 +117,7 @@ impl Lag {
             are_apart: true,
             seasons: BTreeMap::new(),
             requests: Table::new(),
+            nr_shared: 0,
             largest: 0,
             latest: None,
             in_service: Some(0),
@@ -203,7 +210,11 @@ impl Lag {
     fn joins(&mut self, rq: RqId, info: &Info) {
         let source = self.source(info);
         let sectors = u64::from(info.nr_sectors);
-        *self.requests.entry(rq) = Some((rq, Waiting { source, sectors }));
+        let group = self.group_of(source);
+        let is_alone =
+            matches!(source, Source::Async(..)) || self.clients.values().filter(|of| **of == group).count() < 2;
+        self.nr_shared += u64::from(!is_alone);
+        *self.requests.entry(rq) = Some((rq, Waiting { source, sectors, is_alone }));
         self.largest = self.largest.max(sectors);
         let unsettled = u64::from(!self.is_settled(source));
         self.each_above(source, |group| {
@@ -222,6 +233,7 @@ impl Lag {
     fn leaves(&mut self, rq: RqId) -> Option<Waiting> {
         let waiting = *self.requests.get(rq)?;
         *self.requests.entry(rq) = None;
+        self.nr_shared -= u64::from(!waiting.is_alone);
         let unsettled = u64::from(!self.is_settled(waiting.source));
         let above = self.each_above(waiting.source, |group| {
             group.nr_waiting -= 1;
@@ -306,7 +318,12 @@ impl Lag {
 
     fn is_tight(&self) -> bool {
         let has_budget = self.max_budget > 0 && self.nr_turns >= WARM;
-        !self.low_latency && self.idles == [false; 2] && !self.is_strict && has_budget && self.are_apart
+        !self.low_latency
+            && self.idles == [false; 2]
+            && !self.is_strict
+            && has_budget
+            && self.are_apart
+            && self.nr_shared == 0
     }
 
     fn is_comparable(group: &Group) -> bool {
@@ -521,6 +538,27 @@ mod tests {
             knobs.remove(at);
             assert_eq!(play([100, 100], &knobs, [8, 200]), Ok(()));
         }
+    }
+
+    /// Red if a request is taken for one of its client's present queue that may wait in another client's.
+    #[test]
+    fn nothing_is_compared_while_a_request_waits_that_came_when_its_client_was_not_alone() {
+        let play = |are_together: bool| {
+            let mut world = World::new([100, 100], &TIGHT);
+            let group = |at: usize| ClientSettings { group: GroupId(1 + at as u32), ..ClientSettings::default() };
+            if are_together {
+                world.told.good(Event::ClientJoined { client: CLIENTS[0], settings: group(1) });
+            }
+            let mut waiting = [world.insert(0), world.insert(1)];
+            world.insert(0);
+            world.told.good(Event::ClientJoined { client: CLIENTS[0], settings: group(0) });
+            for _ in 0..WARM {
+                (0..2).for_each(|of| world.serve(&mut waiting, of).unwrap());
+            }
+            (0..400).try_for_each(|_| world.serve(&mut waiting, 1))
+        };
+        assert!(play(false).is_err(), "the second client alone is served");
+        assert_eq!(play(true), Ok(()));
     }
 
     /// Red if a queue is held to the budgets that people have set while it pays for its first one.
