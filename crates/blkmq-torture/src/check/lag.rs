@@ -32,7 +32,7 @@ const LEAST_TIME: f64 = 2.0 / 124.0;
 const WARM: u64 = 32;
 
 /// Budgets by which two groups may be apart.
-const BUDGETS: f64 = 12.0;
+const BUDGETS: f64 = 8.0;
 
 /// An asynchronous request may cost so many times its sectors.
 const ASYNC: u64 = 3;
