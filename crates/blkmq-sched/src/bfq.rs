@@ -58,6 +58,7 @@ use wf2q::{Entity, Forest};
 use crate::list::List;
 use crate::mergeable::Mergeable;
 use crate::scheduler::DEFAULT_NR_REQUESTS;
+use crate::site::kept;
 use crate::slab::{Index, Slab};
 use crate::tree::Tree;
 use crate::waiting::ByAge;
@@ -269,7 +270,7 @@ impl Scheduler for Bfq {
     }
 
     fn next_wakeup(&self) -> Option<Time> {
-        if self.is_empty() { None } else { self.service.timer }
+        self.service.timer.filter(|_| !self.is_empty() && kept("bfq.timer"))
     }
 
     fn gate(&self, class: Class, client: ClientId) -> Passing {

@@ -243,6 +243,70 @@ pub const MUTANTS: &[Mutant] = &[
         site: "kyber.batch",
         found_by: &["turns: "],
     },
+    Mutant {
+        name: "bfq-requests",
+        what: "a queue of bfq ends though the device still has requests of it",
+        site: "bfq.requests",
+        found_by: &["requests that wait or are with the device count"],
+    },
+    Mutant {
+        name: "bfq-waker",
+        what: "a queue of bfq that ends goes on being the waker of others",
+        site: "bfq.waker",
+        found_by: &["no waker is a queue that ended"],
+    },
+    Mutant {
+        name: "bfq-group",
+        what: "a group of bfq goes with the queues that clients have left behind in it",
+        site: "bfq.group",
+        found_by: &[
+            "a group that goes has no queues",
+            "a group is removed after its members",
+            "queues belong to groups that are there",
+        ],
+    },
+    Mutant {
+        name: "bfq-timer",
+        what: "bfq does not say when it will wait for a client no longer",
+        site: "bfq.timer",
+        found_by: &["idling: ", "livelock: ", "stall: "],
+    },
+    Mutant {
+        name: "bfq-ticket",
+        what: "a request that is served while another queue is waited for has the ticket of that one",
+        site: "bfq.ticket",
+        found_by: &["what completes was with the device"],
+    },
+    Mutant {
+        name: "bfq-strict",
+        what: "requests pass by while bfq is to let in one at a time",
+        site: "bfq.strict",
+        found_by: &["gate: the scheduler lets requests"],
+    },
+    Mutant {
+        name: "bfq-charge",
+        what: "a request that is served while another queue is waited for is charged to that one",
+        site: "bfq.charge",
+        found_by: &["a queue is charged within the budget that it has"],
+    },
+    Mutant {
+        name: "bfq-gone",
+        what: "the queue of a client that is gone stays",
+        site: "bfq.gone",
+        found_by: &["a client that has requests is there"],
+    },
+    Mutant {
+        name: "bfq-most",
+        what: "budgets grow beyond what people have set",
+        site: "bfq.most",
+        found_by: &["lag: ", "a service in sectors is far below"],
+    },
+    Mutant {
+        name: "bfq-early",
+        what: "bfq forgets that a request is over if it hears later that the request passed by",
+        site: "bfq.early",
+        found_by: &["a client leaves when all its requests are reported"],
+    },
 ];
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::clock::{NS_PER_MS, NS_PER_US, Ticks, of_ms, ticks, to_ms};
 use super::{Bfq, Expiration, QueueName, Reason};
 use crate::Time;
+use crate::site::kept;
 use crate::slab::Index;
 
 /// The largest budget in sectors, until the device is known.
@@ -206,7 +207,8 @@ impl Bfq {
                 Reason::TooIdle if old > 5 * least => old - 4 * least,
                 Reason::TooIdle => least,
                 Reason::BudgetTimeout => most.min(2 * old),
-                Reason::BudgetExhausted => most.min(4 * old),
+                Reason::BudgetExhausted if kept("bfq.most") => most.min(4 * old),
+                Reason::BudgetExhausted => 4 * old,
                 Reason::NoMoreRequests => self.forest.service(entity).max(least),
                 Reason::Preempted => return self.forest.budget(entity),
             };

@@ -2,6 +2,7 @@
 
 use super::clock::ticks;
 use super::{Bfq, Reason};
+use crate::site::kept;
 use crate::slab::Index;
 use crate::{Class, RqId, Ticket, Time};
 
@@ -76,7 +77,8 @@ impl Bfq {
         let counts = &mut self.groups.get_mut(self.queues.get(q).group).counts;
         counts.dispatched += 1;
         counts.sectors += u64::from(sectors);
-        self.ticket = Some(ticket(q, mark));
+        let owner = if kept("bfq.ticket") { q } else { self.service.queue.unwrap_or(q) };
+        self.ticket = Some(ticket(owner, mark));
         id
     }
 
@@ -88,7 +90,12 @@ impl Bfq {
 
     pub(super) fn serve_request(&mut self, q: Index, item: Index, now: Time) -> RqId {
         let charge = self.charge_of(q, item);
-        self.account(q, charge, now);
+        let charged = if kept("bfq.charge") { q } else { self.service.queue.unwrap_or(q) };
+        debug_assert!(
+            self.is_following || self.budget_left(charged) >= charge,
+            "a queue is charged within the budget that it has"
+        );
+        self.account(charged, charge, now);
         let is_in_service = self.service.queue == Some(q);
         let mark = if is_in_service { self.sample.mark_dispatched() } else { 0 };
         self.queues.get_mut(q).dispatched += 1;

@@ -9,6 +9,7 @@ use super::inject::Injection;
 use super::queue::Name;
 use super::raise::Raising;
 use super::weight::weight;
+use crate::site::kept;
 use crate::slab::Index;
 use crate::{ClientId, ClientSettings, IoPriority, Time};
 
@@ -153,7 +154,9 @@ impl Bfq {
         if let Some(q) = self.clients.get(place).sync {
             self.shrink_burst(q);
         }
-        self.abandon_queue(place);
+        if kept("bfq.gone") {
+            self.abandon_queue(place);
+        }
         self.clients.places[usize::from(place)] = None;
         self.clients.len -= 1;
     }

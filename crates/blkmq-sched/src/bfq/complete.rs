@@ -4,6 +4,7 @@ use super::choose::of_ticket;
 use super::clock::ticks;
 use super::request::is_waited_for;
 use super::{Bfq, Reason};
+use crate::site::kept;
 use crate::slab::Index;
 use crate::{Event, Report, Time};
 
@@ -88,7 +89,9 @@ impl Bfq {
         let is_sync = is_waited_for(report.op, report.sync);
         let passing = &mut self.clients.get_mut(place).passing[usize::from(is_sync)];
         let over = u32::from(report.requests).min(passing.with_device);
-        passing.early += u32::from(report.requests) - over;
+        if kept("bfq.early") {
+            passing.early += u32::from(report.requests) - over;
+        }
         if over > 0 {
             self.end_passing(place, is_sync, over, report);
         }

@@ -8,6 +8,7 @@ use super::Bfq;
 use super::request::is_sync;
 use super::wf2q::Entity;
 use crate::scheduler::DEFAULT_NR_REQUESTS;
+use crate::site::kept;
 use crate::slab::Index;
 use crate::{Class, ClientId, Info, Outstanding, Passing};
 
@@ -74,7 +75,8 @@ impl Bfq {
 
     /// Which requests may pass: all while no queue is in service, and those of the client that the device waits for.
     pub(super) fn may_pass(&self, class: Class, client: ClientId) -> Passing {
-        if self.requests.len() > 0 || self.tunables.strict_guarantees {
+        let is_strict = self.tunables.strict_guarantees && kept("bfq.strict");
+        if self.requests.len() > 0 || is_strict {
             return Passing::Nobody;
         }
         let Some(q) = self.service.queue else {

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use super::Bfq;
 use super::weight::{NR_LEVELS, weight};
 use super::wf2q::Entity;
+use crate::site::kept;
 use crate::slab::Index;
 use crate::tree::Tree;
 use crate::{Class, GroupId, GroupSettings, IoPriority, Time};
@@ -211,7 +212,7 @@ impl Bfq {
         // Queues that clients have left behind, with requests that the device has.
         let all = self.all.iter(&self.queues);
         let left: Vec<Index> = all.filter(|(_, queue)| queue.group == place).map(|(q, _)| q).collect();
-        for q in left {
+        for q in left.into_iter().filter(|_| kept("bfq.group")) {
             self.move_queue(q, parent);
         }
         let group = self.groups.places[place].take().expect("the group is there");

@@ -11,6 +11,7 @@ use super::inject::Injection;
 use super::raise::Raising;
 use super::wf2q::Entity;
 use crate::list::{Chain, Links, List};
+use crate::site::kept;
 use crate::slab::Index;
 use crate::tree::{Branches, Keyed, Tree};
 use crate::waiting::ByAge;
@@ -289,7 +290,8 @@ impl Bfq {
     /// Ends a queue that has no clients and no requests.
     pub(super) fn end_if_unused(&mut self, q: Index) {
         let queue = self.queues.get(q);
-        if queue.clients > 0 || queue.suitors > 0 || queue.allocated > 0 {
+        let has_requests = queue.allocated > 0 && kept("bfq.requests");
+        if queue.clients > 0 || queue.suitors > 0 || has_requests {
             return;
         }
         debug_assert!(queue.is_empty() && queue.dispatched == 0, "requests that wait or are with the device count");
@@ -309,9 +311,12 @@ impl Bfq {
             self.nr_left_behind -= 1;
         }
         self.leave_burst(q);
-        self.forget_waker(q);
+        if kept("bfq.waker") {
+            self.forget_waker(q);
+        }
         self.displace(q);
         let queue = self.queues.get(q);
+        debug_assert!(queue.waking.waker.is_none() && queue.waking.woken.is_empty(), "no waker is a queue that ended");
         debug_assert!(queue.weighed.is_none() && !queue.is_pending && !queue.is_listed, "it has no requests");
         let (entity, group) = (queue.entity, queue.group);
         self.groups.replace_created(group, q, None);
