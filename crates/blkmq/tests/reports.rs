@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use blkmq::driver::{Topology, spec};
-use blkmq::{Bio, Buffer, Client, Limits, Locking, RequestQueue, Status, Submitter};
+use blkmq::{Bio, Buffer, Client, Clock, Limits, Locking, RequestQueue, Status, Submitter, VirtualClock};
 use blkmq_sched::{
     Class, ClientId, ClientSettings, Event, GroupId, GroupSettings, Info, InsertAt, Outstanding, Passing, Report, RqId,
     Scheduler, Ticket, Time,
@@ -351,6 +351,35 @@ fn what_is_not_admitted_waits_for_a_completion_of_its_client() {
         }
         finish_all(&device, &mut [&mut first, &mut second]);
         drop((first, second));
+        assert_even(&state);
+    }
+}
+
+/// Red if a request that times out, or that the driver gives back before, is not reported, or is reported twice.
+#[test]
+fn what_times_out_is_told_once() {
+    for (locking, passing) in Locking::ALL.iter().flat_map(|l| [Passing::Nobody, Passing::All].map(|p| (*l, p))) {
+        let device = spec::open("null,size=64M,hw_queue_depth=4,timeout=1,20,0,-1,requeue=1,10,0,-1");
+        let (scheduler, state) = Bookkeeper::new(passing, 100);
+        let q = RequestQueue::builder(device.expect("the spec is good")).scheduler(scheduler).locking(locking);
+        let clock = Clock::Virtual(VirtualClock::new());
+        let q = q.bypass(true).clock(clock).io_timeout_ms(5).build().expect("the queue is good");
+        let mut submitter = submitter(&q, "a");
+        let mut nr_timeouts = 0;
+        for sector in 0..100 {
+            submit(&mut submitter, read(sector * 1000, 8));
+            while submitter.nr_outstanding() > 3 || sector == 99 && submitter.nr_outstanding() > 0 {
+                submitter.wait();
+                submitter.reap_all(|completion| nr_timeouts += u64::from(completion.status == Status::Timeout));
+            }
+        }
+        assert!(nr_timeouts > 0 && q.stats().timeouts == nr_timeouts && q.stats().requeued > 0, "{:?}", q.stats());
+        // What has just completed is told when somebody comes to the scheduler.
+        q.change_scheduler("none").expect("it is there").wait().expect("nothing waits");
+        let books = looked(&state, |state| state.clients.values().next().expect("the client is there").1.clone());
+        assert_eq!((books.completed + books.passed, books.passing), (100, (0, 0)), "{locking} {passing:?}");
+        assert_eq!(books.passed, if passing == Passing::All { q.stats().bypassed } else { 0 }, "{locking}");
+        drop(submitter);
         assert_even(&state);
     }
 }
