@@ -42,7 +42,7 @@ Examples:
 Each row of a table runs the same job on a device of blkmq, in short slices that take turns. The columns:
   IOPS     the median of the row's slices
   gain     over the row 'single' on the same device, Linux's way to share a scheduler, as after/before - 1 with a 95 %
-           interval; 'accounting' has no scheduler, and compares with its first row
+           interval; rows of bfq, over 'bfq, single'; 'accounting' has no scheduler, and compares with its first row
   of none  the ratio to the row without a scheduler
   CPU ns   CPU time of the jobs' threads for each request
   waiting  the share of this CPU time for waits for the lock, and for polls that found no completion

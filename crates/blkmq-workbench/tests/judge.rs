@@ -295,6 +295,46 @@ fn kyber_keeps_its_promise_to_a_reader_beside_a_flood() {
     assert!(ratios.iter().all(|row| row.value < 10.0), "at most a tenth, in percent: {ratios:?}");
 }
 
+/// The rows of one scheduler on a device that miss their targets, and how many have one.
+fn missed(device: &str, scheduler: &str, test: &'static str, shorter: u64) -> (Vec<Row>, usize) {
+    let site = Site::open(device, false, &Opener::SILENT).expect("the device is good");
+    let settings = Settings { tests: vec![test], shorter, ..Settings::default() };
+    let rows = judge(&site, &[Contestant::named(scheduler)], &settings, &|_, _| ()).expect("the runs end");
+    let aimed = rows.iter().filter(|row| row.pass.is_some()).count();
+    (rows.into_iter().filter(|row| row.pass == Some(false)).collect(), aimed)
+}
+
+/// Red if bfq does not keep a flood of writes out of an SSD, or if it takes the writers' throughput for that.
+#[test]
+fn bfq_keeps_its_promise_to_a_reader_beside_a_flood() {
+    assert_eq!(missed("ssd", "bfq", "Q7", 6), (vec![], 4));
+}
+
+/// Red if clients do not get their shares from bfq, by weight, in groups, with requests of several sizes, beside many
+/// connections, and when they think between two requests.
+#[test]
+fn bfq_keeps_its_promise_of_shares() {
+    for device in ["hdd", "ssd"] {
+        let (mut missed, aimed) = missed(device, "bfq", "Q6", 2);
+        // In half of the turns an error may be twice as large.
+        missed.retain(|row| !(row.case.ends_with("largest error") && row.value <= 10.0));
+        assert!(aimed >= 20 && missed.is_empty(), "{device}: {missed:?}");
+    }
+}
+
+/// Red if an application does not start as if it were alone, or if the load is one under which any scheduler starts it
+/// quickly.
+#[test]
+fn bfq_keeps_its_promise_of_a_quick_start() {
+    let site = Site::open("hdd", false, &Opener::SILENT).expect("the device is good");
+    let settings = Settings { tests: vec!["Q9"], ..Settings::default() };
+    let contestants = ["none", "bfq"].map(Contestant::named);
+    let rows = judge(&site, &contestants, &settings, &|_, _| ()).expect("the runs end");
+    let of = |scheduler| rows.iter().filter(move |row| row.scheduler == scheduler && row.unit == "times");
+    assert!(of("none").all(|row| row.value >= 5.0), "{rows:?}");
+    assert!(of("bfq").count() == 6 && of("bfq").all(|row| row.pass == Some(true)), "{rows:?}");
+}
+
 /// Red if clients with many connections get more and no row says so, or if weights are not looked at.
 #[test]
 fn a_fifo_that_calls_itself_fair_fails_the_shares() {

@@ -108,15 +108,41 @@ fn ways(device: &'static str, extra: &[(&'static str, &str)], published: &[(&str
     }];
     for locking in LOCKINGS {
         for bypass in ["0", "1"] {
-            let label = format!("{locking}{}", if bypass == "1" { ", bypass" } else { "" });
+            let label = label(locking, bypass);
             let set = [("scheduler", "mq-deadline"), ("locking", locking), ("bypass", bypass)];
-            let set = set.iter().chain(extra).map(|(name, value)| (*name, (*value).to_owned())).collect();
-            let found = published.iter().find(|(name, _)| *name == label);
-            let published = found.map_or(NOTHING, |(_, published)| *published);
-            rows.push(Row { label, device, set, base: 1, none: Some(0), published });
+            let published = published_of(&label, published);
+            rows.push(Row { label, device, set: settings(&set, extra), base: 1, none: Some(0), published });
         }
     }
     rows
+}
+
+/// The lockings under which BFQ has rows beside those of mq-deadline, and whether requests may pass it by.
+const BFQ_WAYS: [(&str, &str); 5] =
+    [("single", "0"), ("staged", "0"), ("batch", "0"), ("combining", "0"), ("combining", "1")];
+
+/// `rows`, all on one device, and BFQ behind them. The gain of its rows is over its own first one.
+fn with_bfq(mut rows: Vec<Row>, extra: &[(&'static str, &str)], published: &[(&str, Published)]) -> Vec<Row> {
+    let (base, device) = (rows.len(), rows[0].device);
+    for (locking, bypass) in BFQ_WAYS {
+        let label = format!("bfq, {}", label(locking, bypass));
+        let set = [("scheduler", "bfq"), ("locking", locking), ("bypass", bypass)];
+        let published = published_of(&label, published);
+        rows.push(Row { label, device, set: settings(&set, extra), base, none: Some(0), published });
+    }
+    rows
+}
+
+fn label(locking: &str, bypass: &str) -> String {
+    format!("{locking}{}", if bypass == "1" { ", bypass" } else { "" })
+}
+
+fn settings(set: &[(&'static str, &str)], extra: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
+    set.iter().chain(extra).map(|(name, value)| (*name, (*value).to_owned())).collect()
+}
+
+fn published_of(label: &str, published: &[(&str, Published)]) -> Published {
+    published.iter().find(|(name, _)| *name == label).map_or(NOTHING, |(_, published)| *published)
 }
 
 /// The rows of several devices as rows of one table. Each row is compared only with rows on its own device.
@@ -148,18 +174,26 @@ fn scaling() -> Table {
         rows: on_each([
             (
                 "1 queue",
-                ways(
-                    "null,irqmode=0,submit_queues=1",
+                with_bfq(
+                    ways(
+                        "null,irqmode=0,submit_queues=1",
+                        &[],
+                        &[("single", Published::new(879e3)), ("staged", Published::new(2311e3))],
+                    ),
                     &[],
-                    &[("single", Published::new(879e3)), ("staged", Published::new(2311e3))],
+                    &[],
                 ),
             ),
             (
                 "32 queues",
-                ways(
-                    "null,irqmode=0,submit_queues=32",
+                with_bfq(
+                    ways(
+                        "null,irqmode=0,submit_queues=32",
+                        &[],
+                        &[("single", Published::new(901e3)), ("staged", Published::new(2610e3))],
+                    ),
                     &[],
-                    &[("single", Published::new(901e3)), ("staged", Published::new(2610e3))],
+                    &[("bfq, single", Published::new(567e3)), ("bfq, staged", Published::new(1551e3))],
                 ),
             ),
         ]),
@@ -190,6 +224,7 @@ fn scaling() -> Table {
             ),
             figure("the series; NVMe drive", RYZEN, [901e3, 2610e3], "contention 94.5 % -> 24.6 %"),
             figure("with insertion lists; NVMe drive", RYZEN, [901e3, 3162e3], "contention 94.5 % -> 5 %"),
+            figure("Axboe 2024, BFQ: all three; NVMe drive", RYZEN, [567e3, 1551e3], "contention 96 % -> 30 %"),
             figure("folly: a mutex, flat combining; 32 threads", XEON, [1.06e6, 3.51e6], ""),
             figure("folly: a mutex, a lock that combines; 32 threads", XEON, [1.06e6, 6.40e6], ""),
         ],
@@ -236,19 +271,29 @@ fn batch() -> Table {
         job: include_str!("../../../blkmq-workbench/jobs/batch-16x32.fio"),
         published: "Yu Kuai 2025: null_blk with 128 submit queues, depth 1024, no completion delay; Kunpeng-920",
         clock: Time::Real,
-        rows: ways(
-            "null,irqmode=0,submit_queues=128,hw_queue_depth=1024",
+        rows: with_bfq(
+            ways(
+                "null,irqmode=0,submit_queues=128,hw_queue_depth=1024",
+                &[],
+                &[("single", Published::new(263e3)), ("batch", Published::new(475e3))],
+            ),
             &[],
-            &[("single", Published::new(263e3)), ("batch", Published::new(475e3))],
+            &[("bfq, single", Published::new(124e3)), ("bfq, batch", Published::new(292e3))],
         ),
         figures: vec![
             figure("Yu Kuai 2025, v1: batches; null_blk", "Kunpeng-920, 256 cores", [263e3, 475e3], ""),
             figure("v4; null_blk", "Kunpeng-920, 128 cores", [256e3, 594e3], ""),
             figure("v4; NVMe drive", "Kunpeng-920, 128 cores", [258e3, 568e3], ""),
             figure("Le Moal 2025, v4; null_blk", "Xeon, 16 cores", [613e3, 940e3], ""),
+            figure("Yu Kuai 2025, v1, BFQ: batches; null_blk", "Kunpeng-920, 256 cores", [124e3, 292e3], ""),
+            figure("v4, BFQ; null_blk", "Kunpeng-920, 128 cores", [153e3, 283e3], ""),
+            figure("v4, BFQ; NVMe drive", "Kunpeng-920, 128 cores", [142e3, 214e3], ""),
         ],
     }
 }
+
+/// As many requests as the published disk had.
+const SMALL_ROOM: &[(&str, &str)] = &[("nr_requests", "64")];
 
 fn merge() -> Table {
     Table {
@@ -258,7 +303,7 @@ fn merge() -> Table {
         job: include_str!("../../../blkmq-workbench/jobs/merge-64x32.fio"),
         published: "Linux kernel test robot 2024: one hard disk, queue depth 32, nr_requests 64",
         clock: Time::Virtual,
-        rows: ways("hdd", &[("nr_requests", "64")], &[("single", Published::new(23_454.0).merging(95.0))]),
+        rows: with_bfq(ways("hdd", SMALL_ROOM, &[("single", Published::new(23_454.0).merging(95.0))]), SMALL_ROOM, &[]),
         figures: vec![figure(
             "Linux kernel test robot 2024: insertion lists, inserted when something is dispatched",
             "one hard disk, Ice Lake, 64 threads",
@@ -340,13 +385,20 @@ mod tests {
     /// Red if a row is compared with a row on another device, or not with `single`.
     #[test]
     fn every_row_is_compared_with_those_on_its_device() {
+        let has_bfq = |name| table(name).rows.iter().any(|row| row.label == "bfq, combining");
+        assert!(has_bfq("batch") && has_bfq("merge"), "BFQ has its rows");
         let names = NAMES.into_iter().filter(|name| *name != "accounting");
         for table in names.map(table).chain([scaling_in_short(), waiting_in_short()]) {
             let name = table.name;
             assert!(table.rows.len() > 2, "{name}: there is more than `none` and `single`");
             for row in &table.rows {
                 let base = &table.rows[row.base];
-                assert!(base.device == row.device && base.label.starts_with("single"), "{name}: {row:?}");
+                let (own, label) = match row.label.strip_prefix("bfq, ") {
+                    Some(_) => ("bfq", base.label.strip_prefix("bfq, ").expect("it is compared with its own")),
+                    None => ("mq-deadline", &*base.label),
+                };
+                assert!(base.device == row.device && label.starts_with("single"), "{name}: {row:?}");
+                assert!(base.set.contains(&("scheduler", own.to_owned())), "{name}: {row:?}");
                 assert!(base.set.contains(&("bypass", "0".to_owned())), "{name}: {base:?}");
                 let none = row.none.map(|none| &table.rows[none]);
                 assert_eq!(none.is_none(), row.label.starts_with("none"), "{name}: {row:?}");
