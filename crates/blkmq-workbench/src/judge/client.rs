@@ -187,7 +187,7 @@ impl Worker {
 
     /// Submits what may be submitted. Returns false if there was nothing.
     pub(super) fn submit(&mut self, now: Time, pool: &mut Pool) -> Result<bool, JudgeError> {
-        if now < self.begin {
+        if now < self.begin || now.since(self.start) >= self.plan.end_ns {
             return Ok(false);
         }
         if let Pace::Script(_) = self.plan.pace {

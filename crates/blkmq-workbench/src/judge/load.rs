@@ -67,6 +67,8 @@ pub(super) struct Plan {
     pub(super) pace: Pace,
     /// Nanoseconds from the beginning until its first operation.
     pub(super) begin_ns: u64,
+    /// Nanoseconds from the beginning from which on it begins no more operations.
+    pub(super) end_ns: u64,
     /// Whether its operations may merge with others.
     pub(super) merges: bool,
     /// Whether each completion is kept.
@@ -87,6 +89,7 @@ impl Plan {
             depth,
             pace: Pace::Closed,
             begin_ns: 0,
+            end_ns: u64::MAX,
             merges: true,
             is_logged: false,
         }
