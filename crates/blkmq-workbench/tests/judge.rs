@@ -314,10 +314,18 @@ fn bfq_keeps_its_promise_to_a_reader_beside_a_flood() {
 /// connections, and when they think between two requests.
 #[test]
 fn bfq_keeps_its_promise_of_shares() {
-    for device in ["hdd", "ssd"] {
+    for device in ["hdd", "hdd,hw_queue_depth=1", "ssd"] {
         let (mut missed, aimed) = missed(device, "bfq", "Q6", 2);
         // In half of the turns an error may be twice as large.
         missed.retain(|row| !(row.case.ends_with("largest error") && row.value <= 10.0));
+        // With 32 requests in the disk, what a client asked for in its turn is done in the next ones too. With one, the
+        // run is too short for many clients.
+        let is_of_sizes = |row: &Row| row.case.starts_with("sizes");
+        missed.retain(|row| match device {
+            "hdd" => !is_of_sizes(row),
+            "ssd" => true,
+            _ => is_of_sizes(row),
+        });
         assert!(aimed >= 20 && missed.is_empty(), "{device}: {missed:?}");
     }
 }
@@ -331,8 +339,10 @@ fn bfq_keeps_its_promise_of_a_quick_start() {
     let contestants = ["none", "bfq"].map(Contestant::named);
     let rows = judge(&site, &contestants, &settings, &|_, _| ()).expect("the runs end");
     let of = |scheduler| rows.iter().filter(move |row| row.scheduler == scheduler && row.unit == "times");
-    assert!(of("none").all(|row| row.value >= 5.0), "{rows:?}");
-    assert!(of("bfq").count() == 6 && of("bfq").all(|row| row.pass == Some(true)), "{rows:?}");
+    let is_load = |row: &&Row| !row.case.ends_with("that stop");
+    assert!(of("none").filter(is_load).all(|row| row.value >= 5.0), "{rows:?}");
+    let judged: Vec<_> = of("bfq").filter(is_load).collect();
+    assert!(judged.len() == 6 && judged.iter().all(|row| row.pass == Some(true)), "{rows:?}");
 }
 
 /// Red if clients with many connections get more and no row says so, or if weights are not looked at.

@@ -53,7 +53,8 @@ impl Knobs {
     /// The longest time for which the scheduler waits. Zero: it does not.
     const fn longest_ns(self) -> u64 {
         let is_short = self.slice_idle_ns < RAISED_NS;
-        if self.raises && is_short && self.slice_idle_ns > 0 { RAISED_NS } else { self.slice_idle_ns }
+        let waits = self.slice_idle_ns > 0 || self.is_strict;
+        if self.raises && is_short && waits { RAISED_NS } else { self.slice_idle_ns }
     }
 }
 
@@ -295,6 +296,12 @@ mod tests {
         told.bad(held_back(LATER, None), "though it waits for no client");
         set(&mut told, "strict_guarantees", 1);
         told.good(chosen(rq(2), LATER)).good(held_back(LATER, None));
+        // The guarantees hold also if people take the time away again, and a raised client is waited for as ever.
+        set(&mut told, "slice_idle", 0);
+        report(&mut told, Happened::Completed(std::num::NonZeroU32::new(1).map(Ticket)));
+        let later = 2 * LATER;
+        told.good(held_back(later, Some(later + RAISED_NS)))
+            .bad(held_back(later, Some(later + RAISED_NS + 1)), "longer");
     }
 
     /// Red if a choice ends what is known of a change that goes on.

@@ -8,8 +8,9 @@
 //! for asynchronous requests. So the check holds only while `low_latency=0` and `slice_idle=0`, and only after the
 //! first times of service, for which budgets are large. What may be charged beyond the sectors counts as explained. It
 //! also holds only while no two clients are in one group, but for the root, because they may be served as one then, and
-//! only while no request waits of a client that was in one group with another when the request came: it may wait in a
-//! queue that is the other client's by now.
+//! only while it is certain in which group each request waits. That is not so if the client was in one group with
+//! another when the request came: the request may wait in a queue that is the other client's by now. And if the client
+//! has moved since, its queue follows when its next request comes, at the earliest.
 
 use std::collections::BTreeMap;
 
@@ -59,8 +60,8 @@ enum Season {
 struct Waiting {
     source: Source,
     sectors: u64,
-    /// The client was alone in its group.
-    is_alone: bool,
+    /// It waits in its client's queue, and that in its client's group.
+    is_certain: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -90,8 +91,8 @@ pub(super) struct Lag {
     are_apart: bool,
     seasons: BTreeMap<Source, Season>,
     requests: Table<Waiting>,
-    /// Requests that wait of clients that were not alone.
-    nr_shared: u64,
+    /// Requests of which that is not certain.
+    nr_uncertain: u64,
     /// The largest request since the scheduler is in place, in sectors.
     largest: u64,
     latest: Option<Source>,
@@ -117,7 +118,7 @@ impl Lag {
             are_apart: true,
             seasons: BTreeMap::new(),
             requests: Table::new(),
-            nr_shared: 0,
+            nr_uncertain: 0,
             largest: 0,
             latest: None,
             in_service: Some(0),
@@ -211,10 +212,10 @@ impl Lag {
         let source = self.source(info);
         let sectors = u64::from(info.nr_sectors);
         let group = self.group_of(source);
-        let is_alone =
+        let is_certain =
             matches!(source, Source::Async(..)) || self.clients.values().filter(|of| **of == group).count() < 2;
-        self.nr_shared += u64::from(!is_alone);
-        *self.requests.entry(rq) = Some((rq, Waiting { source, sectors, is_alone }));
+        self.nr_uncertain += u64::from(!is_certain);
+        *self.requests.entry(rq) = Some((rq, Waiting { source, sectors, is_certain }));
         self.largest = self.largest.max(sectors);
         let unsettled = u64::from(!self.is_settled(source));
         self.each_above(source, |group| {
@@ -233,7 +234,6 @@ impl Lag {
     fn leaves(&mut self, rq: RqId) -> Option<Waiting> {
         let waiting = *self.requests.get(rq)?;
         *self.requests.entry(rq) = None;
-        self.nr_shared -= u64::from(!waiting.is_alone);
         let unsettled = u64::from(!self.is_settled(waiting.source));
         let above = self.each_above(waiting.source, |group| {
             group.nr_waiting -= 1;
@@ -242,6 +242,12 @@ impl Lag {
         for id in above {
             if self.groups[&id].nr_waiting == 0 {
                 self.least.retain(|(one, other), _| *one != id && *other != id);
+            }
+        }
+        if !waiting.is_certain {
+            self.nr_uncertain -= 1;
+            if self.nr_uncertain == 0 {
+                self.begin_anew();
             }
         }
         Some(waiting)
@@ -279,6 +285,10 @@ impl Lag {
             Reason::NoMoreRequests => served.is_some_and(|served| served <= self.budget()),
             Reason::Preempted | Reason::TooIdle => false,
         };
+        if !is_small && !self.is_settled(last) && served.is_some_and(|served| served > self.budget()) {
+            // The groups pay for that, also while other queues of theirs wait that are settled.
+            self.each_above(last, |group| group.season = Season::New);
+        }
         if is_small && self.seasons.get(&last) == Some(&Season::Served) {
             self.seasons.insert(last, Season::Settled);
             let waiting = self.requests.iter().filter(|(_, waiting)| waiting.source == last).count() as u64;
@@ -323,7 +333,7 @@ impl Lag {
             && !self.is_strict
             && has_budget
             && self.are_apart
-            && self.nr_shared == 0
+            && self.nr_uncertain == 0
     }
 
     fn is_comparable(group: &Group) -> bool {
@@ -379,6 +389,11 @@ impl Lag {
 
     fn told_of_client(&mut self, client: ClientId, group: GroupId) {
         if self.clients.insert(client, group) != Some(group) {
+            let theirs = self.requests.iter_mut().filter(|(_, waiting)| waiting.source == Source::Sync(client));
+            for (_, waiting) in theirs.filter(|(_, waiting)| waiting.is_certain) {
+                waiting.is_certain = false;
+                self.nr_uncertain += 1;
+            }
             self.note_clients();
         }
     }
@@ -455,140 +470,4 @@ impl Checker for Lag {
 }
 
 #[cfg(test)]
-mod tests {
-    use blkmq_sched::{ClientSettings, GroupSettings, Op};
-
-    use super::super::testing::*;
-    use super::*;
-
-    /// The client in each of two groups, and the groups' weights.
-    const CLIENTS: [ClientId; 2] = [ClientId(1), ClientId(2)];
-
-    struct World {
-        told: Told<Lag>,
-        last: u64,
-    }
-
-    impl World {
-        fn new(weights: [u16; 2], knobs: &[(&'static str, i64)]) -> Self {
-            let mut told = Told::new(Lag::new());
-            for (at, weight) in weights.into_iter().enumerate() {
-                let group = GroupId(1 + at as u32);
-                told.good(Event::GroupJoined { group, settings: GroupSettings { weight, parent: GroupId::ROOT } });
-                let settings = ClientSettings { group, ..ClientSettings::default() };
-                told.good(Event::ClientJoined { client: CLIENTS[at], settings });
-            }
-            told.good(Event::Installed { scheduler: Some("bfq") });
-            for (name, value) in knobs {
-                told.good(changed(Control::Knob(name, *value), Phase::Done));
-            }
-            Self { told, last: 0 }
-        }
-
-        fn insert(&mut self, of: usize) -> RqId {
-            self.last += 1;
-            let rq = id(1, self.last % 1000, self.last);
-            let info = Info { client: CLIENTS[of], ..info(Op::Read, 8 * self.last, 8) };
-            self.told.good(inserted(rq, info, 0));
-            rq
-        }
-
-        /// A request of this group is served, and another one of it waits then.
-        fn serve(&mut self, waiting: &mut [RqId; 2], of: usize) -> Result<(), Violation> {
-            let next = self.insert(of);
-            let rq = std::mem::replace(&mut waiting[of], next);
-            self.told.good(Event::Expired { reason: Reason::BudgetExhausted });
-            self.told.tell(chosen(rq, 0))
-        }
-    }
-
-    const TIGHT: [(&str, i64); 3] = [("low_latency", 0), ("slice_idle", 0), ("max_budget", 64)];
-
-    /// Serves the groups so many times in turn, again and again, until that breaks a promise.
-    fn play(weights: [u16; 2], knobs: &[(&'static str, i64)], times: [usize; 2]) -> Result<(), String> {
-        let mut world = World::new(weights, knobs);
-        let mut waiting = [world.insert(0), world.insert(1)];
-        for _ in 0..WARM {
-            (0..2).for_each(|of| world.serve(&mut waiting, of).unwrap());
-        }
-        for _ in 0..400 {
-            for (of, times) in times.into_iter().enumerate() {
-                for _ in 0..times {
-                    world.serve(&mut waiting, of).map_err(|violation| violation.what)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    #[test]
-    fn groups_that_wait_all_the_time_get_service_by_their_weights() {
-        assert_eq!(play([100, 100], &TIGHT, [8, 8]), Ok(()));
-        assert_eq!(play([100, 300], &TIGHT, [8, 24]), Ok(()));
-        let says = "group 2 of weight 300 has got";
-        assert!(play([100, 300], &TIGHT, [8, 28]).unwrap_err().contains(says));
-        assert!(play([100, 300], &TIGHT, [8, 20]).unwrap_err().contains("group 1 of weight 100 has got"));
-        assert!(play([100, 100], &TIGHT, [8, 200]).is_err(), "a long time of service is too long too");
-    }
-
-    #[test]
-    fn nothing_is_compared_while_weights_may_be_raised_or_clients_be_waited_for() {
-        for at in 0..3 {
-            let mut knobs = TIGHT.to_vec();
-            knobs.remove(at);
-            assert_eq!(play([100, 100], &knobs, [8, 200]), Ok(()));
-        }
-    }
-
-    /// Red if a request is taken for one of its client's present queue that may wait in another client's.
-    #[test]
-    fn nothing_is_compared_while_a_request_waits_that_came_when_its_client_was_not_alone() {
-        let play = |are_together: bool| {
-            let mut world = World::new([100, 100], &TIGHT);
-            let group = |at: usize| ClientSettings { group: GroupId(1 + at as u32), ..ClientSettings::default() };
-            if are_together {
-                world.told.good(Event::ClientJoined { client: CLIENTS[0], settings: group(1) });
-            }
-            let mut waiting = [world.insert(0), world.insert(1)];
-            world.insert(0);
-            world.told.good(Event::ClientJoined { client: CLIENTS[0], settings: group(0) });
-            for _ in 0..WARM {
-                (0..2).for_each(|of| world.serve(&mut waiting, of).unwrap());
-            }
-            (0..400).try_for_each(|_| world.serve(&mut waiting, 1))
-        };
-        assert!(play(false).is_err(), "the second client alone is served");
-        assert_eq!(play(true), Ok(()));
-    }
-
-    /// Red if a queue is held to the budgets that people have set while it pays for its first one.
-    #[test]
-    fn the_first_time_of_service_may_be_long() {
-        let mut world = World::new([100, 100], &TIGHT);
-        let mut waiting = [world.insert(0), world.insert(1)];
-        for _ in 0..WARM {
-            (0..2).for_each(|of| world.serve(&mut waiting, of).unwrap());
-        }
-        world.told.good(changed(Control::Knob("timeout_sync", 100), Phase::Done));
-        (0..2).for_each(|of| world.serve(&mut waiting, of).unwrap());
-        for _ in 0..200 {
-            let next = world.insert(1);
-            world.told.good(chosen(std::mem::replace(&mut waiting[1], next), 0));
-        }
-        (0..200).for_each(|_| world.serve(&mut waiting, 0).unwrap());
-    }
-
-    #[test]
-    fn a_group_that_waits_for_nothing_in_between_begins_anew() {
-        let mut world = World::new([100, 100], &TIGHT);
-        let mut waiting = [world.insert(0), world.insert(1)];
-        for _ in 0..WARM {
-            (0..2).for_each(|of| world.serve(&mut waiting, of).unwrap());
-        }
-        for _ in 0..100 {
-            (0..10).for_each(|_| world.serve(&mut waiting, 0).unwrap());
-            world.told.good(chosen(waiting[1], 0));
-            waiting[1] = world.insert(1);
-        }
-    }
-}
+mod tests;
