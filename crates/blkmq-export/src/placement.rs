@@ -34,7 +34,7 @@ pub struct Layout {
     pub groups: Vec<(String, u16)>,
     /// The first rule that is for a connection counts.
     pub rules: Vec<Rule>,
-    /// Weights of exports, by name, where another one counts than [`Export::weight`].
+    /// Weights of exports, by name, where another one counts than [`Export::weight`](crate::Export::weight).
     pub weights: BTreeMap<String, u16>,
 }
 
