@@ -103,8 +103,8 @@ pub(super) struct Lag {
     /// budget that says nothing of one of its clients.
     in_service: Option<u64>,
     nr_turns: u64,
-    /// A queue's first time of service was long, and its group pays for that while so many sectors are served: the other
-    /// groups come first. One that waits for nothing meanwhile gives up what it is due.
+    /// A queue's first time of service was long, and its group pays for that while so many sectors are served: the
+    /// other groups come first. One that waits for nothing meanwhile gives up what it is due.
     owed: u64,
     now: Time,
     /// For two groups of which requests wait: the least that the first was ahead of the second.
