@@ -167,13 +167,13 @@ impl Bfq {
         if self.service.queue == Some(q) && self.queues.get(q).clients == 1 && self.queues.get(q).allocated == 0 {
             self.leave_service(q, super::Reason::BudgetTimeout);
         }
-        // It would have taken its place in all queues with which this one is to be merged.
         let mut next = self.queues.get(q).merged_into;
+        self.release(q, None);
+        // It would have taken its place in all queues with which this one is to be merged.
         while let Some(heir) = next {
             next = self.queues.get(heir).merged_into;
             self.release(heir, None);
         }
-        self.release(q, None);
     }
 
     /// A client of `q` is one no longer; `heir` takes the queue's place as the one created last.

@@ -221,13 +221,13 @@ impl Bfq {
         (shared.is_shared, shared.owner) = (true, None);
         let queue = self.queues.get_mut(q);
         (queue.owner, queue.just_created) = (None, false);
-        // The client counts in each queue on the way to the heir, and goes past them.
         let mut next = queue.merged_into;
+        self.release(q, Some(heir));
+        // The client counts in each queue on the way to the heir, and goes past them.
         while let Some(between) = next.filter(|between| *between != heir) {
             next = self.queues.get(between).merged_into;
             self.release(between, None);
         }
-        self.release(q, Some(heir));
     }
 
     /// Keeps what a queue with one client has learnt, for when that client gets its own queue again.

@@ -294,6 +294,8 @@ impl Lag {
         };
         if !is_small && !self.is_settled(last) && served.is_some_and(|served| served > self.budget()) {
             self.owed = self.owed.max(PAID_BACK * served.unwrap_or_default());
+            // Its groups have paid when they are served again.
+            self.each_above(last, |group| group.season = Season::New);
         }
         if is_small && self.seasons.get(&last) == Some(&Season::Served) {
             self.seasons.insert(last, Season::Settled);
