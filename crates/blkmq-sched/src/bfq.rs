@@ -103,8 +103,9 @@ pub struct Bfq {
     active: List<ByActivity>,
     /// How many queues there were.
     serial: u64,
-    /// Queues without clients, which wait for their last requests to complete.
-    nr_left_behind: usize,
+    /// How many queues there may be, and how many clients and groups lack one that they may still ask for.
+    room: usize,
+    nr_lacking: usize,
     /// Queues that wait or are in service, by class, and how many of them are raised.
     busy: [u32; 3],
     raised_busy: u32,
@@ -166,7 +167,8 @@ impl Bfq {
             all: List::default(),
             active: List::default(),
             serial: 0,
-            nr_left_behind: 0,
+            room: 0,
+            nr_lacking: 1 + group::NR_ASYNC,
             busy: [0; 3],
             raised_busy: 0,
             weights: Slab::new(()),

@@ -141,6 +141,7 @@ impl Bfq {
         }
         self.clients.places[place] = Some(Client::new(id, *settings));
         self.clients.len += 1;
+        self.nr_lacking += 1;
         self.reserve_queues();
     }
 
@@ -157,6 +158,7 @@ impl Bfq {
         if kept("bfq.gone") {
             self.abandon_queue(place);
         }
+        self.nr_lacking -= usize::from(self.clients.get(place).sync.is_none());
         self.clients.places[usize::from(place)] = None;
         self.clients.len -= 1;
     }
@@ -164,6 +166,7 @@ impl Bfq {
     /// The client sends nothing more to its queue.
     pub(super) fn abandon_queue(&mut self, place: u16) {
         let Some(q) = self.clients.get_mut(place).sync.take() else { return };
+        self.nr_lacking += 1;
         if self.service.queue == Some(q) && self.queues.get(q).clients == 1 && self.queues.get(q).allocated == 0 {
             self.leave_service(q, super::Reason::BudgetTimeout);
         }
@@ -184,7 +187,6 @@ impl Bfq {
         if queue.clients == 0 {
             // The queue with which it was to be merged may end before it.
             (queue.owner, queue.merged_into) = (None, None);
-            self.nr_left_behind += 1;
         }
         let group = queue.group;
         // No client will send to it. So it is not kept waiting without requests.
@@ -214,7 +216,8 @@ impl Bfq {
         self.groups.place(self.clients.get(place).settings.group)
     }
 
-    /// The client has another group: its own queue follows, and a shared one is left to the others.
+    /// The client has another group: its own queue follows, and a shared one is left to the others. Without room for
+    /// another queue, the client moves when there is some.
     fn follow_move(&mut self, place: u16) {
         let group = self.group_of(place);
         let Some(q) = self.clients.get(place).sync else { return };
@@ -225,7 +228,7 @@ impl Bfq {
         let queue = self.queues.get(q);
         if queue.clients == 1 && queue.merged_into.is_none() && queue.suitors == 0 {
             self.move_queue(q, group);
-        } else {
+        } else if self.has_room_for_another() {
             self.abandon_queue(place);
         }
     }
@@ -248,15 +251,17 @@ impl Bfq {
             Some(q) => self.own_again(place, q, now),
             None => self.first_queue(place, now),
         };
+        let id = self.clients.get(place).id;
         let queue = self.queues.get_mut(q);
         if queue.clients == 1 && queue.merged_into.is_none() {
-            queue.owner = Some(place);
+            (queue.owner, queue.made_for) = (Some(place), Some(id));
         }
         q
     }
 
     /// A new queue for a client that has none.
     pub(super) fn own_queue(&mut self, place: u16, now: Time) -> Index {
+        debug_assert!(self.clients.get(place).sync.is_none(), "a client has one queue");
         let group = self.group_of(place);
         let client = self.clients.get(place);
         let (priority, weight) = (client.priority, weight(client.settings.weight, client.priority.level));
@@ -265,6 +270,7 @@ impl Bfq {
         let queue = self.queues.get_mut(q);
         (queue.clients, queue.made_for) = (1, Some(id));
         self.clients.get_mut(place).sync = Some(q);
+        self.nr_lacking -= 1;
         q
     }
 }

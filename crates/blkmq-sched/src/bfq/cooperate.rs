@@ -184,9 +184,7 @@ impl Bfq {
         let heir = self.last_heir(other);
         let clients = self.queues.get(q).clients;
         let [from, to] = [q, heir].map(|q| self.queues.get(q));
-        let is_possible = heir != q && clients > 0 && to.clients > 0 && from.group == to.group;
-        // Each client has room for one queue beside its own, which then waits for its last requests to complete.
-        if !is_possible || self.nr_left_behind > self.clients.len() {
+        if heir == q || clients == 0 || to.clients == 0 || from.group != to.group {
             return None;
         }
         self.queues.get_mut(q).merged_into = Some(heir);
@@ -244,7 +242,8 @@ impl Bfq {
 
 /// Splitting.
 impl Bfq {
-    /// The queue to which the client of a request sends: its present one, or one of its own if that is to be split.
+    /// The queue to which the client of a request sends: its present one, or one of its own if that is to be split and
+    /// there is room.
     pub(super) fn own_again(&mut self, place: u16, q: Index, now: Time) -> Index {
         let queue = self.queues.get(q);
         let client = self.clients.get(place);
@@ -265,6 +264,9 @@ impl Bfq {
             return q;
         }
         let waker = queue.waking.waker;
+        if !self.has_room_for_another() {
+            return q;
+        }
         // The shared queue must not end before the new one has its waker.
         self.queues.get_mut(q).suitors += 1;
         self.abandon_queue(place);

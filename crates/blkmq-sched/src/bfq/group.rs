@@ -11,7 +11,7 @@ use crate::tree::Tree;
 use crate::{Class, GroupId, GroupSettings, IoPriority, Time};
 
 /// Asynchronous queues of a group: one for each level of the first two classes, and one for class idle.
-const NR_ASYNC: usize = 2 * NR_LEVELS + 1;
+pub(super) const NR_ASYNC: usize = 2 * NR_LEVELS + 1;
 
 /// The weight of a group, in hundredths, for each unit of the weight that people set.
 const UNIT: u32 = 100;
@@ -186,10 +186,10 @@ impl Bfq {
         if self.groups.places[place].is_some() {
             self.drop_group(place);
         }
+        self.nr_lacking += NR_ASYNC;
         self.reserve_queues();
         let entity = self.forest.new_group(parent_entity, weight);
         self.groups.places[place] = Some(Group::new(id, entity, parent));
-        self.reserve_queues();
     }
 
     pub(super) fn leave_group_now(&mut self, id: GroupId) {
@@ -204,7 +204,10 @@ impl Bfq {
         self.leave_service_within(place);
         let parent = self.groups.get(place).parent;
         for number in 0..NR_ASYNC {
-            let Some(q) = self.groups.get_mut(place).asyncs[number].take() else { continue };
+            let Some(q) = self.groups.get_mut(place).asyncs[number].take() else {
+                self.nr_lacking -= 1;
+                continue;
+            };
             self.move_queue(q, parent);
             self.queues.get_mut(q).clients -= 1;
             self.end_if_unused(q);
@@ -267,17 +270,20 @@ impl Bfq {
         let q = self.new_queue(group, false, priority, weight, now);
         self.queues.get_mut(q).clients = 1;
         self.groups.get_mut(group).asyncs[number] = Some(q);
+        self.nr_lacking -= 1;
         q
     }
 
-    /// Room for what the clients and groups that are there can need. Allocates.
+    /// Makes room for a queue for everybody who may ask for one, beside those that are there, and for as many again as
+    /// there are clients. Allocates.
     pub(super) fn reserve_queues(&mut self) {
         let nr_groups = self.groups.iter().count() + 1;
-        let nr_queues = 2 * (self.clients.len() + 1) + NR_ASYNC * nr_groups;
-        self.queues.reserve(nr_queues);
-        self.weights.reserve(nr_queues);
-        self.forest.reserve(nr_queues, nr_groups);
-        let nr_entities = nr_queues + nr_groups + 2;
+        let usual = 2 * (self.clients.len() + 1) + NR_ASYNC * nr_groups;
+        self.room = self.room.max(usual).max(self.queues.len() + self.nr_lacking);
+        self.queues.reserve(self.room);
+        self.weights.reserve(self.room);
+        self.forest.reserve(self.room, nr_groups);
+        let nr_entities = self.room + nr_groups + 2;
         if self.by_entity.len() < nr_entities {
             self.by_entity.resize(nr_entities, None);
         }

@@ -260,6 +260,7 @@ impl Bfq {
         weight: u32,
         now: Time,
     ) -> Index {
+        debug_assert!(self.queues.len() < self.room, "there is room for each queue");
         let entity = self.forest.new_leaf(self.groups.entity(group), priority.class, weight);
         let mut queue = Queue::new(entity, group, is_sync, priority, weight);
         let ticks = ticks(now);
@@ -272,10 +273,16 @@ impl Bfq {
         queue.raising.next_soft_start = ticks;
         queue.injection.lowered_at = ticks;
         let q = self.queues.insert(queue);
-        debug_assert!(entity.number() < self.by_entity.len(), "there is room for each queue");
         self.by_entity[entity.number()] = Some(q);
         self.all.push_back(&mut self.queues, q);
         q
+    }
+
+    /// Whether a client that has a queue may leave that to others and have another one. Clients merge and split their
+    /// queues while those that they left wait for their last requests, or for clients that have not followed yet. The
+    /// room that everybody who lacks a queue may ask for is never given away, so an arriving request finds a queue.
+    pub(super) fn has_room_for_another(&self) -> bool {
+        self.queues.len() + self.nr_lacking < self.room
     }
 
     pub(super) fn name_of(&self, q: Index) -> Name {
@@ -307,9 +314,6 @@ impl Bfq {
             self.all.iter(&self.queues).all(|(_, other)| other.merged_into != Some(q)),
             "a queue with which another one is to be merged counts the clients of that"
         );
-        if self.queues.get(q).is_sync {
-            self.nr_left_behind -= 1;
-        }
         self.leave_burst(q);
         if kept("bfq.waker") {
             self.forget_waker(q);
