@@ -90,6 +90,13 @@ impl Bfq {
         self.merges_newborn = true;
     }
 
+    /// From now on the queue that comes next is decided when the one before comes into service, as in Linux. The clock
+    /// of virtual time may then stay behind a queue that is alone. That queue pays later for what it got, so its lag has
+    /// no bound.
+    pub fn decide_early(&mut self) {
+        self.forest.decide_early();
+    }
+
     /// Does what the idle timer has to do until `now`.
     pub fn tick(&mut self, now: Time) {
         self.run_timer(now);

@@ -43,6 +43,7 @@ pub(super) struct Forest {
     groups: Slab<Group>,
     root: Entity,
     now: Ticks,
+    decides_early: bool,
 }
 
 impl Forest {
@@ -54,7 +55,12 @@ impl Forest {
         // The root competes with no other entity. Its weight is never looked at.
         let root = states.insert(State::new(None, Some(members), Class::BestEffort, 1));
         groups.get_mut(members).owner = Some(root);
-        Self { states, groups, root: Entity(root), now }
+        Self { states, groups, root: Entity(root), now, decides_early: false }
+    }
+
+    /// From now on the next entity is the one that was looked up when the one before came into service, as in Linux.
+    pub(super) const fn decide_early(&mut self) {
+        self.decides_early = true;
     }
 
     /// Makes room for that many queues, and groups beside the root; never shrinks.
@@ -218,11 +224,20 @@ impl Forest {
     }
 
     /// Puts the queue that comes next into service, with all groups above it. None if no queue waits.
+    ///
+    /// It is looked up anew on each level. Since the last look-up others may have started that finish earlier. And the
+    /// clock jumps if none has started. Otherwise an entity that is served while it is alone would be ever further ahead
+    /// of the clock, and the next one to come would start at the clock, and be served alone until it has caught up.
+    ///
+    /// COST: a walk down a tree at each level.
     pub(super) fn next(&mut self) -> Option<Entity> {
         let mut members = self.members(self.root);
         debug_assert!(self.groups.get(members).in_service.is_none(), "one queue is in service at a time");
         let leaf = loop {
             let group = self.groups.get_mut(members);
+            if !self.decides_early {
+                group.next = group.look_up(&mut self.states, self.now);
+            }
             let entity = group.next?;
             group.in_service = Some(entity);
             let state = self.states.get(entity);

@@ -126,6 +126,7 @@ pub fn replay_bfq(
 ) -> Result<Answers, TextError> {
     let mut bfq = Bfq::new();
     bfq.merge_newborns();
+    bfq.decide_early();
     if settings.scheduler() != bfq.name() {
         let what =
             format!("'{}' has no decisions that can be replayed; accepted: {}", settings.scheduler(), bfq.name());

@@ -1,6 +1,7 @@
 //! Virtual time alone, against a naive model.
 
 mod check;
+mod lag;
 mod model;
 mod operations;
 

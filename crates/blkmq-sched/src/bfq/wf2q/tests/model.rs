@@ -40,6 +40,7 @@ pub(super) struct Model {
     origin: i128,
     nr_activations: u64,
     pub(super) now: u64,
+    pub(super) decides_early: bool,
 }
 
 fn span(sectors: u128, weight: u128) -> i128 {
@@ -49,7 +50,8 @@ fn span(sectors: u128, weight: u128) -> i128 {
 impl Model {
     /// A root whose clocks show `origin`.
     pub(super) fn new(origin: u64) -> Self {
-        let mut model = Self { all: Vec::new(), origin: i128::from(origin), nr_activations: 0, now: 0 };
+        let mut model =
+            Self { all: Vec::new(), origin: i128::from(origin), nr_activations: 0, now: 0, decides_early: false };
         model.add(0, Class::BestEffort, 1, true);
         model
     }
@@ -289,6 +291,9 @@ impl Model {
     pub(super) fn next(&mut self) -> Option<Id> {
         let mut group = 0;
         let leaf = loop {
+            if !self.decides_early {
+                self.all[group].next = self.look_up(group);
+            }
             let id = self.all[group].next?;
             self.all[group].in_service = Some(id);
             if self.all[id].class == Class::Idle {
