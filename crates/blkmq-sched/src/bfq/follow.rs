@@ -91,8 +91,8 @@ impl Bfq {
     }
 
     /// From now on the queue that comes next is decided when the one before comes into service, as in Linux. The clock
-    /// of virtual time may then stay behind a queue that is alone. That queue pays later for what it got, so its lag has
-    /// no bound.
+    /// of virtual time may then stay behind a queue that is alone. That queue pays later for what it got, and its lag
+    /// has no bound.
     pub fn decide_early(&mut self) {
         self.forest.decide_early();
     }

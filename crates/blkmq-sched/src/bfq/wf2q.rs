@@ -226,8 +226,8 @@ impl Forest {
     /// Puts the queue that comes next into service, with all groups above it. None if no queue waits.
     ///
     /// It is looked up anew on each level. Since the last look-up others may have started that finish earlier. And the
-    /// clock jumps if none has started. Otherwise an entity that is served while it is alone would be ever further ahead
-    /// of the clock, and the next one to come would start at the clock, and be served alone until it has caught up.
+    /// clock jumps if none has started. Otherwise an entity that is served while it is alone would be ever further
+    /// ahead of the clock. The next one to come would start at the clock, and be served alone until it has caught up.
     ///
     /// COST: a walk down a tree at each level.
     pub(super) fn next(&mut self) -> Option<Entity> {

@@ -2,9 +2,9 @@
 //!
 //! Bennett and Zhang (SIGCOMM 1996, theorem 4) bound the lag of WF2Q+ by `L_i + (L - L_i) * r_i / r`: `L_i` is the
 //! largest packet of a session with the rate `r_i`, and `L` the largest one of all, on a link of the rate `r`. In
-//! B-WF2Q+ (Valente and Checconi 2010) budgets take the place of packets. All members have the same largest budget here,
-//! so that is the bound. A member is ahead by no more than its own largest budget, since it is served when the fluid has
-//! begun that. Both hold at each level of the hierarchy, where a group is one member.
+//! B-WF2Q+ (Valente and Checconi 2010) budgets take the place of packets. All members have the same largest budget
+//! here, so that is the bound. A member is ahead by no more than its own largest budget, since it is served when the
+//! fluid has begun that. Both hold at each level of the hierarchy, where a group is one member.
 //!
 //! The papers look at the clock continuously. The scheduler looks at it after a request, and then forgets at most one
 //! member that has left. So it may be off by some requests for each member, in the time of the lightest one: eight are
