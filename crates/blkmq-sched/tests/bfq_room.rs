@@ -193,8 +193,8 @@ fn clients_that_share_move_while_requests_hang() {
     world.end_apart(groups[1]);
 }
 
-/// Red if only the asynchronous queues of groups that are there have room: those of a group that went have it too, while
-/// requests of theirs are with the device.
+/// Red if only the asynchronous queues of groups that are there have room: those of a group that went have it too,
+/// while requests of theirs are with the device.
 #[test]
 fn groups_come_and_go_while_requests_hang() {
     let mut world = World::new(1);
