@@ -220,6 +220,46 @@ fn a_group_has_no_more_room_than_its_share() {
     assert_eq!(fill(&mut bfq, 3), 0, "the newcomer has brought its request along");
 }
 
+/// Red if reads are not held to a share, or to the writers' part of the room.
+#[test]
+fn a_reader_has_no_more_room_than_its_share() {
+    let mut bfq = steady();
+    bfq.set_nr_requests(400);
+    (1..3).for_each(|of| bfq.join(client(of), &ClientSettings::default()));
+    let full = Outstanding { others: 100_000, nr_hctxs: 1 };
+    let mut next = 0;
+    let mut fill = |bfq: &mut Bfq, of| {
+        let before = next;
+        while bfq.admits(&info(client(of), 0, Op::Read), full) {
+            bfq.insert(RqId(next), &info(client(of), next * 8, Op::Read), InsertAt::Sorted, Time(MS));
+            next += 1;
+            assert!(next < 1000, "there is a limit");
+        }
+        next - before
+    };
+    assert_eq!(fill(&mut bfq, 1), 400, "it is alone");
+    assert_eq!(fill(&mut bfq, 2), 200);
+}
+
+/// Red if a queue leaves service because the device asks while nothing waits: Linux's device does not ask then, and a
+/// queue that has another request by the time that its last one is over goes on.
+#[test]
+fn nothing_is_decided_while_nothing_waits() {
+    let mut bfq = steady();
+    bfq.watch_expirations();
+    let write = |number: u64| Info { sync: false, ..info(client(1), number * 8, Op::Write) };
+    bfq.join(client(1), &ClientSettings::default());
+    bfq.insert(RqId(1), &write(1), InsertAt::Sorted, Time(MS));
+    assert_eq!(bfq.dispatch(Time(MS)), Some(RqId(1)));
+    let ticket = bfq.ticket();
+    assert_eq!(bfq.dispatch(Time(MS)), None);
+    assert_eq!(bfq.take_expirations(), []);
+    assert_eq!(bfq.gate(Class::BestEffort, client(2)), Passing::All, "nobody is owed anything");
+    bfq.report(&[completed(ticket, &write(1), Time(2 * MS))], Time(2 * MS));
+    let reasons: Vec<Reason> = bfq.take_expirations().iter().map(|expiration| expiration.reason).collect();
+    assert_eq!(reasons, [Reason::NoMoreRequests], "with its last request it has left service");
+}
+
 /// Red if somebody passes while another client is in service.
 #[test]
 fn only_the_client_in_service_passes() {

@@ -15,8 +15,12 @@ enum Verdict {
 }
 
 impl Bfq {
-    /// The next request goes out.
+    /// The next request goes out. While none waits nothing is decided: whether the queue in service goes on is decided
+    /// when its requests complete, or when others come.
     pub(super) fn choose(&mut self, now: Time) -> Option<RqId> {
+        if self.requests.len() == 0 {
+            return None;
+        }
         if let Some(item) = self.at_head.head() {
             return Some(self.start_at_head(item));
         }

@@ -16,8 +16,11 @@ impl Bfq {
     /// Whether a request may be inserted beside what is outstanding.
     pub(super) fn has_room_for(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
         let client = self.clients.get(self.clients.place(newcomer.client));
-        if newcomer.op.is_read() || client.outstanding == 0 {
+        if client.outstanding == 0 {
             return true;
+        }
+        if newcomer.op.is_read() {
+            return !self.exceeds_share(newcomer, self.nr_requests);
         }
         // More room than in Linux would only make requests wait here instead of outside.
         let room = self.nr_requests.min(DEFAULT_NR_REQUESTS);
@@ -83,6 +86,9 @@ impl Bfq {
             // A queue may be kept waiting without requests, since it is owed the device.
             return if self.nr_busy() == 0 { Passing::All } else { Passing::Nobody };
         };
+        if self.nr_busy() == 1 && self.service.timer.is_none() && !self.better_to_idle(q) {
+            return Passing::All;
+        }
         let queue = self.queues.get(q);
         let is_its_own = queue.owner.is_some_and(|place| self.clients.get(place).id == client);
         let goes_on = self.budget_left(q) > 0 && !self.is_out_of_time(q, self.now);
