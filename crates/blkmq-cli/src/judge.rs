@@ -1,5 +1,7 @@
 //! `blkmq judge`: what each scheduler is worth to the clients behind it.
 
+mod oracle;
+
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,6 +26,7 @@ Examples:
   blkmq judge --device ssd,hw_queue_depth=32 --tests Q7,Q8 --json
   blkmq judge --device file,path=disk.img,size=8G --runtime 20m --report judge.html
   blkmq judge --table interference
+  blkmq judge --oracle crates/blkmq-workbench/tests/data/linux-6.12-bfq
 
 A scheduler is judged by what it promises. A row has a target only if the scheduler promises what the row is about;
 otherwise the row only tells a figure. Asked of every scheduler: that it adds no more than 2 us to the latency of a reader
@@ -56,6 +59,10 @@ pub(crate) struct Judge {
     /// applications (ICPE'24, doi 10.1145/3629526.3645053).
     #[arg(long, value_name = "TABLE", conflicts_with_all = ["tests", "report"])]
     table: Option<Table>,
+    /// Instead of the tests, say how near bfq is to Linux's: a folder with recordings of what Linux's decided, or one
+    /// of them.
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["tests", "report", "table", "device", "schedulers"])]
+    oracle: Option<PathBuf>,
     /// How long everything takes on a real device, as in 5m. On a model the virtual time follows from the tests.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = bench::duration)]
     runtime: Duration,
@@ -92,6 +99,9 @@ fn test_list() -> String {
 
 impl Judge {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        if let Some(folder) = &self.oracle {
+            return oracle::run(folder, self.json, out);
+        }
         let contestants = self.contestants()?;
         let tests = self.test_ids()?;
         let site = self.site()?;

@@ -101,3 +101,22 @@ fn a_file_that_holds_data_is_refused() {
     judged(&empty.display().to_string(), &[]);
     std::fs::remove_file(path).and_then(|()| std::fs::remove_file(empty)).expect("they are there");
 }
+
+/// Red if a recording is left out, if what is missed is not told, or if the folder is not looked at.
+#[test]
+fn recordings_of_linux_are_judged() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../blkmq-workbench/tests/data/linux-6.12-bfq");
+    let text = printed(&["judge", "--oracle", folder]);
+    for words in ["\n  prio1248-sync-d1 ", "A  budgets", "\n  all shares", "Nothing is missed.\n"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let judged: Value = serde_json::from_str(&printed(&["judge", "--oracle", folder, "--json"])).expect("it is JSON");
+    let rows = judged["recordings"].as_array().expect("there are rows");
+    assert_eq!(rows.len(), 4);
+    for row in rows {
+        assert!(row["balanced"].is_number() || row["name"] == "coop-together-d4", "{row}");
+        assert!(row["outcome"]["jobs"][0]["share"]["linux"].is_array(), "{row}");
+    }
+    let other = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+    assert!(refused(&["judge", "--oracle", other]).contains("no recording is in there"));
+}

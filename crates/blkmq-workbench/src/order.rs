@@ -38,6 +38,7 @@ pub use self::decisions::{Decision, Line, Queue, parse_decisions};
 use self::kept::{Change, Kept};
 use self::plug::Plugs;
 use self::pools::Pools;
+pub(crate) use self::processes::Members;
 pub use self::processes::{Groups, Process, Processes};
 use crate::blktrace::{Action, Category, Event};
 use crate::settings::set_knob;

@@ -191,6 +191,16 @@ impl Settings {
             .ok_or_else(|| entry.fault(format!("nr_requests: '{}' is not a number from 1 to 65536", entry.value)))
     }
 
+    /// A whole number that must be set.
+    ///
+    /// # Errors
+    /// It is not set, or no whole number.
+    pub(crate) fn number(&self, name: &str) -> Result<u64, TextError> {
+        let entry = self.entries.iter().rfind(|entry| entry.name == name && !entry.knob_only);
+        let entry = entry.ok_or_else(|| self.fault(format!("'{name}' is not set")))?;
+        entry.value.parse().map_err(|_| entry.fault(format!("{name}: '{}' is not a whole number", entry.value)))
+    }
+
     /// Whether the device is said to rotate. The default is that it does not.
     ///
     /// # Errors

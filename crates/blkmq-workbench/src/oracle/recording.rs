@@ -34,11 +34,7 @@ impl Recording {
     /// # Errors
     /// A file that is not there, or cannot be read.
     pub fn open(folder: &Path) -> Result<Self, TextError> {
-        let text = |name: &str| {
-            let bytes = file(folder, name)?;
-            let place = folder.join(name).display().to_string();
-            String::from_utf8(bytes).map_err(|_| TextError { place, what: "is not UTF-8".to_owned() })
-        };
+        let text = |name: &str| text(folder, name);
         let groups = match text("groups.txt") {
             Ok(text) => Groups::parse("groups.txt", &text)?,
             Err(_) => Groups::default(),
@@ -83,6 +79,24 @@ impl Recording {
         self.with(|linux| replay_bfq(linux, &self.settings, &self.processes, &self.groups))
     }
 
+    /// The names of its job files, sorted: `job.fio`, or one for each program that ran.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub(super) fn job_files(&self) -> Result<Vec<String>, TextError> {
+        let fault = |error: io::Error| TextError { place: self.folder.display().to_string(), what: error.to_string() };
+        let entries = fs::read_dir(&self.folder).map_err(fault)?;
+        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let mut names: Vec<String> = names.filter(|name| name.starts_with("job.") && name.ends_with(".fio")).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// Another of its files.
+    pub(super) fn text(&self, name: &str) -> Result<String, TextError> {
+        text(&self.folder, name)
+    }
+
     /// Calls `f` with what Linux's scheduler was told, and what it decided.
     pub fn with<T>(&self, f: impl FnOnce(Linux<'_>) -> T) -> T {
         let events = events(&self.trace, &self.folder).expect("it was read before");
@@ -98,6 +112,12 @@ fn events<'a>(trace: &'a [u8], folder: &Path) -> Result<Vec<blktrace::Event<'a>>
 
 fn is_recording(folder: &Path) -> bool {
     ["decisions.txt", "decisions.txt.gz"].iter().any(|name| folder.join(name).is_file())
+}
+
+fn text(folder: &Path, name: &str) -> Result<String, TextError> {
+    let bytes = file(folder, name)?;
+    let place = folder.join(name).display().to_string();
+    String::from_utf8(bytes).map_err(|_| TextError { place, what: "is not UTF-8".to_owned() })
 }
 
 /// A file's content, unpacked if it is packed.
