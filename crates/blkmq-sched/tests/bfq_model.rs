@@ -1,0 +1,433 @@
+//! The whole of `bfq` under random clients, groups, requests and completions, against what is known of each request.
+//!
+//! Nothing is lost and nothing comes twice, the counts are right, whoever waits is served in the end, and what does the
+//! work of a request allocates nothing.
+
+mod counting;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use blkmq_sched::{
+    Bfq, Class, ClientId, ClientSettings, Event, GroupId, GroupSettings, Info, InsertAt, IoPriority, MergeLevel,
+    MergeLimits, Op, Passing, Report, RqId, Scheduler, Ticket, Time,
+};
+use counting::allocations;
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000;
+const NR_CLIENTS: usize = 12;
+const NR_GROUPS: usize = 4;
+/// Requests that wait or are with the device at most.
+const MOST: usize = 256;
+/// Places at which clients read: near each other, so that requests merge and queues are merged.
+const AREA: u64 = 1 << 14;
+
+const LIMITS: MergeLimits = MergeLimits {
+    max_sectors: 256,
+    max_segments: 16,
+    boundary_sectors: 0,
+    max_discard_sectors: 256,
+    max_discard_segments: 2,
+    max_write_zeroes_sectors: 256,
+};
+
+/// One step of a run. Numbers are taken modulo the range that makes sense.
+#[derive(Debug, Clone)]
+enum Step {
+    Ask {
+        of: usize,
+        sector: u64,
+        op: Op,
+        class: Class,
+        level: u8,
+        merge: MergeLevel,
+        at: InsertAt,
+    },
+    /// A request passes by, if the gate lets it.
+    Pass {
+        of: usize,
+        op: Op,
+    },
+    Dispatch {
+        times: usize,
+    },
+    Complete {
+        which: usize,
+    },
+    Wait {
+        ns: u64,
+    },
+    /// The client comes, or gets another group and weight.
+    Join {
+        of: usize,
+        group: usize,
+        weight: u16,
+    },
+    /// The client goes, if it has nothing outstanding, and its place is given to the next one.
+    Leave {
+        of: usize,
+    },
+    JoinGroup {
+        group: usize,
+        weight: u16,
+    },
+    LeaveGroup {
+        group: usize,
+    },
+    Set {
+        knob: &'static str,
+        value: i64,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let of = || 0..NR_CLIENTS;
+    let group = || 0..=NR_GROUPS;
+    let weight = || 1_u16..=1000;
+    let op = prop_oneof![4 => Just(Op::Read), 2 => Just(Op::Write), 1 => Just(Op::Discard)];
+    let class = prop_oneof![1 => Just(Class::RealTime), 6 => Just(Class::BestEffort), 1 => Just(Class::Idle)];
+    let merge = prop_oneof![1 => Just(MergeLevel::Never), 1 => Just(MergeLevel::LastOnly), 4 => Just(MergeLevel::Full)];
+    let at = prop_oneof![12 => Just(InsertAt::Sorted), 1 => Just(InsertAt::Head)];
+    let knob = prop_oneof![
+        Just(("low_latency", 0)),
+        Just(("low_latency", 1)),
+        Just(("slice_idle", 0)),
+        Just(("slice_idle", 8)),
+        Just(("max_budget", 64)),
+        Just(("strict_guarantees", 1)),
+        Just(("strict_guarantees", 0)),
+    ];
+    prop_oneof![
+        24 => (of(), 0..AREA, op, class, 0_u8..8, merge, at).prop_map(|(of, sector, op, class, level, merge, at)| {
+            Step::Ask { of, sector, op, class, level, merge, at }
+        }),
+        2 => (of(), prop_oneof![Just(Op::Read), Just(Op::Write)]).prop_map(|(of, op)| Step::Pass { of, op }),
+        10 => (1_usize..16).prop_map(|times| Step::Dispatch { times }),
+        12 => (0..MOST).prop_map(|which| Step::Complete { which }),
+        4 => (0..40 * MS).prop_map(|ns| Step::Wait { ns }),
+        2 => (of(), group(), weight()).prop_map(|(of, group, weight)| Step::Join { of, group, weight }),
+        1 => of().prop_map(|of| Step::Leave { of }),
+        1 => (1..=NR_GROUPS, weight()).prop_map(|(group, weight)| Step::JoinGroup { group, weight }),
+        1 => (1..=NR_GROUPS).prop_map(|group| Step::LeaveGroup { group }),
+        1 => knob.prop_map(|(knob, value)| Step::Set { knob, value }),
+    ]
+}
+
+/// What the device has: a request of the scheduler with its ticket, or one that passed by.
+type InDevice = (Option<Ticket>, Info);
+
+/// What does the work of a request allocates nothing.
+fn counted<T>(work: impl FnOnce() -> T) -> T {
+    let before = allocations();
+    let done = work();
+    assert_eq!(allocations(), before, "the path of a request allocates nothing");
+    done
+}
+
+struct World {
+    bfq: Bfq,
+    now: Time,
+    next: u64,
+    /// How often a place was given to a client, and the settings of the one that is there.
+    clients: Vec<(u32, Option<ClientSettings>)>,
+    groups: Vec<(u32, bool)>,
+    waiting: BTreeMap<RqId, Info>,
+    /// Those of them that go before all others.
+    at_head: BTreeSet<RqId>,
+    in_device: Vec<InDevice>,
+}
+
+impl World {
+    fn new(rotational: bool) -> Self {
+        let mut bfq = Bfq::new();
+        bfq.set_rotational(rotational);
+        bfq.set_merge_limits(LIMITS);
+        bfq.reserve(MOST);
+        Self {
+            bfq,
+            now: Time(MS),
+            next: 0,
+            clients: vec![(0, None); NR_CLIENTS],
+            groups: vec![(0, false); NR_GROUPS + 1],
+            waiting: BTreeMap::new(),
+            at_head: BTreeSet::new(),
+            in_device: Vec::new(),
+        }
+    }
+
+    fn client(&self, of: usize) -> ClientId {
+        ClientId::new(of + 1, self.clients[of].0)
+    }
+
+    /// The root, if the group is not there.
+    fn group(&self, place: usize) -> GroupId {
+        let (times, is_there) = self.groups[place];
+        if is_there { GroupId::new(place, times) } else { GroupId::ROOT }
+    }
+
+    fn info(&self, of: usize, sector: u64, op: Op) -> Info {
+        Info {
+            sector: sector / 8 * 8,
+            nr_sectors: 8,
+            nr_segments: 1,
+            op,
+            sync: op.is_read(),
+            priority: IoPriority::default(),
+            client: self.client(of),
+            ctx: 0,
+            merge: MergeLevel::Never,
+            merge_key: 0,
+        }
+    }
+
+    fn report(&mut self, event: Event, info: &Info) {
+        let report = Report {
+            event,
+            client: info.client,
+            op: info.op,
+            sync: info.sync,
+            priority: info.priority,
+            requests: 1,
+            sectors: info.nr_sectors,
+            at: self.now,
+            in_device: 0,
+        };
+        counted(|| self.bfq.report(&[report], self.now));
+    }
+
+    fn apply(&mut self, step: &Step) {
+        match *step {
+            Step::Ask { of, sector, op, class, level, merge, at } => {
+                let priority = IoPriority { class, level };
+                let is_known = self.clients[of].1.is_some();
+                if is_known && self.waiting.len() + self.in_device.len() < MOST {
+                    self.ask(Info { priority, merge, ..self.info(of, sector, op) }, at);
+                }
+            }
+            Step::Pass { of, op } => {
+                let info = self.info(of, 0, op);
+                let passing = counted(|| self.bfq.gate(info.priority.class, info.client));
+                if passing != Passing::Nobody && self.clients[of].1.is_some() && self.in_device.len() < MOST {
+                    self.report(Event::Passed, &info);
+                    self.in_device.push((None, info));
+                }
+            }
+            Step::Dispatch { times } => {
+                (0..times).for_each(|_| {
+                    self.dispatch();
+                });
+            }
+            Step::Complete { which } => self.complete(which),
+            Step::Wait { ns } => self.now = self.now.after(ns),
+            Step::Join { of, group, weight } => {
+                let group = self.group(group);
+                let settings = ClientSettings { weight, group, ..ClientSettings::default() };
+                self.clients[of].1 = Some(settings);
+                self.bfq.join(self.client(of), &settings);
+            }
+            Step::Leave { of } => self.leave(of),
+            Step::JoinGroup { group, weight } => {
+                self.groups[group].1 = true;
+                // The lower half is in the root, and the others are in those, if these are there.
+                let parent = if group > NR_GROUPS / 2 { self.group(group - NR_GROUPS / 2) } else { GroupId::ROOT };
+                self.bfq.join_group(self.group(group), &GroupSettings { weight, parent });
+            }
+            Step::LeaveGroup { group } => self.leave_group(group),
+            Step::Set { knob, value } => self.bfq.set_knob(knob, value).expect("the value is accepted"),
+        }
+        self.check();
+    }
+
+    fn ask(&mut self, info: Info, at: InsertAt) {
+        let merge = if at == InsertAt::Sorted { counted(|| self.bfq.merge(&info)) } else { None };
+        let Some(merge) = merge else {
+            let id = RqId(self.next);
+            self.next += 1;
+            self.waiting.insert(id, info);
+            if at == InsertAt::Head {
+                self.at_head.insert(id);
+            }
+            counted(|| self.bfq.insert(id, &info, at, self.now));
+            return;
+        };
+        let host = self.waiting.get_mut(&merge.into).expect("a newcomer merges with a request that waits");
+        assert_eq!(host.op, info.op);
+        host.nr_sectors += info.nr_sectors;
+        if let Some(join) = merge.joined {
+            let absorbed = self.waiting.remove(&join.absorbed).expect("what is absorbed has waited");
+            let survivor = self.waiting.get_mut(&join.survivor).expect("what absorbs waits");
+            survivor.nr_sectors += absorbed.nr_sectors;
+        }
+    }
+
+    fn dispatch(&mut self) -> bool {
+        let Some(id) = counted(|| self.bfq.dispatch(self.now)) else { return false };
+        let info = self.waiting.remove(&id).expect("what is dispatched has waited, and comes once");
+        let was_at_head = self.at_head.remove(&id);
+        assert!(was_at_head || self.at_head.is_empty(), "what is at the head goes first");
+        let ticket = counted(|| self.bfq.ticket());
+        assert!(ticket.is_some(), "each request has a ticket");
+        self.in_device.push((ticket, info));
+        true
+    }
+
+    fn complete(&mut self, which: usize) {
+        if self.in_device.is_empty() {
+            return;
+        }
+        let (ticket, info) = self.in_device.swap_remove(which % self.in_device.len());
+        self.report(Event::Completed(ticket), &info);
+    }
+
+    fn leave(&mut self, of: usize) {
+        let client = self.client(of);
+        let mut outstanding = self.waiting.values().chain(self.in_device.iter().map(|(_, info)| info));
+        if self.clients[of].1.is_some() && outstanding.all(|info| info.client != client) {
+            self.bfq.leave(client);
+            self.clients[of] = (self.clients[of].0 + 1, None);
+        }
+    }
+
+    /// The group goes if nobody is in it.
+    fn leave_group(&mut self, place: usize) {
+        let group = self.group(place);
+        let is_used = self.clients.iter().any(|(_, settings)| settings.is_some_and(|settings| settings.group == group));
+        let has_child = place <= NR_GROUPS / 2 && self.groups[place + NR_GROUPS / 2].1;
+        if group != GroupId::ROOT && !is_used && !has_child {
+            self.bfq.leave_group(group);
+            self.groups[place] = (self.groups[place].0 + 1, false);
+        }
+    }
+
+    fn shown(&self) -> String {
+        let mut text = String::new();
+        self.bfq.show(&mut text).expect("a text takes everything");
+        text
+    }
+
+    /// The counts are those of the requests that are known.
+    fn check(&self) {
+        assert_eq!(self.bfq.len(), self.waiting.len());
+        let text = self.shown();
+        let counts = format!("waiting: {}\nowned_by_driver: {}\n", self.waiting.len(), self.in_device.len());
+        assert!(text.contains(&counts), "{counts} {text}");
+        let of_queues = |what: &str| -> usize {
+            let lines = text.lines().filter(|line| line.starts_with("queue "));
+            lines.filter_map(|line| line.split_once(what)?.1.split(' ').next()?.parse::<usize>().ok()).sum()
+        };
+        assert_eq!(of_queues(" waiting ") + self.at_head.len(), self.waiting.len(), "{text}");
+    }
+
+    /// No more requests come. Everything that waits is served, though one request at a time completes.
+    fn end(&mut self) {
+        for turn in 0..20 * MOST {
+            if self.waiting.is_empty() && self.in_device.is_empty() {
+                break;
+            }
+            if !self.dispatch() {
+                let wakeup = self.bfq.next_wakeup().filter(|_| self.in_device.is_empty());
+                assert!(wakeup.is_some() || !self.in_device.is_empty(), "somebody says when to ask again");
+                self.now = wakeup.unwrap_or(self.now.after(MS)).max(self.now);
+                self.complete(turn);
+            }
+            self.check();
+        }
+        assert!(self.waiting.is_empty() && self.in_device.is_empty(), "whoever waits is served in the end");
+        (0..NR_CLIENTS).for_each(|of| self.leave(of));
+        (1..=NR_GROUPS).rev().for_each(|group| self.leave_group(group));
+        let text = self.shown();
+        let is_left = |line: &str| line.starts_with("queue ") && !line.starts_with("queue async ");
+        assert!(!text.lines().any(is_left), "a queue without clients ends: {text}");
+        assert_eq!(text.lines().filter(|line| line.starts_with("group ")).count(), 1, "{text}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+    /// Red if a queue ends while the device has requests of it, if it outlives its clients, if requests wait and no
+    /// timer runs, or if there is no room for queues and the path of a request allocates.
+    #[test]
+    fn nothing_is_lost_and_everybody_is_served(
+        rotational in any::<bool>(),
+        steps in prop::collection::vec(step(), 0..400),
+    ) {
+        let mut world = World::new(rotational);
+        for of in 0..NR_CLIENTS / 2 {
+            world.apply(&Step::Join { of, group: 0, weight: 100 });
+        }
+        steps.iter().for_each(|step| world.apply(step));
+        world.end();
+    }
+}
+
+/// Backlogged clients in groups get their shares of the sectors. If they move, they wait in another group first, with
+/// another weight.
+fn shares_are_kept(groups: &[u16], clients: &[(usize, u16, u32)], moves: bool) {
+    const SECTORS: f64 = 600_000.0;
+    // A first budget, with which a client may be ahead, and two later ones.
+    const SLACK: f64 = 10_922.0 + 2.0 * 512.0;
+    let mut world = World::new(false);
+    for (knob, value) in [("low_latency", 0), ("max_budget", 256)] {
+        world.bfq.set_knob(knob, value).expect("the value is accepted");
+    }
+    for (place, weight) in groups.iter().enumerate() {
+        world.apply(&Step::JoinGroup { group: place + 1, weight: *weight });
+    }
+    let within = |group: usize| group % (groups.len() + 1);
+    for (of, (group, weight, _)) in clients.iter().enumerate() {
+        let (first, weight) = if moves { (within(group + 1), 100) } else { (within(*group), *weight) };
+        world.apply(&Step::Join { of, group: first, weight });
+    }
+    let ask = |world: &mut World, of: usize| {
+        // Each client has an area of its own: clients that read one area share a queue.
+        let sector = ((of as u64) << 24) + world.next * 1_000_003 % 8_000_000;
+        let info = Info { nr_sectors: clients[of].2, ..world.info(of, sector, Op::Read) };
+        world.ask(info, InsertAt::Sorted);
+    };
+    (0..clients.len()).for_each(|of| (0..8).for_each(|_| ask(&mut world, of)));
+    for (of, (group, weight, _)) in clients.iter().enumerate() {
+        world.apply(&Step::Join { of, group: within(*group), weight: *weight });
+    }
+    let mut got = vec![0.0; clients.len()];
+    // The first budgets, which are large, do not count.
+    let (mut all, mut warm) = (0.0, 0.0);
+    while all < SECTORS {
+        assert!(world.dispatch(), "backlogged clients keep the device busy");
+        let info = world.in_device[0].1;
+        let of = info.client.place() - 1;
+        world.now = world.now.after(u64::from(info.nr_sectors) * 1000);
+        world.complete(0);
+        ask(&mut world, of);
+        warm += f64::from(info.nr_sectors);
+        if warm > 400_000.0 {
+            got[of] += f64::from(info.nr_sectors);
+            all += f64::from(info.nr_sectors);
+        }
+    }
+    let weight_of = |entity: usize| f64::from(groups[entity - 1]) * 100.0;
+    let in_group = |group: usize| clients.iter().filter(move |client| within(client.0) == group);
+    let own = |group: usize| in_group(group).map(|client| f64::from(client.1) * 40.0).sum::<f64>();
+    let used = (1..=groups.len()).filter(|group| in_group(*group).count() > 0);
+    let root = own(0) + used.map(weight_of).sum::<f64>();
+    for (of, (group, weight, _)) in clients.iter().enumerate() {
+        let group = within(*group);
+        let of_group = if group == 0 { own(0) / root } else { weight_of(group) / root };
+        let due = all * of_group * f64::from(*weight) * 40.0 / own(group);
+        assert!((got[of] - due).abs() <= 0.05 * due + SLACK, "client {of}: {} of {due} sectors", got[of]);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 48, ..Default::default() })]
+
+    /// Red if a weight is not told to virtual time, or if a client that moves stays where it was.
+    #[test]
+    fn backlogged_clients_get_their_shares(
+        groups in prop::collection::vec(50_u16..=500, 0..=NR_GROUPS / 2),
+        clients in prop::collection::vec((0..=NR_GROUPS, 50_u16..=500, prop_oneof![Just(8_u32), Just(64)]), 2..6),
+        moves in any::<bool>(),
+    ) {
+        shares_are_kept(&groups, &clients, moves);
+    }
+}
