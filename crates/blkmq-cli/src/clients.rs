@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::columns;
 use crate::control::client::Which;
-use crate::control::schema::{Connection, Queue, Share};
+use crate::control::schema::{Connection, Share};
 use crate::percent;
 use blkmq_program::{Failure, json};
 
@@ -47,10 +47,8 @@ impl Clients {
         for line in lines_of_clients(&clients) {
             writeln!(out, "{line}")?;
         }
-        for Queue { name, idle_weights, .. } in queues {
-            if let Some(why) = idle_weights.filter(|_| clients.iter().any(|client| client.queue == name)) {
-                writeln!(out, "In queue {name} weights do nothing: {why}")?;
-            }
+        for queue in queues.iter().filter(|queue| clients.iter().any(|client| client.queue == queue.name)) {
+            queue.tell_idle_weights(out)?;
         }
         writeln!(out)?;
         for line in lines_of_connections(&connections) {

@@ -72,6 +72,7 @@ impl Groups {
         for line in columns::lines(&rows, 2, 0) {
             writeln!(out, "{line}")?;
         }
+        queues.iter().try_for_each(|queue| queue.tell_idle_weights(out))?;
         Ok(())
     }
 }

@@ -296,4 +296,44 @@ fn it_is_said_that_weights_do_nothing() {
     let set = server.json(&["set", "weight", "group=gold", "8"]);
     assert_eq!(set["warnings"].as_array().map(Vec::len), Some(1));
     assert!(server.json(&["list"])[0]["queues"][0]["idle_weights"].is_string());
+    assert!(server.say(&["groups"]).contains("\nIn queue default weights do nothing: "));
+}
+
+/// Red if bfq is not told of the weight of a client or group, of a change of it, or of a client's move, or if it forgets
+/// them when another scheduler takes its place for a while.
+#[test]
+fn under_bfq_clients_receive_what_is_due() {
+    let config = Config::new(
+        "device = \"null,irqmode=2,completion_nsec=1ms,hw_queue_depth=1,size=1G\"\nscheduler = \"bfq\"\n\
+         [groups.low]\nweight = 100\n[groups.high]\nweight = 400\n\
+         [[export]]\nname = \"gold\"\nqueue = \"default\"\nweight = 400\n",
+    );
+    let server = config.serve();
+    let (answered, ends) = (AtomicU64::new(0), AtomicBool::new(false));
+    let [mut one, mut gold] = ["", "gold"].map(|export| server.connect(export));
+    thread::scope(|scope| {
+        scope.spawn(|| flood(&mut one, 16, &answered, &ends));
+        scope.spawn(|| flood(&mut gold, 16, &answered, &ends));
+        let received = || -> [f64; 2] {
+            let clients = server.json(&["clients"])["clients"].clone();
+            let of = |name| clients.as_array().unwrap().iter().find(|client| client["client"] == json!(me(name)));
+            ["default", "gold"].map(|name| part(of(name).expect("it is connected"), "second", "received"))
+        };
+        let gets = |parts: [f64; 2]| until(|| received().iter().zip(parts).all(|(got, due)| (got - due).abs() < 0.08));
+        gets([0.2, 0.8]);
+        assert!(!server.say(&["clients"]).contains("weights do nothing"));
+        change(&server, &["set", "weight", &format!("client={}", me("default")), "400"]);
+        gets([0.5, 0.5]);
+        change(&server, &["set", "group", &format!("client={}", me("default")), "high"]);
+        change(&server, &["set", "group", &format!("client={}", me("gold")), "low"]);
+        gets([0.8, 0.2]);
+        change(&server, &["set", "weight", "group=low", "400"]);
+        gets([0.5, 0.5]);
+        change(&server, &["set", "weight", "group=low", "100"]);
+        change(&server, &["set", "scheduler", "none"]);
+        gets([0.5, 0.5]);
+        change(&server, &["set", "scheduler", "bfq"]);
+        gets([0.8, 0.2]);
+        ends.store(true, Ordering::Relaxed);
+    });
 }

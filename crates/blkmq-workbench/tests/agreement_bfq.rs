@@ -110,3 +110,10 @@ fn processes_that_start_together_share_a_queue() {
     assert!(answers.expired.len() >= 20, "{:?}", answers.expired);
     assert!(answers.expired.iter().all(|expired| expired.queue == first), "{:?}", answers.expired);
 }
+
+/// Red if a process exits with its last request. Then the device does not wait for it, as Linux's does.
+#[test]
+fn a_process_is_waited_for_behind_its_last_request() {
+    let score = judged(&named("group1248-deep-d1"));
+    assert_eq!((score.nothing.alike, score.nothing.all), (9, 9));
+}

@@ -1,6 +1,7 @@
 //! The JSON that servers answer with and commands read.
 
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 
 use blkmq_export::nbd::Errno;
 use blkmq_export::{Errors, Latencies};
@@ -26,6 +27,16 @@ pub(crate) struct Queue {
     pub(crate) uris: Vec<String>,
     /// Every knob with its value. `scheduler` and `locking` list all choices, with the chosen one in brackets.
     pub(crate) knobs: BTreeMap<String, String>,
+}
+
+impl Queue {
+    /// Writes a line that says that weights do nothing, and why, if they do nothing.
+    pub(crate) fn tell_idle_weights(&self, out: &mut dyn Write) -> io::Result<()> {
+        match &self.idle_weights {
+            Some(why) => writeln!(out, "In queue {} weights do nothing: {why}", self.name),
+            None => Ok(()),
+        }
+    }
 }
 
 /// The health of a queue's device.
