@@ -220,6 +220,36 @@ fn a_group_has_no_more_room_than_its_share() {
     assert_eq!(fill(&mut bfq, 3), 0, "the newcomer has brought its request along");
 }
 
+/// The idle class is tried before the others once in 200 ms. Red if a look-up that decides nothing counts as that try:
+/// then it is served once in two seconds, when it has waited for too long.
+#[test]
+fn the_idle_class_does_not_starve() {
+    let mut bfq = steady();
+    let idle = IoPriority { class: Class::Idle, level: 0 };
+    let read = |number: u64| match number % 3 {
+        0 => Info { priority: idle, ..info(client(3), number * 1000, Op::Read) },
+        of => info(client(of as usize), number * 1000, Op::Read),
+    };
+    (1..4).for_each(|of| bfq.join(client(of), &ClientSettings::default()));
+    let mut now = Time(MS);
+    (0..48).for_each(|number| bfq.insert(RqId(number), &read(number), InsertAt::Sorted, now));
+    let (mut next, mut served, mut longest) = (48, now, 0);
+    for _ in 0..8000 {
+        let chosen = bfq.dispatch(now).expect("backlogged clients keep the device busy").0;
+        let ticket = bfq.ticket();
+        now = now.after(MS);
+        bfq.report(&[completed(ticket, &read(chosen), now)], now);
+        if chosen % 3 == 0 {
+            longest = longest.max(now.since(served));
+            served = now;
+        }
+        next += 3;
+        let again = next + chosen % 3;
+        bfq.insert(RqId(again), &read(again), InsertAt::Sorted, now);
+    }
+    assert!(now.since(served).max(longest) < 500 * MS, "{} ms", longest / MS);
+}
+
 /// Red if reads are not held to a share, or to the writers' part of the room.
 #[test]
 fn a_reader_has_no_more_room_than_its_share() {

@@ -236,7 +236,7 @@ impl Forest {
         let leaf = loop {
             let group = self.groups.get_mut(members);
             if !self.decides_early {
-                group.next = group.look_up(&mut self.states, self.now);
+                group.next = group.look_up(&mut self.states, self.now, true);
             }
             let entity = group.next?;
             group.in_service = Some(entity);
@@ -479,7 +479,7 @@ impl Forest {
             (Some(newcomer), Some(kept)) => newcomer != kept && group.comes_before(&self.states, newcomer, kept),
             (None, _) => false,
         };
-        let next = if wins { newcomer } else { group.look_up(&mut self.states, self.now) };
+        let next = if wins { newcomer } else { group.look_up(&mut self.states, self.now, self.decides_early) };
         group.next = next;
         let (Some(next), Some(owner)) = (next, group.owner) else { return false };
         let budget = self.states.get(next).budget;

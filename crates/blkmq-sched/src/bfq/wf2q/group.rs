@@ -47,8 +47,9 @@ impl Group {
     }
 
     /// The member to serve next. While no member is in service, a clock that is before the earliest start jumps to it.
-    pub(super) fn look_up(&mut self, states: &mut Slab<State>, now: Ticks) -> Option<Index> {
-        let first = if self.is_idle_class_due(now) { Class::Idle } else { Class::RealTime };
+    /// `decides` says that the member comes into service next, unless others come: then a try of the idle class counts.
+    pub(super) fn look_up(&mut self, states: &mut Slab<State>, now: Ticks, decides: bool) -> Option<Index> {
+        let first = if self.is_idle_class_due(now, decides) { Class::Idle } else { Class::RealTime };
         let tree = self.trees[first.index()..].iter_mut().find(|tree| tree.has_active())?;
         let time = tree.eligible_time(states);
         if self.in_service.is_none() {
@@ -60,13 +61,13 @@ impl Group {
     /// Whether the idle class is tried before the others. As in Linux the try counts, served or not, and a newcomer of
     /// a higher class can undo it. Linux then tries again after the same time. Here it is tried until it is served,
     /// once it has waited for long.
-    fn is_idle_class_due(&mut self, now: Ticks) -> bool {
+    fn is_idle_class_due(&mut self, now: Ticks, decides: bool) -> bool {
         let waits = self.trees[Class::Idle.index()].has_active();
         if !waits {
             self.idle_class_served = now;
         }
         let is_due = now - self.idle_class_tried > IDLE_CLASS_PERIOD;
-        if is_due {
+        if is_due && decides {
             self.idle_class_tried = now;
         }
         waits && (is_due || now - self.idle_class_served > MOST_IDLE_CLASS_WAIT)

@@ -138,7 +138,7 @@ impl Model {
         }
     }
 
-    fn look_up(&mut self, group: Id) -> Option<Id> {
+    fn look_up(&mut self, group: Id, decides: bool) -> Option<Id> {
         let waits = !self.waiting(group, Class::Idle).is_empty();
         let [tried, served] = &mut self.all[group].idle_class;
         if !waits {
@@ -146,7 +146,10 @@ impl Model {
         }
         let mut idle_first = self.now - *served > 500;
         if self.now - *tried > 50 {
-            (*tried, idle_first) = (self.now, true);
+            idle_first = true;
+            if decides {
+                *tried = self.now;
+            }
         }
         let classes = if idle_first && waits { [Class::Idle; 3] } else { Class::ALL };
         let class = *classes.iter().find(|class| !self.waiting(group, **class).is_empty())?;
@@ -177,7 +180,7 @@ impl Model {
             {
                 Some(newcomer)
             }
-            _ => self.look_up(group),
+            _ => self.look_up(group, self.decides_early),
         };
         self.all[group].next = next;
         let Some(next) = next else { return false };
@@ -292,7 +295,7 @@ impl Model {
         let mut group = 0;
         let leaf = loop {
             if !self.decides_early {
-                self.all[group].next = self.look_up(group);
+                self.all[group].next = self.look_up(group, true);
             }
             let id = self.all[group].next?;
             self.all[group].in_service = Some(id);
