@@ -330,6 +330,20 @@ fn bfq_keeps_its_promise_of_shares() {
     }
 }
 
+/// Readers that wait for each read before the next one, on a device like the one of the recording `prio1248-sync-d1`:
+/// one read at a time, in 0.8 ms. Linux gave them 1.8, 11.9, 30.3 and 56.0 %, where their weights are 7, 13, 27 and
+/// 53 %. Red if short turns are not charged by time, or if levels are not looked at.
+#[test]
+fn bfq_gives_readers_of_one_read_what_linux_gives_them() {
+    let site = Site::open("null,irqmode=2,completion_nsec=800us,hw_queue_depth=1", false, &Opener::SILENT);
+    let settings = Settings { tests: vec!["Q6"], shorter: 10, ..Settings::default() };
+    let site = site.expect("the device is good");
+    let rows = judge(&site, &[Contestant::named("bfq")], &settings, &|_, _| ()).expect("the runs end");
+    let got: Vec<f64> = rows.iter().filter(|row| row.case.starts_with("one read")).map(|row| row.value).collect();
+    let is_near = |(got, linux): (&f64, f64)| (got - linux).abs() <= 3.5;
+    assert!(got.len() == 4 && got.iter().zip([1.8, 11.9, 30.3, 56.0]).all(is_near), "{got:?}");
+}
+
 /// Red if an application does not start as if it were alone, or if the load is one under which any scheduler starts it
 /// quickly.
 #[test]

@@ -238,12 +238,12 @@ impl Worker {
         since: Time,
         pool: &mut Pool,
     ) -> Result<RqId, JudgeError> {
-        let Plan { op, class, merges, .. } = self.plan;
+        let Plan { op, class, level, merges, .. } = self.plan;
         let buffer = pool.take(nr_sectors as usize * SECTOR as usize);
         let flags = Flags { sync: op == Op::Write, readahead: is_ahead, nomerge: !merges, ..Flags::default() };
         let bio = Bio::new(op, sector, u64::from(nr_sectors), buffer.into())
             .with_flags(flags)
-            .with_priority(IoPriority { class, ..IoPriority::default() })
+            .with_priority(IoPriority { class, level })
             .with_user_data(since.0);
         if let Some(journal) = &self.journal {
             journal.arrived(op.is_read(), sector, self.number);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blkmq::sched::DEFAULT_WEIGHT;
-use blkmq::{Class, Op};
+use blkmq::{Class, IoPriority, Op};
 
 use super::journal::Journal;
 use super::promises::Knob;
@@ -58,6 +58,8 @@ pub(super) struct Plan {
     pub(super) group: &'static str,
     pub(super) weight: u16,
     pub(super) class: Class,
+    /// The level of its priority in the class: 0, the highest, to 7.
+    pub(super) level: u8,
     pub(super) op: Op,
     /// Bytes of an operation.
     pub(super) bytes: u32,
@@ -83,6 +85,7 @@ impl Plan {
             group: "",
             weight: DEFAULT_WEIGHT,
             class: Class::BestEffort,
+            level: IoPriority::default().level,
             op,
             bytes,
             place: Place::Random(area),

@@ -15,7 +15,7 @@ use super::world::Outcome;
 pub(super) const TEST: Test = Test {
     id: "Q6",
     title: "readers at random places share the device, most of them with 16 reads of 4 KiB that wait",
-    nr_runs: (2 * CLIENTS.len() + 1 + 1 + SIZES.len() + CONNECTIONS.len() + 1 + 2) as u32,
+    nr_runs: (2 * CLIENTS.len() + 1 + 1 + 1 + SIZES.len() + CONNECTIONS.len() + 1 + 2) as u32,
     measure,
     judge,
 };
@@ -28,6 +28,8 @@ const WAITING: u32 = 16;
 const SHORT_QUEUE: u32 = 64;
 /// The weights that clients have in turn.
 const WEIGHTS: [u16; 2] = [100, 1000];
+/// The levels of priority of readers with one read each.
+const LEVELS: [u8; 4] = [7, 6, 4, 0];
 /// Bytes of a read of each of the clients that have reads of different sizes.
 const SIZES: [(&str, u32); 3] = [("small", SMALL), ("large", LARGE), ("huge", 4 * LARGE)];
 /// Connections of the aggressor, each of which asks for as much as the victim's only one.
@@ -196,10 +198,24 @@ fn measure(on: &mut Measuring<'_>) -> Result<Vec<Figure>, JudgeError> {
     let load = Sharing::nested(on);
     let shares = load.shares.clone();
     figures.extend(index_and_error(NESTED, &bytes(&load.run(on)?), &shares));
+    figures.extend(of_levels(on)?);
     figures.extend(of_sizes(on)?);
     figures.extend(victims(on)?);
     figures.push(thinking(on)?);
     Ok(figures)
+}
+
+/// Readers of different levels of priority, each of which waits for its read before it asks for the next one. How a
+/// scheduler charges short turns decides what they get.
+fn of_levels(on: &mut Measuring<'_>) -> Result<Vec<Figure>, JudgeError> {
+    let client = |level: u8| Plan { level, depth: 1, ..reader(format!("level {level}"), on) };
+    let clients = LEVELS.map(client).into();
+    let load = Sharing { clients, shares: vec![0.25; LEVELS.len()], turns: Turns::Own, ..Sharing::flat(&[], on) };
+    let got = bytes(&load.run(on)?);
+    let all = got.iter().sum::<f64>().max(1.0);
+    let meaning = "What a reader with one read gets beside those of the other levels.";
+    let figure = |(level, bytes): (&u8, f64)| Figure::new(level_case(*level), 100.0 * bytes / all, "%", meaning);
+    Ok(LEVELS.iter().zip(got).map(figure).collect())
 }
 
 /// Clients with reads of different sizes: what they get in bytes, and in time.
@@ -251,6 +267,7 @@ fn thinking(on: &mut Measuring<'_>) -> Result<Figure, JudgeError> {
 const ERROR: &str = "largest error";
 const EQUAL: &str = "equal clients";
 const WEIGHTED: &str = "clients 1:10";
+const ONE_READ: &str = "one read at a time, level";
 const NESTED: &str = "groups of groups";
 const THINKING: &str = "thinker 10:1 beside a flood";
 const VICTIM: &str = "What one client keeps beside the others, which are one group; half is its share.";
@@ -261,6 +278,11 @@ const NR_TOGETHER: u32 = 16;
 /// The case in which the aggressor has so many connections.
 pub(super) fn victim_case(connections: u32) -> String {
     format!("victim beside {connections} connections")
+}
+
+/// The case of the reader of this level.
+fn level_case(level: u8) -> String {
+    format!("{ONE_READ} {level}")
 }
 
 /// The case in which requests have different sizes, and shares are parts of this.
@@ -289,7 +311,8 @@ fn judge(own: Vec<Figure>, _: &[Figure], promises: &Promises) -> Vec<Figure> {
     };
     own.into_iter()
         .map(|figure| {
-            let (aims, target) = (is_charged(&figure.case), target(&figure.case));
+            let aims = is_charged(&figure.case) && !figure.case.starts_with(ONE_READ);
+            let target = target(&figure.case);
             figure.aims(aims, target)
         })
         .collect()

@@ -72,7 +72,7 @@ pub(super) fn run(
     let groups = queues.iter().map(|q| add_groups(q, &load.groups)).collect::<Result<Vec<_>, _>>()?;
     let mut workers = Vec::new();
     for (number, plan) in load.clients.iter().enumerate() {
-        let priority = IoPriority { class: plan.class, ..IoPriority::default() };
+        let priority = IoPriority { class: plan.class, level: plan.level };
         let submitters = queues.iter().zip(&groups).map(|(q, groups)| {
             let group = groups[plan.group];
             let client = Client { weight: plan.weight, group, ..Client::new(plan.name.clone()) };
