@@ -239,7 +239,7 @@ fn the_idle_class_does_not_starve() {
         let ticket = bfq.ticket();
         now = now.after(MS);
         bfq.report(&[completed(ticket, &read(chosen), now)], now);
-        if chosen % 3 == 0 {
+        if chosen.is_multiple_of(3) {
             longest = longest.max(now.since(served));
             served = now;
         }
