@@ -299,8 +299,8 @@ fn it_is_said_that_weights_do_nothing() {
     assert!(server.say(&["groups"]).contains("\nIn queue default weights do nothing: "));
 }
 
-/// Red if bfq is not told of the weight of a client or group, of a change of it, or of a client's move, or if it forgets
-/// them when another scheduler takes its place for a while.
+/// Red if bfq is not told of the weight of a client or group, of a change of it, or of a client's move, or if it
+/// forgets them when another scheduler takes its place for a while.
 #[test]
 fn under_bfq_clients_receive_what_is_due() {
     let config = Config::new(
