@@ -250,13 +250,13 @@ fn the_idle_class_does_not_starve() {
     assert!(now.since(served).max(longest) < 500 * MS, "{} ms", longest / MS);
 }
 
-/// Red if reads are not held to a share, or to the writers' part of the room.
+/// Red if reads are not held to a share, or to the writers' part of the room, or if a hardware queue is left out.
 #[test]
 fn a_reader_has_no_more_room_than_its_share() {
     let mut bfq = steady();
-    bfq.set_nr_requests(400);
+    bfq.set_nr_requests(100);
     (1..3).for_each(|of| bfq.join(client(of), &ClientSettings::default()));
-    let full = Outstanding { others: 100_000, nr_hctxs: 1 };
+    let full = Outstanding { others: 100_000, nr_hctxs: 4 };
     let mut next = 0;
     let mut fill = |bfq: &mut Bfq, of| {
         let before = next;

@@ -20,7 +20,7 @@ impl Bfq {
             return true;
         }
         if newcomer.op.is_read() {
-            return !self.exceeds_share(newcomer, self.nr_requests);
+            return !self.exceeds_share(newcomer, self.nr_requests.saturating_mul(outstanding.nr_hctxs));
         }
         // More room than in Linux would only make requests wait here instead of outside.
         let room = self.nr_requests.min(DEFAULT_NR_REQUESTS);
@@ -30,7 +30,8 @@ impl Bfq {
             (true, true) => room * 6 / 16,
             (true, false) => room * 3 / 16,
         };
-        outstanding.is_below(limit.max(1)) && !self.exceeds_share(newcomer, limit)
+        let limit = limit.max(1);
+        outstanding.is_below(limit) && !self.exceeds_share(newcomer, limit.saturating_mul(outstanding.nr_hctxs))
     }
 
     /// Whether the newcomer's queue, or a group above it, already has as many requests as its weight gives it of
