@@ -89,6 +89,9 @@ pub(super) struct Memory {
     is_split: bool,
     of_value: i64,
     slab: i64,
+    /// The same for the smallest value, and if all were as small as that.
+    of_smallest: i64,
+    smallest_slab: i64,
     /// How many bytes the device may keep for as many requests as it can have at a time, and the most that this number
     /// ever was.
     of_device: i64,
@@ -122,6 +125,8 @@ impl Memory {
             is_split: false,
             of_value: 0,
             slab: 0,
+            of_smallest: 0,
+            smallest_slab: 0,
             of_device: 0,
             most_of_device: 0,
             first: None,
@@ -151,9 +156,12 @@ impl Memory {
             // There are no more requests than all possible submitters have slots.
             let (nr_values, nr_hctxs) = if self.is_split { (self.nr_hctxs, 1) } else { (1, self.nr_hctxs) };
             let nr_places = (nr_hctxs * self.nr_requests).min(1023 * self.nr_slots);
-            self.of_value = self.of_value.max(nr_places * 88 + 32 * KIB);
+            let needed = nr_places * 88 + 32 * KIB;
+            self.of_value = self.of_value.max(needed);
+            self.of_smallest = self.of_smallest.max(needed);
             // The values of hardware queues that are gone are gone too.
             self.slab = nr_values * self.of_value;
+            self.smallest_slab = nr_values * self.of_smallest;
         }
     }
 
@@ -161,7 +169,7 @@ impl Memory {
         self.scheduler = scheduler.map(str::to_owned);
         self.is_split = scheduler.is_some_and(orders_one_hctx);
         self.nr_requests = self.facts.nr_requests(scheduler.is_some()).cast_signed();
-        (self.of_value, self.slab) = (0, 0);
+        (self.of_value, self.slab, self.of_smallest, self.smallest_slab) = (0, 0, 0, 0);
         self.note_slab();
     }
 
@@ -200,6 +208,10 @@ impl Memory {
             }
             Control::Topology(default, read, poll) => {
                 self.nr_hctxs = i64::from(default) + i64::from(read) + i64::from(poll);
+                if self.is_split {
+                    // The value of a new hardware queue has room for the present number of requests, and no more.
+                    self.of_smallest = 0;
+                }
                 self.note_slab();
             }
             Control::Ranges(nr_ranges) => self.has_ranges |= nr_ranges > 0,
@@ -223,7 +235,7 @@ impl Memory {
         // Memory that the device had before and does not have now may be taken again. Memory of forgotten operations
         // may have been given back already.
         let gone = self.most_of_device - self.of_device + forgotten;
-        let base = Look { made_for: now.made_for - gone, ..now };
+        let base = Look { made_for: now.made_for - gone, slab: self.smallest_slab, ..now };
         let warm = *self.warm.entry(self.scheduler.clone()).or_insert(base);
         let operations = now.nr_operations - warm.nr_operations;
         let needed = now.made_for - warm.made_for + (now.slab - warm.slab).max(0);
@@ -447,5 +459,19 @@ mod tests {
         let base = 4000 * KIB;
         told.good(memory(base)).good(changed(Control::NrRequests(8), Phase::Done));
         told.good(memory(base + KEPT)).bad(memory(base + KEPT + 1), "are held");
+    }
+
+    /// Red if the values of new hardware queues are thought to be as large as those of old ones.
+    #[test]
+    fn the_value_of_a_new_hardware_queue_grows_later() {
+        let mut told = told();
+        told.good(Event::Installed { scheduler: Some("kyber") });
+        told.good(changed(Control::NrRequests(2000), Phase::Done)).good(changed(Control::NrRequests(8), Phase::Done));
+        told.good(changed(Control::Topology(4, 4, 4), Phase::Done));
+        submit(&mut told, WARM);
+        let base = 4000 * KIB;
+        told.good(memory(base)).good(changed(Control::NrRequests(2000), Phase::Done));
+        let most = base + 12 * (2000 - 8) * 88 + KEPT;
+        told.good(memory(most)).bad(memory(most + 1), "are held");
     }
 }
