@@ -17,11 +17,13 @@ use common::{run, submitter};
 use memory::allow_threads;
 use pretend::{SIZE, accept};
 
-/// Whether the process has a thread that connects again.
-fn has_restorer() -> bool {
-    fs::read_dir("/proc/self/task").expect("proc is there").any(|task| {
-        let name = task.and_then(|task| fs::read_to_string(task.path().join("comm")));
-        name.is_ok_and(|name| name.trim() == "nbd restorer")
+/// The state of the thread that connects again, if the process has one: `S` while it sleeps.
+fn restorer() -> Option<char> {
+    fs::read_dir("/proc/self/task").expect("proc is there").find_map(|task| {
+        // The thread's number, its name in brackets, its state, and numbers.
+        let stat = task.and_then(|task| fs::read_to_string(task.path().join("stat"))).ok()?;
+        let (_, rest) = stat.split_once("(nbd restorer) ")?;
+        rest.chars().next()
     })
 }
 
@@ -72,8 +74,8 @@ fn the_thread_that_connects_again_is_there_from_the_first_request_to_the_end_of_
     allow_threads(true);
     assert_eq!(read(), Status::Ok);
     assert_eq!(q.driver().health(), Health::Good);
-    // The thread takes its name when it runs.
-    while !has_restorer() {
+    // The thread takes its name and memory for its stack when it runs, and then sleeps.
+    while restorer() != Some('S') {
         thread::yield_now();
     }
     allow_threads(false);
@@ -82,7 +84,7 @@ fn the_thread_that_connects_again_is_there_from_the_first_request_to_the_end_of_
     server.join().unwrap();
     drop((submitter, q));
     // A joined thread may be listed for a moment longer.
-    while has_restorer() {
+    while restorer().is_some() {
         thread::yield_now();
     }
 }
