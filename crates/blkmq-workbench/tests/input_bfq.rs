@@ -1,0 +1,142 @@
+//! What the readers of recordings of BFQ say about bad input, and what a replay makes of decisions that fit no trace.
+//!
+//! The random tests print their seed and take another from `BLKMQ_SEED`, their length from `BLKMQ_CASES`.
+
+use blkmq_workbench::Settings;
+use blkmq_workbench::blktrace::{self, Action, Category, Event};
+use blkmq_workbench::order::{self, Decision, Groups, Line, Linux, Processes, Queue};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, RngSeed, TestRunner};
+
+const PROCESSES: &str = "1 a / 2 4\n2 b g 2 0\n3 c g/h 3 7\n4 d - 1 -\n";
+const GROUPS: &str = "g default 10\ng/h 1000\n";
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("the variable holds a number"))
+}
+
+fn runner() -> TestRunner {
+    let (seed, cases) = (number("BLKMQ_SEED", 0x5eed), number("BLKMQ_CASES", 256) as u32);
+    println!("BLKMQ_SEED={seed} BLKMQ_CASES={cases}");
+    TestRunner::new(Config {
+        cases,
+        rng_algorithm: RngAlgorithm::ChaCha,
+        rng_seed: RngSeed::Fixed(seed),
+        failure_persistence: None,
+        ..Config::default()
+    })
+}
+
+/// Red if a reader panics, or if an error has several lines or does not name the file and the line.
+#[test]
+fn any_words_are_read_or_refused_with_their_place() {
+    let word = prop_oneof![
+        Just("ask"),
+        Just("serve"),
+        Just("none"),
+        Just("slot"),
+        Just("expire"),
+        Just("finish"),
+        Just("603S"),
+        Just("603A"),
+        Just("SHARED"),
+        Just("S"),
+        Just("TOO_IDLE"),
+        Just("PREEMPTED"),
+        Just("1"),
+        Just("0"),
+        Just("-"),
+        Just("/"),
+        Just("a/b"),
+        Just("//"),
+        Just("1000"),
+        Just("1001"),
+        Just("18446744073709551616"),
+        Just("#"),
+        Just("\u{e9}"),
+        Just("default"),
+        Just("4294967296S"),
+    ];
+    let line = prop::collection::vec(word, 0..7).prop_map(|words| words.join(" "));
+    let text = prop::collection::vec(line, 0..6).prop_map(|lines| lines.join("\n"));
+    let tested = runner().run(&text, |text| {
+        let results = [
+            order::parse_decisions("file.txt", &text).map(|_| ()),
+            Processes::parse("file.txt", &text).map(|_| ()),
+            Groups::parse("file.txt", &text).map(|_| ()),
+        ];
+        for error in results.into_iter().filter_map(Result::err) {
+            let error = error.to_string();
+            prop_assert!(error.starts_with("file.txt: line ") && error.lines().count() == 1, "{}", error);
+        }
+        Ok(())
+    });
+    tested.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Event(Action, u32, u64, u32, bool),
+    Line(Decision),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let action = prop_oneof![
+        4 => Just(Action::Insert), 1 => Just(Action::BackMerge), 1 => Just(Action::FrontMerge), 3 => Just(Action::Issue),
+        3 => Just(Action::Complete), 1 => Just(Action::Requeue),
+    ];
+    let sector = prop_oneof![8 => (0..40_u64).prop_map(|at| at * 8), 1 => any::<u64>()];
+    let bytes = prop_oneof![8 => Just(4096_u32), 1 => any::<u32>()];
+    let event = (action, 1..6_u32, sector, bytes, any::<bool>())
+        .prop_map(|(action, pid, sector, bytes, is_write)| Step::Event(action, pid, sector, bytes, is_write));
+    let queue = prop_oneof![6 => (1..6_u32).prop_map(Queue::Sync), 1 => Just(Queue::Async), 1 => Just(Queue::Shared)];
+    let reason = prop::sample::select(blkmq_sched::Reason::ALL.to_vec());
+    let line = prop_oneof![
+        4 => Just(Decision::Ask),
+        2 => queue.clone().prop_map(Decision::Slot),
+        4 => (queue.clone(), (0..40_u64).prop_map(|at| at * 8)).prop_map(|(q, sector)| Decision::Serve(q, sector)),
+        1 => Just(Decision::Nothing),
+        1 => (queue, reason).prop_map(|(q, reason)| Decision::Expire(q, reason)),
+    ];
+    prop_oneof![event, line.prop_map(Step::Line)]
+}
+
+/// Red if a replay panics where Linux cannot have done what is written, or if a question has no answer.
+#[test]
+fn decisions_that_fit_no_trace_are_not_followed() {
+    let steps = prop::collection::vec((step(), 0..5_000_000_u64), 0..120);
+    let tested = runner().run(&(steps, any::<bool>()), |(steps, rotational)| {
+        let (mut events, mut decisions, mut time) = (Vec::new(), Vec::new(), 0);
+        for (sequence, (step, wait)) in (0..).zip(steps) {
+            time += wait;
+            match step {
+                Step::Line(what) => decisions.push(Line { time, what }),
+                Step::Event(action, pid, sector, bytes, is_write) => events.push(Event {
+                    sequence,
+                    time,
+                    sector,
+                    bytes,
+                    action,
+                    category: if is_write { Category::WRITE } else { Category::READ },
+                    pid,
+                    device: 1,
+                    cpu: 0,
+                    error: 0,
+                    has_group: false,
+                    payload: &[],
+                }),
+            }
+        }
+        let asks = decisions.iter().filter(|line| line.what == Decision::Ask).count();
+        let settings = format!("scheduler [bfq]\nrotational {}\n", u8::from(rotational));
+        let settings = Settings::parse("queue.txt", &settings).expect("these settings are right");
+        let processes = Processes::parse("processes.txt", PROCESSES).expect("these processes are right");
+        let groups = Groups::parse("groups.txt", GROUPS).expect("these groups are right");
+        let events = blktrace::merge(vec![events]);
+        let linux = Linux { events: &events, decisions: &decisions };
+        let answers = order::replay_bfq(linux, &settings, &processes, &groups).expect("there is room for five");
+        prop_assert_eq!(answers.answers.len(), asks);
+        Ok(())
+    });
+    tested.unwrap_or_else(|error| panic!("{error}"));
+}
