@@ -41,7 +41,7 @@ use crate::control::shares::{Share, Shares};
 use crate::control::{self, Served, State, handover, sampler};
 use crate::operator;
 use blkmq_program::Failure;
-use blkmq_program::interrupt;
+use blkmq_program::interrupt::{self, Hangups};
 use command::Running;
 use config::{Disk, Export};
 use health::Watch;
@@ -202,6 +202,8 @@ impl Serve {
         if self.check.is_some() {
             return check::check(&plan, out);
         }
+        // A reload that is asked for while the server starts, or waits for its predecessor, comes when it is ready.
+        let hangups = Hangups::keep().map_err(|error| Failure::Running(format!("serve: {error}")))?;
         if let (Some(nbd), false) = (plan.nbd.first(), handed.is_empty()) {
             let what =
                 "LISTEN_FDS hands over sockets to listen at; leave out this address, or start the server without them";
@@ -265,7 +267,7 @@ impl Serve {
         control::start(listener, scraped, state).map_err(failed)?;
         let _watch = Watch::start(devices, operator::say).map_err(failed)?;
         interrupt::tell(move || drop(signal.send(Event::Signal))).map_err(failed)?;
-        interrupt::tell_of_hangup(move || reload.run().iter().for_each(|line| operator::say(line))).map_err(failed)?;
+        hangups.tell(move || reload.run().iter().for_each(|line| operator::say(line))).map_err(failed)?;
         let command = match &plan.run {
             Some(text) => {
                 let socket = addresses.iter().find_map(nbd::socket).unwrap_or_default();

@@ -3,12 +3,13 @@
 mod served;
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::Stdio;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use served::{FLUSH, FUA, Nbd, READ, Served, WRITE, WRITE_ZEROES, ended};
 
 /// Red if the warning at the start or the word in the list is missing, or if a device that keeps its data gets one.
@@ -118,6 +119,25 @@ fn sighup_ends_no_server_that_has_nothing_to_read_again() {
     let said = server.told_of_hangup();
     assert_eq!(said, "blkmq: SIGHUP: without --tls and --config there are no files to read again");
     assert_eq!(ended(&server.output(&["get", "nomerges"]), 0), "0\n");
+}
+
+/// Red if a server that is not ready yet ends with SIGHUP, or forgets it.
+#[test]
+fn sighup_while_a_server_starts_is_heard_when_it_is_ready() {
+    let folder = tempfile::tempdir().expect("there is room for a folder");
+    let control = folder.path().join("control");
+    let mut server = served::program(folder.path(), &["serve", "--control", &control.display().to_string()]);
+    let mut server = server.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    while !control.exists() {
+        assert!(server.try_wait().expect("it is a child of this process").is_none(), "the server starts");
+    }
+    let pid = Pid::from_child(&server);
+    kill_process(pid, Signal::HUP).expect("it may be signalled");
+    let error = BufReader::new(server.stderr.take().expect("it is piped, and taken once"));
+    let heard = error.lines().map_while(Result::ok).any(|line| line.starts_with("blkmq: SIGHUP: without --tls"));
+    kill_process(pid, Signal::TERM).expect("it may be signalled");
+    server.wait().expect("it is a child of this process");
+    assert!(heard);
 }
 
 /// The message to a client that asks for the default export and may not use it.

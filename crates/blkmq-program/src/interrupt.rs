@@ -63,19 +63,52 @@ pub fn tell(tell: impl Fn() + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
-/// Calls `tell` for each SIGHUP. SIGHUP then no longer ends the program. Called once.
-pub fn tell_of_hangup(tell: impl Fn() + Send + 'static) -> io::Result<()> {
-    let (mut heard, tells) = UnixStream::pair()?;
-    pipe::register(SIGHUP, tells)?;
-    thread::Builder::new().name("reload".to_owned()).spawn(move || {
-        while heard.read_exact(&mut [0]).is_ok() {
-            tell();
-        }
-    })?;
-    Ok(())
+/// SIGHUP, which does not end the program from now on.
+#[derive(Debug)]
+pub struct Hangups(UnixStream);
+
+impl Hangups {
+    /// Keeps each SIGHUP that comes. Called once, and starts no thread.
+    pub fn keep() -> io::Result<Self> {
+        let (heard, tells) = UnixStream::pair()?;
+        pipe::register(SIGHUP, tells)?;
+        Ok(Self(heard))
+    }
+
+    /// Calls `tell` for each SIGHUP, also for those that have come already.
+    pub fn tell(self, tell: impl Fn() + Send + 'static) -> io::Result<()> {
+        let Self(mut heard) = self;
+        thread::Builder::new().name("reload".to_owned()).spawn(move || {
+            while heard.read_exact(&mut [0]).is_ok() {
+                tell();
+            }
+        })?;
+        Ok(())
+    }
 }
 
 /// How an interrupted run ends, after its results have been printed, if there are any.
 pub fn failure(name: &str) -> Failure {
     Failure::Running(format!("{name}: interrupted before its end"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use signal_hook::low_level::raise;
+
+    use super::*;
+
+    /// Red (the test's process ends) if SIGHUP ends a program that is not ready yet; or red if it is forgotten then.
+    #[test]
+    fn a_hangup_that_comes_early_is_told_later() {
+        let hangups = Hangups::keep().expect("there are descriptors");
+        raise(SIGHUP).expect("a process may signal itself");
+        let (tell, told) = mpsc::channel();
+        hangups.tell(move || _ = tell.send(())).expect("there is a thread");
+        assert_eq!(told.recv(), Ok(()));
+        raise(SIGHUP).expect("a process may signal itself");
+        assert_eq!(told.recv(), Ok(()));
+    }
 }
