@@ -11,7 +11,7 @@ use blkmq_sched::{
     Bfq, Class, ClientId, ClientSettings, Event, GroupId, GroupSettings, Info, InsertAt, IoPriority, MergeLevel,
     MergeLimits, Op, Passing, Report, RqId, Scheduler, Ticket, Time,
 };
-use counting::allocations;
+use counting::counted;
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
@@ -115,14 +115,6 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// What the device has: a request of the scheduler with its ticket, or one that passed by.
 type InDevice = (Option<Ticket>, Info);
-
-/// What does the work of a request allocates nothing.
-fn counted<T>(work: impl FnOnce() -> T) -> T {
-    let before = allocations();
-    let done = work();
-    assert_eq!(allocations(), before, "the path of a request allocates nothing");
-    done
-}
 
 struct World {
     bfq: Bfq,

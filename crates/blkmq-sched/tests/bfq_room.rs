@@ -1,14 +1,15 @@
 //! Queues of `bfq` have bounded room, however clients merge and split them, and no request is refused or allocates.
 
+mod bench;
 mod counting;
 
 use std::collections::HashMap;
 
+use bench::{client, completed, lone};
 use blkmq_sched::{
-    Bfq, Class, ClientId, ClientSettings, Event, GroupId, GroupSettings, Info, InsertAt, IoPriority, MergeLevel, Op,
-    Report, RqId, Scheduler, Ticket, Time,
+    Bfq, Class, ClientSettings, GroupId, GroupSettings, Info, InsertAt, IoPriority, Op, RqId, Scheduler, Ticket, Time,
 };
-use counting::allocations;
+use counting::counted;
 
 const NOW: Time = Time(1_000_000);
 const NR_CLIENTS: usize = 64;
@@ -21,14 +22,6 @@ struct World {
     next: u64,
     waiting: HashMap<RqId, Info>,
     with_device: Vec<(Ticket, Info)>,
-}
-
-/// What does the work of a request allocates nothing.
-fn counted<T>(work: impl FnOnce() -> T) -> T {
-    let before = allocations();
-    let done = work();
-    assert_eq!(allocations(), before, "the path of a request allocates nothing");
-    done
 }
 
 impl World {
@@ -53,7 +46,7 @@ impl World {
 
     /// A client reads at the place of `near`, `offset` sectors behind that.
     fn read(&mut self, of: usize, near: usize, offset: u64) {
-        self.ask(Info { sector: near as u64 * APART + offset, ..info(client(of), Op::Read) });
+        self.ask(Info { sector: near as u64 * APART + offset, ..lone(client(of), 0, Op::Read) });
     }
 
     /// The device takes everything, and finishes nothing yet.
@@ -62,27 +55,16 @@ impl World {
             let info = self.waiting.remove(&id).expect("a request comes once, and only if it waits");
             self.with_device.push((self.bfq.ticket().expect("each request has a ticket"), info));
         }
-        assert!(self.waiting.is_empty(), "whatever waits is served");
+        assert!(self.waiting.is_empty(), "all that waits is served");
     }
 
     fn finish_all(&mut self) {
         for (ticket, info) in self.with_device.drain(..) {
-            let report = Report {
-                event: Event::Completed(Some(ticket)),
-                client: info.client,
-                op: info.op,
-                sync: info.sync,
-                priority: info.priority,
-                requests: 1,
-                sectors: info.nr_sectors,
-                at: NOW,
-                in_device: 0,
-            };
-            counted(|| self.bfq.report(&[report], NOW));
+            counted(|| self.bfq.report(&[completed(Some(ticket), &info, NOW)], NOW));
         }
     }
 
-    /// The queue of this client seeks, so those who share it are to get their own ones back.
+    /// The queue of this client seeks, so the clients that share it are to get their own ones back.
     fn seek(&mut self, of: usize) {
         (0..32).for_each(|step| self.read(of, of, 10_000 + step * 2000));
         self.take_all();
@@ -115,25 +97,6 @@ impl World {
     }
 }
 
-fn client(number: usize) -> ClientId {
-    ClientId::new(number, 1)
-}
-
-fn info(of: ClientId, op: Op) -> Info {
-    Info {
-        sector: 0,
-        nr_sectors: 8,
-        nr_segments: 1,
-        op,
-        sync: op.is_read(),
-        priority: IoPriority::default(),
-        client: of,
-        ctx: 0,
-        merge: MergeLevel::Never,
-        merge_key: 0,
-    }
-}
-
 /// Each queue that a client leaves has requests that the device keeps. Red if a queue is split without a look at the
 /// room that is left, or if nothing bounds the queues but those that are left behind when a merge is planned.
 #[test]
@@ -159,7 +122,7 @@ fn queues_wait_for_clients_that_have_not_followed() {
         world.read(silent + 1, silent, 8);
         world.take_all();
         for of in silent + 1..NR_CLIENTS {
-            // Whoever leads those that share with it to the next one's queue leaves the one that has not followed.
+            // The client that leads the others to the next client's queue leaves the queue of the silent one.
             [of, of + 1].into_iter().for_each(|of| world.read(of, of, 0));
             world.read(of, of + 1, 8);
             world.take_all();
@@ -205,7 +168,7 @@ fn groups_come_and_go_while_requests_hang() {
         for class in Class::ALL {
             for level in 0..8 {
                 let priority = IoPriority { class, level };
-                world.ask(Info { priority, sector: 8 * u64::from(level), ..info(client(1), Op::Write) });
+                world.ask(Info { priority, sector: 8 * u64::from(level), ..lone(client(1), 0, Op::Write) });
             }
         }
         world.take_all();

@@ -1,46 +1,14 @@
 //! The rules of `bfq`, one by one.
 
+mod bench;
+
 use std::num::NonZeroU32;
 
+use bench::{MS, client, completed, lone};
 use blkmq_sched::{
-    Bfq, Class, ClientId, ClientSettings, Event, GroupId, GroupSettings, Info, InsertAt, IoPriority, MergeLevel, Op,
-    Outstanding, Passing, Reason, Report, RqId, Scheduler, Ticket, Time,
+    Bfq, Class, ClientId, ClientSettings, Event, GroupId, GroupSettings, Info, InsertAt, IoPriority, Op, Outstanding,
+    Passing, Reason, Report, RqId, Scheduler, Ticket, Time,
 };
-
-const MS: u64 = 1_000_000;
-
-fn client(number: usize) -> ClientId {
-    ClientId::new(number, 1)
-}
-
-fn info(of: ClientId, sector: u64, op: Op) -> Info {
-    Info {
-        sector,
-        nr_sectors: 8,
-        nr_segments: 1,
-        op,
-        sync: op.is_read(),
-        priority: IoPriority::default(),
-        client: of,
-        ctx: 0,
-        merge: MergeLevel::Never,
-        merge_key: 0,
-    }
-}
-
-fn completed(ticket: Option<Ticket>, info: &Info, at: Time) -> Report {
-    Report {
-        event: Event::Completed(ticket),
-        client: info.client,
-        op: info.op,
-        sync: info.sync,
-        priority: info.priority,
-        requests: 1,
-        sectors: info.nr_sectors,
-        at,
-        in_device: 0,
-    }
-}
 
 /// Without weight raising, so that shares are those of the weights.
 fn steady() -> Bfq {
@@ -57,7 +25,7 @@ fn shares(bfq: &mut Bfq, clients: &[ClientId], rounds: u64) -> Vec<u64> {
     let mut ask = |bfq: &mut Bfq, of: usize, now| {
         next += 1;
         let sector = next * 1_000_003 % 8_000_000;
-        bfq.insert(RqId(of as u64), &info(clients[of], sector, Op::Read), InsertAt::Sorted, now);
+        bfq.insert(RqId(of as u64), &lone(clients[of], sector, Op::Read), InsertAt::Sorted, now);
     };
     for of in 0..clients.len() {
         (0..16).for_each(|_| ask(bfq, of, now));
@@ -67,7 +35,7 @@ fn shares(bfq: &mut Bfq, clients: &[ClientId], rounds: u64) -> Vec<u64> {
         let ticket = bfq.ticket();
         got[of] += 1;
         now = now.after(MS);
-        bfq.report(&[completed(ticket, &info(clients[of], 0, Op::Read), now)], now);
+        bfq.report(&[completed(ticket, &lone(clients[of], 0, Op::Read), now)], now);
         ask(bfq, of, now);
     }
     got
@@ -111,11 +79,11 @@ fn a_heavier_client_is_waited_for_until_the_timer_goes_off() {
     bfq.join(client(1), &ClientSettings { weight: 300, ..ClientSettings::default() });
     bfq.join(client(2), &ClientSettings::default());
     let now = Time(MS);
-    let first = info(client(1), 800, Op::Read);
+    let first = lone(client(1), 800, Op::Read);
     bfq.insert(RqId(1), &first, InsertAt::Sorted, now);
     assert_eq!(bfq.dispatch(now), Some(RqId(1)));
     let ticket = bfq.ticket();
-    bfq.insert(RqId(2), &info(client(2), 8_000_000, Op::Read), InsertAt::Sorted, now);
+    bfq.insert(RqId(2), &lone(client(2), 8_000_000, Op::Read), InsertAt::Sorted, now);
     let over = now.after(MS);
     bfq.report(&[completed(ticket, &first, over)], over);
     assert_eq!(bfq.dispatch(over), None);
@@ -129,9 +97,9 @@ fn a_heavier_client_is_waited_for_until_the_timer_goes_off() {
 #[test]
 fn what_goes_to_the_head_goes_first() {
     let mut bfq = steady();
-    bfq.insert(RqId(1), &info(client(1), 0, Op::Read), InsertAt::Sorted, Time(MS));
-    bfq.insert(RqId(2), &info(client(1), 8, Op::Read), InsertAt::Head, Time(MS));
-    bfq.insert(RqId(3), &info(client(1), 16, Op::Read), InsertAt::Head, Time(MS));
+    bfq.insert(RqId(1), &lone(client(1), 0, Op::Read), InsertAt::Sorted, Time(MS));
+    bfq.insert(RqId(2), &lone(client(1), 8, Op::Read), InsertAt::Head, Time(MS));
+    bfq.insert(RqId(3), &lone(client(1), 16, Op::Read), InsertAt::Head, Time(MS));
     let order: Vec<Option<RqId>> = (0..4).map(|_| bfq.dispatch(Time(MS))).collect();
     assert_eq!(order, [Some(RqId(3)), Some(RqId(2)), Some(RqId(1)), None]);
 }
@@ -143,7 +111,7 @@ fn a_client_that_leaves_leaves_nothing() {
     let mut before = String::new();
     bfq.show(&mut before).expect("a string takes everything");
     bfq.join(client(1), &ClientSettings::default());
-    let read = info(client(1), 0, Op::Read);
+    let read = lone(client(1), 0, Op::Read);
     bfq.insert(RqId(1), &read, InsertAt::Sorted, Time(MS));
     assert_eq!(bfq.dispatch(Time(MS)), Some(RqId(1)));
     let ticket = bfq.ticket();
@@ -162,7 +130,7 @@ fn requests_of_a_group_that_leaves_go_on_waiting() {
     let group = GroupId::new(1, 1);
     bfq.join_group(group, &GroupSettings { weight: 100, parent: GroupId::ROOT });
     bfq.join(client(1), &ClientSettings { group, ..ClientSettings::default() });
-    let write = info(client(1), 0, Op::Write);
+    let write = lone(client(1), 0, Op::Write);
     bfq.insert(RqId(1), &write, InsertAt::Sorted, Time(MS));
     bfq.join(client(1), &ClientSettings::default());
     bfq.leave_group(group);
@@ -179,11 +147,11 @@ fn a_client_without_requests_is_admitted() {
     let mut bfq = steady();
     bfq.join(client(1), &ClientSettings::default());
     bfq.join(client(2), &ClientSettings::default());
-    bfq.insert(RqId(1), &info(client(1), 0, Op::Write), InsertAt::Sorted, Time(MS));
+    bfq.insert(RqId(1), &lone(client(1), 0, Op::Write), InsertAt::Sorted, Time(MS));
     let full = Outstanding { others: 100_000, nr_hctxs: 1 };
-    assert!(bfq.admits(&info(client(2), 0, Op::Write), full));
-    assert!(!bfq.admits(&info(client(1), 8, Op::Write), full));
-    assert!(bfq.admits(&info(client(1), 8, Op::Read), full));
+    assert!(bfq.admits(&lone(client(2), 0, Op::Write), full));
+    assert!(!bfq.admits(&lone(client(1), 8, Op::Write), full));
+    assert!(bfq.admits(&lone(client(1), 8, Op::Read), full));
 }
 
 /// Red if only queues are held to their shares, and not the groups above them: a group whose members come one after the
@@ -198,7 +166,7 @@ fn a_group_has_no_more_room_than_its_share() {
     for (number, group) in [(1, groups[0]), (2, groups[0]), (3, groups[1])] {
         bfq.join(client(number), &ClientSettings { group, ..ClientSettings::default() });
     }
-    let write = |of| Info { sync: true, ..info(client(of), 0, Op::Write) };
+    let write = |of| Info { sync: true, ..lone(client(of), 0, Op::Write) };
     let outstanding = Outstanding { others: 1, nr_hctxs: 1 };
     let mut next = 0;
     let mut fill = |bfq: &mut Bfq, of| {
@@ -227,8 +195,8 @@ fn the_idle_class_does_not_starve() {
     let mut bfq = steady();
     let idle = IoPriority { class: Class::Idle, level: 0 };
     let read = |number: u64| match number % 3 {
-        0 => Info { priority: idle, ..info(client(3), number * 1000, Op::Read) },
-        of => info(client(of as usize), number * 1000, Op::Read),
+        0 => Info { priority: idle, ..lone(client(3), number * 1000, Op::Read) },
+        of => lone(client(of as usize), number * 1000, Op::Read),
     };
     (1..4).for_each(|of| bfq.join(client(of), &ClientSettings::default()));
     let mut now = Time(MS);
@@ -260,8 +228,8 @@ fn a_reader_has_no_more_room_than_its_share() {
     let mut next = 0;
     let mut fill = |bfq: &mut Bfq, of| {
         let before = next;
-        while bfq.admits(&info(client(of), 0, Op::Read), full) {
-            bfq.insert(RqId(next), &info(client(of), next * 8, Op::Read), InsertAt::Sorted, Time(MS));
+        while bfq.admits(&lone(client(of), 0, Op::Read), full) {
+            bfq.insert(RqId(next), &lone(client(of), next * 8, Op::Read), InsertAt::Sorted, Time(MS));
             next += 1;
             assert!(next < 1000, "there is a limit");
         }
@@ -277,7 +245,7 @@ fn a_reader_has_no_more_room_than_its_share() {
 fn nothing_is_decided_while_nothing_waits() {
     let mut bfq = steady();
     bfq.watch_expirations();
-    let write = |number: u64| Info { sync: false, ..info(client(1), number * 8, Op::Write) };
+    let write = |number: u64| Info { sync: false, ..lone(client(1), number * 8, Op::Write) };
     bfq.join(client(1), &ClientSettings::default());
     bfq.insert(RqId(1), &write(1), InsertAt::Sorted, Time(MS));
     assert_eq!(bfq.dispatch(Time(MS)), Some(RqId(1)));
@@ -298,7 +266,7 @@ fn only_the_client_in_service_passes() {
     bfq.join(client(2), &ClientSettings::default());
     let passing = |bfq: &Bfq, of| bfq.gate(Class::BestEffort, client(of));
     assert_eq!(passing(&bfq, 1), Passing::All);
-    bfq.insert(RqId(1), &info(client(1), 0, Op::Read), InsertAt::Sorted, Time(MS));
+    bfq.insert(RqId(1), &lone(client(1), 0, Op::Read), InsertAt::Sorted, Time(MS));
     assert_eq!(passing(&bfq, 1), Passing::Nobody);
     assert_eq!(bfq.dispatch(Time(MS)), Some(RqId(1)));
     assert_eq!([passing(&bfq, 1), passing(&bfq, 2)], [Passing::Client, Passing::Nobody]);
@@ -311,7 +279,7 @@ fn a_request_may_be_over_before_it_is_known_to_have_passed() {
     for op in [Op::Read, Op::Write] {
         let mut bfq = steady();
         (1..3).for_each(|of| bfq.join(client(of), &ClientSettings::default()));
-        let report = |of, event| Report { event, ..completed(None, &info(client(of), 0, op), Time(MS)) };
+        let report = |of, event| Report { event, ..completed(None, &lone(client(of), 0, op), Time(MS)) };
         let owned = |bfq: &Bfq| {
             let mut text = String::new();
             bfq.show(&mut text).expect("a text takes everything");
@@ -332,7 +300,7 @@ fn a_request_may_be_over_before_it_is_known_to_have_passed() {
 fn a_ticket_of_no_queue_is_ignored() {
     let mut bfq = steady();
     let ticket = NonZeroU32::new(1 << 20).map(Ticket);
-    bfq.report(&[completed(ticket, &info(client(1), 0, Op::Read), Time(MS))], Time(MS));
+    bfq.report(&[completed(ticket, &lone(client(1), 0, Op::Read), Time(MS))], Time(MS));
     assert!(bfq.is_empty());
 }
 
@@ -344,7 +312,7 @@ fn one_read_at_a_time(levels: [u8; 4]) -> [f64; 4] {
     let mut bfq = steady();
     let read = |of: usize, sector| Info {
         priority: IoPriority { class: Class::BestEffort, level: levels[of] },
-        ..info(client(of + 1), sector, Op::Read)
+        ..lone(client(of + 1), sector, Op::Read)
     };
     (0..4).for_each(|of| bfq.join(client(of + 1), &ClientSettings::default()));
     let mut got = [0_u32; 4];

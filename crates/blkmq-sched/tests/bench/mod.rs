@@ -2,7 +2,8 @@
 #![allow(dead_code, reason = "each test file uses the words that it needs")]
 
 use blkmq_sched::{
-    Class, ClientId, Info, InsertAt, IoPriority, Merge, MergeLevel, MergeLimits, Op, Replay, RqId, Tally, Time, replay,
+    Class, ClientId, Event, Info, InsertAt, IoPriority, Merge, MergeLevel, MergeLimits, Op, Replay, Report, RqId,
+    Tally, Ticket, Time, replay,
 };
 
 /// Nanoseconds in a millisecond.
@@ -127,4 +128,34 @@ pub(crate) fn best_effort(sector: u64) -> Info {
 
 pub(crate) fn idle(sector: u64) -> Info {
     in_class(Class::Idle, sector)
+}
+
+/// The first client that had this place.
+pub(crate) fn client(place: usize) -> ClientId {
+    ClientId::new(place, 1)
+}
+
+/// Eight sectors of a client, which merge with nothing. A thread waits for them if they are read.
+pub(crate) fn lone(of: ClientId, sector: u64, op: Op) -> Info {
+    Info { op, sync: op.is_read(), client: of, merge: MergeLevel::Never, ..read(sector) }
+}
+
+/// What is told of one request.
+pub(crate) fn report(event: Event, info: &Info, at: Time) -> Report {
+    Report {
+        event,
+        client: info.client,
+        op: info.op,
+        sync: info.sync,
+        priority: info.priority,
+        requests: 1,
+        sectors: info.nr_sectors,
+        at,
+        in_device: 0,
+    }
+}
+
+/// A request that has this ticket completed.
+pub(crate) fn completed(ticket: Option<Ticket>, info: &Info, at: Time) -> Report {
+    report(Event::Completed(ticket), info, at)
 }

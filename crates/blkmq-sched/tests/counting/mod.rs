@@ -1,4 +1,5 @@
 //! An allocator that counts what a thread allocates.
+#![allow(dead_code, reason = "each test file uses the words that it needs")]
 #![expect(unsafe_code, reason = "counting allocations takes an allocator, and that trait is unsafe")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -32,4 +33,12 @@ static COUNTING: Counting = Counting;
 /// Allocations of this thread so far.
 pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.get()
+}
+
+/// Does the work of a request, which allocates nothing.
+pub(crate) fn counted<T>(work: impl FnOnce() -> T) -> T {
+    let before = allocations();
+    let done = work();
+    assert_eq!(allocations(), before, "the path of a request allocates nothing");
+    done
 }
