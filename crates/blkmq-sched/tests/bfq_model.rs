@@ -1,7 +1,7 @@
 //! The whole of `bfq` under random clients, groups, requests and completions, against what is known of each request.
 //!
-//! Nothing is lost and nothing comes twice, the counts are right, whoever waits is served in the end, and what does the
-//! work of a request allocates nothing.
+//! Nothing is lost and nothing comes twice, the counts are right, each request that waits is served in the end, and
+//! what does the work of a request allocates nothing.
 
 mod counting;
 
@@ -318,13 +318,16 @@ impl World {
             }
             if !self.dispatch() {
                 let wakeup = self.bfq.next_wakeup().filter(|_| self.in_device.is_empty());
-                assert!(wakeup.is_some() || !self.in_device.is_empty(), "somebody says when to ask again");
+                assert!(
+                    wakeup.is_some() || !self.in_device.is_empty(),
+                    "the scheduler or the device says when to ask again"
+                );
                 self.now = wakeup.unwrap_or(self.now.after(MS)).max(self.now);
                 self.complete(turn);
             }
             self.check();
         }
-        assert!(self.waiting.is_empty() && self.in_device.is_empty(), "whoever waits is served in the end");
+        assert!(self.waiting.is_empty() && self.in_device.is_empty(), "each request that waits is served in the end");
         (0..NR_CLIENTS).for_each(|of| self.leave(of));
         (1..=NR_GROUPS).rev().for_each(|group| self.leave_group(group));
         let text = self.shown();
@@ -340,7 +343,7 @@ proptest! {
     /// Red if a queue ends while the device has requests of it, if it outlives its clients, if requests wait and no
     /// timer runs, or if there is no room for queues and the path of a request allocates.
     #[test]
-    fn nothing_is_lost_and_everybody_is_served(
+    fn nothing_is_lost_and_each_request_is_served(
         rotational in any::<bool>(),
         steps in prop::collection::vec(step(), 0..400),
     ) {
