@@ -84,7 +84,8 @@ impl Bfq {
         self.note_weight(q);
     }
 
-    fn count_class(&mut self, q: Index) {
+    /// A queue that waits may have another class in force: it counts as busy there.
+    pub(super) fn count_class(&mut self, q: Index) {
         let class = self.class(q);
         let queue = self.queues.get_mut(q);
         if queue.is_busy && queue.busy_class != class {

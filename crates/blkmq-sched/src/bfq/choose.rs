@@ -70,6 +70,7 @@ impl Bfq {
         self.at_head.remove(&mut self.requests, item);
         let q = self.requests.get(item).home.queue;
         self.queues.get_mut(q).dispatched += 1;
+        self.begin_pending(q);
         self.start(q, item, 0)
     }
 

@@ -158,6 +158,10 @@ impl Bfq {
         if kept("bfq.gone") {
             self.abandon_queue(place);
         }
+        debug_assert!(
+            self.all.iter(&self.queues).all(|(_, queue)| queue.owner != Some(place)),
+            "no queue belongs to a client that is gone"
+        );
         self.nr_lacking -= usize::from(self.clients.get(place).sync.is_none());
         self.clients.places[usize::from(place)] = None;
         self.clients.len -= 1;
@@ -197,13 +201,18 @@ impl Bfq {
         self.end_if_unused(q);
     }
 
-    /// Tells the client's queue what weight and class it is to have.
-    fn wish(&mut self, place: u16) {
+    /// The weight and priority of the client's queue.
+    fn wish_of(&self, place: u16) -> (IoPriority, u32) {
         let client = self.clients.get(place);
-        let Some(q) = client.sync else { return };
-        let (priority, weight) = (client.priority, weight(client.settings.weight, client.priority.level));
+        (client.priority, weight(client.settings.weight, client.priority.level))
+    }
+
+    /// Tells the client's queue what weight and class it is to have, unless others share it.
+    fn wish(&mut self, place: u16) {
+        let Some(q) = self.clients.get(place).sync else { return };
+        let (priority, weight) = self.wish_of(place);
         let queue = self.queues.get_mut(q);
-        if (queue.priority, queue.weight) == (priority, weight) {
+        if (queue.priority, queue.weight) == (priority, weight) || !queue.has_one_client() {
             return;
         }
         (queue.priority, queue.weight) = (priority, weight);
@@ -212,23 +221,29 @@ impl Bfq {
     }
 
     /// The group to which the client belongs.
-    fn group_of(&self, place: u16) -> usize {
+    pub(super) fn group_of(&self, place: u16) -> usize {
         self.groups.place(self.clients.get(place).settings.group)
     }
 
-    /// The client has another group: its own queue follows, and a shared one is left to the others. Without room for
-    /// another queue, the client moves when there is some.
-    fn follow_move(&mut self, place: u16) {
+    /// The client has another group, weight or class: its own queue follows, and a shared one is left to the others.
+    /// Without room for another queue, or while the device has requests of the client that passed, that comes later.
+    fn follow_settings(&mut self, place: u16) {
+        self.wish(place);
         let group = self.group_of(place);
         let Some(q) = self.clients.get(place).sync else { return };
-        if self.queues.get(q).group == group || self.clients.get(place).has_passing() {
+        let (priority, weight) = self.wish_of(place);
+        let queue = self.queues.get(q);
+        let (moves, weighs_right) = (queue.group != group, queue.weight == weight);
+        let is_right = !moves && weighs_right && queue.priority.class == priority.class;
+        if is_right || self.clients.get(place).has_passing() {
             return;
         }
         self.break_betrothal(place);
         let queue = self.queues.get(q);
-        if queue.clients == 1 && queue.merged_into.is_none() && queue.suitors == 0 {
+        if queue.has_one_client() && queue.suitors == 0 {
             self.move_queue(q, group);
         } else if self.has_room_for_another() {
+            self.clients.get_mut(place).is_merged_for_good = false;
             self.abandon_queue(place);
         }
     }
@@ -241,19 +256,15 @@ impl Bfq {
             self.clients.get_mut(place).latest_async = Some(self.name_of(q));
             return q;
         }
-        let client = self.clients.get_mut(place);
-        if client.priority != priority {
-            client.priority = priority;
-            self.wish(place);
-        }
-        self.follow_move(place);
+        self.clients.get_mut(place).priority = priority;
+        self.follow_settings(place);
         let q = match self.clients.get(place).sync {
             Some(q) => self.own_again(place, q, now),
             None => self.first_queue(place, now),
         };
         let id = self.clients.get(place).id;
         let queue = self.queues.get_mut(q);
-        if queue.clients == 1 && queue.merged_into.is_none() {
+        if queue.has_one_client() {
             (queue.owner, queue.made_for) = (Some(place), Some(id));
         }
         q
@@ -263,8 +274,7 @@ impl Bfq {
     pub(super) fn own_queue(&mut self, place: u16, now: Time) -> Index {
         debug_assert!(self.clients.get(place).sync.is_none(), "a client has one queue");
         let group = self.group_of(place);
-        let client = self.clients.get(place);
-        let (priority, weight) = (client.priority, weight(client.settings.weight, client.priority.level));
+        let (priority, weight) = self.wish_of(place);
         let q = self.new_queue(group, true, priority, weight, now);
         let id = self.clients.get(place).id;
         let queue = self.queues.get_mut(q);

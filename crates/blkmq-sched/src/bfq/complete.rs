@@ -23,10 +23,7 @@ impl Bfq {
                 let place = self.clients.place(report.client);
                 let client = self.clients.get_mut(place);
                 client.outstanding = client.outstanding.saturating_sub(1);
-                let queue = self.queues.get(q);
-                let counts = &mut self.groups.get_mut(queue.group).counts;
-                counts.completed += 1;
-                counts.in_device += u64::from(report.in_device);
+                self.count_completed(self.queues.get(q).group, 1, report);
                 self.complete(q, 1, report.at);
                 self.count_out(q, 1);
                 self.end_if_unused(q);
@@ -104,14 +101,22 @@ impl Bfq {
         client.passing[usize::from(is_sync)].with_device -= requests;
         client.outstanding = client.outstanding.saturating_sub(requests);
         let Some(q) = client.sync.filter(|_| is_sync) else {
+            let group = client.latest_async.and_then(|name| self.named(name)).map(|q| self.queues.get(q).group);
+            let group = group.unwrap_or_else(|| self.group_of(place));
+            self.count_completed(group, requests, report);
             self.in_driver -= requests;
             return;
         };
-        let counts = &mut self.groups.get_mut(self.queues.get(q).group).counts;
-        counts.completed += u64::from(requests);
-        counts.in_device += u64::from(report.in_device) * u64::from(requests);
+        self.count_completed(self.queues.get(q).group, requests, report);
         self.complete(q, requests, report.at);
         self.count_out(q, requests);
+    }
+
+    /// Requests of a queue of this group have completed.
+    fn count_completed(&mut self, group: usize, requests: u32, report: &Report) {
+        let counts = &mut self.groups.get_mut(group).counts;
+        counts.completed += u64::from(requests);
+        counts.in_device += u64::from(report.in_device) * u64::from(requests);
     }
 
     /// Requests of `q` have completed.
@@ -121,7 +126,7 @@ impl Bfq {
         let queue = self.queues.get_mut(q);
         debug_assert!(queue.dispatched >= requests, "what completes was with the device");
         queue.dispatched -= requests;
-        queue.habits.last_end = now;
+        queue.habits.note_end(now);
         let (is_shared, has_none) = (queue.is_shared, queue.dispatched == 0 && !queue.is_busy);
         if has_none {
             queue.timeout = ticks(now);

@@ -73,11 +73,14 @@ impl Bfq {
     }
 
     /// A request at `sector` comes to `q`: the queue to which its client then sends, another one if they cooperate.
+    ///
+    /// A client keeps its queue while the device has requests of it that passed. Nothing is planned meanwhile: a queue
+    /// with which another one is to be merged would count two clients and belong to one, also when that one is gone.
     pub(super) fn cooperate(&mut self, place: u16, q: Index, sector: u64, now: Time) -> Index {
-        let Some(heir) = self.find_heir(place, q, sector, ticks(now)) else { return q };
         if self.clients.get(place).has_passing() {
             return q;
         }
+        let Some(heir) = self.find_heir(place, q, sector, ticks(now)) else { return q };
         if self.clients.get(place).sync == Some(q) {
             self.merge_queues(place, q, heir);
         }
@@ -257,13 +260,12 @@ impl Bfq {
             saved.membership.in_large_burst = true;
         }
         let queue = self.queues.get_mut(q);
-        if queue.clients == 1 && queue.merged_into.is_none() {
+        if queue.has_one_client() {
             (queue.is_shared, queue.is_to_split) = (false, false);
             (queue.owner, queue.made_for) = (Some(place), Some(id));
             self.resume(place, q, now);
             return q;
         }
-        let waker = queue.waking.waker;
         if !self.has_room_for_another() {
             return q;
         }
@@ -278,6 +280,8 @@ impl Bfq {
         self.queues.get_mut(own).split_at = ticks(now);
         self.queues.get_mut(own).owner = Some(place);
         self.resume(place, own, now);
+        // The waker that the shared queue has now: it may have ended since its client was the last one to leave it.
+        let waker = self.queues.get(q).waking.waker;
         self.set_waker(own, waker);
         self.queues.get_mut(q).suitors -= 1;
         self.end_if_unused(q);

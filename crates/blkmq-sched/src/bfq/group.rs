@@ -257,6 +257,7 @@ impl Bfq {
         let queue = self.queues.get_mut(q);
         queue.group = group;
         self.note_weight(q);
+        self.count_class(q);
         self.place(q);
     }
 

@@ -19,8 +19,9 @@ const STEADY_WINDOW: u64 = 200 * NS_PER_MS;
 /// What is remembered of a queue's client, also while its queue is merged with another one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Habits {
-    /// When a request of the queue completed last.
+    /// When a request of the queue completed last; before the first one did, a nanosecond after the queue began.
     pub(super) last_end: Time,
+    has_ended: bool,
     /// Think times so far, each 256 when it comes, and an eighth less with each that follows.
     samples: u64,
     total: u64,
@@ -36,9 +37,29 @@ pub(super) struct Habits {
 
 impl Habits {
     pub(super) const fn new(now: Time, thinks_shortly: bool) -> Self {
-        // Before the first completion the think time counts as very long, as in Linux.
-        let last_end = now.after(1);
-        Self { last_end, samples: 0, total: 0, mean: 0, thinks_shortly, is_io_bound: true, watched_since: now, idle: 0 }
+        Self {
+            last_end: now.after(1),
+            has_ended: false,
+            samples: 0,
+            total: 0,
+            mean: 0,
+            thinks_shortly,
+            is_io_bound: true,
+            watched_since: now,
+            idle: 0,
+        }
+    }
+
+    /// A request of the queue completed.
+    pub(super) const fn note_end(&mut self, now: Time) {
+        (self.last_end, self.has_ended) = (now, true);
+    }
+
+    /// For how long the client has thought at `now`, wrapping. The completion may be told later than `now`: then it has
+    /// not thought at all. As in Linux the first request of a queue comes a nanosecond too early: it counts as a very
+    /// long thought, and as a nanosecond less than nothing where times are summed.
+    const fn think_time(&self, now: Time) -> u64 {
+        if self.has_ended { now.since(self.last_end) } else { now.0.wrapping_sub(self.last_end.0) }
     }
 }
 
@@ -78,7 +99,7 @@ impl Bfq {
             return;
         }
         let habits = &mut queue.habits;
-        let elapsed = now.0.wrapping_sub(habits.last_end.0).min(2 * slice_idle);
+        let elapsed = habits.think_time(now).min(2 * slice_idle);
         habits.samples = (7 * habits.samples + 256) / 8;
         habits.total = (7 * habits.total + 256 * elapsed) / 8;
         habits.mean = (habits.total + 128) / habits.samples;
@@ -122,7 +143,7 @@ impl Bfq {
         let is_without = queue.nr_waiting == 1 && queue.dispatched == 0;
         let habits = &mut queue.habits;
         if is_without {
-            habits.idle = habits.idle.wrapping_add(now.0.wrapping_sub(habits.last_end.0));
+            habits.idle = habits.idle.wrapping_add(habits.think_time(now));
         }
         if queue.just_created {
             return;

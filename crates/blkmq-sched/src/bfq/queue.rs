@@ -154,6 +154,11 @@ impl Queue {
         }
     }
 
+    /// One client sends here, now and from its next request on.
+    pub(super) const fn has_one_client(&self) -> bool {
+        self.clients == 1 && self.merged_into.is_none()
+    }
+
     /// True if nothing waits here.
     pub(super) const fn is_empty(&self) -> bool {
         self.nr_waiting == 0

@@ -30,7 +30,7 @@ pub(super) use entity::Entity;
 use entity::{Place, State};
 use group::Group;
 use service_tree::ServiceTree;
-use virtual_time::{is_after, later, span};
+use virtual_time::{MOST_SERVICE, is_after, later, span};
 
 use super::clock::{Ticks, ticks};
 use crate::slab::{Index, Slab};
@@ -205,7 +205,7 @@ impl Forest {
             && let Some(within) = self.states.get(entity).within
         {
             let state = self.states.get_mut(entity);
-            state.service += sectors;
+            state.service = (state.service + sectors).min(MOST_SERVICE);
             let class = state.class.index();
             let group = self.groups.get_mut(within);
             group.trees[class].serve(&mut self.states, sectors);

@@ -6,6 +6,10 @@
 /// Bits after the point.
 const SHIFT: u32 = 22;
 
+/// A service of more sectors counts as one of so many, which is eight tebibytes: a group may get several of the largest
+/// discards before it pays for them.
+pub(super) const MOST_SERVICE: u64 = (1 << 34) - 1;
+
 /// The weight for which a sector is one unit of virtual time.
 const UNIT_WEIGHT: u64 = 100;
 
@@ -24,7 +28,7 @@ pub(super) const fn later(a: u64, b: u64) -> u64 {
 /// How much virtual time a service of `sectors` takes at `weight`, rounded down.
 #[inline]
 pub(super) const fn span(sectors: u64, weight: u64) -> u64 {
-    debug_assert!(sectors < 1 << 34, "a service in sectors is far below what 64 bits can hold of virtual time");
-    debug_assert!(weight > 0, "whoever is served has a weight");
+    debug_assert!(sectors <= MOST_SERVICE, "64 bits hold the virtual time of a service");
+    debug_assert!(weight > 0, "an entity that is served has a weight");
     (sectors << SHIFT) * UNIT_WEIGHT / weight
 }
