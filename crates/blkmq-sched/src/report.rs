@@ -2,7 +2,7 @@
 
 use core::num::NonZeroU32;
 
-use crate::{ClientId, IoPriority, Op, Time};
+use crate::{ClientId, Info, IoPriority, Op, Time};
 
 /// A scheduler's own mark on a request that it dispatched. The embedder keeps it with the request, and gives it back in
 /// the [`Report`] of the completion.
@@ -42,4 +42,22 @@ pub struct Report {
     /// For how long the device had a request that completed, in nanoseconds, held at the largest value. If they are
     /// several, the longest of these times.
     pub in_device: u32,
+}
+
+impl Report {
+    /// What is told of one request, without the time for which the device had it.
+    #[must_use]
+    pub const fn of(event: Event, request: &Info, at: Time) -> Self {
+        Self {
+            event,
+            client: request.client,
+            op: request.op,
+            sync: request.sync,
+            priority: request.priority,
+            requests: 1,
+            sectors: request.nr_sectors,
+            at,
+            in_device: 0,
+        }
+    }
 }

@@ -3,10 +3,10 @@
 
 mod bench;
 
-use bench::{MS, client, completed, lone, report};
+use bench::{MS, client, completed, lone};
 use blkmq_sched::{
-    Bfq, Class, ClientId, ClientSettings, Event, GroupId, GroupSettings, Info, InsertAt, IoPriority, Op, Passing, RqId,
-    Scheduler, Ticket, Time,
+    Bfq, Class, ClientId, ClientSettings, Event, GroupId, GroupSettings, Info, InsertAt, IoPriority, Op, Passing,
+    Report, RqId, Scheduler, Ticket, Time,
 };
 
 /// A place on the device that is near no small number.
@@ -74,7 +74,7 @@ impl World {
     }
 
     fn tell(&mut self, event: Event, info: &Info) {
-        self.bfq.report(&[report(event, info, self.now)], self.now);
+        self.bfq.report(&[Report::of(event, info, self.now)], self.now);
     }
 
     fn join(&mut self, of: ClientId, settings: ClientSettings) {

@@ -140,22 +140,7 @@ pub(crate) fn lone(of: ClientId, sector: u64, op: Op) -> Info {
     Info { op, sync: op.is_read(), client: of, merge: MergeLevel::Never, ..read(sector) }
 }
 
-/// What is told of one request.
-pub(crate) fn report(event: Event, info: &Info, at: Time) -> Report {
-    Report {
-        event,
-        client: info.client,
-        op: info.op,
-        sync: info.sync,
-        priority: info.priority,
-        requests: 1,
-        sectors: info.nr_sectors,
-        at,
-        in_device: 0,
-    }
-}
-
 /// A request that has this ticket completed.
 pub(crate) fn completed(ticket: Option<Ticket>, info: &Info, at: Time) -> Report {
-    report(Event::Completed(ticket), info, at)
+    Report::of(Event::Completed(ticket), info, at)
 }

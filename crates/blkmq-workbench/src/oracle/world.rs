@@ -302,17 +302,8 @@ impl World {
 
     fn complete(&mut self, id: RqId) {
         let Rq { client, info, inserted, issued, ticket } = self.rqs[id.0 as usize];
-        let report = Report {
-            event: Happened::Completed(ticket),
-            client: info.client,
-            op: info.op,
-            sync: info.sync,
-            priority: info.priority,
-            requests: 1,
-            sectors: info.nr_sectors,
-            at: Time(self.now),
-            in_device: u32::try_from(self.now - issued).unwrap_or(u32::MAX),
-        };
+        let in_device = u32::try_from(self.now - issued).unwrap_or(u32::MAX);
+        let report = Report { in_device, ..Report::of(Happened::Completed(ticket), &info, Time(self.now)) };
         self.bfq.report(&[report], Time(self.now));
         self.done.push(Done { client, nr_sectors: info.nr_sectors, inserted, completed: self.now });
         self.in_device -= 1;

@@ -448,17 +448,8 @@ impl Replay {
     fn complete(&mut self, event: &Event<'_>) {
         let Some(all) = self.served.get_mut(&(event.sector, op(event))).filter(|all| !all.is_empty()) else { return };
         let Served { info, ticket, since } = all.remove(0);
-        let report = Report {
-            event: Happened::Completed(ticket),
-            client: info.client,
-            op: info.op,
-            sync: info.sync,
-            priority: info.priority,
-            requests: 1,
-            sectors: info.nr_sectors,
-            at: Time(event.time),
-            in_device: u32::try_from(event.time.saturating_sub(since)).unwrap_or(u32::MAX),
-        };
+        let in_device = u32::try_from(event.time.saturating_sub(since)).unwrap_or(u32::MAX);
+        let report = Report { in_device, ..Report::of(Happened::Completed(ticket), &info, Time(event.time)) };
         for bfq in [&mut self.follows, &mut self.free] {
             bfq.report(&[report], Time(event.time));
         }
