@@ -32,8 +32,8 @@ use blkmq_sched::{
 };
 
 pub use self::agreement::{Adjustment, Agreement, Choice, Request};
-pub(crate) use self::bfq::Step;
 pub use self::bfq::{Answer, Answers, Expired, Linux, replay_bfq};
+pub(crate) use self::bfq::{Step, as_linuxs};
 pub use self::decisions::{Decision, Line, Queue, parse_decisions};
 use self::kept::{Change, Kept};
 use self::plug::Plugs;

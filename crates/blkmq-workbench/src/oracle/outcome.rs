@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use blkmq_sched::{Bfq, Expiration, Scheduler};
+use blkmq_sched::Expiration;
 use serde::{Deserialize, Serialize};
 
 use super::client::Client;
@@ -10,7 +10,7 @@ use super::load;
 use super::recording::Recording;
 use super::world::{Device, Done, World};
 use crate::TextError;
-use crate::order::Members;
+use crate::order::as_linuxs;
 
 /// Shares count from so many nanoseconds after the last job's first request on.
 const SETTLED_NS: u64 = 300_000_000;
@@ -83,13 +83,8 @@ impl Outcome {
         let file = recording.text("outcome.json")?;
         let linux: Recorded = serde_json::from_str(&file)
             .map_err(|error| TextError { place: "outcome.json".to_owned(), what: error.to_string() })?;
-        let mut bfq = Bfq::new();
-        bfq.merge_newborns();
-        bfq.decide_early();
         let settings = &recording.settings;
-        settings.apply(&mut bfq, None)?;
-        bfq.set_rotational(settings.is_rotational()?);
-        let members = Members::join(&mut bfq, &recording.processes, &recording.groups)?;
+        let (bfq, members) = as_linuxs(settings, &recording.processes, &recording.groups)?;
         let (names, clients) = load::clients(recording, &members, &|job| linux.first_ns(job))?;
         let is_bounded: Vec<bool> = clients.iter().map(Client::is_bounded).collect();
         let device = Device {

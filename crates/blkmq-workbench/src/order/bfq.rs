@@ -130,17 +130,7 @@ pub fn replay_bfq(
     processes: &Processes,
     groups: &Groups,
 ) -> Result<Answers, TextError> {
-    let mut bfq = Bfq::new();
-    bfq.merge_newborns();
-    bfq.decide_early();
-    if settings.scheduler() != bfq.name() {
-        let what =
-            format!("'{}' has no decisions that can be replayed; accepted: {}", settings.scheduler(), bfq.name());
-        return Err(settings.fault(what));
-    }
-    settings.apply(&mut bfq, None)?;
-    bfq.set_rotational(settings.is_rotational()?);
-    let members = Members::join(&mut bfq, processes, groups)?;
+    let (bfq, members) = as_linuxs(settings, processes, groups)?;
     let mut replay = Replay::new(bfq, members);
     for event in linux.events.iter().filter(|event| event.action == Action::Insert) {
         replay.remaining.entry(event.pid).or_default().to_come += 1;
@@ -152,6 +142,26 @@ pub fn replay_bfq(
         }
     }
     Ok(replay.done)
+}
+
+/// BFQ that decides as Linux's does, with the clients that Linux's processes are.
+pub(crate) fn as_linuxs(
+    settings: &Settings,
+    processes: &Processes,
+    groups: &Groups,
+) -> Result<(Bfq, Members), TextError> {
+    let mut bfq = Bfq::new();
+    bfq.merge_newborns();
+    bfq.decide_early();
+    if settings.scheduler() != bfq.name() {
+        let what =
+            format!("'{}' has no decisions that can be replayed; accepted: {}", settings.scheduler(), bfq.name());
+        return Err(settings.fault(what));
+    }
+    settings.apply(&mut bfq, None)?;
+    bfq.set_rotational(settings.is_rotational()?);
+    let members = Members::join(&mut bfq, processes, groups)?;
+    Ok((bfq, members))
 }
 
 /// A request that waits.
