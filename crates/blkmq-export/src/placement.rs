@@ -24,7 +24,7 @@ pub const WEIGHTS: std::ops::RangeInclusive<u16> = 1..=1000;
 pub const MAX_GROUPS: usize = 256;
 /// The most rules of a queue.
 pub const MAX_RULES: usize = 1024;
-/// The most clients of a queue whose weight or group somebody has changed.
+/// The most clients of a queue whose weight or group the program has changed since the last [`load`](Placement::load).
 pub const MAX_CHANGED: usize = 1024;
 
 /// What a queue's clients get: its groups, and the rules by which clients come to their weights and groups.
@@ -34,11 +34,11 @@ pub struct Layout {
     pub groups: Vec<(String, u16)>,
     /// The first rule that is for a connection counts.
     pub rules: Vec<Rule>,
-    /// Weights of exports, by name, where another one counts than [`Export::weight`](crate::Export::weight).
+    /// Weights that exports have in the place of [`Export::weight`](crate::Export::weight), by name.
     pub weights: BTreeMap<String, u16>,
 }
 
-/// What somebody has changed for one client.
+/// What the program has changed for one client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Changed {
     weight: Option<u16>,
@@ -58,7 +58,7 @@ struct Inside {
     rules: Vec<Rule>,
     weights: BTreeMap<String, u16>,
     changed: BTreeMap<String, Changed>,
-    /// Those that are closed are gone from here at the next one that comes.
+    /// A connection that is closed is removed from here when the next one comes.
     connections: Vec<Placed>,
 }
 
@@ -168,8 +168,8 @@ impl Placement {
         Ok(submitter)
     }
 
-    /// Sets the weight of a client that is connected, until [`load`](Self::load). The client has it when it comes again
-    /// too.
+    /// Sets the weight of a client that is connected, until the next [`load`](Self::load). A client that leaves and
+    /// comes again has it still.
     ///
     /// # Errors
     /// There is no such client, the weight is out of range, or [`MAX_CHANGED`] clients were changed.
@@ -182,8 +182,8 @@ impl Placement {
         Ok(())
     }
 
-    /// Moves a client that is connected into a group, or into none if the path is empty, until [`load`](Self::load).
-    /// The client belongs to it when it comes again too.
+    /// Moves a client that is connected into a group, or out of all groups if the path is empty, until the next
+    /// [`load`](Self::load). A client that leaves and comes again still belongs to that group.
     ///
     /// # Errors
     /// There is no such client or group, or [`MAX_CHANGED`] clients were changed.
@@ -214,7 +214,7 @@ impl Placement {
         Ok(())
     }
 
-    /// Sets the weight of a group, until [`load`](Self::load).
+    /// Sets the weight of a group, until the next [`load`](Self::load).
     ///
     /// # Errors
     /// There is no such group, or the weight is out of range.

@@ -2,12 +2,13 @@
 //!
 //! A client's synchronous requests wait in a queue of its own. One queue is in service at a time, until its budget is
 //! used up, its time is over, or it has nothing more. Virtual time ([`wf2q`]) says which queue is next, so that each
-//! gets a part of the service by its weight, and groups of clients do among each other.
+//! group gets a part of the service by its weight, and within a group each queue.
 //!
-//! A client that waits for each request before it sends the next would lose its share to those that always have
-//! requests waiting. So the device may wait for it ([idling](idle)). What can be done meanwhile without harm is
-//! [injected](inject). A queue of a program that starts or plays counts more for a while ([raising](raise)), but not if
-//! many start together ([bursts](burst)). Clients that read one area together share a queue ([cooperation](cooperate)).
+//! A client that waits for each request before it sends the next would lose its share to clients that always have
+//! requests waiting. So the device may wait for the former ([idling](idle)). Requests of other clients that do no harm
+//! meanwhile are [injected](inject). A queue of a program that starts or plays counts more for a while
+//! ([raising](raise)), but not if many programs start together ([bursts](burst)). Clients that read one area together
+//! share a queue ([cooperation](cooperate)).
 //!
 //! Source: P. Valente and A. Avanzini, "Evolution of the BFQ storage-I/O scheduler", MST 2015, and the papers named in
 //! [`wf2q`]. The numbers are those of Linux.
@@ -82,11 +83,12 @@ pub struct Bfq {
     tunables: Tunables,
     /// The size of the embedder's queue.
     nr_requests: u32,
-    /// Queues of clients that come together are merged.
+    /// Queues of clients whose first requests come shortly after each other are merged for good. Only a replay asks for
+    /// that.
     merges_newborn: bool,
     /// The device has to move something to get from one sector to another.
     rotational: bool,
-    /// The latest time that was told.
+    /// The latest time of which the scheduler was told.
     now: Time,
 
     /// Requests that go before all others; the latest first.
@@ -95,15 +97,15 @@ pub struct Bfq {
     /// Requests that wait in queues.
     nr_waiting: u32,
 
-    /// The queue of each entity that is one, by the entity's number.
+    /// The queue of each entity that is a queue, by the entity's number.
     by_entity: Vec<Option<Index>>,
     /// All queues, the oldest first.
     all: List<ByBirth>,
-    /// Queues that wait and are not in service, the one that began to or was served last first.
+    /// Queues that wait and are not in service, the one that began to wait, or was served, last first.
     active: List<ByActivity>,
-    /// How many queues there were.
+    /// How many queues there have been; the newest one has this serial.
     serial: u64,
-    /// How many queues there may be, and how many clients and groups lack one that they may still ask for.
+    /// How many queues there may be, and how many queues clients and groups may still ask for.
     room: usize,
     nr_lacking: usize,
     /// Queues that wait or are in service, by class, and how many of them are raised.
@@ -114,7 +116,7 @@ pub struct Bfq {
     weight_order: Tree,
 
     service: Service,
-    /// How many times a queue came into service, as a running mean that tends to 256.
+    /// Rises towards 256 with each queue that comes into service: tells whether there were enough of them.
     slots: u32,
     /// The largest budget, in sectors.
     max_budget: u64,
@@ -124,17 +126,17 @@ pub struct Bfq {
 
     /// Requests that the device has.
     in_driver: u32,
-    /// The most requests that it had lately, and whether it takes several at once; `None` if that is not known.
+    /// The most requests that the device had lately, and whether it takes several at once; `None`: not known yet.
     most_in_driver: u32,
     queueing: Option<bool>,
     queueing_samples: u32,
-    /// The queue of which a request completed last, unless that is shared.
+    /// The queue of which a request completed last, unless that queue is shared.
     last_completed: Option<Name>,
 
     ticket: Option<Ticket>,
     /// What [`Bfq::take_expirations`] returns, if that is asked for.
     expirations: Option<Vec<Expiration>>,
-    /// It follows the choices of another one.
+    /// The scheduler follows the choices of another one: see [`follow`].
     is_following: bool,
 }
 
@@ -192,7 +194,7 @@ impl Bfq {
         bfq
     }
 
-    /// Time goes on: the idle timer does what it had to do meanwhile.
+    /// Time goes on to `now`: what the idle timer had to do meanwhile is done.
     fn pass_time(&mut self, now: Time) {
         self.now = self.now.max(now);
         self.forest.set_now(self.now);

@@ -8,7 +8,7 @@ use crate::IoPriority;
 pub struct GroupId(pub u32);
 
 impl GroupId {
-    /// Bits of an id that name the place. The others count how often the place was given.
+    /// Bits of an id that name the place. The other bits count how often the place was given to a group.
     const PLACE_BITS: u32 = 10;
 
     /// How many places there can be, that of the root included.
@@ -17,8 +17,8 @@ impl GroupId {
     /// The group that holds all others.
     pub const ROOT: Self = Self(0);
 
-    /// The group that has `place`, less than [`PLACES`](Self::PLACES), as the place is given for the `times`-th time,
-    /// wrapping. Place 0 is the root's.
+    /// The id of the `times`-th group, wrapping, that gets `place`, which is less than [`PLACES`](Self::PLACES). Place
+    /// 0 is the root's.
     #[must_use]
     pub const fn new(place: usize, times: u32) -> Self {
         debug_assert!(place < Self::PLACES, "the place is in the table");
@@ -36,7 +36,7 @@ impl GroupId {
 pub const MIN_WEIGHT: u16 = 1;
 /// The largest weight of a client or group.
 pub const MAX_WEIGHT: u16 = 1000;
-/// The weight of a client or group for which none was asked.
+/// The weight of a client or group if none is given.
 pub const DEFAULT_WEIGHT: u16 = 100;
 
 /// What a scheduler is told of a client.
@@ -44,7 +44,7 @@ pub const DEFAULT_WEIGHT: u16 = 100;
 pub struct ClientSettings {
     /// The client's share beside the other clients and groups of its group: [`MIN_WEIGHT`] to [`MAX_WEIGHT`].
     pub weight: u16,
-    /// The priority of its requests that carry none of their own.
+    /// The priority of the client's requests that carry none of their own.
     pub priority: IoPriority,
     /// The group that the client belongs to.
     pub group: GroupId,
@@ -62,6 +62,6 @@ impl Default for ClientSettings {
 pub struct GroupSettings {
     /// The group's share beside the other clients and groups of its parent: [`MIN_WEIGHT`] to [`MAX_WEIGHT`].
     pub weight: u16,
-    /// The group that this group belongs to. The embedder makes no group a part of itself.
+    /// The group that this group belongs to. No group is within itself: the embedder sees to that.
     pub parent: GroupId,
 }

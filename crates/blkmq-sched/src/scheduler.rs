@@ -149,16 +149,17 @@ pub trait Scheduler: Send + fmt::Debug {
     /// Learns what completed so far. Sums may lag behind, and never fall. By default they do not matter.
     fn fold(&mut self, _tally: &Tally) {}
 
-    /// A client comes, or one that is here has other settings from now on. Before any request of it is inserted; an id
-    /// that is no longer used comes again only for another client. May allocate. By default clients do not matter.
+    /// A client comes, or a client that is here has other settings from now on. Called before any request of the client
+    /// is inserted. An id that is no longer used comes again only for another client. May allocate. By default clients
+    /// do not matter.
     fn join(&mut self, _client: ClientId, _settings: &ClientSettings) {}
 
-    /// A client is gone. None of its requests waits, and of those that were dispatched each was reported.
+    /// A client is gone. None of its requests waits, and the end of each dispatched one was reported.
     fn leave(&mut self, _client: ClientId) {}
 
-    /// A group comes, or one that is here has another weight or parent from now on. Before any client or group joins
-    /// it. The root is there from the beginning, and its settings do not change. May allocate. By default groups do not
-    /// matter.
+    /// A group comes, or a group that is here has another weight or parent from now on. Called before any client or
+    /// group joins the group. The root is there from the beginning, and its settings do not change. May allocate. By
+    /// default groups do not matter.
     fn join_group(&mut self, _group: GroupId, _settings: &GroupSettings) {}
 
     /// A group is gone. No client and no group belongs to it any more; requests that no thread waits for, which were

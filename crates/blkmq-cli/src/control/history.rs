@@ -71,7 +71,7 @@ pub(crate) struct Parts {
     pub(crate) received: Option<f64>,
 }
 
-/// What a client does, by the last second in which anybody looked.
+/// What a client does, by the last second in which the server looked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Doing {
     /// Nothing was outstanding.
@@ -84,7 +84,7 @@ pub(crate) enum Doing {
     Waits,
 }
 
-/// A client, as people see it.
+/// A client, as operators see it.
 #[derive(Debug, Clone)]
 pub(crate) struct Standing {
     pub(crate) seen: Seen,

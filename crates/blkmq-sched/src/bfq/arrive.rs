@@ -1,4 +1,4 @@
-//! Arrival: a request comes to its queue, which may begin to wait, and may have to be served before the one in service.
+//! Arrival: a request comes to its queue. The queue may begin to wait, and may preempt the queue in service.
 
 use super::clock::ticks;
 use super::request::{Home, Request, is_sync};
@@ -8,7 +8,7 @@ use crate::{Info, InsertAt, RqId, Time};
 
 /// A lone request smaller than so many sectors, of a queue that is waited for, may soon be a part of a larger one.
 const SMALL: u32 = 32;
-/// A request is in time if it comes within so many times the time for which a queue is waited for.
+/// A request is in time if it comes within so many times `slice_idle`.
 const IN_TIME: u64 = 3;
 
 impl Bfq {
@@ -39,7 +39,7 @@ impl Bfq {
         self.groups.get_mut(group).counts.inserted += 1;
     }
 
-    /// The request is counted, and sorted in; the queue begins to wait if it did not.
+    /// Counts the request and sorts it in. A queue that did not wait begins to.
     fn add(&mut self, q: Index, item: Index, place: u16, now: Time) {
         let tick = ticks(now);
         let queue = self.queues.get_mut(q);
@@ -72,8 +72,8 @@ impl Bfq {
         self.note_raised_arrival(q, before, is_interactive, tick);
     }
 
-    /// A queue without requests has one: its budget and weight are set, and it may preempt the one in service. Whether
-    /// it counts as interactive.
+    /// A queue that had no requests has one: its budget and weight are set, and it may preempt the queue in service.
+    /// Returns whether it counts as interactive.
     fn begin_busy(&mut self, q: Index, place: u16, now: Time) -> bool {
         let next = self.queues.get(q).next.expect("a queue begins to wait with a request");
         let queue = self.queues.get(q);
@@ -92,8 +92,9 @@ impl Bfq {
         is_interactive
     }
 
-    /// The queue that just began to wait has the device next, if it must not wait, or if it need not since the device
-    /// only waits for the one in service.
+    /// Ends the service of the queue in service, so that `q`, which just began to wait, may come next. That happens if
+    /// `q` goes on within its last budget and is raised no less, or if `q` is above the other queue, or if the other
+    /// queue is not worth waiting for; and only if virtual time would serve another member of the root next.
     fn preempt(&mut self, q: Index, resumes: bool, now: Time) {
         let Some(other) = self.service.queue else { return };
         let [coefficient, in_service] = [q, other].map(|q| self.queues.get(q).raising.coefficient);
@@ -103,7 +104,8 @@ impl Bfq {
         }
     }
 
-    /// Whether `q` is of a higher class than `other`, or counts more.
+    /// Whether `q` is of a higher class than `other`, or has the larger weight. Of queues of different groups, the
+    /// weights of the groups count.
     fn is_above(&self, q: Index, other: Index) -> bool {
         if self.class(q) < self.class(other) {
             return true;

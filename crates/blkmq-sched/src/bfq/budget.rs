@@ -8,13 +8,13 @@ use crate::slab::Index;
 
 /// The largest budget in sectors, until the device is known.
 pub(super) const DEFAULT: u64 = 16 * 1024;
-/// No largest budget is larger: as much as people can set.
+/// The largest budget is never more than this, the maximum of the knob `max_budget`.
 const MOST: u64 = i32::MAX as u64;
 /// The smallest budget is the largest one divided by this.
 const LEAST_PART: u64 = 32;
-/// So many times of service make the device known: a running mean that tends to 256.
+/// The device counts as known once [`Bfq::slots`], which tends to 256, is at least this.
 const ENOUGH_SLOTS: u32 = 194;
-/// For how long a queue is served, by default. Time is charged for in parts of this.
+/// How long a queue is served at most, by default. A queue that is charged by time pays for a part of this.
 pub(super) const TIMEOUT: Ticks = of_ms(124);
 /// Below this, a queue is judged by how far it seeks.
 const MOMENT: u64 = NS_PER_MS;
@@ -30,7 +30,7 @@ pub(super) struct Service {
     pub(super) idle_since: Time,
     /// When it will have waited long enough, while it waits.
     pub(super) timer: Option<Time>,
-    /// Where the request of the queue ended that went out last; 0 before the first.
+    /// Where the queue's request that went out last ended; 0 before the first one.
     pub(super) last_position: u64,
 }
 
@@ -101,8 +101,8 @@ impl Bfq {
         self.forest.serve(queue.entity, sectors);
     }
 
-    /// Ends the time in service of `q`, unless another scheduler is followed. With `compensate`, the time that was
-    /// waited last does not count.
+    /// Ends the time in service of `q`, unless another scheduler is followed. With `compensate`, the time for which the
+    /// device waited for `q` last does not count.
     pub(super) fn expire(&mut self, q: Index, compensate: bool, reason: Reason, now: Time) {
         if self.is_following {
             return;
@@ -194,7 +194,7 @@ impl Bfq {
         queue.raising.serve(missing, ticks(now));
     }
 
-    /// The budgets of a queue that leaves service: the largest ones from now on, and the next one.
+    /// Sets how large the budgets of a queue that leaves service are from now on, and returns the next one.
     fn next_budget(&mut self, q: Index, reason: Reason) -> u64 {
         let (least, most) = (self.least_budget(), self.max_budget);
         let queue = self.queues.get(q);
@@ -226,7 +226,7 @@ impl Bfq {
         }
     }
 
-    /// The next request of a queue is another one: the budget must be large enough for it.
+    /// The next request of a queue has changed: makes its budget large enough for that request.
     pub(super) fn fit_budget(&mut self, q: Index) {
         let queue = self.queues.get(q);
         let Some(next) = queue.next else { return };
@@ -240,7 +240,7 @@ impl Bfq {
         }
     }
 
-    /// How people name a queue.
+    /// The queue's name for readers of expirations.
     pub(super) fn queue_name(&self, q: Index) -> QueueName {
         let queue = self.queues.get(q);
         match queue.made_for {
@@ -250,7 +250,7 @@ impl Bfq {
         }
     }
 
-    /// The largest budget follows the device's rate, unless people have set it.
+    /// The largest budget follows the device's rate, unless the knob `max_budget` sets it.
     pub(super) fn follow_rate(&mut self) {
         if self.tunables.max_budget == 0 {
             self.max_budget = self.rate.in_time(self.tunables.timeout()).min(MOST);

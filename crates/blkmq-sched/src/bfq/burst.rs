@@ -1,7 +1,7 @@
 //! Bursts: many queues that are created shortly after each other in one group.
 //!
-//! Services that start together, or a parallel build, make a burst. It is throughput that counts then, and none of the
-//! queues of a large burst is raised.
+//! Services that start together, or a parallel build, make a burst. Throughput counts then, and none of the queues of a
+//! large burst is raised.
 
 use super::Bfq;
 use super::clock::{LONG_AGO, Ticks, of_ms};
@@ -98,7 +98,7 @@ impl Bfq {
         }
     }
 
-    /// The queue of a client that left: its burst is smaller.
+    /// The client of this queue leaves: the burst that the queue is in is smaller by one.
     pub(super) fn shrink_burst(&mut self, q: Index) {
         let queue = self.queues.get(q);
         if queue.is_in_burst && queue.owner.is_some() {

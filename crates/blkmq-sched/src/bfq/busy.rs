@@ -52,7 +52,8 @@ impl Bfq {
         self.come_first_of_woken(q);
     }
 
-    /// A queue ceases to wait. If `remembers`, a quick return does not pay.
+    /// A queue ceases to wait. If `remembers`, virtual time remembers it until its finish time, so a quick return gains
+    /// nothing.
     pub(super) fn cease(&mut self, q: Index, remembers: bool) {
         let queue = self.queues.get_mut(q);
         debug_assert!(queue.is_busy && queue.is_empty(), "a queue ceases to wait when it has no requests");
@@ -78,7 +79,7 @@ impl Bfq {
         self.count_class(q);
     }
 
-    /// The weight that was asked for holds at once.
+    /// Makes the weight that was asked for hold at once.
     pub(super) fn apply_weight(&mut self, q: Index) {
         self.forest.apply_weight(self.queues.get(q).entity);
         self.note_weight(q);
@@ -154,14 +155,14 @@ impl Bfq {
         own != Some(smallest) && self.weight_order.first_from(&self.weights, smallest + 1).is_some()
     }
 
-    /// Whether shares must be kept up by waiting for `q` or by counting its service exactly: another queue has
-    /// another weight, class or group.
+    /// Whether `q` gets its share only if it is waited for and its service is counted exactly: because another queue
+    /// has another weight, class or group.
     pub(super) fn is_asymmetric(&self, q: Index) -> bool {
         let classes = Class::ALL.into_iter().filter(|class| self.busy[class.index()] > 0).count();
         self.weights_differ(q) || classes > 1 || self.groups.nr_pending > 1
     }
 
-    /// Puts a queue first among those that wait.
+    /// Puts a queue first among the queues that wait.
     fn list(&mut self, q: Index) {
         debug_assert!(!self.queues.get(q).is_listed, "a queue is listed once");
         self.queues.get_mut(q).is_listed = true;

@@ -8,9 +8,9 @@ use crate::{Class, RqId, Ticket, Time};
 
 /// What is to be done with the queue in service.
 enum Verdict {
-    /// A request of this queue goes: of the one in service, or of one that is injected. `None`: the device waits.
+    /// A request of this queue goes: the queue in service, or one that is injected. `None`: the device waits.
     Serve(Option<Index>),
-    /// Its time in service ends.
+    /// The time in service of the queue ends.
     Expire(Reason),
 }
 
@@ -167,8 +167,9 @@ impl Bfq {
         self.better(after, before, self.requests.get(last).info.sector)
     }
 
-    /// The better one of two requests for a device that stands at `last`: the nearer one, where back counts more, and
-    /// only a little way.
+    /// The better one of two requests for a device that stands at `last`: the nearer one, where a way back counts
+    /// `back_seek_penalty` times. A request farther back than `back_seek_max` is chosen only if both are, or the other
+    /// one is missing.
     pub(super) fn better(&self, one: Option<Index>, other: Option<Index>, last: u64) -> Option<Index> {
         let (Some(first), Some(second)) = (one, other) else { return one.or(other) };
         let [from, to] = [first, second].map(|item| self.requests.get(item).info.sector);
@@ -194,7 +195,7 @@ impl Bfq {
 /// Bits of a ticket that name a queue. The others are the mark.
 const QUEUE_BITS: u32 = 20;
 
-/// The mark of a dispatched request: its queue, and whether it is the one of a sample.
+/// The ticket of a dispatched request: its queue, and its mark if its time is a sample.
 fn ticket(q: Index, mark: u32) -> Ticket {
     debug_assert!(q.number().get() < 1 << QUEUE_BITS, "there are not so many queues");
     Ticket(q.number() | mark << QUEUE_BITS)

@@ -13,7 +13,7 @@ use crate::site::kept;
 use crate::slab::Index;
 use crate::{ClientId, ClientSettings, IoPriority, Time};
 
-/// What a client's own queue has learnt is kept here while the client sends to a shared one.
+/// What a client's own queue has learnt. It is kept here while the client sends to a shared queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Saved {
     pub(super) habits: Habits,
@@ -25,9 +25,9 @@ pub(super) struct Saved {
 /// Requests that passed the scheduler by.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Passing {
-    /// That the device has.
+    /// Requests that the device has.
     pub(super) with_device: u32,
-    /// That are over, while the scheduler has not been told that they passed: another thread tells that.
+    /// Requests that are over, though the scheduler has not been told yet that they passed: another thread tells that.
     pub(super) early: u32,
 }
 
@@ -54,8 +54,8 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Whether the device has synchronous requests of it that passed by. They count in its queue, so the client keeps
-    /// that.
+    /// Whether the device has synchronous requests of the client that passed by. They count in the client's queue, so
+    /// the client keeps that queue.
     pub(super) const fn has_passing(&self) -> bool {
         self.passing[1].with_device > 0
     }
@@ -176,14 +176,15 @@ impl Bfq {
         }
         let mut next = self.queues.get(q).merged_into;
         self.release(q, None);
-        // It would have taken its place in all queues with which this one is to be merged.
+        // The client counts in every queue with which this one is to be merged.
         while let Some(heir) = next {
             next = self.queues.get(heir).merged_into;
             self.release(heir, None);
         }
     }
 
-    /// A client of `q` is one no longer; `heir` takes the queue's place as the one created last.
+    /// A client of `q` sends there no longer. `heir` takes the place of `q` as the queue of its group that was created
+    /// last.
     pub(super) fn release(&mut self, q: Index, heir: Option<Index>) {
         let queue = self.queues.get_mut(q);
         debug_assert!(queue.clients > 0, "a client counts until it is released");
@@ -225,8 +226,9 @@ impl Bfq {
         self.groups.place(self.clients.get(place).settings.group)
     }
 
-    /// The client has another group, weight or class: its own queue follows, and a shared one is left to the others.
-    /// Without room for another queue, or while the device has requests of the client that passed, that comes later.
+    /// The client may have another group, weight or class: then its own queue follows, or the client leaves a shared
+    /// queue to the others. Without room for another queue, or while the device has requests of the client that passed,
+    /// that comes later.
     fn follow_settings(&mut self, place: u16) {
         self.wish(place);
         let group = self.group_of(place);

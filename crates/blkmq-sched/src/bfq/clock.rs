@@ -1,7 +1,7 @@
 //! The coarse clock, by which budgets time out, raising ends and bursts are told apart.
 //!
-//! It is Linux's clock of 250 ticks a second. How long a client thinks and how long it is waited for is measured in
-//! nanoseconds.
+//! It is Linux's clock of 250 ticks a second. How long a client thinks, and how long the device waits for a client, is
+//! measured in nanoseconds.
 
 use crate::Time;
 

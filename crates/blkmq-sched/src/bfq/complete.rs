@@ -8,7 +8,7 @@ use crate::site::kept;
 use crate::slab::Index;
 use crate::{Event, Report, Time};
 
-/// More requests than this with the device at once show that it takes several.
+/// More requests than this with the device at once show that the device takes several.
 const SEVERAL: u32 = 3;
 /// So many samples decide that.
 const SAMPLES: u32 = 32;
@@ -32,8 +32,8 @@ impl Bfq {
         }
     }
 
-    /// Requests passed by. Their queue is charged for them as if it had been served, and they count as requests that
-    /// the device has.
+    /// Requests passed by. Their queue is charged for them as if it had been served, and they count among the requests
+    /// that the device has.
     fn note_passed(&mut self, report: &Report) {
         let (requests, sectors) = (u32::from(report.requests), u64::from(report.sectors));
         let place = self.clients.place(report.client);
@@ -94,7 +94,7 @@ impl Bfq {
         }
     }
 
-    /// Requests of a client that passed by, as the scheduler knows, are over.
+    /// Requests of a client are over that passed by, and of whose passing the scheduler has been told.
     fn end_passing(&mut self, place: u16, is_sync: bool, requests: u32, report: &Report) {
         let client = self.clients.get_mut(place);
         debug_assert!(client.passing[usize::from(is_sync)].with_device >= requests, "they passed before they are over");

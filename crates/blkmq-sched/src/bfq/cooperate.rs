@@ -1,8 +1,9 @@
 //! Cooperating clients: their queues are merged, and split again when that does not pay any more.
 //!
-//! Some programs read one area with several threads, each a piece. Apart, each of their queues seeks; together they are
-//! sequential. So on a device that gains by that, a queue whose request is near the next one of another queue is merged
-//! with it. Queues that are created shortly after each other are merged for good.
+//! Some programs read one area with several threads, each thread a piece. Apart, each of their queues seeks; together
+//! the queues are sequential. So on a device that gains by that, a queue whose request is near the next request of
+//! another queue is merged with that queue. In a replay, queues that are created shortly after each other are merged
+//! for good.
 
 use super::Bfq;
 use super::burst::{INTERVAL, Membership};
@@ -17,7 +18,7 @@ const NEAR: u64 = 8192;
 const EARLY: Ticks = of_ms(100);
 /// A queue created no longer than this after another one may be merged with it for good.
 const TOGETHER: Ticks = of_ms(600);
-/// On a device where that is not done at once, it is done after this.
+/// On a device that gains by cooperation the merge for good is not done at once, but when the queue is so old.
 const ENGAGED: Ticks = of_ms(600);
 
 /// Merging of queues.
@@ -32,7 +33,7 @@ impl Bfq {
         !self.rotational && !matches!(self.queueing, Some(false))
     }
 
-    /// The first queue of a client: one of its own, or one merged with the queue that was created just before.
+    /// The first queue of a client: its own, or the queue that was created just before and with which that is merged.
     pub(super) fn first_queue(&mut self, place: u16, now: Time) -> Index {
         let q = self.own_queue(place, now);
         if !self.merges_newborn {
@@ -64,7 +65,7 @@ impl Bfq {
         heir
     }
 
-    /// The client does not have that merge in mind any more.
+    /// The client gives up the merge for good that it has in mind.
     pub(super) fn break_betrothal(&mut self, place: u16) {
         if let Some(other) = self.clients.get_mut(place).betrothed.take() {
             self.queues.get_mut(other).suitors -= 1;
@@ -72,10 +73,11 @@ impl Bfq {
         }
     }
 
-    /// A request at `sector` comes to `q`: the queue to which its client then sends, another one if they cooperate.
+    /// A request at `sector` comes to `q`. Returns the queue to which its client then sends: another one if they
+    /// cooperate.
     ///
-    /// A client keeps its queue while the device has requests of it that passed. Nothing is planned meanwhile: a queue
-    /// with which another one is to be merged would count two clients and belong to one, also when that one is gone.
+    /// A client keeps its queue while the device has requests of the client that passed. No merge is planned meanwhile:
+    /// the queue with which `q` is to be merged would count two clients and belong to one, also when that one is gone.
     pub(super) fn cooperate(&mut self, place: u16, q: Index, sector: u64, now: Time) -> Index {
         if self.clients.get(place).has_passing() {
             return q;
@@ -133,7 +135,7 @@ impl Bfq {
         heir
     }
 
-    /// Queues that began long ago are those of clients that only happen to be near each other.
+    /// Whether the queue began long ago: clients of such queues only happen to be near each other.
     fn is_late(&self, q: Index, now: Ticks) -> bool {
         let raising = &self.queues.get(q).raising;
         raising.service_since > 0 && raising.first_service + EARLY < now
@@ -181,8 +183,8 @@ impl Bfq {
         self.clients.get_mut(place).is_merged_for_good = true;
     }
 
-    /// All clients of `q` are to send to `other` from their next request on; the queue to which they then send. They
-    /// count there at once.
+    /// All clients of `q` are to send to `other` from their next request on. Returns the queue to which they then send.
+    /// They count there at once.
     fn plan_merge(&mut self, q: Index, other: Index) -> Option<Index> {
         let heir = self.last_heir(other);
         let clients = self.queues.get(q).clients;
@@ -231,7 +233,7 @@ impl Bfq {
         }
     }
 
-    /// Keeps what a queue with one client has learnt, for when that client gets its own queue again.
+    /// Keeps what a queue with one client has learnt, until that client gets its own queue again.
     fn save(&mut self, q: Index, now: Ticks) {
         let queue = self.queues.get(q);
         let Some(owner) = queue.owner else { return };
@@ -245,8 +247,8 @@ impl Bfq {
 
 /// Splitting.
 impl Bfq {
-    /// The queue to which the client of a request sends: its present one, or one of its own if that is to be split and
-    /// there is room.
+    /// The queue to which the client of a request sends: `q`, its present one, or a queue of its own if `q` is to be
+    /// split and there is room.
     pub(super) fn own_again(&mut self, place: u16, q: Index, now: Time) -> Index {
         let queue = self.queues.get(q);
         let client = self.clients.get(place);
@@ -280,7 +282,7 @@ impl Bfq {
         self.queues.get_mut(own).split_at = ticks(now);
         self.queues.get_mut(own).owner = Some(place);
         self.resume(place, own, now);
-        // The waker that the shared queue has now: it may have ended since its client was the last one to leave it.
+        // The waker that the shared queue has now: the waker of before may have ended, if its last client has left it.
         let waker = self.queues.get(q).waking.waker;
         self.set_waker(own, waker);
         self.queues.get_mut(q).suitors -= 1;

@@ -1,8 +1,8 @@
 //! How many requests may be outstanding: which requests the scheduler admits, and which may pass it by.
 //!
-//! A policy can divide the device only among requests that wait here or are with the device. What a client that writes
-//! as much as it can has outstanding would leave no room for others. So requests other than reads have a part of the
-//! room, and a queue or group with more than its share waits outside.
+//! A policy can divide the device only among requests that wait here or are with the device. A client that writes as
+//! much as it can would leave no room here for others. So requests other than reads have a part of the room, and new
+//! requests of a queue or group that has more than its share wait outside.
 
 use super::Bfq;
 use super::request::is_sync;
@@ -53,7 +53,8 @@ impl Bfq {
         self.share(group.entity, of, group.allocated)
     }
 
-    /// What a member of a group may have of `of`, by its weight among those that wait; `None` if it has that already.
+    /// What a member of a group may have of `of`, by its weight among the members that wait; `None` if it has that
+    /// already.
     fn share(&self, entity: Entity, of: u32, allocated: u32) -> Option<u32> {
         // A member may be served without being counted among its siblings; then it is alone.
         let weight = self.forest.weight(entity);
@@ -69,7 +70,7 @@ impl Bfq {
         self.groups.count_in(queue.group, requests);
     }
 
-    /// The queue has `requests` less: they are merged or complete.
+    /// The queue has `requests` less: these were merged into others, or have completed.
     pub(super) fn count_out(&mut self, q: Index, requests: u32) {
         let queue = self.queues.get_mut(q);
         debug_assert!(queue.allocated >= requests, "a request counts in its queue until it completes");

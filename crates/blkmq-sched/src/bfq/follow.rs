@@ -10,13 +10,13 @@ use crate::{ClientId, Info, Join, MergeHow, RqId, Time};
 /// Why a queue's time in service ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// It was waited for in vain.
+    /// The queue was waited for in vain.
     TooIdle,
-    /// Its time in service was over.
+    /// The queue's time in service was over.
     BudgetTimeout,
-    /// Its next request was larger than what was left of its budget.
+    /// The queue's next request was larger than what was left of its budget.
     BudgetExhausted,
-    /// It had no requests, and was not worth waiting for.
+    /// The queue had no requests, and was not worth waiting for.
     NoMoreRequests,
     /// Another queue had to be served first.
     Preempted,
@@ -46,14 +46,14 @@ impl Reason {
     }
 }
 
-/// A queue, as people name it.
+/// The name of a queue, for readers of [`Expiration`]s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum QueueName {
-    /// That of a client's synchronous requests.
+    /// The queue of a client's synchronous requests.
     Sync(ClientId),
-    /// One of asynchronous requests.
+    /// A queue of asynchronous requests.
     Async,
-    /// One that several clients share.
+    /// A queue that several clients share.
     Shared,
 }
 
@@ -69,23 +69,25 @@ pub struct Expiration {
 }
 
 impl Bfq {
-    /// From now on keeps the expirations that it makes of itself.
+    /// From now on the scheduler keeps the expirations that it makes by itself, for
+    /// [`take_expirations`](Self::take_expirations).
     pub fn watch_expirations(&mut self) {
         self.expirations.get_or_insert_default();
     }
 
-    /// The expirations that it made of itself since it was asked last.
+    /// The expirations that the scheduler made by itself since this was called last.
     pub fn take_expirations(&mut self) -> Vec<Expiration> {
         self.expirations.as_mut().map(core::mem::take).unwrap_or_default()
     }
 
-    /// While it follows, nothing comes into service or leaves it but by the methods below.
+    /// While the scheduler follows, queues come into service and leave it by the methods below alone.
     pub fn set_following(&mut self, on: bool) {
         self.is_following = on;
     }
 
-    /// From now on merges the queues of clients whose first requests come shortly after each other, for good, as Linux
-    /// does with the processes of one parent. Clients that come together are not one program, so a queue does not.
+    /// From now on the queues of clients whose first requests come shortly after each other are merged for good, as
+    /// Linux does with the processes of one parent. This is for a replay. Clients of a block layer that come together
+    /// are not one program.
     pub fn merge_newborns(&mut self) {
         self.merges_newborn = true;
     }
@@ -186,7 +188,7 @@ impl Bfq {
         if let Some((q, _)) = waiting.or_else(|| of_name().next()) {
             return Some(q);
         }
-        // It may have another name here: of another one of its clients.
+        // The queue may have another name here: that of another one of its clients.
         match name {
             QueueName::Async => None,
             QueueName::Sync(client) => self.clients.get(self.clients.place(client)).sync,

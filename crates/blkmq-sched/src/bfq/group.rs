@@ -13,10 +13,10 @@ use crate::{Class, GroupId, GroupSettings, IoPriority, Time};
 /// Asynchronous queues of a group: one for each level of the first two classes, and one for class idle.
 pub(super) const NR_ASYNC: usize = 2 * NR_LEVELS + 1;
 
-/// The weight of a group, in hundredths, for each unit of the weight that people set.
+/// The weight of a group, in hundredths, for each unit of the weight that its settings give.
 const UNIT: u32 = 100;
 
-/// What is counted of the requests of a group's own queues.
+/// Counts of the requests of a group's own queues.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counts {
     pub(super) inserted: u64,
@@ -25,11 +25,11 @@ pub(super) struct Counts {
     /// Sectors of the dispatched requests.
     pub(super) sectors: u64,
     pub(super) completed: u64,
-    /// Nanoseconds that the device had the completed requests, all together.
+    /// For how many nanoseconds the device had each completed request, summed over the requests.
     pub(super) in_device: u64,
-    /// Times of service that its queues had.
+    /// How many times of service its queues had.
     pub(super) slots: u64,
-    /// Times that a queue of it was waited for in vain.
+    /// How often one of its queues was waited for in vain.
     pub(super) waited_in_vain: u64,
 }
 
@@ -82,7 +82,7 @@ impl Groups {
         self.get(place).entity
     }
 
-    /// The queue `old` was the one of its group that was created last: now that is `new`.
+    /// If `old` is the queue of its group that was created last, `new` takes that place.
     pub(super) fn replace_created(&mut self, place: usize, old: Index, new: Option<Index>) {
         let last = &mut self.get_mut(place).last_created;
         if *last == Some(old) {
@@ -275,8 +275,8 @@ impl Bfq {
         q
     }
 
-    /// Makes room for a queue for everybody who may ask for one, beside those that are there, and for as many again as
-    /// there are clients. Allocates.
+    /// Makes room for each queue that a client or a group may still ask for, beside the queues that are there, and for
+    /// as many again as there are clients. Allocates.
     pub(super) fn reserve_queues(&mut self) {
         let nr_groups = self.groups.iter().count() + 1;
         let usual = 2 * (self.clients.len() + 1) + NR_ASYNC * nr_groups;

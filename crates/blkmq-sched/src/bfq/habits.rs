@@ -11,9 +11,9 @@ const FAR: u64 = 800;
 pub(super) const LARGE: u32 = 64;
 /// A queue is seeky with more than so many far requests among its last 32.
 const MOST_FAR: u32 = 19;
-/// From so many samples on, counted in fixed point, the mean think time is believed.
+/// From so many samples on, counted in fixed point, the mean think time decides.
 const ENOUGH_SAMPLES: u64 = 80;
-/// For how long steadiness is looked back on, in nanoseconds.
+/// How far back steadiness is judged, in nanoseconds.
 const STEADY_WINDOW: u64 = 200 * NS_PER_MS;
 
 /// What is remembered of a queue's client, also while its queue is merged with another one.
@@ -22,13 +22,13 @@ pub(super) struct Habits {
     /// When a request of the queue completed last; before the first one did, a nanosecond after the queue began.
     pub(super) last_end: Time,
     has_ended: bool,
-    /// Think times so far, each 256 when it comes, and an eighth less with each that follows.
+    /// How many think times there were. Each counts 256 when it comes, and an eighth less with each that follows.
     samples: u64,
     total: u64,
     mean: u64,
     /// The next request comes soon after a completion.
     pub(super) thinks_shortly: bool,
-    /// It has something to do nearly all the time.
+    /// The queue has something to do nearly all the time.
     pub(super) is_io_bound: bool,
     watched_since: Time,
     /// Nanoseconds without anything to do since then, wrapping.
@@ -55,9 +55,9 @@ impl Habits {
         (self.last_end, self.has_ended) = (now, true);
     }
 
-    /// For how long the client has thought at `now`, wrapping. The completion may be told later than `now`: then it has
-    /// not thought at all. As in Linux the first request of a queue comes a nanosecond too early: it counts as a very
-    /// long thought, and as a nanosecond less than nothing where times are summed.
+    /// For how long the client has thought at `now`, wrapping. The time of the completion may be later than `now`: then
+    /// the client has not thought at all. As in Linux the first request of a queue comes a nanosecond too early: it
+    /// counts as a very long thought, and as a nanosecond less than nothing where times are summed.
     const fn think_time(&self, now: Time) -> u64 {
         if self.has_ended { now.since(self.last_end) } else { now.0.wrapping_sub(self.last_end.0) }
     }
@@ -105,7 +105,7 @@ impl Bfq {
         habits.mean = (habits.total + 128) / habits.samples;
     }
 
-    /// Whether the think time of `q` is short is decided anew.
+    /// Decides anew whether the think time of `q` is short.
     pub(super) fn judge_think_time(&mut self, q: Index, now: Time) {
         let slice_idle = self.tunables.slice_idle;
         let class = self.class(q);

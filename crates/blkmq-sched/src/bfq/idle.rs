@@ -7,9 +7,9 @@ use crate::{Class, Time};
 
 /// A seeky queue is waited for no longer than this, if no share depends on it.
 pub(super) const SHORT: u64 = 2 * NS_PER_MS;
-/// A raised queue is waited for at least as long.
+/// A raised queue is waited for at least this long.
 const LONG: u64 = 20 * NS_PER_MS;
-/// So many more requests of others with the device make a raised queue wait.
+/// A raised queue has to wait if the device has so many requests of other queues.
 const MANY: u32 = 4;
 
 impl Bfq {
@@ -28,7 +28,7 @@ impl Bfq {
         self.idling_helps_throughput(q) || self.idling_keeps_shares(q)
     }
 
-    /// Waiting makes the device do more: the next request is near, and comes soon.
+    /// Whether the device does more if it waits for `q`: because the next request is near, and comes soon.
     pub(super) fn idling_helps_throughput(&self, q: Index) -> bool {
         let queue = self.queues.get(q);
         let is_steady = !queue.seeks.is_seeky() && queue.habits.is_io_bound && queue.habits.thinks_shortly;
@@ -37,11 +37,11 @@ impl Bfq {
             (true, true) | (false, false) => is_steady,
             (false, true) => false,
         };
-        // Those that are raised get a request in more easily while no other queue is waited for.
+        // Raised queues get a request in more easily while no other queue is waited for.
         queue.clients > 0 && helps && self.raised_busy == 0
     }
 
-    /// Without waiting, the queue would get less than its share, or wait longer than it should.
+    /// Whether the queue would get less than its share, or wait longer than it should, if it were not waited for.
     pub(super) fn idling_keeps_shares(&self, q: Index) -> bool {
         let queue = self.queues.get(q);
         let nr_busy = self.nr_busy();

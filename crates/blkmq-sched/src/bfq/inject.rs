@@ -1,8 +1,8 @@
 //! Injection: what other queues may have done while the queue in service is waited for.
 //!
-//! A device that waits for one client's next request does nothing. So other requests are served meanwhile, as many as
-//! do not make the client's own take much longer. How long these take is measured: first without other requests (the
-//! base), then with some, and the limit follows.
+//! A device that waits for one client's next request does nothing. So requests of other clients are served meanwhile,
+//! as many as do not make the client's own requests take much longer. How long the client's requests take is measured:
+//! first without other requests (the base), then with some, and the limit follows.
 
 use super::Bfq;
 use super::clock::{Ticks, of_ms, ticks};
@@ -11,9 +11,9 @@ use super::request::is_sync;
 use crate::Time;
 use crate::slab::Index;
 
-/// After so long the limit begins anew.
+/// A limit that is so old begins anew.
 const STALE: Ticks = of_ms(1000);
-/// Samples come no closer than this after the limit was lowered.
+/// No sample begins sooner than this after the limit was lowered.
 const PAUSE: Ticks = of_ms(10);
 
 /// How much may be injected while a queue is waited for.
@@ -21,17 +21,17 @@ const PAUSE: Ticks = of_ms(10);
 pub(super) struct Injection {
     /// Nanoseconds that a request of the queue takes without injection; 0 while that is not known.
     pub(super) base: u64,
-    /// So many requests may be with the device when another one is injected, and one less.
+    /// The most requests that the device may have, an injected one included.
     limit: u32,
     /// When the limit was lowered or began anew.
     pub(super) lowered_at: Ticks,
 }
 
-/// The sample that is taken: how long one request of the queue in service takes in all.
+/// The present sample: how long one request of the queue in service takes in all.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Sample {
     since: Time,
-    /// The next request of the queue in service that goes out is the one.
+    /// The next request of the queue in service that goes out is the one to measure.
     awaits_dispatch: bool,
     /// The mark of that request, while it is with the device.
     mark: Option<u32>,
@@ -49,7 +49,7 @@ impl Sample {
         (self.injected, self.awaits_dispatch, self.mark) = (false, false, None);
     }
 
-    /// A request of the queue in service goes out. Its mark if it is the one that is awaited, 0 otherwise.
+    /// A request of the queue in service goes out. Returns its mark if it is the one to measure, 0 otherwise.
     pub(super) const fn mark_dispatched(&mut self) -> u32 {
         if !self.awaits_dispatch {
             return 0;
@@ -62,8 +62,8 @@ impl Sample {
 }
 
 impl Bfq {
-    /// A client that had no request sends one to its queue `q`: the limit begins anew if it is old, and a sample if
-    /// that can be one.
+    /// A client that had no request sends one to its queue `q`. If the limit is old, it begins anew; and a sample
+    /// begins if this request can be one.
     pub(super) fn begin_sample(&mut self, q: Index, now: Time) {
         let tick = ticks(now);
         if self.queues.get(q).injection.lowered_at + STALE <= tick {
@@ -117,7 +117,7 @@ impl Bfq {
         self.sample.injected = false;
     }
 
-    /// The queue in service has no request, and is waited for: the queue of which a request goes out instead.
+    /// The queue in service has no request, and is waited for. Returns the queue of which a request goes out instead.
     pub(super) fn choose_injected(&mut self, q: Index) -> Option<Index> {
         if let helpful @ Some(_) = self.helpful(q) {
             return helpful;
@@ -158,7 +158,7 @@ impl Bfq {
 
     /// Any queue that waits, within the limit.
     ///
-    /// COST: the list of the queues that wait; nearly always the first will do.
+    /// COST: the list of the queues that wait; nearly always the first one is chosen.
     fn any_injected(&self, q: Index) -> Option<Index> {
         let waiting = self.queues.get(q);
         if self.in_driver >= waiting.injection.limit {
@@ -176,7 +176,7 @@ impl Bfq {
         found.map(|(other, _)| other)
     }
 
-    /// Another scheduler served a request of `other` while `q` is in service: an injection like its own.
+    /// The scheduler that is followed served a request of `other` while `q` is in service: that counts as an injection.
     pub(super) fn note_injected(&mut self, q: Index, other: Index) {
         if self.helpful(q) != Some(other) {
             self.sample.injected = true;

@@ -20,7 +20,7 @@ use crate::{Class, ClientId, IoPriority, Time};
 /// One queue.
 #[derive(Debug, Clone)]
 pub(super) struct Queue {
-    /// Tells the queue from all queues that had its slot before; 0 once it has ended.
+    /// Tells the queue from all queues that had its slot before; 0 once the queue has ended.
     pub(super) serial: u64,
     all: Links,
     pub(super) entity: Entity,
@@ -29,7 +29,7 @@ pub(super) struct Queue {
     pub(super) is_sync: bool,
     /// The class and level that were asked for last.
     pub(super) priority: IoPriority,
-    /// The weight that was asked for last, without raising, and the one that holds.
+    /// The weight that was asked for last, and the one that holds, both without raising.
     pub(super) weight: u32,
     pub(super) weight_in_force: u32,
 
@@ -51,12 +51,12 @@ pub(super) struct Queue {
     pub(super) next: Option<Index>,
     /// Requests in the two lists above.
     pub(super) nr_waiting: u32,
-    /// Where the request ended that arrived last.
+    /// Where the request that arrived last ended.
     pub(super) last_position: u64,
     /// The oldest request was looked at in this time of service.
     pub(super) fifo_looked_at: bool,
 
-    /// It waits or is in service; it may do so without requests for a while.
+    /// The queue waits or is in service; for a while it may do so without requests.
     pub(super) is_busy: bool,
     /// The class under which it is counted as busy.
     pub(super) busy_class: Class,
@@ -67,13 +67,13 @@ pub(super) struct Queue {
     active: Links,
     pub(super) is_listed: bool,
 
-    /// Sectors of the next budgets.
+    /// How many sectors the next budgets have.
     pub(super) max_budget: u64,
-    /// What was left of the budget when it ran out of requests.
+    /// What was left of the budget when the queue ran out of requests.
     pub(super) budget_left: u64,
     /// It ran out of requests while it had time and budget left.
     pub(super) may_resume: bool,
-    /// When its time in service is over; while it has no requests at all, since when.
+    /// When its time in service is over; while it has no requests at all, since when it has none.
     pub(super) timeout: Ticks,
 
     pub(super) seeks: Seeks,
@@ -92,7 +92,7 @@ pub(super) struct Queue {
     pub(super) is_shared: bool,
     /// It is shared and seeky: its clients are to get their own queues back.
     pub(super) is_to_split: bool,
-    /// Its clients send there from their next request on.
+    /// The queue to which its clients send from their next request on.
     pub(super) merged_into: Option<Index>,
     pub(super) split_at: Ticks,
     /// Where its next request begins, while it is among the queues that are looked up by position.
@@ -251,7 +251,7 @@ impl Chain<Queue> for ByWaker {
 }
 
 impl Bfq {
-    /// The class of a queue that is in force.
+    /// The class of a queue, as it is in force.
     pub(super) fn class(&self, q: Index) -> Class {
         self.forest.class(self.queues.get(q).entity)
     }
@@ -283,9 +283,10 @@ impl Bfq {
         q
     }
 
-    /// Whether a client that has a queue may leave that to others and have another one. Clients merge and split their
-    /// queues while those that they left wait for their last requests, or for clients that have not followed yet. The
-    /// room that everybody who lacks a queue may ask for is never given away, so an arriving request finds a queue.
+    /// Whether a client that has a queue may leave it to others and have another one. Queues that clients have left
+    /// stay until their last requests are over, and until their last clients have left, and clients may merge and split
+    /// queues meanwhile. Room for each client and group that lacks a queue is never given away, so an arriving request
+    /// finds a queue.
     pub(super) fn has_room_for_another(&self) -> bool {
         self.queues.len() + self.nr_lacking < self.room
     }

@@ -1,9 +1,10 @@
 //! Weight raising: for a while a queue counts many times its weight, so that a program that starts, or one that plays,
-//! does not wait behind those that read and write as much as they can.
+//! does not wait behind programs that read and write as much as they can.
 //!
-//! A queue that had nothing to do for long is taken for that of an interactive program that starts something. One that
-//! asks for little, and then stops until what it asked for would have been used up, is taken for a player (soft real
-//! time). Only queues of the default weight are raised: for others people have said what they want.
+//! A queue that had nothing to do for long is taken for the queue of an interactive program that starts something. A
+//! queue that asks for little, and then for nothing until what it got would have been played, is taken for a player's
+//! (soft real time). Only queues of the default weight are raised: another weight says already what the client is to
+//! get.
 
 use super::Bfq;
 use super::clock::{LONG_AGO, TICKS_PER_SECOND, Ticks, of_ms, of_ns, ticks};
@@ -11,10 +12,10 @@ use super::weight::weight;
 use crate::slab::Index;
 use crate::{DEFAULT_WEIGHT, Time};
 
-/// By how much an interactive queue is raised, and a player by that again.
+/// How many times its weight a queue counts that is interactive, and one that is a player's.
 const INTERACTIVE: u32 = 30;
 const SOFT_REAL_TIME: u32 = INTERACTIVE * 100;
-/// For how long a player is raised, which is renewed as it goes on.
+/// For how long a player's queue is raised; the time begins anew as the player goes on.
 const SOFT_TIME: Ticks = of_ms(300);
 /// A queue without requests for so long is taken for that of a program that starts.
 pub(super) const LONG_IDLE: Ticks = of_ms(2000);
@@ -22,34 +23,34 @@ pub(super) const LONG_IDLE: Ticks = of_ms(2000);
 const ASYNC_PAUSE: Ticks = of_ms(500);
 /// A program that starts has read no more than so many sectors.
 const MOST_SECTORS: u64 = 120_000;
-/// No player takes more: sectors a second.
+/// The most that a player takes, in sectors a second.
 const PLAYER_RATE: u64 = 7000;
 /// A queue that did nothing for so long has left its burst.
 const BURST_IS_OVER: Ticks = of_ms(10_000);
 /// The only base weight that is raised.
 const RAISED_WEIGHT: u32 = weight(DEFAULT_WEIGHT, 4);
 
-/// Whether a queue is raised, and what decides on that.
+/// Whether a queue is raised, and what decides that.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Raising {
-    /// How many times its weight it counts.
+    /// How many times its weight the queue counts.
     pub(super) coefficient: u32,
-    /// For how long, at most.
+    /// For how long the queue is raised, at most.
     duration: Ticks,
-    /// Since when; of a queue that is not raised, when that ended or a request came last.
+    /// Since when the queue is raised; if it is not, when that ended or a request came last.
     since: Ticks,
-    /// Since when it was raised as an interactive one, if it is now raised as a player.
+    /// Since when the queue was raised as an interactive one, if it is now raised as a player's.
     interactive_since: Ticks,
-    /// Sectors it was served meanwhile.
+    /// Sectors that the queue was served while it was raised.
     service: u64,
-    /// From then on it may be a player.
+    /// From then on the queue may be a player's.
     pub(super) next_soft_start: Ticks,
-    /// The time above is to be found when its requests have completed.
+    /// `next_soft_start` is to be found when the queue's requests have completed.
     pub(super) is_start_open: bool,
-    /// When it began to have requests last, and what it was served since.
+    /// When the queue began to have requests last, and the sectors that it was served since.
     began: Ticks,
     pub(super) service_since: u64,
-    /// When it was first served after that.
+    /// When the queue was first served after `began`.
     pub(super) first_service: Ticks,
 }
 
@@ -88,12 +89,12 @@ impl Raising {
         (self.coefficient, self.duration) = (INTERACTIVE, duration);
     }
 
-    /// What a queue that was just created would have become.
+    /// These values, raised as for a program that starts at `now`.
     pub(super) fn as_interactive(&self, duration: Ticks, now: Ticks) -> Self {
         Self { coefficient: INTERACTIVE, duration, since: now, interactive_since: LONG_AGO, ..*self }
     }
 
-    /// Takes over the raising of a queue that is merged with this one.
+    /// Takes over the raising of `from`, which is merged with this queue.
     pub(super) fn inherit(&mut self, from: &Self) {
         self.coefficient = from.coefficient;
         self.duration = from.duration;
@@ -150,8 +151,8 @@ impl Bfq {
         self.note_coefficient(q, before);
     }
 
-    /// A player is one no longer. It is raised as an interactive queue again if it was one, and its time has not run
-    /// out.
+    /// The queue is a player's no longer. If it was raised as an interactive one before, and that time has not run out,
+    /// it is raised so again.
     pub(super) fn end_soft_real_time(&mut self, q: Index, now: Ticks) {
         let duration = self.rate.starting_time();
         let raising = &mut self.queues.get_mut(q).raising;
@@ -286,8 +287,8 @@ impl Bfq {
         }
     }
 
-    /// The queue leaves service. If it has no requests, the earliest time at which it may be a player is found, now or
-    /// when its requests have completed.
+    /// The queue leaves service. If no requests wait in it, the earliest time at which it may be a player's is found:
+    /// now, or when its requests that the device has are completed.
     pub(super) fn note_expired_raising(&mut self, q: Index, now: Ticks) {
         if !self.tunables.low_latency {
             return;
@@ -321,7 +322,7 @@ impl Bfq {
         raising.next_soft_start = raising.next_soft_start.max(raising.began + used_up.cast_signed()).max(now + wait);
     }
 
-    /// A queue comes into service: a player's time does not run while it gets none.
+    /// A queue comes into service: the time of a player's queue does not run while it gets no service.
     pub(super) fn note_served_raising(&mut self, q: Index, now: Ticks) {
         let queue = self.queues.get_mut(q);
         let (raising, timeout) = (&mut queue.raising, queue.timeout);
@@ -341,7 +342,7 @@ impl Bfq {
         }
     }
 
-    /// After a split, with the raising of before the merge: is that still on?
+    /// After a split: resumes the raising that was saved before the merge, unless it has run out.
     pub(super) fn resume_raising(&mut self, q: Index, saved: &Raising, now: Ticks) {
         let (low_latency, duration) = (self.tunables.low_latency, self.rate.starting_time());
         let queue = self.queues.get_mut(q);

@@ -1,8 +1,8 @@
-//! How fast the device is, judged by what it is handed.
+//! How fast the device is, judged by the requests that it is handed.
 //!
 //! Requests are counted over an interval, which ends after a second, after a long pause, or when the device turns out
-//! to be very slow. Only an interval in which it had mostly sequential requests, or was faster than it is thought to
-//! be, counts, and the more the longer and the more sequential it was.
+//! to be very slow. An interval counts only if the device had mostly sequential requests in it, or was faster than the
+//! estimate. It counts the more, the longer and the more sequential it was.
 
 use super::clock::{NS_PER_MS, NS_PER_US, TICKS_PER_SECOND, Ticks, of_ms, to_ms};
 use super::habits::is_far;
@@ -18,7 +18,7 @@ const INTERVAL: u64 = 1000 * NS_PER_MS;
 const PAUSE: u64 = 100 * NS_PER_MS;
 /// A completion this soon before a request shows that the device did not pause.
 const PROMPT: u64 = 2 * NS_PER_MS;
-/// No device does more: 20 sectors in a microsecond.
+/// A higher rate is not believed: 20 sectors in a microsecond.
 const HIGHEST: u64 = 20 << DIGITS;
 
 /// What is typical of a device that does not turn and of one that does: its rate, and for how long an interactive
@@ -40,7 +40,7 @@ pub(super) struct Rate {
     first: Time,
     last: Time,
     length: u64,
-    /// Where the request ended that was handed out last.
+    /// Where the request that was handed out last ended.
     pub(super) last_position: u64,
     /// When a request completed last.
     pub(super) last_completion: Time,
@@ -80,7 +80,7 @@ impl Rate {
         (self.rate * 1_000_000) >> DIGITS
     }
 
-    /// A request is handed to the device, which has `in_driver` others. Whether the estimate changed.
+    /// A request is handed to the device, which has `in_driver` others. Returns whether the estimate changed.
     pub(super) fn note_dispatch(&mut self, info: &Info, in_driver: u32, now: Time) -> bool {
         let mut changed = false;
         if self.samples == 0 {
@@ -104,7 +104,7 @@ impl Rate {
         changed
     }
 
-    /// A request completed. Whether the estimate changed.
+    /// A request completed. Returns whether the estimate changed.
     pub(super) fn note_completion(&mut self, now: Time) -> bool {
         let took = now.since(self.last_completion) / NS_PER_US;
         let is_slow = took > PROMPT / NS_PER_US && (u64::from(self.largest) << DIGITS) / took < 1 << (DIGITS - 10);

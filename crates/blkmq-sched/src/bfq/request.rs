@@ -24,7 +24,7 @@ pub(super) const fn is_sync(info: &Info) -> bool {
     is_waited_for(info.op, info.sync)
 }
 
-/// Whether a thread waits for a request that is marked so or not. A read is always waited for.
+/// Whether a thread waits for a request: for one that is marked `sync`, and for every read.
 pub(super) const fn is_waited_for(op: Op, sync: bool) -> bool {
     sync || op.is_read()
 }

@@ -5,7 +5,7 @@ use crate::knob::{checked, set_defaults};
 use crate::{Knob, KnobError, Unit};
 
 const INT_MAX: i64 = i32::MAX as i64;
-/// With strict guarantees, a queue is waited for at least as long.
+/// With strict guarantees, a queue is waited for at least this long.
 const LEAST_STRICT_IDLE: u64 = 8 * NS_PER_MS;
 
 /// The knobs, in the order of the kernel's sysfs folder.
@@ -101,7 +101,7 @@ pub(super) struct Tunables {
     back_seek_max: u64,
     pub(super) back_seek_penalty: u64,
     pub(super) slice_idle: u64,
-    /// In sectors; 0 if it follows the device.
+    /// In sectors; with 0 the largest budget follows the device's rate.
     pub(super) max_budget: u64,
     /// In milliseconds.
     timeout_sync: u64,

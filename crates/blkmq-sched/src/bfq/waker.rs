@@ -1,7 +1,7 @@
 //! Wakers: queues whose completions make another queue's client go on.
 //!
-//! A client that thinks for long, and asks again and again just after a request of the same other queue has completed,
-//! waits for that queue. So while its own queue is waited for, the other queue is served.
+//! A client that thinks for long, and again and again asks just after a request of the same other queue has completed,
+//! waits for that queue. So while the device waits for the client's own queue, the other queue is served.
 
 use super::Bfq;
 use super::clock::NS_PER_MS;
@@ -10,9 +10,9 @@ use crate::slab::Index;
 
 /// A request this soon after a completion may have been woken by it.
 const SOON: u64 = 4 * NS_PER_MS;
-/// So many times in a row make a waker.
+/// A queue is a waker if it may have woken the client so many times in a row.
 const ENOUGH: u32 = 3;
-/// And they come within so many times the time for which a queue is waited for.
+/// These times have to lie within so many times `slice_idle`.
 const WINDOW: u64 = 128;
 
 impl Bfq {
@@ -55,7 +55,7 @@ impl Bfq {
         }
     }
 
-    /// The queue begins to have requests: it comes first of those that its waker wakes.
+    /// The queue begins to have requests: it comes first among the queues that its waker wakes.
     pub(super) fn come_first_of_woken(&mut self, q: Index) {
         let waking = &self.queues.get(q).waking;
         if let waker @ Some(_) = waking.waker {

@@ -1,19 +1,19 @@
 //! Which queue is served next: B-WF2Q+ over a hierarchy of groups.
 //!
-//! The ideal system serves all entities at once, each at a rate of its weight among the weights of those that wait.
-//! B-WF2Q+ serves one at a time, a budget of sectors each, and stays within about one largest budget of the ideal
-//! system. It knows of each entity when the ideal system would start and finish its budget, in virtual time. Of those
-//! that the ideal system has started (the eligible ones), it serves the one that would finish first. Without the first
-//! condition a heavy entity could run ahead by as much as its weight is larger.
+//! The ideal system serves all entities at once, each at a rate of its weight among the weights of the entities that
+//! wait. B-WF2Q+ serves one entity at a time, a budget of sectors each, and stays within about one largest budget of
+//! the ideal system. It knows of each entity when the ideal system would start and finish its budget, in virtual time.
+//! Of the entities that the ideal system has started (the eligible ones), B-WF2Q+ serves the one that would finish
+//! first. If it served entities that are not eligible, a heavy one could run ahead by as much as its weight is larger.
 //!
 //! Sources: J. Bennett and H. Zhang, "Hierarchical packet fair queueing algorithms" (WF2Q+), ACM SIGCOMM 1996;
 //! P. Valente and F. Checconi, "High throughput disk scheduling with fair bandwidth distribution" (budgets), IEEE
 //! Transactions on Computers, 2010; I. Stoica and H. Abdel-Wahab, "Earliest eligible virtual deadline first" (the tree
 //! that finds the eligible entity with the earliest finish), 1995.
 //!
-//! An entity that starts to wait starts now, or where it finished if that is still to come: those that have left are
-//! remembered that long. When a service ends, the finish time is set to what was really served, and the next budget
-//! starts there.
+//! The budget of an entity that begins to wait starts now, or at its last finish time if that is still to come: until
+//! then an entity that has left is remembered. When a service ends, the finish time is set to what was really served,
+//! and the next budget starts there.
 //!
 //! A group is an entity of its own group, with the budget of the member that it would serve next. It waits while a
 //! member waits.
@@ -63,7 +63,7 @@ impl Forest {
         self.decides_early = true;
     }
 
-    /// Makes room for that many queues, and groups beside the root; never shrinks.
+    /// Makes room for so many queues, and for so many groups beside the root; never shrinks.
     pub(super) fn reserve(&mut self, nr_queues: usize, nr_groups: usize) {
         self.states.reserve(nr_queues + nr_groups + 1);
         self.groups.reserve(nr_groups + 1);
@@ -107,7 +107,7 @@ impl Forest {
         states.get_mut(entity).finish = tree.now;
     }
 
-    /// Ends the use of an entity that does not wait and is not in service.
+    /// Removes an entity that does not wait and is not in service.
     pub(super) fn remove(&mut self, entity: Entity) {
         debug_assert_ne!(entity, self.root, "the root stays");
         debug_assert!(!self.is_active(entity), "an entity that is removed neither waits nor is in service");
@@ -225,9 +225,10 @@ impl Forest {
 
     /// Puts the queue that comes next into service, with all groups above it. None if no queue waits.
     ///
-    /// It is looked up anew on each level. Since the last look-up others may have started that finish earlier. And the
-    /// clock jumps if none has started. Otherwise an entity that is served while it is alone would be ever further
-    /// ahead of the clock. The next one to come would start at the clock, and be served alone until it has caught up.
+    /// The queue is looked up anew on each level. Since the last look-up other entities may have started that finish
+    /// earlier. And the clock jumps if no entity has started. Otherwise an entity that is served while it is alone
+    /// would be ever further ahead of the clock. The next entity to come would start at the clock, and be served alone
+    /// until it has caught up.
     ///
     /// COST: a walk down a tree at each level.
     pub(super) fn next(&mut self) -> Option<Entity> {
@@ -263,7 +264,7 @@ impl Forest {
         }
     }
 
-    /// Whether another entity of the root would be next than the one in service.
+    /// Whether the root would serve another member next than the one in service.
     pub(super) fn may_preempt(&self) -> bool {
         let group = self.groups.get(self.members(self.root));
         group.next != group.in_service
@@ -317,7 +318,7 @@ impl Forest {
         self.groups.get(self.within(entity.0)).trees.iter().map(|tree| tree.weight_sum).sum()
     }
 
-    /// The weight in force, in hundredths, raised if the queue is.
+    /// The weight in force, in hundredths; of a raised queue, the raised one.
     pub(super) fn weight(&self, entity: Entity) -> u64 {
         self.states.get(entity.0).weight
     }
@@ -398,7 +399,8 @@ impl Forest {
     }
 
     /// Puts an entity, whose start is set, into its active tree. If it starts in the past and would finish there, both
-    /// times move on so that it finishes now. A raised queue moves less: it is to stay ahead of those that are not.
+    /// times move on so that it finishes now. A raised queue moves less: it is to stay ahead of queues that are not
+    /// raised.
     fn enqueue(&mut self, entity: Index, starts_in_past: bool) {
         self.apply_wish(entity, self.states.get(entity).wish.class);
         let (tree, states) = self.tree(entity);
@@ -429,9 +431,9 @@ impl Forest {
         self.enqueue(entity, starts_in_past);
     }
 
-    /// Gives an entity that waits or is in service times for its present budget. One in service starts again where its
-    /// service has brought it. Unlike in Linux, a group that meets this several times while it is in service pays for
-    /// each sector once.
+    /// Gives an entity that waits or is in service times for its present budget. An entity in service starts again
+    /// where its service has brought it. Unlike in Linux, a group that meets this several times while it is in service
+    /// pays for each sector once.
     fn reposition(&mut self, entity: Index) {
         let in_service = self.is_in_service(Entity(entity));
         if self.states.get(entity).place == Place::Active {

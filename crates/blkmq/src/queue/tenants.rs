@@ -23,12 +23,12 @@ pub(super) struct Tenants {
     groups: Groups,
 }
 
-/// What was done for a client: operations that are over and were reaped.
+/// What was done for a client: its operations that are over and were reaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Service {
     /// Operations.
     pub operations: u64,
-    /// Sectors that they asked for, of 512 bytes.
+    /// Sectors of 512 bytes that these operations asked for.
     pub sectors: u64,
 }
 
@@ -36,24 +36,25 @@ pub struct Service {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientInfo {
-    /// Names the client as long as a submitter serves it. A client that comes later has another id.
+    /// The client's id as long as a submitter serves the client. A client that comes later has another id.
     pub id: ClientId,
     /// The name.
     pub name: String,
     /// The share beside the other clients and groups of its group, 1 to 1000.
     pub weight: u16,
-    /// The priority of the operations of the submitter that came first, where these carry none of their own.
+    /// The priority of operations that carry none of their own, as the client's first submitter was given it.
     pub priority: IoPriority,
     /// The group that the client belongs to.
     pub group: GroupId,
     /// Submitters that serve the client.
     pub submitters: u32,
-    /// Operations, after splitting, that its submitters took and have not handed out yet, as of their last call of the
-    /// queue.
+    /// Operations, after splitting, that the client's submitters took and have not handed out yet: as of each
+    /// submitter's last call of the queue.
     pub outstanding: u64,
-    /// Requests of it that the device has now.
+    /// Requests of the client that the device has now.
     pub with_driver: u64,
-    /// Requests of it that wait for the device, in the scheduler or beside it. Those that just move are missing.
+    /// Requests of the client that wait for the device, in the scheduler or beside it. A request that is just being
+    /// moved is not counted.
     pub waiting: u64,
     /// Reads since the client came.
     pub reads: Service,
@@ -65,7 +66,7 @@ pub struct ClientInfo {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupInfo {
-    /// Names the group until it is removed. A group that is made later has another id.
+    /// The group's id until the group is removed. A group that is added later has another id.
     pub id: GroupId,
     /// The name.
     pub name: String,
@@ -73,7 +74,7 @@ pub struct GroupInfo {
     pub weight: u16,
     /// The group that this group belongs to.
     pub parent: GroupId,
-    /// Clients in the group itself.
+    /// How many clients are in the group itself, and not in groups within it.
     pub clients: u32,
 }
 
@@ -122,7 +123,7 @@ impl RequestQueue {
         }
     }
 
-    /// Tells every scheduler in use.
+    /// Calls `tell` with every scheduler in use.
     fn tell(&self, tell: impl Fn(&mut dyn Scheduler)) {
         for domain in self.domains.made() {
             domain.control().tell(self, |scheduler| tell(scheduler));
@@ -143,11 +144,12 @@ impl RequestQueue {
 
 /// Clients and groups.
 impl RequestQueue {
-    /// Makes a group of clients. [`GroupId::ROOT`] as its parent is the head of all.
+    /// Adds a group of clients to the group `parent`, which may be [`GroupId::ROOT`].
     ///
     /// # Errors
-    /// A group of this name is there, or the name is bad; the weight is not within 1 to 1000; the parent was removed,
-    /// or lies [`MAX_GROUP_DEPTH`](crate::MAX_GROUP_DEPTH) deep; or there are as many groups as there can be
+    /// There is a group of this name already; the name is empty, longer than 4096 bytes, or has control characters in
+    /// it; the weight is not within 1 to 1000; the parent was removed, or lies
+    /// [`MAX_GROUP_DEPTH`](crate::MAX_GROUP_DEPTH) deep; or there are as many groups as there can be
     /// ([`GroupId::PLACES`] - 1).
     pub fn add_group(&self, name: &str, parent: GroupId, weight: u16) -> Result<GroupId, QueueError> {
         check_weight(name, weight)?;
@@ -158,7 +160,8 @@ impl RequestQueue {
         Ok(id)
     }
 
-    /// Gives a group another weight at once.
+    /// Gives a group another weight while I/O runs. The scheduler is told at once, and goes by the weight from the
+    /// group's next turn on.
     ///
     /// # Errors
     /// The weight is not within 1 to 1000, or the group was removed, or is the root.
@@ -174,7 +177,7 @@ impl RequestQueue {
         Ok(())
     }
 
-    /// Removes a group. Its clients and groups move to its parent first.
+    /// Removes a group. The clients and groups in it move to its parent first.
     ///
     /// # Errors
     /// The group was removed before, or is the root.
@@ -215,7 +218,8 @@ impl RequestQueue {
         Ok(found.ok_or_else(|| TenantError::UnknownClient(name.to_owned()))?)
     }
 
-    /// Gives a client another weight at once.
+    /// Gives a client another weight while I/O runs. The scheduler is told at once, and goes by the weight from the
+    /// client's next turn on. A client that shares a queue of `bfq` with others leaves it with its next request.
     ///
     /// # Errors
     /// The weight is not within 1 to 1000, or the client has left.
@@ -231,8 +235,8 @@ impl RequestQueue {
         Ok(())
     }
 
-    /// Moves a client to another group while its I/O goes on. What its submitters have put into their plugs merges as
-    /// in the old group.
+    /// Moves a client to another group while its I/O goes on. Operations that its submitters have already put into
+    /// their plugs still merge as in the old group.
     ///
     /// # Errors
     /// The group was removed, or the client has left.
@@ -254,7 +258,7 @@ impl RequestQueue {
         members.filter(|member| member.client() == client).for_each(|member| member.serve(client, group));
     }
 
-    /// The clients that are known, in no order.
+    /// The clients that submitters serve now, in no particular order.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientInfo> {
         let tenants = self.tenants.lock();

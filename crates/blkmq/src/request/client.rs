@@ -3,20 +3,20 @@
 pub use blkmq_sched::DEFAULT_WEIGHT;
 pub use blkmq_sched::{Class, ClientId, GroupId, IoPriority};
 
-/// A tenant of a queue. Fairness is between clients. A client is known by its name: submitters that serve clients of
-/// one name serve one client, which is there as long as one of them is.
+/// A tenant of a queue: shares are a client's, not a submitter's. A client is known by its name. Submitters that are
+/// made with one client name serve one client, which a queue knows as long as one of these submitters is there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Client {
     /// The name, which is also shown in dumps and statistics.
     pub name: String,
-    /// The share relative to the other clients and groups of its group, 1 to 1000, unless the client is known already;
-    /// see [`set_client_weight`](crate::RequestQueue::set_client_weight).
+    /// The share relative to the other clients and groups of its group, 1 to 1000. A client that the queue knows
+    /// already keeps its weight; [`set_client_weight`](crate::RequestQueue::set_client_weight) changes it.
     pub weight: u16,
     /// The priority of the submitter's operations that carry none of their own.
     pub priority: IoPriority,
-    /// The group that the client belongs to, unless the client is known already; see
-    /// [`move_client`](crate::RequestQueue::move_client). Fairness is first between groups, and requests of two groups
-    /// never merge.
+    /// The group that the client belongs to. A client that the queue knows already stays in its group;
+    /// [`move_client`](crate::RequestQueue::move_client) moves it. A group has a share of its own, which its clients
+    /// divide. Requests of two groups never merge.
     pub group: GroupId,
 }
 

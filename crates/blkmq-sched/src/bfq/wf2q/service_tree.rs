@@ -15,7 +15,7 @@ pub(super) struct ServiceTree {
     /// comes back before starts where it finished, and so gains nothing by its absence.
     idle: Tree,
     pub(super) now: u64,
-    /// Of the entities in both trees and the one in service.
+    /// The sum of the weights of the entities in both trees and of the one in service.
     pub(super) weight_sum: u64,
 }
 
@@ -109,8 +109,8 @@ impl ServiceTree {
         later(self.now, states.get(root).min_start)
     }
 
-    /// Of the active entities that have started at `time`, the one that finishes first. Of those, the one that came
-    /// first.
+    /// Of the active entities that have started at `time`, the one that finishes first. If several finish then, the one
+    /// of them that came first.
     ///
     /// COST: one path from the root down.
     pub(super) fn first_eligible(&self, states: &Slab<State>, time: u64) -> Option<Index> {

@@ -6,8 +6,8 @@
 /// Bits after the point.
 const SHIFT: u32 = 22;
 
-/// A service of more sectors counts as one of so many, which is eight tebibytes: a group may get several of the largest
-/// discards before it pays for them.
+/// A service of more sectors counts as a service of so many, which are eight tebibytes: a group may get several of the
+/// largest discards before it pays for them.
 pub(super) const MOST_SERVICE: u64 = (1 << 34) - 1;
 
 /// The weight for which a sector is one unit of virtual time.

@@ -70,7 +70,7 @@ fn check_group(forest: &Forest, all: &[Index], owner: Index, group: &Group) {
         }
         let weights = all.iter().filter(is_ours).map(|entity| forest.states.get(*entity));
         let sum: u64 = weights.filter(|state| state.is_counted).map(|state| state.weight).sum();
-        assert_eq!(tree.weight_sum, sum, "the sum of the weights is that of those who count");
+        assert_eq!(tree.weight_sum, sum, "the sum of the weights is that of the entities that count");
     }
     assert_eq!(group.nr_active as usize, nr_active);
     assert_eq!(group.next.is_some(), nr_active > 0, "a group knows a next member while one waits");
