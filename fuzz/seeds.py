@@ -113,3 +113,49 @@ while at < len(trace):
 text = next(number for number, start in enumerate(starts) if b"knob " in trace[start + 48 : starts[number + 1]])
 write("trace", "knobs", trace[starts[text - 60] : starts[text + 60]])
 write("trace", "cut", sorted((recording / "merge").glob("*.blktrace.0"))[0].read_bytes()[:100])
+
+
+# Recordings of BFQ: what their first milliseconds decide, and what the trace tells of them.
+ACTIONS = {2: "M", 3: "F", 7: "D", 8: "C", 12: "I"}
+
+
+def told(trace, end):
+    """Lines of the trace up to a time: TIME ACTION PID SECTOR NR_SECTORS KIND."""
+    at, lines = 0, []
+    while at < len(trace):
+        _, _, time, sector, length, action, pid, _, _, _, more = struct.unpack_from("<IIQQIIIIIHH", trace, at)
+        at += 48 + more
+        category = action >> 16
+        if action & 0xFF in ACTIONS and not category & 1 << 10 and time <= end:
+            kind = "R" if category & 1 else "WS" if category & 8 else "W"
+            lines.append(f"{time} {ACTIONS[action & 0xFF]} {pid} {sector} {length // 512} {kind}\n")
+    return "".join(lines)
+
+
+def parts(*texts):
+    return "---\n".join(texts).encode()
+
+
+for folder in sorted((recording.parent / "linux-6.12-bfq").iterdir()):
+    decisions = gzip.decompress((folder / "decisions.txt.gz").read_bytes()).decode().splitlines(keepends=True)
+    decisions = decisions[:90]
+    trace = gzip.decompress((folder / "trace.blktrace.0.gz").read_bytes())
+    groups = folder / "groups.txt"
+    groups = groups.read_text() if groups.exists() else ""
+    end = int(decisions[-1].split()[0])
+    write("decisions", folder.name, parts("".join(decisions), (folder / "processes.txt").read_text(), groups, told(trace, end)))
+PROCESSES, GROUPS = "1 a / 2 4\n2 b g 2 0\n3 c g/h 3 7\n- d - 1 -\n", "g default 10\ng/h 1000\n"
+write("decisions", "mixed", parts(
+    "1000 ask 1\n1001 slot 1S 5\n1002 serve 1S 0 8\n1003 ask 1\n1004 none\n1005 expire 1S TOO_IDLE\n1006 slot A 1\n"
+    "1007 slot 2A 1\n1008 serve 2A 64 8\n1009 expire SHARED PREEMPTED\n2000 ask 1\n2001 serve 9S 512 8\n",
+    PROCESSES, GROUPS,
+    "10 I 1 0 8 R\n20 I 1 8 8 R\n30 M 1 8 8 R\n40 F 2 56 8 WS\n50 I 2 64 8 W\n60 F 2 56 8 W\n70 I 9 512 8 D\n"
+    "1500 D 1 0 8 R\n1600 C 0 0 8 R\n1700 R 1 0 8 R\n1800 I 3 18446744073709551615 8 R\n",
+))
+write("decisions", "deep", parts("5000000 ask 1\n", "1 a " + "g/" * 200 + "h 2 4\n", "g/g/g 1000\n", "1 I 1 0 8 R\n"))
+for number, wrong in enumerate((
+    parts("x ask 1\n"), parts("1 serve 603S\n"), parts("1 expire 603S WHY\n"), parts("1 slot 603\n"), parts("1 do\n"),
+    parts("", "1 a / 4 4\n", "a 1001\n"), parts("", "1 a / 2 8\n", "a//b 5\n"), parts("", "1 a /\n", "a\n"),
+    parts("", "1 a / 2 4\n1 b / 2 4\n", "a 1\na 2\n"),
+)):
+    write("decisions", f"bad-{number}", wrong)

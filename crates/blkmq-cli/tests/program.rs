@@ -119,7 +119,7 @@ fn bad_words_are_named_beside_the_accepted_ones() {
         ([&play[..], &["--adjustments", "depths"]].concat(), "--device", "--adjustments"),
         ([&play[..], &["--choices", "choices"]].concat(), "--device", "--choices"),
         ([&order[..], &["--set", "iosched/fifo_batch=x"]].concat(), "'x'", "whole number"),
-        ([&order[..], &["--set", "iosched/a\nb=1"]].concat(), "'a b'", "fifo_batch"),
+        ([&order[..], &["--set", "iosched/a\nb=1"]].concat(), "'a\\nb'", "fifo_batch"),
         ([&order[..], &["--set", "iosched/fifo_batch=-1"]].concat(), "-1", "0..2147483647"),
         ([&order[..], &["--classes", &queue]].concat(), "'kernel 6.12", "FIRST END CLASS"),
         (vec!["replay", "--order", &trace, "--queue", &trace], "byte", "text"),

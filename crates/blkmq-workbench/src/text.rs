@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-/// A text that cannot be read: where, what is wrong, and what would be right.
+use blkmq::Shown;
+
+/// A text that cannot be read: where, what is wrong, and what would be right. It is shown in one line, with characters
+/// escaped that would change how the line reads, since it quotes what it refuses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextError {
     /// Where: a file and line, or an option of the command line.
@@ -20,7 +23,7 @@ impl TextError {
 
 impl fmt::Display for TextError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.what)
+        write!(f, "{}: {}", Shown(&self.place), Shown(&self.what))
     }
 }
 

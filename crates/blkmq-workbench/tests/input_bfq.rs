@@ -140,3 +140,18 @@ fn decisions_that_fit_no_trace_are_not_followed() {
     });
     tested.unwrap_or_else(|error| panic!("{error}"));
 }
+
+/// Red if a reader repeats a word as it stands in the file: it could clear the screen, or turn the line around.
+#[test]
+fn a_word_that_is_refused_is_shown_without_what_controls_a_terminal() {
+    let word = "expi\u{1b}[2J\u{202e}";
+    let results = [
+        order::parse_decisions("file.txt", &format!("1 {word} 1")).map(|_| ()),
+        order::parse_decisions("file.txt", &format!("1 slot {word}")).map(|_| ()),
+        Processes::parse("file.txt", &format!("1 a / {word} 4")).map(|_| ()),
+        Groups::parse("file.txt", &format!("a {word}")).map(|_| ()),
+    ];
+    for error in results.map(|result| result.expect_err("none of them is right").to_string()) {
+        assert!(error.contains("'expi\\u{1b}[2J\\u{202e}'") && !error.contains(blkmq::is_hidden), "{error:?}");
+    }
+}

@@ -60,7 +60,9 @@ pub use request::buffer::{Buffer, Buffers};
 pub use request::client::{Client, DEFAULT_WEIGHT};
 pub use request::clock::{Clock, VirtualClock};
 pub use request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES};
-pub use request::{Completion, Failed, RejectReason, Rejected, RqId, Status, bio, buffer, client, clock, limits};
+pub use request::{
+    Completion, Failed, RejectReason, Rejected, RqId, Shown, Status, bio, buffer, client, clock, is_hidden, limits,
+};
 pub use submit::{Submitter, future};
 
 /// Fails to compile if an error cannot go where errors go: behind a `?` into a `Box`, and to another thread.

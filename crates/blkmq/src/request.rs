@@ -14,6 +14,7 @@ mod index;
 pub mod limits;
 mod list;
 mod loan;
+mod name;
 mod slot;
 mod state;
 mod status;
@@ -22,6 +23,7 @@ mod token;
 pub use blkmq_sched::RqId;
 pub use completion::{Completion, Failed, RejectReason, Rejected};
 pub use loan::Loan;
+pub use name::{Shown, is_hidden};
 pub use status::Status;
 pub use token::Request;
 
