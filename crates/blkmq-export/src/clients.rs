@@ -104,6 +104,13 @@ impl Clients {
         true
     }
 
+    /// Takes its place among the clients from a connection that got no export after all. It negotiates on.
+    pub(crate) fn dismiss(&self, entry: &Arc<Entry>) {
+        let mut inside = self.lock();
+        debug_assert!(inside.negotiating.iter().all(|other| other.number != entry.number), "it was admitted");
+        inside.negotiating.push(Arc::clone(entry));
+    }
+
     /// The most clients that there may be.
     pub(crate) fn most(&self) -> usize {
         self.most
@@ -236,11 +243,12 @@ mod tests {
     #[test]
     fn every_reason_for_a_rejection_is_counted_apart() {
         let clients = Clients::new(1);
-        let reasons = [Reason::Denied, Reason::Full, Reason::Crowded, Reason::Late, Reason::NoDescriptor];
+        let reasons =
+            [Reason::Denied, Reason::Full, Reason::Crowded, Reason::Late, Reason::NoDescriptor, Reason::QueueFull];
         for (reason, times) in reasons.into_iter().zip(1..) {
             (0..times).for_each(|_| clients.reject(reason));
         }
-        let expected = Rejections { denied: 1, full: 2, crowded: 3, late: 4, no_descriptor: 5 };
+        let expected = Rejections { denied: 1, full: 2, crowded: 3, late: 4, no_descriptor: 5, queue_full: 6 };
         assert_eq!(clients.rejected(), expected);
     }
 
@@ -270,6 +278,10 @@ mod tests {
         assert!(clients.admit(&one) && clients.admit(&one) && !clients.admit(&other));
         clients.leave(one.number);
         assert!(clients.admit(&other));
+        let third = join(&clients, 1).unwrap();
+        assert!(!clients.admit(&third));
+        clients.dismiss(&other);
+        assert!(clients.admit(&third) && !clients.admit(&other), "it gave its place back, and negotiates");
     }
 
     /// Red if another connection than the one that has been silent for longest has to end.

@@ -34,7 +34,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blkmq::QueueError;
+use blkmq::Submitter;
 use blkmq::event::EventFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno as SystemError;
@@ -76,8 +76,6 @@ pub(crate) enum Ending {
     Late(Duration),
     /// The client had said nothing for a while, and another connection needed its place in the negotiation.
     Displaced,
-    /// The queue takes no more threads.
-    Queue(QueueError),
     /// The client took nothing of what it was to be sent for this long.
     Deaf(Duration),
     /// The client sent nothing of a request that it had begun for this long.
@@ -99,7 +97,6 @@ impl fmt::Display for Ending {
             Self::NoRequest(error) => error.fmt(f),
             Self::Late(timeout) => write!(f, "no export was chosen within {timeout:?}"),
             Self::Displaced => f.write_str("it was silent, and too many others negotiate"),
-            Self::Queue(error) => error.fmt(f),
             Self::Deaf(limit) => {
                 write!(f, "it has read nothing of its replies for {limit:?}, and is waited for no longer")
             }
@@ -165,12 +162,9 @@ impl Connection {
     pub(crate) fn run(mut self) -> Result<(), Ending> {
         let deadline = Instant::now() + self.shared.negotiation_timeout;
         let mut output = Vec::new();
-        let Some(agreement) = self.negotiate(&mut output, deadline)? else { return Ok(()) };
+        let Some((agreement, mut submitter)) = self.negotiate(&mut output, deadline)? else { return Ok(()) };
         let Self { mut stream, shared, entry, input } = self;
         let export = &shared.exports[agreement.export];
-        // This is done before the client hears that it is let in.
-        let joined = export.join(&entry).ok_or_else(|| Ending::Negotiation(export.refusal(&entry)))?;
-        let mut submitter = joined.map_err(Ending::Queue)?;
         submitter.set_notify(Some(entry.bell.clone()));
         send_all(&mut stream, &shared, &entry, &mut output, deadline)?;
         shared.inform(format_args!("{entry} uses export {:?}", export.name));
@@ -182,13 +176,13 @@ impl Connection {
         Transmission::new(stream, entry, shared.stop.clone(), shared.stall_timeout, submitter, desk, input).run()
     }
 
-    /// Talks to the client until it has chosen an export. The answer to the choice is left in `output`. `None` if the
-    /// client wants no export.
-    fn negotiate(&mut self, output: &mut Vec<u8>, deadline: Instant) -> Result<Option<Agreement>, Ending> {
+    /// Talks to the client until it has chosen an export, and has a place in that export's queue. The answer to the
+    /// choice is left in `output`. `None` if the client wants no export.
+    fn negotiate(&mut self, output: &mut Vec<u8>, deadline: Instant) -> Result<Option<(Agreement, Submitter)>, Ending> {
         let Self { stream, shared, entry, input } = self;
         let encryption = shared.tls.as_ref().map_or(Encryption::Off, Tls::encryption);
         let visitor = Arc::new(Visitor::new(Arc::clone(shared), Arc::clone(entry)));
-        let mut negotiation = Negotiation::begin(visitor, encryption, output);
+        let mut negotiation = Negotiation::begin(Arc::clone(&visitor), encryption, output);
         loop {
             // Nothing is answered before the last answer is sent, so a client that does not read cannot make `output`
             // grow.
@@ -202,7 +196,10 @@ impl Connection {
                     send_all(stream, shared, entry, output, deadline)?;
                     secure(stream, shared, entry, input, deadline)?;
                 }
-                Step::Chosen(agreement) => return Ok(Some(agreement)),
+                Step::Chosen(agreement) => {
+                    let submitter = visitor.take_place().expect("a client that is admitted has joined the queue");
+                    return Ok(Some((agreement, submitter)));
+                }
                 Step::Aborted => {
                     // A client that does not wait for this answer does nothing wrong.
                     let _ = send_all(stream, shared, entry, output, deadline);

@@ -195,6 +195,7 @@ pub(super) fn text(state: &State) -> String {
         ("too_many_negotiating", rejections.crowded),
         ("negotiation_timeout", rejections.late),
         ("no_descriptor", rejections.no_descriptor),
+        ("queue_full", rejections.queue_full),
     ] {
         let _ = writeln!(out, "blkmq_connections_rejected_total{{reason=\"{reason}\"}} {count}");
     }

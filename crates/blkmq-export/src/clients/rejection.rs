@@ -8,6 +8,7 @@ pub(crate) enum Reason {
     Crowded,
     Late,
     NoDescriptor,
+    QueueFull,
 }
 
 /// Connections that were not served since the server was started, by reason.
@@ -24,6 +25,8 @@ pub struct Rejections {
     pub late: u64,
     /// Connections for which the system had no descriptor.
     pub no_descriptor: u64,
+    /// Connections that chose an export, once or several times, whose queue had as many threads as it can have.
+    pub queue_full: u64,
 }
 
 impl Rejections {
@@ -34,6 +37,7 @@ impl Rejections {
             Reason::Crowded => &mut self.crowded,
             Reason::Late => &mut self.late,
             Reason::NoDescriptor => &mut self.no_descriptor,
+            Reason::QueueFull => &mut self.queue_full,
         };
         *count += 1;
     }

@@ -1,8 +1,8 @@
 //! A client that negotiates, and what it can see of the server.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use blkmq::Notify;
+use blkmq::{Notify, QueueError, Submitter};
 
 use super::offer::offer;
 use super::shared::Shared;
@@ -18,11 +18,37 @@ pub(super) struct Visitor {
     was_refused: OnceLock<()>,
     /// Set when the client has asked for a place when there was none.
     was_turned_away: OnceLock<()>,
+    /// Set when the queue of the client's export has taken no further thread.
+    found_queue_full: OnceLock<()>,
+    /// The client's place in the queue of the export that it has chosen.
+    place: Mutex<Option<Submitter>>,
+}
+
+/// The reason for which a queue takes no connection.
+fn reason(error: &QueueError) -> Reason {
+    match error {
+        QueueError::TooManySubmitters | QueueError::NoHardwareQueue(_) => Reason::QueueFull,
+        QueueError::NoEventFd(_) => Reason::NoDescriptor,
+        _ => Reason::Denied,
+    }
 }
 
 impl Visitor {
     pub(super) fn new(shared: Arc<Shared>, entry: Arc<Entry>) -> Self {
-        Self { shared, entry, was_refused: OnceLock::new(), was_turned_away: OnceLock::new() }
+        let [was_refused, was_turned_away, found_queue_full] = [const { OnceLock::new() }; 3];
+        Self { shared, entry, was_refused, was_turned_away, found_queue_full, place: Mutex::default() }
+    }
+
+    /// The client's place in the queue of the export that it has chosen, if it has chosen one.
+    pub(super) fn take_place(&self) -> Option<Submitter> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Refuses a client to which the queue of its export gives no place.
+    fn refuse_place(&self, export: &str, error: &QueueError) -> NotAdmitted {
+        let why = format!("export {export:?} takes no further connection now: {error}; try again later");
+        self.reject(&self.found_queue_full, reason(error), &why);
+        NotAdmitted(why)
     }
 
     /// Counts and logs a client that is not served. A client that asks again and again is counted and logged once.
@@ -60,15 +86,30 @@ impl Catalogue for Visitor {
         offer(export, shared.longest(), writes)
     }
 
-    fn admit(&self, _export: usize) -> Result<(), NotAdmitted> {
+    /// A place among the server's clients comes first, then one in the queue: this is done before the client hears that
+    /// it is let in, so that it can still be told that it is not.
+    fn admit(&self, export: usize) -> Result<(), NotAdmitted> {
         let Self { shared, entry, .. } = self;
-        if shared.clients.admit(entry) {
-            // Now there is room for another connection to negotiate.
-            shared.bell.notify();
-            return Ok(());
+        if !shared.clients.admit(entry) {
+            let why = format!("the server has as many clients as it may, {}; try again later", shared.clients.most());
+            self.reject(&self.was_turned_away, Reason::Full, &why);
+            return Err(NotAdmitted(why));
         }
-        let why = format!("the server has as many clients as it may, {}; try again later", shared.clients.most());
-        self.reject(&self.was_turned_away, Reason::Full, &why);
-        Err(NotAdmitted(why))
+        let export = &shared.exports[export];
+        match export.join(entry) {
+            Some(Ok(submitter)) => {
+                *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(submitter);
+                // Now there is room for another connection to negotiate.
+                shared.bell.notify();
+                Ok(())
+            }
+            refused => {
+                shared.clients.dismiss(entry);
+                Err(match refused {
+                    Some(Err(error)) => self.refuse_place(&export.name, &error),
+                    _ => NotAdmitted(export.refusal(entry)),
+                })
+            }
+        }
     }
 }

@@ -15,7 +15,7 @@ use rustls::version::TLS13;
 
 use crate::client::{Client, named, request};
 use crate::ending::until;
-use crate::site::{Site, start_tls};
+use crate::site::{Site, start_telling, start_tls};
 use crate::{builder, queue, server_with};
 
 /// Sends reads of 1 MiB until the socket takes no more and `is_over` holds. Returns the number of reads.
@@ -238,6 +238,39 @@ fn a_client_too_many_is_told_so_and_counted() {
     let lines = lines.lock().unwrap();
     let warnings: Vec<_> = lines.iter().filter(|(level, _)| *level == Level::Warning).collect();
     assert_eq!(warnings, [&said(2), &said(3)]);
+}
+
+/// Red if the client for which its queue has no thread's place is closed without a reply, as it was; if its place among
+/// the server's clients, of which there is one, is lost with that; or if the log does not say once which limit it was.
+#[test]
+fn a_client_for_which_its_queue_has_no_place_is_told_so_and_may_try_again() {
+    let driver = spec::open("ram,size=1M").unwrap();
+    let q = RequestQueue::builder(driver).slots(1).build().unwrap();
+    // Threads of the program that has the server.
+    let mut others: Vec<_> = (0..1023).map(|_| q.submitter(&blkmq::Client::new("other")).unwrap()).collect();
+    let builder = builder().export(Export::new("disk", q)).export(Export::new("", queue("ram,size=1M")));
+    let (server, warnings) = start_telling(builder.max_connections(1));
+    let go = [&named("disk")[..], &[0, 0]].concat();
+    let why = "export \"disk\" takes no further connection now: a queue takes at most 1023 threads; try again later";
+    let mut client = Client::pair(&server);
+    for _ in 0..3 {
+        assert_eq!(client.ask(options::GO, &go), [(option_replies::ERR_POLICY, why.as_bytes().to_vec())]);
+        assert_eq!(server.clients()[0].export, None);
+    }
+    let mut old = Client::pair(&server);
+    old.option(options::EXPORT_NAME, b"disk");
+    assert!(old.is_closed(), "there is no answer to that which says no");
+    assert_eq!((server.rejections().queue_full, server.rejections().full), (2, 0));
+    // The queue of another export has places.
+    Client::simple(&server).leave();
+    until(|| server.clients().len() == 1);
+    others.pop();
+    client.go("disk");
+    assert_eq!(client.read(0, 512), Ok(vec![0; 512]));
+    drop(server);
+    let warnings = warnings.lock().unwrap();
+    let told = |number| format!("client {number} from a test is refused: {why}");
+    assert_eq!(*warnings, [told(1), told(2)]);
 }
 
 #[test]
