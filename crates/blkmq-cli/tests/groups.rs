@@ -140,6 +140,8 @@ fn what_clients_and_groups_do_not_have_is_refused() {
         (&["set", "default", "weight", &client], "say what to set: [QUEUE] KNOB [client=NAME|group=NAME] VALUE"),
         (&["get", "group", "group=gold"], "a group has no knob 'group'; it has: weight"),
         (&["groups", "--add", "a b"], "'a b' cannot be a group; accepted: 1 to 64 letters"),
+        (&["groups", "--add", "a\u{202e}b"], "'a?b' cannot be a group; accepted: 1 to 64 letters"),
+        (&["set", "weight", "client=a\u{202e}b", "7"], "no client \"a\\u{202e}b\" is there"),
         (&["groups", "--add", "silver/batch"], "there is no group \"silver\""),
         (&["groups", "--remove", "silver"], "there is no group \"silver\""),
         (&["groups", "disk"], "there is no queue 'disk'; there are: default"),

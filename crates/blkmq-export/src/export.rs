@@ -6,7 +6,7 @@ mod error;
 
 use std::sync::Arc;
 
-use blkmq::{DEFAULT_WEIGHT, IoPriority, QueueError, RequestQueue, Submitter};
+use blkmq::{DEFAULT_WEIGHT, IoPriority, QueueError, RequestQueue, Submitter, is_hidden};
 
 use self::access::Grant;
 pub use self::access::{Allow, Permit, Who};
@@ -85,6 +85,9 @@ impl Export {
         if name.len() > MAX_STRING {
             return Err(ExportFault::LongName(name.len()));
         }
+        if name.contains(is_hidden) {
+            return Err(ExportFault::HiddenName);
+        }
         if description.len() > MAX_STRING {
             return Err(ExportFault::LongDescription(description.len()));
         }
@@ -105,6 +108,9 @@ impl Export {
     }
 
     fn grant(&self, client: &Entry) -> Option<Grant> {
+        if client.is_disguised() {
+            return None;
+        }
         self.allow.as_ref().unwrap_or(&Allow::Anybody).grant(client, self.priority)
     }
 
@@ -115,6 +121,13 @@ impl Export {
 
     /// The message to a client that may not use the export.
     pub(crate) fn refusal(&self, client: &Entry) -> String {
+        if client.is_disguised() {
+            return format!(
+                "the name in the client's certificate, {:?}, has characters that control a line or cannot be seen; no \
+                 such client is served",
+                client.name().map_or("", |name| name)
+            );
+        }
         let who = match (client.name(), client.user) {
             (Some(name), _) => Who::Certificate(name.clone()).to_string(),
             (None, Some(user)) => Who::User(user).to_string(),
@@ -143,7 +156,8 @@ pub(crate) mod tests {
         Export::new("a", RequestQueue::builder(driver).build().unwrap())
     }
 
-    /// Red if a weight, the level of a priority (of the export or of a client), or the length of a name is not checked.
+    /// Red if a weight, the level of a priority (of the export or of a client), the length of a name, or what names are
+    /// made of is not checked.
     #[test]
     fn what_cannot_be_is_refused_with_what_could() {
         let good = export("ram,size=1M");
@@ -163,6 +177,15 @@ pub(crate) mod tests {
         assert_eq!(level, "export \"a\" gives the user 1 the priority level 8; give a number from 0 to 7");
         let name = error(|export| export.name = "x".repeat(4097));
         assert_eq!(name, "the name of an export has 4097 bytes; at most 4096");
+        let hidden = error(|export| export.name = "a\u{202e}b".to_owned());
+        let why = "a name has no characters that control a line or cannot be seen";
+        assert_eq!(hidden, format!("export \"a\\u{{202e}}b\": {why}"));
+        let hidden = error(|export| {
+            let who = Who::Certificate("gold\u{200b}".to_owned());
+            export.allow = Some(Allow::Listed(vec![Permit { who, writes: false, priority: None }]));
+        });
+        let who = "the certificate \"gold\\u{200b}\"";
+        assert!(hidden.starts_with(&format!("export \"a\" allows {who}; no client is let in whose name ")), "{hidden}");
     }
 
     /// Red if another permit than the first one for a client counts, if its right to write or its priority is ignored,

@@ -10,7 +10,7 @@ mod rule;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use blkmq::{Client, GroupId, IoPriority, QueueError, RequestQueue, Submitter};
+use blkmq::{Client, GroupId, IoPriority, QueueError, RequestQueue, Submitter, is_hidden};
 
 pub use self::error::PlacementError;
 pub use self::network::{Network, NetworkError};
@@ -251,7 +251,8 @@ impl Placement {
     ///
     /// # Errors
     /// The layout makes no sense: a group whose parent does not come before it, a rule with a group that is not there,
-    /// a weight out of range, or more of something than can be. Nothing has changed then.
+    /// or with a name that no client can have, a weight out of range, or more of something than can be. Nothing has
+    /// changed then.
     pub fn load(&self, layout: &Layout) -> Result<(), PlacementError> {
         layout.check()?;
         let mut inside = self.lock();
@@ -314,6 +315,9 @@ impl Layout {
         let mut all = groups.iter().map(|(_, weight)| *weight).chain(weights.values().copied()).chain(of_rules);
         if let Some(weight) = all.find(|weight| !WEIGHTS.contains(weight)) {
             return Err(PlacementError::Weight(weight));
+        }
+        if let Some(name) = rules.iter().filter_map(|rule| rule.name.as_ref()).find(|name| name.contains(is_hidden)) {
+            return Err(PlacementError::Name(name.clone()));
         }
         let mut named = rules.iter().filter_map(|rule| rule.group.as_deref());
         match named.find(|group| !known.contains(group)) {

@@ -118,7 +118,7 @@ impl RequestQueue {
     ///
     /// # Errors
     /// The queue has as many threads as it can. Or the hardware queues are [owned](crate::driver::Driver::is_owned),
-    /// and each belongs to a submitter already.
+    /// and each belongs to a submitter already. Or the client's name, weight or group cannot be.
     pub fn submitter(self: &Arc<Self>, client: &Client) -> Result<Submitter, QueueError> {
         Submitter::join(Arc::clone(self), client)
     }

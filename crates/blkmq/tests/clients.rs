@@ -166,3 +166,25 @@ fn what_was_done_for_a_client_is_summed_over_its_submitters() {
     let _new = join("a");
     assert_eq!(of("a").reads, service(0, 0), "a client that comes anew begins anew");
 }
+
+/// Red if names of clients or groups may have characters that cannot be seen, or that turn the line in which they are
+/// shown around, as U+202E does; or if the refusal repeats them as they are.
+#[test]
+fn a_name_that_reads_otherwise_than_it_is_is_refused() {
+    let q = queue("null,poll_queues=0");
+    for hidden in ["gold\u{202e}reviled", "gold\u{200b}", "\u{feff}gold", "go\u{ad}ld", "gold\u{2028}", "gold\u{1b}[2J"]
+    {
+        let client = q.submitter(&Client::new(hidden)).map(drop).expect_err(hidden);
+        let group = q.add_group(hidden, GroupId::ROOT, 100).expect_err(hidden);
+        for error in [&client, &group].map(ToString::to_string) {
+            assert!(error.contains("gold") || error.contains("go\\u{ad}ld"), "{error:?}");
+            assert!(error.contains("cannot be seen") && !error.contains(blkmq::is_hidden), "{error:?}");
+        }
+        assert_eq!(refused(Err::<(), _>(client)), TenantError::BadClientName(hidden.to_owned()));
+        assert_eq!(refused(Err::<(), _>(group)), TenantError::BadGroupName(hidden.to_owned()));
+    }
+    assert_eq!((q.clients(), q.groups()), (vec![], vec![]));
+    let known = q.submitter(&Client::new("g\u{f6}ld \u{5d0}\u{6f22}")).expect("these are letters");
+    assert_eq!(q.clients().len(), 1);
+    drop(known);
+}

@@ -1,5 +1,6 @@
 //! Which clients may use an export, in the form in which operators write it on the command line or in a file.
 
+use blkmq::is_hidden;
 use blkmq_export::{Allow, Permit, Who};
 use blkmq_workbench::{TextError, assignment};
 use nix::unistd::User;
@@ -50,6 +51,7 @@ impl Written {
 impl WrittenPermit {
     fn read(&self) -> Result<Permit, String> {
         let who = match (&self.certificate, &self.user) {
+            (Some(name), None) if name.contains(is_hidden) => return Err(hidden_certificate(name)),
             (Some(name), None) => Who::Certificate(name.clone()),
             (None, Some(user)) => Who::User(user_number(&user.text())?),
             _ => return Err("allow: a client is known by a certificate or by a user, one of both".to_owned()),
@@ -61,6 +63,13 @@ impl WrittenPermit {
         };
         Ok(Permit { who, writes, priority: self.priority.as_deref().map(priority).transpose()? })
     }
+}
+
+/// What is wrong with a certificate of this name.
+pub(super) fn hidden_certificate(name: &str) -> String {
+    format!(
+        "certificate: '{name}': no client is let in whose name has characters that control a line or cannot be seen"
+    )
 }
 
 /// The number of a user by name or number.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use blkmq::IoPriority;
+use blkmq::{IoPriority, is_hidden};
 use blkmq_export::Allow;
 use blkmq_workbench::TextError;
 use serde::Deserialize;
@@ -130,8 +130,10 @@ pub(super) fn check_names(exports: &[Export]) -> Result<(), TextError> {
         if text == DEFAULT {
             return Err(name.fault(format!("'{DEFAULT}' is what commands call the export without a name")));
         }
-        if text.chars().any(char::is_control) || text.len() > 255 {
-            return Err(name.fault("an export's name has at most 255 bytes, and no control characters"));
+        if text.contains(is_hidden) || text.len() > 255 {
+            let what =
+                "an export's name has at most 255 bytes, and no characters that control a line or cannot be seen";
+            return Err(name.fault(format!("'{text}': {what}")));
         }
         if exports[..index].iter().any(|export| export.name.text == *text) {
             return Err(

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use blkmq::is_hidden;
 use blkmq_export::{Layout, MAX_GROUPS, MAX_RULES, Rule, WEIGHTS, check_group};
 use blkmq_workbench::TextError;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::allow::user_number;
+use super::allow::{hidden_certificate, user_number};
 use super::given::{Given, Word};
 use super::name::{asked, shown};
 
@@ -161,10 +162,14 @@ impl WrittenRule {
             return Err(TextError { place, what });
         }
         if let Some(name) = name
-            && (name.get_ref().is_empty() || name.get_ref().len() > 128 || name.get_ref().chars().any(char::is_control))
+            && (name.get_ref().is_empty() || name.get_ref().len() > 128 || name.get_ref().contains(is_hidden))
         {
-            let what = "a client's name has 1 to 128 bytes, and no control characters".to_owned();
+            let what = "a client's name has 1 to 128 bytes, and no characters that control a line or cannot be seen";
+            let what = format!("'{}': {what}", name.get_ref());
             return Err(fault(name.span(), what));
+        }
+        if let Some(name) = certificate.as_ref().filter(|name| name.contains(is_hidden)) {
+            return Err(TextError { place, what: hidden_certificate(name) });
         }
         if let Some(group) = group
             && !groups.iter().any(|(path, _)| path == group.get_ref())

@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use blkmq::is_hidden;
 use blkmq::limits::SECTOR_SIZE;
 use blkmq_nbd::{
     INIT_MAGIC, MAX_PAYLOAD, OPTION_MAGIC, OPTION_REPLY_MAGIC, handshake, info, option_replies, options, transmission,
@@ -181,7 +182,7 @@ fn replies(stream: &mut impl Read, export: &str) -> Result<Terms, Refused> {
             option_replies::ERR_TLS_REQD => return refused("the server wants TLS, which is not there"),
             _ if kind & IS_ERROR != 0 => {
                 let text = String::from_utf8_lossy(&data);
-                let text: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
+                let text: String = text.chars().filter(|c| !is_hidden(*c)).take(200).collect();
                 return refused(format!("the server refuses the export '{export}' with {kind:#x}: {text}"));
             }
             _ => (),

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use blkmq::event::EventFd;
-use blkmq::{Notify, Time};
+use blkmq::{Notify, Time, is_hidden};
 
 use super::errors::{ErrorMeter, Errors};
 use super::latency::{Latencies, Meter, add};
@@ -113,7 +113,7 @@ impl Entry {
     /// Notes the name in the client's certificate, which was verified.
     pub(crate) fn identify(&self, name: String) {
         let shown = name.chars().take(MAX_NAME);
-        let shown = shown.map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
+        let shown = shown.map(|c| if is_hidden(c) { char::REPLACEMENT_CHARACTER } else { c }).collect();
         let _ = self.name.set(shown);
         let _ = self.certified.set(name);
     }
@@ -121,6 +121,11 @@ impl Entry {
     /// Whether the client has shown a certificate with this name.
     pub(crate) fn is_certified(&self, name: &str) -> bool {
         self.certified.get().is_some_and(|certified| certified == name)
+    }
+
+    /// Whether the name in the client's certificate reads otherwise than it is. The client is not served then.
+    pub(crate) fn is_disguised(&self) -> bool {
+        self.certified.get().is_some_and(|certified| certified.contains(is_hidden))
     }
 
     /// The name in the client's certificate in a form that can be shown: only characters that can stand in a line, and

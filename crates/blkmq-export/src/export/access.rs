@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use blkmq::IoPriority;
+use blkmq::{IoPriority, is_hidden};
 
 use super::error::ExportFault;
 use crate::clients::Entry;
@@ -74,6 +74,9 @@ impl Allow {
             match who {
                 Who::Certificate(name) if name.is_empty() => {
                     return Err(ExportFault::NoName);
+                }
+                Who::Certificate(name) if name.contains(is_hidden) => {
+                    return Err(ExportFault::HiddenClient(who.clone()));
                 }
                 Who::Certificate(_) if !names_clients => {
                     return Err(ExportFault::NotVerified(who.clone()));

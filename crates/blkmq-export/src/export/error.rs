@@ -20,6 +20,8 @@ pub struct ExportError {
 pub enum ExportFault {
     /// The name has that many bytes, which are too many.
     LongName(usize),
+    /// The name has a character in it that [is hidden](blkmq::is_hidden). It is part of the names of clients.
+    HiddenName,
     /// The description has that many bytes, which are too many.
     LongDescription(usize),
     /// The weight is out of range.
@@ -36,6 +38,8 @@ pub enum ExportFault {
     Nobody,
     /// The list has a certificate without a name.
     NoName,
+    /// The list has a certificate with a name that no client may have: a character in it [is hidden](blkmq::is_hidden).
+    HiddenClient(Who),
     /// The list has a certificate, and no client has to show one.
     NotVerified(Who),
 }
@@ -46,6 +50,9 @@ impl fmt::Display for ExportError {
         match &self.fault {
             ExportFault::LongName(bytes) => {
                 write!(f, "the name of an export has {bytes} bytes; at most {MAX_STRING}")
+            }
+            ExportFault::HiddenName => {
+                write!(f, "export {name:?}: a name has no characters that control a line or cannot be seen")
             }
             ExportFault::LongDescription(bytes) => {
                 write!(f, "the description of an export has {bytes} bytes; at most {MAX_STRING}")
@@ -71,6 +78,11 @@ impl fmt::Display for ExportError {
                 write!(f, "export {name:?} allows nobody; name a client, or leave the export out")
             }
             ExportFault::NoName => write!(f, "export {name:?} allows a certificate without a name; give it one"),
+            ExportFault::HiddenClient(who) => write!(
+                f,
+                "export {name:?} allows {who}; no client is let in whose name has characters that control a line or \
+                 cannot be seen"
+            ),
             ExportFault::NotVerified(who) => {
                 write!(f, "export {name:?} allows {who}, but no client has to show one; have clients verified")
             }

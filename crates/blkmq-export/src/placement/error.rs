@@ -17,6 +17,8 @@ pub enum PlacementError {
     Order(String),
     /// A rule names a group that the layout does not have.
     UnknownGroup(String),
+    /// A rule gives clients a name with a character in it that [is hidden](blkmq::is_hidden).
+    Name(String),
     /// The weight is out of range.
     Weight(u16),
     /// There are [`MAX_GROUPS`] groups already.
@@ -50,6 +52,12 @@ impl fmt::Display for PlacementError {
             Self::Path(error) => error.fmt(f),
             Self::Order(path) => write!(f, "the group '{path}' is there twice, or its parent does not stand before it"),
             Self::UnknownGroup(path) => write!(f, "a rule names the group '{path}', which is not there"),
+            Self::Name(name) => {
+                write!(
+                    f,
+                    "a rule names clients {name:?}; a name has no characters that control a line or cannot be seen"
+                )
+            }
             Self::Weight(weight) => write!(f, "the weight {weight} is out of range; give a number from 1 to 1000"),
             Self::TooManyGroups => write!(f, "the queue has {MAX_GROUPS} groups, and there can be no more"),
             Self::TooManyRules => write!(f, "there can be at most {MAX_RULES} rules"),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use blkmq::MAX_GROUP_DEPTH;
+use blkmq::{MAX_GROUP_DEPTH, is_hidden};
 
 /// The most bytes of a part.
 const MAX_PART: usize = 64;
@@ -26,7 +26,7 @@ pub fn check_group(path: &str) -> Result<(), PathError> {
 impl fmt::Display for PathError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // What is long or cannot be shown in a line is cut.
-        let shown: String = self.0.chars().take(80).map(|c| if c.is_control() { '?' } else { c }).collect();
+        let shown: String = self.0.chars().take(80).map(|c| if is_hidden(c) { '?' } else { c }).collect();
         write!(
             f,
             "'{shown}' cannot be a group; accepted: 1 to {MAX_PART} letters, digits, '-', '_' or '.', as in gold, and \
@@ -50,9 +50,23 @@ mod tests {
             assert_eq!(check_group(good), Ok(()), "{good}");
         }
         let [longer, deeper] = [format!("{long}x"), format!("{deep}/a")];
-        for bad in ["", "/", "/gold", "gold/", "gold//batch", "a b", "a,b", "a=b", "\u{e4}", "a\n", &longer, &deeper] {
+        for bad in [
+            "",
+            "/",
+            "/gold",
+            "gold/",
+            "gold//batch",
+            "a b",
+            "a,b",
+            "a=b",
+            "\u{e4}",
+            "a\n",
+            "a\u{202e}",
+            &longer,
+            &deeper,
+        ] {
             let error = check_group(bad).unwrap_err().to_string();
-            assert!(error.contains("cannot be a group; accepted: ") && error.lines().count() == 1, "{error}");
+            assert!(error.contains("cannot be a group; accepted: ") && !error.contains(is_hidden), "{error:?}");
         }
     }
 }

@@ -242,3 +242,15 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     (0..MAX_GROUPS).for_each(|number| placement.add_group(&number.to_string()).unwrap());
     assert_eq!(error(placement.add_group("more")), "the queue has 256 groups, and there can be no more");
 }
+
+/// Red if a rule can give clients a name that reads otherwise than it is, or if something changes then.
+#[test]
+#[cfg_attr(miri, ignore = "there are no eventfds")]
+fn a_rule_gives_no_name_that_reads_otherwise_than_it_is() {
+    let placement = Placement::new(queue());
+    let rule = Rule { name: own("gold\u{202e}reviled"), ..Rule::default() };
+    let error = placement.load(&layout(&[("a", 7)], vec![rule])).unwrap_err();
+    assert_eq!(error, PlacementError::Name("gold\u{202e}reviled".to_owned()));
+    assert!(error.to_string().starts_with("a rule names clients \"gold\\u{202e}reviled\"; a name has no "), "{error}");
+    assert_eq!(placement.queue().groups(), vec![]);
+}

@@ -162,3 +162,24 @@ fn a_server_that_wants_certificates_does_not_start_before_it_is_said_whose() {
     assert!(of(export("a", &[]), None).unwrap_err().contains("allows nobody"));
     assert!(of(export("a", &[certificate("", true)]), Some(verifying())).unwrap_err().contains("without a name"));
 }
+
+/// Red if a client is served whose certificate has a name that reads otherwise than it is, as with the characters that
+/// turn a line around: it could pass for another client where names are shown. Red too if the refusal repeats them.
+#[test]
+fn a_certificate_with_a_name_that_hides_something_opens_nothing() {
+    let site = Site::new();
+    let tls = Tls::from_folder(site.folder.path(), true).unwrap().required();
+    let open = Export::new("db", queue("ram,size=1M")).allowing(Allow::Anybody);
+    let (server, warnings) = start_telling(builder().export(open).tls(tls));
+    let paper = site.authority.sign("evil\u{202e}dlog", &[], 7);
+    let mut client = site.encrypted(&server, Some(&paper));
+    assert_eq!(list(&mut client), [""; 0]);
+    let expected = "the name in the client's certificate, \"evil\u{fffd}dlog\", has characters that control a line or \
+                    cannot be seen; no such client is served";
+    assert_eq!(refusal(&mut client, "db"), expected);
+    assert_eq!(server.rejections().denied, 1);
+    drop(client);
+    drop(server);
+    let warnings = warnings.lock().unwrap();
+    assert_eq!(warnings.iter().filter(|line| line.contains(&format!("is refused: {expected}"))).count(), 1);
+}

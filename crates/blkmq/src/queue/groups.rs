@@ -6,6 +6,7 @@ use blkmq_sched::{GroupId, GroupSettings};
 
 use super::error::TenantError;
 use super::places::Places;
+use crate::request::is_hidden;
 
 /// How deep groups can lie in each other, the root not counted.
 pub const MAX_GROUP_DEPTH: usize = 8;
@@ -39,7 +40,7 @@ impl Groups {
     /// The name is bad or another group has it, the parent is not there or lies too deep, or there are too many groups.
     pub(super) fn add(&mut self, name: &str, settings: GroupSettings) -> Result<GroupId, TenantError> {
         let GroupSettings { parent, .. } = settings;
-        if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
+        if name.is_empty() || name.len() > MAX_NAME || name.contains(is_hidden) {
             return Err(TenantError::BadGroupName(name.chars().take(64).collect()));
         }
         if self.of_name(name).is_some() {

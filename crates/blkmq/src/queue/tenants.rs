@@ -13,8 +13,8 @@ use super::clients::{Clients, Known};
 use super::error::{QueueError, TenantError};
 use super::groups::{Group, Groups};
 use super::service::Served;
-use crate::request::SlotIndex;
 use crate::request::client::Client;
+use crate::request::{SlotIndex, is_hidden};
 
 /// The clients and groups of a queue.
 #[derive(Debug, Default)]
@@ -102,6 +102,9 @@ impl Tenants {
 impl RequestQueue {
     /// A submitter begins to serve a client.
     pub(super) fn join_client(&self, member: u16, client: &Client) -> Result<ClientId, TenantError> {
+        if client.name.contains(is_hidden) {
+            return Err(TenantError::BadClientName(client.name.chars().take(64).collect()));
+        }
         check_weight(&client.name, client.weight)?;
         let mut tenants = self.tenants.lock();
         tenants.groups.check(client.group)?;

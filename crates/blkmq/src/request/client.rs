@@ -7,7 +7,8 @@ pub use blkmq_sched::{Class, ClientId, GroupId, IoPriority};
 /// made with one client name serve one client, which a queue knows as long as one of these submitters is there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Client {
-    /// The name, which is also shown in dumps and statistics.
+    /// The name, which is also shown in dumps and statistics. It has no character that
+    /// [`is_hidden`](crate::is_hidden).
     pub name: String,
     /// The share relative to the other clients and groups of its group, 1 to 1000. A client that the queue knows
     /// already keeps its weight; [`set_client_weight`](crate::RequestQueue::set_client_weight) changes it.

@@ -25,8 +25,11 @@ pub enum TenantError {
     NoGroup(GroupId),
     /// There is a group of this name.
     GroupExists(String),
-    /// The name is empty, longer than 4096 bytes, or has control characters in it. Its first 64 characters are here.
+    /// The name is empty, longer than 4096 bytes, or has a character in it that [`is_hidden`](crate::is_hidden). Its
+    /// first 64 characters are here.
     BadGroupName(String),
+    /// The name has a character in it that [`is_hidden`](crate::is_hidden). Its first 64 characters are here.
+    BadClientName(String),
     /// Each place for a group is taken.
     TooManyGroups {
         /// How many there can be.
@@ -56,8 +59,12 @@ impl fmt::Display for TenantError {
             Self::GroupExists(name) => write!(f, "there is a group {name:?} already"),
             Self::BadGroupName(name) => write!(
                 f,
-                "group {name:?}: a name has at least one character, at most 4096 bytes, and no control characters"
+                "group {name:?}: a name has at least one character, at most 4096 bytes, and no characters that control \
+                 a line or cannot be seen"
             ),
+            Self::BadClientName(name) => {
+                write!(f, "client {name:?}: a name has no characters that control a line or cannot be seen")
+            }
             Self::TooManyGroups { most } => write!(f, "a queue has at most {most} groups"),
             Self::TooDeep { name, most } => write!(f, "group {name:?}: groups lie in each other at most {most} deep"),
             Self::Root => f.write_str("the root group has no weight and cannot be removed"),
