@@ -13,6 +13,8 @@ mod config;
 #[allow(dead_code, reason = "the rest is the program's")]
 #[path = "../../crates/blkmq-cli/src/serve/given.rs"]
 mod given;
+#[path = "../../crates/blkmq-cli/src/serve/group.rs"]
+mod group;
 #[path = "../../crates/blkmq-cli/src/serve/name.rs"]
 mod name;
 #[allow(dead_code, reason = "the rest is the program's")]
@@ -60,7 +62,7 @@ fn run(text: &str, reached: &mut Reached) {
         }
         Err(error) => {
             let line = error.to_string();
-            assert!(!line.contains('\n'), "{line:?}");
+            assert!(!line.contains(blkmq::is_hidden), "{line:?}");
             reached.add("refused", 1);
         }
     }

@@ -11,6 +11,7 @@ mod config;
 mod descriptors;
 mod drain;
 mod given;
+mod group;
 mod health;
 mod limits;
 mod metrics;

@@ -30,7 +30,7 @@ pub(super) enum Written {
 
 /// A client in the list.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table with certificate or user in it")]
 pub(super) struct WrittenPermit {
     certificate: Option<String>,
     user: Option<Word>,

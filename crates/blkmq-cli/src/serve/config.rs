@@ -12,8 +12,9 @@ use toml::Spanned;
 
 use super::allow;
 use super::given::{Given, Word};
+use super::group::WrittenGroup;
 use super::name::{DEFAULT, shown};
-use super::placement::{self, Placements, WrittenGroup, WrittenRule};
+use super::placement::{self, Placements, WrittenRule};
 use super::priority::priority;
 
 /// What a queue is built from.
@@ -189,7 +190,7 @@ pub(super) struct File {
 
 /// A file as it is written.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table")]
 struct Written {
     device: Option<Spanned<String>>,
     nbd: Option<Spanned<Addresses>>,
@@ -225,7 +226,7 @@ struct Written {
 
 /// An export as it is written.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table, as in [[export]] with name and device beneath it")]
 struct WrittenExport {
     name: Spanned<String>,
     device: Option<Spanned<String>>,
@@ -310,13 +311,27 @@ impl Source<'_> {
     }
 }
 
+/// The message of a parser in one line, in the words in which files are described, and without names of types.
+fn in_words(message: &str) -> String {
+    let message = message.replace('\n', " ");
+    let Some((what, expected)) = message.rsplit_once(", expected ") else { return message };
+    let expected = match expected {
+        "i64" => "a whole number",
+        "u16" => "a whole number from 0 to 65535",
+        "a sequence" => "a list",
+        "a map" => "a table",
+        other => other,
+    };
+    format!("{what}, expected {expected}")
+}
+
 impl File {
     /// Reads the text of a file. `path` is the name of the file in errors.
     pub(super) fn parse(path: &Path, text: &str) -> Result<Self, TextError> {
         let source = Source { path, text };
         let written: Written = toml::from_str(text).map_err(|error| TextError {
             place: error.span().map_or_else(|| path.display().to_string(), |span| source.place(span)),
-            what: error.message().replace('\n', " "),
+            what: in_words(error.message()),
         })?;
         let max_connections = match &written.max_connections {
             Some(number) if *number.get_ref() == 0 => {

@@ -11,18 +11,12 @@ use toml::Spanned;
 
 use super::allow::{hidden_certificate, user_number};
 use super::given::{Given, Word};
+use super::group::WrittenGroup;
 use super::name::{asked, shown};
-
-/// A group as it is written. Its path is the key of its table.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenGroup {
-    weight: Option<Spanned<i64>>,
-}
 
 /// A rule for clients as it is written.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table, as in [[clients]] with name, weight or group beneath it")]
 pub(super) struct WrittenRule {
     certificate: Option<String>,
     user: Option<Spanned<Word>>,
@@ -89,6 +83,9 @@ impl Placements {
                 return Err(wrong(format!(
                     "the group '{text}' is in '{parent}', which is not there; add [groups.{table}]"
                 )));
+            }
+            if let Some((key, what)) = group.fault(text) {
+                return Err(fault(key, what));
             }
             let weight = weight(group.weight.as_ref(), 100, place)?;
             read.push((text.clone(), weight));

@@ -270,10 +270,21 @@ fn groups_and_clients_that_make_no_sense_are_refused_where_they_stand() {
     for (text, line, words) in [
         ("[groups.gold]\nweight = 0", 2, "weight: 0 is not within 1..1000"),
         ("[groups.gold]\nweight = 1001", 2, "weight: 1001 is not within 1..1000"),
-        ("[groups.gold]\nweight = \"much\"", 2, "expected i64"),
-        ("[groups.gold]\nwieght = 3", 2, "unknown field `wieght`, expected `weight`"),
+        ("[groups.gold]\nweight = \"much\"", 2, "invalid type: string \"much\", expected a whole number"),
+        ("[groups.gold]\nwieght = 3", 2, "'wieght' is no setting of the group 'gold', which has: weight"),
         ("[groups.gold]\n[groups.gold]", 2, "duplicate key"),
-        ("[groups.gold.batch]", 1, "unknown field `batch`, expected `weight`"),
+        ("[groups.gold]\nwieght = { a = 3 }", 2, "'wieght' is no setting of the group 'gold', which has: weight"),
+        (
+            "[groups.gold]\n\n[groups.gold.batch]",
+            3,
+            "'batch' is no setting of the group 'gold', which has: weight; a group in it is written [groups.\"gold/batch\"]",
+        ),
+        (
+            "[groups]\ngold = 3",
+            2,
+            "invalid type: integer `3`, expected a group: a table, as in [groups.gold] with weight = 300 beneath it",
+        ),
+        ("groups = 3", 1, "invalid type: integer `3`, expected a table"),
         ("[groups.\"gold batch\"]", 1, "'gold batch' cannot be a group; accepted: 1 to 64 letters"),
         ("[groups.\"\"]", 1, "'' cannot be a group"),
         ("[groups.\"gold/batch\"]", 1, "the group 'gold/batch' is in 'gold', which is not there; add [groups.gold]"),
@@ -317,4 +328,44 @@ fn groups_and_clients_that_make_no_sense_are_refused_where_they_stand() {
     let rules = "[[clients]]\nuser = 7\nweight = 8\n".repeat(1025);
     let expected = "disks.toml: line 3073: there are 1025 tables [[clients]]; at most 1024 can be";
     assert_eq!(error(&[], &rules), expected);
+}
+
+/// Red if an error names a type of this program, and not what is to be written.
+#[test]
+fn what_is_of_a_wrong_kind_is_refused_in_words() {
+    let words: Vec<&str> = "device nbd scheduler locking bypass set read_only export groups clients control metrics run \
+                            max_connections memory drain_timeout stall_timeout tls tls_certificates tls_verify_peer allow \
+                            user group sandbox name queue description weight priority certificate address"
+        .split_whitespace()
+        .collect();
+    let values =
+        ["3", "-1", "1.5", "true", "\"x\"", "[1]", "[[1]]", "{ a = 1 }", "[{ a = 1 }]", "1979-05-27", "{}", "[{}]"];
+    let headings = [
+        "",
+        "[groups]\n",
+        "[groups.g]\n",
+        "[groups.g.h]\n",
+        "[[groups]]\n",
+        "[clients]\n",
+        "[[clients]]\n",
+        "[export]\n",
+        "[[export]]\nname = \"e\"\ndevice = \"ram\"\n",
+        "[set]\n",
+        "[[allow]]\n",
+    ];
+    let lines: Vec<String> =
+        words.iter().flat_map(|word| values.iter().map(move |value| format!("{word} = {value}"))).collect();
+    let texts = headings.iter().flat_map(|heading| lines.iter().map(move |line| format!("{heading}{line}")));
+    let mut refused = 0;
+    for text in texts {
+        let Err(error) = File::parse(Path::new("disks.toml"), &text) else { continue };
+        let error = error.to_string();
+        for name in ["Written", "struct", "enum", "variant", "Spanned", "i64", "u16", "u64", "PathBuf", "::", "_serde"]
+        {
+            assert!(!error.contains(name), "{text}: {error}");
+        }
+        assert!(error.starts_with("disks.toml: line "), "{text}: {error}");
+        refused += 1;
+    }
+    assert!(refused > 2000, "{refused}");
 }
