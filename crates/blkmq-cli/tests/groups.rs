@@ -301,41 +301,116 @@ fn it_is_said_that_weights_do_nothing() {
     assert!(server.say(&["groups"]).contains("\nIn queue default weights do nothing: "));
 }
 
+/// A queue under bfq whose device does one request at a time, with an export `gold` beside the default one.
+const UNDER_BFQ: &str = "\
+device = \"null,irqmode=2,completion_nsec=1ms,hw_queue_depth=1,size=1G\"\nscheduler = \"bfq\"\n\
+[groups.low]\nweight = 100\n[groups.high]\nweight = 400\n\
+[[export]]\nname = \"gold\"\nqueue = \"default\"\nweight = 400\n";
+
+/// Keeps reads outstanding on a connection to each of these exports, while `f` watches.
+fn flooded(server: &mut Served, exports: &[&str], f: impl FnOnce(&mut Served)) {
+    let (answered, ends) = (AtomicU64::new(0), AtomicBool::new(false));
+    let mut connections: Vec<_> = exports.iter().map(|export| server.connect(export)).collect();
+    thread::scope(|scope| {
+        for connection in &mut connections {
+            scope.spawn(|| flood(connection, 16, &answered, &ends));
+        }
+        f(server);
+        ends.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Waits until the clients of the default export and of `gold` have received these parts in a second.
+fn until_they_get(server: &Served, parts: [f64; 2]) {
+    until(|| {
+        let clients = server.json(&["clients"])["clients"].clone();
+        let of = |name| clients.as_array()?.iter().find(|client| client["client"] == json!(me(name)));
+        let received = ["default", "gold"].map(|name| part(of(name).expect("it is connected"), "second", "received"));
+        received.iter().zip(parts).all(|(got, due)| (got - due).abs() < 0.08)
+    });
+}
+
 /// Red if bfq is not told of the weight of a client or group, of a change of it, or of a client's move, or if it
 /// forgets them when another scheduler takes its place for a while.
 #[test]
 fn under_bfq_clients_receive_what_is_due() {
-    let config = Config::new(
-        "device = \"null,irqmode=2,completion_nsec=1ms,hw_queue_depth=1,size=1G\"\nscheduler = \"bfq\"\n\
-         [groups.low]\nweight = 100\n[groups.high]\nweight = 400\n\
-         [[export]]\nname = \"gold\"\nqueue = \"default\"\nweight = 400\n",
-    );
-    let server = config.serve();
-    let (answered, ends) = (AtomicU64::new(0), AtomicBool::new(false));
-    let [mut one, mut gold] = ["", "gold"].map(|export| server.connect(export));
-    thread::scope(|scope| {
-        scope.spawn(|| flood(&mut one, 16, &answered, &ends));
-        scope.spawn(|| flood(&mut gold, 16, &answered, &ends));
-        let received = || -> [f64; 2] {
-            let clients = server.json(&["clients"])["clients"].clone();
-            let of = |name| clients.as_array().unwrap().iter().find(|client| client["client"] == json!(me(name)));
-            ["default", "gold"].map(|name| part(of(name).expect("it is connected"), "second", "received"))
-        };
-        let gets = |parts: [f64; 2]| until(|| received().iter().zip(parts).all(|(got, due)| (got - due).abs() < 0.08));
-        gets([0.2, 0.8]);
+    let mut server = Config::new(UNDER_BFQ).serve();
+    flooded(&mut server, &["", "gold"], |server| {
+        until_they_get(server, [0.2, 0.8]);
         assert!(!server.say(&["clients"]).contains("weights do nothing"));
-        change(&server, &["set", "weight", &format!("client={}", me("default")), "400"]);
-        gets([0.5, 0.5]);
-        change(&server, &["set", "group", &format!("client={}", me("default")), "high"]);
-        change(&server, &["set", "group", &format!("client={}", me("gold")), "low"]);
-        gets([0.8, 0.2]);
-        change(&server, &["set", "weight", "group=low", "400"]);
-        gets([0.5, 0.5]);
-        change(&server, &["set", "weight", "group=low", "100"]);
-        change(&server, &["set", "scheduler", "none"]);
-        gets([0.5, 0.5]);
-        change(&server, &["set", "scheduler", "bfq"]);
-        gets([0.8, 0.2]);
-        ends.store(true, Ordering::Relaxed);
+        change(server, &["set", "weight", &format!("client={}", me("default")), "400"]);
+        until_they_get(server, [0.5, 0.5]);
+        change(server, &["set", "group", &format!("client={}", me("default")), "high"]);
+        change(server, &["set", "group", &format!("client={}", me("gold")), "low"]);
+        until_they_get(server, [0.8, 0.2]);
+        change(server, &["set", "weight", "group=low", "400"]);
+        until_they_get(server, [0.5, 0.5]);
+        change(server, &["set", "weight", "group=low", "100"]);
+        change(server, &["set", "scheduler", "none"]);
+        until_they_get(server, [0.5, 0.5]);
+        change(server, &["set", "scheduler", "bfq"]);
+        until_they_get(server, [0.8, 0.2]);
+    });
+}
+
+/// Red (hangs) if each connection of a client has a queue of bfq's own: with three connections the client would receive
+/// three quarters, and not its half.
+#[test]
+fn under_bfq_connections_of_one_client_count_as_one() {
+    let mut server = Config::new(&UNDER_BFQ.replace("\nweight = 400\n", "\n")).serve();
+    flooded(&mut server, &["", "", "", "gold"], |server| {
+        until_they_get(server, [0.5, 0.5]);
+        let one = |export, connections: u64| [json!(me(export)), json!(null), json!(100), json!(connections)];
+        assert_eq!(clients(server), [one("default", 3), one("gold", 1)]);
+    });
+}
+
+/// Red (hangs) if SIGHUP tells bfq nothing of the weights and groups that the file has now, for clients that wait at
+/// that time, or if a wrong file changes what they get.
+#[test]
+fn under_bfq_sighup_changes_what_is_received() {
+    let config = Config::new(UNDER_BFQ);
+    let mut server = config.serve();
+    flooded(&mut server, &["", "gold"], |server| {
+        let told_of = |server: &mut Served, text: &str| {
+            config.write(text);
+            server.told_of_hangup()
+        };
+        let rule = |export, group| format!("[[clients]]\nexport = \"{export}\"\ngroup = \"{group}\"\n");
+        let grouped = [UNDER_BFQ, &rule("default", "high"), &rule("gold", "low")].concat();
+        let calm = UNDER_BFQ.replace("\nweight = 400\n", "\nweight = 100\n");
+        for (text, parts) in [(&*calm, [0.5, 0.5]), (&grouped, [0.8, 0.2]), (UNDER_BFQ, [0.2, 0.8])] {
+            assert!(told_of(server, text).contains(" is read again: "));
+            until_they_get(server, parts);
+        }
+        let wrong = grouped.replace("weight = 100", "weight = 1001");
+        assert!(told_of(server, &wrong).starts_with("blkmq: SIGHUP: nothing has changed"));
+        let plain = |export, weight: u64| [json!(me(export)), json!(null), json!(weight), json!(1)];
+        assert_eq!(clients(server), [plain("default", 100), plain("gold", 400)]);
+        until_they_get(server, [0.2, 0.8]);
+    });
+}
+
+/// Red (hangs) if a server that starts anew has not told bfq what the file says before clients come, or if what
+/// commands had changed outlives the server that they spoke to.
+#[test]
+fn under_bfq_a_server_that_starts_anew_has_what_the_file_says() {
+    let config = Config::new(UNDER_BFQ);
+    let mut server = config.serve();
+    flooded(&mut server, &["", "gold"], |server| {
+        until_they_get(server, [0.2, 0.8]);
+        change(server, &["set", "weight", &format!("client={}", me("gold")), "100"]);
+        change(server, &["set", "group", &format!("client={}", me("default")), "high"]);
+        change(server, &["set", "weight", "group=low", "7"]);
+        until_they_get(server, [0.91, 0.09]);
+    });
+    server.signal(Signal::TERM);
+    assert_eq!(server.end().0, Some(0));
+    let mut server = config.serve();
+    flooded(&mut server, &["", "gold"], |server| {
+        until_they_get(server, [0.2, 0.8]);
+        let plain = |export, weight: u64| [json!(me(export)), json!(null), json!(weight), json!(1)];
+        assert_eq!(clients(server), [plain("default", 100), plain("gold", 400)]);
+        assert_eq!(groups(server), json!([["high", 400], ["low", 100]]));
     });
 }
