@@ -63,13 +63,21 @@ impl RequestQueue {
             }),
             "member {member} leaves from outside of the queue, with nothing outstanding"
         );
-        let _control = self.control.lock();
-        if let Some(client) = client {
-            self.leave_client(member, client);
-        } else {
-            self.nr_background.fetch_sub(1, Ordering::Relaxed);
-            self.members.get(member).set_background(false);
-        }
+        let control = self.control.lock();
+        let is_gone = match client {
+            Some(client) => self.leave_client(member, client),
+            None => {
+                self.nr_background.fetch_sub(1, Ordering::Relaxed);
+                self.members.get(member).set_background(false);
+                false
+            }
+        };
         self.members.leave(member);
+        // What is notified may leave the queue, and leaving takes this lock.
+        drop(control);
+        // Only a scheduler that is told of requests waits for a client.
+        if is_gone && self.has_reports() {
+            self.note_shares();
+        }
     }
 }

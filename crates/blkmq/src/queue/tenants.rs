@@ -117,13 +117,16 @@ impl RequestQueue {
         Ok(id)
     }
 
-    /// A submitter that served a client leaves. Nothing that it asked for is outstanding.
-    pub(super) fn leave_client(&self, member: u16, id: ClientId) {
+    /// A submitter that served a client leaves. Nothing that it asked for is outstanding. Returns whether the client is
+    /// gone, of which the caller tells other threads ([`note_shares`](Self::note_shares)).
+    pub(super) fn leave_client(&self, member: u16, id: ClientId) -> bool {
         let mut tenants = self.tenants.lock();
         let served = self.members.get(member).serve_nobody();
-        if tenants.clients.leave(id, served) {
+        let is_gone = tenants.clients.leave(id, served);
+        if is_gone {
             self.domains.made().for_each(|domain| domain.control().tell_gone(self, id));
         }
+        is_gone
     }
 
     /// Calls `tell` with every scheduler in use.
@@ -316,8 +319,9 @@ impl RequestQueue {
         tenants.groups.in_order().into_iter().map(info).collect()
     }
 
-    /// Weights or groups have changed. The scheduler may let go now what it held back, or take what it refused.
-    fn note_shares(&self) {
+    /// Weights or groups have changed, or a client is gone. The scheduler may let go now what it held back, or take what
+    /// it refused.
+    pub(super) fn note_shares(&self) {
         self.brought();
         self.call_others();
     }
