@@ -285,6 +285,10 @@ impl Scheduler for Bfq {
         self.has_room_for(newcomer, outstanding)
     }
 
+    fn bounds(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
+        !self.has_room_for_another_of(newcomer, outstanding)
+    }
+
     fn set_nr_requests(&mut self, nr_requests: u32) {
         self.nr_requests = nr_requests.max(1);
     }

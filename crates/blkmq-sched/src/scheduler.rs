@@ -214,9 +214,15 @@ pub trait Scheduler: Send + fmt::Debug {
     ///
     /// What it refuses beside a few requests it refuses beside more. Only a policy that
     /// [wants reports](Self::wants_reports) is asked about reads. What passes the policy by is not asked about: where a
-    /// policy would refuse a request other than a read beside as many as there can be, only reads pass.
+    /// policy [bounds](Self::bounds) requests other than reads, only reads pass.
     fn admits(&self, _newcomer: &Info, _outstanding: Outstanding) -> bool {
         true
+    }
+
+    /// Whether requests like this one are bounded: whether [`admits`](Self::admits) refuses it beside as many as there
+    /// can be, `outstanding`, unless it is the first one of its client. By default that is what `admits` says now.
+    fn bounds(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
+        !self.admits(newcomer, outstanding)
     }
 
     /// Whether the device has to move something to get from one sector to another, as a hard disk does. Until this is

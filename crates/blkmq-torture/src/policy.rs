@@ -308,6 +308,10 @@ impl Scheduler for Watched {
         is_admitted
     }
 
+    fn bounds(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
+        self.inner.bounds(newcomer, outstanding)
+    }
+
     fn set_nr_requests(&mut self, nr_requests: u32) {
         self.inner.set_nr_requests(nr_requests);
     }

@@ -1,11 +1,11 @@
-//! bfq in a queue whose clients come and go: what a change lets go goes at once.
+//! bfq in a queue whose clients come and go: what a change lets go goes at once, and what passes bfq by is bounded.
 
 mod device;
 
 use std::sync::Arc;
 
 use blkmq::{Client, Clock, Limits, Locking, RequestQueue, Status, Submitter, VirtualClock};
-use device::{ONE_QUEUE, Recorder, Told, read, reap};
+use device::{ONE_QUEUE, Recorder, Told, read, reap, write};
 
 fn queue(locking: Locking, bypass: bool, nr_requests: u32) -> (Arc<Recorder>, Arc<RequestQueue>, VirtualClock) {
     let limits = Limits { capacity_sectors: 1 << 20, rotational: true, ..Limits::default() };
@@ -53,5 +53,34 @@ fn no_request_waits_for_a_client_that_has_left() {
         second.poll();
         assert_eq!(device.nr_held(), 1, "{locking}: its request goes");
         finish(&device, &mut second);
+    }
+}
+
+/// Red if writes that pass bfq by take more room than bfq admits, and leave none for others.
+#[test]
+fn writes_do_not_pass_beyond_what_bfq_admits() {
+    for locking in Locking::ALL {
+        let (device, q, _) = queue(locking, true, 64);
+        let (mut first, mut second) = (submitter(&q, "a"), submitter(&q, "b"));
+        for number in 0..20 {
+            first.submit(write(100 * number, 8)).expect("there is a slot");
+            first.flush_plug();
+            finish(&device, &mut first);
+        }
+        // The gate is opened anew while the first has nothing outstanding.
+        q.set_scheduler_knob("slice_idle", 7).expect("it is there");
+        for number in 0..64 {
+            first.submit(write(100 * number, 8)).expect("there is a slot");
+            first.flush_plug();
+        }
+        assert!(device.nr_held() <= 32, "{locking}: the device has {} writes", device.nr_held());
+        second.submit(read(1 << 19, 8)).expect("there is a slot");
+        second.flush_plug();
+        let seen = device.take_seen();
+        assert!(seen.iter().any(|seen| seen.sector == 1 << 19), "{locking}: there is room for a read");
+        while first.nr_outstanding() + second.nr_outstanding() > 0 {
+            (0..device.nr_held()).for_each(|_| device.finish_oldest(Status::Ok));
+            let _ = (reap(&mut first), reap(&mut second));
+        }
     }
 }

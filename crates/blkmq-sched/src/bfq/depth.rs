@@ -16,9 +16,11 @@ impl Bfq {
     /// Whether a request may be inserted beside what is outstanding.
     pub(super) fn has_room_for(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
         let client = self.clients.get(self.clients.place(newcomer.client));
-        if client.outstanding == 0 {
-            return true;
-        }
+        client.outstanding == 0 || self.has_room_for_another_of(newcomer, outstanding)
+    }
+
+    /// Whether a request may be inserted that is not the first one of its client.
+    pub(super) fn has_room_for_another_of(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
         if newcomer.op.is_read() {
             return !self.exceeds_share(newcomer, self.nr_requests.saturating_mul(outstanding.nr_hctxs));
         }

@@ -34,7 +34,7 @@ use blkmq_sync::word::Gate;
 /// than to stop passing each time. The number is smaller in the rigs, where something waits most of the time.
 const CALM: u32 = if cfg!(any(shuttle, virtual_cpus)) { 16 } else { 256 };
 
-/// A request other than a read, to ask whether a scheduler would admit such a one.
+/// A request other than a read, to ask whether a scheduler bounds such.
 fn a_write(client: ClientId) -> Info {
     Info {
         sector: 0,
@@ -224,7 +224,7 @@ impl RequestQueue {
         if Class::ALL.into_iter().all(lets_pass) {
             let tags = nr_requests.min(self.hctxs.depth().into());
             let others = Outstanding { others: u64::from(tags) - 1, nr_hctxs: 1 };
-            let reads_only = !scheduler.admits(&a_write(ClientId::default()), others);
+            let reads_only = scheduler.bounds(&a_write(ClientId::default()), others);
             self.live.word.open_gate(Gate { class: Gate::ANY, reads_only, client: None });
         }
     }

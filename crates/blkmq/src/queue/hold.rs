@@ -393,7 +393,7 @@ impl Hold {
     /// its fence ([`lack`](blkmq_sync::liveness::Liveness::lack)).
     #[inline(never)]
     fn is_admitted_by_reports(&mut self, q: &RequestQueue, info: &Info, now: Time) -> bool {
-        if !self.bounds_others(q, info) {
+        if self.admits(info, self.most_others(q)) {
             return true;
         }
         if kept("reports.admits") {
@@ -411,16 +411,27 @@ impl Hold {
         self.admits(info, self.limited.wrapping_sub(completed))
     }
 
-    /// Whether there can be so many requests other than reads that the scheduler does not admit this one.
+    /// Whether there can be so many requests other than reads that the scheduler does not admit one like this.
     #[inline]
     pub(super) fn bounds_others(&self, q: &RequestQueue, info: &Info) -> bool {
-        let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
-        !self.admits(info, u64::from(nr_requests) * self.queued.len() as u64 - 1)
+        let most = self.outstanding(self.most_others(q));
+        self.scheduler.as_ref().is_some_and(|scheduler| scheduler.bounds(info, most))
+    }
+
+    /// How many requests other than reads there can be beside one.
+    #[inline]
+    fn most_others(&self, q: &RequestQueue) -> u64 {
+        u64::from(q.settings.nr_requests.load(Ordering::Relaxed)) * self.queued.len() as u64 - 1
+    }
+
+    #[inline]
+    fn outstanding(&self, others: u64) -> Outstanding {
+        Outstanding { others, nr_hctxs: self.queued.len() as u32 }
     }
 
     #[inline]
     fn admits(&self, info: &Info, others: u64) -> bool {
-        let outstanding = Outstanding { others, nr_hctxs: self.queued.len() as u32 };
+        let outstanding = self.outstanding(others);
         self.scheduler.as_ref().is_none_or(|scheduler| scheduler.admits(info, outstanding))
     }
 }
