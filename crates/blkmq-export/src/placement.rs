@@ -10,7 +10,7 @@ mod rule;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use blkmq::{Client, GroupId, IoPriority, QueueError, RequestQueue, Submitter, is_hidden};
+use blkmq::{Client, GroupId, IoPriority, QueueError, RequestQueue, Submitter, TenantError, is_hidden};
 
 pub use self::error::PlacementError;
 pub use self::network::{Network, NetworkError};
@@ -242,6 +242,7 @@ impl Placement {
         self.queue.remove_group(id)?;
         let placed = inside.changed.values_mut().filter(|changed| changed.group.as_deref() == Some(path));
         placed.for_each(|changed| changed.group = None);
+        inside.changed.retain(|_, changed| *changed != Changed::default());
         Ok(())
     }
 
@@ -274,8 +275,13 @@ impl Placement {
                 && placed.insert(name.clone())
             {
                 let place = inside.place(&entry, export, *weight);
-                self.queue.set_client_weight(client, place.weight)?;
-                self.queue.move_client(client, self.group(&place.group)?)?;
+                let group = self.group(&place.group)?;
+                let weighed = self.queue.set_client_weight(client, place.weight);
+                match weighed.and_then(|()| self.queue.move_client(client, group)) {
+                    // It leaves without a look at the placement.
+                    Ok(()) | Err(QueueError::BadTenant(TenantError::NoClient(_))) => {}
+                    Err(error) => return Err(error.into()),
+                }
             }
         }
         // A group comes behind its parent, and goes before it.

@@ -1,5 +1,6 @@
 //! Which client a connection is, and what becomes of it when that changes.
 
+use blkmq::Notify;
 use blkmq::driver::spec;
 use blkmq::event::EventFd;
 
@@ -253,4 +254,58 @@ fn a_rule_gives_no_name_that_reads_otherwise_than_it_is() {
     assert_eq!(error, PlacementError::Name("gold\u{202e}reviled".to_owned()));
     assert!(error.to_string().starts_with("a rule names clients \"gold\\u{202e}reviled\"; a name has no "), "{error}");
     assert_eq!(placement.queue().groups(), vec![]);
+}
+
+/// Takes the submitter's place in its queue away as soon as something happens in the queue.
+#[derive(Debug)]
+struct LeavesWhenTold(Mutex<Option<Submitter>>);
+
+impl Notify for LeavesWhenTold {
+    fn notify(&self) {
+        let submitter = self.0.lock().expect("nothing panics with it").take();
+        drop(submitter);
+    }
+}
+
+/// A thread that closes the last connection of a client takes the client from its queue, and does not ask the
+/// placement.
+///
+/// 1. A load finds the client in the queue, and sets its weight.
+/// 2. The client leaves: here, because a change of weights is told.
+/// 3. The load moves a client that is not there.
+///
+/// Red if the load then ends half done, with an error that says that nothing has changed.
+#[test]
+#[cfg_attr(miri, ignore = "there are no eventfds")]
+fn a_client_that_leaves_meanwhile_does_not_stop_a_load() {
+    let (placement, door) = (Placement::new(queue()), door());
+    placement.load(&layout(&[("old", 100)], vec![])).unwrap();
+    let entries = [1, 2].map(|user| door.user(user));
+    let [leaves, mut stays] = [0, 1].map(|at| placement.take(&entries[at], ""));
+    stays.set_notify(Some(Arc::new(LeavesWhenTold(Mutex::new(Some(leaves))))));
+    let rule = Rule { weight: Some(7), group: own("new"), ..Rule::default() };
+    assert_eq!(placement.load(&layout(&[("new", 100)], vec![rule])), Ok(()));
+    stays.set_notify(None);
+    assert_eq!(shown(&placement), ["user:2@default 7 'new' x1"]);
+    let groups: Vec<_> = placement.queue().groups().into_iter().map(|group| group.name).collect();
+    assert_eq!(groups, ["new"]);
+}
+
+/// Red if what was said of a client counts after it was taken back: it takes one of the places for changed clients, and
+/// the placement seems to set weights.
+#[test]
+#[cfg_attr(miri, ignore = "there are no eventfds")]
+fn a_client_whose_group_is_removed_is_changed_no_longer() {
+    let (placement, door) = (Placement::new(queue()), door());
+    for user in 0..=MAX_CHANGED as u32 {
+        let entry = door.user(user);
+        let submitter = placement.take(&entry, "");
+        placement.add_group("g").unwrap();
+        let client = format!("user:{user}@default");
+        placement.move_client(&client, "g").unwrap_or_else(|error| panic!("{user}: {error}"));
+        drop(submitter);
+        placement.remove_group("g").unwrap();
+        door.0.leave(entry.number);
+    }
+    assert!(!placement.sets_weights(), "nothing is left");
 }
