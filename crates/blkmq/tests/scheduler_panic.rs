@@ -3,14 +3,16 @@
 mod device;
 
 use std::env;
+use std::num::NonZeroU32;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use blkmq::{Client, Limits, Locking, RequestQueue};
-use blkmq_sched::{Info, InsertAt, RqId, Scheduler, Time};
-use device::{ONE_QUEUE, Recorder, read};
+use blkmq::{Client, Limits, Locking, RequestQueue, Status};
+use blkmq_sched::{Class, ClientId, Info, InsertAt, Passing, Report, RqId, Scheduler, Ticket, Time};
+use device::{ONE_QUEUE, Recorder, read, reap};
 
-/// First come, first served; panics at the first insertion, or at the first choice.
+/// First come, first served; panics at the first insertion, at the first choice, or when a thread whose ring is full
+/// tells it what has happened, outside of each hold.
 #[derive(Debug)]
 struct Stumbles {
     waiting: Vec<RqId>,
@@ -32,14 +34,33 @@ impl Scheduler for Stumbles {
     }
 
     fn dispatch(&mut self, _now: Time) -> Option<RqId> {
-        assert!(self.waiting.is_empty(), "this panic is the test's own");
-        None
+        assert!(self.waiting.is_empty() || self.wants_reports(), "this panic is the test's own");
+        self.waiting.pop()
+    }
+
+    fn wants_reports(&self) -> bool {
+        self.at.ends_with("report")
+    }
+
+    fn ticket(&self) -> Option<Ticket> {
+        Some(Ticket(NonZeroU32::MIN))
+    }
+
+    fn report(&mut self, reports: &[Report], _now: Time) {
+        assert!(reports.len() < RING, "this panic is the test's own");
+    }
+
+    fn gate(&self, _class: Class, _client: ClientId) -> Passing {
+        if self.waiting.is_empty() && self.wants_reports() { Passing::All } else { Passing::Nobody }
     }
 
     fn len(&self) -> usize {
         self.waiting.len()
     }
 }
+
+/// How many records the ring of a thread holds.
+const RING: usize = 256;
 
 /// Says in the process that ends where its scheduler panics: a locking, and insertion or choice.
 const PANICS_AT: &str = "BLKMQ_TEST_SCHEDULER_PANICS_AT";
@@ -52,7 +73,7 @@ fn a_scheduler_that_panics_ends_the_process() {
         return stumble(at);
     }
     for locking in Locking::ALL {
-        for what in ["insertion", "choice"] {
+        for what in ["insertion", "choice", "report"] {
             let mut child = Command::new(env::current_exe().expect("the test's program is known"));
             child.args(["--exact", "a_scheduler_that_panics_ends_the_process", "--nocapture", "--test-threads=1"]);
             let output = child.env(PANICS_AT, format!("{locking} {what}")).output().expect("the program runs");
@@ -68,8 +89,14 @@ fn stumble(at: String) {
     let locking: Locking = at.split(' ').next().expect("it names a locking").parse().expect("there is such a locking");
     let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
     let scheduler = Box::new(Stumbles { waiting: Vec::new(), at });
-    let q = RequestQueue::builder(device).scheduler(scheduler).locking(locking).build().expect("the queue is good");
+    let q = RequestQueue::builder(device.clone()).scheduler(scheduler).locking(locking).bypass(true);
+    let q = q.build().expect("the queue is good");
     let mut submitter = q.submitter(&Client::new("test")).expect("there is room for a thread");
-    submitter.submit(read(0, 8)).expect("there are slots");
-    submitter.poll();
+    // Each request that passes takes two records.
+    for _ in 0..RING {
+        submitter.submit(read(0, 8)).expect("there are slots");
+        submitter.poll();
+        device.finish_oldest(Status::Ok);
+        let _ = reap(&mut submitter);
+    }
 }

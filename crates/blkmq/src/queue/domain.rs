@@ -81,8 +81,8 @@ pub(crate) struct Domain {
     pub(crate) dispatching: Staging,
 }
 
-/// Ends the process if the section that this stands for unwinds: the scheduler, or a function of the program that is
-/// told of waits, has panicked.
+/// Ends the process if the section that this stands for unwinds, or a call that tells the scheduler what happened: the
+/// scheduler, or a function of the program that is told of waits, has panicked.
 ///
 /// The thread has the requests and the tags of other threads in its hands then, and what the scheduler keeps may no
 /// longer agree with the counts. Storage that hangs, or a freeze that believes a queue drained, is worse than a process
@@ -166,6 +166,13 @@ impl Domain {
         // COST: none. Nothing is dropped here.
         std::mem::forget(ends_process);
         result
+    }
+
+    /// Tells the scheduler what all threads have noted, for a thread on the path of a request that is not in a section.
+    pub(super) fn tell_reports(&self, q: &RequestQueue, now: Time) {
+        let ends_process = EndsProcess;
+        self.control().take_reports(q, now);
+        std::mem::forget(ends_process);
     }
 
     /// The lock on the path of a request: holds and the waits for them are counted.

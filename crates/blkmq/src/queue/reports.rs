@@ -255,7 +255,7 @@ impl RequestQueue {
     #[cold]
     fn tell_reports(&self, now: Time) {
         if let Some(domain) = self.whole_domain() {
-            domain.control().take_reports(self, now);
+            domain.tell_reports(self, now);
         }
     }
 }
