@@ -266,6 +266,24 @@ pub const MUTANTS: &[Mutant] = &[
         ],
     },
     Mutant {
+        name: "bfq-weight",
+        what: "the weight of a client that gets another one is not applied to its queue",
+        site: "bfq.weight",
+        found_by: &["shares: the queue of client"],
+    },
+    Mutant {
+        name: "bfq-group-weight",
+        what: "the weight of a group that gets another one is not applied",
+        site: "bfq.group_weight",
+        found_by: &["shares: group"],
+    },
+    Mutant {
+        name: "bfq-follow",
+        what: "the queue of a client does not follow the client into another group",
+        site: "bfq.follow",
+        found_by: &["shares: the queue of client"],
+    },
+    Mutant {
         name: "bfq-timer",
         what: "bfq does not say when it will wait for a client no longer",
         site: "bfq.timer",

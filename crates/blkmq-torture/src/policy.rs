@@ -4,6 +4,7 @@
 mod alone;
 mod inner;
 mod roster;
+mod shares;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -18,6 +19,7 @@ use blkmq_sched::{
 
 use self::inner::Inner;
 use self::roster::Roster;
+use self::shares::Shares;
 use super::check::Violation;
 use super::event::Event;
 use super::witness::Witness;
@@ -35,6 +37,7 @@ pub(crate) struct Watched {
     /// How often the depths of the tokens were quartered before the scheduler is in place.
     shallow: u32,
     roster: Roster,
+    shares: Shares,
 }
 
 thread_local! {
@@ -59,7 +62,16 @@ impl Watched {
     /// beginning: the depths were quartered `shallow` times.
     pub(crate) fn named(name: &str, witness: Witness, shallow: u32) -> Option<Box<Self>> {
         let (inner, now, next_value) = (Inner::named(name)?, Time(0), Arc::default());
-        Some(Box::new(Self { inner, witness, now, value: None, next_value, shallow, roster: Roster::default() }))
+        Some(Box::new(Self {
+            inner,
+            witness,
+            now,
+            value: None,
+            next_value,
+            shallow,
+            roster: Roster::default(),
+            shares: Shares::default(),
+        }))
     }
 
     fn value(&mut self) -> u16 {
@@ -133,6 +145,12 @@ impl Watched {
         }
     }
 
+    fn shown(&self) -> String {
+        let mut text = String::new();
+        self.inner.show(&mut text).expect("a text takes everything");
+        text
+    }
+
     fn judge(&self, verdict: Result<(), String>) {
         if let Err(what) = verdict {
             self.witness.accuse(Violation::new("tenants", what));
@@ -170,7 +188,14 @@ impl Scheduler for Watched {
     }
 
     fn insert(&mut self, rq: RqId, info: &Info, at: InsertAt, now: Time) {
+        let before = self.inner.shows_shares() && self.shares.asks(info, at);
+        let before = before.then(|| self.shown());
         self.inner.insert(rq, info, at, now);
+        if let Some(before) = before
+            && let Err(what) = self.shares.judge(rq, info, [&before, &self.shown()])
+        {
+            self.witness.accuse(Violation::new("shares", what).request(rq));
+        }
         self.tell_ends(now);
         let verdict = self.roster.insert(rq, info.client);
         self.judge(verdict);
@@ -195,7 +220,8 @@ impl Scheduler for Watched {
         let Self { witness, next_value, shallow, .. } = self;
         let (witness, next_value) = (witness.clone(), Arc::clone(next_value));
         let (inner, shallow, roster) = (Inner::Any(self.inner.for_hctx()?), *shallow, Roster::default());
-        Some(Box::new(Self { inner, witness, now: self.now, value: None, next_value, shallow, roster }))
+        let (now, value, shares) = (self.now, None, Shares::default());
+        Some(Box::new(Self { inner, witness, now, value, next_value, shallow, roster, shares }))
     }
 
     fn throttle(&self) -> Option<Throttle> {
@@ -242,6 +268,7 @@ impl Scheduler for Watched {
         let verdict = self.roster.join(client, settings);
         self.judge(verdict);
         self.witness.tell(Event::ClientJoined { client, settings: *settings });
+        self.shares.join(client, settings);
         self.inner.join(client, settings);
     }
 
@@ -249,6 +276,7 @@ impl Scheduler for Watched {
         let verdict = self.roster.leave(client);
         self.judge(verdict);
         self.witness.tell(Event::ClientLeft { client });
+        self.shares.leave(client);
         self.inner.leave(client);
     }
 
@@ -256,6 +284,7 @@ impl Scheduler for Watched {
         let verdict = self.roster.join_group(group, settings);
         self.judge(verdict);
         self.witness.tell(Event::GroupJoined { group, settings: *settings });
+        self.shares.join_group(group, settings);
         self.inner.join_group(group, settings);
     }
 
@@ -263,6 +292,7 @@ impl Scheduler for Watched {
         let verdict = self.roster.leave_group(group);
         self.judge(verdict);
         self.witness.tell(Event::GroupLeft { group });
+        self.shares.leave_group(group);
         self.inner.leave_group(group);
     }
 
@@ -271,7 +301,10 @@ impl Scheduler for Watched {
     }
 
     fn report(&mut self, reports: &[Report], now: Time) {
-        reports.iter().for_each(|report| self.roster.report(report));
+        for report in reports {
+            self.roster.report(report);
+            self.shares.report(report);
+        }
         self.witness.tell(Event::Reported { reports, now });
         self.inner.report(reports, now);
         self.tell_ends(now);

@@ -217,7 +217,9 @@ impl Bfq {
             return;
         }
         (queue.priority, queue.weight) = (priority, weight);
-        self.forest.set_weight(queue.entity, weight);
+        if kept("bfq.weight") {
+            self.forest.set_weight(queue.entity, weight);
+        }
         self.forest.set_class(queue.entity, priority.class);
     }
 
@@ -235,7 +237,7 @@ impl Bfq {
         let Some(q) = self.clients.get(place).sync else { return };
         let (priority, weight) = self.wish_of(place);
         let queue = self.queues.get(q);
-        let (moves, weighs_right) = (queue.group != group, queue.weight == weight);
+        let (moves, weighs_right) = (queue.group != group && kept("bfq.follow"), queue.weight == weight);
         let is_right = !moves && weighs_right && queue.priority.class == priority.class;
         if is_right || self.clients.get(place).has_passing() {
             return;

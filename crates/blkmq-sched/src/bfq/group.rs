@@ -171,7 +171,9 @@ impl Bfq {
             let group = self.groups.get_mut(place);
             let (entity, allocated) = (group.entity, group.allocated);
             let old = core::mem::replace(&mut group.parent, parent);
-            self.forest.set_weight(entity, weight);
+            if kept("bfq.group_weight") {
+                self.forest.set_weight(entity, weight);
+            }
             if old != parent {
                 self.groups.count_out(old, allocated);
                 self.groups.count_in(parent, allocated);

@@ -23,6 +23,11 @@ impl Inner {
         Some(Self::Bfq(Box::new(bfq)))
     }
 
+    /// Whether it shows its queues with their groups and weights.
+    pub(super) const fn shows_shares(&self) -> bool {
+        matches!(self, Self::Bfq(_))
+    }
+
     /// Why times of service have ended since this was asked last.
     pub(super) fn ends_of_service(&mut self) -> impl Iterator<Item = Reason> {
         let ends = match self {
