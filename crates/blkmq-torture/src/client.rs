@@ -139,6 +139,25 @@ impl Habits {
         (0..nr_tenants.max(nr_clients.into())).map(one).collect()
     }
 
+    /// Draws a few clients, each of a tenant of its own, that ask for little in one area.
+    pub(crate) fn join_all(random: &mut Random, nr_clients: u16, capacity: u64) -> Vec<Self> {
+        let nr_tenants = random.within(2, 6).min(nr_clients.max(2).into());
+        let mix = Mix::joint(random, capacity);
+        let one = |number: u64| Self {
+            kind: Kind::Direct(Rhythm::idler(random)),
+            tenant: number as u16,
+            priority: IoPriority::default(),
+            mix: mix.clone(),
+            burst: random.within(1, 4),
+            batches: *random.pick(&[0, 50, 100]),
+            stay: random.one_in(3).then(|| 1 + magnitude(random, 500)),
+            pause_ns: magnitude(random, 500_000),
+            meetings: None,
+            random: random.fork(),
+        };
+        (0..nr_tenants).map(one).collect()
+    }
+
     /// The number of the tenant that the client submits for.
     pub(crate) const fn tenant(&self) -> u16 {
         self.tenant

@@ -107,8 +107,8 @@ impl Whims {
         self
     }
 
-    /// The same whims for a queue whose clients want service all the time: only shares and the locking change.
-    pub(crate) fn of_flood(mut self) -> Self {
+    /// The same whims for a queue whose clients matter by what they ask for: only shares and the locking change.
+    pub(crate) fn of_shares(mut self) -> Self {
         self.deeds.retain(|deed| matches!(deed, Deed::Shares | Deed::Locking | Deed::Look));
         self
     }

@@ -284,6 +284,12 @@ pub const MUTANTS: &[Mutant] = &[
         found_by: &["shares: the queue of client"],
     },
     Mutant {
+        name: "bfq-split",
+        what: "merged queues are split for a client of which the device still has requests that count in them",
+        site: "bfq.split",
+        found_by: &["what completes was with the device"],
+    },
+    Mutant {
         name: "bfq-timer",
         what: "bfq does not say when it will wait for a client no longer",
         site: "bfq.timer",

@@ -101,6 +101,28 @@ pub(crate) struct Plan {
     pub(crate) nr_idle: u16,
 }
 
+/// What the clients of a world of bfq want.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Demand {
+    /// Anything.
+    Any,
+    /// All of them want service all the time.
+    Flood,
+    /// They ask for little on one small disk, near each other or anywhere. So bfq merges their queues and splits them
+    /// again, and requests of theirs pass by.
+    Joint,
+}
+
+impl Demand {
+    fn draw(random: &mut Random) -> Self {
+        match random.below(6) {
+            0 | 3 => Self::Flood,
+            1 => Self::Joint,
+            _ => Self::Any,
+        }
+    }
+}
+
 /// When the clients of some worlds come together, in ns. Until then no client does anything once its operations are
 /// over. This finds a sleeper that was not woken, or that forgot when to look again, because no other client rescues
 /// it.
@@ -121,10 +143,11 @@ fn nr_requests(random: &mut Random, depth: u16, scheduler: &str) -> Option<u32> 
 }
 
 /// The knobs of bfq in some of its worlds: those with which it promises most, or others.
-pub(crate) fn knobs_of_bfq(random: &mut Random, is_flood: bool) -> Vec<(&'static str, i64)> {
+pub(crate) fn knobs_of_bfq(random: &mut Random, demand: Demand) -> Vec<(&'static str, i64)> {
     let max_budget = magnitude(random, 512) as i64;
     match random.below(4) {
-        _ if is_flood => vec![("low_latency", 0), ("slice_idle", 0), ("max_budget", max_budget)],
+        0 | 1 if demand == Demand::Joint => vec![("low_latency", 0), ("slice_idle", 0)],
+        _ if demand == Demand::Flood => vec![("low_latency", 0), ("slice_idle", 0), ("max_budget", max_budget)],
         0 => vec![("strict_guarantees", 1), ("low_latency", random.below(2) as i64)],
         1 => vec![("low_latency", 0), ("slice_idle_us", random.below(2000) as i64)],
         2 => vec![("low_latency", 0), ("slice_idle", 0), ("max_budget", max_budget)],
@@ -162,14 +185,18 @@ impl Plan {
         let is_owned = random.one_in(8);
         let scheduler = settings.scheduler.as_ref().and_then(|name| known.iter().find(|known| *known == name));
         let scheduler = scheduler.copied().unwrap_or(drawn);
-        // In some worlds of bfq all tenants want service all the time.
-        let is_flood = scheduler == "bfq" && random.one_in(3);
-        let (device, is_owned) = if is_flood { (device.steady(&mut random.fork()), false) } else { (device, is_owned) };
+        let demand = if scheduler == "bfq" { Demand::draw(random) } else { Demand::Any };
+        let (is_flood, is_joint) = (demand == Demand::Flood, demand == Demand::Joint);
+        let (device, is_owned) = match demand {
+            Demand::Any => (device, is_owned),
+            Demand::Flood => (device.steady(&mut random.fork()), false),
+            Demand::Joint => (device.disk(&mut Random::new(!seed)), false),
+        };
         let capacity = device.limits.capacity_sectors;
-        let clients = if is_flood {
-            Habits::flood_all(&mut random.fork(), settings.cpus, capacity)
-        } else {
-            Habits::draw_all(&mut random.fork(), settings.cpus, capacity, period_ns)
+        let clients = match demand {
+            Demand::Any => Habits::draw_all(&mut random.fork(), settings.cpus, capacity, period_ns),
+            Demand::Flood => Habits::flood_all(&mut random.fork(), settings.cpus, capacity),
+            Demand::Joint => Habits::join_all(&mut random.fork(), settings.cpus, capacity),
         };
         // In most worlds of one client, that client alone drives the queue. The order is exact in these worlds.
         let nr_owners = clients.len() as u16;
@@ -181,10 +208,10 @@ impl Plan {
         lockings.retain(|locking| go_together(scheduler, *locking));
         let locking = *random.pick(&lockings);
         let may_change = Alterable { scheduler: settings.scheduler.is_none(), locking: settings.locking.is_none() };
-        let whims = |whims: Whims| match (is_owned, is_flood) {
-            (true, _) => whims.of_owners(nr_owners),
-            (_, true) => whims.of_flood(),
-            _ => whims,
+        let whims = |whims: Whims| match demand {
+            Demand::Flood | Demand::Joint => whims.of_shares(),
+            Demand::Any if is_owned => whims.of_owners(nr_owners),
+            Demand::Any => whims,
         };
         Self {
             order,
@@ -194,18 +221,18 @@ impl Plan {
             scheduler,
             locking: settings.locking.unwrap_or(locking),
             shallow: shallow(random),
-            knobs: if scheduler == "bfq" { knobs_of_bfq(random, is_flood) } else { Vec::new() },
-            bypass: random.one_in(2) && !is_flood,
-            nr_requests: if is_flood { None } else { nr_requests(random, topology.depth, scheduler) },
-            slots: if is_flood { 64 } else { *random.pick(&[4, 8, 16, 32, 64, 256]) },
+            knobs: if scheduler == "bfq" { knobs_of_bfq(random, demand) } else { Vec::new() },
+            bypass: (random.one_in(2) || is_joint) && !is_flood,
+            nr_requests: if is_flood || is_joint { None } else { nr_requests(random, topology.depth, scheduler) },
+            slots: if is_flood || is_joint { 64 } else { *random.pick(&[4, 8, 16, 32, 64, 256]) },
             io_timeout_ms,
             accounting: *random.pick(&[Accounting::PerThread, Accounting::Shared]),
             device_random: random.fork(),
             whims: whims(Whims::draw(&mut random.fork(), may_change, pace, is_alone)),
-            tenancy: if is_flood {
-                Beginning::apart(&mut random.fork(), nr_tenants)
-            } else {
-                Beginning::draw(&mut random.fork(), nr_tenants)
+            tenancy: match demand {
+                Demand::Any => Beginning::draw(&mut random.fork(), nr_tenants),
+                Demand::Flood => Beginning::apart(&mut random.fork(), nr_tenants),
+                Demand::Joint => Beginning::alike(nr_tenants),
             },
             clients,
             device,

@@ -79,6 +79,11 @@ impl Beginning {
 }
 
 impl Beginning {
+    /// This many tenants in the root, of one weight.
+    pub(crate) fn alike(nr_tenants: usize) -> Self {
+        Self { groups: Vec::new(), tenants: vec![(blkmq_sched::DEFAULT_WEIGHT, 0); nr_tenants] }
+    }
+
     /// Draws weights for this many tenants, each in a group of its own.
     pub(crate) fn apart(random: &mut Random, nr_tenants: usize) -> Self {
         let groups = (0..nr_tenants).map(|_| (weight(random), 0)).collect();

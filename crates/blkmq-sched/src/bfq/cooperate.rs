@@ -9,6 +9,7 @@ use super::Bfq;
 use super::burst::{INTERVAL, Membership};
 use super::client::Saved;
 use super::clock::{Ticks, of_ms, ticks};
+use crate::site::kept;
 use crate::slab::Index;
 use crate::{Class, Time};
 
@@ -253,7 +254,8 @@ impl Bfq {
         let queue = self.queues.get(q);
         let client = self.clients.get(place);
         let id = client.id;
-        if !queue.is_shared || !queue.is_to_split || client.is_merged_for_good || client.has_passing() {
+        let has_passing = client.has_passing() && kept("bfq.split");
+        if !queue.is_shared || !queue.is_to_split || client.is_merged_for_good || has_passing {
             return q;
         }
         if queue.in_large_burst

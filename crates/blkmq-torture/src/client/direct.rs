@@ -38,6 +38,11 @@ impl Rhythm {
         let reaps_all = random.below(101);
         Self { flush: 0, poll: 0, wait: 1, deadline: 0, nothing: 0, reaps_all, pauses: 0 }
     }
+
+    /// The rhythm of a client that waits for what it has asked for, and often pauses then.
+    pub(super) fn idler(random: &mut Random) -> Self {
+        Self { reaps_all: 100, pauses: random.below(101), ..Self::sleeper(random) }
+    }
 }
 
 /// Works until it is time to leave, and leaves.

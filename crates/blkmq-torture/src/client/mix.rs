@@ -118,6 +118,17 @@ impl Mix {
         }
     }
 
+    /// Small reads, and some writes that are waited for, where the last client went or anywhere.
+    pub(super) fn joint(random: &mut Random, capacity: u64) -> Self {
+        Self {
+            ops: [8, random.within(1, 4), 0, 0, 0],
+            walks: [random.within(1, 4), 0, 0, 1],
+            most_sectors: magnitude(random, 8),
+            flags: [100, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            ..Self::flood(random, capacity)
+        }
+    }
+
     /// The next operation; `None` if its sectors are taken.
     pub(super) fn next(&mut self, random: &mut Random, limits: &Limits, share: &mut Share) -> Option<Wish> {
         let op = [Op::Read, Op::Write, Op::Discard, Op::WriteZeroes, Op::Flush][weighted(random, &self.ops)];

@@ -240,6 +240,14 @@ impl DeviceConfig {
         self
     }
 
+    /// A disk without faults that is as large as a device can be here, with one short hardware queue.
+    pub(crate) fn disk(self, random: &mut Random) -> Self {
+        let mut disk = self.steady(random);
+        (disk.limits.rotational, disk.limits.capacity_sectors) = (true, 8192);
+        disk.topology.depth = *random.pick(&[4, 16, 64]);
+        disk
+    }
+
     /// The same device with owned hardware queues: each of this many submitters owns one of each type.
     pub(crate) fn owned_by(mut self, nr_owners: u16) -> Self {
         let of_type = |nr: u16| if nr == 0 { 0 } else { nr.max(nr_owners) };

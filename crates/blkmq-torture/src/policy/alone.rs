@@ -15,7 +15,7 @@ use super::Watched;
 use crate::check::{self, Violation};
 use crate::event::{Action, Control, Event, Phase, Times};
 use crate::history::History;
-use crate::plan::knobs_of_bfq;
+use crate::plan::{Demand, knobs_of_bfq};
 use crate::witness::{Witness, stamp};
 
 /// A client with requests.
@@ -79,7 +79,7 @@ impl World {
             mean_ns: random.within(5_000, 500_000),
             nr_requests: 0,
         };
-        for (name, value) in knobs_of_bfq(random, is_flood) {
+        for (name, value) in knobs_of_bfq(random, if is_flood { Demand::Flood } else { Demand::Any }) {
             world.set_knob(name, value);
         }
         for number in 0..random.within(2, 5) as usize {
