@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use blkmq::driver::{Topology, spec};
 use blkmq::{Bio, Buffer, Client, Clock, Limits, Locking, RequestQueue, Status, Submitter, VirtualClock};
 use blkmq_sched::{
-    Class, ClientId, ClientSettings, Event, GroupId, GroupSettings, Info, InsertAt, Outstanding, Passing, Report, RqId,
-    Scheduler, Ticket, Time,
+    Class, ClientId, ClientSettings, Event, GroupId, GroupSettings, Info, InsertAt, Newcomer, Outstanding, Passing,
+    Report, RqId, Scheduler, Ticket, Time,
 };
 use device::{ONE_QUEUE, Recorder, read, reap, write};
 
@@ -106,6 +106,12 @@ impl Scheduler for Bookkeeper {
         books.dispatched.insert(ticket, info.nr_sectors);
         state.calls.push(format!("dispatch {}", info.sector));
         Some(rq)
+    }
+
+    /// It is not asked, because each request needs a ticket. A question costs tags that go back, and a fence.
+    fn hand_through(&mut self, _newcomers: &[Newcomer], _now: Time, _order: &mut [u8]) -> bool {
+        self.state().wrong.push("asked to hand through".to_owned());
+        false
     }
 
     fn ticket(&self) -> Option<Ticket> {

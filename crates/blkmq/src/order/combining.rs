@@ -80,7 +80,8 @@ fn insert_or_leave<'q, const SPLIT: bool>(
     let q = starting.q;
     let staging = &domain.staging;
     let own = plug.len();
-    let is_noted = !SPLIT && may_dispatch && q.pools().is_none() && runner.note_newcomers(q, domain, mapping, plug);
+    let may_hand_through = !SPLIT && may_dispatch && q.settings.is_plain();
+    let is_noted = may_hand_through && runner.note_newcomers(q, domain, mapping, plug);
     // The plug's requests once they have begun, so that they can be left, and how many operations they are.
     let mut begun = None;
     let mut has_looked = false;

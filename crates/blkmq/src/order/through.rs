@@ -1,7 +1,8 @@
 //! Handing requests through: requests that come under a hold, while nothing waits, and get tags, leave under the same
 //! hold. Such requests are put in the scheduler's order without ever being put into the scheduler.
 //!
-//! A scheduler that takes a token for each choice is not asked: no request may go without one.
+//! A scheduler that takes a token for each choice is not asked: no request may go without one. Nor is a scheduler that
+//! wants reports, because it hands nothing through.
 //!
 //! Nothing is decided here. The scheduler names the order in which it would have handed the requests out after
 //! inserting all of them. Where that order is not simple to tell, the scheduler declines (`Scheduler::hand_through`).
@@ -63,7 +64,8 @@ impl<'q> Section<'q, '_> {
     #[inline]
     pub(super) fn hand_left_through(&mut self, share: usize) -> usize {
         let left = self.hold.backlog.len();
-        if left == 0 || self.q.pools().is_some() || left > share || !self.may_hand_through(left) {
+        let is_told = self.q.has_reports();
+        if left == 0 || self.q.pools().is_some() || is_told || left > share || !self.may_hand_through(left) {
             0
         } else {
             self.hand_some_left_through()
