@@ -22,6 +22,7 @@
 //! counts. If b comes first, then 3 finds the gate shut, and the passing thread turns back.
 
 use std::fmt;
+use std::num::NonZeroU64;
 
 use crate::platform::atomic::{AtomicU64, Ordering};
 use crate::platform::{Line, fence_at, kept, order};
@@ -45,46 +46,80 @@ const QUIESCED: u64 = 1 << 2;
 /// One setting of WAITING, in the count of the high half.
 const STAGING: u64 = 1 << 32;
 
-/// What may pass the scheduler by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gate {
-    /// Requests of the class with this number among all classes may pass, or those of every class if this is
-    /// [`ANY`](Self::ANY).
-    pub class: u8,
-    /// Only reads of that class may pass.
-    pub reads_only: bool,
-    /// Only requests of the client with this place may pass, which is less than 4096.
-    pub client: Option<u16>,
-}
+/// What may pass the scheduler by: the bits of the word that say so.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Gate(NonZeroU64);
 
 impl Gate {
     /// Stands for every class. No class has this number.
     pub const ANY: u8 = 3;
 
+    /// Requests of the class with the number `class` among all classes may pass, or those of every class if this is
+    /// [`ANY`](Self::ANY). With `reads_only`, only reads. With a client, whose place is less than 4096, only its
+    /// requests.
+    #[must_use]
+    pub const fn new(class: u8, reads_only: bool, client: Option<u16>) -> Self {
+        debug_assert!(class <= Self::ANY, "the class has a number in the word");
+        let client = match client {
+            None => 0,
+            Some(place) => {
+                debug_assert!(place < 1 << 12, "the place is in the word");
+                ONE_CLIENT | (place as u64) << CLIENT_SHIFT
+            }
+        };
+        let bits = ((class as u64 + 1) << CLASS_SHIFT) | if reads_only { READS_ONLY } else { 0 } | client;
+        Self(NonZeroU64::new(bits).expect("a class has a number other than 0 in the word"))
+    }
+
+    /// The number of the class that may pass, or [`ANY`](Self::ANY).
+    #[inline]
+    #[must_use]
+    pub const fn class(self) -> u8 {
+        ((self.0.get() & CLASS) >> CLASS_SHIFT) as u8 - 1
+    }
+
+    /// Whether only reads may pass.
+    #[inline]
+    #[must_use]
+    pub const fn reads_only(self) -> bool {
+        self.0.get() & READS_ONLY != 0
+    }
+
+    /// The place of the one client whose requests may pass; `None` if those of every client may.
+    #[inline]
+    #[must_use]
+    pub const fn client(self) -> Option<u16> {
+        if self.0.get() & ONE_CLIENT == 0 { None } else { Some(((self.0.get() & CLIENT) >> CLIENT_SHIFT) as u16) }
+    }
+
     /// Whether requests of the class with this number may pass.
     #[inline]
     #[must_use]
     pub const fn admits(self, class: usize) -> bool {
-        self.class as usize == class || self.class == Self::ANY
+        self.class() as usize == class || self.class() == Self::ANY
     }
 
     /// Whether requests of the client with this place may pass.
     #[inline]
     #[must_use]
     pub const fn is_for(self, client: usize) -> bool {
-        match self.client {
+        match self.client() {
             None => true,
             Some(place) => place as usize == client,
         }
     }
+}
 
-    /// The bits of the word that say so.
-    const fn bits(self) -> u64 {
-        let client = match self.client {
-            None => 0,
-            Some(place) => ONE_CLIENT | (place as u64) << CLIENT_SHIFT,
-        };
-        ((self.class as u64 + 1) << CLASS_SHIFT) | if self.reads_only { READS_ONLY } else { 0 } | client
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.class() {
+            Self::ANY => write!(f, "gate=any")?,
+            class => write!(f, "gate={class}")?,
+        }
+        if let Some(client) = self.client() {
+            write!(f, ",client={client}")?;
+        }
+        f.write_str(if self.reads_only() { ",reads" } else { "" })
     }
 }
 
@@ -127,12 +162,10 @@ impl Snapshot {
     /// The gate, whether something waits or not.
     #[inline]
     const fn any_gate(self) -> Option<Gate> {
-        let class = (self.0 & CLASS) >> CLASS_SHIFT;
-        if class == 0 {
-            return None;
+        match NonZeroU64::new(self.0 & GATE) {
+            Some(bits) => Some(Gate(bits)),
+            None => None,
         }
-        let client = if self.0 & ONE_CLIENT == 0 { None } else { Some(((self.0 & CLIENT) >> CLIENT_SHIFT) as u16) };
-        Some(Gate { class: class as u8 - 1, reads_only: self.0 & READS_ONLY != 0, client })
     }
 
     /// How often WAITING was set, modulo 2^32.
@@ -149,15 +182,8 @@ impl fmt::Debug for Snapshot {
         for (_, name) in flags.iter().filter(|(set, _)| *set) {
             write!(f, "{name} ")?;
         }
-        if let Some(Gate { class, reads_only, client }) = self.any_gate() {
-            match class {
-                Gate::ANY => write!(f, "gate=any")?,
-                class => write!(f, "gate={class}")?,
-            }
-            if let Some(client) = client {
-                write!(f, ",client={client}")?;
-            }
-            write!(f, "{} ", if reads_only { ",reads" } else { "" })?;
+        if let Some(gate) = self.any_gate() {
+            write!(f, "{gate:?} ")?;
         }
         write!(f, "stagings={}", self.stagings())
     }
@@ -217,10 +243,8 @@ impl Word {
 
     /// Opens the gate, which was shut. Called under the scheduler's lock, like every change of the gate.
     pub fn open_gate(&self, gate: Gate) {
-        debug_assert!(gate.class <= Gate::ANY, "the class {} has a number in the word", gate.class);
-        debug_assert!(gate.client.is_none_or(|place| place < 1 << 12), "the place {:?} is in the word", gate.client);
         // Release: a thread that passes sees what was done before the gate was opened.
-        let before = self.0.fetch_or(gate.bits(), order("word.open_gate", Ordering::Release));
+        let before = self.0.fetch_or(gate.0.get(), order("word.open_gate", Ordering::Release));
         debug_assert_eq!(before & GATE, 0, "a gate that is opened was shut");
     }
 
@@ -324,7 +348,7 @@ mod tests {
     #[test]
     fn word_gate_is_open_while_nothing_waits() {
         let word = Word::new();
-        let gate = Gate { class: 2, reads_only: true, client: None };
+        let gate = Gate::new(2, true, None);
         assert_eq!(word.load().gate(), None);
         word.open_gate(gate);
         assert_eq!(word.load().gate(), Some(gate));
@@ -338,18 +362,18 @@ mod tests {
         assert_eq!(word.load().gate(), Some(gate));
         word.shut_gate();
         assert_eq!(word.load().gate(), None);
-        let all = Gate { class: 0, reads_only: false, client: None };
+        let all = Gate::new(0, false, None);
         word.open_gate(all);
         assert_eq!(word.load().gate(), Some(all));
         word.end_gate();
         word.end_gate();
-        let gate = Gate { class: Gate::ANY, ..all };
+        let gate = Gate::new(Gate::ANY, false, None);
         word.open_gate(gate);
         assert_eq!((word.load().gate(), format!("{:?}", word.load())), (Some(gate), "gate=any stagings=1".to_owned()));
-        assert!((0..3).all(|class| gate.admits(class)) && !Gate { class: 1, ..all }.admits(0));
+        assert!((0..3).all(|class| gate.admits(class)) && !Gate::new(1, false, None).admits(0));
         word.shut_gate();
         for place in [0, 1, 4095] {
-            let gate = Gate { class: 1, reads_only: false, client: Some(place) };
+            let gate = Gate::new(1, false, Some(place));
             word.open_gate(gate);
             assert_eq!(word.load().gate(), Some(gate));
             assert_eq!(format!("{:?}", word.load()), format!("gate=1,client={place} stagings=1"));

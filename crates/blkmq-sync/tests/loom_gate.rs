@@ -30,7 +30,7 @@ use blkmq_sync::thread;
 use blkmq_sync::word::{Gate, Word};
 use model::{Exclusive, fails, fails_without, holds, nobody_sleeps};
 
-const GATE: Gate = Gate { class: 1, reads_only: false, client: None };
+const GATE: Gate = Gate::new(1, false, None);
 
 /// How a thread differs from the product, to break the protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -93,8 +93,9 @@ impl Runner {
             let mut run = plug.take_while(&q.slots, |rq| {
                 let hctx = mapping.assign(rq);
                 rq.body().flush == FlushStep::None
-                    && (rq.priority().class.index() == usize::from(gate.class) || SPECIAL && gate.class == Gate::ANY)
-                    && !(gate.reads_only && rq.op() != Op::Read)
+                    && (rq.priority().class.index() == usize::from(gate.class())
+                        || SPECIAL && gate.class() == Gate::ANY)
+                    && !(gate.reads_only() && rq.op() != Op::Read)
                     && (!SPECIAL || gate.is_for(rq.body().client().place()))
                     && *index.get_or_insert(hctx) == hctx
                     && (!SPECIAL || *like.get_or_insert_with(|| Alike::of(rq, is_told)) == Alike::of(rq, is_told))
@@ -137,7 +138,7 @@ impl Runner {
         let q = starting.q;
         let hctx = q.hctx(index);
         // In a split queue nothing is told to the scheduler, and so nothing is counted.
-        let is_counted = !SPECIAL || gate.class != Gate::ANY;
+        let is_counted = !SPECIAL || gate.class() != Gate::ANY;
         self.make_ready_on(q, index);
         let (mut limited, mut operations, mut is_special) = (0, 0, false);
         let mut tokens = q.pools().filter(|_| SPECIAL).map(|pools| {
@@ -189,7 +190,7 @@ impl Runner {
         let requests = tagged.len();
         let counters = &self.member(q).counters;
         if is_counted {
-            let class = Class::ALL[usize::from(gate.class)];
+            let class = Class::ALL[usize::from(gate.class())];
             let passes = q.live.word.pass(gate, || {
                 counters.bypassing(class, requests as u64, limited);
                 if let Some(passage) = &mut passage {

@@ -121,7 +121,7 @@ impl Hold {
         debug_assert!(
             seen.is_waiting()
                 || seen.is_quiesced()
-                || seen.gate().map(|gate| (usize::from(gate.class), gate.client.map(usize::from)))
+                || seen.gate().map(|gate| (usize::from(gate.class()), gate.client().map(usize::from)))
                     == self.gate.map(|class| (class.index(), self.gate_client.map(ClientId::place))),
             "the gate of the word is {:?}, that of the hold {:?}",
             seen.gate(),
@@ -188,7 +188,7 @@ impl Hold {
         debug_assert!(client.is_none() || self.wants_reports, "only who is told of clients lets one client pass");
         let reads_only = self.bounds_others(q, &a_write(self.latest_client));
         let place = client.map(|client| client.place() as u16);
-        q.live.word.open_gate(Gate { class: self.latest.index() as u8, reads_only, client: place });
+        q.live.word.open_gate(Gate::new(self.latest.index() as u8, reads_only, place));
         (self.gate, self.gate_client) = (Some(self.latest), client);
     }
 
@@ -225,7 +225,7 @@ impl RequestQueue {
             let tags = nr_requests.min(self.hctxs.depth().into());
             let others = Outstanding { others: u64::from(tags) - 1, nr_hctxs: 1 };
             let reads_only = scheduler.bounds(&a_write(ClientId::default()), others);
-            self.live.word.open_gate(Gate { class: Gate::ANY, reads_only, client: None });
+            self.live.word.open_gate(Gate::new(Gate::ANY, reads_only, None));
         }
     }
 
