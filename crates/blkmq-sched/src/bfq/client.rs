@@ -260,6 +260,11 @@ impl Bfq {
             self.clients.get_mut(place).latest_async = Some(self.name_of(q));
             return q;
         }
+        if let Some(q) = self.clients.get(place).sync
+            && self.is_settled(place, q, priority)
+        {
+            return q;
+        }
         self.clients.get_mut(place).priority = priority;
         self.follow_settings(place);
         let q = match self.clients.get(place).sync {
@@ -272,6 +277,18 @@ impl Bfq {
             (queue.owner, queue.made_for) = (Some(place), Some(id));
         }
         q
+    }
+
+    /// Whether the queue of a client is its own, as the client's settings want it, and stays so with a request of this
+    /// priority.
+    #[inline(always)]
+    pub(super) fn is_settled(&self, place: u16, q: Index, priority: IoPriority) -> bool {
+        let (client, queue) = (self.clients.get(place), self.queues.get(q));
+        (queue.owner, queue.made_for) == (Some(place), Some(client.id))
+            && client.priority == priority
+            && (queue.priority, queue.weight) == self.wish_of(place)
+            && !queue.is_shared
+            && queue.group == self.group_of(place)
     }
 
     /// A new queue for a client that has none.
