@@ -41,8 +41,12 @@ impl Bfq {
     fn exceeds_share(&self, newcomer: &Info, limit: u32) -> bool {
         let Some(q) = self.queue_of_newcomer(newcomer) else { return false };
         let queue = self.queues.get(q);
-        let of = self.share_of_group(queue.group, limit);
-        queue.is_busy && of.and_then(|of| self.share(queue.entity, of, queue.allocated)).is_none()
+        queue.is_busy
+            && self.share_of_group(queue.group, limit).is_none_or(|of| {
+                let (weight, sum) = self.weight_of(queue.entity);
+                // COST: as `share` says, without its division.
+                queue.allocated > 0 && u64::from(queue.allocated) * sum >= u64::from(of) * weight
+            })
     }
 
     /// What a group may have of `limit`; `None` if it, or a group above it, has that already.
@@ -58,11 +62,16 @@ impl Bfq {
     /// What a member of a group may have of `of`, by its weight among the members that wait; `None` if it has that
     /// already.
     fn share(&self, entity: Entity, of: u32, allocated: u32) -> Option<u32> {
-        // A member may be served without being counted among its siblings; then it is alone.
-        let weight = self.forest.weight(entity);
-        let sum = self.forest.weight_sum(entity).max(weight).max(1);
+        let (weight, sum) = self.weight_of(entity);
         let share = (u64::from(of) * weight).div_ceil(sum) as u32;
         (allocated < share.max(1)).then_some(share.max(1))
+    }
+
+    /// The weight of a member of a group, and the sum of the weights of those that wait. A member may be served without
+    /// being counted among its siblings; then it is alone.
+    fn weight_of(&self, entity: Entity) -> (u64, u64) {
+        let weight = self.forest.weight(entity);
+        (weight, self.forest.weight_sum(entity).max(weight).max(1))
     }
 
     /// The queue has `requests` more, which wait or are with the device, and so have the groups above it.
