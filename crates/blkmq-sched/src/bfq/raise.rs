@@ -211,10 +211,15 @@ impl Bfq {
 
     fn raise(&mut self, q: Index, deserves: bool, signs: [bool; 3], budget: &mut u64, now: Ticks) {
         let [is_interactive, in_burst, is_soft] = signs;
+        let raising = &self.queues.get(q).raising;
+        let before = raising.coefficient;
+        if before == 1 && !deserves {
+            self.note_coefficient(q, before);
+            return;
+        }
         let (duration, small) = (self.rate.starting_time(), 2 * self.least_budget());
         let raising = &mut self.queues.get_mut(q).raising;
-        let before = raising.coefficient;
-        if before == 1 && deserves {
+        if before == 1 {
             if is_interactive {
                 raising.service = 0;
                 raising.become_interactive(duration);
@@ -252,11 +257,12 @@ impl Bfq {
 
     /// An asynchronous request comes for a queue that waits already.
     pub(super) fn raise_async(&mut self, q: Index, now: Ticks) {
-        let duration = self.rate.starting_time();
-        let queue = self.queues.get_mut(q);
-        let raising = &mut queue.raising;
+        let queue = self.queues.get(q);
+        let raising = &queue.raising;
+        // COST: the duration is a division, which few requests need.
         if self.tunables.low_latency && !queue.is_sync && !raising.is_raised() && raising.since + ASYNC_PAUSE < now {
-            raising.become_interactive(duration);
+            let duration = self.rate.starting_time();
+            self.queues.get_mut(q).raising.become_interactive(duration);
             self.note_coefficient(q, 1);
         }
     }
