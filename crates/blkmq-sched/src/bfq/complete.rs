@@ -75,9 +75,7 @@ impl Bfq {
         queue.may_resume = false;
         queue.raising.serve(sectors, ticks(now));
         let entity = queue.entity;
-        self.forest.activate(entity, sectors, true);
-        self.forest.serve(entity, sectors);
-        self.forest.deactivate(entity, true);
+        self.forest.pass(entity, sectors);
         self.note_weight(q);
     }
 

@@ -213,6 +213,37 @@ impl Forest {
         }
     }
 
+    /// A queue that does not wait was served `sectors` all the same, and may come back from where it finished. This is
+    /// [`activate`](Self::activate), [`serve`](Self::serve) and [`deactivate`](Self::deactivate) in one.
+    pub(super) fn pass(&mut self, leaf: Entity, sectors: u64) {
+        debug_assert!(!self.is_active(leaf), "a queue that waits or is in service is served");
+        let within = self.within(leaf.0);
+        if within == self.members(self.root) && self.groups.get(within).is_quiet() {
+            self.pass_alone(leaf.0, within, sectors);
+        } else {
+            self.activate(leaf, sectors, true);
+            self.serve(leaf, sectors);
+            self.deactivate(leaf, true);
+        }
+    }
+
+    /// As [`pass`](Self::pass), while nothing waits or is in service. The queue would be put into an empty active tree,
+    /// be the next one, and leave again.
+    fn pass_alone(&mut self, leaf: Index, within: Index, sectors: u64) {
+        let state = self.states.get_mut(leaf);
+        (state.budget, state.service) = (sectors, sectors);
+        let starts_in_past = self.set_start(leaf, true);
+        self.set_finish(leaf, starts_in_past);
+        self.states.get_mut(self.root.0).budget = sectors;
+        let class = self.states.get(leaf).class.index();
+        let group = self.groups.get_mut(within);
+        let tree = &mut group.trees[class];
+        tree.serve_one(&mut self.states, sectors);
+        tree.leave(&mut self.states, leaf, true);
+        group.next = group.look_up(&mut self.states, self.now, self.decides_early);
+        debug_assert!(group.next.is_none(), "nothing waits");
+    }
+
     /// Makes the service of the queue in service count as `sectors` in all, if it was less, and its budget no less.
     /// Returns what was missing.
     pub(super) fn charge(&mut self, leaf: Entity, sectors: u64) -> u64 {
@@ -402,6 +433,11 @@ impl Forest {
     /// times move on so that it finishes now. A raised queue moves less: it is to stay ahead of queues that are not
     /// raised.
     fn enqueue(&mut self, entity: Index, starts_in_past: bool) {
+        self.set_finish(entity, starts_in_past);
+        self.insert_active(entity);
+    }
+
+    fn set_finish(&mut self, entity: Index, starts_in_past: bool) {
         self.apply_wish(entity, self.states.get(entity).wish.class);
         let (tree, states) = self.tree(entity);
         let now = tree.now;
@@ -412,11 +448,16 @@ impl Forest {
             state.start = state.start.wrapping_add(gap);
             state.finish = state.finish.wrapping_add(gap);
         }
-        self.insert_active(entity);
     }
 
     /// An entity that did not wait starts to.
     fn begin(&mut self, entity: Index, was_prompt: bool) {
+        let starts_in_past = self.set_start(entity, was_prompt);
+        self.enqueue(entity, starts_in_past);
+    }
+
+    /// Sets when an entity starts that does not wait yet, and counts it. Returns whether that is in the past.
+    fn set_start(&mut self, entity: Index, was_prompt: bool) -> bool {
         let (tree, states) = self.tree(entity);
         let state = states.get_mut(entity);
         let starts_in_past = was_prompt && is_after(tree.now, state.finish);
@@ -428,7 +469,7 @@ impl Forest {
             state.start = earliest;
             tree.count(states, entity);
         }
-        self.enqueue(entity, starts_in_past);
+        starts_in_past
     }
 
     /// Gives an entity that waits or is in service times for its present budget. An entity in service starts again
@@ -463,11 +504,7 @@ impl Forest {
             self.states.get_mut(entity).service = 0;
         }
         let (tree, states) = self.tree(entity);
-        if remembers && is_after(states.get(entity).finish, tree.now) {
-            tree.insert_idle(states, entity);
-        } else {
-            tree.forget(states, entity);
-        }
+        tree.leave(states, entity, remembers);
     }
 
     /// Sets the next member of a group, whose `newcomer` has just been put into its active tree. A newcomer that comes

@@ -46,6 +46,11 @@ impl Group {
         }
     }
 
+    /// Whether no member waits or is in service.
+    pub(super) const fn is_quiet(&self) -> bool {
+        self.nr_active == 0 && self.in_service.is_none() && self.next.is_none()
+    }
+
     /// The member to serve next. While no member is in service, a clock that is before the earliest start jumps to it.
     /// `decides` says that the member comes into service next, unless others come: then a try of the idle class counts.
     pub(super) fn look_up(&mut self, states: &mut Slab<State>, now: Ticks, decides: bool) -> Option<Index> {

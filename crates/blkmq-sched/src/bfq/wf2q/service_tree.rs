@@ -53,6 +53,15 @@ impl ServiceTree {
         self.idle.remove(states, entity);
     }
 
+    /// An entity ceases to wait. If `remembers`, it is kept in mind until its finish time.
+    pub(super) fn leave(&mut self, states: &mut Slab<State>, entity: Index, remembers: bool) {
+        if remembers && is_after(states.get(entity).finish, self.now) {
+            self.insert_idle(states, entity);
+        } else {
+            self.forget(states, entity);
+        }
+    }
+
     /// Counts the weight of an entity that is about to be put into a tree.
     pub(super) fn count(&mut self, states: &mut Slab<State>, entity: Index) {
         let state = states.get_mut(entity);
@@ -77,6 +86,12 @@ impl ServiceTree {
         self.forget_past(states);
     }
 
+    /// As [`serve`](Self::serve), to an entity that waits, and is not put into the active tree for that.
+    pub(super) fn serve_one(&mut self, states: &mut Slab<State>, sectors: u64) {
+        self.now = self.now.wrapping_add(span(sectors, self.weight_sum));
+        self.forget_first(states);
+    }
+
     /// Moves the clock to `time`, unless it is past that.
     pub(super) fn jump(&mut self, states: &mut Slab<State>, time: u64) {
         if is_after(time, self.now) {
@@ -95,6 +110,10 @@ impl ServiceTree {
         {
             self.now = states.get(last).finish;
         }
+        self.forget_first(states);
+    }
+
+    fn forget_first(&mut self, states: &mut Slab<State>) {
         if let Some(first) = self.idle.first(states)
             && !is_after(states.get(first).finish, self.now)
         {
