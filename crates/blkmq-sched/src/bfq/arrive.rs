@@ -97,9 +97,11 @@ impl Bfq {
     /// queue is not worth waiting for; and only if virtual time would serve another member of the root next.
     fn preempt(&mut self, q: Index, resumes: bool, now: Time) {
         let Some(other) = self.service.queue else { return };
+        if !self.forest.may_preempt() {
+            return;
+        }
         let [coefficient, in_service] = [q, other].map(|q| self.queues.get(q).raising.coefficient);
-        let may = resumes && coefficient >= in_service || self.is_above(q, other) || !self.better_to_idle(other);
-        if may && self.forest.may_preempt() {
+        if resumes && coefficient >= in_service || self.is_above(q, other) || !self.better_to_idle(other) {
             self.expire(other, false, Reason::Preempted, now);
         }
     }

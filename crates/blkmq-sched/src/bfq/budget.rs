@@ -227,12 +227,17 @@ impl Bfq {
     }
 
     /// The next request of a queue has changed: makes its budget large enough for that request.
+    #[inline]
     pub(super) fn fit_budget(&mut self, q: Index) {
-        let queue = self.queues.get(q);
-        let Some(next) = queue.next else { return };
-        if self.service.queue == Some(q) || !queue.is_busy {
-            return;
+        if self.service.queue != Some(q) {
+            self.fit_budget_now(q);
         }
+    }
+
+    #[inline(never)]
+    fn fit_budget_now(&mut self, q: Index) {
+        let queue = self.queues.get(q);
+        let Some(next) = queue.next.filter(|_| queue.is_busy) else { return };
         let (entity, max_budget) = (queue.entity, queue.max_budget);
         let budget = max_budget.max(self.charge_of(q, next)).max(self.forest.service(entity));
         if budget != self.forest.budget(entity) {

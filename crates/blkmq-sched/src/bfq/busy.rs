@@ -2,7 +2,6 @@
 
 use super::Bfq;
 use super::queue::Queue;
-use crate::Class;
 use crate::slab::Index;
 use crate::tree::{Branches, Keyed};
 
@@ -158,8 +157,9 @@ impl Bfq {
     /// Whether `q` gets its share only if it is waited for and its service is counted exactly: because another queue
     /// has another weight, class or group.
     pub(super) fn is_asymmetric(&self, q: Index) -> bool {
-        let classes = Class::ALL.into_iter().filter(|class| self.busy[class.index()] > 0).count();
-        self.weights_differ(q) || classes > 1 || self.groups.nr_pending > 1
+        let classes = self.busy.iter().filter(|number| **number > 0).count();
+        // COST: the weights are looked at last, because that is a walk down a tree.
+        classes > 1 || self.groups.nr_pending > 1 || self.weights_differ(q)
     }
 
     /// Puts a queue first among the queues that wait.

@@ -144,13 +144,13 @@ impl Bfq {
     fn judge_completed(&mut self, q: Index, now: Time) {
         let queue = self.queues.get(q);
         let (is_empty, dispatched) = (queue.is_empty(), queue.dispatched);
-        if self.must_idle(q) {
+        if is_empty && self.better_to_idle(q) {
             if dispatched == 0 {
                 self.start_idling(q, now);
             }
         } else if self.may_time_out(q, now) {
             self.expire(q, false, Reason::BudgetTimeout, now);
-        } else if is_empty && (dispatched == 0 || !self.better_to_idle(q)) {
+        } else if is_empty {
             self.expire(q, false, Reason::NoMoreRequests, now);
         }
     }

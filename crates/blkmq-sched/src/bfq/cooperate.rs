@@ -317,11 +317,18 @@ impl Bfq {
         self.groups.get_mut(group).positions.insert(&mut self.queues, q);
     }
 
+    #[inline]
     pub(super) fn displace(&mut self, q: Index) {
-        let queue = self.queues.get_mut(q);
-        if core::mem::take(&mut queue.is_placed) {
-            let group = queue.group;
-            self.groups.get_mut(group).positions.remove(&mut self.queues, q);
+        if self.queues.get(q).is_placed {
+            self.displace_now(q);
         }
+    }
+
+    #[inline(never)]
+    fn displace_now(&mut self, q: Index) {
+        let queue = self.queues.get_mut(q);
+        queue.is_placed = false;
+        let group = queue.group;
+        self.groups.get_mut(group).positions.remove(&mut self.queues, q);
     }
 }

@@ -25,7 +25,8 @@ impl Bfq {
         if self.tunables.slice_idle == 0 || !queue.is_sync || self.class(q) == Class::Idle {
             return false;
         }
-        self.idling_helps_throughput(q) || self.idling_keeps_shares(q)
+        // COST: the usual reason comes first, and both are looked at only without it.
+        self.nr_busy() == 1 || self.idling_helps_throughput(q) || self.idling_keeps_shares(q)
     }
 
     /// Whether the device does more if it waits for `q`: because the next request is near, and comes soon.
@@ -46,7 +47,7 @@ impl Bfq {
         let queue = self.queues.get(q);
         let nr_busy = self.nr_busy();
         let is_hindered = self.raised_busy < nr_busy || self.in_driver >= queue.dispatched + MANY;
-        queue.clients > 0 && (queue.raising.is_raised() && is_hindered || self.is_asymmetric(q) || nr_busy == 1)
+        queue.clients > 0 && (nr_busy == 1 || queue.raising.is_raised() && is_hindered || self.is_asymmetric(q))
     }
 
     /// Whether the queue in service has nothing, and is to be waited for.
@@ -69,8 +70,18 @@ impl Bfq {
     }
 
     /// Does what the idle timer has to do by `now`.
+    #[inline]
     pub(super) fn run_timer(&mut self, now: Time) {
-        let Some(due) = self.service.timer.filter(|due| *due <= now) else { return };
+        if let Some(due) = self.service.timer
+            && due <= now
+        {
+            self.end_idling(due);
+        }
+    }
+
+    /// The device has waited long enough for the queue in service.
+    #[inline(never)]
+    fn end_idling(&mut self, due: Time) {
         self.service.timer = None;
         let Some(q) = self.service.queue else { return };
         if self.is_out_of_time(q, due) {

@@ -301,10 +301,18 @@ impl Bfq {
     }
 
     /// Ends a queue that has no clients and no requests.
+    #[inline]
     pub(super) fn end_if_unused(&mut self, q: Index) {
+        if self.queues.get(q).clients == 0 {
+            self.end_without_clients(q);
+        }
+    }
+
+    #[inline(never)]
+    fn end_without_clients(&mut self, q: Index) {
         let queue = self.queues.get(q);
         let has_requests = queue.allocated > 0 && kept("bfq.requests");
-        if queue.clients > 0 || queue.suitors > 0 || has_requests {
+        if queue.suitors > 0 || has_requests {
             return;
         }
         debug_assert!(queue.is_empty() && queue.dispatched == 0, "requests that wait or are with the device count");
