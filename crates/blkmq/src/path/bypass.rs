@@ -20,23 +20,11 @@ use crate::queue::{Count, Domain, Mapping, Passage, RequestQueue, Starting, Take
 use crate::request::{FlushStep, Mark, Place, Request, RqList};
 use blkmq_sync::word::Gate;
 
-/// What requests that pass together have in common, if the queue is special.
-#[derive(PartialEq, Eq)]
-enum Alike {
-    /// They take tokens of one kind.
-    Tokens(SchedDomain),
-    /// The scheduler is told of them in one report.
-    Reports(Op, bool, IoPriority),
-}
+/// What requests that pass together have in common, if the scheduler is told of them: they are told in one report.
+type Alike = (Op, bool, IoPriority);
 
-impl Alike {
-    fn of(rq: &Request<'_>, is_told: bool) -> Self {
-        if is_told {
-            Self::Reports(rq.op(), rq.body().is_sync(), rq.priority())
-        } else {
-            Self::Tokens(SchedDomain::of(rq.op()))
-        }
-    }
+fn told_of(rq: &Request<'_>) -> Alike {
+    (rq.op(), rq.body().is_sync(), rq.priority())
 }
 
 impl RequestQueue {
@@ -71,7 +59,9 @@ impl Runner {
     pub(super) fn bypass(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
         debug_assert!(!plug.is_empty(), "there are requests that may pass");
         if starting.q.settings.is_plain() {
-            self.bypass_as::<false>(starting, mapping, plug)
+            self.bypass_as::<false, false>(starting, mapping, plug)
+        } else if starting.q.has_reports() {
+            self.bypass_told(starting, mapping, plug)
         } else {
             self.bypass_specially(starting, mapping, plug)
         }
@@ -79,30 +69,40 @@ impl Runner {
 
     #[inline(never)]
     fn bypass_specially(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
-        self.bypass_as::<true>(starting, mapping, plug)
+        self.bypass_as::<true, false>(starting, mapping, plug)
     }
 
-    /// `SPECIAL`: the queue may be split, and the requests may need tokens.
+    #[inline(never)]
+    fn bypass_told(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
+        self.bypass_as::<false, true>(starting, mapping, plug)
+    }
+
+    /// `SPECIAL`: the queue may be split, and the requests may need tokens. `TOLD`: the scheduler wants reports.
     #[inline]
-    fn bypass_as<const SPECIAL: bool>(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
+    fn bypass_as<const SPECIAL: bool, const TOLD: bool>(
+        &mut self,
+        starting: &Starting<'_>,
+        mapping: &Mapping,
+        plug: &mut RqList,
+    ) -> u64 {
         let q = starting.q;
-        let is_told = SPECIAL && q.has_reports();
         let mut entered = 0;
         while let Some(gate) = q.gate_for(mapping, plug) {
-            let (mut index, mut like) = (None, None);
+            let (mut index, mut kind, mut like) = (None, None, None);
             let mut run = plug.take_while(&q.slots, |rq| {
                 let hctx = mapping.assign(rq);
                 rq.body().flush == FlushStep::None
                     && (rq.priority().class.index() == usize::from(gate.class())
                         || SPECIAL && gate.class() == Gate::ANY)
                     && !(gate.reads_only() && rq.op() != Op::Read)
-                    && (!SPECIAL || gate.is_for(rq.body().client().place()))
+                    && (!TOLD || gate.is_for(rq.body().client().place()))
                     && *index.get_or_insert(hctx) == hctx
-                    && (!SPECIAL || *like.get_or_insert_with(|| Alike::of(rq, is_told)) == Alike::of(rq, is_told))
+                    && (!SPECIAL || *kind.get_or_insert(SchedDomain::of(rq.op())) == SchedDomain::of(rq.op()))
+                    && (!TOLD || *like.get_or_insert_with(|| told_of(rq)) == told_of(rq))
             });
             let Some(index) = index else { return entered };
             let wanted = run.len();
-            let passed = self.pass::<SPECIAL>(starting, gate, index, &mut run);
+            let passed = self.pass::<SPECIAL, TOLD>(starting, gate, index, &mut run);
             entered += passed.1;
             if q.is_concurrent {
                 self.issue_directly(q, starting.now);
@@ -127,7 +127,7 @@ impl Runner {
 
     /// Starts as many requests of a run as there are tags, and leaves the others in the run. Starts none if the gate is
     /// shut before they are through. Returns how many requests were started, and how many operations these are.
-    fn pass<const SPECIAL: bool>(
+    fn pass<const SPECIAL: bool, const TOLD: bool>(
         &mut self,
         starting: &Starting<'_>,
         gate: Gate,
@@ -146,7 +146,7 @@ impl Runner {
             pools.take_some(of, index, run.len())
         });
         let member = self.member;
-        let mut passage = if SPECIAL {
+        let mut passage = if TOLD {
             run.with_first(&q.slots, |rq| Passage::new(q, member, rq, starting.now)).flatten()
         } else {
             None
