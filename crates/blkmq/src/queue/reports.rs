@@ -19,6 +19,7 @@ use crate::request::Request;
 use blkmq_sync::kept;
 use blkmq_sync::ring::{Record, Ring, Trial};
 
+/// All operations, each at the place of its number.
 const OPS: [Op; 5] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
 
 const SYNC: u64 = 1 << 2;
@@ -33,8 +34,7 @@ fn pack(report: &Report) -> Record {
         Event::Passed => (PASSED, 0),
         Event::Completed(ticket) => (0, ticket.map_or(0, |ticket| ticket.0.get())),
     };
-    let op = OPS.iter().position(|op| *op == report.op).unwrap_or_default() as u64;
-    let kind = op << OP_SHIFT
+    let kind = (report.op as u64) << OP_SHIFT
         | (report.priority.class.index() as u64) << CLASS_SHIFT
         | u64::from(report.priority.level) << LEVEL_SHIFT
         | if report.sync { SYNC } else { 0 };
@@ -128,19 +128,22 @@ impl<'q> ReportBatch<'q> {
         }
         let ticket = rq.body_mut().ticket.take();
         let report = of_request(rq, Event::Completed(ticket), self.now);
-        if let Some(run) = &mut self.run
-            && are_alike(run, &report)
-            && add(run, &report)
-        {
-            return;
-        }
-        if let Some(run) = self.run.take() {
-            self.note(q, &run);
+        if let Some(run) = &mut self.run {
+            if are_alike(run, &report) && add(run, &report) {
+                return;
+            }
+            self.end_run(q);
         }
         if ticket.is_some() {
             self.note(q, &report);
         } else {
             self.run = Some(report);
+        }
+    }
+
+    fn end_run(&mut self, q: &RequestQueue) {
+        if let Some(run) = self.run.take() {
+            self.note(q, &run);
         }
     }
 
@@ -159,9 +162,7 @@ impl<'q> ReportBatch<'q> {
     /// Makes known what was noted.
     #[inline]
     pub(crate) fn put(&mut self, q: &RequestQueue) {
-        if let Some(run) = self.run.take() {
-            self.note(q, &run);
-        }
+        self.end_run(q);
         if std::mem::take(&mut self.is_untold) {
             q.news.tell(self.member);
         }
@@ -225,16 +226,17 @@ impl Hold {
     #[inline(never)]
     fn take_from(&mut self, q: &RequestQueue, news: u64, now: Time) {
         let Some(scheduler) = &mut self.scheduler else { return };
-        for (index, member) in q.members.iter().filter(|(index, _)| news & 1 << (index % 64) != 0) {
+        let reports = &mut self.reports;
+        q.members.each_named(news, |index, member| {
             if let Some(ring) = member.reports() {
-                ring.take(|record| self.reports.push(unpack(record)));
+                ring.take(|record| reports.push(unpack(record)));
             }
-            debug_assert!(self.reports.len() <= RING, "member {index} has noted more than its ring holds");
-            if !self.reports.is_empty() {
-                scheduler.report(&self.reports, now);
-                self.reports.clear();
+            debug_assert!(reports.len() <= RING, "member {index} has noted more than its ring holds");
+            if !reports.is_empty() {
+                scheduler.report(reports, now);
+                reports.clear();
             }
-        }
+        });
     }
 }
 
