@@ -64,8 +64,8 @@ use crate::slab::{Index, Slab};
 use crate::tree::Tree;
 use crate::waiting::ByAge;
 use crate::{
-    Class, ClientId, ClientSettings, GroupId, GroupSettings, Info, InsertAt, Knob, KnobError, Merge, MergeLimits,
-    Outstanding, Passing, Report, RqId, Scheduler, Ticket, Time,
+    Class, ClientId, ClientSettings, Event, GroupId, GroupSettings, Info, InsertAt, Knob, KnobError, Merge,
+    MergeLimits, Outstanding, Passing, Report, RqId, Scheduler, Ticket, Time,
 };
 
 /// The kernel's name of the policy.
@@ -262,9 +262,20 @@ impl Scheduler for Bfq {
     }
 
     fn report(&mut self, reports: &[Report], now: Time) {
-        for report in reports {
+        let mut reports = reports.iter();
+        while let Some(report) = reports.next() {
             self.pass_time(report.at);
-            self.note(report);
+            match report.event {
+                Event::Completed(Some(ticket)) => self.note_completed(report, ticket),
+                Event::Completed(None) => self.note_passed_completed(report),
+                Event::Passed => {
+                    if self.note_both(report, reports.as_slice().first()) {
+                        reports.next();
+                    } else {
+                        self.note_passed(report);
+                    }
+                }
+            }
         }
         self.pass_time(now);
     }

@@ -6,7 +6,7 @@ use super::request::is_waited_for;
 use super::{Bfq, Reason};
 use crate::site::kept;
 use crate::slab::Index;
-use crate::{Event, Report, Time};
+use crate::{Event, Report, Ticket, Time};
 
 /// More requests than this with the device at once show that the device takes several.
 const SEVERAL: u32 = 3;
@@ -14,27 +14,22 @@ const SEVERAL: u32 = 3;
 const SAMPLES: u32 = 32;
 
 impl Bfq {
-    pub(super) fn note(&mut self, report: &Report) {
-        match report.event {
-            Event::Passed => self.note_passed(report),
-            Event::Completed(Some(ticket)) => {
-                let (Some(q), mark) = of_ticket(ticket) else { return };
-                self.end_sample(q, mark, report.at);
-                let place = self.clients.place(report.client);
-                let client = self.clients.get_mut(place);
-                client.outstanding = client.outstanding.saturating_sub(1);
-                self.count_completed(self.queues.get(q).group, 1, report);
-                self.complete(q, 1, report.at);
-                self.count_out(q, 1);
-                self.end_if_unused(q);
-            }
-            Event::Completed(None) => self.note_passed_completed(report),
-        }
+    /// A request that was dispatched with this ticket has completed.
+    pub(super) fn note_completed(&mut self, report: &Report, ticket: Ticket) {
+        let (Some(q), mark) = of_ticket(ticket) else { return };
+        self.end_sample(q, mark, report.at);
+        let place = self.clients.place(report.client);
+        let client = self.clients.get_mut(place);
+        client.outstanding = client.outstanding.saturating_sub(1);
+        self.count_completed(self.queues.get(q).group, 1, report);
+        self.complete(q, 1, report.at);
+        self.count_out(q, 1);
+        self.end_if_unused(q);
     }
 
     /// Requests passed by. Their queue is charged for them as if it had been served, and they count among the requests
     /// that the device has.
-    fn note_passed(&mut self, report: &Report) {
+    pub(super) fn note_passed(&mut self, report: &Report) {
         let (requests, sectors) = (u32::from(report.requests), u64::from(report.sectors));
         let place = self.clients.place(report.client);
         let is_sync = is_waited_for(report.op, report.sync);
@@ -66,6 +61,49 @@ impl Bfq {
         }
     }
 
+    /// Two reports in one, while nothing is in service: requests passed by, and then these were over, and their queue had
+    /// no others. What the first adds the second takes away again, but for the service and the times. Returns false, and
+    /// has done nothing, if it is not so.
+    pub(super) fn note_both(&mut self, passed: &Report, over: Option<&Report>) -> bool {
+        let Some(over) = over.filter(|over| over.event == Event::Completed(None)) else { return false };
+        if self.service.queue.is_some() {
+            return false;
+        }
+        let Some(q) = self.lone_queue(passed, over) else { return false };
+        let (requests, sectors) = (u32::from(passed.requests), u64::from(passed.sectors));
+        self.charge_passed(q, sectors, passed.at);
+        self.pass_time(over.at);
+        self.in_driver += requests;
+        self.note_queueing();
+        self.in_driver -= requests;
+        let queue = self.queues.get_mut(q);
+        queue.just_created = false;
+        queue.habits.note_end(over.at);
+        queue.timeout = ticks(over.at);
+        let group = queue.group;
+        let counts = &mut self.groups.get_mut(group).counts;
+        counts.inserted += u64::from(requests);
+        counts.dispatched += u64::from(requests);
+        counts.sectors += sectors;
+        self.count_completed(group, requests, over);
+        self.conclude(q, over.at);
+        true
+    }
+
+    /// The queue of requests that passed by and were over, if nothing is in service, all that the reports tell of are
+    /// the same requests, and their queue is settled and has no others.
+    fn lone_queue(&self, passed: &Report, over: &Report) -> Option<Index> {
+        let kind = |report: &Report| (report.client, report.op, report.sync, report.requests);
+        if kind(passed) != kind(over) || !is_waited_for(passed.op, passed.sync) {
+            return None;
+        }
+        let place = self.clients.place(passed.client);
+        let client = self.clients.get(place);
+        let q = client.sync.filter(|q| client.passing[1].early == 0 && self.is_settled(place, *q, passed.priority))?;
+        let queue = self.queues.get(q);
+        (!queue.is_busy && queue.dispatched == 0).then_some(q)
+    }
+
     fn charge_passed(&mut self, q: Index, sectors: u64, now: Time) {
         let queue = self.queues.get_mut(q);
         if queue.is_busy {
@@ -79,7 +117,7 @@ impl Bfq {
         self.note_weight(q);
     }
 
-    fn note_passed_completed(&mut self, report: &Report) {
+    pub(super) fn note_passed_completed(&mut self, report: &Report) {
         let place = self.clients.place(report.client);
         let is_sync = is_waited_for(report.op, report.sync);
         let passing = &mut self.clients.get_mut(place).passing[usize::from(is_sync)];
@@ -125,19 +163,25 @@ impl Bfq {
         debug_assert!(queue.dispatched >= requests, "what completes was with the device");
         queue.dispatched -= requests;
         queue.habits.note_end(now);
-        let (is_shared, has_none) = (queue.is_shared, queue.dispatched == 0 && !queue.is_busy);
-        if has_none {
+        if queue.dispatched == 0 && !queue.is_busy {
             queue.timeout = ticks(now);
             self.end_pending(q);
         }
-        if self.rate.note_completion(now) {
-            self.follow_rate();
-        }
-        self.last_completed = (!is_shared).then(|| self.name_of(q));
-        self.note_completed_raising(q, ticks(now));
+        self.conclude(q, now);
         if self.service.queue == Some(q) {
             self.judge_completed(q, now);
         }
+    }
+
+    /// What is learnt of a completion beside how many requests there are.
+    #[inline(always)]
+    fn conclude(&mut self, q: Index, now: Time) {
+        if self.rate.note_completion(now) {
+            self.follow_rate();
+        }
+        let is_shared = self.queues.get(q).is_shared;
+        self.last_completed = (!is_shared).then(|| self.name_of(q));
+        self.note_completed_raising(q, ticks(now));
     }
 
     /// A request of the queue in service has completed: does the queue stay in service?
