@@ -93,6 +93,7 @@ impl Hold {
         self.note_end_of_passing();
         q.live.word.shut_gate();
         (self.gate, self.gate_client, self.is_fold_due) = (None, None, kept("bypass.fold"));
+        self.limited_over = None;
     }
 
     /// Tells the scheduler what has completed and what has passed, if it needs to know.

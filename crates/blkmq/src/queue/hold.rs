@@ -50,6 +50,9 @@ pub(crate) struct Hold {
     /// What had completed when the scheduler was installed.
     pub(super) base: Tally,
     base_limited: u64,
+    /// How many of them were over when that was looked up last, if not fewer are now. While the gate is open it may be
+    /// fewer, since requests that pass are subtracted.
+    pub(super) limited_over: Option<u64>,
     /// What holders have taken over from other threads and not inserted yet, and what has to wait behind that.
     pub(crate) backlog: Backlog,
     /// The class whose requests may pass the scheduler by while nothing waits, as in the queue's word.
@@ -87,6 +90,7 @@ impl Hold {
             limited: 0,
             base: Tally::default(),
             base_limited: 0,
+            limited_over: None,
             backlog: Backlog::new(),
             gate: None,
             latest: Class::BestEffort,
@@ -402,12 +406,21 @@ impl Hold {
         self.is_admitted_now(q, info)
     }
 
-    /// Looks up how many requests other than reads have completed.
+    /// Looks up how many requests other than reads have completed, unless there is room even with as many as had when
+    /// this was looked up last.
+    ///
+    /// COST: a line of each thread that works with the queue, once for as many requests as there was room for.
     #[inline(never)]
-    fn is_admitted_now(&self, q: &RequestQueue, info: &Info) -> bool {
+    fn is_admitted_now(&mut self, q: &RequestQueue, info: &Info) -> bool {
+        if let Some(over) = self.limited_over.filter(|_| self.gate.is_none())
+            && self.admits(info, self.limited.wrapping_sub(over))
+        {
+            return true;
+        }
         // Counters lag, so `completed` may be too small. Then a request waits although there is room, which is the safe
         // side.
         let completed = q.nr_limited_completed(self.first).wrapping_sub(self.base_limited);
+        self.limited_over = Some(completed);
         self.admits(info, self.limited.wrapping_sub(completed))
     }
 
