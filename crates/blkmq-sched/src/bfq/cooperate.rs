@@ -305,7 +305,15 @@ impl Bfq {
 /// Queues by position.
 impl Bfq {
     /// Notes where the next request of a queue begins, if the queue may be merged with another one.
+    #[inline]
     pub(super) fn place(&mut self, q: Index) {
+        if self.queues.get(q).is_placed || !self.orders_itself() {
+            self.place_anew(q);
+        }
+    }
+
+    #[inline(never)]
+    fn place_anew(&mut self, q: Index) {
         self.displace(q);
         if self.orders_itself() || self.is_late(q, ticks(self.now)) || self.class(q) == Class::Idle {
             return;
