@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use blkmq::IoPriority;
+use blkmq::{ClientId, IoPriority};
 
 use super::due::{Demand, due};
 
@@ -13,6 +13,8 @@ const KEPT: u64 = 60;
 /// A client at one look.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
+    /// Another one when it has come again.
+    pub(crate) id: ClientId,
     pub(crate) name: String,
     pub(crate) weight: u16,
     pub(crate) priority: IoPriority,
@@ -45,8 +47,10 @@ struct Past {
     /// The client at the latest look at which it was there.
     seen: Option<Seen>,
     is_here: bool,
-    /// Its sectors when the present second began.
+    /// Its sectors when the present second began, or 0 if it has come since.
     before: u64,
+    /// What it received in the present second before it came again.
+    left: u64,
     busy: u32,
     waited: u32,
     seconds: VecDeque<Second>,
@@ -124,7 +128,9 @@ impl History {
             past.busy += u32::from(seen.outstanding > 0);
             past.waited += u32::from(seen.waiting > 0);
             // One that has come again counts from 0.
-            past.before = if seen.sectors < past.before { 0 } else { past.before };
+            if let Some(gone) = past.seen.as_ref().filter(|gone| gone.id != seen.id) {
+                past.left += gone.sectors - std::mem::take(&mut past.before);
+            }
             (past.is_here, past.seen) = (true, Some(seen));
         }
         is_busy
@@ -137,7 +143,7 @@ impl History {
         let mut seconds = BTreeMap::new();
         for (name, past) in &mut self.clients {
             let Some(seen) = &past.seen else { continue };
-            let received = seen.sectors - past.before;
+            let received = std::mem::take(&mut past.left) + seen.sectors - past.before;
             let (busy, waited) = (std::mem::take(&mut past.busy), std::mem::take(&mut past.waited));
             past.before = seen.sectors;
             if received > 0 || busy > 0 {
@@ -208,7 +214,8 @@ mod tests {
     /// A client that has something outstanding at each look, if `outstanding` is not 0.
     fn seen(name: &str, weight: u16, outstanding: u64, sectors: u64) -> Seen {
         let (name, group, waiting) = (name.to_owned(), String::new(), outstanding.saturating_sub(1));
-        Seen { name, weight, priority: IoPriority::default(), group, connections: 1, outstanding, waiting, sectors }
+        let (id, priority) = (ClientId::new(0, 1), IoPriority::default());
+        Seen { id, name, weight, priority, group, connections: 1, outstanding, waiting, sectors }
     }
 
     /// Looks four times in a second, each time at the same.
@@ -277,11 +284,30 @@ mod tests {
         history.look(vec![seen("a", 100, 1, 100)]);
         history.end_second(1, &[]);
         assert_eq!(told(&history, "a"), (Doing::Goes, [Some(50), Some(25), Some(50), Some(25)]));
-        second(&mut history, 2, &[seen("a", 100, 1, 200), seen("b", 100, 1, 100)]);
+        let again = Seen { id: ClientId::new(0, 2), ..seen("b", 100, 1, 100) };
+        second(&mut history, 2, &[seen("a", 100, 1, 200), again]);
         assert_eq!(told(&history, "b"), (Doing::Goes, [Some(50), Some(50), Some(50), Some(67)]));
         second(&mut history, 3, &[]);
         second(&mut history, 100, &[]);
         assert!(history.clients.is_empty());
+    }
+
+    /// Red if a client that has come again, and has received as much as before or more, counts as the one before; or if
+    /// what the one before received in this second is lost.
+    #[test]
+    fn a_client_that_has_come_again_begins_anew() {
+        let again = |id, sectors| Seen { id: ClientId::new(0, id), ..seen("a", 100, 1, sectors) };
+        let mut history = History::default();
+        second(&mut history, 1, &[again(1, 1000), seen("b", 100, 1, 1000)]);
+        // Each second another connection of the client reads as much.
+        second(&mut history, 2, &[again(2, 1000), seen("b", 100, 1, 2000)]);
+        assert_eq!(told(&history, "a").1, [Some(50); 4]);
+        for one in [again(2, 1500), again(3, 500), again(4, 3000)] {
+            history.look(vec![one, seen("b", 100, 1, 2000)]);
+        }
+        history.end_second(3, &[]);
+        assert_eq!(told(&history, "a").1[1], Some(100));
+        assert_eq!(history.sums.back(), Some(&(3, 4000)));
     }
 
     /// Red if a second is written in which nothing was asked for.

@@ -29,6 +29,7 @@ pub(super) fn seen(q: &RequestQueue) -> Vec<Seen> {
     let see = |client: blkmq::ClientInfo| Seen {
         // A group that was removed meanwhile has left its clients to its parent.
         group: paths.get(&client.group).cloned().unwrap_or_default(),
+        id: client.id,
         name: client.name,
         weight: client.weight,
         priority: client.priority,
