@@ -178,3 +178,32 @@ fn groups_come_and_go_while_requests_hang() {
     world.finish_all();
     assert_eq!(world.nr_queues(), 0, "{}", world.shown());
 }
+
+/// A client leaves a shared queue as it moves, beside asynchronous queues that a group has left behind. Red if room is
+/// made only for the groups that are there: then those queues take the room of the client's next one.
+#[test]
+fn a_client_moves_beside_what_a_group_has_left() {
+    let mut world = World::new(4);
+    let groups = [1, 2].map(|times| GroupId::new(1, times));
+    let settings = GroupSettings { weight: 100, parent: GroupId::ROOT };
+    world.bfq.join_group(groups[0], &settings);
+    world.bfq.join(client(1), &ClientSettings { group: groups[0], ..ClientSettings::default() });
+    for level in 0..5 {
+        let priority = IoPriority { class: Class::BestEffort, level };
+        world.ask(Info { priority, ..lone(client(1), 8 * u64::from(level), Op::Write) });
+    }
+    world.take_all();
+    world.bfq.join(client(1), &ClientSettings::default());
+    world.bfq.leave_group(groups[0]);
+    world.bfq.join_group(groups[1], &settings);
+    (1..=4).for_each(|of| world.read(of, of, 0));
+    world.read(2, 1, 8);
+    world.take_all();
+    world.bfq.join(client(2), &ClientSettings { group: groups[1], ..ClientSettings::default() });
+    world.read(2, 2, 0);
+    let text = world.shown();
+    let moved = text.lines().find(|line| line.starts_with("queue client 2: group 1 "));
+    assert!(moved.is_some_and(|line| line.contains(" waiting 1 ")), "{text}");
+    world.take_all();
+    world.finish_all();
+}

@@ -189,9 +189,10 @@ impl Bfq {
             self.drop_group(place);
         }
         self.nr_lacking += NR_ASYNC;
-        self.reserve_queues();
         let entity = self.forest.new_group(parent_entity, weight);
         self.groups.places[place] = Some(Group::new(id, entity, parent));
+        // Behind that, so that there is room for one group more than there are.
+        self.reserve_queues();
     }
 
     pub(super) fn leave_group_now(&mut self, id: GroupId) {
