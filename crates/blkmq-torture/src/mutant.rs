@@ -317,13 +317,13 @@ pub const MUTANTS: &[Mutant] = &[
         name: "bfq-gone",
         what: "the queue of a client that is gone stays",
         site: "bfq.gone",
-        found_by: &["a client that has requests is there"],
+        found_by: &["no queue belongs to a client that is gone", "a client that has requests is there"],
     },
     Mutant {
         name: "bfq-most",
         what: "budgets grow beyond what people have set",
         site: "bfq.most",
-        found_by: &["lag: ", "a service in sectors is far below"],
+        found_by: &["lag: ", "64 bits hold the virtual time of a service"],
     },
     Mutant {
         name: "bfq-early",
