@@ -286,9 +286,9 @@ impl Bfq {
         let (client, queue) = (self.clients.get(place), self.queues.get(q));
         (queue.owner, queue.made_for) == (Some(place), Some(client.id))
             && client.priority == priority
-            && (queue.priority, queue.weight) == self.wish_of(place)
+            && (queue.priority, queue.weight) == (priority, weight(client.settings.weight, priority.level))
             && !queue.is_shared
-            && queue.group == self.group_of(place)
+            && queue.group == self.groups.place(client.settings.group)
     }
 
     /// A new queue for a client that has none.
