@@ -61,9 +61,9 @@ impl Bfq {
         }
     }
 
-    /// Two reports in one, while nothing is in service: requests passed by, and then these were over, and their queue had
-    /// no others. What the first adds the second takes away again, but for the service and the times. Returns false, and
-    /// has done nothing, if it is not so.
+    /// Two reports in one, while nothing is in service: requests passed by, and then these were over, and their queue
+    /// had no others. What the first report adds the second takes away again, but for the service and the times.
+    /// Returns false, and has done nothing, if it is not so.
     pub(super) fn note_both(&mut self, passed: &Report, over: Option<&Report>) -> bool {
         let Some(over) = over.filter(|over| over.event == Event::Completed(None)) else { return false };
         if self.service.queue.is_some() {

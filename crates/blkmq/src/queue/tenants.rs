@@ -319,8 +319,8 @@ impl RequestQueue {
         tenants.groups.in_order().into_iter().map(info).collect()
     }
 
-    /// Weights or groups have changed, or a client is gone. The scheduler may let go now what it held back, or take what
-    /// it refused.
+    /// Weights or groups have changed, or a client is gone. The scheduler may let go now what it held back, or take
+    /// what it refused.
     pub(super) fn note_shares(&self) {
         self.brought();
         self.call_others();
