@@ -171,15 +171,16 @@ impl Bfq {
     pub(super) fn abandon_queue(&mut self, place: u16) {
         let Some(q) = self.clients.get_mut(place).sync.take() else { return };
         self.nr_lacking += 1;
-        if self.service.queue == Some(q) && self.queues.get(q).clients == 1 && self.queues.get(q).allocated == 0 {
-            self.leave_service(q, super::Reason::BudgetTimeout);
-        }
-        let mut next = self.queues.get(q).merged_into;
-        self.release(q, None);
-        // The client counts in every queue with which this one is to be merged.
-        while let Some(heir) = next {
-            next = self.queues.get(heir).merged_into;
-            self.release(heir, None);
+        // The client counts in every queue with which its own is to be merged.
+        let mut next = Some(q);
+        while let Some(left) = next {
+            let queue = self.queues.get(left);
+            next = queue.merged_into;
+            if self.service.queue == Some(left) && queue.clients == 1 && queue.allocated == 0 {
+                // No client is left for which the device could wait.
+                self.leave_service(left, super::Reason::BudgetTimeout);
+            }
+            self.release(left, None);
         }
     }
 
