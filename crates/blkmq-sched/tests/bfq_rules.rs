@@ -272,6 +272,26 @@ fn only_the_client_in_service_passes() {
     assert_eq!([passing(&bfq, 1), passing(&bfq, 2)], [Passing::Client, Passing::Nobody]);
 }
 
+/// 1. Requests of class idle and then of class real-time of client 1 go out. Its queue is still served as one of class
+///    idle, which is not waited for.
+/// 2. A request of client 2 comes. The queue leaves service and is one of class real-time from then on, which is waited
+///    for while the device has requests of it.
+///
+/// Red if a request of client 2 could pass after step 1, since it would be held back.
+#[test]
+fn no_other_client_passes_while_the_queue_in_service_changes_its_class() {
+    let mut bfq = steady();
+    [1, 2].into_iter().for_each(|of| bfq.join(client(of), &ClientSettings::default()));
+    for class in [Class::Idle, Class::RealTime] {
+        let read = Info { priority: IoPriority { class, level: 4 }, ..lone(client(1), 0, Op::Read) };
+        bfq.insert(RqId(1), &read, InsertAt::Sorted, Time(MS));
+        assert_eq!(bfq.dispatch(Time(MS)), Some(RqId(1)));
+    }
+    assert_ne!(bfq.gate(Class::BestEffort, client(2)), Passing::All);
+    bfq.insert(RqId(2), &lone(client(2), 8_000_000, Op::Read), InsertAt::Sorted, Time(MS));
+    assert_eq!(bfq.dispatch(Time(MS)), None, "it is held back");
+}
+
 /// Two threads tell: one that a request passed, the other that it is over. Red if the second is lost when it comes
 /// first, or if it ends a request of another client.
 #[test]

@@ -99,7 +99,9 @@ impl Bfq {
             // A queue may be kept waiting without requests, since it is owed the device.
             return if self.nr_busy() == 0 { Passing::All } else { Passing::Nobody };
         };
-        if self.nr_busy() == 1 && self.service.timer.is_none() && !self.better_to_idle(q) {
+        // With another class it may be worth waiting for: that holds as soon as another client's request comes.
+        let keeps_class = self.class(q) == self.queues.get(q).priority.class;
+        if self.nr_busy() == 1 && self.service.timer.is_none() && keeps_class && !self.better_to_idle(q) {
             return Passing::All;
         }
         let queue = self.queues.get(q);
