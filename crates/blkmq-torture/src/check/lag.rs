@@ -11,9 +11,6 @@
 //! only while it is certain in which group each request waits. That is not so if the client was in one group with
 //! another when the request came: the request may wait in a queue that is the other client's by now. And if the client
 //! has moved since, its queue follows when its next request comes, at the earliest.
-//!
-//! A group that pays for a long first time of service of one of its queues is compared with no other one until it has
-//! paid. The others are compared with each other meanwhile.
 
 use std::collections::BTreeMap;
 
@@ -37,6 +34,9 @@ const WARM: u64 = 32;
 
 /// Budgets by which two groups may be apart.
 const BUDGETS: f64 = 8.0;
+
+/// What a long time of service costs the others is made good while so many times its sectors are served.
+const PAID_BACK: u64 = 2;
 
 /// An asynchronous request may cost so many times its sectors.
 const ASYNC: u64 = 3;
@@ -103,6 +103,9 @@ pub(super) struct Lag {
     /// budget that says nothing of one of its clients.
     in_service: Option<u64>,
     nr_turns: u64,
+    /// A queue's first time of service was long, and its group pays for that while so many sectors are served: the
+    /// other groups come first. One that waits for nothing meanwhile gives up what it is due.
+    owed: u64,
     now: Time,
     /// For two groups of which requests wait: the least that the first was ahead of the second.
     least: BTreeMap<(GroupId, GroupId), f64>,
@@ -126,6 +129,7 @@ impl Lag {
             latest: None,
             in_service: Some(0),
             nr_turns: 0,
+            owed: 0,
             now: Time(0),
             least: BTreeMap::new(),
         }
@@ -289,7 +293,8 @@ impl Lag {
             Reason::Preempted | Reason::TooIdle => false,
         };
         if !is_small && !self.is_settled(last) && served.is_some_and(|served| served > self.budget()) {
-            // Its groups pay for that: the others come first. They have paid when they are served again.
+            self.owed = self.owed.max(PAID_BACK * served.unwrap_or_default());
+            // Its groups have paid when they are served again.
             self.each_above(last, |group| group.season = Season::New);
         }
         if is_small && self.seasons.get(&last) == Some(&Season::Served) {
@@ -306,6 +311,7 @@ impl Lag {
         self.turn(source);
         let Some(Waiting { sectors, .. }) = self.leaves(rq) else { return Ok(()) };
         let times = if matches!(source, Source::Async(..)) { ASYNC } else { 1 };
+        self.owed = self.owed.saturating_sub(sectors);
         self.in_service = self.in_service.filter(|_| goes_on).map(|served| served + sectors);
         let least_time = self.max_budget as f64 * LEAST_TIME;
         let above = self.each_above(source, |group| {
@@ -337,6 +343,7 @@ impl Lag {
             && has_budget
             && self.are_apart
             && self.nr_uncertain == 0
+            && self.owed == 0
     }
 
     fn is_comparable(group: &Group) -> bool {

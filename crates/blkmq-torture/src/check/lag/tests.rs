@@ -109,29 +109,6 @@ fn a_group_pays_for_the_first_time_of_service_of_any_queue() {
     (0..200).for_each(|_| world.serve(&mut waiting, 0).unwrap());
 }
 
-/// Red if nothing is compared while some group pays.
-#[test]
-fn the_other_groups_are_compared_while_one_pays() {
-    let mut world = World::new([100, 100], &TIGHT);
-    let (client, group, parent) = (ClientId(3), GroupId(3), GroupId::ROOT);
-    world.told.good(Event::GroupJoined { group, settings: GroupSettings { weight: 100, parent } });
-    world.told.good(Event::ClientJoined { client, settings: ClientSettings { group, ..ClientSettings::default() } });
-    let mut waiting = [world.insert(0), world.insert(1)];
-    for _ in 0..WARM {
-        (0..2).for_each(|of| world.serve(&mut waiting, of).unwrap());
-    }
-    world.told.good(Event::Expired { reason: Reason::BudgetExhausted });
-    let read = |number: u64| (id(3, number, 0), Info { client, ..info(Op::Read, 8 * number, 8) });
-    world.told.good(inserted(read(0).0, read(0).1, 0));
-    for number in 1..200 {
-        world.told.good(inserted(read(number).0, read(number).1, 0)).good(chosen(read(number - 1).0, 0));
-    }
-    let in_turn: Vec<_> = (0..190).map(|at| world.serve(&mut waiting, at % 2)).collect();
-    assert!(in_turn.iter().all(Result::is_ok), "{in_turn:?}");
-    let violation = (0..190).find_map(|_| world.serve(&mut waiting, 0).err()).expect("one of two gets all");
-    assert!(violation.what.contains("group 1 of weight 100 has got"), "{}", violation.what);
-}
-
 /// Red if a request is taken for one of its client's present queue that may wait in another client's.
 #[test]
 fn nothing_is_compared_while_a_request_waits_that_came_when_its_client_was_not_alone() {
