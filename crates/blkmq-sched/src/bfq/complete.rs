@@ -42,12 +42,7 @@ impl Bfq {
         let over = requests.min(passing.early);
         passing.early -= over;
         self.in_driver += requests;
-        let queue = self.queues.get_mut(q);
-        queue.just_created = false;
-        let counts = &mut self.groups.get_mut(queue.group).counts;
-        counts.inserted += u64::from(requests);
-        counts.dispatched += u64::from(requests);
-        counts.sectors += sectors;
+        self.count_passed(q, requests, sectors);
         if is_sync {
             self.count_in(q, requests);
             self.queues.get_mut(q).dispatched += requests;
@@ -76,15 +71,11 @@ impl Bfq {
         self.in_driver += requests;
         self.note_queueing();
         self.in_driver -= requests;
+        self.count_passed(q, requests, sectors);
         let queue = self.queues.get_mut(q);
-        queue.just_created = false;
         queue.habits.note_end(over.at);
         queue.timeout = ticks(over.at);
         let group = queue.group;
-        let counts = &mut self.groups.get_mut(group).counts;
-        counts.inserted += u64::from(requests);
-        counts.dispatched += u64::from(requests);
-        counts.sectors += sectors;
         self.count_completed(group, requests, over);
         self.conclude(q, over.at);
         true
@@ -102,6 +93,16 @@ impl Bfq {
         let q = client.sync.filter(|q| client.passing[1].early == 0 && self.is_settled(place, *q, passed.priority))?;
         let queue = self.queues.get(q);
         (!queue.is_busy && queue.dispatched == 0).then_some(q)
+    }
+
+    /// Counts requests of `q` that passed by in the queue's group.
+    fn count_passed(&mut self, q: Index, requests: u32, sectors: u64) {
+        let queue = self.queues.get_mut(q);
+        queue.just_created = false;
+        let counts = &mut self.groups.get_mut(queue.group).counts;
+        counts.inserted += u64::from(requests);
+        counts.dispatched += u64::from(requests);
+        counts.sectors += sectors;
     }
 
     fn charge_passed(&mut self, q: Index, sectors: u64, now: Time) {
@@ -188,7 +189,7 @@ impl Bfq {
     fn judge_completed(&mut self, q: Index, now: Time) {
         let queue = self.queues.get(q);
         let (is_empty, dispatched) = (queue.is_empty(), queue.dispatched);
-        if is_empty && self.better_to_idle(q) {
+        if self.must_idle(q) {
             if dispatched == 0 {
                 self.start_idling(q, now);
             }

@@ -153,8 +153,8 @@ impl RequestQueue {
     /// Adds a group of clients to the group `parent`, which may be [`GroupId::ROOT`].
     ///
     /// # Errors
-    /// There is a group of this name already; the name is empty, longer than 4096 bytes, or has control characters in
-    /// it; the weight is not within 1 to 1000; the parent was removed, or lies
+    /// There is a group of this name already; the name is empty, longer than 4096 bytes, or has a character in it that
+    /// [`is_hidden`](crate::is_hidden); the weight is not within 1 to 1000; the parent was removed, or lies
     /// [`MAX_GROUP_DEPTH`](crate::MAX_GROUP_DEPTH) deep; or there are as many groups as there can be
     /// ([`GroupId::PLACES`] - 1).
     pub fn add_group(&self, name: &str, parent: GroupId, weight: u16) -> Result<GroupId, QueueError> {
