@@ -1,8 +1,18 @@
 //! Under bfq, groups that want service all the time get it by their weights.
 //!
 //! For as long as requests of two groups of one parent wait, neither gets more than its weight allows, beside the
-//! other, by more than a few budgets. That is the bound of WF2Q+ with budgets in the place of packets, and some more of
-//! them, because a weight or a budget holds only from when the group queues again.
+//! other, by more than a few budgets. That follows from how WF2Q+ chooses. Let `S` be a group's start, `L` its largest
+//! budget, `w` its weight, and `F <= S + L / w` its finish. Let group 1 be chosen while group 2 waits. Either 2 is
+//! eligible, so `S1 <= F1 <= F2 <= S2 + L2 / w2`, or it is not, so `S1 <= V < S2` at the clock `V`. What 1 is served
+//! then brings its start to `S1 + L1 / w1` at most. So once each has been chosen, and until one of them waits no more,
+//! `S1 - S2` stays within `M = L1 / w1 + L2 / w2` of zero, and changes by `2 * M` at most. A start moves by what is
+//! charged, for each unit of weight. A charge for time comes at the end of a service, and is counted here while that
+//! lasts: this may be one budget more.
+//!
+//! What others get does not matter, but a group counts only from when it has been chosen. One that comes starts at the
+//! clock, and the others may be far behind that: a queue's first budget `B` is large, and moves the clock by `B / W`,
+//! for all weights `W`. The others catch up before the newcomer is served. If `r` is the weight of the group that got
+//! `B`, that takes `B * (W - r) / r` sectors: the lighter that group is, the more.
 //!
 //! bfq departs from equal service in sectors on purpose: it raises weights, waits for clients, and charges for time and
 //! for asynchronous requests. So the check holds only while `low_latency=0` and `slice_idle=0`, and only after the
@@ -12,7 +22,7 @@
 //! another when the request came: the request may wait in a queue that is the other client's by now. And if the client
 //! has moved since, its queue follows when its next request comes, at the earliest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use blkmq_sched::{Class, ClientId, Event as Happened, GroupId, Info, InsertAt, Reason, RqId, Time};
 
@@ -32,11 +42,8 @@ const LEAST_TIME: f64 = 2.0 / 124.0;
 /// Changes of the client that is served until budgets are those that people have set.
 const WARM: u64 = 32;
 
-/// Budgets by which two groups may be apart.
-const BUDGETS: f64 = 8.0;
-
-/// What a long time of service costs the others is made good while so many times its sectors are served.
-const PAID_BACK: u64 = 2;
+/// A group that is served after so many ends of service was chosen since: one may be told before its last request.
+const ENDS: u64 = 2;
 
 /// An asynchronous request may cost so many times its sectors.
 const ASYNC: u64 = 3;
@@ -75,9 +82,25 @@ struct Group {
     /// Requests that wait in it and in the groups in it, and those of them whose queue is not settled.
     nr_waiting: u64,
     nr_unsettled: u64,
+    /// How many services had ended when it was last not steady, and when it was last served.
+    unsteady: u64,
+    chosen: u64,
     /// The sectors that it was served, and those that it may have been charged for.
     served: f64,
     charged: f64,
+}
+
+impl Group {
+    const fn new(parent: GroupId, weight: f64) -> Self {
+        let (season, served, charged) = (Season::New, 0.0, 0.0);
+        Self { parent, weight, season, nr_waiting: 0, nr_unsettled: 0, unsteady: 0, chosen: 0, served, charged }
+    }
+
+    /// Whether requests wait in it, and its weight and the budgets of all that wait in it are those that people have
+    /// set.
+    fn is_steady(&self) -> bool {
+        self.nr_waiting > 0 && self.nr_unsettled == 0 && self.season == Season::Settled
+    }
 }
 
 /// This module's checker.
@@ -103,9 +126,10 @@ pub(super) struct Lag {
     /// budget that says nothing of one of its clients.
     in_service: Option<u64>,
     nr_turns: u64,
-    /// A queue's first time of service was long, and its group pays for that while so many sectors are served: the
-    /// other groups come first. One that waits for nothing meanwhile gives up what it is due.
-    owed: u64,
+    /// Times of service that have ended.
+    nr_ends: u64,
+    /// Queues that are not settled, were preempted and may wait without a request since.
+    lingering: BTreeSet<Source>,
     now: Time,
     /// For two groups of which requests wait: the least that the first was ahead of the second.
     least: BTreeMap<(GroupId, GroupId), f64>,
@@ -129,7 +153,8 @@ impl Lag {
             latest: None,
             in_service: Some(0),
             nr_turns: 0,
-            owed: 0,
+            nr_ends: 0,
+            lingering: BTreeSet::new(),
             now: Time(0),
             least: BTreeMap::new(),
         }
@@ -141,7 +166,7 @@ impl Lag {
         let (are_apart, now) = (self.are_apart, self.now);
         *self = Self { is_watched: scheduler == Some("bfq"), groups, clients, are_apart, now, ..Self::new() };
         for group in self.groups.values_mut() {
-            (group.nr_waiting, group.nr_unsettled) = (0, 0);
+            (group.nr_waiting, group.nr_unsettled, group.unsteady, group.chosen) = (0, 0, 0, 0);
         }
     }
 
@@ -159,6 +184,16 @@ impl Lag {
                 group.nr_waiting += 1;
                 group.nr_unsettled += 1;
             });
+        }
+        for source in self.lingering.clone() {
+            self.each_above(source, |group| group.nr_unsettled += 1);
+        }
+    }
+
+    /// Notes of each group that is not steady that it is not.
+    fn note_unsteady(&mut self) {
+        for group in self.groups.values_mut().filter(|group| !group.is_steady()) {
+            group.unsteady = self.nr_ends;
         }
     }
 
@@ -216,6 +251,7 @@ impl Lag {
     }
 
     fn joins(&mut self, rq: RqId, info: &Info) {
+        self.note_unsteady();
         let source = self.source(info);
         let sectors = u64::from(info.nr_sectors);
         let group = self.group_of(source);
@@ -239,18 +275,14 @@ impl Lag {
     }
 
     fn leaves(&mut self, rq: RqId) -> Option<Waiting> {
+        self.note_unsteady();
         let waiting = *self.requests.get(rq)?;
         *self.requests.entry(rq) = None;
         let unsettled = u64::from(!self.is_settled(waiting.source));
-        let above = self.each_above(waiting.source, |group| {
+        self.each_above(waiting.source, |group| {
             group.nr_waiting -= 1;
             group.nr_unsettled -= unsettled;
         });
-        for id in above {
-            if self.groups[&id].nr_waiting == 0 {
-                self.least.retain(|(one, other), _| *one != id && *other != id);
-            }
-        }
         if !waiting.is_certain {
             self.nr_uncertain -= 1;
             if self.nr_uncertain == 0 {
@@ -281,6 +313,8 @@ impl Lag {
     /// it was served as its next one. A queue's first budget is large whatever people have set. So a queue is settled
     /// when it was served no more than a budget that people set.
     fn expired(&mut self, reason: Reason) {
+        self.nr_ends += 1;
+        self.note_unsteady();
         let served = self.in_service.replace(0);
         // A queue may also leave service without a request.
         if served == Some(0) {
@@ -293,8 +327,7 @@ impl Lag {
             Reason::Preempted | Reason::TooIdle => false,
         };
         if !is_small && !self.is_settled(last) && served.is_some_and(|served| served > self.budget()) {
-            self.owed = self.owed.max(PAID_BACK * served.unwrap_or_default());
-            // Its groups have paid when they are served again.
+            // Its groups pay for that: the others come first. They have paid when they are served again.
             self.each_above(last, |group| group.season = Season::New);
         }
         if is_small && self.seasons.get(&last) == Some(&Season::Served) {
@@ -302,19 +335,30 @@ impl Lag {
             let waiting = self.requests.iter().filter(|(_, waiting)| waiting.source == last).count() as u64;
             self.each_above(last, |group| group.nr_unsettled -= waiting);
         }
+        if reason == Reason::Preempted && !self.is_settled(last) && self.lingering.insert(last) {
+            self.each_above(last, |group| group.nr_unsettled += 1);
+        }
     }
 
     fn chosen(&mut self, rq: RqId, now: Time) -> Result<(), Violation> {
+        self.note_unsteady();
         self.now = self.now.max(now);
         let Some(&Waiting { source, .. }) = self.requests.get(rq) else { return Ok(()) };
         let goes_on = self.latest == Some(source) || self.in_service == Some(0);
         self.turn(source);
+        if self.lingering.remove(&source) {
+            self.each_above(source, |group| group.nr_unsettled -= 1);
+        }
         let Some(Waiting { sectors, .. }) = self.leaves(rq) else { return Ok(()) };
         let times = if matches!(source, Source::Async(..)) { ASYNC } else { 1 };
-        self.owed = self.owed.saturating_sub(sectors);
         self.in_service = self.in_service.filter(|_| goes_on).map(|served| served + sectors);
         let least_time = self.max_budget as f64 * LEAST_TIME;
+        let (is_settled, nr_ends) = (self.is_settled(source), self.nr_ends);
         let above = self.each_above(source, |group| {
+            group.chosen = nr_ends;
+            if !is_settled {
+                group.unsteady = nr_ends;
+            }
             group.served += sectors as f64;
             group.charged += (sectors * times) as f64 + least_time;
             if group.season == Season::New {
@@ -343,11 +387,12 @@ impl Lag {
             && has_budget
             && self.are_apart
             && self.nr_uncertain == 0
-            && self.owed == 0
     }
 
-    fn is_comparable(group: &Group) -> bool {
-        group.nr_waiting > 0 && group.nr_unsettled == 0 && group.season == Season::Settled
+    /// Whether both are steady, and have been chosen since both are.
+    fn are_comparable(one: &Group, other: &Group) -> bool {
+        let chosen = one.chosen.min(other.chosen);
+        one.is_steady() && other.is_steady() && chosen >= one.unsteady.max(other.unsteady) + ENDS
     }
 
     /// How far the first group is ahead of the second, with all that may explain it taken off.
@@ -359,7 +404,7 @@ impl Lag {
     /// Compares a group that was served with the others of its parent.
     fn judge(&mut self, id: GroupId, rq: RqId) -> Result<(), Violation> {
         let one = self.groups[&id];
-        if !self.is_tight() || !Self::is_comparable(&one) {
+        if !self.is_tight() {
             self.least.retain(|(first, second), _| *first != id && *second != id);
             return Ok(());
         }
@@ -369,8 +414,9 @@ impl Lag {
             if other_id == id || other.parent != one.parent {
                 continue;
             }
-            if !Self::is_comparable(&other) {
-                self.least.retain(|(first, second), _| *first != other_id && *second != other_id);
+            if !Self::are_comparable(&one, &other) {
+                self.least.remove(&(id, other_id));
+                self.least.remove(&(other_id, id));
                 continue;
             }
             let behind = self.ahead(&other, &one);
@@ -378,7 +424,7 @@ impl Lag {
             *least = least.min(behind);
             let ahead = self.ahead(&one, &other);
             let least = *self.least.entry((id, other_id)).or_insert(ahead);
-            let bound = BUDGETS * budget * (1.0 / one.weight + 1.0 / other.weight);
+            let bound = budget * (2.0 / one.weight + 3.0 / other.weight);
             if ahead - least > bound {
                 let what = format!(
                     "{} was chosen, and group {} of weight {} has got {:.1} sectors more for a unit of its weight than \
@@ -419,9 +465,7 @@ impl Lag {
     fn told_of_group(&mut self, id: GroupId, parent: GroupId, weight: f64) {
         let is_same = self.groups.get(&id).is_some_and(|group| (group.parent, group.weight) == (parent, weight));
         if !is_same {
-            let (season, served, charged) = (Season::New, 0.0, 0.0);
-            let group = Group { parent, weight, season, nr_waiting: 0, nr_unsettled: 0, served, charged };
-            self.groups.insert(id, group);
+            self.groups.insert(id, Group::new(parent, weight));
             self.begin_anew();
         }
     }
@@ -439,8 +483,9 @@ impl Lag {
         self.begin_anew();
     }
 
-    fn passed(&mut self, client: ClientId, sectors: u64) {
-        self.each_above(Source::Sync(client), |group| group.charged += (sectors * ASYNC) as f64);
+    /// What passed by is charged when it is reported, and its groups pay for it when they are served next.
+    fn passed(&mut self, client: ClientId) {
+        self.each_above(Source::Sync(client), |group| group.season = Season::New);
     }
 }
 
@@ -470,7 +515,7 @@ impl Checker for Lag {
             Event::Expired { reason } => self.expired(reason),
             Event::Reported { reports, .. } => {
                 for report in reports.iter().filter(|report| report.event == Happened::Passed) {
-                    self.passed(report.client, report.sectors.into());
+                    self.passed(report.client);
                 }
             }
             _ => {}

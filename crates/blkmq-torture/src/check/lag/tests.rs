@@ -1,6 +1,6 @@
 //! What the rule of lag allows and what it reports.
 
-use blkmq_sched::{ClientSettings, GroupSettings, Op};
+use blkmq_sched::{ClientSettings, GroupSettings, Op, Report};
 
 use super::super::testing::*;
 use super::*;
@@ -106,6 +106,77 @@ fn a_group_pays_for_the_first_time_of_service_of_any_queue() {
     }
     world.told.good(chosen(written(200).0, 0));
     world.told.good(Event::Expired { reason: Reason::NoMoreRequests });
+    (0..200).for_each(|_| world.serve(&mut waiting, 0).unwrap());
+}
+
+/// Red if nothing is compared while some group pays.
+#[test]
+fn the_other_groups_are_compared_while_one_pays() {
+    let mut world = World::new([100, 100], &TIGHT);
+    let (client, group, parent) = (ClientId(3), GroupId(3), GroupId::ROOT);
+    world.told.good(Event::GroupJoined { group, settings: GroupSettings { weight: 100, parent } });
+    world.told.good(Event::ClientJoined { client, settings: ClientSettings { group, ..ClientSettings::default() } });
+    let mut waiting = [world.insert(0), world.insert(1)];
+    for _ in 0..WARM {
+        (0..2).for_each(|of| world.serve(&mut waiting, of).unwrap());
+    }
+    world.told.good(Event::Expired { reason: Reason::BudgetExhausted });
+    let read = |number: u64| (id(3, number, 0), Info { client, ..info(Op::Read, 8 * number, 8) });
+    world.told.good(inserted(read(0).0, read(0).1, 0));
+    for number in 1..200 {
+        world.told.good(inserted(read(number).0, read(number).1, 0)).good(chosen(read(number - 1).0, 0));
+    }
+    let in_turn: Vec<_> = (0..190).map(|at| world.serve(&mut waiting, at % 2)).collect();
+    assert!(in_turn.iter().all(Result::is_ok), "{in_turn:?}");
+    let violation = (0..190).find_map(|_| world.serve(&mut waiting, 0).err()).expect("one of two gets all");
+    assert!(violation.what.contains("group 1 of weight 100 has got"), "{}", violation.what);
+}
+
+/// Red if a group that comes again is compared before it is served: others may be owed much by the clock.
+#[test]
+fn a_group_that_comes_is_compared_from_when_it_is_chosen() {
+    let mut world = World::new([100, 100], &TIGHT);
+    let mut waiting = [world.insert(0), world.insert(1)];
+    for _ in 0..WARM {
+        (0..2).for_each(|of| world.serve(&mut waiting, of).unwrap());
+    }
+    world.told.good(Event::Expired { reason: Reason::BudgetExhausted });
+    world.told.good(chosen(waiting[1], 0));
+    waiting[1] = world.insert(1);
+    (0..200).for_each(|_| world.serve(&mut waiting, 0).unwrap());
+    world.serve(&mut waiting, 1).unwrap();
+    let violation = (0..50).find_map(|_| world.serve(&mut waiting, 0).err()).expect("one of two gets all");
+    assert!(violation.what.contains("group 1 of weight 100 has got"), "{}", violation.what);
+}
+
+/// Red if a group is held to small budgets while a queue of it may wait with its first one, and without a request.
+#[test]
+fn a_group_is_not_compared_while_a_preempted_queue_may_wait_with_a_large_budget() {
+    let mut world = World::new([100, 100], &TIGHT);
+    let mut waiting = [world.insert(0), world.insert(1)];
+    for _ in 0..WARM {
+        (0..2).for_each(|of| world.serve(&mut waiting, of).unwrap());
+    }
+    let written = Info { client: CLIENTS[1], sync: false, ..info(Op::Write, 0, 8) };
+    world.told.good(Event::Expired { reason: Reason::BudgetExhausted });
+    world.told.good(inserted(id(2, 0, 0), written, 0)).good(chosen(id(2, 0, 0), 0));
+    world.told.good(Event::Expired { reason: Reason::Preempted });
+    (0..10).for_each(|at| world.serve(&mut waiting, at % 2).unwrap());
+    (0..200).for_each(|_| world.serve(&mut waiting, 0).unwrap());
+}
+
+/// Red if a group is compared before it has paid for what passed by.
+#[test]
+fn a_group_pays_for_what_passed_by_when_it_is_served() {
+    let mut world = World::new([100, 100], &TIGHT);
+    let mut waiting = [world.insert(0), world.insert(1)];
+    for _ in 0..WARM {
+        (0..2).for_each(|of| world.serve(&mut waiting, of).unwrap());
+    }
+    let passed = Report::of(Happened::Passed, &Info { client: CLIENTS[1], ..info(Op::Read, 0, 8) }, Time(0));
+    world.told.good(Event::Reported { reports: &[passed], now: Time(0) });
+    (0..4).for_each(|_| world.serve(&mut waiting, 0).unwrap());
+    world.serve(&mut waiting, 1).unwrap();
     (0..200).for_each(|_| world.serve(&mut waiting, 0).unwrap());
 }
 
