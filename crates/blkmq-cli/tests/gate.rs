@@ -3,7 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// `slow` builds for longer than a step may be silent; `silent` runs and says nothing; the others pass at once.
 const STEP: &str = "#!/usr/bin/env bash
@@ -23,8 +24,17 @@ mkdir -p target/loom
 echo 'test result: ok. 3 passed; 0 failed; 0 ignored;'
 ";
 
+/// Held while a script is written, and while a process begins. A process that begins meanwhile has the script open for
+/// writing until it is another program, and a script that is open for writing does not start ("Text file busy").
+static SCRIPTS: Mutex<()> = Mutex::new(());
+
+fn scripts() -> MutexGuard<'static, ()> {
+    SCRIPTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A folder with the script and these steps in it.
 fn folder(name: &str) -> PathBuf {
+    let _scripts = scripts();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let scripts = folder.join("scripts");
     fs::create_dir_all(&scripts).expect("the folder for tests is writable");
@@ -37,7 +47,13 @@ fn folder(name: &str) -> PathBuf {
 
 fn run(folder: &Path, steps: &[&str], ci: &str) -> (Output, String) {
     let mut command = Command::new(folder.join("scripts/test"));
-    let output = command.args(steps).env("SILENCE", "5").env("CI", ci).output().expect("there is a shell");
+    command.args(steps).env("SILENCE", "5").env("CI", ci).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let begins = {
+        let _scripts = scripts();
+        command.spawn()
+    };
+    let output = begins.and_then(|child| child.wait_with_output()).expect("there is a shell");
     let words = String::from_utf8(output.stdout.clone()).expect("it prints text");
     (output, words)
 }
