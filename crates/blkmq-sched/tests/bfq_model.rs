@@ -245,6 +245,9 @@ impl World {
                 while drains && self.dispatch() {}
                 let info = Info { priority: IoPriority { class, level }, ..self.info(of, 0, op) };
                 let passing = counted(|| self.bfq.gate(info.priority.class, info.client));
+                if passing == Passing::All && self.untold.is_empty() {
+                    self.check_passing(&info);
+                }
                 if passing != Passing::Nobody && self.clients[of].1.is_some() && self.in_device.len() < MOST {
                     self.untold.push((self.now, requests, info));
                     self.in_device.extend((0..requests).map(|_| (None, info)));
@@ -277,6 +280,22 @@ impl World {
             Step::Set { knob, value } => self.bfq.set_knob(knob, value).expect("the value is accepted"),
         }
         self.check();
+    }
+
+    /// While all may pass, a request of any client that came now would be handed out at once. One of another level than
+    /// the client had would show another weight, of which the scheduler does not know yet.
+    ///
+    /// Red if all may pass although clients differ, or while the queue in service is waited for.
+    fn check_passing(&self, like: &Info) {
+        for of in 0..self.clients.len() {
+            if let (_, Some(_)) = self.clients[of] {
+                let mut bfq = self.bfq.clone();
+                let rq = RqId(u64::MAX);
+                let priority = IoPriority { class: like.priority.class, ..IoPriority::default() };
+                bfq.insert(rq, &Info { client: self.client(of), priority, ..*like }, InsertAt::Sorted, self.now);
+                assert_eq!(bfq.dispatch(self.now), Some(rq), "client {of} may pass: {bfq:?}");
+            }
+        }
     }
 
     fn ask(&mut self, info: Info, at: InsertAt) {
