@@ -3,7 +3,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 STEPS := lint loom shuttle miri fuzz deny doc examples interop nvme stress torture neighbour
-.PHONY: help build demo test soak measure storage lockings servers cost tools fmt clean $(STEPS)
+.PHONY: help build demo test soak measure storage lockings curves servers cost tools fmt clean $(STEPS)
 
 help: ## Lists these commands
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 10
@@ -31,6 +31,9 @@ storage: ## Files and disks beside fio's io_uring engine, quiet and beside compu
 
 lockings: ## What threads that share a scheduler cost each other, under each locking; a record of it under docs/records/
 	@scripts/lockings
+
+curves: ## How each scheduler under each locking scales with threads; a record of it under docs/records/
+	@scripts/curves
 
 servers: ## NBD servers beside each other: ours, nbdkit, qemu-storage-daemon; a record of it under docs/records/
 	@scripts/servers
