@@ -32,6 +32,7 @@ mod slab;
 mod throttle;
 mod tree;
 mod waiting;
+pub mod window;
 
 pub use bfq::{Bfq, Expiration, QueueName, Reason};
 pub use domain::{SchedDomain, Tokens};

@@ -1,0 +1,155 @@
+//! What the embedder tells of the device, and sums of it over a stretch of time.
+
+use crate::{Op, Time};
+
+/// The two directions; a direction's place is its index here.
+pub(super) const READ: usize = 0;
+pub(super) const OTHER: usize = 1;
+
+/// How many requests tell a rate, and how many nanoseconds are enough however few they are.
+const ENOUGH: u64 = 1000;
+const LONGEST: u64 = 5_000_000_000;
+
+/// The direction of an operation.
+pub(super) const fn direction(op: Op) -> usize {
+    if op.is_read() { READ } else { OTHER }
+}
+
+/// Requests of one direction that completed since ever. No sum ever falls.
+///
+/// Only requests that did what was asked count. One that failed says nothing of what the device needs for one that
+/// does not: it is left out of all three.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Flow {
+    /// How many.
+    pub requests: u64,
+    /// The sectors of all of them, of 512 bytes.
+    pub sectors: u64,
+    /// For how long the device had them, in nanoseconds, all added up.
+    pub in_device: u64,
+}
+
+impl Flow {
+    /// Adds one completion.
+    pub const fn add(&mut self, sectors: u32, in_device: u64) {
+        self.requests = self.requests.saturating_add(1);
+        self.sectors = self.sectors.saturating_add(sectors as u64);
+        self.in_device = self.in_device.saturating_add(in_device);
+    }
+
+    const fn since(self, earlier: Self) -> Self {
+        Self {
+            requests: self.requests.saturating_sub(earlier.requests),
+            sectors: self.sectors.saturating_sub(earlier.sectors),
+            in_device: self.in_device.saturating_sub(earlier.in_device),
+        }
+    }
+
+    const fn plus(self, other: Self) -> Self {
+        Self {
+            requests: self.requests.saturating_add(other.requests),
+            sectors: self.sectors.saturating_add(other.sectors),
+            in_device: self.in_device.saturating_add(other.in_device),
+        }
+    }
+
+    /// The larger of each pair of sums: a sum that has fallen is taken for one that was read late.
+    fn latest(self, other: Self) -> Self {
+        Self {
+            requests: self.requests.max(other.requests),
+            sectors: self.sectors.max(other.sectors),
+            in_device: self.in_device.max(other.in_device),
+        }
+    }
+
+    /// The mean time for which the device had a request, in nanoseconds.
+    pub(super) fn mean(self) -> Option<u64> {
+        self.in_device.checked_div(self.requests)
+    }
+}
+
+/// What a [`fold`](super::Window::fold) is told. The embedder sums it over its threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Reads that completed since ever.
+    pub reads: Flow,
+    /// Other requests that completed since ever.
+    pub others: Flow,
+    /// The shortest time for which the device had one of the reads since the last fold, in nanoseconds. `None` if none
+    /// completed.
+    pub least_read: Option<u64>,
+    /// The [cost](super::Window::cost) of what is with the device now, in nanoseconds: what was added for each request
+    /// when it went, less the same number when it was over, whatever became of it.
+    pub in_flight: u64,
+    /// Whether the window has held something back since the last fold, or does now.
+    pub held_back: bool,
+}
+
+/// What completed in a stretch of time.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Span {
+    /// How long it is, in nanoseconds.
+    pub(super) ns: u64,
+    pub(super) flows: [Flow; 2],
+    /// Nanoseconds of it in which the window held something back, as far as folds tell.
+    pub(super) held_back: u64,
+    /// Nanoseconds of it in which the device had more than it can work on, or something was held back.
+    pub(super) full: u64,
+}
+
+impl Span {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.ns = self.ns.saturating_add(other.ns);
+        self.held_back = self.held_back.saturating_add(other.held_back);
+        self.full = self.full.saturating_add(other.full);
+        for (flow, more) in self.flows.iter_mut().zip(other.flows) {
+            *flow = flow.plus(more);
+        }
+    }
+
+    /// How many requests the device had on average, by Little's law.
+    pub(super) fn occupancy(&self) -> u64 {
+        self.flows[READ].in_device.saturating_add(self.flows[OTHER].in_device).checked_div(self.ns).unwrap_or(0)
+    }
+
+    pub(super) const fn requests(&self) -> u64 {
+        self.flows[READ].requests.saturating_add(self.flows[OTHER].requests)
+    }
+
+    /// Whether the window held something back for nearly all of the time: what was delivered is what the window or the
+    /// device let through, and not what was asked.
+    pub(super) const fn was_limited(&self) -> bool {
+        self.held_back >= self.ns - self.ns / 8
+    }
+
+    /// Whether the device had enough to do for nearly all of the time.
+    pub(super) const fn was_full(&self) -> bool {
+        self.full >= self.ns - self.ns / 8
+    }
+
+    /// Whether it is long enough to tell a rate: so many nanoseconds, and requests enough, which it waits for at most
+    /// five seconds.
+    pub(super) const fn is_enough(&self, ns: u64) -> bool {
+        self.ns >= ns && (self.requests() >= ENOUGH || self.ns >= LONGEST)
+    }
+}
+
+/// The sums of the last fold, from which the next one subtracts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Seen {
+    at: Option<Time>,
+    flows: [Flow; 2],
+}
+
+impl Seen {
+    /// What is new since the last fold.
+    pub(super) fn fresh(&mut self, progress: &Progress, now: Time) -> Span {
+        let told = [progress.reads, progress.others];
+        let ns = now.since(self.at.unwrap_or(now));
+        let flows = [0, 1].map(|at| told[at].since(self.flows[at]));
+        self.at = Some(self.at.unwrap_or(now).max(now));
+        self.flows = [0, 1].map(|at| told[at].latest(self.flows[at]));
+        let held_back = if progress.held_back { ns } else { 0 };
+        Span { ns, flows, held_back, full: held_back }
+    }
+}

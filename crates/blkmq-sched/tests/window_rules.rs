@@ -1,0 +1,185 @@
+//! What holds of a window whatever it is told.
+
+use blkmq_sched::window::{Flow, Phase, Progress, Target, Window};
+use blkmq_sched::{Op, Time};
+use proptest::prelude::*;
+
+const US: u64 = 1000;
+const MS: u64 = 1000 * US;
+const SECOND: u64 = 1000 * MS;
+
+/// The longest that [`Window::opens_at`] lets a request wait.
+const LONGEST: u64 = 100 * MS;
+
+fn any_number() -> impl Strategy<Value = u64> {
+    prop_oneof![0..10_u64, 0..10_000_u64, 0..100_000_000_u64, any::<u64>()]
+}
+
+prop_compose! {
+    fn any_flow()(requests in any_number(), sectors in any_number(), in_device in any_number()) -> Flow {
+        Flow { requests, sectors, in_device }
+    }
+}
+
+prop_compose! {
+    fn any_progress()(
+        reads in any_flow(),
+        others in any_flow(),
+        least_read in prop::option::of(any_number()),
+        in_flight in any_number(),
+        held_back in any::<bool>(),
+    ) -> Progress {
+        Progress { reads, others, least_read, in_flight, held_back }
+    }
+}
+
+fn any_target() -> impl Strategy<Value = Target> {
+    prop_oneof![Just(Target::Off), Just(Target::Auto), any_number().prop_map(Target::Within)]
+}
+
+/// A device for which a reader and a flood ask, told in numbers: the flood's requests take `latency`, and the reads
+/// `read`.
+#[derive(Debug, Clone, Copy)]
+struct Device {
+    in_second: u64,
+    sectors: u64,
+    latency: u64,
+    read: u64,
+    least: u64,
+}
+
+impl Device {
+    /// So many milliseconds of it, with a fold in each.
+    fn run(self, window: &mut Window, progress: &mut Progress, now: &mut Time, ms: u64) {
+        for _ in 0..ms {
+            *now = now.after(MS);
+            let requests = self.in_second / 1000;
+            progress.others.requests += requests;
+            progress.others.sectors += requests * self.sectors;
+            progress.others.in_device += requests * self.latency;
+            progress.reads.requests += 1;
+            progress.reads.sectors += 8;
+            progress.reads.in_device += self.read;
+            progress.least_read = Some(self.least);
+            progress.in_flight = self.latency * requests * u64::from(window.cost(Op::Write, self.sectors as u32)) / MS;
+            progress.held_back = !window.is_open();
+            window.fold(progress, *now);
+        }
+    }
+}
+
+/// A volume of 100,000 writes of 4 KiB a second, which have a queue of 2 ms in it, and reads that take as long.
+const FULL: Device = Device { in_second: 100_000, sectors: 8, latency: 2 * MS, read: 2 * MS, least: 50 * US };
+
+/// The same without a queue.
+const QUICK: Device = Device { latency: 100 * US, read: 100 * US, ..FULL };
+
+/// Red if a window holds back before reads have been slow for some time, does not hold back then, or does not open when
+/// nothing has been held back for long.
+#[test]
+fn a_window_shuts_when_reads_are_slow_and_opens_when_it_is_not_used() {
+    let (mut window, mut progress, mut now) = (Window::default(), Progress::default(), Time(0));
+    QUICK.run(&mut window, &mut progress, &mut now, 2000);
+    assert!(window.is_open() && window.bound().is_none() && window.ceiling(Op::Write, 8).is_none());
+    FULL.run(&mut window, &mut progress, &mut now, 250);
+    assert!(window.is_open());
+    FULL.run(&mut window, &mut progress, &mut now, 52);
+    assert_eq!(window.phase(), Phase::Paced);
+    let found = window.ceiling(Op::Write, 8).expect("it was measured");
+    assert!((98_000..102_000).contains(&found), "{found}");
+    QUICK.run(&mut window, &mut progress, &mut now, 2000);
+    assert!(!window.is_open() && window.is_met() == Some(true), "{window:?}");
+    progress.held_back = false;
+    for _ in 0..12 {
+        now = now.after(SECOND);
+        progress.in_flight = 0;
+        window.fold(&progress, now);
+    }
+    assert!(window.is_open());
+}
+
+/// Red if pacing goes on that does nothing for reads, or if the window tries that again and again.
+#[test]
+fn a_window_that_does_not_help_opens_and_rests() {
+    let (mut window, mut progress, mut now) = (Window::default(), Progress::default(), Time(0));
+    let slow = Device { read: 5 * MS, latency: 100 * US, ..FULL };
+    slow.run(&mut window, &mut progress, &mut now, 10_000);
+    assert!(window.is_open());
+    let mut shut = 0;
+    for _ in 0..1000 {
+        slow.run(&mut window, &mut progress, &mut now, 200);
+        shut += u32::from(!window.is_open());
+    }
+    assert!((1..50).contains(&shut), "{shut} of 1000");
+}
+
+/// Red if a request that costs much is waited behind for longer than the window says, or a rate is not kept.
+#[test]
+fn requests_are_as_far_apart_as_they_cost() {
+    let (mut window, mut progress, mut now) = (Window::default(), Progress::default(), Time(0));
+    FULL.run(&mut window, &mut progress, &mut now, 302);
+    assert_eq!(window.phase(), Phase::Paced);
+    let cost = window.cost(Op::Write, 8);
+    let (mut at, mut went) = (now.after(SECOND), 0);
+    let end = at.after(100 * MS);
+    while at < end {
+        assert!(window.opens_at(at).is_none());
+        window.sent(cost, at);
+        went += 1;
+        at = window.opens_at(at).unwrap_or(at);
+    }
+    assert!((9_900..10_200).contains(&went), "{went} in a tenth of a second");
+    window.sent(u32::MAX, at);
+    assert!(window.opens_at(at).is_some_and(|opens| opens.since(at) <= LONGEST));
+}
+
+#[test]
+fn a_target_is_linux_s_number() {
+    let targets = [0, -1, 2000, i64::MAX, i64::MIN].map(Target::from_usec);
+    let most = Target::Within((i64::MAX as u64).saturating_mul(1000));
+    assert_eq!(targets, [Target::Off, Target::Auto, Target::Within(2 * MS), most, Target::Auto]);
+}
+
+proptest! {
+    /// Red if a number makes a window panic, stall or hold back without a target, or if two windows that are told the
+    /// same differ. A bound of zero, or one that nothing may exceed, would be a stall.
+    #[test]
+    fn nothing_stalls_whatever_is_told(
+        target in any_target(),
+        told in prop::collection::vec((any_progress(), any_number(), any::<u32>()), 1..100),
+        later in any_target(),
+    ) {
+        let (mut window, mut twin) = (Window::new(target), Window::new(target));
+        let mut now = Time(0);
+        for (progress, step, cost) in &told {
+            // Now and then a clock is late.
+            now = if step % 7 == 0 { now.before(*step % SECOND) } else { now.after(*step % (20 * SECOND)) };
+            window.fold(progress, now);
+            twin.fold(progress, now);
+            window.sent(*cost, now);
+            twin.sent(*cost, now);
+            prop_assert!(window.has_room(0, *cost));
+            prop_assert!(window.bound().is_none_or(|bound| bound >= 1));
+            if window.has_room(progress.in_flight, *cost) && progress.in_flight > 0 {
+                let after = progress.in_flight.saturating_add(u64::from(*cost));
+                prop_assert!(window.bound().is_none_or(|bound| after <= bound));
+            }
+            prop_assert!(window.opens_at(now).is_none_or(|opens| opens > now && opens.since(now) <= LONGEST));
+            prop_assert_eq!(window.next_look().is_none(), target == Target::Off);
+            if window.is_open() {
+                prop_assert!(window.bound().is_none() && window.opens_at(now).is_none());
+            }
+            if target == Target::Off {
+                prop_assert!(window.is_open());
+            }
+            for op in [Op::Read, Op::Write] {
+                prop_assert!((1..=window.cost(op, 256)).contains(&window.cost(op, 8)));
+            }
+            prop_assert_eq!(format!("{window:?}"), format!("{twin:?}"));
+        }
+        window.set_target(later, now);
+        prop_assert!(window.is_open() && window.has_room(u64::MAX, u32::MAX) && window.opens_at(now).is_none());
+        let mut text = String::new();
+        prop_assert!(window.show(&mut text).is_ok() && text.starts_with("state: open\n"));
+    }
+}
