@@ -4,6 +4,7 @@ mod check;
 mod lag;
 mod model;
 mod operations;
+mod pairs;
 
 /// A generator of the splitmix family: small, and a seed reproduces a run.
 struct Random(u64);
