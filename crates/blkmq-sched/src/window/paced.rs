@@ -152,7 +152,7 @@ impl Window {
         if self.paced.all_measured == 0 {
             self.paced.least_scale = self.paced.scale;
         }
-        self.paced.usual = self.least.get().map_or(USUAL, |least| least.saturating_mul(3)).clamp(USUAL, MOST_USUAL);
+        self.paced.usual = self.usual_at_most();
         (self.paced.trials, self.paced.has_helped) = (0, false);
         self.note_measured(now);
         self.pace(now);
@@ -214,9 +214,16 @@ impl Window {
         if self.in_flight > self.most_usual() {
             return true;
         }
+        let most = self.usual_at_most();
         let watch = &mut self.paced;
-        watch.usual = (watch.usual - watch.usual / 64 + self.in_flight / 64).clamp(USUAL / 4, MOST_USUAL);
+        watch.usual = (watch.usual - watch.usual / 64 + self.in_flight / 64).clamp(USUAL / 4, most);
         false
+    }
+
+    /// What can be usual at most, in nanoseconds: what goes at the ceiling in three times the time of the fastest read.
+    /// Without an end, a line in the device that grows slowly would be taken for usual.
+    fn usual_at_most(&self) -> u64 {
+        self.least.get().map_or(USUAL, |least| least.saturating_mul(3)).clamp(USUAL, MOST_USUAL)
     }
 
     /// Lets the device get rid of what it has too much. A moment is enough if it gives what it delays back later. A
@@ -231,7 +238,7 @@ impl Window {
         let stretch = self.end_stretch(fresh);
         if let Some(stretch) = &stretch {
             self.paced.each = self.each(stretch);
-            self.note_reads();
+            self.note_reads(now);
         }
         if self.is_over(now) {
             let is_in_a_row = self.paced.last_over.is_some_and(|last| now.since(last) < IN_A_ROW);
@@ -260,9 +267,15 @@ impl Window {
         }
     }
 
-    /// If reads are slow although requests are paced, it is to be seen anew whether that helps.
-    fn note_reads(&mut self) {
+    /// If reads are slow although requests are paced, a line in the device may be too short to be seen: then the rate
+    /// was too high. If they stay slow, it is to be seen anew whether pacing helps.
+    fn note_reads(&mut self, now: Time) {
         self.bad = if self.is_quick().unwrap_or(true) { 0 } else { self.bad + 1 };
+        if self.bad > 0 && self.bad.is_multiple_of(2) && now >= self.paced.blind_until {
+            self.rest_over(true, now);
+            self.scale(BACK_OFF);
+            self.paced.all_overs += 1;
+        }
         if self.bad >= MOST_BAD && !self.paced.on_trial {
             self.bad = 0;
             self.paced.on_trial = true;

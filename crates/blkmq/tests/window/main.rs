@@ -60,21 +60,25 @@ fn on_a_volume_a_reader_is_quick_and_the_writers_lose_nothing() {
     }
 }
 
-/// Red if a small volume, of 3000 operations a second, is not found by the few requests that it does. What is left of
-/// the reader's wait is mq-deadline's, which dispatches sixteen writes before it looks for reads: 5 ms here.
+/// Red if a small volume, of 3000 operations a second, is not found by the few requests that it does: one that delays
+/// what is over its ceiling, and one in which that stands in line. Red too if a line that grows slowly is taken for
+/// usual (p99.9 of 25 ms with the latter). What is left of the reader's wait is mq-deadline's, which dispatches sixteen
+/// writes before it looks for reads: 5 ms here.
 #[test]
 fn a_small_volume_is_found_too() {
-    let run = |control| {
-        let volume = device("cloud,iops=3000,mbps=125,latency=500us,spread=100us");
-        let loads = [Load::paced(200), Load::flood(Op::Write, 8, 64)];
-        let mut rig = Rig::new(&[volume], "mq-deadline", control, &loads);
-        rig.run(3 * SECOND);
-        let counts = rig.run(30 * SECOND);
-        print("3000 a second", &counts);
-        counts
-    };
-    let (none, window) = (run(NONE), run(Control::window()));
-    assert!(window.us(0, 9990) <= 0.3 * none.us(0, 9990) && window.all() >= 0.98 * none.all());
+    for hold in ["3100us", "0"] {
+        let run = |control| {
+            let volume = device(&format!("cloud,iops=3000,mbps=125,latency=500us,spread=100us,hold={hold}"));
+            let loads = [Load::paced(200), Load::flood(Op::Write, 8, 64)];
+            let mut rig = Rig::new(&[volume], "mq-deadline", control, &loads);
+            rig.run(3 * SECOND);
+            let counts = rig.run(40 * SECOND);
+            print(&format!("3000 a second, hold={hold}"), &counts);
+            counts
+        };
+        let (none, window) = (run(NONE), run(Control::window()));
+        assert!(window.us(0, 9990) <= 0.4 * none.us(0, 9990) && window.all() >= 0.98 * none.all());
+    }
 }
 
 /// The same beside writes of 64 KiB, of which the volume has fewer than two at a time: the best depth is one, which
