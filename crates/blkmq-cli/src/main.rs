@@ -1,6 +1,7 @@
 //! The blkmq program: each command is a module of its name, with a folder where it has parts.
 //!
-//! - [`bench`], [`judge`], [`replay`], [`reproduce`] and [`demo`] run loads, on what a [`target`] describes.
+//! - [`bench`], [`calibrate`], [`judge`], [`replay`], [`reproduce`] and [`demo`] run loads, on what a [`target`]
+//!   describes.
 //! - [`serve`] is a server, and [`control`] its control socket. [`list`], [`get`], [`set`], [`stat`], [`clients`],
 //!   [`groups`] and [`dump`] speak to a running server by [`control::client`].
 //! - [`devices`] and [`schedulers`] print what there is; [`torture`] starts a program of its own.
@@ -9,6 +10,7 @@
 //! [`rates`], [`progress`], [`machine`], [`file`], [`operator`]. Of a command's folder other commands see nothing.
 
 mod bench;
+mod calibrate;
 mod clients;
 mod columns;
 mod control;
@@ -47,6 +49,7 @@ Examples:
   blkmq demo
   blkmq bench job.fio --device null,irqmode=2 --scheduler mq-deadline
   blkmq bench job.fio --ab scheduler=none,mq-deadline
+  blkmq calibrate file:disk.img
   blkmq judge --device ssd --schedulers none,mq-deadline
   blkmq reproduce scaling
   blkmq replay trace.blktrace.0 --device null,irqmode=2,hw_queue_depth=1 --scheduler mq-deadline
@@ -72,6 +75,7 @@ struct Cli {
 enum Command {
     Demo(demo::Demo),
     Bench(Box<bench::Bench>),
+    Calibrate(calibrate::Calibrate),
     Judge(judge::Judge),
     Reproduce(reproduce::Reproduce),
     Replay(Box<replay::Replay>),
@@ -92,6 +96,7 @@ fn main() -> ExitCode {
     blkmq_program::main(|cli: Cli, out| match cli.command {
         Command::Demo(demo) => demo.run(out),
         Command::Bench(bench) => bench.run(out),
+        Command::Calibrate(calibrate) => calibrate.run(out),
         Command::Judge(judge) => judge.run(out),
         Command::Reproduce(reproduce) => reproduce.run(out),
         Command::Replay(replay) => replay.run(out),

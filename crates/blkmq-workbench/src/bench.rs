@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use blkmq::driver::Driver;
 use blkmq::driver::spec::Opener;
-use blkmq::{Client, Clock, Locking, RequestQueue, VirtualClock};
+use blkmq::{Client, Clock, Limits, Locking, RequestQueue, VirtualClock};
 
 use crate::job::Job;
 pub use cpu::{Usage, thread_cpu_ns};
@@ -151,6 +151,8 @@ pub struct Bench {
     is_apart: bool,
     stamps: Stamps,
     plans: Vec<Plan>,
+    /// The slots of each submitter.
+    slots: u16,
 }
 
 impl Bench {
@@ -183,11 +185,7 @@ impl Bench {
         }
         let limits = driver.limits();
         let plans = plan::plans(jobs, &limits, driver.keeps_data())?;
-        let slots = plans.iter().map(|plan| plan.slots(&limits)).max().unwrap_or(1);
-        let slots = u16::try_from(slots).ok().filter(|slots| *slots <= 32768).ok_or_else(|| {
-            let largest = plans.iter().max_by_key(|plan| plan.slots(&limits)).map_or("", |plan| &plan.job.name);
-            BenchError::Job { name: largest.to_owned(), error: JobError::Depth(slots) }
-        })?;
+        let slots = most_slots(&plans, &limits, MAX_SLOTS)?;
         let is_timed = driver.takes_time() || plans.iter().any(Plan::is_timed);
         let stamps = match setup.clock {
             ClockKind::Real if !is_timed => Stamps::Coarse,
@@ -228,7 +226,24 @@ impl Bench {
         for (name, value) in settings {
             q.change_knob(name, value).and_then(|change| change.wait()).map_err(refused(name, value))?;
         }
-        Ok(Self { q, clock: of_jobs, plans, is_apart, stamps })
+        Ok(Self { q, clock: of_jobs, plans, is_apart, stamps, slots })
+    }
+
+    /// Other jobs on the same queue: the device keeps the state in which the jobs before left it, and the clock goes
+    /// on. The kind of the clock, and the most requests that one thread can have, stay those of the first jobs.
+    ///
+    /// # Errors
+    /// A job cannot run on this device, or needs more requests than the first jobs did.
+    pub fn with_jobs(&self, jobs: &[Job]) -> Result<Self, BenchError> {
+        if jobs.is_empty() {
+            return Err(BenchError::NoJob);
+        }
+        let driver = self.q.driver();
+        let limits = driver.limits();
+        let plans = plan::plans(jobs, &limits, driver.keeps_data())?;
+        most_slots(&plans, &limits, self.slots)?;
+        let Self { is_apart, stamps, slots, .. } = *self;
+        Ok(Self { q: Arc::clone(&self.q), clock: self.clock.clone(), plans, is_apart, stamps, slots })
     }
 
     /// The queue that the jobs run on.
@@ -315,4 +330,17 @@ impl Bench {
         outcome.jobs.extend(ended.into_iter().map(|(job, _)| job));
         Ok(())
     }
+}
+
+/// The most slots that a submitter can have.
+const MAX_SLOTS: u16 = 32768;
+
+/// The most slots that the plan of one thread takes, which are not to be more than `most`.
+fn most_slots(plans: &[Plan], limits: &Limits, most: u16) -> Result<u16, BenchError> {
+    let Some(largest) = plans.iter().max_by_key(|plan| plan.slots(limits)) else { return Ok(1) };
+    let slots = largest.slots(limits);
+    u16::try_from(slots)
+        .ok()
+        .filter(|slots| *slots <= most)
+        .ok_or_else(|| BenchError::Job { name: largest.job.name.clone(), error: JobError::Depth(slots) })
 }

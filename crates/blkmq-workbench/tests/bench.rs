@@ -151,6 +151,26 @@ fn jobs_end_at_their_size_and_loop() {
     assert_eq!(ios(timed(area, SECOND)), 10_000, "passes begin anew");
 }
 
+/// Red if other jobs get a device that is as new, or a clock that begins anew; or if they may have more outstanding than
+/// the queue has room for.
+#[test]
+fn other_jobs_find_the_device_as_the_first_left_it() {
+    // Credit for 1000 operations, which is used up within the first second.
+    let device = "cloud,iops=100,burst=10s,latency=100us,spread=0,hold=1ms";
+    let reads = timed(depth(job(Direction::Read, RANDOM), 8, 1), SECOND);
+    let mut first = Bench::new(std::slice::from_ref(&reads), &setup(device, "none", ClockKind::Virtual)).unwrap();
+    let ios = |bench: &mut Bench| bench.run(&Control::default()).expect("the jobs run").ios();
+    let begun = ios(&mut first);
+    assert!((1000..1200).contains(&begun), "all that was saved up: {begun}");
+    let fewer = depth(reads.clone(), 4, 1);
+    let mut other = first.with_jobs(&[fewer]).expect("fewer fit");
+    let gone = ios(&mut other);
+    assert!((90..120).contains(&gone), "nothing is saved up: {gone}");
+    let deeper = depth(reads, 9, 1);
+    assert!(matches!(first.with_jobs(&[deeper]), Err(BenchError::Job { .. })));
+    assert!(matches!(first.with_jobs(&[]), Err(BenchError::NoJob)));
+}
+
 #[test]
 fn what_the_end_finds_outstanding_is_not_in_time() {
     let in_time = |job: Job| {

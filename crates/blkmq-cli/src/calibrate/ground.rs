@@ -1,0 +1,260 @@
+//! The device that is measured: how it is opened, and what keeps it from being measured.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use blkmq::driver::Driver;
+use blkmq::driver::spec::{self, Opener};
+use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Setup};
+use blkmq_workbench::{Job, TextError};
+
+use crate::target::Time;
+use blkmq_program::words::size;
+use blkmq_program::{Failure, notice};
+
+/// The least device on which the loads have room.
+const LEAST_BYTES: u64 = 4 << 20;
+/// The parameter that this command is about.
+const DEPTH: &str = "hw_queue_depth";
+/// The most hardware queues that are loaded: each has a thread.
+const MAX_QUEUES: u16 = 64;
+
+/// What may be done to the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Permits {
+    pub(super) writes: bool,
+    /// The device may hold data, which may be lost.
+    pub(super) overwrite: bool,
+}
+
+/// A device that may be measured.
+#[derive(Debug)]
+pub(super) struct Ground {
+    /// As the user gave it, but for short forms.
+    given: String,
+    /// As it is opened.
+    spec: String,
+    /// Whether virtual time is used, and each opening makes a new device.
+    pub(super) is_model: bool,
+    /// Whether the device says that it turns.
+    pub(super) is_rotational: bool,
+    /// Hardware queues that plain requests go to, and the depth of each.
+    pub(super) queues: u16,
+    pub(super) depth: u16,
+    pub(super) bytes: u64,
+    pub(super) block: u64,
+    /// The longest request, in bytes.
+    pub(super) longest: u64,
+    /// The share of the device that takes up no room: reads there never reach a disk.
+    pub(super) hole_share: f64,
+    /// Keeps a block device that is only read from being used by another program.
+    _claim: Option<File>,
+}
+
+/// The values that a spec gives to a parameter.
+fn given<'a>(spec: &'a str, name: &str) -> Option<&'a str> {
+    spec.split(',').skip(1).find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// The spec with another value of a parameter.
+fn with(spec: &str, name: &str, value: &str) -> String {
+    let is_it = |word: &str| word.strip_prefix(name).is_some_and(|rest| rest.starts_with('='));
+    let kept: Vec<&str> =
+        spec.split(',').enumerate().filter(|(at, word)| *at == 0 || !is_it(word)).map(|(_, word)| word).collect();
+    format!("{},{name}={value}", kept.join(","))
+}
+
+/// Claims a block device that is to be read, so that a mounted one is refused. `None` for anything else.
+fn claim(path: &str) -> Result<Option<File>, String> {
+    let path = Path::new(path);
+    if !path.metadata().is_ok_and(|found| found.file_type().is_block_device()) {
+        return Ok(None);
+    }
+    match OpenOptions::new().read(true).custom_flags(libc::O_EXCL | libc::O_CLOEXEC).open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(format!(
+            "{}: mounted, or another program has it for itself; what it does would count as the device's, and it would \
+             be slowed down. Unmount it, or say force=1",
+            path.display()
+        )),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}
+
+/// The share of the device that is a hole.
+fn hole_share(driver: &dyn Driver, bytes: u64) -> f64 {
+    let (mut at, mut holes) = (0, 0);
+    while at < bytes {
+        let extent = driver.extent(at, bytes - at);
+        holes += if extent.is_hole { extent.bytes } else { 0 };
+        at += extent.bytes;
+    }
+    holes as f64 / bytes.max(1) as f64
+}
+
+/// Whether anything is written where a write might go.
+fn holds_data(driver: &dyn Driver, bytes: u64) -> bool {
+    let mut at = 0;
+    while driver.keeps_data() && at < bytes {
+        let extent = driver.extent(at, bytes - at);
+        if !extent.is_zero {
+            return true;
+        }
+        at += extent.bytes;
+    }
+    false
+}
+
+impl Ground {
+    /// Opens the device once, looks whether it may be measured, and closes it.
+    pub(super) fn open(device: &str, permits: Permits) -> Result<Self, Failure> {
+        let fault = |what: String| TextError { place: device.to_owned(), what };
+        let given_spec = match device.strip_prefix("file:") {
+            Some(path) => format!("file,path={path}"),
+            None => device.to_owned(),
+        };
+        let mut spec = given_spec.clone();
+        let mut held = None;
+        if spec.split(',').next() == Some("file") {
+            // A server that has the file is not waited for: the file is in use.
+            if given(&spec, "lock_timeout").is_none() {
+                spec = with(&spec, "lock_timeout", "0");
+            }
+            if !permits.writes {
+                if given(&spec, "force") != Some("1") {
+                    held = given(&spec, "path").map_or(Ok(None), claim).map_err(fault)?;
+                }
+                spec = with(&spec, "read_only", "1");
+            }
+        }
+        let driver = open(&spec).map_err(|error| fault(error.to_string()))?;
+        let (limits, topology) = (driver.limits(), driver.topology());
+        let bytes = limits.size_bytes();
+        if bytes < LEAST_BYTES {
+            let what = format!("it has {}, and the loads need at least {}", size(bytes), size(LEAST_BYTES));
+            return Err(fault(what).into());
+        }
+        if permits.writes && limits.read_only {
+            return Err(fault("it is read-only; leave out --writes".to_owned()).into());
+        }
+        // A device of the crate blkmq is made anew by each opening, so it holds nothing of anybody's.
+        let name = driver.name();
+        let is_own = spec::DEVICES.iter().any(|known| known.name == name);
+        if permits.writes && !is_own {
+            if !permits.overwrite && holds_data(&*driver, bytes) {
+                let what = format!(
+                    "--writes writes all over it: any of its {} may be overwritten, mostly with zeroes. It may hold data: \
+                     give one that is empty, or --overwrite if the data may be lost",
+                    size(bytes)
+                );
+                return Err(fault(what).into());
+            }
+            notice(&format!("writing all over {given_spec}: any of its {} may be overwritten", size(bytes)));
+        }
+        let hole_share = if is_own { 0.0 } else { hole_share(&*driver, bytes) };
+        Ok(Self {
+            is_model: is_own && driver.takes_time() && name != "ram",
+            is_rotational: limits.rotational,
+            queues: topology.default_queues.min(MAX_QUEUES),
+            depth: topology.depth,
+            bytes,
+            block: u64::from(limits.logical_block_size),
+            longest: u64::from(limits.max_op_sectors(blkmq::Op::Read)) * 512,
+            hole_share,
+            given: given_spec,
+            spec,
+            _claim: held,
+        })
+    }
+
+    pub(super) fn clock(&self) -> Time {
+        if self.is_model { Time::Virtual } else { Time::Real }
+    }
+
+    /// The spec as the user gave it.
+    pub(super) fn device(&self) -> &str {
+        &self.given
+    }
+
+    /// The spec as the user gave it, with another depth.
+    pub(super) fn device_at(&self, depth: u32) -> String {
+        with(&self.given, DEPTH, &depth.to_string())
+    }
+
+    /// Whether the depth of the device's queues can be set.
+    pub(super) fn has_depth(&self) -> bool {
+        let name = self.given.split(',').next();
+        let is_depth = |parameter: &spec::Parameter| parameter.name == DEPTH;
+        blkmq_drivers::devices().iter().any(|known| Some(known.name) == name && known.parameters.iter().any(is_depth))
+    }
+
+    /// A queue for these jobs: the device as a server opens it, with this depth or its own, and with this scheduler or
+    /// the default one.
+    pub(super) fn bench(&self, depth: Option<u32>, scheduler: Option<&str>, jobs: &[Job]) -> Result<Bench, Failure> {
+        let spec = depth.map_or_else(|| self.spec.clone(), |depth| with(&self.spec, DEPTH, &depth.to_string()));
+        let fault = |what: String| TextError { place: spec.clone(), what };
+        let driver = open(&spec).map_err(|error| fault(error.to_string()))?;
+        let clock = if self.is_model { ClockKind::Virtual } else { ClockKind::Real };
+        let setup = Setup { clock, scheduler: scheduler.map(Into::into), ..Setup::new(spec.as_str()) };
+        Bench::over(driver, jobs, &setup).map_err(|error| fault(error.to_string()).into())
+    }
+
+    /// Why the device cannot be measured, from an error of a run.
+    pub(super) fn failure(&self, error: &BenchError) -> Failure {
+        Failure::Running(format!("{}: {error}", self.given))
+    }
+}
+
+/// Opens the device as a server does, which does not know how many submitters it will have.
+fn open(spec: &str) -> Result<Arc<dyn Driver>, spec::SpecError> {
+    blkmq_drivers::open_for(spec, &Opener { tell: &notice, ..Opener::SILENT })
+}
+
+/// Whether a block device is rotational, if a file lies on one of which the system knows.
+pub(super) fn of_sysfs(spec: &str) -> Option<bool> {
+    let path = given(spec, "path")?;
+    let found = std::fs::metadata(path).ok()?;
+    let number = {
+        use std::os::unix::fs::MetadataExt;
+        if found.file_type().is_block_device() { found.rdev() } else { found.dev() }
+    };
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let read = |queue: &str| std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{queue}/rotational"));
+    let text = read("queue").or_else(|_: io::Error| read("../queue")).ok()?;
+    Some(text.trim() == "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Red if the depth that the user gave stays beside the other one, which a spec refuses.
+    #[test]
+    fn a_parameter_of_a_spec_is_replaced() {
+        assert_eq!(with("null", "hw_queue_depth", "4"), "null,hw_queue_depth=4");
+        assert_eq!(with("ssd,hw_queue_depth=32,seed=1", "hw_queue_depth", "4"), "ssd,seed=1,hw_queue_depth=4");
+        assert_eq!(with("file,path=a,path2=b", "path", "c"), "file,path2=b,path=c");
+        assert_eq!(given("file,path=a=b,force=1", "path"), Some("a=b"));
+        assert_eq!(given("path=a", "path"), None, "the first word is a name");
+    }
+
+    /// Red if writing is allowed where data may be lost, or refused where nothing can be.
+    #[test]
+    fn writes_need_leave_only_where_something_is_kept() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let path = folder.path().join("disk");
+        std::fs::write(&path, vec![1; 8 << 20]).expect("there is room");
+        let spec = format!("file,path={}", path.display());
+        let open = |device: &str, writes, overwrite| Ground::open(device, Permits { writes, overwrite });
+        assert!(open(&spec, false, false).is_ok() && open(&spec, true, true).is_ok());
+        let Err(Failure::Input(text)) = open(&spec, true, false) else { panic!("it is refused") };
+        assert!(text.contains("any of its 8 MiB may be overwritten") && text.contains("--overwrite"), "{text}");
+        assert!(open("null,memory_backed=1", true, false).is_ok(), "made anew by each opening");
+        let empty = format!("file,path={},size=8M", folder.path().join("empty").display());
+        assert!(open(&empty, true, false).is_ok(), "it has just been made");
+        assert!(open(&empty, false, false).expect("it is there now").hole_share > 0.99);
+    }
+}

@@ -1,0 +1,217 @@
+//! What was found, in words and on a page.
+
+use std::io::{self, Write};
+
+use blkmq_workbench::report::{Axis, Content, Line, Lines, Scale, Section, Unit};
+
+use super::Found;
+use super::burst::Early;
+use super::flood::{Beside, Flood};
+use super::knee::NEAR;
+use super::sweep::Swept;
+use crate::{columns, page};
+use blkmq_program::words::{short, size, us};
+
+/// If the middle half of the runs of a depth lies apart by more than this part of their rate, the figures say little.
+const DISTURBED: f64 = 0.2;
+
+/// Rows and columns.
+type Rows = Vec<Vec<String>>;
+
+const HEAD: [&str; 8] =
+    ["load", "ceiling", "MB/s", "knee", "p99 at 1", "at the knee", "at twice the knee", "at full depth"];
+const FLOODED: [&str; 7] = ["beside", "", "reads/s", "p50", "p99", "p99.9", "flood MB/s"];
+
+fn owned<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(str::to_owned).to_vec()
+}
+
+impl Swept {
+    fn row(&self) -> Vec<String> {
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let p99 = |point: Option<super::knee::Point>| or_dash(point.map(|point| us(point.p99_ns)));
+        let first = self.points.iter().copied().find(|point| point.depth == 1);
+        vec![
+            self.load.name(),
+            or_dash(self.ceiling_iops.map(|iops| format!("{}/s", short(iops)))),
+            or_dash(self.ceiling_bytes_per_second.map(|bytes| format!("{:.1}", bytes / 1e6))),
+            or_dash(self.knee.map(|knee| knee.depth.to_string())),
+            p99(first),
+            p99(self.knee.map(|knee| knee.at)),
+            p99(self.knee.and_then(|knee| knee.at_twice)),
+            p99(self.knee.map(|knee| knee.at_full)),
+        ]
+    }
+
+    /// Whether the device is faster at first, in a sentence. `None` if it was not watched.
+    fn early(&self) -> Option<String> {
+        let Early { watched_ns, later_iops, burst } = self.early.as_ref()?;
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        Some(match burst {
+            Some(burst) => format!(
+                "{}: {}/s for the first {:.1} s, then {}/s: a credit of {} operations, or {}",
+                self.load.name(),
+                short(burst.iops),
+                seconds(burst.ns),
+                short(*later_iops),
+                short(burst.credit_ios),
+                size(burst.credit_bytes as u64),
+            ),
+            None => format!("{}: none in {:.1} s", self.load.name(), seconds(*watched_ns)),
+        })
+    }
+}
+
+impl Beside {
+    fn cells(&self) -> Vec<String> {
+        let [p50, p99, p99_9] = [self.p50_ns, self.p99_ns, self.p99_9_ns].map(us);
+        let rates = [format!("{:.0}", self.reads_per_second), format!("{:.1}", self.flood_bytes_per_second / 1e6)];
+        let [reads, flood] = rates;
+        vec![reads, p50, p99, p99_9, flood]
+    }
+}
+
+impl Flood {
+    fn rows(&self) -> Rows {
+        let row = |(at, beside): (usize, &Beside)| {
+            let name = if at == 0 { self.name() } else { String::new() };
+            let case = if at == 0 { format!("{} ({})", beside.case, beside.scheduler) } else { beside.case.clone() };
+            [vec![name, case], beside.cells()].concat()
+        };
+        self.cases.iter().enumerate().map(row).collect()
+    }
+}
+
+impl Found {
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let clock = if self.clock == "virtual" { "a model, on virtual time" } else { "on the machine's time" };
+        let queues =
+            if self.hw_queues == 1 { String::new() } else { format!("{} hardware queues of ", self.hw_queues) };
+        let what =
+            if self.writes { "reads, writes and a mix" } else { "reads; --writes measures writes and a mix too" };
+        let mut facts = vec![
+            ("device", format!("{}, {clock}; {queues}depth {}", self.device, self.hw_queue_depth)),
+            ("machine", format!("{}; {}", self.machine, self.date)),
+            ("measured", what.to_owned()),
+        ];
+        if self.hole_share > 0.01 {
+            facts.push(("holes", format!("{:.0} % of the device; reads there reach no disk", 100.0 * self.hole_share)));
+        }
+        if let Some(ns) = self.least_latency_ns {
+            facts.push(("latency", format!("{} us for a read with nothing beside it, at the median", us(ns))));
+        }
+        facts
+    }
+
+    fn ceilings(&self) -> Rows {
+        self.loads.iter().map(Swept::row).collect()
+    }
+
+    fn flooded(&self) -> Rows {
+        self.floods.iter().flat_map(Flood::rows).collect()
+    }
+
+    fn note() -> String {
+        format!("Latencies in us. The knee is the least depth that reaches {NEAR} of the ceiling.")
+    }
+
+    /// The note, and what else is to be said of these figures.
+    fn notes(&self) -> String {
+        let remarks = [Some(Self::note()), self.still_rising(), self.disturbed()];
+        remarks.into_iter().flatten().collect::<Vec<_>>().join(" ")
+    }
+
+    /// What the reader wants, in a sentence.
+    fn reader(&self) -> String {
+        let wanted = self.floods.first().map_or(0, |flood| flood.reads_wanted);
+        let reads = self.floods.iter().flat_map(|flood| &flood.cases).map(|beside| beside.reads).min().unwrap_or(0);
+        let few =
+            if reads < 1000 { format!("; with {reads} reads, p99.9 is the slowest of them") } else { String::new() };
+        format!("A reader that wants {wanted} reads/s, beside 4 x 128 operations outstanding; latencies in us{few}.")
+    }
+
+    pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        for (title, text) in self.facts() {
+            writeln!(out, "{title:10}{text}")?;
+        }
+        writeln!(out)?;
+        table(&owned(HEAD), self.ceilings(), 1, out)?;
+        writeln!(out, "\n{}", Self::note())?;
+        for remark in [self.still_rising(), self.disturbed()].into_iter().flatten() {
+            writeln!(out, "{remark}")?;
+        }
+        writeln!(out, "\nFaster at first?")?;
+        for early in self.loads.iter().filter_map(Swept::early) {
+            writeln!(out, "  {early}")?;
+        }
+        if !self.floods.is_empty() {
+            writeln!(out, "\n{}\n", self.reader())?;
+            table(&owned(FLOODED), self.flooded(), 2, out)?;
+        }
+        if let Some(proposal) = &self.proposal {
+            writeln!(out, "\nTo configure, for blkmq serve --config FILE.toml:\n")?;
+            write!(out, "{}", proposal.toml)?;
+        }
+        Ok(())
+    }
+
+    /// What the knee does not say if the device's own depth ends first.
+    fn still_rising(&self) -> Option<String> {
+        let rises = |swept: &&Swept| swept.knee.is_some_and(|knee| knee.is_beyond());
+        let rising: Vec<String> = self.loads.iter().filter(rises).map(|swept| swept.load.name()).collect();
+        let what = "still faster at the full depth, so a deeper queue may have a higher ceiling";
+        (!rising.is_empty()).then(|| format!("{}: {what}.", rising.join("; ")))
+    }
+
+    /// Whether the runs of one depth did not agree, so that other figures are not to be trusted either.
+    fn disturbed(&self) -> Option<String> {
+        let points = self.loads.iter().flat_map(|swept| &swept.points);
+        let mut spreads: Vec<f64> = points.map(|point| point.spread).collect();
+        spreads.sort_by(f64::total_cmp);
+        let middle = *spreads.get(spreads.len() / 2).filter(|spread| self.clock == "real" && **spread > DISTURBED)?;
+        Some(format!(
+            "Runs of one depth differ by {:.0} %: something else used the machine or the device. Measure again when both \
+             are idle.",
+            100.0 * middle
+        ))
+    }
+
+    pub(super) fn sections(&self) -> Vec<Section> {
+        let facts = self.facts().into_iter().map(|(title, text)| vec![title.to_owned(), text]).collect();
+        let mut sections = vec![
+            page::table("Setting", "", &["", ""], facts),
+            page::table("Ceilings", &self.notes(), &HEAD, self.ceilings()),
+        ];
+        let curve = |y: fn(&super::knee::Point) -> f64| -> Vec<Line> {
+            let line = |swept: &Swept| {
+                let points = swept.points.iter().map(|point| (f64::from(point.depth), y(point))).collect();
+                Line { name: swept.load.name(), points }
+            };
+            self.loads.iter().map(line).collect()
+        };
+        let lines = |title: &str, y: Axis, lines: Vec<Line>| Section {
+            title: title.to_owned(),
+            note: String::new(),
+            content: Content::Lines(Lines { x: Axis::new("outstanding", Scale::Log, Unit::Number), y, lines }),
+        };
+        let rates = Axis::new("operations per second", Scale::Log, Unit::Number);
+        sections.push(lines("Rate by depth", rates, curve(|point| point.iops)));
+        let latencies = Axis::new("p99", Scale::Log, Unit::Nanoseconds);
+        sections.push(lines("p99 by depth", latencies, curve(|point| point.p99_ns as f64)));
+        let early: Rows = self.loads.iter().filter_map(|swept| Some(vec![swept.early()?])).collect();
+        sections.push(page::table("Faster at first?", "", &[""], early));
+        if !self.floods.is_empty() {
+            sections.push(page::table("A reader beside a flood", &self.reader(), &FLOODED, self.flooded()));
+        }
+        if let Some(proposal) = &self.proposal {
+            let rows = proposal.toml.lines().map(|line| vec![line.to_owned()]).collect();
+            sections.push(page::table("To configure", "For blkmq serve --config FILE.toml.", &[""], rows));
+        }
+        sections
+    }
+}
+
+fn table(head: &[String], rows: Rows, left: usize, out: &mut dyn Write) -> io::Result<()> {
+    let rows: Rows = std::iter::once(head.to_vec()).chain(rows).collect();
+    columns::lines(&rows, left, 6).iter().try_for_each(|line| writeln!(out, "{line}"))
+}
