@@ -1,8 +1,8 @@
 //! `blkmq calibrate`: what a device can do, at which depth it does it, and the configuration that follows.
 //!
-//! In the folder `ground` opens the device, `load` has the loads, and `sweep` measures them. `knee` and `burst` say what
-//! the figures mean. `flood` measures a reader beside a flood, `proposal` says what to configure, and `words` prints
-//! everything. Nothing else calls in there.
+//! In the folder `ground` opens the device, `load` has the loads, and `sweep` measures them. `knee` and `burst` say
+//! what the figures mean. `flood` measures a reader beside a flood, `proposal` says what to configure, and `words`
+//! prints everything. Nothing else calls in there.
 
 mod burst;
 mod flood;
@@ -196,8 +196,8 @@ fn measure(
     Ok(())
 }
 
-/// What a reader is measured with: the device as a server takes it if it is told nothing, and the depth that is proposed
-/// under each scheduler.
+/// What a reader is measured with: the device as a server takes it if it is told nothing, and the depth that is
+/// proposed under each scheduler.
 fn cases(depth: Option<u32>, schedulers: &[&'static str]) -> Vec<Case> {
     let proposed = |scheduler: &&'static str| {
         let depth_of = depth.map_or_else(String::new, |depth| format!(", depth {depth}"));

@@ -64,8 +64,8 @@ fn compare(what: &str, load: &Value, sweep: &[(u32, f64)]) {
     assert!(apart <= (0.1 * f64::from(knee)).max(1.0), "{what}: the knee is {at}, by hand {knee}: {sweep:?}");
 }
 
-/// The acceptance of the models that are read: red if a ceiling or a knee is more than 10 % from that of a sweep by hand
-/// (of a knee of few, more than one). The sweep has the depths around the knee one by one.
+/// The acceptance of the models that are read: red if a ceiling or a knee is more than 10 % from that of a sweep by
+/// hand (of a knee of few, more than one). The sweep has the depths around the knee one by one.
 #[test]
 fn ceilings_and_knees_of_models_are_those_of_a_sweep_by_hand() {
     let random = |_| "rw=randread\nbs=4k";
@@ -94,8 +94,9 @@ fn ceilings_and_knees_of_models_are_those_of_a_sweep_by_hand() {
     }
 }
 
-/// Writes and the mix: on a volume, whose writes count as several operations, and on an SSD whose buffer takes the first
-/// writes at once. Red if a write that finds the buffer empty counts, or if a direction is measured as another one.
+/// Writes and the mix: on a volume, whose writes count as several operations, and on an SSD whose buffer takes the
+/// first writes at once. Red if a write that finds the buffer empty counts, or if a direction is measured as another
+/// one.
 #[test]
 fn ceilings_of_writes_are_those_of_the_steady_state() {
     let depths: Vec<u32> = (1..=10).chain([12, 16, 24, 32, 48, 64]).collect();
@@ -182,8 +183,8 @@ fn a_depth_is_that_of_each_hardware_queue() {
 }
 
 /// A file with data on the machine's time. Red if reading changes it, if anything is missing, or if the figures do not
-/// fit together. The machine does other things meanwhile, so a second sweep may differ by more than 10 %: the ceiling is
-/// compared with the median of three runs at one depth, and a factor of three is allowed.
+/// fit together. The machine does other things meanwhile, so a second sweep may differ by more than 10 %: the ceiling
+/// is compared with the median of three runs at one depth, and a factor of three is allowed.
 #[test]
 fn a_file_is_measured_and_not_changed() {
     let content: Vec<u8> = (0..16 << 20).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();

@@ -96,7 +96,7 @@ fn a_broken_trace_is_refused_in_one_line() {
     assert!(refused(&["replay", "--order", "/", "--queue", &queue]).contains("directory"));
 }
 
-const COMMANDS: &str = "demo, bench, judge, reproduce, replay, torture, devices, schedulers, serve, list, get, set, stat, clients, groups, dump";
+const COMMANDS: &str = "demo, bench, calibrate, judge, reproduce, replay, torture, devices, schedulers, serve, list, get, set, stat, clients, groups, dump";
 
 #[test]
 fn bad_words_are_named_beside_the_accepted_ones() {

@@ -151,8 +151,8 @@ fn jobs_end_at_their_size_and_loop() {
     assert_eq!(ios(timed(area, SECOND)), 10_000, "passes begin anew");
 }
 
-/// Red if other jobs get a device that is as new, or a clock that begins anew; or if they may have more outstanding than
-/// the queue has room for.
+/// Red if other jobs get a device that is as new, or a clock that begins anew; or if they may have more outstanding
+/// than the queue has room for.
 #[test]
 fn other_jobs_find_the_device_as_the_first_left_it() {
     // Credit for 1000 operations, which is used up within the first second.

@@ -71,8 +71,8 @@ pub(super) fn ceiling(points: &[Point]) -> Option<Point> {
     points.iter().copied().max_by(|a, b| a.iops.total_cmp(&b.iops))
 }
 
-/// The least depth that reaches [`NEAR`] of the ceiling. Rates are noisy, so they are first made to rise with the depth;
-/// between two depths that were measured they grow evenly.
+/// The least depth that reaches [`NEAR`] of the ceiling. Rates are noisy, so they are first made to rise with the
+/// depth; between two depths that were measured they grow evenly.
 fn depth_of(points: &[Point]) -> Option<u32> {
     let goal = ceiling(points)?.iops * NEAR;
     let rising = rising(points);

@@ -1,8 +1,8 @@
 //! One load after the other on the device, at many depths.
 //!
 //! A depth is measured by several short runs, until their rates agree. The device is not opened anew between them, and
-//! depths go down from the full one: so what a device saved up while it idled is used up before its ceiling is measured,
-//! and depths below the knee, at which it may save up again, do not reach the ceiling anyway.
+//! depths go down from the full one: so what a device saved up while it idled is used up before its ceiling is
+//! measured, and depths below the knee, at which it may save up again, do not reach the ceiling anyway.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -229,9 +229,9 @@ impl<'a> Sweeper<'a> {
         Ok(swept)
     }
 
-    /// Brings the device into the state in which it is under lasting load: what it saved up meanwhile is used up, and its
-    /// buffer for writes is full if the load writes. A mix alone may leave the buffer empty or full, as it finds it.
-    /// Returns false if it was stopped.
+    /// Brings the device into the state in which it is under lasting load: what it saved up meanwhile is used up, and
+    /// its buffer for writes is full if the load writes. A mix alone may leave the buffer empty or full, as it finds
+    /// it. Returns false if it was stopped.
     fn settle(&mut self, load: &Load, full: u32, burst: Option<Duration>) -> Result<bool, Failure> {
         let (load, length) = match (load.way, burst) {
             (Way::Read, None) => return Ok(true),
@@ -273,9 +273,9 @@ impl<'a> Sweeper<'a> {
         Ok(Some(Duration::from_secs_f64((OPERATIONS / later.max(1.0)).clamp(0.5, MOST))))
     }
 
-    /// These depths, from the highest down. `iops`: about how many operations a second are expected at first. On virtual
-    /// time there is one pass. On a machine that does other things too there are several, so that what disturbs it for
-    /// a second disturbs no depth more than others.
+    /// These depths, from the highest down. `iops`: about how many operations a second are expected at first. On
+    /// virtual time there is one pass. On a machine that does other things too there are several, so that what disturbs
+    /// it for a second disturbs no depth more than others.
     fn passes(&mut self, load: &Load, depths: &[u32], iops: f64, care: Care) -> Result<Option<Vec<Point>>, Failure> {
         let passes = match (self.ground.is_model, care) {
             (true, _) => 1,
