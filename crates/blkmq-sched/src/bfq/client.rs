@@ -60,12 +60,6 @@ impl Client {
         self.passing[1].with_device > 0
     }
 
-    /// Whether the client has another weight or group than one of which nothing is set.
-    fn is_special(&self) -> bool {
-        let own = weight(self.settings.weight, self.priority.level);
-        self.settings.group != ClientSettings::default().group || own != Clients::plain_weight()
-    }
-
     fn new(id: ClientId, settings: ClientSettings) -> Self {
         Self {
             id,
@@ -88,8 +82,6 @@ pub(super) struct Clients {
     places: Vec<Option<Client>>,
     stranger: Client,
     len: usize,
-    /// How many clients have another weight or group than a client has of which nothing is set.
-    nr_special: usize,
 }
 
 /// The place of the client that stands for all that did not join.
@@ -98,32 +90,11 @@ const STRANGER: u16 = u16::MAX;
 impl Clients {
     pub(super) fn new() -> Self {
         let stranger = Client::new(ClientId::default(), ClientSettings::default());
-        Self { places: Vec::new(), stranger, len: 0, nr_special: 0 }
+        Self { places: Vec::new(), stranger, len: 0 }
     }
 
     pub(super) const fn len(&self) -> usize {
         self.len
-    }
-
-    /// Whether all clients have the same weight and are of the same group, as far as that is known without looking at
-    /// each: nothing is set of any of them.
-    pub(super) const fn are_alike(&self) -> bool {
-        self.nr_special == 0
-    }
-
-    /// The weight of a client of which nothing is set.
-    pub(super) fn plain_weight() -> u32 {
-        let plain = ClientSettings::default();
-        weight(plain.weight, plain.priority.level)
-    }
-
-    /// Sets what the client wants from now on.
-    fn set(&mut self, place: u16, settings: ClientSettings, priority: IoPriority) {
-        let client = self.get_mut(place);
-        let was_special = client.is_special();
-        (client.settings, client.priority) = (settings, priority);
-        let is_special = client.is_special();
-        self.nr_special = self.nr_special + usize::from(is_special) - usize::from(was_special);
     }
 
     /// The place of a client.
@@ -157,8 +128,7 @@ impl Bfq {
         }
         match &mut self.clients.places[place] {
             Some(client) if client.id == id => {
-                let priority = client.priority;
-                self.clients.set(place as u16, *settings, priority);
+                client.settings = *settings;
                 // What waits already counts under the new weight from its next turn on.
                 self.wish(place as u16);
                 return;
@@ -169,9 +139,7 @@ impl Bfq {
             }
             None => {}
         }
-        let client = Client::new(id, *settings);
-        self.clients.nr_special += usize::from(client.is_special());
-        self.clients.places[place] = Some(client);
+        self.clients.places[place] = Some(Client::new(id, *settings));
         self.clients.len += 1;
         self.nr_lacking += 1;
         self.reserve_queues();
@@ -195,7 +163,6 @@ impl Bfq {
             "no queue belongs to a client that is gone"
         );
         self.nr_lacking -= usize::from(self.clients.get(place).sync.is_none());
-        self.clients.nr_special -= usize::from(self.clients.get(place).is_special());
         self.clients.places[usize::from(place)] = None;
         self.clients.len -= 1;
     }
@@ -299,8 +266,7 @@ impl Bfq {
         {
             return q;
         }
-        let settings = self.clients.get(place).settings;
-        self.clients.set(place, settings, priority);
+        self.clients.get_mut(place).priority = priority;
         self.follow_settings(place);
         let q = match self.clients.get(place).sync {
             Some(q) => self.own_again(place, q, now),

@@ -34,7 +34,6 @@ impl Bfq {
         let place = self.clients.place(report.client);
         let is_sync = is_waited_for(report.op, report.sync);
         let q = self.queue_for(place, is_sync, report.priority, report.at);
-        self.make_way(q, report);
         self.charge_passed(q, sectors, report.at);
         let client = self.clients.get_mut(place);
         client.outstanding += requests;
@@ -54,16 +53,6 @@ impl Bfq {
         }
         if over > 0 {
             self.end_passing(place, is_sync, over, report);
-        }
-    }
-
-    /// Requests of `passed` passed by. If they had been inserted, the queue in service would have left it for them; so
-    /// it leaves now. While no queue is in service, requests of every client pass.
-    fn make_way(&mut self, passed: Index, report: &Report) {
-        let Some(q) = self.service.queue.filter(|q| *q != passed) else { return };
-        let is_last = self.queues.get(q).is_empty() && self.nr_busy() == 1 && self.service.timer.is_none();
-        if is_last && !self.is_kept_beside_others(q, report.priority.class) {
-            self.expire(q, false, Reason::NoMoreRequests, report.at);
         }
     }
 

@@ -89,8 +89,7 @@ impl Bfq {
         self.groups.count_out(queue.group, requests);
     }
 
-    /// Which requests may pass: all while no queue is in service, or while the queue in service would leave it for any
-    /// request that comes; and otherwise those of the client that the device waits for.
+    /// Which requests may pass: all while no queue is in service, and those of the client that the device waits for.
     pub(super) fn may_pass(&self, class: Class, client: ClientId) -> Passing {
         let is_strict = self.tunables.strict_guarantees && kept("bfq.strict");
         if self.requests.len() > 0 || is_strict {
@@ -102,8 +101,7 @@ impl Bfq {
         };
         // With another class it may be worth waiting for: that holds as soon as another client's request comes.
         let keeps_class = self.class(q) == self.queues.get(q).priority.class;
-        let is_kept = || self.better_to_idle(q) && self.is_kept_beside_others(q, class);
-        if self.nr_busy() == 1 && self.service.timer.is_none() && keeps_class && !is_kept() {
+        if self.nr_busy() == 1 && self.service.timer.is_none() && keeps_class && !self.better_to_idle(q) {
             return Passing::All;
         }
         let queue = self.queues.get(q);

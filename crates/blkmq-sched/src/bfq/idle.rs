@@ -1,6 +1,5 @@
 //! Idling: whether the device waits for the next request of the queue in service, and for how long.
 
-use super::client::Clients;
 use super::clock::NS_PER_MS;
 use super::{Bfq, Reason};
 use crate::slab::Index;
@@ -49,18 +48,6 @@ impl Bfq {
         let nr_busy = self.nr_busy();
         let is_hindered = self.raised_busy < nr_busy || self.in_driver >= queue.dispatched + MANY;
         queue.clients > 0 && (nr_busy == 1 || queue.raising.is_raised() && is_hindered || self.is_asymmetric(q))
-    }
-
-    /// Whether the device would wait for the queue in service although another client, whichever it is, has a request
-    /// of this class. The answer is no only if that is certain of every client that sends as it did. A client that
-    /// sends with another level for the first time has another weight from then on.
-    pub(super) fn is_kept_beside_others(&self, q: Index, class: Class) -> bool {
-        let queue = self.queues.get(q);
-        // The weight in force: another one while the queue is raised, and until its next turn if its weight has
-        // changed.
-        let is_plain = self.forest.weight(queue.entity) == u64::from(Clients::plain_weight()) && self.class(q) == class;
-        let is_even = self.clients.are_alike() && is_plain && !self.is_asymmetric(q);
-        !is_even || self.idling_helps_throughput(q)
     }
 
     /// Whether the queue in service has nothing, and is to be waited for.

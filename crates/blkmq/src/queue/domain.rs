@@ -169,9 +169,10 @@ impl Domain {
     }
 
     /// Tells the scheduler what all threads have noted, for a thread on the path of a request that is not in a section.
-    /// What the scheduler hears may change which requests pass.
-    pub(super) fn tell_reports(&self, q: &RequestQueue, counters: &Counters, now: Time) {
-        self.with_hold(q, counters, |hold| hold.begin(q, now));
+    pub(super) fn tell_reports(&self, q: &RequestQueue, now: Time) {
+        let ends_process = EndsProcess;
+        self.control().take_reports(q, now);
+        std::mem::forget(ends_process);
     }
 
     /// The lock on the path of a request: holds and the waits for them are counted.

@@ -143,8 +143,7 @@ impl Hold {
     }
 
     /// Asks a scheduler whose answer changes whether the same may pass as before. If not, shuts the gate, and opens it
-    /// for those that may. A gate that is open for one client stays so while more may pass: the first request of
-    /// another client shuts it.
+    /// for those that may.
     #[inline(never)]
     fn look_at_gate(&mut self, q: &RequestQueue) {
         debug_assert!(self.gate.is_some(), "the gate is open");
@@ -152,12 +151,8 @@ impl Hold {
             let client = self.gate_client.unwrap_or(self.latest_client);
             self.gate.map_or(Passing::Nobody, |class| scheduler.gate(class, client))
         });
-        let stays_open = match passing {
-            Passing::Nobody => false,
-            Passing::Client => self.gate_client.is_some(),
-            Passing::All => true,
-        };
-        if !stays_open && kept("bypass.answer") {
+        let was = if self.gate_client.is_some() { Passing::Client } else { Passing::All };
+        if passing != was && kept("bypass.answer") {
             self.shut_gate(q);
             if self.until_open == 0 {
                 self.open_gate(q);

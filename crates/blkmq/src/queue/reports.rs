@@ -151,7 +151,7 @@ impl<'q> ReportBatch<'q> {
         let Some(ring) = self.ring else { return };
         if ring.is_full() {
             q.news.tell(self.member);
-            q.tell_reports(self.member, self.now);
+            q.tell_reports(self.now);
         }
         if kept("reports.note") {
             ring.note(pack(report));
@@ -182,7 +182,7 @@ impl<'q> Passage<'q> {
     pub(crate) fn new(q: &'q RequestQueue, member: u16, first: &Request<'_>, now: Time) -> Option<Self> {
         let ring = q.reports_of(member)?;
         if ring.is_full() {
-            q.tell_reports(member, now);
+            q.tell_reports(now);
         }
         let report = Report { requests: 0, sectors: 0, ..of_request(first, Event::Passed, now) };
         Some(Self { ring, member, report, trial: None })
@@ -253,11 +253,11 @@ impl RequestQueue {
         if self.settings.wants_reports() { self.members.get(member).reports() } else { None }
     }
 
-    /// Tells the scheduler what all threads have noted. The caller is `member`, and is not at the scheduler.
+    /// Tells the scheduler what all threads have noted. The caller is not at the scheduler.
     #[cold]
-    fn tell_reports(&self, member: u16, now: Time) {
+    fn tell_reports(&self, now: Time) {
         if let Some(domain) = self.whole_domain() {
-            domain.tell_reports(self, &self.members.get(member).counters, now);
+            domain.tell_reports(self, now);
         }
     }
 }
