@@ -312,7 +312,8 @@ impl Window {
 
     /// Nothing has helped. Opens, and rests.
     fn give_up(&mut self, now: Time) {
-        let rest = self.rest.max(now.since(self.began).saturating_mul(REST_TIMES));
+        let tried = now.since(self.began).saturating_mul(REST_TIMES);
+        let rest = self.rest.max(tried).min(LONGEST_REST);
         self.open(now);
         self.rests_until = now.after(rest);
         self.rest = (2 * rest).min(LONGEST_REST);

@@ -2,8 +2,8 @@
 //!
 //! A bound is measured for a while, beside what the open window had. The next one is half as large. It ends when
 //! throughput falls, when reads are as fast as they should be, or when two smaller bounds in a row brought reads
-//! nothing. What stays is the best of the bounds. From time to time twice the bound is tried: 20 s
-//! after the first, and each time twice as long after one that brought nothing.
+//! nothing. What stays is the best of the bounds. From time to time twice the bound is tried: 20 s after the first, and
+//! each time twice as long after one that brought nothing.
 
 use super::progress::{READ, Span};
 use super::{LONGEST_REST, MS, Phase, SECOND, SHORTEST_REST, Target, Window};
@@ -106,7 +106,8 @@ impl Window {
     }
 
     pub(super) fn look_widening(&mut self, fresh: &Span, now: Time) {
-        let slow = SLOWER * read_mean(&self.last);
+        // Where nothing was read before, nothing says that reads are slow now.
+        let slow = self.last.flows[READ].mean().map_or(f64::INFINITY, |mean| SLOWER * mean as f64);
         let is_slow = self.end_stretch(fresh).is_some_and(|stretch| read_mean(&stretch) > slow);
         if is_slow {
             self.bound = self.best_bound;

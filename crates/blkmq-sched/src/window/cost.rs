@@ -108,7 +108,10 @@ impl Costs {
 
     /// The costs are right for this mix.
     pub(super) fn accept_mix(&mut self, span: &Span) {
-        self.mix = Some(self.shares(span));
+        // A span in which nothing completed says nothing of the mix.
+        if span.requests() > 0 {
+            self.mix = Some(self.shares(span));
+        }
     }
 
     /// Makes every request so many times as dear.

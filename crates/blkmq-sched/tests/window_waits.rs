@@ -1,0 +1,116 @@
+//! How long a window waits before it tries again, in lives in which little completes or nothing is read.
+
+use blkmq_sched::window::{Phase, Progress, Window};
+use blkmq_sched::{Op, Time};
+
+const US: u64 = 1000;
+const MS: u64 = 1000 * US;
+
+/// A window, and what it is told each millisecond.
+#[derive(Default)]
+struct World {
+    window: Window,
+    progress: Progress,
+    now: Time,
+}
+
+/// What happens within a millisecond.
+#[derive(Clone, Copy)]
+struct Moment {
+    /// Writes of 4 KiB that complete, and how long each was with the device, in nanoseconds.
+    writes: u64,
+    latency: u64,
+    /// How long the read that completes was with the device, in nanoseconds.
+    read: Option<u64>,
+    /// The work with the device, in nanoseconds. `None`: as much as these writes are.
+    in_flight: Option<u64>,
+}
+
+impl World {
+    /// A window that paces, since reads were slow.
+    fn paced() -> Self {
+        let mut world = Self::default();
+        let slow = Moment { writes: 100, latency: 2 * MS, read: Some(2 * MS), in_flight: None };
+        (0..302).for_each(|_| world.pass(slow));
+        assert_eq!(world.window.phase(), Phase::Paced);
+        world
+    }
+
+    fn pass(&mut self, moment: Moment) {
+        self.now = self.now.after(MS);
+        let Moment { writes, latency, read, in_flight } = moment;
+        let others = &mut self.progress.others;
+        others.requests += writes;
+        others.sectors += writes * 8;
+        others.in_device += writes * latency;
+        self.progress.least_read = read.map(|_| 50 * US);
+        if let Some(read) = read {
+            let reads = &mut self.progress.reads;
+            reads.requests += 1;
+            reads.sectors += 8;
+            reads.in_device += read;
+        }
+        let cost = u64::from(self.window.cost(Op::Write, 8));
+        self.progress.in_flight = in_flight.unwrap_or(latency * writes * cost / MS);
+        self.progress.held_back = !self.window.is_open();
+        self.window.fold(&self.progress, self.now);
+    }
+
+    fn is_probing(&self) -> bool {
+        self.window.phase() == Phase::Probing
+    }
+}
+
+/// For an hour nothing is read, and then reads stay slow. Red if the window, which gives up then, rests for as many
+/// times that hour as it rests for the time of its tries.
+#[test]
+fn a_rest_is_no_longer_than_eleven_minutes() {
+    let mut world = World::paced();
+    for _ in 0..3_600_000 {
+        let in_flight = world.is_probing().then_some(50 * MS);
+        world.pass(Moment { writes: 100, latency: 100 * US, read: None, in_flight });
+    }
+    let slow = Moment { writes: 100, latency: 100 * US, read: Some(5 * MS), in_flight: None };
+    while !world.window.is_open() {
+        world.pass(slow);
+    }
+    let opened = world.now;
+    while world.window.is_open() {
+        assert!(world.now.since(opened) < 700_000 * MS, "{:?}", world.window);
+        world.pass(Moment { latency: 2 * MS, ..slow });
+    }
+}
+
+/// Red if a probe in which nothing completed makes each later stretch another mix of requests, so that a probe follows
+/// it at once.
+#[test]
+fn probes_are_rare_also_if_nothing_completes_in_one() {
+    let mut world = World::paced();
+    let mut probes = 0;
+    for step in 0..60_000 {
+        let was_probing = world.is_probing();
+        let read = (step % 2 == 0 && !was_probing).then_some(100 * US);
+        let writes = if was_probing { 0 } else { 100 };
+        world.pass(Moment { writes, latency: 100 * US, read, in_flight: was_probing.then_some(50 * MS) });
+        probes += u32::from(world.is_probing() && !was_probing);
+    }
+    assert!((1..15).contains(&probes), "{probes} probes in a minute: {:?}", world.window);
+}
+
+/// Red if a larger bound with which the device does more is given up because nothing is read.
+#[test]
+fn a_bound_widens_without_reads() {
+    let mut world = World::default();
+    while world.window.phase() != Phase::Bounded {
+        let bound = world.window.bound().unwrap_or(8 * MS).clamp(100 * US, 8 * MS);
+        let is_paced = matches!(world.window.phase(), Phase::Paced | Phase::Measuring | Phase::Probing);
+        let latency = if is_paced { 8 * MS } else { bound };
+        world.pass(Moment { writes: 100, latency, read: Some(latency), in_flight: None });
+    }
+    let first = world.window.bound().expect("a bound is in force");
+    for _ in 0..300_000 {
+        let times = (world.window.bound().unwrap_or(u64::MAX) / first).clamp(1, 4);
+        world.pass(Moment { writes: 40 * times, latency: 400 * US, read: None, in_flight: None });
+    }
+    assert!(world.window.bound().is_some_and(|bound| bound > first), "{:?}", world.window);
+}
