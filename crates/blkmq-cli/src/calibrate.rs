@@ -127,7 +127,11 @@ impl Calibrate {
         let mut found = self.begin(&ground);
         let measured = measure(&ground, self.writes, &mut found, &stop, &bar);
         bar.finish_and_clear();
-        measured?;
+        // A device may fail in the last of many runs. What is known by then is worth printing.
+        if found.loads.is_empty() {
+            measured?;
+            return Ok(());
+        }
         if let Some(page) = page {
             let modelled = page::modelled(ground.device(), ground.clock());
             page.write(format!("The device {}", ground.device()), modelled, found.sections())?;
@@ -137,6 +141,7 @@ impl Calibrate {
         } else {
             found.write(out)?;
         }
+        measured?;
         if stop.load(Ordering::Relaxed) { Err(interrupt::failure(ground.device())) } else { Ok(()) }
     }
 

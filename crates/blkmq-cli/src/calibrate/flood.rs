@@ -105,7 +105,8 @@ impl Setting<'_> {
         Duration::from_secs_f64(wanted.min(most))
     }
 
-    fn jobs(&self, bytes: u64) -> Result<Vec<Job>, Failure> {
+    /// `number` says which run this is.
+    fn jobs(&self, bytes: u64, number: u64) -> Result<Vec<Job>, Failure> {
         let (rate, block) = (self.rate(), self.ground.block.max(4096));
         let way = if self.writes { "randwrite" } else { "randread" };
         let flood: String = (1..=THREADS).map(|number| format!("[flood-{number}]\nbs={bytes}\nrw={way}\n")).collect();
@@ -116,13 +117,20 @@ impl Setting<'_> {
         let mut jobs = load::parse(&text)?;
         // What the device saves up while nothing happens is used up first.
         let ramp = self.burst + self.length() / 20;
-        jobs.iter_mut().for_each(|job| job.ramp_time = ramp);
+        for job in &mut jobs {
+            job.ramp_time = ramp;
+            if !self.ground.is_model {
+                // Each run has places of its own, so that no run finds in a cache what the one before it read. A model
+                // has no cache, and there the runs differ in nothing but the case.
+                job.seed = Some(number);
+            }
+        }
         Ok(jobs)
     }
 
     /// Runs one flood in one case. `None` if it was stopped.
-    fn run(&self, bytes: u64, case: &Case, stop: &Arc<AtomicBool>) -> Result<Option<Beside>, Failure> {
-        let jobs = self.jobs(bytes)?;
+    fn run(&self, (bytes, number): (u64, u64), case: &Case, stop: &Arc<AtomicBool>) -> Result<Option<Beside>, Failure> {
+        let jobs = self.jobs(bytes, number)?;
         let mut bench = self.ground.bench(case.depth, case.scheduler, &jobs)?;
         let control = Control { runtime: Some(self.length()), stop: Arc::clone(stop), ..Control::default() };
         let outcome = bench.run(&control).map_err(|error| self.ground.failure(&error))?;
@@ -156,12 +164,13 @@ impl Setting<'_> {
         bar: &ProgressBar,
     ) -> Result<Vec<Flood>, Failure> {
         let way = if self.writes { "writes" } else { "reads" };
-        let mut floods = Vec::new();
+        let (mut floods, mut number) = (Vec::new(), 0);
         for bytes in SIZES.into_iter().filter(|bytes| bytes.is_multiple_of(self.ground.block)) {
             let mut flood = Flood { way, bytes, reads_wanted: self.rate(), cases: Vec::new() };
             for case in cases {
                 bar.set_message(format!("a reader beside {}, {}", flood.name(), case.name));
-                let Some(beside) = self.run(bytes, case, stop)? else {
+                number += 1;
+                let Some(beside) = self.run((bytes, number), case, stop)? else {
                     floods.push(flood);
                     return Ok(floods);
                 };

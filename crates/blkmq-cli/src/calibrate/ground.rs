@@ -109,6 +109,11 @@ fn holds_data(driver: &dyn Driver, bytes: u64) -> bool {
 }
 
 impl Ground {
+    /// How many hardware queues there are, and how long the device is if it is no model.
+    pub(super) fn reach(&self) -> (u16, Option<u64>) {
+        (self.queues, (!self.is_model).then_some(self.bytes))
+    }
+
     /// Opens the device once, looks whether it may be measured, and closes it.
     pub(super) fn open(device: &str, permits: Permits) -> Result<Self, Failure> {
         let fault = |what: String| TextError { place: device.to_owned(), what };

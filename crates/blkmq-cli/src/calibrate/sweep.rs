@@ -151,7 +151,7 @@ impl<'a> Sweeper<'a> {
         let full = u32::from(ground.depth) * u32::from(ground.queues);
         // The queue has room for the load that needs most.
         let most = loads.iter().max_by_key(|load| load.bytes);
-        let jobs = most.map_or(Ok(Vec::new()), |load| load.jobs(full, ground.queues, Duration::ZERO, 0))?;
+        let jobs = most.map_or(Ok(Vec::new()), |load| load.jobs(full, ground.reach(), Duration::ZERO, 0))?;
         Ok(Self { ground, bench: ground.bench(None, Some("none"), &jobs)?, stop, bar, runs: 0 })
     }
 
@@ -172,7 +172,7 @@ impl<'a> Sweeper<'a> {
 
     fn jobs(&mut self, load: &Load, depth: u32, ramp: Duration) -> Result<Vec<Job>, Failure> {
         self.runs += 1;
-        Ok(load.jobs(depth, self.ground.queues, ramp, self.runs)?)
+        Ok(load.jobs(depth, self.ground.reach(), ramp, self.runs)?)
     }
 
     /// Measures a load at all depths. What is there when it is stopped is returned.
