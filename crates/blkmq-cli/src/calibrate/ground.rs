@@ -9,6 +9,7 @@ use std::sync::Arc;
 use blkmq::driver::Driver;
 use blkmq::driver::spec::{self, Opener};
 use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Setup};
+use blkmq_workbench::judge::holds_data;
 use blkmq_workbench::{Job, TextError};
 
 use crate::target::Time;
@@ -93,19 +94,6 @@ fn hole_share(driver: &dyn Driver, bytes: u64) -> f64 {
         at += extent.bytes;
     }
     holes as f64 / bytes.max(1) as f64
-}
-
-/// Whether anything is written where a write might go.
-fn holds_data(driver: &dyn Driver, bytes: u64) -> bool {
-    let mut at = 0;
-    while driver.keeps_data() && at < bytes {
-        let extent = driver.extent(at, bytes - at);
-        if !extent.is_zero {
-            return true;
-        }
-        at += extent.bytes;
-    }
-    false
 }
 
 impl Ground {

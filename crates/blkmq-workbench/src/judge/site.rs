@@ -215,8 +215,9 @@ pub(super) fn run_on(
     world::run(&queues, load, pool, stop)
 }
 
-/// Whether the device may hold data, as far as it tells.
-fn holds_data(driver: &dyn Driver, bytes: u64) -> bool {
+/// Whether a device of so many bytes may hold data, as far as it tells.
+#[must_use]
+pub fn holds_data(driver: &dyn Driver, bytes: u64) -> bool {
     let mut at = 0;
     while driver.keeps_data() && at < bytes {
         let extent = driver.extent(at, bytes - at);
