@@ -3,10 +3,9 @@
 mod run;
 
 use std::fmt::Write as _;
-use std::process::{Command, Stdio};
-use std::{fs, thread};
+use std::fs;
 
-use run::{blkmq, failed, printed, refused, temporary};
+use run::{blkmq, failed, interrupted, printed, refused, temporary};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
@@ -251,20 +250,7 @@ fn an_error_of_the_device_is_one() {
 fn an_interrupted_measurement_tells_what_it_knows() {
     let page = temporary("interrupted.html", b"");
     fs::remove_file(&page).expect("it was just made");
-    let program = Command::new(env!("CARGO_BIN_EXE_blkmq"))
-        .args(["calibrate", "null", "--report", &page])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    // Once the page is opened, the program handles Ctrl-C.
-    while !fs::exists(&page).expect("the folder can be read") {
-        thread::yield_now();
-    }
-    let kill =
-        Command::new("sh").args(["-c", &format!("kill -INT {}", program.id())]).status().expect("there is a shell");
-    assert!(kill.success());
-    let output = program.wait_with_output().expect("it ends");
+    let output = interrupted(&["calibrate", "null"], &page);
     let (words, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert_eq!(error, "blkmq: null: interrupted before its end\n");

@@ -1,7 +1,11 @@
 //! `blkmq demo` from outside. `scripts/step demo` runs all of it and checks what it prints.
 
+mod run;
+
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
+
+use run::interrupt;
 
 /// Red if the flag of Ctrl-C does not reach the floods: they run to their end, and their results are printed.
 #[test]
@@ -22,9 +26,7 @@ fn an_interrupted_demo_ends_without_what_it_has_not_measured() {
     for column in ["reads/s", "p50 ms", "p99 ms", "p99.9 ms", "writes MiB/s"] {
         assert!(line.contains(column), "{line}");
     }
-    let kill =
-        Command::new("sh").args(["-c", &format!("kill -INT {}", program.id())]).status().expect("there is a shell");
-    assert!(kill.success());
+    interrupt(&program);
     let mut rest = String::new();
     words.read_to_string(&mut rest).expect("the program prints text");
     let output = program.wait_with_output().expect("it ends");

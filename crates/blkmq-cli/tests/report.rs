@@ -2,10 +2,9 @@
 
 mod run;
 
-use std::process::{Command, Stdio};
-use std::{fs, thread};
+use std::fs;
 
-use run::{blkmq, failed, printed, refused, temporary};
+use run::{blkmq, failed, interrupted, printed, refused, temporary};
 
 const JOB: &[u8] =
     b"[global]\nrw=randread\nsize=64m\n[oltp & co]\niodepth=4\nioengine=libaio\n[log]\nrw=write\nstonewall\n";
@@ -89,20 +88,7 @@ fn an_interrupted_run_tells_what_it_measured() {
     let job = temporary("report-month.fio", b"[a]\nrw=randread\ntime_based\nruntime=30d\n");
     let path = temporary("month.html", b"");
     fs::remove_file(&path).expect("it was just made");
-    let program = Command::new(env!("CARGO_BIN_EXE_blkmq"))
-        .args(["bench", &job, "--report", &path])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    // Once the page is opened, the program handles Ctrl-C.
-    while !fs::exists(&path).expect("the folder can be read") {
-        thread::yield_now();
-    }
-    let kill =
-        Command::new("sh").args(["-c", &format!("kill -INT {}", program.id())]).status().expect("there is a shell");
-    assert!(kill.success());
-    let output = program.wait_with_output().expect("it ends");
+    let output = interrupted(&["bench", &job], &path);
     let (words, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(

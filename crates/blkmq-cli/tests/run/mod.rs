@@ -4,7 +4,8 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
 
 const PROGRAM: &str = match (option_env!("CARGO_BIN_EXE_blkmq"), option_env!("CARGO_BIN_EXE_blkmq-torture")) {
     (Some(program), _) | (_, Some(program)) => program,
@@ -19,6 +20,30 @@ pub(crate) fn temporary(name: &str, content: &[u8]) -> String {
 
 pub(crate) fn blkmq(arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(arguments).output().expect("the program starts")
+}
+
+/// Does to a program what Ctrl-C does.
+pub(crate) fn interrupt(program: &Child) {
+    let kill =
+        Command::new("sh").args(["-c", &format!("kill -INT {}", program.id())]).status().expect("there is a shell");
+    assert!(kill.success());
+}
+
+/// A run with `--report` that gets Ctrl-C as soon as the program handles it: it does once the page is opened, which is
+/// not there before.
+pub(crate) fn interrupted(arguments: &[&str], page: &str) -> Output {
+    let program = Command::new(PROGRAM)
+        .args(arguments)
+        .args(["--report", page])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    while !fs::exists(page).expect("the folder can be read") {
+        thread::yield_now();
+    }
+    interrupt(&program);
+    program.wait_with_output().expect("it ends")
 }
 
 /// A run that may have so many descriptors open.
