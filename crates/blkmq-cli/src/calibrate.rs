@@ -129,8 +129,7 @@ impl Calibrate {
         bar.finish_and_clear();
         // A device may fail in the last of many runs. What is known by then is worth printing.
         if found.loads.is_empty() {
-            measured?;
-            return Ok(());
+            return measured;
         }
         if let Some(page) = page {
             let modelled = page::modelled(ground.device(), ground.clock());

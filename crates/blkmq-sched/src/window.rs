@@ -285,11 +285,9 @@ impl Window {
 
     /// Begins to hold back.
     fn begin(&mut self, now: Time) {
-        let span = self.span;
-        let factor = self.costs.learn(&span);
-        (self.before, self.most, self.last) = (span, span, span);
+        self.before = self.span;
+        let factor = self.costs.learn(&self.before);
         (self.began, self.used) = (now, now);
-        self.vain = 0;
         self.begin_paced(factor, now);
     }
 

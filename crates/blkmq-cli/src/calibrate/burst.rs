@@ -39,8 +39,8 @@ impl Early {
         let split = (1..=most).min_by(|a, b| spread(&slices, *a).total_cmp(&spread(&slices, *b)));
         let whole = Self { watched_ns, later_iops: iops(&slices), burst: None };
         let Some((early, later)) = split.map(|at| slices.split_at(at)) else { return Some(whole) };
-        // A device that collects garbage, or on a machine that does other things too, is now and then as fast as at
-        // first; one whose credit is gone is not.
+        // A device without credit may be slow for a while too: because it collects garbage, or because the machine does
+        // other things. Such a device is as fast as at first now and then. A device whose credit is gone never is.
         let best = later.iter().map(|slice| slice.iops()).fold(0.0, f64::max);
         if iops(early) < FASTER * best {
             return Some(whole);

@@ -47,7 +47,7 @@ struct Lengths {
     least_ramp: Duration,
     /// Runs of a depth.
     runs: usize,
-    /// Runs of a depth whose rates do not agree.
+    /// The most runs of a depth, if the rates of its runs do not agree.
     most_runs: usize,
     /// Rates agree if the standard error of their mean is at most this part of it.
     error: f64,

@@ -18,7 +18,7 @@ const NR: usize = 4;
 const LEAST: f64 = 0.01;
 const MOST: f64 = 1e9;
 
-/// The shares of the sum whose largest difference makes it another mix.
+/// A mix of requests is another one if the share of a part in the sum of the costs differs by more than this.
 const OTHER_MIX: f64 = 0.2;
 
 /// The most by which one measurement changes a cost, as a factor.
