@@ -3,7 +3,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 STEPS := lint loom shuttle miri fuzz deny doc examples interop nvme stress torture neighbour
-.PHONY: help build demo test soak measure storage lockings curves servers cost tools fmt clean $(STEPS)
+.PHONY: help build demo test soak measure storage lockings curves servers shares frontier cost tools fmt clean $(STEPS)
 
 help: ## Lists these commands
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 10
@@ -37,6 +37,12 @@ curves: ## How each scheduler under each locking scales with threads; a record o
 
 servers: ## NBD servers beside each other: ours, nbdkit, qemu-storage-daemon; a record of it under docs/records/
 	@scripts/servers
+
+shares: ## How clients of a server share a disk by weight; a record of it under docs/records/
+	@scripts/shares
+
+frontier: ## A reader's latency against writers' rate, by depth of the device's queue; a record of it under docs/records/
+	@scripts/frontier
 
 cost: ## Instructions per request, counted by valgrind
 	@scripts/cost
