@@ -1,6 +1,7 @@
 //! A window between a scheduler and the models of devices, on virtual time: beside the best fixed depth, and beside
 //! nothing at all.
 
+mod eight;
 mod rig;
 
 use blkmq::Op;

@@ -1,13 +1,13 @@
 //! A scheduler, a window and a device model on virtual time, in one thread: a paced reader, and writers or readers that
-//! keep a number of requests outstanding. What waits behind the scheduler goes as the window, a fixed depth, or the
-//! device's own depth lets it.
+//! keep a number of requests outstanding. Each load is a client of its own. What waits behind the scheduler goes as the
+//! window, a fixed depth, or the device's own depth lets it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use blkmq::driver::harness::Harness;
 use blkmq::driver::{Driver, spec};
 use blkmq::sched::window::{Progress, Target, Window};
-use blkmq::sched::{Info, InsertAt, MergeLevel, Op, RqId, Scheduler, scheduler};
+use blkmq::sched::{ClientSettings, Event, Info, InsertAt, MergeLevel, Op, Report, RqId, Scheduler, Ticket, scheduler};
 use blkmq::{Bio, Buffer, Buffers, ClientId, IoPriority, Time};
 
 pub(crate) const US: u64 = 1000;
@@ -38,16 +38,20 @@ pub(crate) struct Load {
     pub(crate) period: u64,
     /// Whether each comes behind the one before, or anywhere.
     pub(crate) sequential: bool,
+    /// A thread waits for each.
+    pub(crate) sync: bool,
+    /// Nanoseconds from a completion to the request that takes its place, if requests are kept outstanding.
+    pub(crate) think: u64,
 }
 
 impl Load {
     /// A reader of 4 KiB, so many times a second.
     pub(crate) fn paced(rate: u64) -> Self {
-        Self { op: Op::Read, sectors: 8, depth: 0, period: SECOND / rate, sequential: false }
+        Self { period: SECOND / rate, ..Self::flood(Op::Read, 8, 0) }
     }
 
     pub(crate) fn flood(op: Op, sectors: u32, depth: usize) -> Self {
-        Self { op, sectors, depth, period: 0, sequential: false }
+        Self { op, sectors, depth, period: 0, sequential: false, sync: op.is_read(), think: 0 }
     }
 }
 
@@ -59,6 +63,7 @@ struct Rq {
     came: Time,
     went: Time,
     cost: u32,
+    ticket: Option<Ticket>,
 }
 
 /// What the loads have got done since [`Rig::begin`].
@@ -112,6 +117,8 @@ pub(crate) struct Rig<'d> {
     /// Requests of each load that are not over.
     outstanding: Vec<usize>,
     due: Vec<Time>,
+    /// When the requests of each load come that its client still thinks about.
+    thoughts: Vec<VecDeque<Time>>,
     places: Vec<u64>,
     pub(crate) now: Time,
     rqs: HashMap<u64, Rq>,
@@ -134,6 +141,11 @@ pub(crate) struct Rig<'d> {
     pub(crate) exceeded: u64,
 }
 
+/// The client that a load is. The first id belongs to no client.
+fn client(load: usize) -> ClientId {
+    ClientId::new(load + 1, 0)
+}
+
 /// Opens a device for the length of the program, as a rig borrows it.
 pub(crate) fn device(spec: &str) -> &'static dyn Driver {
     &**Box::leak(Box::new(spec::open(spec).expect("a test names a device that exists")))
@@ -143,6 +155,8 @@ impl<'d> Rig<'d> {
     pub(crate) fn new(drivers: &[&'d dyn Driver], policy: &str, control: Control, loads: &[Load]) -> Self {
         let mut scheduler = scheduler(policy).expect("there is such a scheduler");
         scheduler.reserve(loads.iter().map(|load| load.depth + 4096).sum());
+        scheduler.set_rotational(drivers[0].limits().rotational);
+        (0..loads.len()).for_each(|load| scheduler.join(client(load), &ClientSettings::default()));
         Self {
             devices: drivers.iter().map(|driver| Harness::new(*driver, 0)).collect(),
             drivers: drivers.to_vec(),
@@ -152,6 +166,7 @@ impl<'d> Rig<'d> {
             loads: loads.to_vec(),
             outstanding: vec![0; loads.len()],
             due: vec![Time(0); loads.len()],
+            thoughts: vec![VecDeque::new(); loads.len()],
             places: (0..loads.len() as u64).map(|load| load << 22).collect(),
             now: Time(0),
             rqs: HashMap::new(),
@@ -218,14 +233,14 @@ impl<'d> Rig<'d> {
     }
 
     fn fill(&mut self, load: usize) {
-        while self.outstanding[load] < self.loads[load].depth {
+        while self.outstanding[load] + self.thoughts[load].len() < self.loads[load].depth {
             self.insert(load);
         }
     }
 
     fn insert(&mut self, load: usize) {
         self.outstanding[load] += 1;
-        let Load { op, sectors, sequential, .. } = self.loads[load];
+        let Load { op, sectors, sequential, sync, .. } = self.loads[load];
         let place = &mut self.places[load];
         if sequential {
             *place += u64::from(sectors);
@@ -238,16 +253,16 @@ impl<'d> Rig<'d> {
             nr_sectors: sectors,
             nr_segments: 1,
             op,
-            sync: op.is_read(),
+            sync,
             priority: IoPriority::default(),
-            client: ClientId(load as u32),
+            client: client(load),
             ctx: 0,
             merge: MergeLevel::Never,
             merge_key: 0,
         };
         let id = self.next_id;
         self.next_id += 1;
-        self.rqs.insert(id, Rq { load, info, came: self.now, went: self.now, cost: 0 });
+        self.rqs.insert(id, Rq { load, info, came: self.now, went: self.now, cost: 0, ticket: None });
         self.scheduler.insert(RqId(id), &info, InsertAt::Sorted, self.now);
     }
 
@@ -262,11 +277,19 @@ impl<'d> Rig<'d> {
         }
     }
 
+    /// Asks the scheduler, and once more if it would let something go by now, as a queue does.
+    fn choose(&mut self) -> Option<RqId> {
+        let first = self.scheduler.dispatch(self.now);
+        let is_due = first.is_none() && self.scheduler.next_wakeup().is_some_and(|due| due <= self.now);
+        if is_due { self.scheduler.dispatch(self.now) } else { first }
+    }
+
     fn dispatch(&mut self) {
         while !self.scheduler.is_empty() && self.may_go() {
-            let Some(RqId(id)) = self.scheduler.dispatch(self.now) else { break };
+            let Some(RqId(id)) = self.choose() else { break };
             let rq = self.rqs.get_mut(&id).expect("what is dispatched was inserted");
             rq.went = self.now;
+            rq.ticket = self.scheduler.ticket();
             if let Control::Window(window) = &mut self.control {
                 rq.cost = window.cost(rq.info.op, rq.info.nr_sectors);
                 if let Some(bound) = window.bound().filter(|_| self.work > 0) {
@@ -304,6 +327,11 @@ impl<'d> Rig<'d> {
         } else {
             self.progress.others.add(rq.info.nr_sectors, in_device);
         }
+        if self.scheduler.wants_reports() {
+            let report = Report::of(Event::Completed(rq.ticket), &rq.info, self.now);
+            let in_device = in_device.min(u32::MAX.into()) as u32;
+            self.scheduler.report(&[Report { in_device, ..report }], self.now);
+        }
         self.counts.latencies[rq.load].push(self.now.since(rq.came));
         self.counts.sectors[rq.load] += u64::from(rq.info.nr_sectors);
         let tenth = (self.now.since(self.begun) / (100 * MS)) as usize;
@@ -312,6 +340,10 @@ impl<'d> Rig<'d> {
         }
         self.counts.by_tenth[tenth] += u64::from(rq.info.nr_sectors);
         self.outstanding[rq.load] -= 1;
+        let Load { depth, think, .. } = self.loads[rq.load];
+        if think > 0 && self.outstanding[rq.load] + self.thoughts[rq.load].len() < depth {
+            self.thoughts[rq.load].push_back(self.now.after(think));
+        }
         self.fill(rq.load);
     }
 
@@ -340,6 +372,9 @@ impl<'d> Rig<'d> {
                 self.insert(load);
                 self.due[load] = self.due[load].after(self.loads[load].period);
             }
+            while self.thoughts[load].pop_front_if(|due| *due <= self.now).is_some() {
+                self.insert(load);
+            }
         }
         self.fold();
         self.dispatch();
@@ -350,6 +385,7 @@ impl<'d> Rig<'d> {
         for (load, due) in self.loads.iter().zip(&self.due) {
             next = if load.period > 0 { next.min(*due) } else { next };
         }
+        next = self.thoughts.iter().filter_map(|thoughts| thoughts.front()).fold(next, |next, due| next.min(*due));
         if !self.scheduler.is_empty() {
             next = next.min(self.scheduler.next_wakeup().unwrap_or(end));
         }
