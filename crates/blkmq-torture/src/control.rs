@@ -393,7 +393,8 @@ impl Controller {
     fn set_queue_knob(&mut self) {
         let random = &mut self.whims.random;
         // Only the knobs that take effect at once.
-        let knobs: Vec<_> = QUEUE_KNOBS.iter().filter(|knob| !matches!(knob.name, "nr_requests" | "bypass")).collect();
+        let needs_drain = |knob: &&Knob| matches!(knob.name, "nr_requests" | "bypass" | "wbt_lat_usec");
+        let knobs: Vec<_> = QUEUE_KNOBS.iter().filter(|knob| !needs_drain(knob)).collect();
         let knob = *random.pick(&knobs);
         let (value, is_good) = match knob.name {
             "io_timeout" if !random.one_in(8) => (self.whims.pace.io_timeout_ms(random).into(), true),

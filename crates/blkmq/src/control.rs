@@ -17,7 +17,8 @@ use blkmq_sched::Scheduler;
 
 use crate::driver::Topology;
 use crate::queue::{
-    Locking, NR_REQUESTS, QueueError, RequestQueue, SchedulerChoice, SectorRange, check_ranges, check_value,
+    Locking, NR_REQUESTS, QueueError, RequestQueue, SchedulerChoice, SectorRange, WBT_LAT_USEC, check_ranges,
+    check_value,
 };
 use blkmq_sync::grace::Observed;
 use blkmq_sync::{Arc, fence_at, peek, thread};
@@ -94,6 +95,7 @@ enum What {
     NrRequests(u32),
     Locking(Locking),
     Bypass(bool),
+    WbtLatUsec(i64),
     Topology(Topology),
     Ranges(Vec<SectorRange>),
 }
@@ -208,6 +210,18 @@ impl RequestQueue {
         self.change(What::Bypass(bypass))
     }
 
+    /// Begins to change what a read may take in the device before the queue holds requests back, in microseconds: see
+    /// [`Builder::wbt_lat_usec`](crate::Builder::wbt_lat_usec). The value stays when the scheduler changes later. Under
+    /// a scheduler that orders each hardware queue by itself, and without one, nothing is held back.
+    ///
+    /// # Errors
+    /// The value is out of range. If the scheduler does not order the whole queue when the change is made, the change
+    /// refuses any value but 0.
+    pub fn change_wbt_lat_usec(self: &Arc<Self>, usec: i64) -> Result<Change, QueueError> {
+        WBT_LAT_USEC.check(usec).map_err(QueueError::BadValue)?;
+        Ok(self.change(What::WbtLatUsec(usec)))
+    }
+
     /// Begins to change the number of hardware queues, whose depth stays.
     ///
     /// # Errors
@@ -251,6 +265,7 @@ impl RequestQueue {
                 What::NrRequests(nr_requests) => return self.ask_nr_requests(nr_requests),
                 What::Locking(locking) => return self.apply_locking(locking),
                 What::Bypass(bypass) => self.set_bypass(bypass),
+                What::WbtLatUsec(usec) => return self.ask_wbt_lat_usec(usec),
                 What::Topology(topology) => return self.set_topology(topology),
                 What::Ranges(ranges) => self.install_ranges(ranges),
             }

@@ -53,7 +53,7 @@ pub use path::Background;
 pub use queue::{
     Accounting, Builder, ClientInfo, GroupInfo, LimitsError, Locking, MAX_GROUP_DEPTH, MAX_RANGES, Measures,
     QueueError, RangeError, RequestQueue, SchedulerChoice, SectorRange, Service, Stat, Stats, TenantError, Wait,
-    scheduler_names,
+    WindowInfo, scheduler_names,
 };
 pub use request::bio::{Bio, Flags};
 pub use request::buffer::{Buffer, Buffers};

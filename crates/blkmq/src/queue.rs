@@ -13,6 +13,7 @@ mod ctx;
 mod domain;
 mod domains;
 mod error;
+mod flows;
 mod flush;
 mod gate;
 mod groups;
@@ -23,6 +24,7 @@ mod layout;
 mod locking;
 mod member;
 mod membership;
+mod opening;
 mod places;
 mod pools;
 mod reports;
@@ -33,6 +35,7 @@ mod settings;
 mod state;
 mod tenants;
 mod wanted;
+mod window;
 
 pub use account::{Accounting, MAX_RANGES, SectorRange, Stat, Stats};
 pub use builder::Builder;
@@ -43,10 +46,12 @@ pub use locking::{Locking, Measures};
 pub use schedulers::scheduler_names;
 pub use tenants::{ClientInfo, GroupInfo, Service};
 pub use wanted::SchedulerChoice;
+pub use window::WindowInfo;
 
 pub(crate) use self::{
     account::{Count, Ending, Starting, check_ranges, mark_of_flush},
     domain::Domain,
+    flows::FlowBatch,
     flush::{Steps, first_step},
     hctx::HwCtx,
     hold::Hold,
@@ -57,6 +62,7 @@ pub(crate) use self::{
     schedulers::SCHEDULER_PREFIX,
     service::Served,
     settings::{IO_TIMEOUT, NR_REQUESTS, check_value},
+    window::WBT_LAT_USEC,
 };
 
 #[cfg(feature = "eventfd")]
@@ -135,6 +141,8 @@ pub struct RequestQueue {
     tenants: Mutex<Tenants>,
     /// Nanoseconds: the time when the timeout scan is due.
     pub(crate) timeout_scan: Line<AtomicU64>,
+    /// Nanoseconds: when the window wants to learn what has completed; `u64::MAX` if there is none, or while it learns.
+    window_look: Line<AtomicU64>,
     /// How many background threads drive the queue.
     nr_background: AtomicU32,
 }

@@ -1,5 +1,7 @@
 //! What the embedder tells of the device, and sums of it over a stretch of time.
 
+use core::ops::AddAssign;
+
 use crate::{Op, Time};
 
 /// The two directions; a direction's place is its index here.
@@ -27,6 +29,12 @@ pub struct Flow {
     pub sectors: u64,
     /// For how long the device had them, in nanoseconds, all added up.
     pub in_device: u64,
+}
+
+impl AddAssign for Flow {
+    fn add_assign(&mut self, other: Self) {
+        *self = self.plus(other);
+    }
 }
 
 impl Flow {
@@ -142,9 +150,12 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// What is new since the last fold.
+    /// What is new since the last fold; nothing at the first one.
     pub(super) fn fresh(&mut self, progress: &Progress, now: Time) -> Span {
         let told = [progress.reads, progress.others];
+        if self.at.is_none() {
+            self.flows = told;
+        }
         let ns = now.since(self.at.unwrap_or(now));
         let flows = [0, 1].map(|at| told[at].since(self.flows[at]));
         self.at = Some(self.at.unwrap_or(now).max(now));

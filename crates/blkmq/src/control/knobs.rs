@@ -3,7 +3,9 @@
 use blkmq_sched::{Knob, Unit};
 
 use crate::control::Change;
-use crate::queue::{IO_TIMEOUT, Locking, NR_REQUESTS, QueueError, RequestQueue, SCHEDULER_PREFIX, scheduler_names};
+use crate::queue::{
+    IO_TIMEOUT, Locking, NR_REQUESTS, QueueError, RequestQueue, SCHEDULER_PREFIX, WBT_LAT_USEC, scheduler_names,
+};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::{Arc, order};
 
@@ -36,6 +38,7 @@ pub const QUEUE_KNOBS: &[Knob] = &[
         max: 1,
         about: "Whether requests may pass the scheduler by while nothing waits; by default 1 under the locking combining.",
     },
+    WBT_LAT_USEC,
 ];
 
 impl RequestQueue {
@@ -56,6 +59,7 @@ impl RequestQueue {
             }
             "size" => Ok(self.limits().capacity_sectors.to_string()),
             "bypass" => Ok(u32::from(self.has_bypass()).to_string()),
+            "wbt_lat_usec" => Ok(self.wbt_lat_usec().to_string()),
             _ => {
                 let unknown = || self.unknown(name);
                 let own = || self.scheduler_knob(name.strip_prefix(SCHEDULER_PREFIX)?).ok();
@@ -68,12 +72,14 @@ impl RequestQueue {
     /// Sets a knob from text. The knob has its value when this returns.
     ///
     /// # Errors
-    /// There is no such knob, the value does not suit it, or it is one of `scheduler`, `locking`, `bypass` and
-    /// `nr_requests`, which need a drained queue and are changed by [`change_knob`](Self::change_knob). Nothing has
-    /// changed then.
+    /// There is no such knob, the value does not suit it, or it is one of `scheduler`, `locking`, `bypass`,
+    /// `nr_requests` and `wbt_lat_usec`, which need a drained queue and are changed by
+    /// [`change_knob`](Self::change_knob). Nothing has changed then.
     pub fn set_knob(&self, name: &str, value: &str) -> Result<(), QueueError> {
         match name {
-            "scheduler" | "locking" | "bypass" | "nr_requests" => return Err(QueueError::NeedsDrain(name.to_owned())),
+            "scheduler" | "locking" | "bypass" | "nr_requests" | "wbt_lat_usec" => {
+                return Err(QueueError::NeedsDrain(name.to_owned()));
+            }
             "size" => {
                 return Err(QueueError::OfDevice(name.to_owned()));
             }
@@ -106,6 +112,7 @@ impl RequestQueue {
             "scheduler" => self.change_scheduler(value),
             "locking" => Ok(self.change_locking(value.parse()?)),
             "bypass" => Ok(self.change_bypass(self.number(name, parse(name, value))? != 0)),
+            "wbt_lat_usec" => self.change_wbt_lat_usec(parse(name, value)?),
             "nr_requests" => self.change_nr_requests(self.number(name, parse(name, value))?),
             _ => self.set_knob(name, value).map(|()| Change::made(self)),
         }
@@ -183,7 +190,7 @@ mod tests {
             assert_eq!(q.set_knob(name, "1").err(), Some(told.clone()), "{name}");
             told.to_string()
         };
-        let all = "scheduler, locking, size, nr_requests, nomerges, io_timeout, iostats, bypass";
+        let all = "scheduler, locking, size, nr_requests, nomerges, io_timeout, iostats, bypass, wbt_lat_usec";
         let own = "iosched/read_expire, iosched/write_expire";
         let text = refused("fifo_batch");
         assert!(text.starts_with(&format!("unknown knob 'fifo_batch'; there are: {all}, {own}, ")), "{text}");

@@ -4,7 +4,7 @@
 use blkmq_sched::{Op, Time};
 
 use crate::device::Runner;
-use crate::queue::{Count, Ending, Member, ReportBatch, RequestQueue, Steps, TokenBatch, mark_of_flush};
+use crate::queue::{Count, Ending, FlowBatch, Member, ReportBatch, RequestQueue, Steps, TokenBatch, mark_of_flush};
 use crate::request::{FlushStep, Place, Request, RqList};
 use blkmq_sync::kept;
 use blkmq_sync::tags::{Gathered, Hint, Tag};
@@ -131,6 +131,31 @@ impl Beside for ReportBatch<'_> {
     }
 }
 
+/// A window learns of each request, whatever else is done for it.
+struct Watched<'q, B> {
+    flows: FlowBatch<'q>,
+    other: B,
+}
+
+impl<B: Beside> Beside for Watched<'_, B> {
+    #[inline]
+    fn add(&mut self, q: &RequestQueue, rq: &mut Request<'_>, is_limited: bool) {
+        self.flows.add(rq);
+        self.other.add(q, rq, is_limited);
+    }
+
+    #[inline]
+    fn tell(&mut self, q: &RequestQueue) {
+        self.other.tell(q);
+    }
+
+    #[inline]
+    fn put(&mut self, q: &RequestQueue) {
+        self.flows.publish();
+        self.other.put(q);
+    }
+}
+
 /// Operations that go to one submitter's completion ring, and the count of the requests that they belong to.
 struct Delivery<'q> {
     member: u16,
@@ -200,7 +225,9 @@ impl Runner {
     /// counters.
     pub(crate) fn complete(&mut self, q: &RequestQueue, now: Time) {
         debug_assert!(!self.finished.is_empty(), "something has finished");
-        if q.settings.is_plain() {
+        if q.settings.has_window() {
+            self.complete_watched(q, now);
+        } else if q.settings.is_plain() {
             self.complete_with(q, Nothing, now);
         } else if q.has_reports() {
             self.complete_with(q, ReportBatch::new(q, self.member, now), now);
@@ -211,6 +238,18 @@ impl Runner {
         // The caller looks at WAITING.
         q.brought();
         self.has_news = true;
+    }
+
+    /// As [`complete`](Self::complete), for a queue with a window.
+    fn complete_watched(&mut self, q: &RequestQueue, now: Time) {
+        let flows = FlowBatch::new(&self.member(q).flows, now);
+        if q.has_reports() {
+            let other = ReportBatch::new(q, self.member, now);
+            self.complete_with(q, Watched { flows, other }, now);
+        } else {
+            self.complete_with(q, Watched { flows, other: Nothing }, now);
+        }
+        q.look_at_window(self.member, now);
     }
 
     #[inline]

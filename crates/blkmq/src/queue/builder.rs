@@ -12,6 +12,7 @@ use crate::queue::settings::{IO_TIMEOUT, NR_REQUESTS, Settings, check_value, che
 use crate::queue::state::Control;
 use crate::queue::tenants::Tenants;
 use crate::queue::wanted::SchedulerChoice;
+use crate::queue::window::WBT_LAT_USEC;
 use crate::queue::{LimitsError, Locking, QueueError, RequestQueue};
 use crate::request::clock::Clock;
 use crate::request::limits::{Limits, MAX_HW_QUEUES, MAX_MEMBERS};
@@ -30,6 +31,7 @@ pub struct Builder {
     locking: Locking,
     bypass: Option<bool>,
     nr_requests: Option<u32>,
+    wbt_lat_usec: i64,
     slots: u16,
     io_timeout_ms: u32,
     wait_meter: Option<fn() -> u64>,
@@ -55,6 +57,7 @@ impl RequestQueue {
             locking: Locking::default(),
             bypass: None,
             nr_requests: None,
+            wbt_lat_usec: 0,
             slots: DEFAULT_SLOTS,
             io_timeout_ms: DEFAULT_IO_TIMEOUT_MS,
             wait_meter: None,
@@ -97,6 +100,16 @@ impl Builder {
     #[must_use]
     pub fn nr_requests(mut self, nr_requests: u32) -> Self {
         self.nr_requests = Some(nr_requests);
+        self
+    }
+
+    /// What a read may take in the device on average, in microseconds, before the queue holds requests back so that they
+    /// wait in the scheduler: see the knob `wbt_lat_usec`, and [`sched::window`](blkmq_sched::window). -1 is four times
+    /// what the fastest read took. 0, the default, is no bound. For any other value the scheduler must be one that
+    /// orders the whole queue.
+    #[must_use]
+    pub fn wbt_lat_usec(mut self, usec: i64) -> Self {
+        self.wbt_lat_usec = usec;
         self
     }
 
@@ -166,6 +179,7 @@ impl Builder {
         }
         check_value(&IO_TIMEOUT, self.io_timeout_ms)?;
         self.nr_requests.map_or(Ok(()), |nr_requests| check_value(&NR_REQUESTS, nr_requests))?;
+        WBT_LAT_USEC.check(self.wbt_lat_usec).map_err(QueueError::BadValue)?;
         check_ranges(&self.ranges, limits.capacity_sectors)?;
         let single = topology.default_queues == 1 && topology.read_queues == 0;
         let by_default = || SchedulerChoice::from(if single { "mq-deadline" } else { "none" });
@@ -181,7 +195,7 @@ impl Builder {
             live: Liveness::new(),
             settings: Line::new(
                 "queue.settings",
-                Settings::new(self.io_timeout_ms, self.locking, bypass, self.nr_requests),
+                Settings::new(self.io_timeout_ms, self.locking, bypass, self.nr_requests, self.wbt_lat_usec),
             ),
             domains: Domains::new(self.wait_meter, self.wait_observer),
             pools: Pools::new(),
@@ -205,10 +219,14 @@ impl Builder {
             control: Mutex::new(Control::default()),
             tenants: Mutex::new(Tenants::default()),
             timeout_scan: Line::new("queue.timeout_scan", AtomicU64::new(0)),
+            window_look: Line::new("queue.window_look", AtomicU64::new(u64::MAX)),
             nr_background: AtomicU32::new(0),
         });
         q.timeout_scan.store(now.after(q.settings.timeout_ns()).0, Ordering::Relaxed);
         q.install(scheduler)?;
+        if self.wbt_lat_usec != 0 {
+            q.ask_wbt_lat_usec(self.wbt_lat_usec)?;
+        }
         q.install_ranges(self.ranges);
         Ok(q)
     }

@@ -286,8 +286,8 @@ impl Domain {
         debug_assert!(!is_held_back || !hold.is_empty(), "what is held back waits in the scheduler");
         let planned = self.planned();
         let wakeup = match &hold.scheduler {
-            Some(scheduler) if is_held_back => {
-                let wakeup = scheduler.next_wakeup().map_or(u64::MAX, |time| time.0);
+            Some(_) if is_held_back => {
+                let wakeup = hold.wakeup(now);
                 // A plan for a time that is still to come stands until something is chosen. A scheduler that is asked
                 // in vain may name different times at different calls. A thread that is woken for the earlier time asks
                 // it again.

@@ -36,6 +36,11 @@ pub enum QueueError {
         /// The scheduler.
         scheduler: &'static str,
     },
+    /// Requests can be held back only where one scheduler orders the whole queue.
+    NoWindow {
+        /// The queue's scheduler, or `none`.
+        scheduler: &'static str,
+    },
     /// No locking has this name.
     UnknownLocking {
         /// The name.
@@ -145,6 +150,11 @@ impl fmt::Display for QueueError {
                 f,
                 "the locking {locking} has one order for all hardware queues, and {scheduler} orders each of them by \
                  itself; with {scheduler} the locking is single, batch or combining"
+            ),
+            Self::NoWindow { scheduler } => write!(
+                f,
+                "wbt_lat_usec: requests can be held back only where one scheduler orders the whole queue, as \
+                 mq-deadline and bfq do, and the scheduler is {scheduler}"
             ),
             Self::UnknownLocking { name, known } => {
                 write!(f, "there is no locking '{name}'; there are: {}", known.join(", "))

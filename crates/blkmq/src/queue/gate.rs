@@ -114,8 +114,8 @@ impl Hold {
         self.is_fold_due = false;
     }
 
-    /// Shuts the gate for some time if the word says WAITING. Otherwise opens the gate, if it is shut and enough
-    /// requests have come. Called when the lock is about to be let go.
+    /// Shuts the gate for some time if the word says WAITING, or the window may hold back what comes. Otherwise opens
+    /// the gate, if it is shut and enough requests have come. Called when the lock is about to be let go.
     #[inline]
     pub(super) fn turn_gate(&mut self, q: &RequestQueue) {
         let seen = q.live.word.load();
@@ -128,7 +128,7 @@ impl Hold {
             seen.gate(),
             self.gate
         );
-        if seen.is_waiting() {
+        if seen.is_waiting() || !self.is_window_open() {
             self.until_open = CALM;
             if self.gate.is_some() {
                 self.shut_gate(q);
@@ -165,7 +165,7 @@ impl Hold {
     #[inline]
     fn open_gate(&mut self, q: &RequestQueue) {
         debug_assert!(self.gate.is_none(), "a gate that is open is not opened again");
-        if q.settings.has_bypass() && !self.has_waiting() {
+        if q.settings.has_bypass() && self.is_window_open() && !self.has_waiting() {
             self.open_gate_for_latest(q);
         }
     }

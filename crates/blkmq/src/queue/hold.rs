@@ -6,6 +6,7 @@ use blkmq_sched::{
 
 use super::backlog::Backlog;
 use super::member::RING;
+use super::opening::Opening;
 use super::pools::Lender;
 use crate::queue::RequestQueue;
 use crate::request::{Place, Request};
@@ -71,7 +72,9 @@ pub(crate) struct Hold {
     pub(super) gate_client: Option<ClientId>,
     /// The scheduler is told what passes it by and what completes.
     pub(super) wants_reports: bool,
-    /// The scheduler takes tokens, or is told.
+    /// What bounds the requests that are with the driver.
+    pub(super) window: Option<Box<Opening>>,
+    /// The scheduler takes tokens, or is told, or there is a window.
     is_special: bool,
     /// What the scheduler is being told, empty otherwise.
     pub(super) reports: Vec<Report>,
@@ -99,6 +102,7 @@ impl Hold {
             is_fold_due: false,
             gate_client: None,
             wants_reports: false,
+            window: None,
             is_special: false,
             reports: Vec::new(),
             since: Time(0),
@@ -111,6 +115,7 @@ impl Hold {
         debug_assert!(nr_hctxs > 0, "a domain has a hardware queue");
         // What was noted for the scheduler that goes is not for the one that comes.
         self.take_reports(q, q.clock.now());
+        self.end_window(q);
         let is_told = scheduler.is_some() && q.settings.wants_reports();
         *self = Self {
             scheduler,
@@ -122,10 +127,15 @@ impl Hold {
             gate: self.gate,
             gate_client: self.gate_client,
             wants_reports: is_told,
-            is_special: is_told || q.settings.has_tokens(),
             reports: Vec::with_capacity(if is_told { RING } else { 0 }),
             ..Self::empty(self.first)
         };
+        self.note_special(q);
+    }
+
+    /// Notes whether a choice is more than to ask the scheduler.
+    pub(super) fn note_special(&mut self, q: &RequestQueue) {
+        self.is_special = self.wants_reports || q.settings.has_tokens() || self.window.is_some();
     }
 
     /// The number of hardware queues has changed. Nothing waits.
@@ -222,10 +232,14 @@ impl Hold {
         Some(rq)
     }
 
-    /// The choice of a scheduler that takes tokens, or is told what passes it by and what completes.
+    /// The choice of a scheduler that takes tokens, or is told what passes it by and what completes, or has a window in
+    /// front of the driver.
     #[inline(never)]
     fn choose_specially<'q>(&mut self, q: &'q RequestQueue, now: Time) -> Option<Request<'q>> {
         self.take_reports(q, now);
+        if !self.is_empty() && self.window.as_mut().is_some_and(|opening| !opening.lets_go(q, now)) {
+            return None;
+        }
         self.fold(q);
         let scheduler = self.scheduler.as_mut()?;
         let mut lender = Lender::new(q, self.first);
@@ -246,6 +260,10 @@ impl Hold {
             let ticket = scheduler.ticket();
             debug_assert!(ticket.is_some(), "a scheduler that wants reports has a ticket for each choice: {rq:?}");
             rq.body_mut().ticket = ticket;
+        }
+        if let Some(opening) = &mut self.window {
+            debug_assert_eq!(rq.body().cost, 0, "a request has a cost from its choice to its completion: {rq:?}");
+            rq.body_mut().cost = opening.send(rq.op(), rq.nr_sectors(), now);
         }
         self.count_out(rq.hctx());
         Some(rq)
@@ -295,6 +313,7 @@ impl Hold {
     #[inline]
     pub(crate) fn may_hand_through(&self) -> bool {
         !self.is_fold_due
+            && self.is_window_open()
             && !self.backlog.lacks_room()
             && self.scheduler.as_ref().is_some_and(|scheduler| scheduler.is_empty())
     }

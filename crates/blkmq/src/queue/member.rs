@@ -8,6 +8,7 @@ use blkmq_sched::{ClientId, GroupId};
 use crate::queue::RequestQueue;
 use crate::queue::account::{Counters, MAX_RANGES, Sums};
 use crate::queue::ctx::SwCtx;
+use crate::queue::flows::Flows;
 use crate::queue::latencies::Latencies;
 use crate::queue::service::{Served, Service};
 use crate::request::limits::MAX_MEMBERS;
@@ -33,6 +34,8 @@ pub(crate) struct Member {
     /// What the thread adds to the queue's statistics.
     pub(super) sums: Sums,
     pub(crate) latencies: Latencies,
+    /// What the thread tells a window of the device.
+    pub(crate) flows: Flows,
     /// What the thread notes for a scheduler that wants reports. Made when the queue first has one.
     reports: OnceLock<Box<Ring>>,
     /// What the thread adds to the statistics of the ranges of sectors, by place. Made when the queue first has ranges.
@@ -60,6 +63,7 @@ impl Member {
             counters: Counters::new(),
             sums: Sums::new(),
             latencies: Latencies::new(),
+            flows: Flows::new(),
             reports: OnceLock::new(),
             ranges: OnceLock::new(),
             completions: SlotStack::new("submitter.completions"),

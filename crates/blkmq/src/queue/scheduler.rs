@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use blkmq_sched::window::Target;
 use blkmq_sched::{KnobError, Scheduler};
 
 use super::RequestQueue;
@@ -44,6 +45,7 @@ impl RequestQueue {
             None => {}
         }
         self.domains.made().for_each(|domain| domain.note_waiting(&domain.control()));
+        self.install_window(Target::from_usec(self.settings.wbt_lat_usec()));
         self.forget_plans();
         self.apply_nr_requests(nr_requests);
         Ok(())
@@ -154,6 +156,33 @@ impl RequestQueue {
         self.apply_nr_requests(self.settings.nr_requests.load(Ordering::Relaxed));
     }
 
+    /// Changes what a read may take. Called when nothing is in flight.
+    ///
+    /// # Errors
+    /// There is nothing in which requests could wait. Nothing has changed then.
+    pub(crate) fn ask_wbt_lat_usec(&self, usec: i64) -> Result<(), QueueError> {
+        if usec != 0 && (self.settings.is_split() || !self.settings.has_scheduler()) {
+            return Err(QueueError::NoWindow { scheduler: self.scheduler() });
+        }
+        self.settings.set_wbt_lat_usec(usec);
+        self.apply_wbt_lat_usec();
+        Ok(())
+    }
+
+    /// Makes the window as it was asked for. Called when nothing is in flight.
+    fn apply_wbt_lat_usec(&self) {
+        self.shut_gates();
+        self.install_window(Target::from_usec(self.settings.wbt_lat_usec()));
+        self.reset_gates();
+    }
+
+    /// What a read may take before requests are held back, as the knob `wbt_lat_usec` shows it: 0 where nothing is held
+    /// back whatever was set.
+    #[must_use]
+    pub fn wbt_lat_usec(&self) -> i64 {
+        if self.settings.has_window() { self.settings.wbt_lat_usec() } else { 0 }
+    }
+
     /// Lets requests pass the scheduler by while nothing waits, or stops it. Called when nothing is in flight.
     pub(crate) fn set_bypass(&self, bypass: bool) {
         self.settings.set_bypass(bypass);
@@ -197,6 +226,7 @@ impl RequestQueue {
             }
             writeln!(out, "holds {len} queued per hctx {:?}", hold.queued())?;
             scheduler.show(out)?;
+            hold.show_window(out)?;
         }
         self.show_pools(out)
     }

@@ -6,7 +6,7 @@ use blkmq_sched::{Knob, MergeLevel, Unit};
 
 use crate::queue::error::QueueError;
 use crate::queue::locking::Locking;
-use blkmq_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use blkmq_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The smallest and the largest number of requests per hardware queue.
 pub(crate) const NR_REQUESTS: Knob = Knob {
@@ -41,6 +41,9 @@ pub(crate) struct Settings {
     wants_reports: AtomicBool,
     /// None of the three.
     is_plain: AtomicBool,
+    has_window: AtomicBool,
+    /// The knob `wbt_lat_usec` as it was set, whatever the scheduler is: an `i64`.
+    wbt_lat_usec: AtomicU64,
     locking: AtomicU32,
     bypass: AtomicBool,
     /// For tests: every submitter stages its requests, as if another thread were at the scheduler.
@@ -54,13 +57,21 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(super) fn new(io_timeout_ms: u32, locking: Locking, bypass: bool, nr_requests: Option<u32>) -> Self {
+    pub(super) fn new(
+        io_timeout_ms: u32,
+        locking: Locking,
+        bypass: bool,
+        nr_requests: Option<u32>,
+        wbt_lat_usec: i64,
+    ) -> Self {
         Self {
             has_scheduler: AtomicBool::new(false),
             is_split: AtomicBool::new(false),
             has_tokens: AtomicBool::new(false),
             wants_reports: AtomicBool::new(false),
             is_plain: AtomicBool::new(true),
+            has_window: AtomicBool::new(false),
+            wbt_lat_usec: AtomicU64::new(wbt_lat_usec.cast_unsigned()),
             locking: AtomicU32::new(locking.index()),
             bypass: AtomicBool::new(bypass),
             stages_all: AtomicBool::new(false),
@@ -109,6 +120,26 @@ impl Settings {
     #[inline]
     pub(super) fn has_tokens(&self) -> bool {
         self.has_tokens.load(Ordering::Relaxed)
+    }
+
+    /// Whether completers tell a window what the device has done.
+    #[inline]
+    pub(crate) fn has_window(&self) -> bool {
+        self.has_window.load(Ordering::Relaxed)
+    }
+
+    /// Called by the control path while nothing is in flight.
+    pub(super) fn set_window(&self, has_window: bool) {
+        self.has_window.store(has_window, Ordering::Relaxed);
+    }
+
+    /// What was set, whatever the scheduler is.
+    pub(super) fn wbt_lat_usec(&self) -> i64 {
+        self.wbt_lat_usec.load(Ordering::Relaxed).cast_signed()
+    }
+
+    pub(super) fn set_wbt_lat_usec(&self, usec: i64) {
+        self.wbt_lat_usec.store(usec.cast_unsigned(), Ordering::Relaxed);
     }
 
     pub(super) fn locking(&self) -> Locking {

@@ -111,6 +111,8 @@ pub(crate) struct Body {
     pub(crate) tag: Option<Tag>,
     /// `None` if the scheduler takes no tokens, or none was taken yet.
     pub(crate) token: Option<PoolToken>,
+    /// What the request costs, in nanoseconds, for a window that counts it as with the device until it completes.
+    pub(crate) cost: u32,
     /// The mark of a scheduler that wants reports, from the request's choice until its completion.
     pub(crate) ticket: Option<Ticket>,
     pub(crate) status: Status,
@@ -149,6 +151,7 @@ impl Body {
         hctx: 0,
         tag: None,
         token: None,
+        cost: 0,
         ticket: None,
         status: Status::Ok,
         flush: FlushStep::None,

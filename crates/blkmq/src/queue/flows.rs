@@ -1,0 +1,138 @@
+//! What each thread has completed, for a window: what the device has done, and how much of the work that was sent to it
+//! is over. Each thread writes sums of its own, a batch at a time.
+
+use blkmq_sched::window::{Flow, Progress};
+use blkmq_sched::{Op, Time};
+
+use super::RequestQueue;
+use crate::request::Request;
+use blkmq_sync::atomic::{AtomicU64, Ordering};
+use blkmq_sync::{Line, kept};
+
+/// A [`Flow`] that other threads read.
+#[derive(Debug, Default)]
+struct FlowCells {
+    requests: AtomicU64,
+    sectors: AtomicU64,
+    in_device: AtomicU64,
+}
+
+impl FlowCells {
+    /// COST: three loads and stores of a line of this thread.
+    fn add(&self, flow: &Flow) {
+        let cells = [&self.requests, &self.sectors, &self.in_device];
+        for (cell, more) in cells.into_iter().zip([flow.requests, flow.sectors, flow.in_device]) {
+            cell.store(cell.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self) -> Flow {
+        let get = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        Flow { requests: get(&self.requests), sectors: get(&self.sectors), in_device: get(&self.in_device) }
+    }
+}
+
+#[derive(Debug)]
+struct Cells {
+    reads: FlowCells,
+    others: FlowCells,
+    /// The cost of requests that are over, in nanoseconds; the sum wraps.
+    over: AtomicU64,
+    /// The fastest read since the last fold, in nanoseconds; the largest value if there was none.
+    least_read: AtomicU64,
+}
+
+/// What one thread has completed since ever. Only that thread writes it. A fold takes the fastest read out; if a fold
+/// and the thread meet there, a read may be told twice, or not at all.
+#[derive(Debug)]
+pub(crate) struct Flows(Line<Cells>);
+
+impl Flows {
+    pub(super) fn new() -> Self {
+        let cells = Cells {
+            reads: FlowCells::default(),
+            others: FlowCells::default(),
+            over: AtomicU64::new(0),
+            least_read: AtomicU64::new(u64::MAX),
+        };
+        Self(Line::new("submitter.flows", cells))
+    }
+}
+
+/// What a completer tells of one batch.
+#[derive(Debug)]
+pub(crate) struct FlowBatch<'q> {
+    flows: &'q Flows,
+    now: Time,
+    reads: Flow,
+    others: Flow,
+    over: u64,
+    least_read: u64,
+}
+
+impl<'q> FlowBatch<'q> {
+    pub(crate) fn new(flows: &'q Flows, now: Time) -> Self {
+        Self { flows, now, reads: Flow::default(), others: Flow::default(), over: 0, least_read: u64::MAX }
+    }
+
+    /// A request is over. What failed tells nothing of the device, and its cost is over all the same.
+    ///
+    /// COST: some additions on the stack, and a load of the request's line.
+    #[inline]
+    pub(crate) fn add(&mut self, rq: &mut Request<'_>) {
+        let (op, sectors, body) = (rq.op(), rq.nr_sectors(), rq.body_mut());
+        let cost = u64::from(std::mem::take(&mut body.cost));
+        if kept("window.subtract") {
+            self.over += cost;
+        }
+        if !body.ordered || !body.status.is_ok() && kept("window.failed") {
+            return;
+        }
+        let in_device = self.now.since(body.issued);
+        if op == Op::Read {
+            self.reads.add(sectors, in_device);
+            self.least_read = self.least_read.min(in_device);
+        } else {
+            self.others.add(sectors, in_device);
+        }
+    }
+
+    /// Shows other threads what was added. Called before the completer's fence.
+    pub(crate) fn publish(&mut self) {
+        let cells = &self.flows.0;
+        if self.reads.requests > 0 {
+            cells.reads.add(&self.reads);
+            if self.least_read < cells.least_read.load(Ordering::Relaxed) {
+                cells.least_read.store(self.least_read, Ordering::Relaxed);
+            }
+        }
+        if self.others.requests > 0 {
+            cells.others.add(&self.others);
+        }
+        if self.over > 0 {
+            cells.over.store(cells.over.load(Ordering::Relaxed).wrapping_add(self.over), Ordering::Relaxed);
+        }
+    }
+}
+
+impl RequestQueue {
+    /// The cost of requests that are over, of all threads.
+    pub(super) fn cost_over(&self) -> u64 {
+        let cost = |flows: &Flows| flows.0.over.load(Ordering::Relaxed);
+        self.members.iter().fold(0, |sum, (_, member)| sum.wrapping_add(cost(&member.flows)))
+    }
+
+    /// Adds what all threads have completed, and takes their fastest reads.
+    pub(super) fn add_progress(&self, progress: &mut Progress) {
+        let mut least = u64::MAX;
+        for (_, member) in self.members.iter() {
+            let cells = &member.flows.0;
+            progress.reads += cells.reads.get();
+            progress.others += cells.others.get();
+            if cells.least_read.load(Ordering::Relaxed) < u64::MAX {
+                least = least.min(cells.least_read.swap(u64::MAX, Ordering::Relaxed));
+            }
+        }
+        progress.least_read = Some(least).filter(|least| *least < u64::MAX);
+    }
+}

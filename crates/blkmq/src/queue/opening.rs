@@ -1,0 +1,88 @@
+//! A window under the scheduler's lock: what was sent through it, and whether more may go.
+
+use blkmq_sched::window::{Progress, Target, Window};
+use blkmq_sched::{Op, Time};
+
+use super::RequestQueue;
+
+/// A window, and what belongs to it under the scheduler's lock.
+#[derive(Debug)]
+pub(super) struct Opening {
+    pub(super) window: Window,
+    /// The cost of what the scheduler has chosen since the window was made, in nanoseconds; the sum wraps.
+    sent: u64,
+    /// How much of it is over, as looked up last.
+    over: u64,
+    /// What the sums of the threads were when the window was made.
+    base: u64,
+    /// Whether something was held back since the last fold.
+    has_held_back: bool,
+}
+
+impl Opening {
+    /// Called while nothing is in flight.
+    pub(super) fn new(q: &RequestQueue, target: Target) -> Self {
+        Self { window: Window::new(target), sent: 0, over: 0, base: q.cost_over(), has_held_back: false }
+    }
+
+    pub(super) fn look_up_over(&mut self, q: &RequestQueue) {
+        self.over = q.cost_over().wrapping_sub(self.base);
+    }
+
+    /// What is with the device, in nanoseconds of cost. Sums lag, so it may be less by now.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.sent.wrapping_sub(self.over)
+    }
+
+    /// Whether a request may go now.
+    ///
+    /// COST: while the window is open, a load. While it is bounded, a line of each thread that works with the queue,
+    /// once for as much work as there was room for.
+    #[inline]
+    pub(super) fn lets_go(&mut self, q: &RequestQueue, now: Time) -> bool {
+        self.window.is_open() || self.lets_go_now(q, now)
+    }
+
+    #[inline(never)]
+    fn lets_go_now(&mut self, q: &RequestQueue, now: Time) -> bool {
+        if !self.window.has_room(self.in_flight(), 0) {
+            self.look_up_over(q);
+        }
+        let lets_go = self.window.has_room(self.in_flight(), 0) && self.window.opens_at(now).is_none();
+        self.has_held_back |= !lets_go;
+        lets_go
+    }
+
+    /// A request goes. Returns its cost.
+    #[inline]
+    pub(super) fn send(&mut self, op: Op, sectors: u32, now: Time) -> u32 {
+        let cost = self.window.cost(op, sectors);
+        self.window.sent(cost, now);
+        self.sent = self.sent.wrapping_add(cost.into());
+        cost
+    }
+
+    /// When the window lets a request go that it does not let go now, if time alone decides that. `None`: it lets one
+    /// go now.
+    pub(super) fn opens_at(&self, now: Time) -> Option<Time> {
+        if self.window.is_open() {
+            None
+        } else if !self.window.has_room(self.in_flight(), 0) {
+            Some(Time(u64::MAX))
+        } else {
+            self.window.opens_at(now)
+        }
+    }
+
+    pub(super) fn fold(&mut self, q: &RequestQueue, has_waiting: bool, now: Time) {
+        self.look_up_over(q);
+        let waits = has_waiting && !self.window.is_open();
+        let mut progress = Progress {
+            in_flight: self.in_flight(),
+            held_back: std::mem::take(&mut self.has_held_back) || waits,
+            ..Progress::default()
+        };
+        q.add_progress(&mut progress);
+        self.window.fold(&progress, now);
+    }
+}

@@ -1,0 +1,163 @@
+//! The window of a queue: what is held back so that it waits where it can be ordered, and what the window learns from.
+//!
+//! [`Window`] decides. A queue has one if its scheduler orders the whole queue and the knob `wbt_lat_usec` is not 0.
+//! The thread that has the scheduler asks the window before each choice ([`opening`](super::opening)). A request keeps
+//! its cost until it completes. The completer adds the cost to a sum of its own, together with what it tells of the
+//! device ([`flows`](super::flows)). What is with the device is what was sent less these sums.
+//!
+//! From time to time one completer sums what all threads have told, and lets the window learn it (`fold`). The time of
+//! the next fold lies on a line of its own. The completer that finds that the time has come wins the turn by an
+//! exchange. A completer does this although it may not be at the scheduler otherwise: while all requests pass the
+//! scheduler by, no other thread is there.
+//!
+//! # Requests that pass by
+//! Requests pass only while the window is open, because one that is not open has to hold them back. They have no cost.
+//! So what is with the device is told too low for a moment after the window has closed. The window waits until what the
+//! device has from before is over.
+//!
+//! # Liveness
+//! A request that waits because the device has enough work lacks something, and a completion brings it: the sums are
+//! read anew before a request is refused, so a thread that looks once more behind its fence finds what a completer
+//! added before its fence ([`lack`](blkmq_sync::liveness::Liveness::lack)). Something is with the device then, so that
+//! a completion comes. A request that waits for a time is planned for, as one that a scheduler holds back until a time.
+
+use std::fmt::{self, Write};
+
+use blkmq_sched::window::{Target, Window};
+use blkmq_sched::{Knob, Time, Unit};
+
+use super::RequestQueue;
+use super::hold::Hold;
+use super::opening::Opening;
+use blkmq_sync::atomic::Ordering;
+
+/// What a read may take in the device before the queue holds requests back.
+pub(crate) const WBT_LAT_USEC: Knob = Knob {
+    name: "wbt_lat_usec",
+    unit: Unit::Microseconds,
+    default: Some(0),
+    min: -1,
+    max: 60_000_000,
+    about: "What a read may take in the device on average; if reads take longer, requests are held back and wait in the \
+            scheduler, as long as that costs no throughput; -1: four times what the fastest read took; 0: nothing is \
+            held back. Not for none and kyber.",
+};
+
+/// What a window has found, and what it does.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct WindowInfo {
+    /// The window as it is now.
+    pub window: Window,
+    /// The predicted work that the device has now, in nanoseconds. Requests that passed the scheduler by do not count.
+    pub in_flight_ns: u64,
+    /// Requests that wait in the scheduler while the window is not open.
+    pub held_back: usize,
+}
+
+impl Hold {
+    /// From now on there is no window. Called while nothing is in flight.
+    ///
+    /// # Panics
+    /// If a request's cost was lost, or was over twice.
+    pub(super) fn end_window(&mut self, q: &RequestQueue) {
+        if let Some(mut opening) = self.window.take() {
+            opening.look_up_over(q);
+            let left = opening.in_flight();
+            assert!(left == 0, "nothing is in flight, and so many nanoseconds of cost are not over: {left}");
+        }
+    }
+
+    /// Makes a window, or none. Called while nothing is in flight.
+    pub(super) fn set_window(&mut self, q: &RequestQueue, target: Target) {
+        debug_assert!(!self.has_waiting(), "a window is made while nothing waits");
+        self.end_window(q);
+        let is_wanted = target != Target::Off && self.scheduler().is_some();
+        self.window = is_wanted.then(|| Box::new(Opening::new(q, target)));
+        self.note_special(q);
+    }
+
+    /// Whether the window, if there is one, holds nothing back.
+    #[inline]
+    pub(super) fn is_window_open(&self) -> bool {
+        self.window.as_ref().is_none_or(|opening| opening.window.is_open())
+    }
+
+    /// When a request that is held back may go: the window decides before the scheduler is asked.
+    pub(super) fn wakeup(&self, now: Time) -> u64 {
+        let opens_at = self.window.as_ref().and_then(|opening| opening.opens_at(now));
+        let next = opens_at.or_else(|| self.scheduler()?.next_wakeup());
+        next.map_or(u64::MAX, |time| time.0)
+    }
+
+    /// Lets the window learn what has completed. Returns when it wants to learn again, in nanoseconds.
+    fn fold_window(&mut self, q: &RequestQueue, now: Time) -> u64 {
+        let has_waiting = !self.is_empty();
+        let Some(opening) = &mut self.window else { return u64::MAX };
+        opening.fold(q, has_waiting, now);
+        opening.window.next_look().map_or(u64::MAX, |time| time.0)
+    }
+
+    /// For dumps.
+    pub(super) fn show_window(&self, out: &mut dyn Write) -> fmt::Result {
+        match &self.window {
+            None => Ok(()),
+            Some(opening) => {
+                writeln!(out, "window:")?;
+                opening.window.show(out)
+            }
+        }
+    }
+
+    fn window_info(&mut self, q: &RequestQueue) -> Option<WindowInfo> {
+        let waiting = self.nr_waiting();
+        let opening = self.window.as_mut()?;
+        opening.look_up_over(q);
+        let held_back = if opening.window.is_open() { 0 } else { waiting };
+        Some(WindowInfo { window: opening.window.clone(), in_flight_ns: opening.in_flight(), held_back })
+    }
+}
+
+impl RequestQueue {
+    /// Called by a completer: lets the window learn, if the time has come.
+    ///
+    /// COST: a load of a line that is written each 50 ms while the window is open, and each 1 ms while it is not.
+    #[inline]
+    pub(crate) fn look_at_window(&self, member: u16, now: Time) {
+        let due = self.window_look.load(Ordering::Relaxed);
+        if due <= now.0 {
+            self.fold_window(member, due, now);
+        }
+    }
+
+    #[cold]
+    fn fold_window(&self, member: u16, due: u64, now: Time) {
+        // Relaxed: the scheduler's lock orders folds.
+        let won = self.window_look.compare_exchange(due, u64::MAX, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if won && let Some(domain) = self.whole_domain() {
+            let counters = &self.member(member).counters;
+            domain.with_hold(self, counters, |hold| {
+                let next = hold.fold_window(self, now);
+                self.window_look.store(next, Ordering::Relaxed);
+            });
+        }
+    }
+
+    /// Changes the target. Called when nothing is in flight.
+    pub(super) fn install_window(&self, target: Target) {
+        let whole = self.whole_domain().filter(|_| self.settings.has_scheduler());
+        let is_wanted = target != Target::Off && whole.is_some();
+        self.settings.set_window(is_wanted);
+        if let Some(domain) = whole {
+            domain.control().set_window(self, target);
+        }
+        self.window_look.store(if is_wanted { 0 } else { u64::MAX }, Ordering::Relaxed);
+    }
+
+    /// What the window has found, and what it does. `None` if the queue has no window: the knob `wbt_lat_usec` is 0, or
+    /// the scheduler is none or orders each hardware queue by itself.
+    #[must_use]
+    pub fn window(&self) -> Option<WindowInfo> {
+        self.whole_domain()?.control().window_info(self)
+    }
+}
