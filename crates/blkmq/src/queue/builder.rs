@@ -103,10 +103,10 @@ impl Builder {
         self
     }
 
-    /// What a read may take in the device on average, in microseconds, before the queue holds requests back so that they
-    /// wait in the scheduler: see the knob `wbt_lat_usec`, and [`sched::window`](blkmq_sched::window). -1 is four times
-    /// what the fastest read took. 0, the default, is no bound. For any other value the scheduler must be one that
-    /// orders the whole queue.
+    /// What a read may take in the device on average, in microseconds, before the queue holds requests back so that
+    /// they wait in the scheduler: see the knob `wbt_lat_usec`, and [`sched::window`](blkmq_sched::window). -1 is four
+    /// times what the fastest read took. 0, the default, is no bound. For any other value the scheduler must be one
+    /// that orders the whole queue.
     #[must_use]
     pub fn wbt_lat_usec(mut self, usec: i64) -> Self {
         self.wbt_lat_usec = usec;
