@@ -76,7 +76,8 @@ impl Opening {
 
     pub(super) fn fold(&mut self, q: &RequestQueue, has_waiting: bool, now: Time) {
         self.look_up_over(q);
-        let waits = has_waiting && !self.window.is_open();
+        // A scheduler may hold back what the window would let go. That says nothing of what the device can do.
+        let waits = has_waiting && self.opens_at(now).is_some();
         let mut progress = Progress {
             in_flight: self.in_flight(),
             held_back: std::mem::take(&mut self.has_held_back) || waits,
