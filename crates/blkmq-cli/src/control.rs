@@ -3,8 +3,8 @@
 //!
 //! The server's side is here, in `http`, which reads requests, and in `routes` and `tenants`, which answer them; `blkmq
 //! serve` calls [`start`]. What clients receive is noted by [`sampler`], in a `history` of what was `due`. The other
-//! commands call in at [`client`], which asks a running server, and at [`schema`], the JSON of both sides. A server
-//! that takes another's place asks it by [`handover`].
+//! commands call in at [`client`], which asks a running server, and at [`schema`] and [`window`], the JSON of both
+//! sides. A server that takes another's place asks it by [`handover`].
 
 pub(crate) mod client;
 mod due;
@@ -18,6 +18,7 @@ pub(crate) mod sampler;
 pub(crate) mod schema;
 pub(crate) mod shares;
 mod tenants;
+pub(crate) mod window;
 
 use std::io::{self, Write};
 use std::net::TcpListener;

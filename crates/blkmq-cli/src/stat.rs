@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::bench::duration;
 use crate::control::client::{Server, Which};
 use crate::control::schema::{Health, Stat};
+use crate::control::window::Told;
 use blkmq_program::{Failure, json};
 
 /// Number of reports between two lines of headings.
@@ -23,7 +24,11 @@ Examples:
 
 r/s, w/s: requests that completed in a second, after merging; rMB/s, wMB/s: MiB that they moved; rrqm/s, wrqm/s: requests
 that merged; r_await, w_await: ms that a request took, with its wait; aqu-sz: requests in the queue on average; %util: the
-part of the time with a request in the queue; err/s: requests answered with an error.";
+part of the time with a request in the queue; err/s: requests answered with an error.
+
+If a queue bounds the work that its device has (wbt_lat_usec), lines about that follow its row: what it does ('open':
+nothing is held back); the predicted work that the device has, of what it may have; requests that are held back; whether
+reads kept to their target in the device; and what the device does at most, once that was measured.";
 
 /// Show what a running server's queues do, as iostat does.
 #[derive(Debug, Args)]
@@ -105,7 +110,9 @@ impl StatCommand {
             .map(|(now, rates)| {
                 let Health { health, trouble } = &now.health;
                 let named = [("queue", json!(now.queue)), ("health", json!(health)), ("trouble", json!(trouble))];
-                let mut row: Map<_, _> = named.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
+                let window = ("window", json!(now.window));
+                let mut row: Map<_, _> =
+                    named.into_iter().chain([window]).map(|(name, value)| (name.to_owned(), value)).collect();
                 row.extend(COLUMNS.iter().zip(rates).map(|(name, rate)| ((*name).to_owned(), json!(rate))));
                 Value::Object(row)
             })
@@ -114,7 +121,7 @@ impl StatCommand {
     }
 }
 
-/// The rows. If a queue's device has a problem, a line about that follows its row.
+/// The rows. If a queue has a window, or its device has a problem, lines about that follow its row.
 fn table<'a>(rows: impl Iterator<Item = (&'a Stat, [f64; 11])>, heading: bool, out: &mut dyn Write) -> io::Result<()> {
     if heading {
         let names: Vec<String> = COLUMNS.iter().map(|name| format!("{name:>9}")).collect();
@@ -124,6 +131,9 @@ fn table<'a>(rows: impl Iterator<Item = (&'a Stat, [f64; 11])>, heading: bool, o
         let numbers: Vec<String> = rates.iter().map(|rate| format!("{rate:9.2}")).collect();
         writeln!(out, "{:12}{}", now.queue, numbers.join(" "))?;
         if let Some(line) = now.health.line() {
+            writeln!(out, "  {line}")?;
+        }
+        for line in now.window.iter().flat_map(Told::lines) {
             writeln!(out, "  {line}")?;
         }
     }

@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use blkmq::sched::window::Phase;
 use blkmq::{Bio, Buffer, Client, RequestQueue};
 use rustix::process::{Signal, getuid};
 
 use serde_json::{Value, json};
-use served::{READ, Served, WRITE, ended, program};
+use served::{READ, Served, WRITE, ended, flood, program, until};
 
 /// Head and body of an answer to what is sent to a server's port for metrics.
 fn scrape(port: &str, asked: &str) -> (String, String) {
@@ -52,6 +53,77 @@ fn metrics_are_read_by_tcp_and_nothing_is_changed_there() {
         assert!(head.starts_with("HTTP/1.1 404 ") && body.contains("there is only /metrics here"), "{asked}: {head}");
     }
     assert_eq!(server.say(&["get", "nomerges"]), "0\n", "it runs on");
+}
+
+/// Ends a flood, even if its test fails.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A server of a volume of 5000 requests a second with a window, while a client has 64 reads outstanding and the window
+/// holds some of them back.
+fn with_window(look: impl FnOnce(&Served)) {
+    let volume = ["--device", "cloud,iops=5000,size=16M", "--scheduler", "mq-deadline", "--set", "wbt_lat_usec=-1"];
+    let server = Served::start(&volume);
+    let (answered, ends) = (AtomicU64::new(0), AtomicBool::new(false));
+    let mut client = server.connect("");
+    thread::scope(|scope| {
+        let _ended = Ended(&ends);
+        scope.spawn(|| flood(&mut client, 64, &answered, &ends));
+        until(|| {
+            let window = &server.json(&["stat"])["queues"][0]["window"];
+            !window["ceilings"].is_null() && window["phase"] != "open" && !window["target_met"].is_null()
+        });
+        look(&server);
+    })
+}
+
+/// Red if what a window found does not come out of a server, or comes out of stat, the control socket and the metrics
+/// as something else; or if a queue without a window has one.
+#[test]
+fn what_a_window_found_is_told() {
+    with_window(|server| {
+        let told: Value = serde_json::from_str(&server.get("/queues/default/stat")).unwrap();
+        let window = &told["window"];
+        let reads = window["ceilings"]["read"]["requests_per_second"].as_f64().unwrap();
+        assert!(reads > 0.0 && reads < 10_000.0, "the volume lets pass 5000 in a second: {window}");
+        assert!(window["ceilings_measured"].as_u64() >= Some(1), "{window}");
+        let metrics = server.get("/metrics");
+        let value = |series: &str| {
+            let found = metrics.lines().find_map(|line| line.strip_prefix(&format!("blkmq_{series} ")));
+            found.unwrap_or_else(|| panic!("{series}: {metrics}")).parse::<f64>().unwrap()
+        };
+        let sum: f64 = Phase::ALL
+            .iter()
+            .map(|phase| value(&format!("window_phase{{queue=\"default\",phase=\"{}\"}}", phase.name())))
+            .sum();
+        assert_eq!(sum, 1.0, "it is in one phase: {metrics}");
+        for operation in ["read", "write"] {
+            for unit in ["requests", "bytes"] {
+                let series = format!("window_ceiling_{unit}_per_second{{queue=\"default\",operation=\"{operation}\"}}");
+                assert!(value(&series) > 0.0, "{series}");
+            }
+        }
+        for name in ["in_flight_seconds", "held_back_requests", "target_met"] {
+            assert!(value(&format!("window_{name}{{queue=\"default\"}}")) >= 0.0, "{name}");
+        }
+        assert!(value("window_target_seconds{queue=\"default\"}") < 1.0, "seconds: {metrics}");
+        assert!(value("window_ceilings_measured_total{queue=\"default\"}") >= 1.0);
+        assert!(value("device_requests{queue=\"default\",operation=\"read\"}") <= 64.0);
+        let words = server.say(&["stat"]);
+        let [_, _, now, found] = &words.lines().collect::<Vec<_>>()[..] else { panic!("{words}") };
+        assert!(now.starts_with("  window ") && now.contains(" ms with the device, "), "{words}");
+        assert!(found.starts_with("  ceilings: reads ") && found.contains("; measured "), "{words}");
+
+        server.say(&["set", "wbt_lat_usec", "0"]);
+        assert!(server.json(&["stat"])["queues"][0]["window"].is_null());
+        assert!(!server.get("/metrics").contains("\nblkmq_window_"), "there is no window");
+        assert_eq!(server.say(&["stat"]).lines().count(), 2);
+    });
 }
 
 /// Red if two exports of one queue are not told apart, if an error is counted as another kind, or if the answers to a

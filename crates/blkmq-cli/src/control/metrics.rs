@@ -2,10 +2,12 @@
 
 use std::fmt::Write;
 
+use blkmq::sched::window::Phase;
 use blkmq::{Stat, Stats};
 use blkmq_export::{Histogram, Kind, Latencies};
 
 use super::schema::{Connection, Parts, Share, by_kind};
+use super::window::{Ceiling, Ceilings, Told};
 use super::{Served, State, tenants};
 
 /// The content type of OpenMetrics text.
@@ -163,6 +165,13 @@ pub(super) fn text(state: &State) -> String {
     for (queue, stat, _) in &counted {
         let _ = writeln!(out, "blkmq_io_now{{queue=\"{}\"}} {}", escaped(&queue.name), stat.in_flight);
     }
+    begin(&mut out, "device_requests", "gauge", "Requests that the device has just now.");
+    for (Served { name, q, .. }, ..) in &counted {
+        for (operation, requests) in ["read", "other"].iter().zip(q.inflight()) {
+            let name = escaped(name);
+            let _ = writeln!(out, "blkmq_device_requests{{queue=\"{name}\",operation=\"{operation}\"}} {requests}");
+        }
+    }
     for Family { name, help, of } in COUNTERS {
         begin(&mut out, name, "counter", help);
         for (queue, stat, stats) in &counted {
@@ -173,6 +182,7 @@ pub(super) fn text(state: &State) -> String {
             let _ = writeln!(out, "blkmq_{name}_total{{queue=\"{}\"}} {value}", escaped(&queue.name));
         }
     }
+    show_windows(&mut out, state);
     let name = "request_duration_seconds";
     begin(&mut out, name, "histogram", "Time from a client's request to the reply to it.");
     for (Served { name: queue, .. }, ..) in &counted {
@@ -203,6 +213,73 @@ pub(super) fn text(state: &State) -> String {
     show_shares(&mut out, state);
     out.push_str("# EOF\n");
     out
+}
+
+/// The windows of the queues that have one. What a window does not know yet has no series.
+fn show_windows(out: &mut String, state: &State) {
+    let windows: Vec<(String, Told)> =
+        state.queues.iter().filter_map(|queue| Some((escaped(&queue.name), Told::of(&queue.q)?))).collect();
+    begin(out, "window_phase", "gauge", "What each queue's window does: 1 for the phase that it is in.");
+    for (queue, told) in &windows {
+        for phase in Phase::ALL.map(Phase::name) {
+            let value = u8::from(told.phase == phase);
+            let _ = writeln!(out, "blkmq_window_phase{{queue=\"{queue}\",phase=\"{phase}\"}} {value}");
+        }
+    }
+    for (name, help, of) in [
+        (
+            "window_ceiling_requests_per_second",
+            "Requests of 4 KiB that the device does in a second at most, as far as was found.",
+            (|ceiling| ceiling.requests_per_second) as fn(Ceiling) -> f64,
+        ),
+        (
+            "window_ceiling_bytes_per_second",
+            "Bytes that the device does in a second at most by requests of 1 MiB, as far as was found.",
+            |ceiling| ceiling.bytes_per_second,
+        ),
+    ] {
+        begin(out, name, "gauge", help);
+        for (queue, told) in &windows {
+            let Some(Ceilings { read, write }) = told.ceilings else { continue };
+            for (operation, ceiling) in [("read", read), ("write", write)] {
+                let value = of(ceiling);
+                let _ = writeln!(out, "blkmq_{name}{{queue=\"{queue}\",operation=\"{operation}\"}} {value:.3}");
+            }
+        }
+    }
+    for (name, help, of) in [
+        (
+            "window_in_flight_seconds",
+            "Predicted work that the device has just now.",
+            (|told| Some(seconds(told.in_flight_ns))) as fn(&Told) -> Option<String>,
+        ),
+        ("window_bound_seconds", "Work that the device may have; not shown while it is not bounded.", |told| {
+            told.bound_ns.map(seconds)
+        }),
+        ("window_held_back_requests", "Requests that wait while the window is not open.", |told| {
+            Some(told.held_back.to_string())
+        }),
+        ("window_target_seconds", "Time that reads may take in the device on average.", |told| {
+            told.target_ns.map(seconds)
+        }),
+        (
+            "window_target_met",
+            "Whether reads kept to the target in the last tenth of a second in which the device worked.",
+            |told| told.target_met.map(|met| u8::from(met).to_string()),
+        ),
+    ] {
+        begin(out, name, "gauge", help);
+        for (queue, told) in &windows {
+            if let Some(value) = of(told) {
+                let _ = writeln!(out, "blkmq_{name}{{queue=\"{queue}\"}} {value}");
+            }
+        }
+    }
+    let name = "window_ceilings_measured";
+    begin(out, name, "counter", "How many times the ceiling was measured.");
+    for (queue, told) in &windows {
+        let _ = writeln!(out, "blkmq_{name}_total{{queue=\"{queue}\"}} {}", told.ceilings_measured);
+    }
 }
 
 /// Requests that were answered with an error. All kinds are there from the beginning, so that a reader sees the first
@@ -330,16 +407,18 @@ mod tests {
 
     #[test]
     fn the_text_is_openmetrics() {
-        let q = RequestQueue::builder(spec::open("null").unwrap()).build().unwrap();
-        let queue = |name: &str| Served {
+        let [q, with_window] = [0, 250].map(|usec| {
+            RequestQueue::builder(spec::open("null").unwrap()).scheduler("bfq").wbt_lat_usec(usec).build().unwrap()
+        });
+        let queue = |name: &str, q: &Arc<RequestQueue>| Served {
             name: name.to_owned(),
             device: "null".to_owned(),
             description: String::new(),
             read_only: false,
             uris: Vec::new(),
             shares: Default::default(),
-            q: Arc::clone(&q),
-            placement: Arc::new(blkmq_export::Placement::new(Arc::clone(&q))),
+            q: Arc::clone(q),
+            placement: Arc::new(blkmq_export::Placement::new(Arc::clone(q))),
             history: Default::default(),
         };
         let client = |number| Connection {
@@ -355,7 +434,7 @@ mod tests {
             latencies: Latencies::default(),
         };
         let state = State {
-            queues: vec![queue("default"), queue("a\"b\\c\n")],
+            queues: vec![queue("default", &q), queue("a\"b\\c\n", &q), queue("bounded", &with_window)],
             connections: Box::new(move || (1..=1000).map(client).collect()),
             latencies: Box::new(|_| Latencies::default()),
             answered: Box::new(Vec::new),
@@ -379,6 +458,22 @@ mod tests {
         let labels = "queue=\"\",export=\"\",client=\"2\",peer=\"p\",name=\"a\\\"b\"";
         assert!(text.contains(&format!("\nblkmq_client_requests_total{{{labels}}} 2\n")), "{text}");
         assert_eq!(text.matches("\nblkmq_client_bytes_total{").count(), MAX_CLIENTS, "so many series at most");
+        for (line, is_there) in [
+            ("phase{queue=\"bounded\",phase=\"open\"} 1", true),
+            ("phase{queue=\"bounded\",phase=\"paced\"} 0", true),
+            ("in_flight_seconds{queue=\"bounded\"} 0.000000000", true),
+            ("held_back_requests{queue=\"bounded\"} 0", true),
+            ("target_seconds{queue=\"bounded\"} 0.000250000", true),
+            ("ceilings_measured_total{queue=\"bounded\"} 0", true),
+            ("bound_seconds{", false),
+            ("target_met{", false),
+            ("ceiling_requests_per_second{", false),
+        ] {
+            assert_eq!(text.contains(&format!("\nblkmq_window_{line}")), is_there, "{line}: {text}");
+        }
+        let windows = text.lines().filter(|line| line.starts_with("blkmq_window_"));
+        assert!(windows.clone().all(|line| line.contains("{queue=\"bounded\"")), "only one has a window: {text}");
+        assert!(text.contains("\nblkmq_device_requests{queue=\"default\",operation=\"other\"} 0\n"), "{text}");
         let (mut seen, mut family) = (HashSet::new(), String::new());
         for line in text.lines().filter(|line| *line != "# EOF") {
             if let Some(begun) = line.strip_prefix("# TYPE ") {

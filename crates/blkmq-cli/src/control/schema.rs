@@ -7,6 +7,8 @@ use blkmq_export::nbd::Errno;
 use blkmq_export::{Errors, Latencies};
 use serde::{Deserialize, Serialize};
 
+use super::window::Told;
+
 /// A queue and what it serves.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Queue {
@@ -76,7 +78,7 @@ pub(crate) struct Value {
 }
 
 /// A queue's statistics: the kernel's 17 numbers, in its order and with its units.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Stat {
     pub(crate) queue: String,
     #[serde(flatten)]
@@ -106,6 +108,8 @@ pub(crate) struct Stat {
     pub(crate) exports: Vec<String>,
     /// Requests of their clients that were answered with an error, by its kind.
     pub(crate) errors: BTreeMap<String, u64>,
+    /// The window in front of its device, if it has one.
+    pub(crate) window: Option<Told>,
 }
 
 /// Requests that were answered with an error, by the word for it. Words with a count of 0 are included.
@@ -155,6 +159,7 @@ impl Stat {
             inflight: q.inflight(),
             exports: exports.iter().map(|answered| answered.export.clone()).collect(),
             errors: by_kind(&errors),
+            window: Told::of(q),
         }
     }
 }

@@ -10,6 +10,10 @@ const SMALL: u32 = 8;
 const LARGE: u32 = 2048;
 
 impl Phase {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Open, Self::Measuring, Self::Paced, Self::Probing, Self::Narrowing, Self::Bounded, Self::Widening];
+
     /// Its name in statistics.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -60,6 +64,12 @@ impl Window {
     #[must_use]
     pub fn ceiling(&self, op: Op, sectors: u32) -> Option<u64> {
         (self.paced.all_measured > 0).then(|| 1_000_000_000 / u64::from(self.cost(op, sectors)))
+    }
+
+    /// How many times the ceiling was measured.
+    #[must_use]
+    pub const fn times_measured(&self) -> u64 {
+        self.paced.all_measured
     }
 
     /// Writes what was found in readable form.
