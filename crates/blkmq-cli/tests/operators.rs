@@ -368,19 +368,86 @@ fn the_configuration_in_the_documentation_is_right() {
     assert!(good.starts_with("good: "), "{good}");
 }
 
-/// Red if the documentation names a metric that does not exist.
+/// What begins with `blkmq_` in a text.
+fn metrics_of(text: &str) -> Vec<&str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.split(|c| !is_part(c)).filter(|word| word.starts_with("blkmq_") && *word != "blkmq_drivers").collect()
+}
+
+/// The queries of the dashboard, with a time for the variable that stands for one.
+fn queries(dashboard: &Value) -> Vec<String> {
+    let panels = dashboard["panels"].as_array().expect("a dashboard has panels");
+    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+    targets.map(|target| target["expr"].as_str().expect("a query").replace("$__rate_interval", "5m")).collect()
+}
+
+/// Red if the documentation, a rule, a rule's test or the dashboard names a metric that a server does not print; or if
+/// the dashboard is no JSON, or leaves out what tells a window's state.
 #[test]
 fn the_metrics_in_the_documentation_are_there() {
     let server = Served::start(&["--device", "ram,size=1M"]);
-    let mut client = server.connect("");
-    client.write(0, &[1; 512]);
+    let mut names = Vec::new();
     let metrics = server.get("/metrics");
-    let text = std::fs::read_to_string(deployed("../deploy.md")).unwrap();
-    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let names: Vec<_> = text.split(|c| !is_part(c)).filter(|word| word.starts_with("blkmq_")).collect();
-    assert!(names.len() >= 5, "{names:?}");
-    for name in names.into_iter().filter(|name| *name != "blkmq_drivers") {
-        assert!(metrics.contains(&format!("\n{name}{{")) || metrics.contains(&format!("\n{name} ")), "{name}");
+    for line in metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let (family, kind) = line.split_once(' ').expect("a family has a kind");
+        let ends: &[&str] = match kind {
+            "counter" => &["_total"],
+            "info" => &["_info"],
+            "histogram" => &["_bucket", "_count", "_sum"],
+            _ => &[""],
+        };
+        names.extend(ends.iter().map(|end| format!("{family}{end}")));
+    }
+    let files = ["../deploy.md", "blkmq.rules.yml", "blkmq.rules.test.yml", "blkmq.dashboard.json"];
+    let [page, rules, tests, dashboard] = files.map(|name| std::fs::read_to_string(deployed(name)).unwrap());
+    for (file, text) in files.iter().zip([&page, &rules, &tests, &dashboard]) {
+        for name in metrics_of(text) {
+            assert!(names.iter().any(|known| known == name), "{file}: {name}: {names:?}");
+        }
+    }
+    assert!(!metrics_of(&page).is_empty() && metrics_of(&rules).len() >= 8, "{rules}");
+    let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
+    let queries = queries(&dashboard);
+    assert!(queries.len() >= 16, "{queries:?}");
+    for name in names.iter().filter(|name| name.starts_with("blkmq_window_")) {
+        assert!(queries.iter().any(|query| metrics_of(query).contains(&name.as_str())), "{name} is in no panel");
+    }
+}
+
+/// Red if Prometheus does not take a rule or a query of the dashboard, if an alert has no test, or if one fires when it
+/// should not or does not when it should.
+#[test]
+fn the_rules_do_what_they_say() {
+    let promtool = |arguments: &[&str]| std::process::Command::new("promtool").args(arguments).output();
+    if !promtool(&["--version"]).is_ok_and(|output| output.status.success()) {
+        println!("SKIP promtool is missing: scripts/tools promtool fetches it");
+        return;
+    }
+    let passes = |arguments: &[&str]| {
+        let output = promtool(arguments).unwrap();
+        let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        assert!(output.status.success() && said.contains("SUCCESS"), "{arguments:?}: {said}");
+    };
+    let [rules, tests] = ["blkmq.rules.yml", "blkmq.rules.test.yml"].map(|name| deployed(name).display().to_string());
+    passes(&["check", "rules", &rules]);
+    passes(&["test", "rules", &tests]);
+    let dashboard = std::fs::read_to_string(deployed("blkmq.dashboard.json")).unwrap();
+    let recorded = |(at, query): (usize, String)| json!({ "record": format!("panel:{at}"), "expr": query });
+    let recorded: Vec<_> =
+        queries(&serde_json::from_str(&dashboard).unwrap()).into_iter().enumerate().map(recorded).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("queries.yml");
+    // JSON is YAML too.
+    std::fs::write(&path, json!({ "groups": [{ "name": "queries", "rules": recorded }] }).to_string()).unwrap();
+    passes(&["check", "rules", path.to_str().unwrap()]);
+    let text = |path: &str| std::fs::read_to_string(path).unwrap();
+    let (rules, tests) = (text(&rules), text(&tests));
+    let window = rules.split_once("name: blkmq-window").expect("there is such a group").1;
+    let alerts: Vec<_> = window.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert!(alerts.len() >= 3, "{window}");
+    for alert in alerts {
+        assert!(tests.contains(&format!("alertname: {alert} }}")), "{alert} is not said to be silent at any time");
+        assert!(tests.contains(&format!("alertname: {alert}\n")), "{alert} never fires");
     }
 }
 
