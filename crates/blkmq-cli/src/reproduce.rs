@@ -1,12 +1,13 @@
 //! `blkmq reproduce`: repeats published measurements and prints the results next to the published ones.
 //!
-//! In the folder `tables` says what is repeated, `found` what came out, and `words` prints it; `flood` is a measurement
-//! of our own. Nothing else calls in there. `blkmq demo` runs two of the measurements in short, by the functions of
+//! In the folder `tables` says what is repeated, `found` what came out, and `words` prints it; `flood` and
+//! `window` are measurements of our own. Nothing else calls in there. `blkmq demo` runs two of the measurements in short, by the functions of
 //! this page.
 
 mod flood;
 mod found;
 mod tables;
+mod window;
 mod words;
 
 use std::io::Write;
@@ -37,6 +38,7 @@ Examples:
   blkmq reproduce slow --rounds 4 --runtime 1s
   blkmq reproduce merge --json
   blkmq reproduce flood --runtime 20s
+  blkmq reproduce window --report window.html
   blkmq reproduce all --report tables.html
 
 Each row of a table runs the same job on a device of blkmq, in short slices that take turns. The columns:
@@ -60,7 +62,11 @@ another one at the scheduler. The SSD of 'slow', a model too, takes 66000 operat
 
 'flood' is no published measurement: a reader wants 1000 reads a second beside four writers with 512 writes outstanding.
 Its device is a model of an SSD, with queues of several depths; each row takes 5 s of virtual time. Give it no less than
-1 s, because the SSD is fast as long as it has erased blocks.";
+1 s, because the SSD is fast as long as it has erased blocks.
+
+'window' is none either: a reader of 500 reads a second beside 128 writes of 4 KiB, on a model of a volume of a cloud that
+holds back what is over its ceiling. Its rows bound the device's queue to a depth by hand, or by wbt_lat_usec=-1. Then the
+ceiling falls to a quarter, and comes back.";
 
 /// Repeat published measurements on this machine.
 #[derive(Debug, Args)]
@@ -72,7 +78,8 @@ pub(crate) struct Reproduce {
     /// Stop after this many rounds, even if an interval is still wide.
     #[arg(long, value_name = "N", default_value = "60", value_parser = clap::value_parser!(u32).range(2..))]
     rounds: u32,
-    /// How long a slice lasts, or each row of flood, as in 1s [default: 100ms, for flood 5s]. Not used by merge.
+    /// How long a slice lasts, or each row of flood or window, as in 1s [default: 100ms, for flood 5s, for window 4s]. Not
+    /// used by merge.
     #[arg(long, value_name = "TIME", value_parser = bench::duration)]
     runtime: Option<Duration>,
     /// Print one JSON object instead of words.
@@ -84,7 +91,7 @@ pub(crate) struct Reproduce {
 }
 
 fn names() -> Vec<&'static str> {
-    NAMES.into_iter().chain([flood::NAME, "all"]).collect()
+    NAMES.into_iter().chain([flood::NAME, window::NAME, "all"]).collect()
 }
 
 /// How long a load runs on virtual time, where every run gives the same result.
@@ -113,6 +120,7 @@ impl Reproduce {
             command: machine::command(),
             tables: Vec::new(),
             flood: None,
+            window: None,
         };
         if !self.json {
             found.write_head(out)?;
@@ -133,9 +141,17 @@ impl Reproduce {
                 flood.write(out)?;
             }
         }
+        if self.table == "all" || self.table == window::NAME {
+            let control = Control { stop: Arc::clone(&stop), ..Control::default() };
+            found.window = window::measure(self.runtime, &control)?;
+            if let Some(window) = found.window.as_ref().filter(|_| !self.json) {
+                window.write(out)?;
+            }
+        }
         if let Some(page) = page {
             let flood = found.flood.iter().map(flood::FoundFlood::section);
-            let sections = found.tables.iter().flat_map(FoundTable::sections).chain(flood).collect();
+            let window = found.window.iter().flat_map(window::FoundWindow::sections);
+            let sections = found.tables.iter().flat_map(FoundTable::sections).chain(flood).chain(window).collect();
             page.write("Published measurements, repeated".to_owned(), MODELLED.to_owned(), sections)?;
         }
         if self.json {

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::flood::FoundFlood;
 use super::tables::{Figure, Row, Table};
+use super::window::FoundWindow;
 use crate::rates::Rates;
 use crate::target::Time;
 
@@ -18,6 +19,8 @@ pub(super) struct Found {
     pub(super) tables: Vec<FoundTable>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) flood: Option<FoundFlood>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) window: Option<FoundWindow>,
 }
 
 #[derive(Debug, Serialize)]

@@ -1,0 +1,215 @@
+//! `blkmq reproduce window`: a reader beside a flood of writes on a volume with a ceiling, with the device's queue bounded
+//! to several depths by hand and by the window, and what the window does when the ceiling falls and comes back.
+
+mod jump;
+mod step;
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use blkmq_workbench::bench::Control;
+use blkmq_workbench::job::Direction;
+use blkmq_workbench::report::{Axis, Content, Line, Lines, Section, Unit};
+use blkmq_workbench::{JobFile, Mode, System};
+use serde::Serialize;
+
+use self::step::Steps;
+use crate::page;
+use crate::target::{Target, Time};
+use blkmq_program::Failure;
+use blkmq_program::words::time;
+
+pub(super) const NAME: &str = "window";
+
+const ABOUT: &str = "What does a bound on the work with the device bring a reader, and what does it cost?";
+
+/// How long each row runs by default.
+const RUNTIME: Duration = Duration::from_secs(4);
+
+/// What the window takes to find the ceiling does not count.
+const RAMP: &str = "ramp_time=3";
+
+const JOB: &str = "
+[global]
+ioengine=io_uring
+direct=1
+norandommap
+thread
+time_based
+runtime=4
+rw=randwrite
+bs=4k
+iodepth=32
+[reader]
+rw=randread
+iodepth=1
+rate_iops=500
+[writer-1]
+[writer-2]
+[writer-3]
+[writer-4]
+";
+
+/// The depths to which the device's queue is bounded by hand.
+const DEPTHS: [u16; 8] = [4, 8, 16, 24, 32, 48, 64, 128];
+
+const PUBLISHED: &str = "\
+Published: a database on an instance with 275,000 operations a second, its queue bounded by hand: the p99.9 of reads 3.25
+-> 0.42 ms at 243,000 operations a second, 12 % below the ceiling.";
+
+#[derive(Debug, Serialize)]
+pub(super) struct FoundWindow {
+    about: &'static str,
+    /// How long each row ran, and on which clock.
+    time: String,
+    published: &'static str,
+    rows: Vec<Row>,
+    steps: Steps,
+}
+
+/// A row: how the queue was bounded, and what came of it.
+#[derive(Debug, Serialize)]
+struct Row {
+    scheduler: &'static str,
+    /// In words.
+    bound: String,
+    p50_ns: u64,
+    p99_ns: u64,
+    p99_9_ns: u64,
+    writes_per_second: f64,
+}
+
+/// How one row is set up.
+struct Way {
+    scheduler: &'static str,
+    bound: String,
+    device: String,
+    usec: &'static str,
+}
+
+fn ways() -> Vec<Way> {
+    let way = |scheduler, bound: &str, device: &str, usec| Way {
+        scheduler,
+        bound: bound.to_owned(),
+        device: device.to_owned(),
+        usec,
+    };
+    let mut ways = vec![way("none", "none", "cloud", "0")];
+    ways.extend(DEPTHS.map(|depth| {
+        let device = format!("cloud,hw_queue_depth={depth}");
+        way("mq-deadline", &format!("{depth} requests"), &device, "0")
+    }));
+    ways.extend(["mq-deadline", "bfq"].map(|scheduler| way(scheduler, "the window", "cloud", "-1")));
+    ways
+}
+
+/// Runs all rows, and the steps. `None` if it was stopped.
+pub(super) fn measure(runtime: Option<Duration>, control: &Control) -> Result<Option<FoundWindow>, Failure> {
+    let runtime = runtime.unwrap_or(RUNTIME);
+    let mut rows = Vec::new();
+    for way in ways() {
+        let Some(row) = run(way, runtime, control)? else { return Ok(None) };
+        rows.push(row);
+    }
+    let steps = step::measure().map_err(|error| Failure::Running(format!("{NAME}: {error}")))?;
+    let time = format!("{} of virtual time, after {RAMP}", time(runtime));
+    Ok(Some(FoundWindow { about: ABOUT, time, published: PUBLISHED, rows, steps }))
+}
+
+fn run(way: Way, runtime: Duration, control: &Control) -> Result<Option<Row>, Failure> {
+    let jobs = JobFile::parse(NAME, JOB, &[RAMP], Mode::Strict, &System)?.jobs;
+    let mut target = Target::new(&way.device, Time::Virtual);
+    target.set("scheduler", way.scheduler, NAME.to_owned());
+    target.set("wbt_lat_usec", way.usec, NAME.to_owned());
+    let mut bench = target.open(NAME, &jobs)?;
+    let failed = |what: String| Failure::Running(format!("{NAME}: {what}"));
+    let control = Control { runtime: Some(runtime), ..control.clone() };
+    let outcome = bench.run(&control).map_err(|error| failed(error.to_string()))?;
+    if let Some(error) = outcome.error() {
+        return Err(failed(error));
+    }
+    if outcome.stopped {
+        return Ok(None);
+    }
+    let (reader, writers) = outcome.jobs.split_first().ok_or_else(|| failed("it has no job".to_owned()))?;
+    let latency = &reader.direction(Direction::Read).latency;
+    if latency.count() == 0 {
+        return Err(failed(format!("no read completed within {runtime:?}: it has to run for longer")));
+    }
+    Ok(Some(Row {
+        scheduler: way.scheduler,
+        bound: way.bound,
+        p50_ns: latency.percentile(50.0),
+        p99_ns: latency.percentile(99.0),
+        p99_9_ns: latency.percentile(99.9),
+        writes_per_second: writers.iter().map(|job| job.direction(Direction::Write).iops(job.runtime_ns)).sum(),
+    }))
+}
+
+const HEAD: [&str; 7] = ["scheduler", "bound", "p50 us", "p99 us", "p99.9 us", "writes/s", "of none"];
+
+impl FoundWindow {
+    fn cells(&self, row: &Row) -> [String; 7] {
+        let us = |ns: u64| format!("{:.0}", ns as f64 / 1e3);
+        let none = self.rows.first().map_or(row.writes_per_second, |row| row.writes_per_second);
+        [
+            row.scheduler.to_owned(),
+            row.bound.clone(),
+            us(row.p50_ns),
+            us(row.p99_ns),
+            us(row.p99_9_ns),
+            format!("{:.0}", row.writes_per_second),
+            format!("{:.3}", row.writes_per_second / none),
+        ]
+    }
+
+    pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "\n{NAME}: {}", self.about)?;
+        writeln!(out, "{}\n", self.note())?;
+        let line = |cells: &[&str; 7], out: &mut dyn Write| {
+            let [scheduler, bound, figures @ ..] = cells;
+            let figures: String = figures.iter().map(|cell| format!(" {cell:>10}")).collect();
+            writeln!(out, "{scheduler:12} {bound:14}{figures}")
+        };
+        line(&HEAD, out)?;
+        for row in &self.rows {
+            line(&self.cells(row).each_ref().map(String::as_str), out)?;
+        }
+        writeln!(out, "\n{}\n", self.steps.words())?;
+        writeln!(out, "{}", self.published)
+    }
+
+    fn note(&self) -> String {
+        format!("The model 'cloud', {}; a reader of 500 reads/s beside 128 writes of 4 KiB.", self.time)
+    }
+
+    pub(super) fn sections(&self) -> Vec<Section> {
+        let note = format!("{} {} {}", self.about, self.note(), self.published);
+        let rows = self.rows.iter().map(|row| self.cells(row).to_vec()).collect();
+        let points = |rows: &[&Row]| {
+            rows.iter().map(|row| (row.writes_per_second / 1e3, row.p99_9_ns as f64 / 1e3)).collect::<Vec<_>>()
+        };
+        let all: Vec<_> = self.rows.iter().filter(|row| row.scheduler == "mq-deadline").collect();
+        let by_hand = &all[..all.len().min(DEPTHS.len())];
+        let by_window = &all[by_hand.len()..];
+        let frontier = Lines {
+            x: Axis::linear("thousand writes/s", Unit::Number),
+            y: Axis::linear("p99.9 of reads, us", Unit::Number),
+            lines: vec![
+                Line { name: "depths by hand".to_owned(), points: points(by_hand) },
+                Line { name: "the window".to_owned(), points: points(by_window) },
+            ],
+        };
+        let section = |title: &str, note: &str, lines| Section {
+            title: title.to_owned(),
+            note: note.to_owned(),
+            content: Content::Lines(lines),
+        };
+        let mut sections = vec![
+            page::table(NAME, &note, &HEAD, rows),
+            section("A reader's latency against the writers' rate", "", frontier),
+        ];
+        sections.extend(self.steps.lines().map(|(title, lines)| section(title, &self.steps.words(), lines)));
+        sections
+    }
+}
