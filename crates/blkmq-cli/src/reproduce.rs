@@ -1,8 +1,8 @@
 //! `blkmq reproduce`: repeats published measurements and prints the results next to the published ones.
 //!
-//! In the folder `tables` says what is repeated, `found` what came out, and `words` prints it; `flood` and
-//! `window` are measurements of our own. Nothing else calls in there. `blkmq demo` runs two of the measurements in short, by the functions of
-//! this page.
+//! In the folder `tables` says what is repeated, `found` what came out, and `words` prints it; `flood` and `window` are
+//! measurements of our own. Nothing else calls in there. `blkmq demo` runs two of the measurements in short, by the
+//! functions of this page.
 
 mod flood;
 mod found;
@@ -78,8 +78,8 @@ pub(crate) struct Reproduce {
     /// Stop after this many rounds, even if an interval is still wide.
     #[arg(long, value_name = "N", default_value = "60", value_parser = clap::value_parser!(u32).range(2..))]
     rounds: u32,
-    /// How long a slice lasts, or each row of flood or window, as in 1s [default: 100ms, for flood 5s, for window 4s]. Not
-    /// used by merge.
+    /// How long a slice lasts, or each row of flood or window, as in 1s [default: 100ms, for flood 5s, for window 4s].
+    /// Not used by merge.
     #[arg(long, value_name = "TIME", value_parser = bench::duration)]
     runtime: Option<Duration>,
     /// Print one JSON object instead of words.

@@ -1,5 +1,5 @@
-//! What a window does when a volume's ceiling falls to a quarter, and when it comes back: on virtual time, in one thread,
-//! with a queue and two submitters.
+//! What a window does when a volume's ceiling falls to a quarter, and when it comes back: on virtual time, in one
+//! thread, with a queue and two submitters.
 
 use std::sync::Arc;
 
