@@ -1,5 +1,5 @@
-//! `blkmq reproduce window`: a reader beside a flood of writes on a volume with a ceiling. The device's queue is bounded
-//! by hand and by the window, and the ceiling falls and comes back.
+//! `blkmq reproduce window`: a reader beside a flood of writes on a volume with a ceiling. The device's queue is
+//! bounded by hand and by the window, and the ceiling falls and comes back.
 
 mod jump;
 mod step;
