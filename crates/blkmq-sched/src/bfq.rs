@@ -118,8 +118,11 @@ pub struct Bfq {
     service: Service,
     /// Rises towards 256 with each queue that comes into service: tells whether there were enough of them.
     slots: u32,
-    /// The largest budget, in sectors.
+    /// The largest budget, in sectors: the one that follows the device's rate or was set, and the same within a slice.
+    whole_budget: u64,
     max_budget: u64,
+    /// What the embedder bounds a budget to, in sectors.
+    slice: Option<u64>,
     sample: Sample,
     burst: Burst,
     rate: Rate,
@@ -177,7 +180,9 @@ impl Bfq {
             weight_order: Tree::default(),
             service: Service::default(),
             slots: 0,
+            whole_budget: budget::DEFAULT,
             max_budget: budget::DEFAULT,
+            slice: None,
             sample: Sample::default(),
             burst: Burst::new(),
             rate: Rate::new(false),
@@ -284,6 +289,12 @@ impl Scheduler for Bfq {
         self.ticket
     }
 
+    /// A client keeps the budget that it has until it was served.
+    fn set_slice(&mut self, sectors: Option<u64>) {
+        self.slice = sectors;
+        self.fit_largest();
+    }
+
     fn next_wakeup(&self) -> Option<Time> {
         self.service.timer.filter(|_| !self.is_empty() && kept("bfq.timer"))
     }
@@ -307,6 +318,7 @@ impl Scheduler for Bfq {
     fn set_rotational(&mut self, rotational: bool) {
         self.rotational = rotational;
         self.rate = Rate::new(rotational);
+        self.fit_largest();
     }
 
     fn knobs(&self) -> &'static [Knob] {
@@ -324,7 +336,10 @@ impl Scheduler for Bfq {
             return Ok(());
         }
         match name {
-            "max_budget" if value > 0 => self.max_budget = value.unsigned_abs(),
+            "max_budget" if value > 0 => {
+                self.whole_budget = value.unsigned_abs();
+                self.fit_largest();
+            }
             "max_budget" | "timeout_sync" => self.follow_rate(),
             "low_latency" if value == 0 => self.end_all_raising(self.now),
             _ => {}

@@ -185,6 +185,15 @@ pub trait Scheduler: Send + fmt::Debug {
         None
     }
 
+    /// Bounds for how long one client is served while others ask: for so many sectors, or for one request. `None`, and
+    /// until this is told: as the policy decides.
+    ///
+    /// An embedder that holds requests back, as a [`Window`](crate::window::Window) does, says so while it does. A
+    /// policy that serves one client for a while, since the device does more then, need not: the device has what it
+    /// can work on. And a client that waits for each request looks idle for the microseconds in which the device has
+    /// the request. What it leaves then may be lent to others only for as long. By default nothing is bounded.
+    fn set_slice(&mut self, _sectors: Option<u64>) {}
+
     /// If requests wait that [`dispatch`](Self::dispatch) holds back: when it would let one go if nothing else happens.
     /// A time that has passed means at once. Valid until any other method is called. By default nothing is held back.
     fn next_wakeup(&self) -> Option<Time> {

@@ -21,7 +21,8 @@
 //!
 //! The value knows no thread and no clock. An embedder asks [`has_room`](Window::has_room) and
 //! [`opens_at`](Window::opens_at) before it asks its scheduler for a request, tells of each that [went](Window::sent),
-//! and [folds](Window::fold) by [`next_look`](Window::next_look) what has completed. Nothing is allocated.
+//! and [folds](Window::fold) by [`next_look`](Window::next_look) what has completed. After each fold it tells its
+//! scheduler of the [slice](Window::slice). Nothing is allocated.
 
 mod bounded;
 mod cost;
@@ -65,6 +66,9 @@ const LONGEST_REST: u64 = 640 * SECOND;
 
 /// And for how many times as long as the tries took: what they cost is spread over that.
 const REST_TIMES: u64 = 20;
+
+/// The sectors of a small request.
+const SMALL: u32 = 8;
 
 /// What a window does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -203,6 +207,18 @@ impl Window {
     #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Open)
+    }
+
+    /// While requests are held back: what one client may have at once of what others leave, in sectors. A scheduler is
+    /// [told](crate::Scheduler::set_slice).
+    ///
+    /// It is what the device does of 4 KiB requests while it has the fastest read. A client that reads one block at a
+    /// time looks idle for as long, and is back before a flood has had much more than that in its stead.
+    #[must_use]
+    pub fn slice(&self) -> Option<u64> {
+        let least = self.least.get().filter(|_| !self.is_open())?;
+        let each = self.cost(Op::Read, SMALL).max(self.cost(Op::Write, SMALL));
+        Some((least / u64::from(each)).max(1).saturating_mul(u64::from(SMALL)))
     }
 
     /// When the window wants to be [folded](Self::fold) at the latest, as long as requests wait or are with the device.

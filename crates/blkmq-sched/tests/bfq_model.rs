@@ -91,6 +91,10 @@ enum Step {
         knob: &'static str,
         value: i64,
     },
+    /// Requests are held back from now on, or no longer.
+    Slice {
+        sectors: Option<u64>,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -133,6 +137,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (1..=NR_GROUPS, weight()).prop_map(|(group, weight)| Step::JoinGroup { group, weight }),
         2 => (1..=NR_GROUPS).prop_map(|group| Step::LeaveGroup { group }),
         1 => knob.prop_map(|(knob, value)| Step::Set { knob, value }),
+        1 => prop::option::of(prop_oneof![0..64_u64, any::<u64>()]).prop_map(|sectors| Step::Slice { sectors }),
     ]
 }
 
@@ -278,6 +283,7 @@ impl World {
             }
             Step::LeaveGroup { group } => self.leave_group(group),
             Step::Set { knob, value } => self.bfq.set_knob(knob, value).expect("the value is accepted"),
+            Step::Slice { sectors } => counted(|| self.bfq.set_slice(sectors)),
         }
         self.check();
     }
@@ -451,7 +457,7 @@ proptest! {
 
 /// Backlogged clients in groups get their shares of the sectors. If they move, they wait in another group first, with
 /// another weight.
-fn shares_are_kept(groups: &[u16], clients: &[(usize, u16, u32)], moves: bool) {
+fn shares_are_kept(groups: &[u16], clients: &[(usize, u16, u32)], moves: bool, slice: Option<u64>) {
     const SECTORS: f64 = 600_000.0;
     // A first budget, with which a client may be ahead, and two later ones.
     const SLACK: f64 = 10_922.0 + 2.0 * 512.0;
@@ -459,6 +465,7 @@ fn shares_are_kept(groups: &[u16], clients: &[(usize, u16, u32)], moves: bool) {
     for (knob, value) in [("low_latency", 0), ("max_budget", 256)] {
         world.bfq.set_knob(knob, value).expect("the value is accepted");
     }
+    world.bfq.set_slice(slice);
     for (place, weight) in groups.iter().enumerate() {
         world.apply(&Step::JoinGroup { group: place + 1, weight: *weight });
     }
@@ -515,7 +522,8 @@ proptest! {
         groups in prop::collection::vec(50_u16..=500, 0..=NR_GROUPS / 2),
         clients in prop::collection::vec((0..=NR_GROUPS, 50_u16..=500, prop_oneof![Just(8_u32), Just(64)]), 2..6),
         moves in any::<bool>(),
+        slice in prop::option::of(1..256_u64),
     ) {
-        shares_are_kept(&groups, &clients, moves);
+        shares_are_kept(&groups, &clients, moves, slice);
     }
 }

@@ -21,6 +21,12 @@ fn steady() -> Bfq {
 /// Serves backlogged clients one request a millisecond, and returns what each of them got.
 fn shares(bfq: &mut Bfq, clients: &[ClientId], rounds: u64) -> Vec<u64> {
     let mut got = vec![0; clients.len()];
+    serve(bfq, clients, rounds, |of| got[of] += 1);
+    got
+}
+
+/// The same; tells the place of the client of each request.
+fn serve(bfq: &mut Bfq, clients: &[ClientId], rounds: u64, mut serves: impl FnMut(usize)) {
     let (mut next, mut now) = (0, Time(MS));
     let mut ask = |bfq: &mut Bfq, of: usize, now| {
         next += 1;
@@ -33,12 +39,11 @@ fn shares(bfq: &mut Bfq, clients: &[ClientId], rounds: u64) -> Vec<u64> {
     for _ in 0..rounds {
         let of = bfq.dispatch(now).expect("backlogged clients keep the device busy").0 as usize;
         let ticket = bfq.ticket();
-        got[of] += 1;
+        serves(of);
         now = now.after(MS);
         bfq.report(&[completed(ticket, &lone(clients[of], 0, Op::Read), now)], now);
         ask(bfq, of, now);
     }
-    got
 }
 
 /// Red if a client's weight is not told to virtual time.
@@ -52,6 +57,63 @@ fn clients_get_shares_by_their_weights() {
     let got = shares(&mut bfq, &clients, 40_000);
     let ratio = got[1] as f64 / got[0] as f64;
     assert!((2.7..3.3).contains(&ratio), "{got:?}");
+}
+
+/// Red if a client is served for longer than a slice while another one waits, if it is still held to that when there is
+/// none any more, or if a device that seeks goes from one client to another as often.
+#[test]
+fn a_client_is_served_for_a_slice_at_most() {
+    for (rotational, slice, longest) in [(false, Some(64), 1..9), (false, None, 64..1000), (true, Some(64), 64..1000)] {
+        let mut bfq = steady();
+        bfq.set_rotational(rotational);
+        let clients = [client(1), client(2)];
+        clients.into_iter().for_each(|of| bfq.join(of, &ClientSettings::default()));
+        // Whatever was told before.
+        bfq.set_slice(Some(8));
+        bfq.set_slice(slice);
+        let (mut latest, mut turn, mut found, mut served) = (0, 0, 0, 0);
+        serve(&mut bfq, &clients, 20_000, |of| {
+            turn = if of == latest { turn + 1 } else { 1 };
+            latest = of;
+            served += 1;
+            found = if served < 2000 { 0 } else { found.max(turn) };
+        });
+        assert!(longest.contains(&found), "{found} requests in a row, {slice:?}");
+    }
+}
+
+/// Two clients are backlogged, and a third one asks for a block each 20 ms. Red if a client that is served no longer
+/// than that, since the third one comes in between, keeps the budget that it had before there was a slice.
+#[test]
+fn a_client_that_another_one_interrupts_is_held_to_a_slice_too() {
+    let mut bfq = steady();
+    let clients = [1, 2, 3].map(client);
+    clients.into_iter().for_each(|of| bfq.join(of, &ClientSettings::default()));
+    serve(&mut bfq, &clients[..2], 5000, |_| ());
+    let mut now = Time(5001 * MS);
+    bfq.set_slice(Some(64));
+    let (mut latest, mut turn, mut longest, mut next) = (0, 0, 0, 0);
+    let mut ask = |bfq: &mut Bfq, of: usize, now| {
+        next += 1;
+        let sector = next * 1_000_003 % 8_000_000;
+        bfq.insert(RqId(of as u64), &lone(clients[of], sector, Op::Read), InsertAt::Sorted, now);
+    };
+    for round in 0..4000 {
+        if round % 20 == 0 {
+            ask(&mut bfq, 2, now);
+        }
+        let of = bfq.dispatch(now).expect("backlogged clients keep the device busy").0 as usize;
+        let ticket = bfq.ticket();
+        now = now.after(MS);
+        bfq.report(&[completed(ticket, &lone(clients[of], 0, Op::Read), now)], now);
+        if of < 2 {
+            turn = if of == latest { turn + 1 } else { 1 };
+            latest = of;
+            longest = if round < 1000 { 0 } else { longest.max(turn) };
+            ask(&mut bfq, of, now);
+        }
+    }
+    assert!(longest <= 8, "{longest} requests in a row");
 }
 
 /// Red if a group's members compete outside it.

@@ -81,12 +81,15 @@ fn a_window_shuts_when_reads_are_slow_and_opens_when_it_is_not_used() {
     let (mut window, mut progress, mut now) = (Window::default(), Progress::default(), Time(0));
     QUICK.run(&mut window, &mut progress, &mut now, 2000);
     assert!(window.is_open() && window.bound().is_none() && window.ceiling(Op::Write, 8).is_none());
+    assert_eq!(window.slice(), None);
     FULL.run(&mut window, &mut progress, &mut now, 250);
     assert!(window.is_open());
     FULL.run(&mut window, &mut progress, &mut now, 52);
     assert_eq!(window.phase(), Phase::Paced);
     let found = window.ceiling(Op::Write, 8).expect("it was measured");
     assert!((98_000..102_000).contains(&found), "{found}");
+    // Five writes in the 50 us of the fastest read.
+    assert_eq!(window.slice(), Some(40));
     QUICK.run(&mut window, &mut progress, &mut now, 2000);
     assert!(!window.is_open() && window.is_met() == Some(true), "{window:?}");
     progress.held_back = false;
@@ -166,8 +169,9 @@ proptest! {
             }
             prop_assert!(window.opens_at(now).is_none_or(|opens| opens > now && opens.since(now) <= LONGEST));
             prop_assert_eq!(window.next_look().is_none(), target == Target::Off);
+            prop_assert!(window.slice().is_none_or(|sectors| sectors >= 8));
             if window.is_open() {
-                prop_assert!(window.bound().is_none() && window.opens_at(now).is_none());
+                prop_assert!(window.bound().is_none() && window.opens_at(now).is_none() && window.slice().is_none());
             }
             if target == Target::Off {
                 prop_assert!(window.is_open());

@@ -314,6 +314,10 @@ impl Scheduler for Watched {
         self.inner.set_rotational(rotational);
     }
 
+    fn set_slice(&mut self, sectors: Option<u64>) {
+        self.inner.set_slice(sectors);
+    }
+
     fn ticket(&self) -> Option<Ticket> {
         self.inner.ticket()
     }

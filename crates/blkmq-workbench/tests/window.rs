@@ -30,9 +30,42 @@ rate_iops=500
 [writer-4]
 ";
 
+/// Eight clients that read a block at a time, and two clients that always have 64 requests outstanding.
+const EIGHT: &str = "
+[global]
+ioengine=io_uring
+direct=1
+norandommap
+thread
+time_based
+runtime=2
+ramp_time=2
+rw=randread
+bs=4k
+iodepth=1
+[client-1]
+[client-2]
+[client-3]
+[client-4]
+[client-5]
+[client-6]
+[client-7]
+[client-8]
+[flood-1]
+rw=randwrite
+iodepth=64
+[flood-2]
+rw=randwrite
+iodepth=64
+";
+
 /// The queue in front of a device, after the flood has run, and what came of it.
 fn flood(device: &str, setup: Setup, usec: i64) -> (Bench, Outcome) {
-    let jobs = JobFile::parse("flood", FLOOD, &[], Mode::Strict, &System).expect("it is a job file").jobs;
+    run(FLOOD, device, setup, usec)
+}
+
+fn run(jobs: &str, device: &str, setup: Setup, usec: i64) -> (Bench, Outcome) {
+    let jobs = JobFile::parse("flood", jobs, &[], Mode::Strict, &System).expect("it is a job file").jobs;
     let mut setup = Setup { clock: ClockKind::Virtual, ..setup };
     setup.device = device.to_owned();
     setup.settings.push(("wbt_lat_usec".to_owned(), usec.to_string()));
@@ -73,6 +106,24 @@ fn on_a_volume_the_reader_is_quick_and_the_writers_lose_nothing() {
         assert!((ceiling / 275e3 - 1.0).abs() < 0.05, "{locking}, bypass {bypass}: {ceiling} requests a second");
         assert_eq!((window.in_flight_ns, window.held_back), (0, 0), "nothing is left when all is over");
     }
+}
+
+/// Red if the scheduler is not told of the slice: then some of eight clients gets less than nine tenths of what it
+/// would have with the floods held to their tenths of the ceiling by hand. Without a window it gets a fifth of that.
+#[test]
+fn eight_clients_get_what_they_would_beside_floods_that_are_held_by_hand() {
+    let worst = |jobs: &str, scheduler, usec| {
+        let (_, outcome) = run(jobs, "cloud", setup(scheduler), usec);
+        assert_eq!(outcome.error(), None);
+        let rates =
+            outcome.jobs[..8].iter().map(|job| job.direction(Direction::Read).bandwidth(job.runtime_ns) / 4096.0);
+        let worst = rates.fold(f64::INFINITY, f64::min);
+        println!("{scheduler} wbt_lat_usec {usec}: {worst:.0} reads/s");
+        worst
+    };
+    let by_hand = worst(&EIGHT.replace("iodepth=64", "iodepth=64\nrate_iops=27500"), "none", 0);
+    let [without, with] = [0, -1].map(|usec| worst(EIGHT, "bfq", usec));
+    assert!(with >= 0.9 * by_hand && without < 0.5 * by_hand, "{without} and {with} reads/s of {by_hand}");
 }
 
 /// Red if requests that pass the scheduler by do not teach the window, or if it does anything on a device that takes

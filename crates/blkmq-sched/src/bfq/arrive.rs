@@ -78,7 +78,9 @@ impl Bfq {
         let next = self.queues.get(q).next.expect("a queue begins to wait with a request");
         let queue = self.queues.get(q);
         let in_time = now <= queue.habits.last_end.after(IN_TIME * self.tunables.slice_idle);
-        let resumes = queue.may_resume && in_time && queue.budget_left > 0;
+        let may_resume = queue.may_resume && in_time && queue.budget_left > 0;
+        // What others were lent meanwhile is not asked back: else they would lag behind, and be served for long once.
+        let resumes = may_resume && self.slice().is_none();
         let mut budget = if resumes {
             queue.budget_left.min(queue.max_budget)
         } else {

@@ -210,7 +210,7 @@ impl Bfq {
                 Reason::BudgetExhausted if kept("bfq.most") => most.min(4 * old),
                 Reason::BudgetExhausted => 4 * old,
                 Reason::NoMoreRequests => self.forest.service(entity).max(least),
-                Reason::Preempted => return self.forest.budget(entity),
+                Reason::Preempted => return self.in_slice(self.forest.budget(entity)),
             };
         } else if !queue.is_sync {
             budget = most;
@@ -224,6 +224,22 @@ impl Bfq {
             Some(next) => budget.max(self.charge_of(q, next)),
             None => self.forest.budget(entity),
         }
+    }
+
+    /// A budget, held to the slice if there is one.
+    pub(super) fn in_slice(&self, budget: u64) -> u64 {
+        self.slice().map_or(budget, |slice| budget.min(slice))
+    }
+
+    /// What the embedder bounds a budget to. A device that seeks does much less if it changes from one client to
+    /// another that often, and is left what it has.
+    pub(super) const fn slice(&self) -> Option<u64> {
+        if self.rotational { None } else { self.slice }
+    }
+
+    /// The largest budget keeps within the slice, if there is one.
+    pub(super) fn fit_largest(&mut self) {
+        self.max_budget = self.in_slice(self.whole_budget);
     }
 
     /// The next request of a queue has changed: makes its budget large enough for that request.
@@ -258,7 +274,8 @@ impl Bfq {
     /// The largest budget follows the device's rate, unless the knob `max_budget` sets it.
     pub(super) fn follow_rate(&mut self) {
         if self.tunables.max_budget == 0 {
-            self.max_budget = self.rate.in_time(self.tunables.timeout()).min(MOST);
+            self.whole_budget = self.rate.in_time(self.tunables.timeout()).min(MOST);
+            self.fit_largest();
         }
     }
 }

@@ -22,7 +22,8 @@ impl Bfq {
         if self.tunables.strict_guarantees {
             return true;
         }
-        if self.tunables.slice_idle == 0 || !queue.is_sync || self.class(q) == Class::Idle {
+        let is_excused = self.tunables.slice_idle == 0 || self.slice().is_some();
+        if is_excused || !queue.is_sync || self.class(q) == Class::Idle {
             return false;
         }
         // COST: the usual reason comes first, and both are looked at only without it.

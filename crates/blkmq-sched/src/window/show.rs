@@ -2,11 +2,10 @@
 
 use core::fmt;
 
-use super::{Phase, Target, Window};
+use super::{Phase, SMALL, Target, Window};
 use crate::Op;
 
-/// Sectors of the smallest and the largest requests for which a ceiling is told.
-const SMALL: u32 = 8;
+/// Sectors of the largest requests for which a ceiling is told.
 const LARGE: u32 = 2048;
 
 impl Phase {

@@ -72,6 +72,9 @@ impl Hold {
     pub(super) fn set_window(&mut self, q: &RequestQueue, target: Target) {
         debug_assert!(!self.has_waiting(), "a window is made while nothing waits");
         self.end_window(q);
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.set_slice(None);
+        }
         let is_wanted = target != Target::Off && self.scheduler().is_some();
         self.window = is_wanted.then(|| Box::new(Opening::new(q, target)));
         self.note_special(q);
@@ -90,11 +93,15 @@ impl Hold {
         next.map_or(u64::MAX, |time| time.0)
     }
 
-    /// Lets the window learn what has completed. Returns when it wants to learn again, in nanoseconds.
+    /// Lets the window learn what has completed, and tells the scheduler what that changes. Returns when the window
+    /// wants to learn again, in nanoseconds.
     fn fold_window(&mut self, q: &RequestQueue, now: Time) -> u64 {
         let has_waiting = !self.is_empty();
         let Some(opening) = &mut self.window else { return u64::MAX };
         opening.fold(q, has_waiting, now);
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.set_slice(opening.window.slice());
+        }
         opening.window.next_look().map_or(u64::MAX, |time| time.0)
     }
 

@@ -136,13 +136,15 @@ pub(crate) struct Rig<'d> {
     seed: u64,
     /// How far apart folds are at least, in nanoseconds.
     pub(crate) fold_each: u64,
+    /// Whether the scheduler is told of the window's slice. Only a planted mistake does not tell it.
+    pub(crate) tells_slice: bool,
     folded: Time,
     /// The most work that was with the device beside another request, over the bound.
     pub(crate) exceeded: u64,
 }
 
 /// The client that a load is. The first id belongs to no client.
-fn client(load: usize) -> ClientId {
+pub(crate) fn client(load: usize) -> ClientId {
     ClientId::new(load + 1, 0)
 }
 
@@ -182,6 +184,7 @@ impl<'d> Rig<'d> {
             spare: BTreeMap::new(),
             seed: 1,
             fold_each: MS,
+            tells_slice: true,
             folded: Time(0),
             exceeded: 0,
         }
@@ -230,6 +233,11 @@ impl<'d> Rig<'d> {
     pub(crate) fn set_depth(&mut self, load: usize, depth: usize) {
         self.loads[load].depth = depth;
         self.fill(load);
+    }
+
+    /// From now on the client that a load is has this weight.
+    pub(crate) fn set_weight(&mut self, load: usize, weight: u16) {
+        self.scheduler.join(client(load), &ClientSettings { weight, ..ClientSettings::default() });
     }
 
     fn fill(&mut self, load: usize) {
@@ -358,6 +366,7 @@ impl<'d> Rig<'d> {
                 ..self.progress
             };
             window.fold(&progress, self.now);
+            self.scheduler.set_slice(window.slice().filter(|_| self.tells_slice));
         }
     }
 
