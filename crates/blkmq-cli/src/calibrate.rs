@@ -24,7 +24,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use self::flood::{Case, Flood, Setting};
-use self::ground::{Ground, Permits};
+use self::ground::{Front, Ground, Permits};
 use self::load::Way;
 use self::proposal::Proposal;
 use self::sweep::{Sweeper, Swept};
@@ -50,11 +50,14 @@ What is measured, by one thread for each hardware queue of the device, without a
            rate: its credit. A credit that lasts longer than the device is watched is not seen
   reader   reads of 4 KiB one after the other, at most 1000 a second and at most 5 % of the ceiling, beside 4 x 128
            operations of 4 KiB and of 64 KiB (reads, or writes with --writes): with the device as `blkmq serve` takes it,
-           and at the proposed depth under each scheduler
+           at the proposed depth under each scheduler, and with a window
+  window   a queue that bounds the work with the device by itself (wbt_lat_usec=-1), at the device's own depth: what it
+           finds without any number, beside what the sweep found
 The block at the end is for `blkmq serve --config FILE.toml`. Its depth is the highest knee of all loads, so that none of
 them loses more than 5 %. A depth counts requests, and large ones are more work than small ones: one number cannot be
 right for both. Its scheduler is the one with the shortest p99 of the reader with which the floods keep 0.9 of the best
-rate.
+rate. A window is proposed instead if the reader's p99 is no longer with it, and each flood keeps 0.95 of its rate beside
+the device as it is.
 
 A model of a device (hdd, ssd, cloud, null with irqmode=2) is measured on virtual time, so the figures are the same each
 time. Any other device takes about a minute of the machine's time, and three with --writes; measure while the machine has
@@ -192,7 +195,13 @@ fn measure(
     let schedulers = proposal::schedulers(ground, &found.loads);
     let cases = cases(depth, &schedulers);
     bar.inc_length(2 * cases.len() as u64);
-    let setting = Setting { ground, writes, read_ceiling, burst: burst(ground, &found.loads) };
+    let way = if writes { Way::Write } else { Way::Read };
+    let ceiling = |is_random| {
+        let swept = found.loads.iter().find(|swept| swept.load.way == way && swept.load.is_random == is_random);
+        swept?.ceiling_bytes_per_second
+    };
+    let swept = [true, false].map(ceiling);
+    let setting = Setting { ground, writes, read_ceiling, swept, burst: burst(ground, &found.loads) };
     found.floods = setting.measure(&cases, stop, bar)?;
     if !stop.load(Ordering::Relaxed) {
         found.proposal = Proposal::of(ground, depth, &schedulers, &found.floods);
@@ -200,15 +209,21 @@ fn measure(
     Ok(())
 }
 
-/// What a reader is measured with: the device as a server takes it if it is told nothing, and the depth that is
-/// proposed under each scheduler.
+/// What a reader is measured with: the device as a server takes it if it is told nothing, the depth that is proposed
+/// under each scheduler, and a window under those that can have one.
 fn cases(depth: Option<u32>, schedulers: &[&'static str]) -> Vec<Case> {
     let proposed = |scheduler: &&'static str| {
         let depth_of = depth.map_or_else(String::new, |depth| format!(", depth {depth}"));
-        Case { name: format!("{scheduler}{depth_of}"), depth, scheduler: Some(scheduler), is_proposed: true }
+        let front = Front { depth, scheduler: Some(scheduler), has_window: false };
+        Case { name: format!("{scheduler}{depth_of}"), front, is_proposed: true }
     };
-    let now = Case { name: "as it is".to_owned(), depth: None, scheduler: None, is_proposed: false };
-    std::iter::once(now).chain(schedulers.iter().map(proposed)).collect()
+    let window = |scheduler: &'static str| {
+        let front = Front { depth: None, scheduler: Some(scheduler), has_window: true };
+        Case { name: format!("{scheduler}, window"), front, is_proposed: true }
+    };
+    let now = Case { name: "as it is".to_owned(), front: Front::default(), is_proposed: false };
+    let windows = proposal::WITH_WINDOW.into_iter().map(window);
+    std::iter::once(now).chain(schedulers.iter().map(proposed)).chain(windows).collect()
 }
 
 /// For how long a device must be loaded until what it has saved up is gone.

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use blkmq::Op;
+use blkmq::sched::window::Window;
 use blkmq_workbench::bench::{Control, JobOutcome};
 use blkmq_workbench::job::{Direction, Job};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::ground::Ground;
+use super::ground::{Front, Ground};
 use super::load;
 use blkmq_program::Failure;
 use blkmq_program::words::size;
@@ -25,18 +27,20 @@ const SIZES: [u64; 2] = [4096, 64 << 10];
 const MOST_READS: f64 = 1000.0;
 const MOST_PART: f64 = 0.05;
 /// How many reads of the reader are wanted.
-const READS: f64 = 2000.0;
+const READS: f64 = 1500.0;
 /// The most operations that are computed of a model.
-const MOST_IOS: f64 = 600_000.0;
+const MOST_IOS: f64 = 300_000.0;
+/// Each try of a window takes some 0.3 s, or as long as 1000 operations take. It is given so many seconds, and on a
+/// model, where time costs little, as long as so many operations take.
+const FINDS: f64 = 3.0;
+const FINDS_MODEL: f64 = 1.2;
+const FINDS_IOS: f64 = 5000.0;
 
 /// A way to put a queue in front of the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Case {
     pub(super) name: String,
-    /// `None`: the device's full depth.
-    pub(super) depth: Option<u32>,
-    /// `None`: the one that a server takes by default.
-    pub(super) scheduler: Option<&'static str>,
+    pub(super) front: Front,
     /// Whether the case may be proposed.
     pub(super) is_proposed: bool,
 }
@@ -55,6 +59,40 @@ pub(super) struct Beside {
     pub(super) p99_9_ns: u64,
     pub(super) flood_iops: f64,
     pub(super) flood_bytes_per_second: f64,
+    /// What the queue found by itself, if it has a window.
+    pub(super) window: Option<WindowFound>,
+}
+
+/// What a window found of the device under a flood.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct WindowFound {
+    pub(super) phase: &'static str,
+    /// What the device does at most of the flood's operations. `None` if nothing had to be found, as reads were fast
+    /// enough.
+    pub(super) ceiling_iops: Option<f64>,
+    pub(super) ceiling_bytes_per_second: Option<f64>,
+    pub(super) ceilings_measured: u64,
+    /// The work that the device may have, in nanoseconds. `None` if it is not bounded.
+    pub(super) bound_ns: Option<u64>,
+    /// What reads may take in the device on average.
+    pub(super) target_ns: Option<u64>,
+}
+
+impl WindowFound {
+    /// What this window found of operations of so many bytes.
+    fn of(window: &Window, op: Op, bytes: u64) -> Self {
+        let sectors = u32::try_from(bytes / 512).unwrap_or(u32::MAX);
+        let ceilings_measured = window.times_measured();
+        let ceiling_iops = (ceilings_measured > 0).then(|| 1e9 / f64::from(window.cost(op, sectors)));
+        Self {
+            phase: window.phase().name(),
+            ceiling_iops,
+            ceiling_bytes_per_second: ceiling_iops.map(|iops| iops * bytes as f64),
+            ceilings_measured,
+            bound_ns: window.bound(),
+            target_ns: window.target_ns(),
+        }
+    }
 }
 
 /// A reader beside one flood, in each case.
@@ -64,19 +102,27 @@ pub(super) struct Flood {
     /// Bytes of an operation of the flood.
     pub(super) bytes: u64,
     pub(super) reads_wanted: u64,
+    /// What the device transfers at most by operations in the flood's direction, as the sweep found: by small ones if
+    /// the flood's are small, else by large ones.
+    pub(super) swept_bytes_per_second: Option<f64>,
     pub(super) cases: Vec<Beside>,
-}
-
-impl Beside {
-    /// Whether this is what the scheduler of this name would bring.
-    pub(super) fn is_of(&self, scheduler: &str) -> bool {
-        self.is_proposed && self.scheduler == scheduler
-    }
 }
 
 impl Flood {
     pub(super) fn name(&self) -> String {
         format!("{} of {}", self.way, size(self.bytes))
+    }
+
+    pub(super) fn as_it_is(&self) -> Option<&Beside> {
+        self.cases.iter().find(|beside| !beside.is_proposed)
+    }
+
+    /// What the scheduler of this name would bring, with a window or at the proposed depth.
+    pub(super) fn case(&self, scheduler: &str, has_window: bool) -> Option<&Beside> {
+        let is_it = |beside: &&Beside| {
+            beside.is_proposed && beside.scheduler == scheduler && beside.window.is_some() == has_window
+        };
+        self.cases.iter().find(is_it)
     }
 }
 
@@ -88,6 +134,8 @@ pub(super) struct Setting<'a> {
     pub(super) writes: bool,
     /// What the device reads at most, in operations a second.
     pub(super) read_ceiling: f64,
+    /// What it transfers at most in the flood's direction, by small and by large operations.
+    pub(super) swept: [Option<f64>; 2],
     /// How long the device is faster than later.
     pub(super) burst: Duration,
 }
@@ -105,8 +153,14 @@ impl Setting<'_> {
         Duration::from_secs_f64(wanted.min(most))
     }
 
+    /// How long a window is given to find what it can.
+    fn finds(&self) -> Duration {
+        let of_model = (FINDS_IOS / self.read_ceiling.max(1.0)).clamp(FINDS_MODEL, 30.0);
+        Duration::from_secs_f64(if self.ground.is_model { of_model } else { FINDS })
+    }
+
     /// `number` says which run this is.
-    fn jobs(&self, bytes: u64, number: u64) -> Result<Vec<Job>, Failure> {
+    fn jobs(&self, bytes: u64, number: u64, has_window: bool) -> Result<Vec<Job>, Failure> {
         let (rate, block) = (self.rate(), self.ground.block.max(4096));
         let way = if self.writes { "randwrite" } else { "randread" };
         let flood: String = (1..=THREADS).map(|number| format!("[flood-{number}]\nbs={bytes}\nrw={way}\n")).collect();
@@ -116,7 +170,7 @@ impl Setting<'_> {
         );
         let mut jobs = load::parse(&text)?;
         // What the device saves up while nothing happens is used up first.
-        let ramp = self.burst + self.length() / 20;
+        let ramp = self.burst + if has_window { self.finds() } else { self.length() / 20 };
         for job in &mut jobs {
             job.ramp_time = ramp;
             if !self.ground.is_model {
@@ -130,8 +184,8 @@ impl Setting<'_> {
 
     /// Runs one flood in one case. `None` if it was stopped.
     fn run(&self, (bytes, number): (u64, u64), case: &Case, stop: &Arc<AtomicBool>) -> Result<Option<Beside>, Failure> {
-        let jobs = self.jobs(bytes, number)?;
-        let mut bench = self.ground.bench(case.depth, case.scheduler, &jobs)?;
+        let jobs = self.jobs(bytes, number, case.front.has_window)?;
+        let mut bench = self.ground.bench(case.front, &jobs)?;
         let control = Control { runtime: Some(self.length()), stop: Arc::clone(stop), ..Control::default() };
         let outcome = bench.run(&control).map_err(|error| self.ground.failure(&error))?;
         if let Some(error) = outcome.error() {
@@ -142,6 +196,8 @@ impl Setting<'_> {
         let direction = if self.writes { Direction::Write } else { Direction::Read };
         let rate = |job: &JobOutcome| job.direction(direction).iops(job.runtime_ns);
         let flood_iops = flood.iter().map(rate).sum();
+        let op = if self.writes { Op::Write } else { Op::Read };
+        let window = bench.queue().window().map(|info| WindowFound::of(&info.window, op, bytes));
         Ok(Some(Beside {
             case: case.name.clone(),
             scheduler: bench.queue().scheduler().to_owned(),
@@ -153,6 +209,7 @@ impl Setting<'_> {
             p99_9_ns: read.latency.percentile(99.9),
             flood_iops,
             flood_bytes_per_second: flood_iops * bytes as f64,
+            window,
         }))
     }
 
@@ -165,8 +222,9 @@ impl Setting<'_> {
     ) -> Result<Vec<Flood>, Failure> {
         let way = if self.writes { "writes" } else { "reads" };
         let (mut floods, mut number) = (Vec::new(), 0);
-        for bytes in SIZES.into_iter().filter(|bytes| bytes.is_multiple_of(self.ground.block)) {
-            let mut flood = Flood { way, bytes, reads_wanted: self.rate(), cases: Vec::new() };
+        let sizes = SIZES.into_iter().zip(self.swept);
+        for (bytes, swept_bytes_per_second) in sizes.filter(|(bytes, _)| bytes.is_multiple_of(self.ground.block)) {
+            let mut flood = Flood { way, bytes, reads_wanted: self.rate(), swept_bytes_per_second, cases: Vec::new() };
             for case in cases {
                 bar.set_message(format!("a reader beside {}, {}", flood.name(), case.name));
                 number += 1;

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::flood::Flood;
-use super::ground::{self, Ground};
+use super::flood::{Beside, Flood};
+use super::ground::{self, AUTO, Ground, WINDOW};
 use super::sweep::Swept;
 
 /// A read that takes longer than this with nothing beside it waits for something that turns.
@@ -15,12 +15,20 @@ const KEEPS: f64 = 0.9;
 /// A scheduler must be better than this part of a simpler one's latency.
 const BETTER: f64 = 0.8;
 
+/// The schedulers that can have a window, the one first that is proposed where the other is hardly better.
+pub(super) const WITH_WINDOW: [&str; 2] = ["mq-deadline", "bfq"];
+/// The least part of a flood's rate without any bound that it keeps under a window that is proposed.
+const WINDOW_KEEPS: f64 = 0.95;
+
 /// What to configure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Proposal {
-    /// The depth of each hardware queue. `None` if the device has no such parameter.
+    /// The depth of each hardware queue. `None`: the device's own, because a window is proposed or because the device
+    /// has no such parameter.
     pub(super) hw_queue_depth: Option<u32>,
     pub(super) scheduler: &'static str,
+    /// The knob of this name, if a window is proposed.
+    pub(super) wbt_lat_usec: Option<i64>,
     /// A block of a file for `blkmq serve --config`.
     pub(super) toml: String,
 }
@@ -47,27 +55,55 @@ pub(super) fn schedulers(ground: &Ground, swept: &[Swept]) -> Vec<&'static str> 
 
 impl Proposal {
     /// What is proposed: among `schedulers`, the one with which the reader's p99 is the shortest beside all floods
-    /// together, and the floods keep nearly the best rate. `None` without floods.
+    /// together, and the floods keep nearly the best rate; or a window, if it is as good. `None` without floods.
     pub(super) fn of(
         ground: &Ground,
         depth: Option<u32>,
         schedulers: &[&'static str],
         floods: &[Flood],
     ) -> Option<Self> {
-        let scheduler = best(schedulers, floods)?;
+        let scheduler = best(schedulers, floods, false)?;
+        if let Some(scheduler) = window(scheduler, floods) {
+            let device = quoted(ground.device());
+            let toml = format!(
+                "[[export]]\nname = \"disk\"\ndevice = {device}\nscheduler = \"{scheduler}\"\nset = {{ {WINDOW} = {AUTO} }}\n"
+            );
+            return Some(Self { hw_queue_depth: None, scheduler, wbt_lat_usec: Some(AUTO), toml });
+        }
         let device = depth.map_or_else(|| ground.device().to_owned(), |depth| ground.device_at(depth));
         let toml = format!("[[export]]\nname = \"disk\"\ndevice = {}\nscheduler = \"{scheduler}\"\n", quoted(&device));
-        Some(Self { hw_queue_depth: depth, scheduler, toml })
+        Some(Self { hw_queue_depth: depth, scheduler, wbt_lat_usec: None, toml })
     }
 }
 
-/// The best scheduler. An earlier one is preferred to a later one that is hardly better.
-fn best(schedulers: &[&'static str], floods: &[Flood]) -> Option<&'static str> {
-    // The product over the floods stands for their geometric mean.
-    let product = |name: &str, figure: fn(&super::flood::Beside) -> f64| -> Option<f64> {
-        let of = |flood: &Flood| Some(figure(flood.cases.iter().find(|beside| beside.is_of(name))?));
-        floods.iter().map(of).product()
+/// The scheduler with a window, if one is at least as good for the reader as `scheduler` at the proposed depth, and no
+/// flood loses much. A window that found nothing to hold back is none.
+fn window(scheduler: &'static str, floods: &[Flood]) -> Option<&'static str> {
+    let cases = |name| -> Option<Vec<(&Beside, &Beside)>> {
+        floods.iter().map(|flood| flood.as_it_is().zip(flood.case(name, true))).collect()
     };
+    let is_good = |name: &&'static str| {
+        cases(name).is_some_and(|cases| {
+            cases.iter().all(|(without, with)| with.flood_iops >= WINDOW_KEEPS * without.flood_iops)
+                && cases.iter().any(|(_, with)| with.window.as_ref().is_some_and(|found| found.bound_ns.is_some()))
+        })
+    };
+    let good: Vec<_> = WITH_WINDOW.into_iter().filter(is_good).collect();
+    let name = best(&good, floods, true)?;
+    let p99 = |name, has_window| product(floods, name, has_window, |beside| beside.p99_ns as f64);
+    (p99(name, true)? <= p99(scheduler, false)?).then_some(name)
+}
+
+/// A figure of a case in all floods. The product stands for the geometric mean.
+fn product(floods: &[Flood], name: &str, has_window: bool, figure: fn(&Beside) -> f64) -> Option<f64> {
+    let of = |flood: &Flood| Some(figure(flood.case(name, has_window)?));
+    floods.iter().map(of).product()
+}
+
+/// The best scheduler, with a window or at the proposed depth. An earlier one is preferred to a later one that is
+/// hardly better.
+fn best(schedulers: &[&'static str], floods: &[Flood], has_window: bool) -> Option<&'static str> {
+    let product = |name: &str, figure: fn(&Beside) -> f64| product(floods, name, has_window, figure);
     let powers = i32::try_from(floods.len()).ok().filter(|count| *count > 0)?;
     let figures = |name: &'static str| {
         Some((name, product(name, |beside| beside.p99_ns as f64)?, product(name, |beside| beside.flood_iops)?))
@@ -98,7 +134,7 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::flood::Beside;
+    use super::super::flood::WindowFound;
     use super::*;
 
     /// What the reader's p99 and the flood's rate are in two floods.
@@ -114,11 +150,13 @@ mod tests {
             p99_9_ns: 1,
             flood_iops,
             flood_bytes_per_second: 1.0,
+            window: None,
         };
         let flood = |at| Flood {
             way: "reads",
             bytes: 4096,
             reads_wanted: 1,
+            swept_bytes_per_second: None,
             cases: cases.iter().map(|case| beside(case, at)).collect(),
         };
         vec![flood(0), flood(1)]
@@ -129,12 +167,43 @@ mod tests {
     #[test]
     fn the_best_scheduler_is_quick_and_keeps_the_flood_going() {
         let names = ["none", "kyber", "bfq"];
-        let of = |cases: &[(&'static str, [u64; 2], f64)]| best(&names, &floods(cases));
+        let of = |cases: &[(&'static str, [u64; 2], f64)]| best(&names, &floods(cases), false);
         assert_eq!(of(&[("none", [100, 100], 1e5), ("kyber", [50, 40], 1e5), ("bfq", [20, 20], 5e4)]), Some("kyber"));
         assert_eq!(of(&[("none", [100, 100], 1e5), ("kyber", [90, 95], 1e5), ("bfq", [99, 99], 1e5)]), Some("none"));
         assert_eq!(of(&[("none", [100, 100], 1e5), ("kyber", [50, 300], 1e5), ("bfq", [60, 60], 95e3)]), Some("bfq"));
-        assert_eq!(best(&names, &[]), None);
+        assert_eq!(best(&names, &[], false), None);
         assert_eq!(of(&[]), None, "nothing was measured to its end");
+    }
+
+    /// Red if a window is proposed that slows a flood down, that does nothing, or with which the reader waits longer;
+    /// or if one that is as good as a depth is not.
+    #[test]
+    fn a_window_is_proposed_where_it_is_as_good_as_a_depth() {
+        let found = |bound_ns| WindowFound {
+            phase: "paced",
+            ceiling_iops: Some(1e5),
+            ceiling_bytes_per_second: None,
+            ceilings_measured: 1,
+            bound_ns,
+            target_ns: None,
+        };
+        let of = |p99: [u64; 2], rate: f64, bound_ns| {
+            let mut floods = floods(&[("as it is", [900, 900], 1e5), ("none", [100, 100], 96e3)]);
+            let with = self::floods(&[("bfq", p99, rate)]);
+            for (flood, with) in floods.iter_mut().zip(with) {
+                flood.cases[0].is_proposed = false;
+                flood.cases.extend(with.cases);
+                flood.cases[2].window = Some(found(bound_ns));
+            }
+            assert_eq!(best(&["none", "bfq"], &floods, false), Some("none"), "a window is no depth");
+            window("none", &floods)
+        };
+        assert_eq!(of([100, 100], 95e3, Some(1)), Some("bfq"));
+        assert_eq!(of([50, 180], 95e3, Some(1)), Some("bfq"), "over both floods");
+        assert_eq!(of([100, 101], 95e3, Some(1)), None, "the reader waits longer");
+        assert_eq!(of([10, 10], 94e3, Some(1)), None, "the flood is slower");
+        assert_eq!(of([10, 10], 95e3, None), None, "nothing was held back");
+        assert_eq!(window("none", &[]), None);
     }
 
     /// Red if a path that needs escapes breaks the block.

@@ -14,7 +14,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::burst::Early;
-use super::ground::Ground;
+use super::ground::{Front, Ground};
 use super::knee::{self, Knee, Point};
 use super::load::{Load, Way};
 use blkmq_program::Failure;
@@ -59,12 +59,12 @@ impl Lengths {
         let ms = Duration::from_millis;
         if !ground.is_model {
             // One run of each depth in each pass.
-            let (usual, most, least_ramp) = (ms(100), ms(500), ms(30));
+            let (usual, most, least_ramp) = (ms(80), ms(500), ms(30));
             return Self { usual, least_ios: 50.0, most_ios: 1e9, most, least_ramp, runs: 1, most_runs: 1, error: 0.0 };
         }
         // What a device does by itself after writes comes in stretches, over which rates must be averaged.
         let (usual, most_ios, runs, most_runs) = match (load.way, is_fine) {
-            (Way::Read, _) => (ms(100), 30_000.0, 2, 8),
+            (Way::Read, _) => (ms(60), 20_000.0, 2, 8),
             (_, false) => (ms(120), 60_000.0, 5, 10),
             (_, true) => (ms(120), 60_000.0, 8, 24),
         };
@@ -92,6 +92,9 @@ enum Care {
     /// The highest rate, which of many noisy rates is one that came out too high.
     Ceiling,
 }
+
+/// Nothing orders requests while a device is swept.
+const ALONE: Front = Front { depth: None, scheduler: Some("none"), has_window: false };
 
 /// How long a device is written to at least, until it is in its lasting state.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -152,7 +155,7 @@ impl<'a> Sweeper<'a> {
         // The queue has room for the load that needs most.
         let most = loads.iter().max_by_key(|load| load.bytes);
         let jobs = most.map_or(Ok(Vec::new()), |load| load.jobs(full, ground.reach(), Duration::ZERO, 0))?;
-        Ok(Self { ground, bench: ground.bench(None, Some("none"), &jobs)?, stop, bar, runs: 0 })
+        Ok(Self { ground, bench: ground.bench(ALONE, &jobs)?, stop, bar, runs: 0 })
     }
 
     fn is_stopped(&self) -> bool {
@@ -258,12 +261,12 @@ impl<'a> Sweeper<'a> {
 
     /// How long a model is watched: for about as many operations as are computed within a second or two.
     fn model_length(&self, jobs: &[Job]) -> Result<Option<Duration>, Failure> {
-        const OPERATIONS: f64 = 600_000.0;
+        const OPERATIONS: f64 = 300_000.0;
         const MOST: f64 = 60.0;
         // The look itself must not use up the credit, so it is taken on a device of its own.
         let control =
             Control { runtime: Some(Duration::from_millis(200)), stop: Arc::clone(self.stop), ..Control::default() };
-        let mut bench = self.ground.bench(None, Some("none"), jobs)?;
+        let mut bench = self.ground.bench(ALONE, jobs)?;
         let outcome = bench.run(&control).map_err(|error| self.ground.failure(&error))?;
         if outcome.stopped {
             return Ok(None);
@@ -279,7 +282,7 @@ impl<'a> Sweeper<'a> {
     fn passes(&mut self, load: &Load, depths: &[u32], iops: f64, care: Care) -> Result<Option<Vec<Point>>, Failure> {
         let passes = match (self.ground.is_model, care) {
             (true, _) => 1,
-            (false, Care::Far) => 3,
+            (false, Care::Far) => 2,
             (false, _) => 7,
         };
         self.bar.inc_length(passes * depths.len() as u64);
