@@ -10,7 +10,7 @@
 //!
 //! - *Paced*: requests go at the rate of the ceiling. A device that delays what exceeds a fixed rate, as a volume of a
 //!   cloud does, then delays nothing. If reads are nearly as fast as the fastest one from then on, it stays so.
-//! - *Bounded*: the work with the device is halved, again and again, as long as throughput stays and reads get faster.
+//! - *Bounded*: the smallest bound on the work with the device is searched with which throughput stays.
 //!
 //! If neither helps the window opens again, and tries again later: ten seconds later at first, or twenty times as long
 //! as the tries took, and then each time twice as long, up to eleven minutes.
@@ -29,8 +29,10 @@ mod cost;
 mod pace;
 mod paced;
 mod progress;
+mod search;
 mod show;
 mod target;
+mod trial;
 
 use core::mem::take;
 
@@ -39,8 +41,10 @@ use cost::Costs;
 use pace::Pacer;
 pub use progress::{Flow, Progress};
 use progress::{READ, Seen, Span};
+use search::Search;
 use target::Least;
 pub use target::Target;
+use trial::Trial;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
@@ -81,7 +85,7 @@ pub enum Phase {
     Paced,
     /// The same at a higher rate, to see whether the device has become faster.
     Probing,
-    /// The work with the device is bounded, and a smaller bound is tried.
+    /// The work with the device is bounded in turns, and the smallest bound is searched that costs no throughput.
     Narrowing,
     /// The work with the device is bounded.
     Bounded,
@@ -112,16 +116,13 @@ pub struct Window {
     bad: u32,
     /// The last time that something was held back, or the device had more than it can work on.
     used: Time,
-    /// What completed while the window was open, what completed at the best rate since, and what completed with the
-    /// best bound that was tried.
+    /// What completed while the window was open.
     before: Span,
-    most: Span,
-    last: Span,
     /// When the window began to hold back.
     began: Time,
-    /// How many smaller bounds brought nothing in a row, and the best of the bounds so far.
-    vain: u32,
-    best_bound: u64,
+    /// The two bounds that are compared.
+    trial: Trial,
+    search: Search,
     paced: paced::Watch,
     /// Nothing is tried before this time, and how long the next rest will be.
     rests_until: Time,
@@ -157,11 +158,9 @@ impl Window {
             bad: 0,
             used: Time(0),
             before: Span::default(),
-            most: Span::default(),
-            last: Span::default(),
             began: Time(0),
-            vain: 0,
-            best_bound: u64::MAX,
+            trial: Trial::default(),
+            search: Search::default(),
             paced: paced::Watch::default(),
             rests_until: Time(0),
             rest: SHORTEST_REST,
@@ -258,7 +257,7 @@ impl Window {
             Phase::Probing => self.look_probing(now),
             Phase::Narrowing => self.look_narrowing(now),
             Phase::Bounded => self.look_bounded(&fresh, now),
-            Phase::Widening => self.look_widening(&fresh, now),
+            Phase::Widening => self.look_widening(now),
         }
     }
 

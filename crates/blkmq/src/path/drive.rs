@@ -111,6 +111,9 @@ impl Runner {
             }
             self.scan_timeouts(q, now);
             if !self.finished.is_empty() {
+                // Another thread may have issued since `now` what this poll has found. A window would take such a read
+                // for one that needed no time.
+                let now = if q.settings.has_window() { q.clock().now() } else { now };
                 self.complete(q, now);
             }
             let mut again = self.parked || (kept("runner.kick") && q.live.word.load().is_waiting());
