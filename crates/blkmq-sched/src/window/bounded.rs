@@ -1,10 +1,10 @@
 //! Bounding: the smallest bound is searched with which throughput stays.
 //!
-//! A bound and no bound hold in turns, and are compared ([`Trial`]). The bounds that are tried are a half, a quarter, and
-//! so on, of what the device has without a bound. It is searched among them by halving the range: a bound that keeps the
-//! throughput is followed by a smaller one, and one that does not by a larger one. A bound with which reads are as fast
-//! as they should be ends the search. From time to time twice the bound is tried: 20 s after the first, and each time
-//! twice as long after one that brought nothing.
+//! A bound and no bound hold in turns, and are compared ([`Trial`]). The bounds that are tried are a half, a quarter,
+//! and so on, of what the device has without a bound. It is searched among them by halving the range: a bound that
+//! keeps the throughput is followed by a smaller one, and one that does not by a larger one. A bound with which reads
+//! are as fast as they should be ends the search. From time to time twice the bound is tried: 20 s after the first, and
+//! each time twice as long after one that brought nothing.
 
 use super::progress::{READ, Span};
 use super::search::Search;
@@ -56,7 +56,7 @@ impl Window {
     }
 
     pub(super) fn look_narrowing(&mut self, now: Time) {
-        if !self.span.is_enough(MEASURE) {
+        if !self.span.is_enough_of_several(MEASURE) {
             return;
         }
         let Some(read) = self.span.flows[READ].mean() else {
@@ -112,7 +112,7 @@ impl Window {
     }
 
     pub(super) fn look_widening(&mut self, now: Time) {
-        if !self.span.is_enough(MEASURE) {
+        if !self.span.is_enough_of_several(MEASURE) {
             return;
         }
         self.trial.add(&self.span, self.costs.rate(&self.span));

@@ -8,8 +8,10 @@ use crate::{Op, Time};
 pub(super) const READ: usize = 0;
 pub(super) const OTHER: usize = 1;
 
-/// How many requests tell a rate, and how many nanoseconds are enough however few they are.
+/// How many requests tell a rate, alone or as one of several measurements, and how many nanoseconds are enough however
+/// few they are.
 const ENOUGH: u64 = 1000;
+const ENOUGH_OF_SEVERAL: u64 = 200;
 const LONGEST: u64 = 5_000_000_000;
 
 /// The direction of an operation.
@@ -138,7 +140,16 @@ impl Span {
     /// Whether it is long enough to tell a rate: so many nanoseconds, and requests enough, which it waits for at most
     /// five seconds.
     pub(super) const fn is_enough(&self, ns: u64) -> bool {
-        self.ns >= ns && (self.requests() >= ENOUGH || self.ns >= LONGEST)
+        self.has(ns, ENOUGH)
+    }
+
+    /// The same where it is one of several.
+    pub(super) const fn is_enough_of_several(&self, ns: u64) -> bool {
+        self.has(ns, ENOUGH_OF_SEVERAL)
+    }
+
+    const fn has(&self, ns: u64, requests: u64) -> bool {
+        self.ns >= ns && (self.requests() >= requests || self.ns >= LONGEST)
     }
 }
 

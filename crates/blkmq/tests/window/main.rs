@@ -137,7 +137,7 @@ fn an_ssd_loses_nothing_and_its_line_is_short() {
         ("128 writes of 4 KiB", Load::flood(Op::Write, 8, 128), 2.0),
         ("256 reads of 4 KiB", Load::flood(Op::Read, 8, 256), 2.0),
     ] {
-        let seconds = if flood.op == Op::Read { 3 } else { 8 };
+        let seconds = if flood.op == Op::Read { 3 } else { 6 };
         let run = |control, warm| {
             let mut rig = Rig::new(&[device("ssd")], "mq-deadline", control, &[Load::paced(500), flood]);
             // The search for a bound takes some seconds on a device whose rate swings.
@@ -147,7 +147,7 @@ fn an_ssd_loses_nothing_and_its_line_is_short() {
             print(name, &counts);
             counts
         };
-        let (none, window) = (run(NONE, 2), run(Control::window(), 10));
+        let (none, window) = (run(NONE, 10), run(Control::window(), 10));
         assert!(window.all() >= 0.98 * none.all() && window.idle() <= 1.0);
         assert!(window.us(0, 9900) <= cure * none.us(0, 9900));
     }
