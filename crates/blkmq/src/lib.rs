@@ -55,6 +55,8 @@ pub use queue::{
     QueueError, RangeError, RequestQueue, SchedulerChoice, SectorRange, Service, Stat, Stats, TenantError, Wait,
     WindowInfo, scheduler_names,
 };
+#[cfg(virtual_cpus)]
+pub use queue::{WindowStep, WindowWatcher, watch_windows};
 pub use request::bio::{Bio, Flags};
 pub use request::buffer::{Buffer, Buffers};
 pub use request::client::{Client, DEFAULT_WEIGHT};

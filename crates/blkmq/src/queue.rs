@@ -35,6 +35,8 @@ mod settings;
 mod state;
 mod tenants;
 mod wanted;
+#[cfg(virtual_cpus)]
+mod watch;
 mod window;
 
 pub use account::{Accounting, MAX_RANGES, SectorRange, Stat, Stats};
@@ -46,6 +48,8 @@ pub use locking::{Locking, Measures};
 pub use schedulers::scheduler_names;
 pub use tenants::{ClientInfo, GroupInfo, Service};
 pub use wanted::SchedulerChoice;
+#[cfg(virtual_cpus)]
+pub use watch::{WindowStep, WindowWatcher, watch_windows};
 pub use window::WindowInfo;
 
 pub(crate) use self::{

@@ -3,14 +3,15 @@
 //! The rate is in cost: a request that costs 10 us is followed by the next one 10 us later. What came too late is made
 //! up for, but no more than [`SLACK`]: as BBR paces (Cardwell et al. 2016), with time instead of bytes.
 
+use super::MS;
 use crate::Time;
 
 /// How far the rate lags behind at most, in nanoseconds of cost, so that a thread that comes a little late loses
 /// nothing.
-const SLACK: u64 = 200_000;
+const SLACK: u64 = MS / 5;
 
 /// The longest time for which nothing goes, in nanoseconds, whatever a request is said to cost.
-const LONGEST: u64 = 100_000_000;
+const LONGEST: u64 = 100 * MS;
 
 /// The rate at which requests go.
 #[derive(Debug, Clone, Copy, Default)]

@@ -20,7 +20,7 @@ const AT_CEILING: u32 = 1024;
 const PROBE: u32 = 1280;
 
 /// Nothing goes for so many nanoseconds after the rate was too high.
-const PAUSE: u64 = 600_000;
+const PAUSE: u64 = 3 * MS / 5;
 
 /// And for so many more at most, if it was too high shortly before.
 const MOST_PAUSE: u64 = 20 * MS;
@@ -79,7 +79,7 @@ const MOST_VAIN: u32 = 600;
 const LEAST_BOUND: u64 = 4 * MS;
 
 /// Of work with the device, in nanoseconds: what is taken as usual at first, and at most.
-const USUAL: u64 = 150_000;
+const USUAL: u64 = 3 * MS / 20;
 const MOST_USUAL: u64 = 4 * MS;
 
 /// What is watched while requests are paced.
@@ -203,7 +203,7 @@ impl Window {
 
     /// More work than this is with the device only if the rate was too high, in nanoseconds.
     pub(super) fn most_usual(&self) -> u64 {
-        3 * self.paced.usual + 2 * self.paced.each + 100_000
+        3 * self.paced.usual + 2 * self.paced.each + MS / 10
     }
 
     /// Whether the rate was too high: the device has more than usual.

@@ -2,6 +2,7 @@
 
 use core::ops::AddAssign;
 
+use super::SECOND;
 use crate::{Op, Time};
 
 /// The two directions; a direction's place is its index here.
@@ -10,9 +11,9 @@ pub(super) const OTHER: usize = 1;
 
 /// How many requests tell a rate, alone or as one of several measurements, and how many nanoseconds are enough however
 /// few they are.
-const ENOUGH: u64 = 1000;
-const ENOUGH_OF_SEVERAL: u64 = 200;
-const LONGEST: u64 = 5_000_000_000;
+const ENOUGH: u64 = if cfg!(virtual_cpus) { 30 } else { 1000 };
+const ENOUGH_OF_SEVERAL: u64 = if cfg!(virtual_cpus) { 10 } else { 200 };
+const LONGEST: u64 = 5 * SECOND;
 
 /// The direction of an operation.
 pub(super) const fn direction(op: Op) -> usize {
@@ -23,7 +24,7 @@ pub(super) const fn direction(op: Op) -> usize {
 ///
 /// Only requests that did what was asked count. One that failed says nothing of what the device needs for one that
 /// does not: it is left out of all three.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Flow {
     /// How many.
     pub requests: u64,
@@ -79,7 +80,7 @@ impl Flow {
 }
 
 /// What a [`fold`](super::Window::fold) is told. The embedder sums it over its threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Progress {
     /// Reads that completed since ever.
     pub reads: Flow,

@@ -1,9 +1,10 @@
 //! Which read latency is good enough, and the shortest one that the device has.
 
+use super::SECOND;
 use crate::Time;
 
 /// Nanoseconds: how long the shortest latency is remembered, twice this at most.
-const MEMORY: u64 = 30_000_000_000;
+const MEMORY: u64 = 30 * SECOND;
 
 /// By default a read may take so many times what the fastest one took.
 const TIMES: u64 = 4;

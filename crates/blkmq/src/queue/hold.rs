@@ -263,7 +263,7 @@ impl Hold {
         }
         if let Some(opening) = &mut self.window {
             debug_assert_eq!(rq.body().cost, 0, "a request has a cost from its choice to its completion: {rq:?}");
-            rq.body_mut().cost = opening.send(rq.op(), rq.nr_sectors(), now);
+            opening.send(&mut rq, now);
         }
         self.count_out(rq.hctx());
         Some(rq)

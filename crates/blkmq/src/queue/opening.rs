@@ -1,9 +1,13 @@
 //! A window under the scheduler's lock: what was sent through it, and whether more may go.
 
+use blkmq_sched::Time;
 use blkmq_sched::window::{Progress, Target, Window};
-use blkmq_sched::{Op, Time};
 
 use super::RequestQueue;
+#[cfg(virtual_cpus)]
+use super::watch::{WindowStep, tell};
+use crate::request::Request;
+use blkmq_sync::kept;
 
 /// A window, and what belongs to it under the scheduler's lock.
 #[derive(Debug)]
@@ -45,21 +49,27 @@ impl Opening {
 
     #[inline(never)]
     fn lets_go_now(&mut self, q: &RequestQueue, now: Time) -> bool {
-        if !self.window.has_room(self.in_flight(), 0) {
+        if !self.window.has_room(self.in_flight(), 0) && kept("window.anew") {
             self.look_up_over(q);
         }
         let lets_go = self.window.has_room(self.in_flight(), 0) && self.window.opens_at(now).is_none();
         self.has_held_back |= !lets_go;
+        #[cfg(virtual_cpus)]
+        if !lets_go {
+            tell(WindowStep::Withheld { until: self.opens_at(now).filter(|until| until.0 < u64::MAX) });
+        }
         lets_go
     }
 
-    /// A request goes. Returns its cost.
+    /// A request goes. It keeps its cost.
     #[inline]
-    pub(super) fn send(&mut self, op: Op, sectors: u32, now: Time) -> u32 {
-        let cost = self.window.cost(op, sectors);
+    pub(super) fn send(&mut self, rq: &mut Request<'_>, now: Time) {
+        let cost = self.window.cost(rq.op(), rq.nr_sectors());
+        rq.body_mut().cost = cost;
         self.window.sent(cost, now);
         self.sent = self.sent.wrapping_add(cost.into());
-        cost
+        #[cfg(virtual_cpus)]
+        tell(WindowStep::Sent { rq: rq.id(), cost, bound: self.window.bound(), phase: self.window.phase() });
     }
 
     /// When the window lets a request go that it does not let go now, if time alone decides that. `None`: it lets one
@@ -85,5 +95,7 @@ impl Opening {
         };
         q.add_progress(&mut progress);
         self.window.fold(&progress, now);
+        #[cfg(virtual_cpus)]
+        tell(WindowStep::Learned { progress, phase: self.window.phase() });
     }
 }

@@ -30,6 +30,7 @@ use super::RequestQueue;
 use super::hold::Hold;
 use super::opening::Opening;
 use blkmq_sync::atomic::Ordering;
+use blkmq_sync::kept;
 
 /// What a read may take in the device before the queue holds requests back.
 pub(crate) const WBT_LAT_USEC: Knob = Knob {
@@ -88,7 +89,8 @@ impl Hold {
 
     /// When a request that is held back may go: the window decides before the scheduler is asked.
     pub(super) fn wakeup(&self, now: Time) -> u64 {
-        let opens_at = self.window.as_ref().and_then(|opening| opening.opens_at(now));
+        let window = self.window.as_ref().filter(|_| kept("window.plan"));
+        let opens_at = window.and_then(|opening| opening.opens_at(now));
         let next = opens_at.or_else(|| self.scheduler()?.next_wakeup());
         next.map_or(u64::MAX, |time| time.0)
     }
