@@ -14,9 +14,9 @@ use blkmq_virtual::{
 
 use super::check::Violation;
 use super::event::{Control, Counts, Event, Phase, RangeCount};
-use super::pace::{Pace, magnitude, shallow};
+use super::pace::{Pace, magnitude, shallow, wbt_lat_usec};
 use super::policy::Watched;
-use super::settings::go_together;
+use super::settings::{go_together, orders_all};
 use super::world::World;
 
 /// What may be done to a queue.
@@ -35,6 +35,8 @@ enum Deed {
     Background,
     Shares,
     Look,
+    /// Only in worlds that have windows.
+    WbtLatUsec,
 }
 
 const DEEDS: [Deed; 13] = [
@@ -113,6 +115,12 @@ impl Whims {
         self
     }
 
+    /// The same whims for a queue that has a window now and then, with other targets.
+    pub(crate) fn of_windows(mut self) -> Self {
+        self.deeds.push(Deed::WbtLatUsec);
+        self
+    }
+
     /// The whims of a second controller, which stops the queue while the first one changes it. In most worlds there is
     /// none.
     pub(crate) fn draw_second(random: &mut Random, pace: Pace) -> Option<Self> {
@@ -182,6 +190,7 @@ impl Controller {
                 }
                 Deed::Shares => self.change_shares(),
                 Deed::Look => self.look(),
+                Deed::WbtLatUsec => self.change_wbt_lat_usec(),
             }
             // While a device hangs for long, time passes without operations, so a world would see very many changes.
             let taken = self.world.share(|share| share.taken());
@@ -308,6 +317,21 @@ impl Controller {
         self.tell(control, Phase::Begun);
         let change = self.world.q.change_bypass(bypass);
         if self.change(control, Ok(change), Answer::Made) && self.world.q.has_bypass() != bypass {
+            self.accuse(format!("{control} was made and it is another"));
+        }
+    }
+
+    fn change_wbt_lat_usec(&mut self) {
+        if self.whims.random.one_in(4) {
+            drop(self.world.q.window());
+            return;
+        }
+        let usec = wbt_lat_usec(&mut self.whims.random);
+        let control = Control::WbtLatUsec(usec);
+        self.tell(control, Phase::Begun);
+        let change = self.world.q.change_wbt_lat_usec(usec);
+        let expected = if usec == 0 || orders_all(self.scheduler) { Answer::Made } else { Answer::Refused };
+        if self.change(control, change, expected) && self.world.q.wbt_lat_usec() != usec {
             self.accuse(format!("{control} was made and it is another"));
         }
     }

@@ -63,6 +63,15 @@ fn long_io_timeout_ms(random: &mut Random) -> u32 {
     random.within(2000, 30_000) as u32
 }
 
+/// A value for the knob `wbt_lat_usec`. Numbers are about what reads take here.
+pub(crate) fn wbt_lat_usec(random: &mut Random) -> i64 {
+    match random.below(4) {
+        0 => 0,
+        1 => magnitude(random, 200) as i64,
+        _ => -1,
+    }
+}
+
 /// How often the depths of tokens were quartered beforehand. There are 256 tokens for reads at first, which are hardly
 /// ever all out in a world; after four times there is one.
 pub(crate) fn shallow(random: &mut Random) -> u32 {

@@ -11,8 +11,8 @@ use blkmq_virtual::{Accounting, Locking, scheduler_names};
 use super::client::Habits;
 use super::control::{Alterable, Whims};
 use super::device::DeviceConfig;
-use super::pace::{Pace, magnitude, shallow};
-use super::settings::{Settings, go_together};
+use super::pace::{Pace, magnitude, shallow, wbt_lat_usec};
+use super::settings::{Settings, go_together, orders_all};
 use super::tenancy::Beginning;
 
 /// The cache lines that several threads write, by their names in the code.
@@ -44,6 +44,7 @@ const LINES: &[&str] = &[
     "queue.staging",
     "queue.timeout_scan",
     "queue.turn",
+    "queue.window_look",
     "queue.word",
     "request.state",
     "ring.noted",
@@ -52,6 +53,7 @@ const LINES: &[&str] = &[
     "submitter.bucket",
     "submitter.completions",
     "submitter.counters",
+    "submitter.flows",
     "submitter.latencies",
     "submitter.service",
     "submitter.sleeping",
@@ -97,6 +99,8 @@ pub(crate) struct Plan {
     pub(crate) whims: Whims,
     /// The changes made by a second operator, which stops the queue now and then.
     pub(crate) second: Option<Whims>,
+    /// The knob `wbt_lat_usec`. `None`: there is no window, at no time.
+    pub(crate) window: Option<i64>,
     /// Submitters that have joined and do nothing.
     pub(crate) nr_idle: u16,
 }
@@ -192,8 +196,20 @@ impl Plan {
             Demand::Flood => (device.steady(&mut random.fork()), false),
             Demand::Joint => (device.disk(&mut Random::new(!seed)), false),
         };
+        // Drawn apart, so that worlds without a window are the same as before there were any.
+        let windows = &mut Random::new(seed.rotate_left(32));
+        let has_windows = demand == Demand::Any && orders_all(scheduler) && !windows.one_in(3);
+        let window = has_windows.then(|| wbt_lat_usec(windows));
+        let limited_step_ns = (has_windows && !windows.one_in(4)).then(|| windows.within(10, 60));
+        let device = match limited_step_ns {
+            Some(step_ns) => device.limited(windows, step_ns),
+            None => device,
+        };
+        let is_crowd = limited_step_ns.is_some() && !windows.one_in(3);
+        let device = if is_crowd { device.deep(windows) } else { device };
         let capacity = device.limits.capacity_sectors;
         let clients = match demand {
+            Demand::Any if is_crowd => Habits::flood_all(&mut random.fork(), settings.cpus, capacity),
             Demand::Any => Habits::draw_all(&mut random.fork(), settings.cpus, capacity, period_ns),
             Demand::Flood => Habits::flood_all(&mut random.fork(), settings.cpus, capacity),
             Demand::Joint => Habits::join_all(&mut random.fork(), settings.cpus, capacity),
@@ -213,18 +229,26 @@ impl Plan {
             Demand::Any if is_owned => whims.of_owners(nr_owners),
             Demand::Any => whims,
         };
+        let changes_windows = has_windows && windows.one_in(2);
+        let whims = |drawn| if changes_windows { whims(drawn).of_windows() } else { whims(drawn) };
+        let mean_steps = magnitude(random, most_steps);
+        let step_ns = magnitude(random, 100);
         Self {
             order,
-            mean_steps: magnitude(random, most_steps),
+            mean_steps,
             order_random,
-            step_ns: magnitude(random, 100),
+            step_ns: limited_step_ns.unwrap_or(step_ns),
             scheduler,
             locking: settings.locking.unwrap_or(locking),
             shallow: shallow(random),
             knobs: if scheduler == "bfq" { knobs_of_bfq(random, demand) } else { Vec::new() },
             bypass: (random.one_in(2) || is_joint) && !is_flood,
-            nr_requests: if is_flood || is_joint { None } else { nr_requests(random, topology.depth, scheduler) },
-            slots: if is_flood || is_joint { 64 } else { *random.pick(&[4, 8, 16, 32, 64, 256]) },
+            nr_requests: if is_flood || is_joint || is_crowd {
+                None
+            } else {
+                nr_requests(random, topology.depth, scheduler)
+            },
+            slots: if is_flood || is_joint || is_crowd { 64 } else { *random.pick(&[4, 8, 16, 32, 64, 256]) },
             io_timeout_ms,
             accounting: *random.pick(&[Accounting::PerThread, Accounting::Shared]),
             device_random: random.fork(),
@@ -237,6 +261,7 @@ impl Plan {
             clients,
             device,
             second: Whims::draw_second(&mut random.fork(), pace).filter(|_| !is_flood),
+            window,
             // More submitters than one word of marks has room for.
             nr_idle: if random.one_in(16) && !is_owned { random.within(57, 80) as u16 } else { 0 },
         }

@@ -16,6 +16,7 @@ use blkmq_sched::{
     MergeLimits, NewDepths, Newcomer, Op, Outstanding, Passing, Report, RqId, SchedDomain, Scheduler, Sums, Tally,
     Throttle, Ticket, Time, Tokens,
 };
+use blkmq_virtual::{WindowStep, WindowWatcher, watch_windows};
 
 use self::inner::Inner;
 use self::roster::Roster;
@@ -45,9 +46,25 @@ thread_local! {
     static WITNESS: RefCell<Option<Witness>> = const { RefCell::new(None) };
 }
 
-/// Sets the witness that is told what the control of tokens decides. All CPUs of a world are on one thread.
+/// Sets the witness that is told what the control of tokens decides, and what windows do. All CPUs of a world are on
+/// one thread.
 pub(crate) fn set_witness(witness: Option<Witness>) {
+    watch_windows(witness.as_ref().map(|_| tell_window as WindowWatcher));
     WITNESS.with(|known| *known.borrow_mut() = witness);
+}
+
+/// Tells the witness what a window does.
+fn tell_window(step: WindowStep) {
+    let witness = WITNESS.with(|known| known.borrow().clone());
+    if let Some(witness) = witness {
+        match step {
+            WindowStep::Sent { rq, cost, bound, phase } => witness.tell(Event::Sent { rq, cost, bound, phase }),
+            WindowStep::Withheld { until } => witness.tell(Event::Withheld { until }),
+            WindowStep::Learned { progress, phase } => {
+                witness.tell(Event::Learned { progress: &progress, phase });
+            }
+        }
+    }
 }
 
 fn tell_fold(sums: &Sums, now: Time, depths: NewDepths) {

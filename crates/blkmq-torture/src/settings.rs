@@ -48,6 +48,11 @@ pub(crate) fn orders_one_hctx(scheduler: &str) -> bool {
     scheduler == "kyber"
 }
 
+/// Whether a value of this scheduler orders the whole queue.
+pub(crate) fn orders_all(scheduler: &str) -> bool {
+    scheduler != "none" && !orders_one_hctx(scheduler)
+}
+
 /// Whether this scheduler is told of each request that completes.
 pub(crate) fn wants_reports(scheduler: &str) -> bool {
     scheduler == "bfq"

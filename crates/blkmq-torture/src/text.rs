@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use blkmq_sched::window::Progress;
 use blkmq_sched::{
     self as sched, ClientSettings, GroupSettings, Info, InsertAt, MergeHow, Op, Report, RqId, SchedDomain, Time,
 };
@@ -63,6 +64,9 @@ impl Display for Event<'_> {
             | Self::Token { .. }
             | Self::Throttled
             | Self::Adjusted { .. }
+            | Self::Sent { .. }
+            | Self::Withheld { .. }
+            | Self::Learned { .. }
             | Self::Folded { .. } => self.scheduled(f),
             Self::ClientJoined { .. }
             | Self::ClientLeft { .. }
@@ -192,6 +196,20 @@ impl Event<'_> {
                 let changed = SchedDomain::ALL.into_iter().zip(depths).filter_map(|(of, depth)| Some((of, depth?)));
                 changed.into_iter().try_for_each(|(of, depth)| write!(f, "; {depth} {} tokens", of.name()))
             }
+            Self::Sent { rq, cost, bound: None, .. } => {
+                write!(f, "{}: costs {cost} ns, and nothing is bounded", Request(rq))
+            }
+            Self::Sent { rq, cost, bound: Some(bound), phase } => {
+                write!(f, "{}: costs {cost} ns within {bound} ns, {}", Request(rq), phase.name())
+            }
+            Self::Withheld { until } => {
+                f.write_str("the window lets nothing go")?;
+                until.map_or(Ok(()), |until| write!(f, ", and will at {} ns", until.0))
+            }
+            Self::Learned { progress: Progress { reads, others, in_flight, .. }, phase } => {
+                let (reads, others, phase) = (reads.requests, others.requests, phase.name());
+                write!(f, "the window learned of {reads} reads and {others} others, {in_flight} ns go on: {phase}")
+            }
             Self::Folded { completed, bypassed } => {
                 write!(f, "the scheduler learned that by class {completed:?} have completed and {bypassed:?} passed it")
             }
@@ -287,6 +305,7 @@ impl Display for Control {
             Self::Knob(name, value) => write!(f, "control: iosched/{name}={value}"),
             Self::QueueKnob(name, value) => write!(f, "control: {name}={value}"),
             Self::NrRequests(number) => write!(f, "control: nr_requests={number}"),
+            Self::WbtLatUsec(usec) => write!(f, "control: wbt_lat_usec={usec}"),
             Self::Topology(default, read, poll) => {
                 write!(f, "control: hardware queues {default} default, {read} read, {poll} poll")
             }

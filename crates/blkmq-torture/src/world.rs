@@ -99,6 +99,12 @@ impl World {
         }
     }
 
+    /// Tells which window the queue was built with.
+    pub(crate) fn tell_window(&self, usec: i64) {
+        let control = Control::WbtLatUsec(usec);
+        [Phase::Begun, Phase::Done].into_iter().for_each(|phase| self.witness.tell(Event::Changed { control, phase }));
+    }
+
     /// Called when an operation of this many requests is over. The world may then run for longer.
     pub(crate) fn allow_more(&self, nr_requests: u64) {
         let now = steps();

@@ -70,6 +70,8 @@ pub(super) struct Stall {
     values: Vec<Value>,
     lent: Lent,
     has_scheduler: bool,
+    /// Whether a window may hold requests back for a while, whatever the device does.
+    has_window: bool,
     /// Whether the scheduler may wait for a client while the device has nothing to do. `idling` knows for how long.
     idles: bool,
     nr_requests: u64,
@@ -97,6 +99,7 @@ impl Stall {
             values: Vec::new(),
             lent: Lent::new(facts.limits),
             has_scheduler: false,
+            has_window: false,
             idles: false,
             nr_requests: u64::from(facts.topology.depth),
             has_async_depth: false,
@@ -146,6 +149,7 @@ impl Stall {
                 self.facts.nr_requests = Some(nr_requests);
                 self.nr_requests = self.facts.nr_requests(self.has_scheduler);
             }
+            Control::WbtLatUsec(usec) if phase == Phase::Done => self.has_window = usec != 0,
             Control::Knob("async_depth", _) => self.has_async_depth = true,
             _ => {}
         }
@@ -218,7 +222,8 @@ impl Stall {
             return Ok(());
         }
         let nr_begun: u64 = with_device.iter().sum();
-        if nr_begun == 0 && self.idles && wakeup.is_some_and(|wakeup| wakeup < Time(u64::MAX)) {
+        let may_idle = self.idles || self.has_window;
+        if nr_begun == 0 && may_idle && wakeup.is_some_and(|wakeup| wakeup < Time(u64::MAX)) {
             return Ok(());
         }
         if nr_begun == 0 {
@@ -337,6 +342,8 @@ impl Checker for Stall {
                 value.held_back = (waiting > 0).then(|| wakeup.unwrap_or(Time(u64::MAX)));
                 value.lacks = std::mem::take(&mut value.refused);
             }
+            // Where there is a window, the scheduler is one value.
+            Event::Withheld { until } => self.value(0).held_back = Some(until.unwrap_or(Time(u64::MAX))),
             Event::Offered { rq, .. } => {
                 if self.places.get(rq).is_some_and(|(place, _)| *place == Place::Chosen) {
                     self.place(rq, self.value_of(rq), Place::Gone);

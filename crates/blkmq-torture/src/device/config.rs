@@ -58,10 +58,23 @@ pub(crate) struct Timing {
     pub(crate) slow: Rate,
     /// How often a request takes up to [`LONGEST_NS`], with each order of magnitude equally likely.
     pub(crate) long: Rate,
+    /// Whether a hardware queue has its requests worked on one after the other.
+    pub(crate) limit: Option<Limit>,
     /// Whether the requests of a hardware queue complete in the order in which they were started.
     pub(crate) in_order: bool,
     /// The timeout at the start, in ns: the time after which the queue asks about a request.
     pub(crate) timeout_ns: u64,
+}
+
+/// What a hardware queue can do at most, whatever it is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limit {
+    /// The time of one request, in ns, in which no other one is worked on.
+    pub(crate) each_ns: u64,
+    /// How long a request takes after that, in ns.
+    pub(crate) after_ns: u64,
+    /// The average time between two changes of the speed, in ns. 0: the speed stays.
+    pub(crate) jumps_ns: u64,
 }
 
 /// What a device does wrong.
@@ -183,6 +196,7 @@ impl Timing {
             at_once,
             mean_ns,
             slow: Rate::sometimes(random, 5, 200),
+            limit: None,
             long: if sleeps { Rate::sometimes(random, 20, 500) } else { Rate::NEVER },
             in_order: random.one_in(3),
             timeout_ns: u64::from(io_timeout_ms) * 1_000_000,
@@ -237,6 +251,28 @@ impl DeviceConfig {
             ..self.timing
         };
         self.faults = Faults::NONE;
+        self
+    }
+
+    /// The same device with a limit to what it can do, which is less than CPUs ask for whose steps take so many ns. In
+    /// most worlds its speed jumps, up to four times as slow.
+    pub(crate) fn limited(mut self, random: &mut Random, step_ns: u64) -> Self {
+        let each_ns = step_ns * (random.within(300, 600) << random.below(2));
+        let after_ns = if random.one_in(2) { 0 } else { random.below(4 * each_ns) };
+        let jumps_ns = if random.one_in(3) { 0 } else { each_ns * long_or_short(random, 50, 4) };
+        self.timing = Timing {
+            at_once: 0,
+            slow: Rate::NEVER,
+            long: Rate::NEVER,
+            limit: Some(Limit { each_ns, after_ns, jumps_ns }),
+            ..self.timing
+        };
+        self
+    }
+
+    /// The same device with room for more than it can work on at a time.
+    pub(crate) fn deep(mut self, random: &mut Random) -> Self {
+        self.topology.depth = *random.pick(&[16, 32, 64, 128]);
         self
     }
 

@@ -50,6 +50,8 @@ pub(crate) struct HwQueue {
     pub(crate) next_due: Time,
     /// When the last of them is due.
     pub(crate) last_due: Time,
+    /// When the hardware queue has worked on all that it has, if it has a limit.
+    pub(crate) works_until: Time,
     /// The hardware queue takes no request before this time.
     pub(crate) busy_until: Time,
     /// The CPU that is calling for the hardware queue, if the hardware queue is owned.
@@ -59,7 +61,14 @@ pub(crate) struct HwQueue {
 impl HwQueue {
     /// A hardware queue without requests, and with room for `depth` of them.
     pub(crate) fn new(depth: usize) -> Self {
-        Self { held: Vec::with_capacity(depth), next_due: NEVER, last_due: Time(0), busy_until: Time(0), caller: None }
+        Self {
+            held: Vec::with_capacity(depth),
+            next_due: NEVER,
+            last_due: Time(0),
+            works_until: Time(0),
+            busy_until: Time(0),
+            caller: None,
+        }
     }
 
     pub(crate) fn find(&mut self, id: RqId) -> Option<usize> {

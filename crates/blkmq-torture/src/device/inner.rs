@@ -8,7 +8,7 @@ use blkmq_virtual::driver::{Request, TimeoutAction, Topology, TopologyError};
 use super::super::check::Violation;
 use super::super::event::{Action, DeviceState, Event};
 use super::super::witness::Witness;
-use super::config::{DeviceConfig, Faults, Timing};
+use super::config::{DeviceConfig, Faults, Limit, Timing};
 use super::held::{Held, HwQueue, NEVER, Work};
 use super::medium::Medium;
 use super::{RULE, stamps};
@@ -67,6 +67,9 @@ pub(crate) struct Inner {
     nr_started: u64,
     over: Vec<Over>,
     next_power_loss: Time,
+    /// How slow it is, if it has a limit, and when that changes.
+    slowness: u64,
+    next_jump: Time,
     /// Whether a request was taken since the last loss of power. If none was, another loss of power would find nothing
     /// new to take away.
     is_dirty: bool,
@@ -89,6 +92,8 @@ impl Inner {
             nr_started: 0,
             over: Vec::with_capacity(MOST_OVER),
             next_power_loss: NEVER,
+            slowness: 1,
+            next_jump: Time(0),
             is_dirty: false,
             spare: Vec::new(),
             segments: Vec::new(),
@@ -245,8 +250,23 @@ impl Inner {
         self.acted(id, Action::Started { due: (due != NEVER).then_some(due) });
     }
 
+    /// How many times as slow the device is now as it can be.
+    fn slowness(&mut self, limit: Limit, now: Time) -> u64 {
+        if limit.jumps_ns > 0 && now >= self.next_jump {
+            self.slowness = *self.random.pick(&[1, 1, 2, 4]);
+            self.next_jump = now.after(self.random.around(limit.jumps_ns));
+        }
+        self.slowness
+    }
+
     /// When a request completes that is started now.
     fn due(&mut self, hctx: u16, now: Time) -> Time {
+        if let Some(limit) = self.timing.limit {
+            let each_ns = limit.each_ns * self.slowness(limit, now);
+            let queue = &mut self.queues[usize::from(hctx)];
+            queue.works_until = queue.works_until.max(now).after(each_ns);
+            return queue.works_until.after(limit.after_ns);
+        }
         let due = now.after(self.timing.time_ns(hctx, &mut self.random));
         if self.timing.in_order { due.max(self.queues[usize::from(hctx)].last_due) } else { due }
     }

@@ -206,6 +206,7 @@ fn plain() -> DeviceConfig {
             at_once: 0,
             mean_ns: vec![5000],
             slow: Rate::NEVER,
+            limit: None,
             long: Rate::NEVER,
             in_order: false,
             timeout_ns: 1_000_000,
