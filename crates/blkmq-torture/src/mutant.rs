@@ -238,6 +238,37 @@ pub const MUTANTS: &[Mutant] = &[
         found_by: &["throttle: of the "],
     },
     Mutant {
+        name: "window-subtract",
+        what: "the cost of a request that is over is not subtracted from what is with the device",
+        site: "window.subtract",
+        // The last is an assertion of the product where a window ends.
+        found_by: &["window: ", "livelock: ", "stall: ", "wake: ", "so many nanoseconds of cost are not over"],
+    },
+    Mutant {
+        name: "window-failed",
+        what: "a window learns costs from requests that failed",
+        site: "window.failed",
+        found_by: &["window: it was told of"],
+    },
+    Mutant {
+        name: "window-zero",
+        what: "a window's bound falls to zero, and lets no request go even if nothing is with the device",
+        site: "window.least",
+        found_by: &["window: ", "livelock: ", "stall: ", "wake: "],
+    },
+    Mutant {
+        name: "window-anew",
+        what: "a window refuses a request without a look at what has completed meanwhile",
+        site: "window.anew",
+        found_by: &["livelock: ", "stall: ", "wake: "],
+    },
+    Mutant {
+        name: "window-plan",
+        what: "no thread plans for the time at which a window lets the next request go",
+        site: "window.plan",
+        found_by: &["livelock: ", "stall: ", "wake: "],
+    },
+    Mutant {
         name: "turns",
         what: "a kind of requests has its turn only where no other kind waits",
         site: "kyber.batch",
