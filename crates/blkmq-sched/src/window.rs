@@ -60,8 +60,10 @@ const LOOK: u64 = MS;
 const STRETCH: u64 = 100 * MS;
 const STRETCHES: u32 = 3;
 
-/// How many reads such a stretch must have, and how many requests the device must have had on average.
+/// How many reads such a stretch must have, unless it is this long, in nanoseconds, and how many requests the device
+/// must have had on average.
 const FEWEST_READS: u64 = 4;
+const LONGEST_STRETCH: u64 = SECOND;
 const FEWEST_IN_DEVICE: u64 = 3;
 
 /// A window that has had nothing to hold back for so many nanoseconds opens.
@@ -275,8 +277,15 @@ impl Window {
 
     /// An open window: looks for reads that are too slow.
     fn look_open(&mut self, fresh: &Span, now: Time) {
+        // Reads that starve are few, and so a stretch is longer until there are some.
+        let mut longer = self.stretch;
+        longer.add(fresh);
+        if longer.flows[READ].requests < FEWEST_READS && longer.ns < LONGEST_STRETCH {
+            self.stretch = longer;
+            return;
+        }
         let Some(stretch) = self.end_stretch(fresh) else { return };
-        let is_bad = stretch.flows[READ].requests >= FEWEST_READS
+        let is_bad = stretch.flows[READ].requests > 0
             && stretch.occupancy() >= FEWEST_IN_DEVICE
             && !self.is_met().unwrap_or(true)
             && now >= self.rests_until;

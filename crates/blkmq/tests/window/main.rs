@@ -153,6 +153,22 @@ fn an_ssd_loses_nothing_and_its_line_is_short() {
     }
 }
 
+/// Red if a window needs more reads to begin than a reader that starves gets.
+#[test]
+fn a_reader_that_starves_is_seen() {
+    let loads = [Load::flood(Op::Read, 8, 1), Load::flood(Op::Write, 128, 128)];
+    let run = |control| {
+        let mut rig = Rig::new(&[device("cloud,iops=20000,mbps=500,write_unit=2048")], "mq-deadline", control, &loads);
+        rig.run(8 * SECOND);
+        let counts = rig.run(4 * SECOND);
+        print("a reader that waits for each read", &counts);
+        counts
+    };
+    let (none, window) = (run(NONE), run(Control::window()));
+    assert!(none.sectors[0] < 4 * 20 * 8, "without a window the reader gets less than 20 reads a second");
+    assert!(window.sectors[0] > 20 * none.sectors[0] && window.all() >= 0.95 * none.all());
+}
+
 /// Red if writers that no reader waits behind are held back: they have what they had, to the last sector.
 #[test]
 fn writers_alone_on_a_hard_disk_are_left_alone() {
