@@ -16,8 +16,13 @@ fn any_number() -> impl Strategy<Value = u64> {
 }
 
 prop_compose! {
-    fn any_flow()(requests in any_number(), sectors in any_number(), in_device in any_number()) -> Flow {
-        Flow { requests, sectors, in_device }
+    fn any_flow()(
+            requests in any_number(),
+            sectors in any_number(),
+            in_device in any_number(),
+            under_way in any_number(),
+        ) -> Flow {
+        Flow { requests, sectors, in_device, under_way }
     }
 }
 

@@ -56,6 +56,11 @@ impl Window {
     }
 
     pub(super) fn look_narrowing(&mut self, now: Time) {
+        if self.trial.is_slower(&self.span) {
+            self.search.note_lost();
+            self.try_next(now);
+            return;
+        }
         if !self.span.is_enough_of_several(MEASURE) {
             return;
         }

@@ -131,7 +131,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn span(ns: u64, reads: (u64, u64), others: (u64, u64)) -> Span {
-        let flow = |(requests, sectors)| Flow { requests, sectors, in_device: 0 };
+        let flow = |(requests, sectors)| Flow { requests, sectors, ..Flow::default() };
         Span { ns, flows: [flow(reads), flow(others)], held_back: ns, full: ns }
     }
 

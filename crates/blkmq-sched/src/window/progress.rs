@@ -23,7 +23,7 @@ pub(super) const fn direction(op: Op) -> usize {
 /// Requests of one direction that completed since ever. No sum ever falls.
 ///
 /// Only requests that did what was asked count. One that failed says nothing of what the device needs for one that
-/// does not: it is left out of all three.
+/// does not: it is left out of all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Flow {
     /// How many.
@@ -32,6 +32,8 @@ pub struct Flow {
     pub sectors: u64,
     /// For how long the device had them, in nanoseconds, all added up.
     pub in_device: u64,
+    /// For how long they were under way, from their submission on, in nanoseconds, all added up.
+    pub under_way: u64,
 }
 
 impl AddAssign for Flow {
@@ -42,10 +44,11 @@ impl AddAssign for Flow {
 
 impl Flow {
     /// Adds one completion.
-    pub const fn add(&mut self, sectors: u32, in_device: u64) {
+    pub const fn add(&mut self, sectors: u32, in_device: u64, under_way: u64) {
         self.requests = self.requests.saturating_add(1);
         self.sectors = self.sectors.saturating_add(sectors as u64);
         self.in_device = self.in_device.saturating_add(in_device);
+        self.under_way = self.under_way.saturating_add(under_way);
     }
 
     const fn since(self, earlier: Self) -> Self {
@@ -53,6 +56,7 @@ impl Flow {
             requests: self.requests.saturating_sub(earlier.requests),
             sectors: self.sectors.saturating_sub(earlier.sectors),
             in_device: self.in_device.saturating_sub(earlier.in_device),
+            under_way: self.under_way.saturating_sub(earlier.under_way),
         }
     }
 
@@ -61,6 +65,7 @@ impl Flow {
             requests: self.requests.saturating_add(other.requests),
             sectors: self.sectors.saturating_add(other.sectors),
             in_device: self.in_device.saturating_add(other.in_device),
+            under_way: self.under_way.saturating_add(other.under_way),
         }
     }
 
@@ -70,12 +75,18 @@ impl Flow {
             requests: self.requests.max(other.requests),
             sectors: self.sectors.max(other.sectors),
             in_device: self.in_device.max(other.in_device),
+            under_way: self.under_way.max(other.under_way),
         }
     }
 
     /// The mean time for which the device had a request, in nanoseconds.
     pub(super) fn mean(self) -> Option<u64> {
         self.in_device.checked_div(self.requests)
+    }
+
+    /// The mean time for which a request was under way, in nanoseconds.
+    pub(super) fn mean_under_way(self) -> Option<u64> {
+        self.under_way.checked_div(self.requests)
     }
 }
 

@@ -11,6 +11,12 @@ const MOST: u32 = 8;
 /// nothing.
 const LEAST_VARIANCE: f64 = 0.0004;
 
+/// How much longer reads may be under way under a bound, on the whole, and how many times as long at most. The second
+/// needs so many reads.
+const SLOWER: f64 = 1.1;
+const MUCH_SLOWER: u64 = 3;
+const FEWEST_READS: u64 = 8;
+
 /// What came of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -104,6 +110,20 @@ impl Trial {
             (_, false) => Verdict::GoesOn,
             (_, true) => Verdict::Missed,
         }
+    }
+
+    /// Whether reads are under way for clearly longer under the second bound than under the first: what they gain in
+    /// the device they lose in front of it. `now` was measured under the second bound since the last pair. True at once
+    /// if it is much longer.
+    pub(super) fn is_slower(&self, now: &Span) -> bool {
+        let mean = |span: &Span| span.flows[READ].mean_under_way();
+        let Some(base) = mean(&self.base_span) else { return false };
+        let is_much = self.is_tried
+            && now.flows[READ].requests >= FEWEST_READS
+            && mean(now).is_some_and(|read| read > MUCH_SLOWER.saturating_mul(base));
+        let is_clear =
+            self.nr_pairs >= FEWEST && mean(&self.tried_span).is_some_and(|read| read as f64 > SLOWER * base as f64);
+        is_much || is_clear
     }
 
     /// The mean time that reads took under the first and the second bound, in nanoseconds. `None` if there were none.

@@ -203,7 +203,7 @@ mod tests {
     }
 
     fn progress(requests: u64, in_flight: u64) -> Progress {
-        let reads = Flow { requests, sectors: 8 * requests, in_device: 0 };
+        let reads = Flow { requests, sectors: 8 * requests, ..Flow::default() };
         Progress { reads, in_flight, ..Progress::default() }
     }
 

@@ -15,20 +15,26 @@ struct FlowCells {
     requests: AtomicU64,
     sectors: AtomicU64,
     in_device: AtomicU64,
+    under_way: AtomicU64,
 }
 
 impl FlowCells {
-    /// COST: three loads and stores of a line of this thread.
+    /// COST: four loads and stores of a line of this thread.
     fn add(&self, flow: &Flow) {
-        let cells = [&self.requests, &self.sectors, &self.in_device];
-        for (cell, more) in cells.into_iter().zip([flow.requests, flow.sectors, flow.in_device]) {
+        let cells = [&self.requests, &self.sectors, &self.in_device, &self.under_way];
+        for (cell, more) in cells.into_iter().zip([flow.requests, flow.sectors, flow.in_device, flow.under_way]) {
             cell.store(cell.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
         }
     }
 
     fn get(&self) -> Flow {
         let get = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-        Flow { requests: get(&self.requests), sectors: get(&self.sectors), in_device: get(&self.in_device) }
+        Flow {
+            requests: get(&self.requests),
+            sectors: get(&self.sectors),
+            in_device: get(&self.in_device),
+            under_way: get(&self.under_way),
+        }
     }
 }
 
@@ -88,12 +94,12 @@ impl<'q> FlowBatch<'q> {
         if !body.ordered || !body.status.is_ok() && kept("window.failed") {
             return;
         }
-        let in_device = self.now.since(body.issued);
+        let (in_device, under_way) = (self.now.since(body.issued), self.now.since(body.submitted));
         if op == Op::Read {
-            self.reads.add(sectors, in_device);
+            self.reads.add(sectors, in_device, under_way);
             self.least_read = self.least_read.min(in_device);
         } else {
-            self.others.add(sectors, in_device);
+            self.others.add(sectors, in_device, under_way);
         }
     }
 

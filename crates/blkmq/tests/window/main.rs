@@ -63,8 +63,8 @@ fn on_a_volume_a_reader_is_quick_and_the_writers_lose_nothing() {
 
 /// Red if a small volume, of 3000 operations a second, is not found by the few requests that it does: one that delays
 /// what is over its ceiling, and one in which that stands in line. Red too if a line that grows slowly is taken for
-/// usual (p99.9 of 25 ms with the latter). What is left of the reader's wait is mq-deadline's, which dispatches sixteen
-/// writes before it looks for reads: 5 ms here.
+/// usual (p99.9 of 25 ms with the latter). What is left of the reader's wait is mq-deadline's, which dispatches
+/// sixteen writes before it looks for reads: 5 ms here.
 #[test]
 fn a_small_volume_is_found_too() {
     for hold in ["3100us", "0"] {
@@ -151,6 +151,22 @@ fn an_ssd_loses_nothing_and_its_line_is_short() {
         assert!(window.all() >= 0.98 * none.all() && window.idle() <= 1.0);
         assert!(window.us(0, 9900) <= cure * none.us(0, 9900));
     }
+}
+
+/// Red if a reader pays for the search: with a bound that is too small the device has reads for a shorter time, and
+/// they wait for longer in front of it.
+#[test]
+fn a_bound_that_makes_reads_wait_is_not_tried_for_long() {
+    let loads = [Load::paced(500), Load::flood(Op::Write, 128, 128)];
+    let run = |control| {
+        let mut rig = Rig::new(&[device("ssd")], "mq-deadline", control, &loads);
+        rig.run(SECOND);
+        let counts = rig.run(9 * SECOND);
+        print("128 writes of 64 KiB", &counts);
+        counts
+    };
+    let (none, window) = (run(NONE), run(Control::window()));
+    assert!(window.us(0, 9900) <= 5.0 * none.us(0, 9900) && window.all() >= 0.97 * none.all());
 }
 
 /// Red if a window needs more reads to begin than a reader that starves gets.

@@ -328,12 +328,12 @@ impl<'d> Rig<'d> {
         }
         self.in_device -= 1;
         self.work -= u64::from(rq.cost);
-        let in_device = self.now.since(rq.went);
+        let (in_device, under_way) = (self.now.since(rq.went), self.now.since(rq.came));
         if rq.info.op.is_read() {
-            self.progress.reads.add(rq.info.nr_sectors, in_device);
+            self.progress.reads.add(rq.info.nr_sectors, in_device, under_way);
             self.least_read = Some(self.least_read.unwrap_or(u64::MAX).min(in_device));
         } else {
-            self.progress.others.add(rq.info.nr_sectors, in_device);
+            self.progress.others.add(rq.info.nr_sectors, in_device, under_way);
         }
         if self.scheduler.wants_reports() {
             let report = Report::of(Event::Completed(rq.ticket), &rq.info, self.now);
