@@ -17,6 +17,7 @@ fn every_table_has_its_rows_beside_what_was_published() {
     let names: Vec<_> = tables.iter().map(|table| table["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["scaling", "batch", "merge", "slow", "accounting"]);
     flood_has_its_rows(&found["flood"]);
+    window_has_its_rows(&found["window"]);
     for row in tables.iter().flat_map(|table| table["rows"].as_array().unwrap()) {
         let iops = &row["iops"];
         let [low, median, high] =
@@ -126,6 +127,18 @@ fn flood_has_its_rows(flood: &Value) {
     }
 }
 
+/// What a bound brings is judged by the tests of the library and of the step response; here a reader waits for less
+/// with one, and each ceiling was found.
+fn window_has_its_rows(window: &Value) {
+    let rows = window["rows"].as_array().expect("it is a list");
+    let bound = |wanted: &str| rows.iter().filter(|row| row["bound"] == wanted).count();
+    assert_eq!((bound("none"), bound("24 requests"), bound("the window")), (1, 1, 2));
+    let p50 = |row: &Value| number(row, "p50_ns");
+    assert!(rows.iter().all(|row| 0.0 < p50(row) && p50(row) <= number(row, "p99_9_ns")), "{window}");
+    let steps = window["steps"]["steps"].as_array().expect("it is a list");
+    assert!(steps.len() == 3 && steps.iter().all(|step| number(step, "found_after_ns") <= 2e9), "{window}");
+}
+
 #[test]
 fn a_flood_is_the_same_each_time_and_longer_if_that_is_wanted() {
     let flood = |runtime| {
@@ -165,7 +178,7 @@ fn words_name_machine_date_and_command() {
 fn an_unknown_table_is_named_beside_the_known_ones() {
     let text = refused(&["reproduce", "windmill"]);
     assert!(
-        text.contains("'windmill'") && text.contains("scaling, batch, merge, slow, accounting, flood, all"),
+        text.contains("'windmill'") && text.contains("scaling, batch, merge, slow, accounting, flood, window, all"),
         "{text}"
     );
     let text = refused(&["reproduce", "batch", "--rounds", "1"]);
