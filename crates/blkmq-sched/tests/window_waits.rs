@@ -114,3 +114,25 @@ fn a_bound_widens_without_reads() {
     }
     assert!(world.window.bound().is_some_and(|bound| bound > first), "{:?}", world.window);
 }
+
+/// Red if a window panics, or takes reads for slower than they are, where three times what they took is no number.
+#[test]
+fn reads_that_take_for_ever_while_a_bound_widens() {
+    let mut world = World::default();
+    while world.window.phase() != Phase::Widening {
+        let bound = world.window.bound().unwrap_or(8 * MS).clamp(100 * US, 8 * MS);
+        let is_paced = matches!(world.window.phase(), Phase::Paced | Phase::Measuring | Phase::Probing);
+        let latency = if is_paced { 8 * MS } else { bound };
+        world.pass(Moment { writes: 100, latency, read: Some(latency), in_flight: None });
+    }
+    let first = world.window.bound();
+    let (mut reads, mut ms) = ([Some(u64::MAX / 2), Some(u64::MAX / 4)], [0, 0]);
+    for _ in 0..2000 {
+        let is_tried = usize::from(world.window.bound() != first);
+        ms[is_tried] += 1;
+        // What completes in the first 100 ms does not count.
+        let read = reads[is_tried].take_if(|_| ms[is_tried] == 150);
+        world.pass(Moment { writes: 100, latency: 400 * US, read, in_flight: None });
+    }
+    assert_eq!((reads, world.window.phase()), ([None, None], Phase::Bounded));
+}

@@ -121,7 +121,7 @@ impl Window {
             return;
         }
         self.trial.add(&self.span, self.costs.rate(&self.span));
-        let is_slow = self.trial.reads().is_some_and(|(base, tried)| tried > SLOWER * base);
+        let is_slow = self.trial.reads().is_some_and(|(base, tried)| tried > base.saturating_mul(SLOWER));
         let verdict = if is_slow { Verdict::Missed } else { self.trial.clear_verdict(MORE) };
         match verdict {
             Verdict::GoesOn => self.hold_in_turn(Phase::Widening, now),
