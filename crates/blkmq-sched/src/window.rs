@@ -244,7 +244,8 @@ impl Window {
         self.looked = Some(now);
         self.least.note(progress.least_read, now);
         self.in_flight = progress.in_flight;
-        if fresh.full > 0 || progress.held_back {
+        // A bound that stays may let the device have more than a rate would, and still hold nothing back.
+        if progress.held_back || fresh.full > 0 && self.phase != Phase::Bounded {
             self.used = now;
         }
         if self.target == Target::Off {

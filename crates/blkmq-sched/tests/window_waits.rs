@@ -12,6 +12,8 @@ struct World {
     window: Window,
     progress: Progress,
     now: Time,
+    /// Whether nothing is held back although it could be.
+    is_free: bool,
 }
 
 /// What happens within a millisecond.
@@ -52,7 +54,7 @@ impl World {
         }
         let cost = u64::from(self.window.cost(Op::Write, 8));
         self.progress.in_flight = in_flight.unwrap_or(latency * writes * cost / MS);
-        self.progress.held_back = !self.window.is_open();
+        self.progress.held_back = !self.window.is_open() && !self.is_free;
         self.window.fold(&self.progress, self.now);
     }
 
@@ -135,4 +137,44 @@ fn reads_that_take_for_ever_while_a_bound_widens() {
         world.pass(Moment { writes: 100, latency: 400 * US, read, in_flight: None });
     }
     assert_eq!((reads, world.window.phase()), ([None, None], Phase::Bounded));
+}
+
+/// A device in which requests stand in line, up to 8 ms long, and which does less if the line is shorter than `needs`.
+fn in_line(window: &Window, needs: u64) -> (u64, u64) {
+    let bound = window.bound().unwrap_or(8 * MS).clamp(100 * US, 8 * MS);
+    let is_paced = matches!(window.phase(), Phase::Paced | Phase::Measuring | Phase::Probing);
+    let latency = if is_paced { 8 * MS } else { bound };
+    ((100 * latency / needs).min(100), latency)
+}
+
+/// A reader reads now and then, ten times a second on average. Red if a window that searches a bound gives up because a
+/// single measurement has no read.
+#[test]
+fn a_bound_is_found_for_a_reader_that_reads_seldom() {
+    for seed in 1..6_u64 {
+        let (mut world, mut random, mut bounded) = (World::default(), seed, 0);
+        for _ in 0..300_000 {
+            let (writes, latency) = in_line(&world.window, MS);
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let read = (random >> 33).is_multiple_of(100).then_some(latency);
+            world.pass(Moment { writes, latency, read, in_flight: None });
+            bounded += u32::from(world.window.phase() == Phase::Bounded);
+        }
+        assert!(bounded > 270_000, "seed {seed}: bounded for {bounded} ms of five minutes");
+    }
+}
+
+/// Red if a bound that holds nothing back any more stays in force, because the device has more than a paced one would.
+#[test]
+fn a_bound_that_holds_nothing_back_ends() {
+    let mut world = World::default();
+    while world.window.phase() != Phase::Bounded {
+        let (writes, latency) = in_line(&world.window, 2 * MS);
+        world.pass(Moment { writes, latency, read: Some(latency), in_flight: None });
+    }
+    for _ in 0..10_002 {
+        world.is_free = true;
+        world.pass(Moment { writes: 100, latency: MS, read: Some(MS), in_flight: Some(MS) });
+    }
+    assert_eq!(world.window.phase(), Phase::Open);
 }

@@ -64,12 +64,9 @@ impl Window {
         if !self.span.is_enough_of_several(MEASURE) {
             return;
         }
-        let Some(read) = self.span.flows[READ].mean() else {
-            self.give_up(now);
-            return;
-        };
+        // A reader that reads seldom may have no read in one of several measurements.
         if self.trial.is_tried {
-            self.read_mean = Some(read);
+            self.read_mean = self.span.flows[READ].mean().or(self.read_mean);
         }
         self.trial.add(&self.span, self.costs.rate(&self.span));
         let kept = if matches!(self.target, Target::Within(_)) { KEPT } else { KEPT_AUTO };
