@@ -1,14 +1,19 @@
 //! When the next request may go, if requests go at a rate.
 //!
 //! The rate is in cost: a request that costs 10 us is followed by the next one 10 us later. What came too late is made
-//! up for, but no more than [`SLACK`]: as BBR paces (Cardwell et al. 2016), with time instead of bytes.
+//! up for, but no more than [`SLACK`], or what threads need that come later: as BBR paces (Cardwell et al. 2016), with time instead of bytes.
 
 use super::MS;
 use crate::Time;
 
-/// How far the rate lags behind at most, in nanoseconds of cost, so that a thread that comes a little late loses
-/// nothing.
+/// How far the rate lags behind, in nanoseconds of cost, so that a thread that comes a little late loses nothing: as
+/// long as what goes is about the rate, and at most.
 const SLACK: u64 = MS / 5;
+const MOST_SLACK: u64 = 4 * MS;
+
+/// Threads come later than that if less than this part of the rate goes, and earlier if more than that does.
+const TOO_LITTLE: f64 = 0.93;
+const ENOUGH: f64 = 0.97;
 
 /// The longest time for which nothing goes, in nanoseconds, whatever a request is said to cost.
 const LONGEST: u64 = 100 * MS;
@@ -20,12 +25,23 @@ pub(super) struct Pacer {
     rate: u32,
     /// When the next request may go.
     next: Time,
+    /// What is made up for beyond [`SLACK`], in nanoseconds.
+    more_slack: u64,
 }
 
 impl Pacer {
     /// From now on requests go at this rate: cost for 1024 of time.
     pub(super) fn start(&mut self, rate: u32) {
         self.rate = rate.max(1);
+    }
+
+    /// What part of the rate went in a stretch of time in which something was held back.
+    pub(super) fn note_part(&mut self, part: f64) {
+        if part < TOO_LITTLE {
+            self.more_slack = (2 * self.more_slack).clamp(SLACK, MOST_SLACK);
+        } else if part > ENOUGH {
+            self.more_slack -= self.more_slack.div_ceil(8);
+        }
     }
 
     /// Requests go at no rate.
@@ -47,7 +63,7 @@ impl Pacer {
     /// A request went.
     pub(super) fn sent(&mut self, cost: u32, now: Time) {
         if self.rate > 0 {
-            let from = self.next.max(now.before(SLACK));
+            let from = self.next.max(now.before(SLACK + self.more_slack));
             self.next = from.after(u64::from(cost) * 1024 / u64::from(self.rate)).min(now.after(LONGEST));
         }
     }

@@ -238,6 +238,10 @@ impl Window {
         let stretch = self.end_stretch(fresh);
         if let Some(stretch) = &stretch {
             self.paced.each = self.each(stretch);
+            if stretch.was_limited() {
+                // While the device does all it can, what completes in a nanosecond costs one.
+                self.pacer.note_part(self.costs.rate(stretch));
+            }
             self.note_reads(now);
         }
         if self.is_over(now) {

@@ -6,7 +6,7 @@ mod rig;
 
 use blkmq::Op;
 use blkmq::sched::window::Phase;
-use rig::{Control, Counts, Load, MS, Rig, SECOND, device};
+use rig::{Control, Counts, Load, MS, Rig, SECOND, US, device};
 
 /// EloqStore's volume, with the ceiling for bytes of the machine that it was measured on: 4 KiB at a time it is a
 /// little less than 275,000 a second.
@@ -167,6 +167,24 @@ fn a_bound_that_makes_reads_wait_is_not_tried_for_long() {
     };
     let (none, window) = (run(NONE), run(Control::window()));
     assert!(window.us(0, 9900) <= 5.0 * none.us(0, 9900) && window.all() >= 0.97 * none.all());
+}
+
+/// Red if a volume loses throughput by pacing because threads come as late as they do on a machine that is busy.
+#[test]
+fn threads_that_come_late_lose_little() {
+    for late in [400 * US, MS] {
+        let run = |control| {
+            let loads = [Load::paced(500), Load::flood(Op::Write, 8, 256)];
+            let mut rig = Rig::new(&[device("cloud,iops=20000,mbps=500")], "mq-deadline", control, &loads);
+            rig.comes_each = late;
+            rig.run(5 * SECOND);
+            let counts = rig.run(20 * SECOND);
+            print(&format!("a thread comes each {late} ns"), &counts);
+            counts
+        };
+        let (none, window) = (run(NONE), run(Control::window()));
+        assert!(window.all() >= 0.93 * none.all() && window.us(0, 9900) <= 0.2 * none.us(0, 9900));
+    }
 }
 
 /// Red if a window needs more reads to begin than a reader that starves gets.

@@ -141,6 +141,8 @@ pub(crate) struct Rig<'d> {
     folded: Time,
     /// The most work that was with the device beside another request, over the bound.
     pub(crate) exceeded: u64,
+    /// A thread comes at multiples of this, in nanoseconds, and not as soon as there is something to do.
+    pub(crate) comes_each: u64,
 }
 
 /// The client that a load is. The first id belongs to no client.
@@ -187,6 +189,7 @@ impl<'d> Rig<'d> {
             tells_slice: true,
             folded: Time(0),
             exceeded: 0,
+            comes_each: 1,
         }
         .started()
     }
@@ -404,7 +407,7 @@ impl<'d> Rig<'d> {
                 next = next.min(window.opens_at(self.now).unwrap_or(end));
             }
         }
-        let next = next.max(Time(self.now.0 + 1)).min(end);
+        let next = Time(next.max(Time(self.now.0 + 1)).0.next_multiple_of(self.comes_each)).min(end);
         if self.in_device == 0 && !self.scheduler.is_empty() {
             self.counts.idle += next.since(self.now);
         }
