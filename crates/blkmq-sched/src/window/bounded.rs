@@ -3,8 +3,8 @@
 //! A bound and no bound hold in turns, and are compared ([`Trial`]). The bounds that are tried are a half, a quarter,
 //! and so on, of what the device has without a bound. It is searched among them by halving the range: a bound that
 //! keeps the throughput is followed by a smaller one, and one that does not by a larger one. A bound with which reads
-//! are as fast as they should be ends the search. From time to time twice the bound is tried: 20 s after the first, and
-//! each time twice as long after one that brought nothing.
+//! are as fast as they should be ends the search. From time to time twice the bound is tried: 20 s after the first,
+//! and each time twice as long after one that brought nothing.
 
 use super::progress::{READ, Span};
 use super::search::Search;
@@ -103,7 +103,12 @@ impl Window {
     }
 
     pub(super) fn look_bounded(&mut self, fresh: &Span, now: Time) {
-        self.end_stretch(fresh);
+        let stretch = self.end_stretch(fresh);
+        if let Some(stretch) = stretch.filter(|stretch| stretch.was_limited() && self.costs.is_other_mix(stretch)) {
+            // The bound was found for other requests, whose costs were known.
+            self.costs.accept_mix(&stretch);
+            self.rest = SECOND;
+        }
         if fresh.held_back > 0 && now.since(self.since) > self.rest {
             self.rest = (2 * self.rest).min(LONGEST_REST);
             self.begin_trial(Phase::Widening, (self.bound, self.bound.saturating_mul(2)), now);

@@ -1,7 +1,8 @@
 //! When the next request may go, if requests go at a rate.
 //!
-//! The rate is in cost: a request that costs 10 us is followed by the next one 10 us later. What came too late is made
-//! up for, but no more than [`SLACK`], or what threads need that come later: as BBR paces (Cardwell et al. 2016), with time instead of bytes.
+//! The rate is in cost: a request that costs 10 us is followed by the next one 10 us later. What came too late is
+//! made up for, but no more than [`SLACK`], or what threads need that come later: as BBR paces (Cardwell et al.
+//! 2016), with time instead of bytes.
 
 use super::MS;
 use crate::Time;

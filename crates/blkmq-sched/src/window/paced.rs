@@ -220,8 +220,8 @@ impl Window {
         false
     }
 
-    /// What can be usual at most, in nanoseconds: what goes at the ceiling in three times the time of the fastest read.
-    /// Without an end, a line in the device that grows slowly would be taken for usual.
+    /// What can be usual at most, in nanoseconds: what goes at the ceiling in three times the time of the fastest
+    /// read. Without an end, a line in the device that grows slowly would be taken for usual.
     fn usual_at_most(&self) -> u64 {
         self.least.get().map_or(USUAL, |least| least.saturating_mul(3)).clamp(USUAL, MOST_USUAL)
     }

@@ -30,7 +30,8 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// Searches among the halves of what is usual, down to one request. `requests` are with the device without a bound.
+    /// Searches among the halves of what is usual, down to one request. `requests` are with the device without a
+    /// bound.
     pub(super) fn new(usual: u64, requests: u64) -> Self {
         Self { usual, keeps: 0, loses: requests.max(1).ilog2() + 1, tried: 0, best: None }
     }

@@ -22,8 +22,8 @@ pub enum Target {
 }
 
 impl Target {
-    /// The knob's value, in microseconds, as Linux has it in `wbt_lat_usec`: 0 is off, and -1 the default. A latency is
-    /// held here against the mean of reads, and in Linux against the fastest of some.
+    /// The knob's value, in microseconds, as Linux has it in `wbt_lat_usec`: 0 is off, and -1 the default. A latency
+    /// is held here against the mean of reads, and in Linux against the fastest of some.
     #[must_use]
     pub const fn from_usec(usec: i64) -> Self {
         match usec {

@@ -113,8 +113,8 @@ impl Trial {
     }
 
     /// Whether reads are under way for clearly longer under the second bound than under the first: what they gain in
-    /// the device they lose in front of it. `now` was measured under the second bound since the last pair. True at once
-    /// if it is much longer.
+    /// the device they lose in front of it. `now` was measured under the second bound since the last pair. True at
+    /// once if it is much longer.
     pub(super) fn is_slower(&self, now: &Span) -> bool {
         let mean = |span: &Span| span.flows[READ].mean_under_way();
         let Some(base) = mean(&self.base_span) else { return false };

@@ -169,6 +169,26 @@ fn a_bound_that_makes_reads_wait_is_not_tried_for_long() {
     assert!(window.us(0, 9900) <= 5.0 * none.us(0, 9900) && window.all() >= 0.97 * none.all());
 }
 
+/// Red if a bound that was found for small writes stays for as long as usual when large reads come, which it holds
+/// back for nothing.
+#[test]
+fn another_load_gets_another_bound() {
+    let loads = [Load::paced(500), Load::flood(Op::Write, 8, 900), Load::flood(Op::Read, 512, 0)];
+    let run = |control| {
+        let mut rig = Rig::new(&[device("ssd")], "mq-deadline", control, &loads);
+        rig.run(12 * SECOND);
+        let is_bounded = matches!(&rig.control, Control::Window(window) if window.bound().is_some());
+        rig.set_depth(1, 0);
+        rig.set_depth(2, 64);
+        rig.run(12 * SECOND);
+        let counts = rig.run(4 * SECOND);
+        print("64 reads of 256 KiB after writes", &counts);
+        (is_bounded, counts.all())
+    };
+    let ((_, none), (is_bounded, window)) = (run(NONE), run(Control::window()));
+    assert!(is_bounded && window >= 0.8 * none);
+}
+
 /// Red if a volume loses throughput by pacing because threads come as late as they do on a machine that is busy.
 #[test]
 fn threads_that_come_late_lose_little() {
