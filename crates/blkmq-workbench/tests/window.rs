@@ -8,27 +8,7 @@ use blkmq_workbench::job::Direction;
 use blkmq_workbench::{JobFile, Mode, System};
 
 /// A reader of 500 blocks a second beside 128 writes of one block.
-const FLOOD: &str = "
-[global]
-ioengine=io_uring
-direct=1
-norandommap
-thread
-time_based
-runtime=4
-ramp_time=3
-rw=randwrite
-bs=4k
-iodepth=32
-[reader]
-rw=randread
-iodepth=1
-rate_iops=500
-[writer-1]
-[writer-2]
-[writer-3]
-[writer-4]
-";
+const FLOOD: &str = include_str!("../jobs/flood-blocks.fio");
 
 /// Eight clients that read a block at a time, and two clients that always have 64 requests outstanding.
 const EIGHT: &str = "
@@ -61,11 +41,11 @@ iodepth=64
 
 /// The queue in front of a device, after the flood has run, and what came of it.
 fn flood(device: &str, setup: Setup, usec: i64) -> (Bench, Outcome) {
-    run(FLOOD, device, setup, usec)
+    run(FLOOD, &["ramp_time=3"], device, setup, usec)
 }
 
-fn run(jobs: &str, device: &str, setup: Setup, usec: i64) -> (Bench, Outcome) {
-    let jobs = JobFile::parse("flood", jobs, &[], Mode::Strict, &System).expect("it is a job file").jobs;
+fn run(jobs: &str, options: &[&str], device: &str, setup: Setup, usec: i64) -> (Bench, Outcome) {
+    let jobs = JobFile::parse("flood", jobs, options, Mode::Strict, &System).expect("it is a job file").jobs;
     let mut setup = Setup { clock: ClockKind::Virtual, ..setup };
     setup.device = device.to_owned();
     setup.settings.push(("wbt_lat_usec".to_owned(), usec.to_string()));
@@ -113,7 +93,7 @@ fn on_a_volume_the_reader_is_quick_and_the_writers_lose_nothing() {
 #[test]
 fn eight_clients_get_what_they_would_beside_floods_that_are_held_by_hand() {
     let worst = |jobs: &str, scheduler, usec| {
-        let (_, outcome) = run(jobs, "cloud", setup(scheduler), usec);
+        let (_, outcome) = run(jobs, &[], "cloud", setup(scheduler), usec);
         assert_eq!(outcome.error(), None);
         let rates =
             outcome.jobs[..8].iter().map(|job| job.direction(Direction::Read).bandwidth(job.runtime_ns) / 4096.0);

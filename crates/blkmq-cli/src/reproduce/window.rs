@@ -29,26 +29,7 @@ const RUNTIME: Duration = Duration::from_secs(4);
 /// What the window takes to find the ceiling does not count.
 const RAMP: &str = "ramp_time=3";
 
-const JOB: &str = "
-[global]
-ioengine=io_uring
-direct=1
-norandommap
-thread
-time_based
-runtime=4
-rw=randwrite
-bs=4k
-iodepth=32
-[reader]
-rw=randread
-iodepth=1
-rate_iops=500
-[writer-1]
-[writer-2]
-[writer-3]
-[writer-4]
-";
+const JOB: &str = include_str!("../../../blkmq-workbench/jobs/flood-blocks.fio");
 
 /// The depths to which the device's queue is bounded by hand.
 const DEPTHS: [u16; 8] = [4, 8, 16, 24, 32, 48, 64, 128];

@@ -57,8 +57,7 @@ impl Window {
 
     pub(super) fn look_narrowing(&mut self, now: Time) {
         if self.trial.is_slower(&self.span) {
-            self.search.note_lost();
-            self.try_next(now);
+            self.note_lost(now);
             return;
         }
         if !self.span.is_enough_of_several(MEASURE) {
@@ -72,12 +71,15 @@ impl Window {
         let kept = if matches!(self.target, Target::Within(_)) { KEPT } else { KEPT_AUTO };
         match self.trial.verdict(kept) {
             Verdict::GoesOn => self.hold_in_turn(Phase::Narrowing, now),
-            Verdict::Missed => {
-                self.search.note_lost();
-                self.try_next(now);
-            }
+            Verdict::Missed => self.note_lost(now),
             Verdict::Reached => self.note_kept(now),
         }
+    }
+
+    /// A bound costs throughput, or makes reads wait.
+    fn note_lost(&mut self, now: Time) {
+        self.search.note_lost();
+        self.try_next(now);
     }
 
     /// A bound keeps the throughput.

@@ -28,6 +28,16 @@ pub(super) enum Verdict {
     Missed,
 }
 
+/// How the mean ratio of two throughputs stands to what is wanted.
+struct Standing {
+    is_reached: bool,
+    /// There are no more pairs.
+    is_last: bool,
+    /// The square of how far it is from what is wanted, and of how far it may be wrong.
+    distance: f64,
+    error: f64,
+}
+
 /// Two bounds that are measured in turns.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Trial {
@@ -79,15 +89,24 @@ impl Trial {
         (mean, variance.max(LEAST_VARIANCE) / nr)
     }
 
+    /// How the throughput of the second bound stands to `wanted` times that of the first one. `None` before there are
+    /// pairs enough, and within a pair.
+    fn standing(&self, wanted: f64) -> Option<Standing> {
+        if self.is_tried || self.nr_pairs < FEWEST {
+            return None;
+        }
+        let (mean, error) = self.ratio();
+        let distance = (mean - wanted) * (mean - wanted);
+        Some(Standing { is_reached: mean >= wanted, is_last: self.nr_pairs >= MOST, distance, error })
+    }
+
     /// Whether the second bound has at least `wanted` times the throughput of the first one. A miss must be clear: by
     /// twice the error as long as there can be more pairs, and by the error at the end.
     pub(super) fn verdict(&self, wanted: f64) -> Verdict {
-        if self.is_tried || self.nr_pairs < FEWEST {
+        let Some(Standing { is_reached, is_last, distance, error }) = self.standing(wanted) else {
             return Verdict::GoesOn;
-        }
-        let (mean, error) = self.ratio();
-        let (is_reached, distance) = (mean >= wanted, (mean - wanted) * (mean - wanted));
-        match (is_reached, self.nr_pairs >= MOST) {
+        };
+        match (is_reached, is_last) {
             (true, false) if distance >= error => Verdict::Reached,
             (false, false) if distance > 4.0 * error => Verdict::Missed,
             (_, false) => Verdict::GoesOn,
@@ -99,12 +118,10 @@ impl Trial {
     /// Whether the second bound has clearly more than `wanted` times the throughput of the first one: the other way
     /// round, what is not clear is a miss.
     pub(super) fn clear_verdict(&self, wanted: f64) -> Verdict {
-        if self.is_tried || self.nr_pairs < FEWEST {
+        let Some(Standing { is_reached, is_last, distance, error }) = self.standing(wanted) else {
             return Verdict::GoesOn;
-        }
-        let (mean, error) = self.ratio();
-        let (is_reached, distance) = (mean >= wanted, (mean - wanted) * (mean - wanted));
-        match (is_reached, self.nr_pairs >= MOST) {
+        };
+        match (is_reached, is_last) {
             (true, _) if distance > 4.0 * error => Verdict::Reached,
             (false, _) if distance > error => Verdict::Missed,
             (_, false) => Verdict::GoesOn,

@@ -195,7 +195,7 @@ impl Builder {
             live: Liveness::new(),
             settings: Line::new(
                 "queue.settings",
-                Settings::new(self.io_timeout_ms, self.locking, bypass, self.nr_requests, self.wbt_lat_usec),
+                Settings::new(self.io_timeout_ms, self.locking, bypass, self.nr_requests),
             ),
             domains: Domains::new(self.wait_meter, self.wait_observer),
             pools: Pools::new(),

@@ -57,13 +57,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(super) fn new(
-        io_timeout_ms: u32,
-        locking: Locking,
-        bypass: bool,
-        nr_requests: Option<u32>,
-        wbt_lat_usec: i64,
-    ) -> Self {
+    pub(super) fn new(io_timeout_ms: u32, locking: Locking, bypass: bool, nr_requests: Option<u32>) -> Self {
         Self {
             has_scheduler: AtomicBool::new(false),
             is_split: AtomicBool::new(false),
@@ -71,7 +65,7 @@ impl Settings {
             wants_reports: AtomicBool::new(false),
             is_plain: AtomicBool::new(true),
             has_window: AtomicBool::new(false),
-            wbt_lat_usec: AtomicU64::new(wbt_lat_usec.cast_unsigned()),
+            wbt_lat_usec: AtomicU64::new(0),
             locking: AtomicU32::new(locking.index()),
             bypass: AtomicBool::new(bypass),
             stages_all: AtomicBool::new(false),
