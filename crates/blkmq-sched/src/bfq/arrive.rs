@@ -79,8 +79,8 @@ impl Bfq {
         let queue = self.queues.get(q);
         let in_time = now <= queue.habits.last_end.after(IN_TIME * self.tunables.slice_idle);
         let may_resume = queue.may_resume && in_time && queue.budget_left > 0;
-        // Other clients were lent meanwhile what this client left, and need not give it back. If they had to, they would
-        // lag behind in virtual time, and later be served alone for long.
+        // Other clients were lent meanwhile what this client left, and need not give it back. If they had to, they
+        // would lag behind in virtual time, and later be served alone for long.
         let resumes = may_resume && self.slice().is_none();
         let mut budget = if resumes {
             queue.budget_left.min(queue.max_budget)
