@@ -121,6 +121,25 @@ fn a_window_that_does_not_help_opens_and_rests() {
     assert!((1..50).contains(&shut), "{shut} of 1000");
 }
 
+/// Red if a window begins anew, without a rest, each time that pacing has helped for a moment.
+#[test]
+fn a_window_that_helps_for_moments_only_rests() {
+    let (mut window, mut progress, mut now) = (Window::default(), Progress::default(), Time(0));
+    let slow = Device { read: 5 * MS, latency: 100 * US, ..FULL };
+    let (mut begun, end) = (0, now.after(100 * SECOND));
+    while now < end {
+        if window.phase() == Phase::Paced {
+            begun += 1;
+            QUICK.run(&mut window, &mut progress, &mut now, 1000);
+            while matches!(window.phase(), Phase::Paced | Phase::Probing | Phase::Measuring) {
+                slow.run(&mut window, &mut progress, &mut now, 10);
+            }
+        }
+        slow.run(&mut window, &mut progress, &mut now, 10);
+    }
+    assert!((1..10).contains(&begun), "{begun} times in 100 s");
+}
+
 /// Red if a request that costs much is waited behind for longer than the window says, or a rate is not kept.
 #[test]
 fn requests_are_as_far_apart_as_they_cost() {

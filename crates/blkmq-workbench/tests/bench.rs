@@ -281,6 +281,10 @@ fn the_clock_is_coarse_only_where_nobody_needs_it() {
     assert!(!coarse(&plain, inline, ClockKind::Exact) && !coarse(&plain, inline, ClockKind::Virtual));
     assert!(!coarse(&plain, TIMED, ClockKind::Real), "the device takes time");
     assert!(!coarse(&timed_writes, inline, ClockKind::Real), "latencies are measured");
+    let settings = vec![("wbt_lat_usec".to_owned(), "-1".to_owned())];
+    let windowed = Setup { settings, ..setup(inline, "mq-deadline", ClockKind::Real) };
+    let bench = Bench::new(std::slice::from_ref(&plain), &windowed).expect("it fits");
+    assert_eq!(bench.stamps(), Stamps::Exact, "a window measures latencies");
     let paced = Job { thinktime: MS, ..plain };
     assert!(!coarse(&paced, inline, ClockKind::Real), "the job pauses");
 }

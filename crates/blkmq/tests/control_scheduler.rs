@@ -7,6 +7,9 @@ use common::queue;
 use common::random::{Random, operations, seed};
 use common::worker::Load;
 
+use blkmq::driver::spec::open;
+use blkmq::{Clock, QueueError, RequestQueue};
+
 /// As block/005 of blktests. Red if something is lost when the scheduler changes under load.
 #[test]
 fn switching_schedulers_under_load_loses_nothing() {
@@ -30,4 +33,24 @@ fn knobs_change_under_load() {
         let level = random.below(3).to_string();
         q.set_knob("nomerges", &level).unwrap();
     });
+}
+
+/// Red if a window is taken by a queue that has nothing to hold requests back in, or whose clock cannot measure a read,
+/// or if a refused value stays.
+#[test]
+fn a_window_is_refused_where_it_could_not_work() {
+    let built = |scheduler: &str, clock, usec| {
+        let device = open("null,irqmode=0").expect("the spec is good");
+        RequestQueue::builder(device).scheduler(scheduler).clock(clock).wbt_lat_usec(usec).build()
+    };
+    for scheduler in ["none", "kyber"] {
+        let refused = |error| matches!(error, QueueError::NoWindow { scheduler: named } if named == scheduler);
+        assert!(built(scheduler, Clock::real(), -1).is_err_and(refused), "{scheduler}");
+    }
+    assert!(built("mq-deadline", Clock::coarse(), 2000).is_err_and(|error| matches!(error, QueueError::CoarseClock)));
+    let q = built("mq-deadline", Clock::coarse(), 0).expect("nothing is measured");
+    let change = q.change_knob("wbt_lat_usec", "-1").expect("the value is in range");
+    let error = change.wait().expect_err("the clock is a coarse one");
+    assert!(error.to_string().contains("the queue needs an exact clock"), "{error}");
+    assert_eq!((q.wbt_lat_usec(), q.window().is_none()), (0, true));
 }

@@ -12,7 +12,7 @@
 use core::mem::take;
 
 use super::progress::{READ, Span};
-use super::{MS, Phase, SECOND, Target, Window};
+use super::{MS, Phase, SECOND, SHORTEST_REST, Target, Window};
 use crate::Time;
 
 /// Rates, in 1024ths of the ceiling.
@@ -311,12 +311,16 @@ impl Window {
         }
     }
 
-    /// Pacing does not help. If it did, what came before is no longer true, and everything begins anew.
+    /// Pacing does not help. If it did, what came before is no longer true, and everything begins anew: at once if it
+    /// helped for as long as a rest is, and otherwise after a rest, so that a device that is never the same for long
+    /// does not pay for one search after another.
     fn end_paced(&mut self, now: Time) {
-        if self.paced.has_helped {
+        if !self.paced.has_helped {
+            self.begin_narrowing(now);
+        } else if now.since(self.began) > SHORTEST_REST {
             self.open(now);
         } else {
-            self.begin_narrowing(now);
+            self.give_up(now);
         }
     }
 

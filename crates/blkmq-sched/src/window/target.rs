@@ -54,8 +54,10 @@ pub(super) struct Least {
 impl Least {
     pub(super) fn note(&mut self, latency: Option<u64>, now: Time) {
         let Some(latency) = latency else { return };
-        if now.since(self.since) > MEMORY {
-            self.before = self.now.take();
+        let age = now.since(self.since);
+        if age > MEMORY {
+            // While there were no reads, nothing was noted: what came before may be from another time altogether.
+            self.before = self.now.take().filter(|_| age <= 2 * MEMORY);
             self.since = now;
         }
         self.now = Some(self.now.unwrap_or(u64::MAX).min(latency));
@@ -63,5 +65,23 @@ impl Least {
 
     pub(super) fn get(&self) -> Option<u64> {
         self.now.into_iter().chain(self.before).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Red if the fastest read of long ago counts beside those that come after a pause.
+    #[test]
+    fn the_fastest_read_is_forgotten_over_a_pause() {
+        let at = |tenths: u64| Time(tenths * MEMORY / 10);
+        let mut least = Least::default();
+        least.note(Some(10), at(11));
+        least.note(Some(90), at(25));
+        assert_eq!(least.get(), Some(10), "it is remembered a little longer than MEMORY");
+        least.note(None, at(90));
+        least.note(Some(70), at(91));
+        assert_eq!(least.get(), Some(70), "nothing is left of what was");
     }
 }

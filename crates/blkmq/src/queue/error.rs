@@ -41,6 +41,8 @@ pub enum QueueError {
         /// The queue's scheduler, or `none`.
         scheduler: &'static str,
     },
+    /// Requests can be held back only where latencies are measured, and the queue's clock is a coarse one.
+    CoarseClock,
     /// No locking has this name.
     UnknownLocking {
         /// The name.
@@ -155,6 +157,11 @@ impl fmt::Display for QueueError {
                 f,
                 "wbt_lat_usec: requests can be held back only where one scheduler orders the whole queue, as \
                  mq-deadline and bfq do, and the scheduler is {scheduler}"
+            ),
+            Self::CoarseClock => write!(
+                f,
+                "wbt_lat_usec: the latency of reads is measured by the queue's clock, and that is a coarse one, which \
+                 moves each 1 to 10 ms; with a window the queue needs an exact clock"
             ),
             Self::UnknownLocking { name, known } => {
                 write!(f, "there is no locking '{name}'; there are: {}", known.join(", "))

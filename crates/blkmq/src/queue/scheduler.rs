@@ -159,10 +159,13 @@ impl RequestQueue {
     /// Changes what a read may take. Called when nothing is in flight.
     ///
     /// # Errors
-    /// There is nothing in which requests could wait. Nothing has changed then.
+    /// There is nothing in which requests could wait, or the clock is a coarse one. Nothing has changed then.
     pub(crate) fn ask_wbt_lat_usec(&self, usec: i64) -> Result<(), QueueError> {
         if usec != 0 && (self.settings.is_split() || !self.settings.has_scheduler()) {
             return Err(QueueError::NoWindow { scheduler: self.scheduler() });
+        }
+        if usec != 0 && self.clock.is_coarse() {
+            return Err(QueueError::CoarseClock);
         }
         self.settings.set_wbt_lat_usec(usec);
         self.apply_wbt_lat_usec();

@@ -64,6 +64,15 @@ impl Clock {
         Self::Real(RealClock(Origin::Coarse(tick())))
     }
 
+    /// Whether it moves from tick to tick of the kernel.
+    pub(crate) fn is_coarse(&self) -> bool {
+        #[cfg(feature = "coarse-clock")]
+        let is_coarse = matches!(self, Self::Real(RealClock(Origin::Coarse(_))));
+        #[cfg(not(feature = "coarse-clock"))]
+        let is_coarse = false;
+        is_coarse
+    }
+
     /// The time now.
     ///
     /// COST: for the exact real clock, which reads the processor's counter, a vDSO call of about 25 ns; for the coarse
