@@ -5,6 +5,8 @@
 //! Time passes by steps, or jumps to the next timer when every CPU sleeps. Memory is sequentially consistent, so weak
 //! orderings are not explored; loom explores them.
 //!
+//! [`cache`] says what the accesses of such CPUs would cost if they were those of a machine with many cores.
+//!
 //! Outside of [`run`] atomics and locks behave as in `std`. Functions that start threads, wait or read the time work
 //! only inside of a run.
 //!
@@ -24,6 +26,7 @@
 //! assert!(matches!(ended, Ended::Finished));
 //! ```
 
+pub mod cache;
 mod hot;
 mod machine;
 mod random;

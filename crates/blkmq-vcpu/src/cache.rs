@@ -1,0 +1,297 @@
+//! What the accesses of many CPUs to shared cache lines cost: a plain value, which knows no thread and no clock.
+//!
+//! A line is in memory only, or one CPU has it, or several CPUs share it. An access by a CPU that has the line as it
+//! needs it costs next to nothing. Any other access moves the line, which takes as long as the two CPUs are far apart.
+//!
+//! | access | the line | takes | the line afterwards |
+//! |---|---|---|---|
+//! | load | the CPU has it | [`Costs::hit`] | as it was |
+//! | load | one other CPU has it | the distance | both share it |
+//! | load | others share it | the distance of the nearest | the CPU shares it too |
+//! | store, update | the CPU alone has it | [`Costs::store`], [`Costs::update`] | as it was |
+//! | store, update | others have it | the distance of the farthest, which hears last that its copy is void | the CPU alone has it |
+//! | any | it is in memory only | [`Costs::memory`] | the CPU alone has it |
+//!
+//! - **A line serves one at a time**, in the order of the calls. While it moves, others wait; while it is read from CPUs
+//!   that share it, they wait for [`Costs::share`].
+//! - **Stores are posted.** The CPU goes on after [`Costs::store`], and the line moves meanwhile. Stores end in their
+//!   order, [`Costs::buffer`] of them are under way at most, and updates and fences wait for all of them.
+//! - **Independent loads overlap**, [`Costs::width`] of them at a time ([`Cache::load_all`]).
+//!
+//! The caches have room for everything: no line ever goes back to memory.
+//!
+//! ```
+//! use blkmq_vcpu::cache::{Access, Cache, Costs, Distances};
+//!
+//! let mut cache = Cache::new(Distances::new(2, |_, _| 70_000), Costs::default());
+//! let first = cache.access(0, 0, Access::Update, 0);
+//! let second = cache.access(1, 0, Access::Update, first.done);
+//! assert_eq!((second.done - first.done, second.moved), (70_000, 1));
+//! ```
+
+mod distances;
+mod holders;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+pub use distances::Distances;
+use holders::Holders;
+
+/// A time, or a length of time, in picoseconds: to look at a CPU's own line takes a fraction of a nanosecond.
+pub type Picoseconds = u64;
+
+/// What a CPU does to a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// It reads.
+    Load,
+    /// It writes, and does not wait until the line is there.
+    Store,
+    /// It reads and writes in one, as with a compare-exchange.
+    Update,
+}
+
+/// What accesses cost, apart from the distances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Costs {
+    /// A load of a line that the CPU has.
+    pub hit: Picoseconds,
+    /// An update of a line that the CPU alone has.
+    pub update: Picoseconds,
+    /// A store, until the CPU goes on.
+    pub store: Picoseconds,
+    /// A fence, if no store is under way.
+    pub fence: Picoseconds,
+    /// An access to a line that no CPU has.
+    pub memory: Picoseconds,
+    /// For how long a load of a line that others share keeps further accesses waiting.
+    pub share: Picoseconds,
+    /// How many independent loads of a CPU are under way at most; at least 1.
+    pub width: usize,
+    /// How many stores of a CPU are under way at most; at least 1.
+    pub buffer: usize,
+}
+
+impl Default for Costs {
+    /// Those of a common x86 core.
+    fn default() -> Self {
+        Self {
+            hit: 1_000,
+            update: 5_000,
+            store: 300,
+            fence: 5_000,
+            memory: 90_000,
+            share: 10_000,
+            width: 8,
+            buffer: 48,
+        }
+    }
+}
+
+/// What an access came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    /// When the CPU goes on.
+    pub done: Picoseconds,
+    /// How long lines were busy with other CPUs before they served this access.
+    pub waited: Picoseconds,
+    /// How many lines moved from one CPU to another, or were made void elsewhere.
+    pub moved: u32,
+    /// How many lines came from memory.
+    pub fetched: u32,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Line {
+    /// The CPUs that have it. One alone may write without asking.
+    holders: Holders,
+    /// Until when it serves earlier accesses.
+    busy: Picoseconds,
+}
+
+/// How a line came to a CPU.
+struct Transfer {
+    begun: Picoseconds,
+    ended: Picoseconds,
+    is_from_memory: bool,
+}
+
+/// The lines and CPUs of a machine.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    distances: Distances,
+    costs: Costs,
+    lines: Vec<Line>,
+    /// For each CPU, when its stores that may be under way end; the oldest first.
+    stores: Vec<VecDeque<Picoseconds>>,
+    /// For each CPU, when it goes on after its last call.
+    done: Vec<Picoseconds>,
+    /// Loads under way. Kept here so that nothing is allocated each time.
+    loads: Vec<Picoseconds>,
+    last_call: Picoseconds,
+}
+
+impl Cache {
+    /// A machine whose CPUs are so far apart, with every line in memory.
+    ///
+    /// # Panics
+    /// If no load, or no store, may be under way.
+    #[must_use]
+    pub fn new(distances: Distances, costs: Costs) -> Self {
+        assert!(costs.width > 0 && costs.buffer > 0, "a load and a store are under way at least");
+        let stores = (0..distances.nr_cpus()).map(|_| VecDeque::with_capacity(costs.buffer)).collect();
+        let (done, loads) = (vec![0; distances.nr_cpus()], Vec::with_capacity(costs.width));
+        Self { distances, costs, lines: Vec::new(), stores, done, loads, last_call: 0 }
+    }
+
+    /// `cpu` accesses `line` at `now`. Lines are numbers, best without gaps.
+    ///
+    /// # Panics
+    /// If there is no such CPU, if it has not gone on after its last call yet, or if `now` is before that of an earlier
+    /// call.
+    pub fn access(&mut self, cpu: usize, line: usize, access: Access, now: Picoseconds) -> Outcome {
+        self.arrive(cpu, now);
+        let outcome = match access {
+            Access::Load => self.load(cpu, line, now),
+            Access::Store => self.store(cpu, line, now),
+            Access::Update => self.update(cpu, line, now),
+        };
+        self.done[cpu] = outcome.done;
+        outcome
+    }
+
+    /// `cpu` loads lines at `now`, none of which tells where another one is.
+    ///
+    /// # Panics
+    /// As [`access`](Self::access).
+    pub fn load_all(&mut self, cpu: usize, lines: impl IntoIterator<Item = usize>, now: Picoseconds) -> Outcome {
+        self.arrive(cpu, now);
+        let mut all = Outcome { done: now, waited: 0, moved: 0, fetched: 0 };
+        let mut loads = std::mem::take(&mut self.loads);
+        for line in lines {
+            let begin = if loads.len() < self.costs.width { now } else { take_earliest(&mut loads) };
+            let Outcome { done, waited, moved, fetched } = self.load(cpu, line, begin);
+            loads.push(done);
+            all.done = all.done.max(done);
+            all.waited += waited;
+            all.moved += moved;
+            all.fetched += fetched;
+        }
+        loads.clear();
+        self.loads = loads;
+        self.done[cpu] = all.done;
+        all
+    }
+
+    /// `cpu` waits at `now` until its stores have ended. Returns when the CPU goes on.
+    ///
+    /// # Panics
+    /// As [`access`](Self::access).
+    pub fn fence(&mut self, cpu: usize, now: Picoseconds) -> Picoseconds {
+        self.arrive(cpu, now);
+        self.done[cpu] = self.drain(cpu, now).max(now + self.costs.fence);
+        self.done[cpu]
+    }
+
+    fn arrive(&mut self, cpu: usize, now: Picoseconds) {
+        assert!(now >= self.last_call, "a call at {now} ps comes after one at {} ps", self.last_call);
+        assert!(now >= self.done[cpu], "CPU {cpu} goes on at {} ps, and calls at {now} ps", self.done[cpu]);
+        self.last_call = now;
+    }
+
+    fn line(&mut self, line: usize) -> &mut Line {
+        if line >= self.lines.len() {
+            self.lines.resize(line + 1, Line::default());
+        }
+        &mut self.lines[line]
+    }
+
+    fn load(&mut self, cpu: usize, line: usize, now: Picoseconds) -> Outcome {
+        // A CPU that has posted a store to the line reads what it stored, and does not wait for the line.
+        if self.line(line).holders.has(cpu) {
+            return Outcome { done: now + self.costs.hit, waited: 0, moved: 0, fetched: 0 };
+        }
+        let share = self.costs.share;
+        let (holders, begun) = self.begin(line, now);
+        let ended = begun + holders.nearest(cpu, &self.distances).unwrap_or(self.costs.memory);
+        let line = self.line(line);
+        line.busy = if holders.len() > 1 { begun + share } else { ended };
+        line.holders.add(cpu);
+        self.came(now, &Transfer { begun, ended, is_from_memory: holders.len() == 0 }, ended)
+    }
+
+    fn store(&mut self, cpu: usize, line: usize, now: Picoseconds) -> Outcome {
+        let now = self.wait_for_room(cpu, now);
+        let done = now + self.costs.store;
+        let (ended, outcome) = match self.own(cpu, line, now) {
+            Ok(transfer) => (transfer.ended, self.came(now, &transfer, done)),
+            Err(is_there) => (is_there, Outcome { done, waited: 0, moved: 0, fetched: 0 }),
+        };
+        let stores = &mut self.stores[cpu];
+        let ended = stores.back().map_or(ended, |last| ended.max(*last));
+        if ended > done {
+            stores.push_back(ended);
+        }
+        outcome
+    }
+
+    fn update(&mut self, cpu: usize, line: usize, now: Picoseconds) -> Outcome {
+        let now = self.drain(cpu, now);
+        match self.own(cpu, line, now) {
+            Ok(transfer) => self.came(now, &transfer, transfer.ended),
+            Err(is_there) => {
+                let done = now.max(is_there) + self.costs.update;
+                Outcome { done, waited: 0, moved: 0, fetched: 0 }
+            }
+        }
+    }
+
+    /// Makes `cpu` the only one that has `line`. `Err`: it is already, from then on.
+    fn own(&mut self, cpu: usize, line: usize, now: Picoseconds) -> Result<Transfer, Picoseconds> {
+        let (holders, begun) = self.begin(line, now);
+        if holders.is_only(cpu) {
+            return Err(self.line(line).busy);
+        }
+        let ended = begun + holders.farthest(cpu, &self.distances).unwrap_or(self.costs.memory);
+        *self.line(line) = Line { holders: Holders::only(cpu), busy: ended };
+        Ok(Transfer { begun, ended, is_from_memory: holders.len() == 0 })
+    }
+
+    /// The CPUs that have `line`, and when it begins to serve an access that comes at `now`.
+    fn begin(&mut self, line: usize, now: Picoseconds) -> (Holders, Picoseconds) {
+        let Line { holders, busy } = self.line(line);
+        (*holders, now.max(*busy))
+    }
+
+    fn came(&self, now: Picoseconds, transfer: &Transfer, done: Picoseconds) -> Outcome {
+        let fetched = u32::from(transfer.is_from_memory);
+        Outcome { done, waited: transfer.begun - now, moved: 1 - fetched, fetched }
+    }
+
+    /// When all stores of `cpu` have ended.
+    fn drain(&mut self, cpu: usize, now: Picoseconds) -> Picoseconds {
+        let last = self.stores[cpu].back().copied();
+        self.stores[cpu].clear();
+        last.map_or(now, |last| last.max(now))
+    }
+
+    /// When `cpu` has room for one more store under way.
+    fn wait_for_room(&mut self, cpu: usize, now: Picoseconds) -> Picoseconds {
+        let stores = &mut self.stores[cpu];
+        while stores.front().is_some_and(|ended| *ended <= now) {
+            stores.pop_front();
+        }
+        if stores.len() < self.costs.buffer {
+            return now;
+        }
+        stores.pop_front().map_or(now, |oldest| oldest.max(now))
+    }
+}
+
+/// Takes out the earliest of several times, of which there is one at least.
+fn take_earliest(times: &mut Vec<Picoseconds>) -> Picoseconds {
+    let (at, _) = times.iter().enumerate().min_by_key(|(_, time)| **time).expect("a load is under way");
+    times.swap_remove(at)
+}

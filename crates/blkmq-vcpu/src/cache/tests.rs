@@ -1,0 +1,242 @@
+//! The cost of accesses against what was said of it: examples, and random accesses against a model that keeps nothing
+//! but a list of all that happened.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::Random;
+
+const NR_CPUS: usize = 5;
+const NR_LINES: usize = 3;
+
+const COSTS: Costs = Costs { hit: 1, update: 5, store: 2, fence: 4, memory: 900, share: 7, width: 2, buffer: 2 };
+
+/// Two clusters, of three CPUs and of two, with a slightly different distance for each pair.
+fn distances() -> Distances {
+    Distances::new(NR_CPUS, |high, low| if high / 3 == low / 3 { 20 } else { 100 } + (high * 3 + low) as u64)
+}
+
+fn cache() -> Cache {
+    Cache::new(distances(), COSTS)
+}
+
+/// What happened to a line: which CPU did what, and until when the line was busy with it.
+struct Happened {
+    line: usize,
+    cpu: usize,
+    is_load: bool,
+    busy: u64,
+}
+
+/// Says what an access costs by reading the list of all earlier ones.
+#[derive(Default)]
+struct Naive {
+    happened: Vec<Happened>,
+    /// When each store of a CPU ended, with the CPU.
+    stores: Vec<(usize, u64)>,
+}
+
+impl Naive {
+    /// The CPUs that have a line: those that read it since it was last written, and the CPU that wrote it.
+    fn holders(&self, line: usize) -> Vec<usize> {
+        let mut holders = Vec::new();
+        for happened in self.happened.iter().rev().filter(|happened| happened.line == line) {
+            if !holders.contains(&happened.cpu) {
+                holders.push(happened.cpu);
+            }
+            if !happened.is_load {
+                break;
+            }
+        }
+        holders
+    }
+
+    fn busy(&self, line: usize) -> u64 {
+        self.happened.iter().rev().find(|happened| happened.line == line).map_or(0, |happened| happened.busy)
+    }
+
+    fn last_store(&self, cpu: usize) -> u64 {
+        self.stores.iter().filter(|(whose, _)| *whose == cpu).map(|(_, ended)| *ended).max().unwrap_or(0)
+    }
+
+    fn access(&mut self, cpu: usize, line: usize, access: Access, now: u64) -> Outcome {
+        let far = distances();
+        let now = match access {
+            Access::Load => now,
+            Access::Update => now.max(self.last_store(cpu)),
+            Access::Store => {
+                let mut under_way: Vec<u64> =
+                    self.stores.iter().filter(|(whose, ended)| *whose == cpu && *ended > now).map(|s| s.1).collect();
+                under_way.sort_unstable();
+                if under_way.len() < COSTS.buffer { now } else { under_way[under_way.len() - COSTS.buffer] }
+            }
+        };
+        let (before, busy) = (self.holders(line), self.busy(line));
+        let others: Vec<u64> =
+            before.iter().filter(|other| **other != cpu).map(|other| far.between(*other, cpu)).collect();
+        let is_load = access == Access::Load;
+        let is_hit = before.contains(&cpu) && (is_load || before.len() == 1);
+        let begun = if is_hit { now } else { now.max(busy) };
+        let distance = if is_load { others.iter().min() } else { others.iter().max() };
+        let ended = begun + distance.copied().unwrap_or(COSTS.memory);
+        let is_shared = is_load && before.len() > 1;
+        if !is_hit {
+            let busy = if is_shared { begun + COSTS.share } else { ended };
+            self.happened.push(Happened { line, cpu, is_load, busy });
+        }
+        let done = match (access, is_hit) {
+            (Access::Load, true) => now + COSTS.hit,
+            (Access::Update, true) => now.max(busy) + COSTS.update,
+            (Access::Store, _) => {
+                let ended = if is_hit { busy } else { ended };
+                self.stores.push((cpu, ended.max(self.last_store(cpu))));
+                now + COSTS.store
+            }
+            (Access::Load | Access::Update, false) => ended,
+        };
+        let from_memory = u32::from(!is_hit && before.is_empty());
+        Outcome { done, waited: begun - now, moved: u32::from(!is_hit) - from_memory, fetched: from_memory }
+    }
+}
+
+/// The CPUs' clocks. The CPU whose clock is earliest is the next one to do something.
+struct Clocks(Vec<u64>);
+
+impl Clocks {
+    fn new(nr_cpus: usize) -> Self {
+        Self(vec![0; nr_cpus])
+    }
+
+    /// The next CPU, and when.
+    fn next(&self) -> (usize, u64) {
+        self.0.iter().copied().enumerate().min_by_key(|(_, now)| *now).unwrap()
+    }
+}
+
+fn any_access() -> impl Strategy<Value = (usize, Access, u64)> {
+    let access = prop_oneof![Just(Access::Load), Just(Access::Store), Just(Access::Update)];
+    (0..NR_LINES, access, prop_oneof![Just(0), 0..20_u64, 0..1500_u64])
+}
+
+proptest! {
+    /// Red if any rule of the table, the order in which a line serves, or the bounds of posted stores change.
+    #[test]
+    fn accesses_cost_what_the_list_of_all_of_them_says(accesses in vec(any_access(), 1..200)) {
+        let (mut cache, mut naive, mut clocks) = (cache(), Naive::default(), Clocks::new(NR_CPUS));
+        for (at, (line, access, pause)) in accesses.into_iter().enumerate() {
+            let (cpu, now) = clocks.next();
+            let expected = naive.access(cpu, line, access, now);
+            let found = cache.access(cpu, line, access, now);
+            prop_assert_eq!(found, expected, "access {}: {:?} by CPU {} at {}", at, access, cpu, now);
+            clocks.0[cpu] = found.done + pause;
+        }
+    }
+}
+
+/// Whatever the number of CPUs, a counter that all of them change moves once for each change. Red if a line serves two
+/// at a time.
+#[test]
+fn a_shared_counter_makes_one_change_per_move() {
+    for nr_cpus in [2, 16, 128] {
+        let mut cache = Cache::new(Distances::new(nr_cpus, |_, _| 70), COSTS);
+        let mut clocks = Clocks::new(nr_cpus);
+        for at in 1..=1000 {
+            let (cpu, now) = clocks.next();
+            clocks.0[cpu] = cache.access(cpu, 0, Access::Update, now).done;
+            assert_eq!(clocks.0[cpu], COSTS.memory + (at - 1) * 70, "{nr_cpus} CPUs, change {at}");
+        }
+    }
+}
+
+/// Red if a load takes the line away from other CPUs that read it, or waits for more than their `share`.
+#[test]
+fn readers_do_not_take_a_line_from_each_other() {
+    let mut cache = cache();
+    // The third CPU to read finds the line shared, and so does the fourth.
+    let loads = [0, 1, 2, 3].map(|cpu| cache.access(cpu, 0, Access::Load, cpu as u64 / 2 * 10_000));
+    assert_eq!([loads[2].waited, loads[3].waited], [0, COSTS.share]);
+    cache.access(4, 0, Access::Load, 15_000);
+    for cpu in 0..NR_CPUS {
+        let Outcome { done, moved, .. } = cache.access(cpu, 0, Access::Load, 20_000);
+        assert_eq!((done, moved), (20_000 + COSTS.hit, 0), "CPU {cpu}");
+    }
+    // The writer waits for the CPU that hears of it last.
+    let farthest = (1..NR_CPUS).map(|cpu| distances().between(cpu, 0)).max().unwrap();
+    assert_eq!(cache.access(0, 0, Access::Update, 30_000).done, 30_000 + farthest);
+}
+
+/// Red if a store is waited for, if there is no bound on stores under way, or if an update or a fence overtakes them.
+#[test]
+fn stores_are_posted_and_bounded() {
+    let far = distances().between(0, 4);
+    let foreign = || {
+        let mut cache = cache();
+        cache.load_all(0, 0..NR_LINES, 0);
+        cache
+    };
+    let mut posted = foreign();
+    assert_eq!(posted.access(4, 0, Access::Store, 5000).done, 5000 + COSTS.store);
+    assert_eq!(posted.access(4, 1, Access::Store, 5002).done, 5002 + COSTS.store);
+    assert_eq!(posted.access(4, 2, Access::Store, 5004).done, 5000 + far + COSTS.store, "the buffer is full");
+    let mut fenced = foreign();
+    fenced.access(4, 0, Access::Store, 5000);
+    assert_eq!(fenced.access(4, 0, Access::Load, 5002).done, 5002 + COSTS.hit, "its own store is read at once");
+    assert_eq!(fenced.fence(4, 5003), 5000 + far);
+    assert_eq!(fenced.fence(4, 6000), 6000 + COSTS.fence, "nothing is under way any more");
+    let mut updated = foreign();
+    updated.access(4, 0, Access::Store, 5000);
+    assert_eq!(updated.access(4, 0, Access::Update, 5002).done, 5000 + far + COSTS.update);
+}
+
+/// Red if loads that do not depend on each other are served one by one, or more than `width` at a time.
+#[test]
+fn independent_loads_overlap_up_to_the_width() {
+    let mut cache = Cache::new(Distances::new(2, |_, _| 100), Costs { width: 4, ..COSTS });
+    cache.load_all(0, 0..8, 0);
+    let all = cache.load_all(1, 0..8, 10_000);
+    assert_eq!(all, Outcome { done: 10_200, waited: 0, moved: 8, fetched: 0 });
+    assert_eq!(
+        cache.load_all(1, 0..8, 20_000),
+        Outcome { done: 20_000 + 2 * COSTS.hit, waited: 0, moved: 0, fetched: 0 }
+    );
+    assert_eq!(
+        cache.load_all(1, 8..9, 30_000),
+        Outcome { done: 30_000 + COSTS.memory, waited: 0, moved: 0, fetched: 1 }
+    );
+}
+
+/// Red if a CPU can do two things at a time.
+#[test]
+#[should_panic(expected = "CPU 1 goes on at 907 ps, and calls at 906 ps")]
+fn a_call_of_a_busy_cpu_is_refused() {
+    let mut cache = cache();
+    cache.access(1, 0, Access::Load, 7);
+    cache.access(1, 1, Access::Load, 906);
+}
+
+/// Red if a caller can serve an access before one that came earlier.
+#[test]
+#[should_panic(expected = "a call at 9 ps comes after one at 10 ps")]
+fn a_call_out_of_order_is_refused() {
+    let mut cache = cache();
+    cache.access(0, 0, Access::Load, 10);
+    cache.access(1, 1, Access::Load, 9);
+}
+
+/// The same accesses cost the same in every build and on every machine. Red if anything depends on more than them.
+#[test]
+fn accesses_cost_the_same_everywhere() {
+    let mut random = Random::new(30);
+    let mut cache = Cache::new(Distances::new(128, |high, low| 20_000 + (high ^ low) as u64 * 700), Costs::default());
+    let (mut clocks, mut hash) = (Clocks::new(128), 0xcbf2_9ce4_8422_2325_u64);
+    let mut note = |number: u64| hash = (hash ^ number).wrapping_mul(0x0100_0000_01b3);
+    for _ in 0..200_000 {
+        let (cpu, now) = clocks.next();
+        let access = *random.pick(&[Access::Load, Access::Store, Access::Update]);
+        let Outcome { done, waited, moved, fetched } = cache.access(cpu, random.below(64) as usize, access, now);
+        [cpu as u64, done, waited, moved.into(), fetched.into()].into_iter().for_each(&mut note);
+        clocks.0[cpu] = done + random.below(200_000);
+    }
+    assert_eq!(hash, 12_542_509_292_629_059_940);
+}
