@@ -11,8 +11,8 @@ const MOST: u32 = 8;
 /// that are alike by chance prove nothing.
 const LEAST_VARIANCE: f64 = 0.0004;
 
-/// By how many errors of the measurement a difference must be clear, squared: if it rules a bound out while there can be
-/// more pairs, if it is what was hoped for, and if it rules a bound out after the last pair.
+/// By how many errors of the measurement a difference must be clear, squared: if it rules a bound out while there can
+/// be more pairs, if it is what was hoped for, and if it rules a bound out after the last pair.
 const CLEAR: f64 = 2.0 * 2.0;
 const LIKELY: f64 = 1.0;
 const AT_LAST: f64 = 0.5 * 0.5;
