@@ -1,0 +1,21 @@
+//! Machines with many cores, on which the block layer is modelled.
+//!
+//! What a model says is modelled, not measured. A [`Profile`] says of a machine how far apart its CPUs are, and where
+//! these numbers come from; [`blkmq_vcpu::cache`] says what accesses to shared cache lines cost at such distances.
+//!
+//! ```
+//! use blkmq_simulate::Profile;
+//! use blkmq_vcpu::cache::{Access, Cache, Costs};
+//!
+//! let profile = Profile::named("7950x").expect("it is one of the known ones");
+//! let mut cache = Cache::new(profile.typical().expect("its distances were measured"), Costs::default());
+//! let there = cache.access(0, 0, Access::Update, 0).done;
+//! // From the first CPU of one chiplet to the first CPU of the other.
+//! assert_eq!(cache.access(16, 0, Access::Update, there).done - there, 72_700);
+//! ```
+
+mod matrix;
+mod profile;
+
+pub use matrix::{Matrix, MatrixError};
+pub use profile::{Level, Profile, ProfileError};
