@@ -12,8 +12,8 @@
 //! | store, update | others have it | the distance of the farthest, which hears of it last | the CPU alone has it |
 //! | any | it is in memory only | [`Costs::memory`] | the CPU alone has it |
 //!
-//! - **A line serves one at a time**, in the order of the calls. While it moves, others wait. While it is read from CPUs
-//!   that share it, they wait for [`Costs::share`].
+//! - **A line serves one at a time**, in the order of the calls. While it moves, others wait. While it is read from
+//!   CPUs that share it, they wait for [`Costs::share`].
 //! - **Stores are posted.** The CPU goes on after [`Costs::store`], and the line moves meanwhile. Stores end in their
 //!   order, [`Costs::buffer`] of them are under way at most, and updates and fences wait for all of them.
 //! - **Independent loads overlap**, [`Costs::width`] of them at a time ([`Cache::load_all`]).
