@@ -72,8 +72,8 @@ pub(crate) struct Hold {
     pub(super) gate_client: Option<ClientId>,
     /// The scheduler is told what passes it by and what completes.
     pub(super) wants_reports: bool,
-    /// What bounds the requests that are with the driver.
-    pub(super) window: Option<Box<Opening>>,
+    /// The window, with what was sent through it.
+    pub(super) opening: Option<Box<Opening>>,
     /// The scheduler takes tokens, or is told, or there is a window.
     is_special: bool,
     /// What the scheduler is being told, empty otherwise.
@@ -102,7 +102,7 @@ impl Hold {
             is_fold_due: false,
             gate_client: None,
             wants_reports: false,
-            window: None,
+            opening: None,
             is_special: false,
             reports: Vec::new(),
             since: Time(0),
@@ -135,7 +135,7 @@ impl Hold {
 
     /// Notes whether a choice is more than to ask the scheduler.
     pub(super) fn note_special(&mut self, q: &RequestQueue) {
-        self.is_special = self.wants_reports || q.settings.has_tokens() || self.window.is_some();
+        self.is_special = self.wants_reports || q.settings.has_tokens() || self.opening.is_some();
     }
 
     /// The number of hardware queues has changed. Nothing waits.
@@ -237,7 +237,7 @@ impl Hold {
     #[inline(never)]
     fn choose_specially<'q>(&mut self, q: &'q RequestQueue, now: Time) -> Option<Request<'q>> {
         self.take_reports(q, now);
-        if !self.is_empty() && self.window.as_mut().is_some_and(|opening| !opening.lets_go(q, now)) {
+        if !self.is_empty() && self.opening.as_mut().is_some_and(|opening| !opening.lets_go(q, now)) {
             return None;
         }
         self.fold(q);
@@ -261,7 +261,7 @@ impl Hold {
             debug_assert!(ticket.is_some(), "a scheduler that wants reports has a ticket for each choice: {rq:?}");
             rq.body_mut().ticket = ticket;
         }
-        if let Some(opening) = &mut self.window {
+        if let Some(opening) = &mut self.opening {
             debug_assert_eq!(rq.body().cost, 0, "a request has a cost from its choice to its completion: {rq:?}");
             opening.send(&mut rq, now);
         }

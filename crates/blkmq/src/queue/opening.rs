@@ -84,13 +84,14 @@ impl Opening {
         }
     }
 
-    pub(super) fn fold(&mut self, q: &RequestQueue, has_waiting: bool, now: Time) {
+    /// Lets the window learn. `has_choice`: the scheduler has something to choose from.
+    pub(super) fn fold(&mut self, q: &RequestQueue, has_choice: bool, now: Time) {
         self.look_up_over(q);
         // A scheduler may hold back what the window would let go. That says nothing of what the device can do.
-        let waits = has_waiting && self.opens_at(now).is_some();
+        let holds_back = has_choice && self.opens_at(now).is_some();
         let mut progress = Progress {
             in_flight: self.in_flight(),
-            held_back: std::mem::take(&mut self.has_held_back) || waits,
+            held_back: std::mem::take(&mut self.has_held_back) || holds_back,
             ..Progress::default()
         };
         q.add_progress(&mut progress);

@@ -62,35 +62,37 @@ impl Hold {
     /// # Panics
     /// If a request's cost was lost, or was over twice.
     pub(super) fn end_window(&mut self, q: &RequestQueue) {
-        if let Some(mut opening) = self.window.take() {
+        if let Some(mut opening) = self.opening.take() {
             opening.look_up_over(q);
             let left = opening.in_flight();
             assert!(left == 0, "nothing is in flight, and so many nanoseconds of cost are not over: {left}");
         }
     }
 
-    /// Makes a window, or none. Called while nothing is in flight.
-    pub(super) fn set_window(&mut self, q: &RequestQueue, target: Target) {
+    /// Makes a window, if one is wanted and there is a scheduler in which requests can wait. Returns whether there is
+    /// one now. Called while nothing is in flight.
+    fn make_window(&mut self, q: &RequestQueue, target: Target) -> bool {
         debug_assert!(!self.has_waiting(), "a window is made while nothing waits");
         self.end_window(q);
         if let Some(scheduler) = &mut self.scheduler {
             scheduler.set_slice(None);
         }
         let is_wanted = target != Target::Off && self.scheduler().is_some();
-        self.window = is_wanted.then(|| Box::new(Opening::new(q, target)));
+        self.opening = is_wanted.then(|| Box::new(Opening::new(q, target)));
         self.note_special(q);
+        is_wanted
     }
 
     /// Whether the window, if there is one, holds nothing back.
     #[inline]
     pub(super) fn is_window_open(&self) -> bool {
-        self.window.as_ref().is_none_or(|opening| opening.window.is_open())
+        self.opening.as_ref().is_none_or(|opening| opening.window.is_open())
     }
 
     /// When a request that is held back may go: the window decides before the scheduler is asked.
     pub(super) fn wakeup(&self, now: Time) -> u64 {
-        let window = self.window.as_ref().filter(|_| kept("window.plan"));
-        let opens_at = window.and_then(|opening| opening.opens_at(now));
+        let opening = self.opening.as_ref().filter(|_| kept("window.plan"));
+        let opens_at = opening.and_then(|opening| opening.opens_at(now));
         let next = opens_at.or_else(|| self.scheduler()?.next_wakeup());
         next.map_or(u64::MAX, |time| time.0)
     }
@@ -98,9 +100,9 @@ impl Hold {
     /// Lets the window learn what has completed, and tells the scheduler what that changes. Returns when the window
     /// wants to learn again, in nanoseconds.
     fn fold_window(&mut self, q: &RequestQueue, now: Time) -> u64 {
-        let has_waiting = !self.is_empty();
-        let Some(opening) = &mut self.window else { return u64::MAX };
-        opening.fold(q, has_waiting, now);
+        let has_choice = !self.is_empty();
+        let Some(opening) = &mut self.opening else { return u64::MAX };
+        opening.fold(q, has_choice, now);
         if let Some(scheduler) = &mut self.scheduler {
             scheduler.set_slice(opening.window.slice());
         }
@@ -109,7 +111,7 @@ impl Hold {
 
     /// For dumps.
     pub(super) fn show_window(&self, out: &mut dyn Write) -> fmt::Result {
-        match &self.window {
+        match &self.opening {
             None => Ok(()),
             Some(opening) => {
                 writeln!(out, "window:")?;
@@ -120,7 +122,7 @@ impl Hold {
 
     fn window_info(&mut self, q: &RequestQueue) -> Option<WindowInfo> {
         let waiting = self.nr_waiting();
-        let opening = self.window.as_mut()?;
+        let opening = self.opening.as_mut()?;
         opening.look_up_over(q);
         let held_back = if opening.window.is_open() { 0 } else { waiting };
         Some(WindowInfo { window: opening.window.clone(), in_flight_ns: opening.in_flight(), held_back })
@@ -154,13 +156,9 @@ impl RequestQueue {
 
     /// Changes the target. Called when nothing is in flight.
     pub(super) fn install_window(&self, target: Target) {
-        let whole = self.whole_domain().filter(|_| self.settings.has_scheduler());
-        let is_wanted = target != Target::Off && whole.is_some();
-        self.settings.set_window(is_wanted);
-        if let Some(domain) = whole {
-            domain.control().set_window(self, target);
-        }
-        self.window_look.store(if is_wanted { 0 } else { u64::MAX }, Ordering::Relaxed);
+        let has_window = self.whole_domain().is_some_and(|domain| domain.control().make_window(self, target));
+        self.settings.set_window(has_window);
+        self.window_look.store(if has_window { 0 } else { u64::MAX }, Ordering::Relaxed);
     }
 
     /// What the window has found, and what it does. `None` if the queue has no window: the knob `wbt_lat_usec` is 0, or
