@@ -1,5 +1,5 @@
 //! `blkmq reproduce window`: a reader beside a flood of writes on a volume with a ceiling. The device's queue is
-//! bounded by hand and by the window, and the ceiling falls and comes back.
+//! bounded by hand, by the window and by kyber's own control, and the ceiling falls and comes back.
 
 mod jump;
 mod step;
@@ -7,6 +7,7 @@ mod step;
 use std::io::{self, Write};
 use std::time::Duration;
 
+use blkmq::RequestQueue;
 use blkmq_workbench::bench::Control;
 use blkmq_workbench::job::Direction;
 use blkmq_workbench::report::{Axis, Content, Line, Lines, Section, Unit};
@@ -34,6 +35,12 @@ const JOB: &str = include_str!("../../../blkmq-workbench/jobs/flood-blocks.fio")
 /// The depths to which the device's queue is bounded by hand.
 const DEPTHS: [u16; 8] = [4, 8, 16, 24, 32, 48, 64, 128];
 
+/// kyber's knob for what a read may take, in nanoseconds.
+const READ_TARGET: &str = "iosched/read_lat_nsec";
+
+/// The values of that knob: its default, and what the window takes for its target on this volume.
+const READ_TARGETS_NS: [u64; 2] = [2_000_000, 180_000];
+
 const PUBLISHED: &str = "\
 Published: a database on an instance with 275,000 operations a second, its queue bounded by hand: the p99.9 of reads 3.25
 -> 0.42 ms at 243,000 operations a second, 12 % below the ceiling.";
@@ -51,9 +58,12 @@ pub(super) struct FoundWindow {
 /// A row: how the queue was bounded, and what came of it.
 #[derive(Debug, Serialize)]
 struct Row {
+    /// As the queue said after the run, and so is the target.
     scheduler: &'static str,
     /// In words.
     bound: String,
+    /// What a read may take before the window or kyber holds something back, in nanoseconds. `None` where nothing does.
+    target_ns: Option<u64>,
     p50_ns: u64,
     p99_ns: u64,
     p99_9_ns: u64,
@@ -65,23 +75,32 @@ struct Way {
     scheduler: &'static str,
     bound: String,
     device: String,
-    usec: &'static str,
+    /// A knob, and its value.
+    set: Option<(&'static str, String)>,
 }
 
 fn ways() -> Vec<Way> {
-    let way = |scheduler, bound: &str, device: &str, usec| Way {
-        scheduler,
-        bound: bound.to_owned(),
-        device: device.to_owned(),
-        usec,
-    };
-    let mut ways = vec![way("none", "none", "cloud", "0")];
-    ways.extend(DEPTHS.map(|depth| {
-        let device = format!("cloud,hw_queue_depth={depth}");
-        way("mq-deadline", &format!("{depth} requests"), &device, "0")
+    let way = |scheduler, bound: String, set| Way { scheduler, bound, device: "cloud".to_owned(), set };
+    let mut ways = vec![way("none", "none".to_owned(), None)];
+    ways.extend(DEPTHS.map(|depth| Way {
+        device: format!("cloud,hw_queue_depth={depth}"),
+        ..way("mq-deadline", format!("{depth} requests"), None)
     }));
-    ways.extend(["mq-deadline", "bfq"].map(|scheduler| way(scheduler, "the window", "cloud", "-1")));
+    ways.extend(["mq-deadline", "bfq"].map(|scheduler| {
+        let set = ("wbt_lat_usec", "-1".to_owned());
+        way(scheduler, "the window".to_owned(), Some(set))
+    }));
+    ways.extend(READ_TARGETS_NS.map(|ns| {
+        let set = (READ_TARGET, ns.to_string());
+        way("kyber", format!("target {} us", ns / 1000), Some(set))
+    }));
     ways
+}
+
+/// What a read may take before the queue holds something back.
+fn target_ns(q: &RequestQueue) -> Option<u64> {
+    let of_window = q.window().and_then(|info| info.window.target_ns());
+    of_window.or_else(|| q.knob(READ_TARGET).ok()?.parse().ok())
 }
 
 /// Runs all rows, and the steps. `None` if it was stopped.
@@ -101,7 +120,9 @@ fn run(way: Way, runtime: Duration, control: &Control) -> Result<Option<Row>, Fa
     let jobs = JobFile::parse(NAME, JOB, &[RAMP], Mode::Strict, &System)?.jobs;
     let mut target = Target::new(&way.device, Time::Virtual);
     target.set("scheduler", way.scheduler, NAME.to_owned());
-    target.set("wbt_lat_usec", way.usec, NAME.to_owned());
+    if let Some((knob, value)) = way.set {
+        target.set(knob, &value, NAME.to_owned());
+    }
     let mut bench = target.open(NAME, &jobs)?;
     let failed = |what: String| Failure::Running(format!("{NAME}: {what}"));
     let control = Control { runtime: Some(runtime), ..control.clone() };
@@ -118,8 +139,9 @@ fn run(way: Way, runtime: Duration, control: &Control) -> Result<Option<Row>, Fa
         return Err(failed(format!("no read completed within {runtime:?}: it has to run for longer")));
     }
     Ok(Some(Row {
-        scheduler: way.scheduler,
+        scheduler: bench.queue().scheduler(),
         bound: way.bound,
+        target_ns: target_ns(bench.queue()),
         p50_ns: latency.percentile(50.0),
         p99_ns: latency.percentile(99.0),
         p99_9_ns: latency.percentile(99.9),
@@ -173,12 +195,14 @@ impl FoundWindow {
         let all: Vec<_> = self.rows.iter().filter(|row| row.scheduler == "mq-deadline").collect();
         let by_hand = &all[..all.len().min(DEPTHS.len())];
         let by_window = &all[by_hand.len()..];
+        let by_kyber: Vec<_> = self.rows.iter().filter(|row| row.scheduler == "kyber").collect();
         let frontier = Lines {
             x: Axis::linear("thousand writes/s", Unit::Number),
             y: Axis::linear("p99.9 of reads, us", Unit::Number),
             lines: vec![
                 Line { name: "depths by hand".to_owned(), points: points(by_hand) },
                 Line { name: "the window".to_owned(), points: points(by_window) },
+                Line { name: "kyber's targets".to_owned(), points: points(&by_kyber) },
             ],
         };
         let section = |title: &str, note: &str, lines| Section {
@@ -192,5 +216,44 @@ impl FoundWindow {
         ];
         sections.extend(self.steps.lines().map(|(title, lines)| section(title, &self.steps.words(), lines)));
         sections
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Red if a row is not printed, or a point of the plot is missing or on another line.
+    #[test]
+    fn every_row_is_in_the_words_and_in_the_report() {
+        let row = |way: Way| Row {
+            scheduler: way.scheduler,
+            bound: way.bound,
+            target_ns: None,
+            p50_ns: 1000,
+            p99_ns: 2000,
+            p99_9_ns: 3000,
+            writes_per_second: 4000.0,
+        };
+        let rows: Vec<_> = ways().into_iter().map(row).collect();
+        let nr_rows = rows.len();
+        let found =
+            FoundWindow { about: ABOUT, time: String::new(), published: PUBLISHED, rows, steps: Steps::default() };
+        let mut words = Vec::new();
+        found.write(&mut words).expect("memory takes everything");
+        let words = String::from_utf8(words).expect("it is text");
+        for wanted in ["kyber target 2000 us 1 2 3 4000 1.000", "kyber target 180 us 1 2 3 4000 1.000"] {
+            let is_it = |line: &str| line.split_whitespace().eq(wanted.split(' '));
+            assert!(words.lines().any(is_it), "{wanted}: {words}");
+        }
+        let (mut tables, mut lines) = (Vec::new(), Vec::new());
+        for section in found.sections() {
+            match section.content {
+                Content::Table(table) => tables.push(table.rows.len()),
+                Content::Lines(plot) => lines.push(plot.lines.iter().map(|line| line.points.len()).collect::<Vec<_>>()),
+                _ => {}
+            }
+        }
+        assert_eq!((tables, &lines[0]), (vec![nr_rows], &vec![DEPTHS.len(), 1, 2]));
     }
 }

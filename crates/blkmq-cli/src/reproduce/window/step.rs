@@ -48,7 +48,7 @@ pub(super) struct Step {
     pub(super) unsteadiness: f64,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Steps {
     pub(super) steps: Vec<Step>,
     stretch_ns: u64,
