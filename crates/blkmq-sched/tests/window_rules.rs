@@ -20,9 +20,8 @@ prop_compose! {
             requests in any_number(),
             sectors in any_number(),
             in_device in any_number(),
-            under_way in any_number(),
         ) -> Flow {
-        Flow { requests, sectors, in_device, under_way }
+        Flow { requests, sectors, in_device }
     }
 }
 
@@ -30,11 +29,12 @@ prop_compose! {
     fn any_progress()(
         reads in any_flow(),
         others in any_flow(),
+        reads_under_way in any_number(),
         least_read in prop::option::of(any_number()),
         in_flight in any_number(),
         held_back in any::<bool>(),
     ) -> Progress {
-        Progress { reads, others, least_read, in_flight, held_back }
+        Progress { reads, others, reads_under_way, least_read, in_flight, held_back }
     }
 }
 

@@ -127,7 +127,7 @@ mod tests {
         for now in 1..=ms {
             let requests = rate * now / 1000;
             let in_device = 64_000_000 * now;
-            let reads = Flow { requests, sectors: 8 * requests, in_device, ..Flow::default() };
+            let reads = Flow { requests, sectors: 8 * requests, in_device };
             let progress =
                 Progress { reads, least_read: Some(100_000), held_back: !window.is_open(), ..Progress::default() };
             window.fold(&progress, Time(now * 1_000_000));

@@ -132,7 +132,7 @@ mod tests {
 
     fn span(ns: u64, reads: (u64, u64), others: (u64, u64)) -> Span {
         let flow = |(requests, sectors)| Flow { requests, sectors, ..Flow::default() };
-        Span { ns, flows: [flow(reads), flow(others)], held_back: ns, full: ns }
+        Span { ns, flows: [flow(reads), flow(others)], held_back: ns, full: ns, ..Span::default() }
     }
 
     /// Red if what is learnt is not what was measured, in one step: with the mix that was known, and with another.

@@ -32,8 +32,6 @@ pub struct Flow {
     pub sectors: u64,
     /// For how long the device had them, in nanoseconds, all added up.
     pub in_device: u64,
-    /// For how long they were under way, from their submission on, in nanoseconds, all added up.
-    pub under_way: u64,
 }
 
 impl AddAssign for Flow {
@@ -44,11 +42,10 @@ impl AddAssign for Flow {
 
 impl Flow {
     /// Adds one completion.
-    pub const fn add(&mut self, sectors: u32, in_device: u64, under_way: u64) {
+    pub const fn add(&mut self, sectors: u32, in_device: u64) {
         self.requests = self.requests.saturating_add(1);
         self.sectors = self.sectors.saturating_add(sectors as u64);
         self.in_device = self.in_device.saturating_add(in_device);
-        self.under_way = self.under_way.saturating_add(under_way);
     }
 
     const fn since(self, earlier: Self) -> Self {
@@ -56,7 +53,6 @@ impl Flow {
             requests: self.requests.saturating_sub(earlier.requests),
             sectors: self.sectors.saturating_sub(earlier.sectors),
             in_device: self.in_device.saturating_sub(earlier.in_device),
-            under_way: self.under_way.saturating_sub(earlier.under_way),
         }
     }
 
@@ -65,7 +61,6 @@ impl Flow {
             requests: self.requests.saturating_add(other.requests),
             sectors: self.sectors.saturating_add(other.sectors),
             in_device: self.in_device.saturating_add(other.in_device),
-            under_way: self.under_way.saturating_add(other.under_way),
         }
     }
 
@@ -75,18 +70,12 @@ impl Flow {
             requests: self.requests.max(other.requests),
             sectors: self.sectors.max(other.sectors),
             in_device: self.in_device.max(other.in_device),
-            under_way: self.under_way.max(other.under_way),
         }
     }
 
     /// The mean time for which the device had a request, in nanoseconds.
     pub(super) fn mean(self) -> Option<u64> {
         self.in_device.checked_div(self.requests)
-    }
-
-    /// The mean time for which a request was under way, in nanoseconds.
-    pub(super) fn mean_under_way(self) -> Option<u64> {
-        self.under_way.checked_div(self.requests)
     }
 }
 
@@ -97,6 +86,8 @@ pub struct Progress {
     pub reads: Flow,
     /// Other requests that completed since ever.
     pub others: Flow,
+    /// For how long these reads were under way, from their submission on, in nanoseconds, all added up.
+    pub reads_under_way: u64,
     /// The shortest time for which the device had one of the reads since the last fold, in nanoseconds. `None` if none
     /// completed.
     pub least_read: Option<u64>,
@@ -113,6 +104,8 @@ pub(super) struct Span {
     /// How long it is, in nanoseconds.
     pub(super) ns: u64,
     pub(super) flows: [Flow; 2],
+    /// For how long its reads were under way, all added up.
+    pub(super) reads_under_way: u64,
     /// Nanoseconds of it in which the window held something back, as far as folds tell.
     pub(super) held_back: u64,
     /// Nanoseconds of it in which the device had more than it can work on, or something was held back.
@@ -124,9 +117,15 @@ impl Span {
         self.ns = self.ns.saturating_add(other.ns);
         self.held_back = self.held_back.saturating_add(other.held_back);
         self.full = self.full.saturating_add(other.full);
+        self.reads_under_way = self.reads_under_way.saturating_add(other.reads_under_way);
         for (flow, more) in self.flows.iter_mut().zip(other.flows) {
             *flow = flow.plus(more);
         }
+    }
+
+    /// The mean time for which a read was under way, in nanoseconds.
+    pub(super) fn mean_read_under_way(&self) -> Option<u64> {
+        self.reads_under_way.checked_div(self.flows[READ].requests)
     }
 
     /// How many requests the device had on average, by Little's law.
@@ -170,6 +169,7 @@ impl Span {
 pub(super) struct Seen {
     at: Option<Time>,
     flows: [Flow; 2],
+    reads_under_way: u64,
 }
 
 impl Seen {
@@ -177,13 +177,15 @@ impl Seen {
     pub(super) fn fresh(&mut self, progress: &Progress, now: Time) -> Span {
         let told = [progress.reads, progress.others];
         if self.at.is_none() {
-            self.flows = told;
+            (self.flows, self.reads_under_way) = (told, progress.reads_under_way);
         }
         let ns = now.since(self.at.unwrap_or(now));
         let flows = [0, 1].map(|at| told[at].since(self.flows[at]));
+        let reads_under_way = progress.reads_under_way.saturating_sub(self.reads_under_way);
         self.at = Some(self.at.unwrap_or(now).max(now));
         self.flows = [0, 1].map(|at| told[at].latest(self.flows[at]));
+        self.reads_under_way = self.reads_under_way.max(progress.reads_under_way);
         let held_back = if progress.held_back { ns } else { 0 };
-        Span { ns, flows, held_back, full: held_back }
+        Span { ns, flows, reads_under_way, held_back, full: held_back }
     }
 }

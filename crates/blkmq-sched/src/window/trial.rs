@@ -139,7 +139,7 @@ impl Trial {
     /// the device they lose in front of it. `now` was measured under the second bound since the last pair. True at
     /// once if it is much longer.
     pub(super) fn is_slower(&self, now: &Span) -> bool {
-        let mean = |span: &Span| span.flows[READ].mean_under_way();
+        let mean = Span::mean_read_under_way;
         let Some(base) = mean(&self.base_span) else { return false };
         let is_much = self.is_tried
             && now.flows[READ].requests >= FEWEST_READS

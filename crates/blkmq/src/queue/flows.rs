@@ -15,26 +15,25 @@ struct FlowCells {
     requests: AtomicU64,
     sectors: AtomicU64,
     in_device: AtomicU64,
-    under_way: AtomicU64,
+}
+
+/// Adds to a sum that only this thread writes.
+fn add(cell: &AtomicU64, more: u64) {
+    cell.store(cell.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
 impl FlowCells {
-    /// COST: four loads and stores of a line of this thread.
+    /// COST: three loads and stores of a line of this thread.
     fn add(&self, flow: &Flow) {
-        let cells = [&self.requests, &self.sectors, &self.in_device, &self.under_way];
-        for (cell, more) in cells.into_iter().zip([flow.requests, flow.sectors, flow.in_device, flow.under_way]) {
-            cell.store(cell.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+        let cells = [&self.requests, &self.sectors, &self.in_device];
+        for (cell, more) in cells.into_iter().zip([flow.requests, flow.sectors, flow.in_device]) {
+            add(cell, more);
         }
     }
 
     fn get(&self) -> Flow {
         let get = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-        Flow {
-            requests: get(&self.requests),
-            sectors: get(&self.sectors),
-            in_device: get(&self.in_device),
-            under_way: get(&self.under_way),
-        }
+        Flow { requests: get(&self.requests), sectors: get(&self.sectors), in_device: get(&self.in_device) }
     }
 }
 
@@ -42,6 +41,8 @@ impl FlowCells {
 struct Cells {
     reads: FlowCells,
     others: FlowCells,
+    /// For how long the reads were under way, from their submission on, in nanoseconds.
+    reads_under_way: AtomicU64,
     /// The cost of requests that are over, in nanoseconds; the sum wraps.
     over: AtomicU64,
     /// The fastest read since the last fold, in nanoseconds; the largest value if there was none.
@@ -58,6 +59,7 @@ impl Flows {
         let cells = Cells {
             reads: FlowCells::default(),
             others: FlowCells::default(),
+            reads_under_way: AtomicU64::new(0),
             over: AtomicU64::new(0),
             least_read: AtomicU64::new(u64::MAX),
         };
@@ -72,13 +74,15 @@ pub(crate) struct FlowBatch<'q> {
     now: Time,
     reads: Flow,
     others: Flow,
+    reads_under_way: u64,
     over: u64,
     least_read: u64,
 }
 
 impl<'q> FlowBatch<'q> {
     pub(crate) fn new(flows: &'q Flows, now: Time) -> Self {
-        Self { flows, now, reads: Flow::default(), others: Flow::default(), over: 0, least_read: u64::MAX }
+        let (reads, others) = (Flow::default(), Flow::default());
+        Self { flows, now, reads, others, reads_under_way: 0, over: 0, least_read: u64::MAX }
     }
 
     /// A request is over. What failed tells nothing of the device, and its cost is over all the same.
@@ -94,12 +98,13 @@ impl<'q> FlowBatch<'q> {
         if !body.ordered || !body.status.is_ok() && kept("window.failed") {
             return;
         }
-        let (in_device, under_way) = (self.now.since(body.issued), self.now.since(body.submitted));
+        let in_device = self.now.since(body.issued);
         if op == Op::Read {
-            self.reads.add(sectors, in_device, under_way);
+            self.reads.add(sectors, in_device);
+            self.reads_under_way = self.reads_under_way.saturating_add(self.now.since(body.submitted));
             self.least_read = self.least_read.min(in_device);
         } else {
-            self.others.add(sectors, in_device, under_way);
+            self.others.add(sectors, in_device);
         }
     }
 
@@ -108,6 +113,7 @@ impl<'q> FlowBatch<'q> {
         let cells = &self.flows.0;
         if self.reads.requests > 0 {
             cells.reads.add(&self.reads);
+            add(&cells.reads_under_way, self.reads_under_way);
             if self.least_read < cells.least_read.load(Ordering::Relaxed) {
                 cells.least_read.store(self.least_read, Ordering::Relaxed);
             }
@@ -116,7 +122,7 @@ impl<'q> FlowBatch<'q> {
             cells.others.add(&self.others);
         }
         if self.over > 0 {
-            cells.over.store(cells.over.load(Ordering::Relaxed).wrapping_add(self.over), Ordering::Relaxed);
+            add(&cells.over, self.over);
         }
     }
 }
@@ -135,6 +141,8 @@ impl RequestQueue {
             let cells = &member.flows.0;
             progress.reads += cells.reads.get();
             progress.others += cells.others.get();
+            let under_way = cells.reads_under_way.load(Ordering::Relaxed);
+            progress.reads_under_way = progress.reads_under_way.saturating_add(under_way);
             if cells.least_read.load(Ordering::Relaxed) < u64::MAX {
                 least = least.min(cells.least_read.swap(u64::MAX, Ordering::Relaxed));
             }
