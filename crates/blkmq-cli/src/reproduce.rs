@@ -66,8 +66,8 @@ Its device is a model of an SSD, with queues of several depths; each row takes 5
 
 'window' is none either: a reader of 500 reads a second beside 128 writes of 4 KiB, on a model of a volume of a cloud that
 holds back what is over its ceiling. Its rows bound the device's queue to a depth by hand, or by wbt_lat_usec=-1, or have
-kyber, which bounds by itself: with its default target for reads, and with one as short as the window's. Then the ceiling
-falls to a quarter, and comes back.";
+kyber, which bounds by itself: with its default target for reads, with the window's, and with a shorter one. Then the
+ceiling falls to a quarter, and comes back.";
 
 /// Repeat published measurements on this machine.
 #[derive(Debug, Args)]
