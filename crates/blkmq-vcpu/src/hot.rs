@@ -25,6 +25,8 @@ pub(crate) struct Hot {
     pub(crate) steps: Cell<u64>,
     /// Time that a step takes, in ns.
     pub(crate) step_ns: Cell<u64>,
+    /// Whether each operation on something shared is told ([`Options::on_access`](crate::Options::on_access)).
+    pub(crate) tells: Cell<bool>,
     /// The step at which the run ends as exhausted.
     pub(crate) last_step: Cell<u64>,
 }
@@ -41,6 +43,7 @@ thread_local! {
             time: Cell::new(0),
             steps: Cell::new(0),
             step_ns: Cell::new(0),
+            tells: Cell::new(false),
             last_step: Cell::new(u64::MAX),
         }
     };

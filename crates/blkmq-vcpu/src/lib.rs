@@ -29,6 +29,7 @@
 pub mod cache;
 mod hot;
 mod machine;
+mod places;
 mod random;
 pub mod schedule;
 mod step;
@@ -38,5 +39,6 @@ pub mod time;
 
 pub use hot::{CpuId, cpu, go_on_for, steps, touch, uninterrupted};
 pub use machine::{Ended, Idle, Options, Switch, is_running, run, stop};
+pub use places::{Accessed, LineOf, Place, touch_at, touch_place};
 pub use random::Random;
 pub use schedule::Schedule;

@@ -2,12 +2,14 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::panic::{self, AssertUnwindSafe};
+use std::panic::{self, AssertUnwindSafe, Location};
 use std::sync::Once;
 
 use generator::{Generator, Gn};
 
+use crate::cache::Access;
 use crate::hot::{CpuId, HOT};
+use crate::places::{self, Accessed};
 use crate::schedule::{Decision, Schedule};
 
 /// The options of a run, beside its schedule.
@@ -20,6 +22,9 @@ pub struct Options {
     pub on_idle: Box<dyn FnMut(Idle)>,
     /// Called each time that another CPU goes on.
     pub on_switch: Box<dyn FnMut(Switch)>,
+    /// Called at each operation on something shared, before the operation is a step. Operations of uninterrupted
+    /// sections are not told. This function may touch nothing of the run.
+    pub on_access: Option<Box<dyn FnMut(Accessed)>>,
 }
 
 /// Another CPU goes on.
@@ -46,7 +51,8 @@ impl std::fmt::Debug for Options {
 impl Default for Options {
     /// 20 ns for a step, stacks of 256 KiB, and functions that do nothing.
     fn default() -> Self {
-        Self { step_ns: 20, stack_bytes: 256 << 10, on_idle: Box::new(|_| ()), on_switch: Box::new(|_| ()) }
+        let (on_idle, on_switch) = (Box::new(|_| ()), Box::new(|_| ()));
+        Self { step_ns: 20, stack_bytes: 256 << 10, on_idle, on_switch, on_access: None }
     }
 }
 
@@ -147,7 +153,7 @@ pub fn is_running() -> bool {
 /// If this thread runs a machine already.
 pub fn run(schedule: Box<dyn Schedule>, options: Options, main: impl FnOnce() + Send + 'static) -> Ended {
     hear_panics();
-    let step_ns = options.step_ns;
+    let (step_ns, tells) = (options.step_ns, options.on_access.is_some());
     let machine = Machine {
         cpus: Vec::new(),
         alive: Vec::new(),
@@ -160,8 +166,10 @@ pub fn run(schedule: Box<dyn Schedule>, options: Options, main: impl FnOnce() + 
     };
     MACHINE.with(|place| assert!(place.borrow_mut().replace(machine).is_none(), "a thread runs one machine at a time"));
     IS_DYING.set(false);
+    places::clear();
     HOT.with(|hot| {
         hot.step_ns.set(step_ns);
+        hot.tells.set(tells);
         hot.begin(0);
         hot.time.set(0);
         hot.steps.set(0);
@@ -174,7 +182,9 @@ pub fn run(schedule: Box<dyn Schedule>, options: Options, main: impl FnOnce() + 
     HOT.with(|hot| {
         hot.begin(0);
         hot.depth.set(0);
+        hot.tells.set(false);
     });
+    places::clear();
     let machine = MACHINE.with(|place| place.borrow_mut().take());
     if let Some(machine) = machine {
         // A fiber that has not come to its end must not unwind: when a value that it owns is dropped, that value may
@@ -285,6 +295,16 @@ pub(crate) fn decide(watched: Option<&'static str>) {
     } else {
         suspend();
     }
+}
+
+/// Tells of an operation on something shared.
+#[cold]
+pub(crate) fn tell(access: Access, address: usize, at: &'static Location<'static>) {
+    if HOT.with(|hot| hot.depth.get() > 0 || hot.quantum.get() == 0) {
+        return;
+    }
+    let accessed = Accessed { cpu: crate::cpu(), line: places::line_at(address), access, at };
+    with(|machine| machine.options.on_access.iter_mut().for_each(|on_access| on_access(accessed)));
 }
 
 /// Sleeps until [`wake`] or `until`.

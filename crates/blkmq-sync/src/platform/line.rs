@@ -6,11 +6,13 @@ use std::ops::Deref;
 /// A value alone on its cache lines, with a name.
 ///
 /// 128 bytes, because the adjacent-line prefetcher of common processors fetches lines in pairs. A test rig may preempt
-/// after each operation on a shared line, or count these operations; the name tells the rig which line it is. A product
-/// build drops the name.
+/// after each operation on a shared line, or count these operations; the name tells the rig which line it is, and on
+/// virtual CPUs each line is one by itself. A product build drops the name.
 #[repr(align(128))]
 pub struct Line<T> {
     value: T,
+    #[cfg(virtual_cpus)]
+    place: blkmq_vcpu::Place,
     #[cfg(any(loom, shuttle, virtual_cpus, test))]
     name: &'static str,
 }
@@ -24,6 +26,8 @@ impl<T> Line<T> {
     pub const fn new(name: &'static str, value: T) -> Self {
         Self {
             value,
+            #[cfg(virtual_cpus)]
+            place: blkmq_vcpu::Place::new(),
             #[cfg(any(loom, shuttle, virtual_cpus, test))]
             name,
         }
@@ -35,7 +39,7 @@ impl<T> Line<T> {
 #[inline(always)]
 pub fn on_line<'a, T>(name: &'static str, value: &'a T) -> &'a T {
     #[cfg(virtual_cpus)]
-    blkmq_vcpu::touch(name);
+    blkmq_vcpu::touch_at(name, value);
     #[cfg(not(virtual_cpus))]
     let _ = name;
     value
@@ -47,7 +51,7 @@ impl<T> Deref for Line<T> {
     #[inline]
     fn deref(&self) -> &T {
         #[cfg(virtual_cpus)]
-        blkmq_vcpu::touch(self.name);
+        blkmq_vcpu::touch_place(self.name, &self.place, &self.value);
         &self.value
     }
 }

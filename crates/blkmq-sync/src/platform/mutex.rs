@@ -23,12 +23,14 @@ impl<T> Mutex<T> {
 
     /// Waits for the lock and takes it.
     #[inline]
+    #[cfg_attr(virtual_cpus, track_caller)]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the lock if it is free.
     #[inline]
+    #[cfg_attr(virtual_cpus, track_caller)]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),

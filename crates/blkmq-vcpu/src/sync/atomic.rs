@@ -2,18 +2,20 @@
 
 pub use std::sync::atomic::Ordering;
 
-use crate::step::step;
+use crate::cache::Access::{Load, Store, Update};
+use crate::step::{step, step_on};
 
 /// The operations of an atomic value. Each is one step.
 macro_rules! operations {
-    ($name:ident $(<$t:ident>)?, $value:ty: $($method:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+    ($name:ident $(<$t:ident>)?, $value:ty: $($access:ident $method:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
         impl $(<$t>)? $name $(<$t>)? {
             $(
                 #[doc = concat!("As in `std`'s `", stringify!($name), "`, and a step.")]
                 #[inline]
+                #[track_caller]
                 pub fn $method(&self, $($argument: $type),*) -> $result {
                     let result = self.0.$method($($argument),*);
-                    step();
+                    step_on(self, $access);
                     result
                 }
             )*
@@ -44,6 +46,7 @@ macro_rules! atomic {
             /// # Errors
             /// The value, if the function returns `None`.
             #[inline]
+            #[track_caller]
             pub fn fetch_update(
                 &self,
                 success: Ordering,
@@ -51,17 +54,17 @@ macro_rules! atomic {
                 update: impl FnMut($value) -> Option<$value>,
             ) -> Result<$value, $value> {
                 let result = self.0.fetch_update(success, failure, update);
-                step();
+                step_on(self, Update);
                 result
             }
         }
 
         operations! { $name $(<$t>)?, $value:
-            load(order: Ordering) -> $value;
-            store(value: $value, order: Ordering) -> ();
-            swap(value: $value, order: Ordering) -> $value;
-            compare_exchange(current: $value, new: $value, success: Ordering, failure: Ordering) -> Result<$value, $value>;
-            compare_exchange_weak(current: $value, new: $value, success: Ordering, failure: Ordering) -> Result<$value, $value>;
+            Load load(order: Ordering) -> $value;
+            Store store(value: $value, order: Ordering) -> ();
+            Update swap(value: $value, order: Ordering) -> $value;
+            Update compare_exchange(current: $value, new: $value, success: Ordering, failure: Ordering) -> Result<$value, $value>;
+            Update compare_exchange_weak(current: $value, new: $value, success: Ordering, failure: Ordering) -> Result<$value, $value>;
         }
     };
 }
@@ -77,13 +80,13 @@ macro_rules! number {
         }
 
         operations! { $name, $value:
-            fetch_add(value: $value, order: Ordering) -> $value;
-            fetch_sub(value: $value, order: Ordering) -> $value;
-            fetch_and(value: $value, order: Ordering) -> $value;
-            fetch_or(value: $value, order: Ordering) -> $value;
-            fetch_xor(value: $value, order: Ordering) -> $value;
-            fetch_max(value: $value, order: Ordering) -> $value;
-            fetch_min(value: $value, order: Ordering) -> $value;
+            Update fetch_add(value: $value, order: Ordering) -> $value;
+            Update fetch_sub(value: $value, order: Ordering) -> $value;
+            Update fetch_and(value: $value, order: Ordering) -> $value;
+            Update fetch_or(value: $value, order: Ordering) -> $value;
+            Update fetch_xor(value: $value, order: Ordering) -> $value;
+            Update fetch_max(value: $value, order: Ordering) -> $value;
+            Update fetch_min(value: $value, order: Ordering) -> $value;
         }
     };
 }
@@ -103,8 +106,8 @@ impl Default for AtomicBool {
 }
 
 operations! { AtomicBool, bool:
-    fetch_and(value: bool, order: Ordering) -> bool;
-    fetch_or(value: bool, order: Ordering) -> bool;
+    Update fetch_and(value: bool, order: Ordering) -> bool;
+    Update fetch_or(value: bool, order: Ordering) -> bool;
 }
 
 /// A fence, and a step.

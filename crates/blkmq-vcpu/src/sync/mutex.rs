@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::panic::Location;
 use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
 
+use crate::cache::Access;
 use crate::hot::CpuId;
 use crate::machine::{is_running, sleep, wake};
-use crate::step::step;
+use crate::step::{step_at, step_on};
 
 /// A lock. Taking it and letting it go are steps. A CPU that waits is woken when the lock is let go, and may find that
 /// another CPU has taken it again, as with the lock of `std`.
@@ -19,6 +21,8 @@ pub struct Mutex<T> {
 /// The hold of a [`Mutex`]; dropping it lets go.
 pub struct MutexGuard<'a, T> {
     pub(super) mutex: &'a Mutex<T>,
+    /// The code that took the lock.
+    at: &'static Location<'static>,
     /// `None` only once the guard has let go.
     value: Option<std::sync::MutexGuard<'a, T>>,
 }
@@ -29,14 +33,16 @@ impl<T> Mutex<T> {
         Self { value: std::sync::Mutex::new(value), waiting: std::sync::Mutex::new(Vec::new()) }
     }
 
+    #[track_caller]
     fn guard<'a>(&'a self, value: std::sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        MutexGuard { mutex: self, value: Some(value) }
+        MutexGuard { mutex: self, at: Location::caller(), value: Some(value) }
     }
 
     /// Waits until the lock is free, and takes it.
     ///
     /// # Errors
     /// None: it does not poison. The result has `std`'s form.
+    #[track_caller]
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         if !is_running() {
             return Ok(self.guard(self.value.lock().unwrap_or_else(PoisonError::into_inner)));
@@ -62,13 +68,14 @@ impl<T> Mutex<T> {
     ///
     /// # Errors
     /// The lock is not free.
+    #[track_caller]
     pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
         let tried = match self.value.try_lock() {
             Ok(value) => Ok(self.guard(value)),
             Err(TryLockError::Poisoned(error)) => Ok(self.guard(error.into_inner())),
             Err(TryLockError::WouldBlock) => Err(TryLockError::WouldBlock),
         };
-        step();
+        step_on(self, Access::Update);
         tried
     }
 
@@ -90,7 +97,7 @@ impl<T> MutexGuard<'_, T> {
 impl<T> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
         self.release();
-        step();
+        step_at(self.mutex, Access::Store, self.at);
     }
 }
 
