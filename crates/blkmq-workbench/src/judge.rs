@@ -61,7 +61,7 @@ use std::time::Duration;
 use crate::bench::SchedulerSource;
 pub use error::JudgeError;
 pub use interference::Interference;
-use measuring::{Measuring, Test};
+use measuring::{Judge, Measuring, Test};
 pub use page::sections;
 pub use promises::{Deadlines, Knob, Order, Promises, QuickReads, Resource, Shares};
 use row::Figure;
@@ -153,17 +153,21 @@ pub fn judge(
     assert!(settings.shorter > 0, "runs are divided by a number above 0");
     let tests: Vec<&Test> =
         TESTS.iter().filter(|test| settings.tests.is_empty() || settings.tests.contains(&test.id)).collect();
-    // What is measured of none is what the others are compared with.
+    // Some tests compare what they measure with what they measure of none.
     let mut all = vec![Contestant::named("none")];
     all.extend(contestants.iter().filter(|contestant| contestant.name != "none").cloned());
-    let judging = Judging { site, settings, contestants: &all, tell };
+    let judges_none = contestants.iter().any(|contestant| contestant.name == "none");
+    let judging = Judging { site, settings, contestants: &all, judges_none, tell };
     let figures = if site.is_model() { judging.at_once(&tests)? } else { judging.in_turn(&tests)? };
     let mut rows = Vec::new();
     for (test, figures) in tests.iter().zip(figures) {
-        let none = figures[0].clone();
         for contestant in contestants {
             let place = all.iter().position(|other| other.name == contestant.name).unwrap_or(0);
-            let judged = (test.judge)(figures[place].clone(), &none, &contestant.promises);
+            let (own, promises) = (figures[place].clone(), &contestant.promises);
+            let judged = match test.judge {
+                Judge::Alone(judge) => judge(own, promises),
+                Judge::BesideNone(judge) => judge(own, &figures[0], promises),
+            };
             rows.extend(judged.into_iter().map(|figure| figure.row(test.id, &contestant.name)));
         }
     }
@@ -181,7 +185,7 @@ pub fn interference(
     settings: &Settings,
     tell: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<Interference>, JudgeError> {
-    let judging = Judging { site, settings, contestants, tell };
+    let judging = Judging { site, settings, contestants, judges_none: true, tell };
     let count = interference::NR_ROWS * contestants.len();
     let slice = (!site.is_model()).then(|| settings.runtime / (count as u32).max(1));
     if slice.is_some() {
@@ -195,27 +199,39 @@ pub fn interference(
     judging.spread(count, &on)
 }
 
-/// The figures of each test, for each contestant.
+/// The figures of each test, for each contestant. There are none of those that a test does not need.
 type Figures = Vec<Vec<Vec<Figure>>>;
 
 struct Judging<'a> {
     site: &'a Site,
     settings: &'a Settings,
     contestants: &'a [Contestant],
+    /// Whether the first contestant, which is none, is judged too.
+    judges_none: bool,
     tell: &'a (dyn Fn(usize, usize) + Sync),
 }
 
 impl Judging<'_> {
+    /// The contestants of which a test needs figures.
+    fn needed(&self, test: &Test) -> std::ops::Range<usize> {
+        let needs_none = self.judges_none || matches!(test.judge, Judge::BesideNone(_));
+        usize::from(!needs_none)..self.contestants.len()
+    }
+
     /// All measurements on a model.
     fn at_once(&self, tests: &[&Test]) -> Result<Figures, JudgeError> {
-        let nr_contestants = self.contestants.len();
         let speed = Speed::of(self.site, Duration::from_secs(60), &mut self.site.pool(), &self.settings.stop)?;
+        let pairs = tests.iter().enumerate().flat_map(|(at, test)| self.needed(test).map(move |number| (at, number)));
+        let pairs: Vec<(usize, usize)> = pairs.collect();
         let measure = |number: usize, pool: &mut client::Pool| {
-            let mut on = self.measuring(number % nr_contestants, speed, None, pool);
-            (tests[number / nr_contestants].measure)(&mut on)
+            let (test, contestant) = pairs[number];
+            (tests[test].measure)(&mut self.measuring(contestant, speed, None, pool))
         };
-        let figures = self.spread(tests.len() * nr_contestants, &measure)?;
-        Ok(figures.chunks(nr_contestants).map(<[_]>::to_vec).collect())
+        let mut figures = vec![vec![Vec::new(); self.contestants.len()]; tests.len()];
+        for (&(test, contestant), measured) in pairs.iter().zip(self.spread(pairs.len(), &measure)?) {
+            figures[test][contestant] = measured;
+        }
+        Ok(figures)
     }
 
     /// Makes `count` measurements: on a model by several threads, otherwise one after the other. The result does not
@@ -257,14 +273,15 @@ impl Judging<'_> {
         let mut pool = self.site.pool();
         let stop = &*self.settings.stop;
         self.site.fill(&mut pool, stop)?;
-        let nr_runs = tests.iter().map(|test| test.nr_runs).sum::<u32>();
-        let slice = self.settings.runtime / (nr_runs * (TURNS * self.contestants.len()) as u32 + 1);
+        let nr_turns = |test: &Test| TURNS * self.needed(test).len();
+        let nr_runs = tests.iter().map(|test| test.nr_runs * nr_turns(test) as u32).sum::<u32>();
+        let slice = self.settings.runtime / (nr_runs + 1);
         let speed = Speed::of(self.site, slice, &mut pool, stop)?;
-        let (count, mut done) = (tests.len() * self.contestants.len() * TURNS, 0);
+        let (count, mut done) = (tests.iter().map(|test| nr_turns(test)).sum(), 0);
         let mut figures = Vec::new();
         for test in tests {
             let mut sums: Vec<Vec<Figure>> = vec![Vec::new(); self.contestants.len()];
-            let forth = 0..self.contestants.len();
+            let forth = self.needed(test);
             for contestant in forth.clone().chain(forth.rev()) {
                 let mut on = self.measuring(contestant, speed, Some(slice), &mut pool);
                 add(&mut sums[contestant], (test.measure)(&mut on)?);

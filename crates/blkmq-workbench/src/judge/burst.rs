@@ -6,7 +6,7 @@ use blkmq::{Class, Op};
 
 use super::error::JudgeError;
 use super::load::{End, LARGE, Plan, SMALL, nanoseconds};
-use super::measuring::{Measuring, Test, ms};
+use super::measuring::{Judge, Measuring, Test, ms};
 use super::promises::Promises;
 use super::row::{Figure, Target};
 
@@ -15,7 +15,7 @@ pub(super) const TEST: Test = Test {
     title: "a reader of the real-time class begins beside eight readers of 64 KiB",
     nr_runs: 1,
     measure,
-    judge,
+    judge: Judge::Alone(judge),
 };
 
 /// Milliseconds.
@@ -77,7 +77,7 @@ fn reached(times: &[u64], begin: u64, end: u64) -> Option<u64> {
     starts.zip(ends).find(|(start, end)| quick(*start, **end)).map(|(start, _)| start)
 }
 
-fn judge(own: Vec<Figure>, _: &[Figure], promises: &Promises) -> Vec<Figure> {
+fn judge(own: Vec<Figure>, promises: &Promises) -> Vec<Figure> {
     own.into_iter()
         .map(|figure| {
             let aims = promises.classes && figure.case == REACHES;

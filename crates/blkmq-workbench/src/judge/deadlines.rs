@@ -8,7 +8,7 @@ use blkmq::{Class, Op};
 use super::error::JudgeError;
 use super::journal::longest_passing;
 use super::load::{Plan, SMALL};
-use super::measuring::{Measuring, Test, ms};
+use super::measuring::{Judge, Measuring, Test, ms};
 use super::order::record;
 use super::promises::{Deadlines, Promises};
 use super::row::{Figure, Target};
@@ -19,7 +19,7 @@ pub(super) const TEST: Test = Test {
     title: "how long requests wait for the device at most, beside a flood of reads of 128 KiB",
     nr_runs: CASES.len() as u32,
     measure,
-    judge,
+    judge: Judge::Alone(judge),
 };
 
 /// Bytes of the flood's operations: so many that some seconds of a quick device are not too many operations.
@@ -125,7 +125,7 @@ fn clients(on: &Measuring<'_>, case: &Case) -> Vec<Plan> {
     vec![victim, flood]
 }
 
-fn judge(own: Vec<Figure>, _: &[Figure], _: &Promises) -> Vec<Figure> {
+fn judge(own: Vec<Figure>, _: &Promises) -> Vec<Figure> {
     own
 }
 

@@ -6,7 +6,7 @@ use blkmq::Op;
 
 use super::error::JudgeError;
 use super::load::{LARGE, Plan, SMALL};
-use super::measuring::{Measuring, Test, ms, value};
+use super::measuring::{Judge, Measuring, Test, ms, value};
 use super::promises::{Promises, QuickReads};
 use super::row::{Figure, Target};
 
@@ -15,7 +15,7 @@ pub(super) const TEST: Test = Test {
     title: "a reader, one read of 4 KiB at a time, beside writers of 64 KiB with 128 outstanding each",
     nr_runs: 1 + WRITERS.len() as u32,
     measure,
-    judge,
+    judge: Judge::BesideNone(judge),
 };
 
 const WRITERS: [u32; 2] = [8, 32];

@@ -4,7 +4,7 @@ use blkmq::Op;
 
 use super::error::JudgeError;
 use super::load::{End, Group, Load, Pace, Plan, SMALL, nanoseconds};
-use super::measuring::{Measuring, Test, ms};
+use super::measuring::{Judge, Measuring, Test, ms};
 use super::promises::Promises;
 use super::row::{Figure, Target};
 
@@ -13,7 +13,7 @@ pub(super) const TEST: Test = Test {
     title: "a reader that wants an eighth of the device, beside an aggressor of 16 connections",
     nr_runs: 1,
     measure,
-    judge,
+    judge: Judge::Alone(judge),
 };
 
 /// What the victim wants of the device, as a part of its reads a second.
@@ -66,7 +66,7 @@ fn measure(on: &mut Measuring<'_>) -> Result<Vec<Figure>, JudgeError> {
     ])
 }
 
-fn judge(own: Vec<Figure>, _: &[Figure], promises: &Promises) -> Vec<Figure> {
+fn judge(own: Vec<Figure>, promises: &Promises) -> Vec<Figure> {
     own.into_iter()
         .map(|figure| {
             let aims = promises.isolation && figure.case == WORST;

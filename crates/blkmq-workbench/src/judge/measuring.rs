@@ -22,8 +22,16 @@ pub(super) struct Test {
     /// How many runs on the device one measurement makes.
     pub(super) nr_runs: u32,
     pub(super) measure: fn(&mut Measuring<'_>) -> Result<Vec<Figure>, JudgeError>,
-    /// Gives figures their targets, beside the figures without a scheduler.
-    pub(super) judge: fn(Vec<Figure>, &[Figure], &Promises) -> Vec<Figure>,
+    pub(super) judge: Judge,
+}
+
+/// How figures get their targets.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Judge {
+    /// By themselves.
+    Alone(fn(Vec<Figure>, &Promises) -> Vec<Figure>),
+    /// Beside the figures without a scheduler.
+    BesideNone(fn(Vec<Figure>, &[Figure], &Promises) -> Vec<Figure>),
 }
 
 /// One scheduler on one device.

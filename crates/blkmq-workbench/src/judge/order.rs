@@ -7,7 +7,7 @@ use blkmq::Op;
 use super::error::JudgeError;
 use super::journal::{Event, Journal, Recorder, disorder};
 use super::load::{End, Load, Plan, SMALL};
-use super::measuring::{Measuring, Test};
+use super::measuring::{Judge, Measuring, Test};
 use super::promises::{Order, Promises};
 use super::row::{Figure, Target};
 use super::site::run_on;
@@ -17,7 +17,7 @@ pub(super) const TEST: Test = Test {
     title: "the order in which a device gets the requests of four readers and four writers",
     nr_runs: 0,
     measure,
-    judge,
+    judge: Judge::Alone(judge),
 };
 
 const OPERATIONS: u64 = 20_000;
@@ -63,7 +63,7 @@ const MEAN: &str = "mean rank error";
 const ORDERS: [(Order, &str); 3] =
     [(Order::Arrival, "by arrival"), (Order::Submitter, "by arrival of each client"), (Order::Sector, "by sector")];
 
-fn judge(own: Vec<Figure>, _: &[Figure], promises: &Promises) -> Vec<Figure> {
+fn judge(own: Vec<Figure>, promises: &Promises) -> Vec<Figure> {
     let Some((order, batch)) = promises.order else { return own };
     let name = ORDERS.iter().find(|(other, _)| *other == order).map_or("", |(_, name)| name);
     let case = format!("{name}: {MEAN}");

@@ -18,7 +18,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::error::JudgeError;
 use super::load::{End, Pace, Plan, SMALL, Step, nanoseconds};
-use super::measuring::{Measuring, Test, ms};
+use super::measuring::{Judge, Measuring, Test, ms};
 use super::promises::Promises;
 use super::row::{Figure, Target};
 
@@ -27,7 +27,7 @@ pub(super) const TEST: Test = Test {
     title: "an application starts beside readers and writers; a start is waited for 600 s at most",
     nr_runs: (APPLICATIONS.len() * LOADS.len()) as u32,
     measure,
-    judge,
+    judge: Judge::BesideNone(judge),
 };
 
 const APPLICATIONS: [(&str, usize); 3] = [("small", 718), ("medium", 1268), ("large", 2781)];
