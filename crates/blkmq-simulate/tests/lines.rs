@@ -15,15 +15,9 @@ const ROUNDS: u64 = 6;
 const BATCH: u64 = 4;
 
 /// The files whose code touches what has no name, and what that is.
-const NAMELESS: [(&str, &str); 15] = [
-    ("blkmq-sync/src/left.rs", "the count of what was left"),
-    ("blkmq-sync/src/platform/parker.rs", "the lock around a sleeper's token"),
-    ("blkmq-sync/src/ring.rs", "the records of a ring"),
+const NAMELESS: [(&str, &str); 9] = [
     ("blkmq-sync/src/stack.rs", "the links of slots"),
     ("blkmq-sync/src/staging.rs", "the links of slots"),
-    ("blkmq-sync/src/tags.rs", "how many tags there are"),
-    ("blkmq-sync/src/wake.rs", "whether a submitter has something that is notified"),
-    ("blkmq-vcpu/src/sync/condvar.rs", "the lock around a sleeper's token, after the sleep"),
     ("blkmq/src/driver/started.rs", "which request has which tag"),
     ("blkmq/src/queue.rs", "the capacity, and how many background threads there are"),
     ("blkmq/src/queue/account/range.rs", "how many ranges are counted"),

@@ -10,7 +10,7 @@
 //! that was put back before the fence.
 
 use crate::platform::atomic::{AtomicU32, Ordering};
-use crate::platform::{Line, kept};
+use crate::platform::{Line, kept, placed};
 
 /// Words of a pool at most.
 const WORDS: u32 = 8;
@@ -56,7 +56,7 @@ impl Pool {
     /// Unless `1 <= depth <= most`.
     pub fn set_depth(&self, depth: u32) {
         assert!((1..=self.most).contains(&depth), "depth {depth} is not in 1..={}", self.most);
-        let before = self.depth.swap(depth, Ordering::Relaxed);
+        let before = placed("pool.depth", &self.depth).swap(depth, Ordering::Relaxed);
         for (word, free) in self.free.iter().enumerate() {
             let more = self.share(depth, word).wrapping_sub(self.share(before, word));
             if more != 0 {
@@ -68,7 +68,7 @@ impl Pool {
     /// How many tokens there are.
     #[must_use]
     pub fn depth(&self) -> u32 {
-        self.depth.load(Ordering::Relaxed)
+        placed("pool.depth", &self.depth).load(Ordering::Relaxed)
     }
 
     /// How many tokens are out. Exact while no thread takes, puts back, or changes the depth.

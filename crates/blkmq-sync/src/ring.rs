@@ -19,7 +19,7 @@
 //! record, 2 came behind b, and 3 finds the gate shut.
 
 use crate::platform::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::platform::{Line, order};
+use crate::platform::{Line, order, placed};
 
 /// Words of a record.
 pub const WORDS: usize = 4;
@@ -64,7 +64,7 @@ impl Ring {
     }
 
     fn cells(&self, position: u32) -> &[AtomicU64; WORDS] {
-        &self.records[position as usize & (self.records.len() - 1)]
+        &placed("ring.records", &*self.records)[position as usize & (self.records.len() - 1)]
     }
 
     /// Whether there is no room for another record. Only the thread that notes asks.

@@ -12,7 +12,7 @@
 use std::fmt;
 
 use crate::platform::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::platform::{Line, order};
+use crate::platform::{Line, order, placed};
 
 /// The number of a request in flight. The number is unique in its map while it is out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -311,7 +311,7 @@ impl Tags {
             word.fold();
             assert!(word.busy() == 0, "resized while tags are out");
         }
-        self.geometry.store(Geometry::of(depth).pack(), Ordering::Relaxed);
+        placed("tags.geometry", &self.geometry).store(Geometry::of(depth).pack(), Ordering::Relaxed);
     }
 
     /// How many tags there are.
@@ -322,7 +322,7 @@ impl Tags {
 
     #[inline]
     fn geometry(&self) -> Geometry {
-        Geometry::unpack(self.geometry.load(Ordering::Relaxed))
+        Geometry::unpack(placed("tags.geometry", &self.geometry).load(Ordering::Relaxed))
     }
 
     #[inline]

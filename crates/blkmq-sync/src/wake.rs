@@ -27,7 +27,7 @@ use crate::event::EventFd;
 
 use crate::notify::Notify;
 use crate::platform::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::platform::{Line, Mutex, Parker, fence_at, kept};
+use crate::platform::{Line, Mutex, Parker, fence_at, kept, placed};
 
 /// How to wake the thread of a member.
 pub struct Wake {
@@ -90,9 +90,9 @@ impl Wake {
     /// the change and then [looks](Self::look_for_news).
     pub fn set_notify(&self, notify: Option<Arc<dyn Notify>>) -> Option<i32> {
         let is_some = notify.is_some();
-        let was_some = self.has_notify.swap(is_some, Ordering::Relaxed);
+        let was_some = placed("submitter.has_notify", &self.has_notify).swap(is_some, Ordering::Relaxed);
         // Dropped outside the lock: it may be the last thing that keeps something that wakes threads when it ends.
-        let old = std::mem::replace(&mut *self.notify.lock(), notify);
+        let old = std::mem::replace(&mut *placed("submitter.notify", &self.notify).lock(), notify);
         drop(old);
         (is_some != was_some).then_some(if is_some { 1 } else { -1 })
     }
@@ -129,7 +129,7 @@ impl Wake {
     /// Whether something is notified beside the thread itself. If so, a caller that has completed something tells by
     /// [`wake_for`](Self::wake_for) what it was.
     pub fn has_notify(&self) -> bool {
-        self.has_notify.load(Ordering::Relaxed)
+        placed("submitter.has_notify", &self.has_notify).load(Ordering::Relaxed)
     }
 
     /// Like [`wake`](Self::wake), for a caller that has made visible that the operations in these slots completed.
@@ -150,7 +150,7 @@ impl Wake {
     /// Tells what is notified, outside the lock. A panic there ends there: the thread that tells works for other
     /// threads too, and has their requests in its hands.
     fn tell(&self, tell: impl FnOnce(&dyn Notify)) {
-        let notify = self.notify.lock().clone();
+        let notify = placed("submitter.notify", &self.notify).lock().clone();
         if let Some(notify) = notify {
             contain(|| tell(&*notify));
         }

@@ -39,6 +39,6 @@ pub mod time;
 
 pub use hot::{CpuId, cpu, go_on_for, steps, touch, uninterrupted};
 pub use machine::{Ended, Idle, Options, Switch, is_running, run, stop};
-pub use places::{Accessed, LineOf, Place, touch_at, touch_place};
+pub use places::{Accessed, LineOf, Place, place_at, touch_at, touch_place};
 pub use random::Random;
 pub use schedule::Schedule;

@@ -106,13 +106,20 @@ pub fn touch_place<T>(name: &'static str, place: &Place, value: &T) {
     }
 }
 
-/// Says that the next step is on `value`. If `value` lies in no place, it becomes one, which is called `name` and stays
-/// where it is until the run ends or another place overlaps with it.
+/// Says that the next step is on `value`, as [`place_at`] places it.
 #[inline]
 pub fn touch_at<T>(name: &'static str, value: &T) {
     touch(name);
+    place_at(name, value);
+}
+
+/// Says where `value` lies. If it lies in no place, it becomes one, which is called `name` and stays where it is until
+/// the run ends or another place overlaps with it.
+#[inline]
+pub fn place_at<T: ?Sized>(name: &'static str, value: &T) {
     if HOT.with(|hot| hot.tells.get()) {
-        PLACES.with(|places| places.borrow_mut().note_fixed(name, std::ptr::from_ref(value).addr(), size_of::<T>()));
+        PLACES
+            .with(|places| places.borrow_mut().note_fixed(name, std::ptr::from_ref(value).addr(), size_of_val(value)));
     }
 }
 
@@ -309,8 +316,11 @@ mod tests {
             let words = one.touch();
             touch_at("inner", &words[9]);
             words[9].load(Relaxed);
+            let values = Vec::from([const { AtomicU64::new(0) }; 9]);
+            place_at("many", &*values);
+            values[8].load(Relaxed);
         });
-        assert_eq!(found, [None, Some(("alone", 0, 0)), Some(("one", 0, 1))]);
+        assert_eq!(found, [None, Some(("alone", 0, 0)), Some(("one", 0, 1)), Some(("many", 0, 1))]);
     }
 
     /// Red if anything of an address, or of an earlier run, is in what is told.

@@ -3,8 +3,8 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use super::Mutex;
 use super::backend::sync::Condvar;
+use super::{Mutex, placed};
 
 /// One token, and the thread that sleeps for it.
 ///
@@ -24,6 +24,10 @@ impl Parker {
         Self { token: Mutex::new(false), left: Condvar::new() }
     }
 
+    fn token(&self) -> &Mutex<bool> {
+        placed("parker.token", &self.token)
+    }
+
     /// Sleeps until there is a token, and takes it. If a timeout is given, sleeps no longer than `timeout` from now.
     /// Returns whether it took the token.
     ///
@@ -39,12 +43,12 @@ impl Parker {
 
     /// Leaves the token and wakes the sleeper.
     pub fn unpark(&self) {
-        *self.token.lock() = true;
+        *self.token().lock() = true;
         self.left.notify_one();
     }
 
     fn park(&self) -> bool {
-        let mut token = self.token.lock();
+        let mut token = self.token().lock();
         while !*token {
             token = self.left.wait(token).unwrap_or_else(PoisonError::into_inner);
         }
@@ -55,7 +59,7 @@ impl Parker {
     fn park_timeout(&self, timeout: Duration) -> bool {
         let (mut token, _) = self
             .left
-            .wait_timeout_while(self.token.lock(), timeout, |token| !*token)
+            .wait_timeout_while(self.token().lock(), timeout, |token| !*token)
             .unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *token)
     }
@@ -66,7 +70,7 @@ impl Parker {
             return self.park();
         }
         super::thread::yield_now();
-        std::mem::take(&mut *self.token.lock())
+        std::mem::take(&mut *self.token().lock())
     }
 }
 
