@@ -121,13 +121,12 @@ pub struct Window {
     bad: u32,
     /// The last time that something was held back, or the device had more than it can work on.
     used: Time,
-    /// What completed while the window was open.
-    before: Span,
     /// When the window began to hold back.
     began: Time,
     /// The two bounds that are compared.
     trial: Trial,
-    search: Search,
+    /// The search for a bound, once it is known what the device takes.
+    search: Option<Search>,
     paced: paced::Watch,
     /// Nothing is tried before this time, and how long the next rest will be.
     rests_until: Time,
@@ -162,10 +161,9 @@ impl Window {
             stretch: Span::default(),
             bad: 0,
             used: Time(0),
-            before: Span::default(),
             began: Time(0),
             trial: Trial::default(),
-            search: Search::default(),
+            search: None,
             paced: paced::Watch::default(),
             rests_until: Time(0),
             rest: SHORTEST_REST,
@@ -314,8 +312,7 @@ impl Window {
 
     /// Begins to hold back.
     fn begin(&mut self, now: Time) {
-        self.before = self.span;
-        let factor = self.costs.learn(&self.before);
+        let factor = self.costs.learn(&self.span);
         (self.began, self.used) = (now, now);
         self.begin_paced(factor, now);
     }

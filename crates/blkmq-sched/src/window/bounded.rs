@@ -27,18 +27,24 @@ const MORE: f64 = 1.03;
 const SLOWER: u64 = 3;
 
 impl Window {
-    /// Searches a bound.
+    /// Searches a bound. First the device gets all it takes, to see what it has then: a scheduler that waits for single
+    /// clients while the window is open does not while it holds back.
     pub(super) fn begin_narrowing(&mut self, now: Time) {
         self.pacer.stop();
+        self.search = None;
+        self.begin_trial(Phase::Narrowing, (u64::MAX, u64::MAX), now);
+    }
+
+    /// The device has had all it takes: returns the first bound to be tried, if there is one below that.
+    fn begin_search(&mut self) -> Option<u64> {
         // Little's law: what the device had on average.
-        let each = self.costs.sum(&self.before) / self.before.requests().max(1) as f64;
-        let usual = ((self.before.occupancy().max(1) as f64 * each) as u64).max(1);
-        self.search = Search::new(usual, self.before.occupancy());
-        self.try_next(now);
+        let requests = self.span.occupancy();
+        let each = self.costs.sum(&self.span) / self.span.requests().max(1) as f64;
+        self.search.insert(Search::new(((requests as f64 * each) as u64).max(1), requests)).next()
     }
 
     fn try_next(&mut self, now: Time) {
-        match self.search.next() {
+        match self.search.as_mut().and_then(Search::next) {
             Some(bound) => self.begin_trial(Phase::Narrowing, (u64::MAX, bound), now),
             None => self.settle_for_best(now),
         }
@@ -68,6 +74,13 @@ impl Window {
             self.read_mean = self.span.flows[READ].mean().or(self.read_mean);
         }
         self.trial.add(&self.span, self.costs.rate(&self.span));
+        if self.search.is_none() {
+            let Some(bound) = self.begin_search() else {
+                self.give_up(now);
+                return;
+            };
+            self.trial.tried = bound;
+        }
         let kept = if matches!(self.target, Target::Within(_)) { KEPT } else { KEPT_AUTO };
         match self.trial.verdict(kept) {
             Verdict::GoesOn => self.hold_in_turn(Phase::Narrowing, now),
@@ -78,7 +91,9 @@ impl Window {
 
     /// A bound costs throughput, or makes reads wait.
     fn note_lost(&mut self, now: Time) {
-        self.search.note_lost();
+        if let Some(search) = &mut self.search {
+            search.note_lost();
+        }
         self.try_next(now);
     }
 
@@ -89,13 +104,15 @@ impl Window {
             return;
         };
         self.read_mean = Some(read);
-        self.search.note_kept(open_read, read);
+        if let Some(search) = &mut self.search {
+            search.note_kept(open_read, read);
+        }
         if self.is_met() == Some(true) { self.settle_for_best(now) } else { self.try_next(now) }
     }
 
     /// Keeps the best bound that was tried, if one is worth it.
     fn settle_for_best(&mut self, now: Time) {
-        match self.search.best() {
+        match self.search.and_then(Search::best) {
             None => self.give_up(now),
             Some(bound) => {
                 self.bound = bound;

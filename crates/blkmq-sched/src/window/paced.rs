@@ -311,16 +311,14 @@ impl Window {
         }
     }
 
-    /// Pacing does not help. If it did, what came before is no longer true, and everything begins anew: at once if it
-    /// helped for as long as a rest is, and otherwise after a rest, so that a device that is never the same for long
-    /// does not pay for one search after another.
+    /// Pacing does not help. If it did, what came before is no longer true, and everything begins anew, but no more
+    /// often than each rest: a device that is never the same for long does not pay for one search after another.
     fn end_paced(&mut self, now: Time) {
-        if !self.paced.has_helped {
-            self.begin_narrowing(now);
-        } else if now.since(self.began) > SHORTEST_REST {
+        if self.paced.has_helped {
             self.open(now);
+            self.rests_until = self.began.after(SHORTEST_REST);
         } else {
-            self.give_up(now);
+            self.begin_narrowing(now);
         }
     }
 

@@ -18,7 +18,7 @@ struct Kept {
 }
 
 /// What comes into question.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Search {
     /// What is with the device without a bound, in nanoseconds of cost.
     usual: u64,
@@ -63,7 +63,7 @@ impl Search {
     }
 
     /// The best bound that was tried, if one is worth it.
-    pub(super) fn best(&self) -> Option<u64> {
+    pub(super) fn best(self) -> Option<u64> {
         let best = self.best.filter(|best| best.read as f64 <= WORTH * best.open_read as f64)?;
         Some(best.bound)
     }
