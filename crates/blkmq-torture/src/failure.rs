@@ -158,7 +158,11 @@ impl Failure {
             story.seen = 0;
             std::mem::take(&mut *story)
         };
-        let story = again(Story::note_names, Story::of(&violation));
+        let mut story = Story::of(&violation);
+        // A world that goes on for ever names nothing, and takes long.
+        if !(story.bios.is_empty() && story.requests.is_empty()) {
+            story = again(Story::note_names, story);
+        }
         let story = again(Story::note_neighbours, story);
         let (history, left_out) = again(Story::keep, story).lines();
         let Violation { rule, what, .. } = violation;

@@ -20,6 +20,17 @@ impl Mutant {
     pub fn by_name(name: &str) -> Option<Self> {
         MUTANTS.iter().copied().find(|mutant| mutant.name == name)
     }
+
+    /// Options of `blkmq torture` for worlds that run the code in which the bug is planted. Most other worlds do not
+    /// run it, so among all worlds the bug is found too, but later.
+    #[must_use]
+    pub fn options(&self) -> &'static [&'static str] {
+        match self.site.split_once('.') {
+            Some(("bfq", _)) => &["--scheduler", "bfq"],
+            Some(("mq_deadline" | "window", _)) => &["--scheduler", "mq-deadline"],
+            _ => &[],
+        }
+    }
 }
 
 /// All bugs that can be planted.

@@ -5,11 +5,16 @@
 #[path = "../../blkmq-cli/tests/run/mod.rs"]
 mod run;
 
+use std::num::NonZero;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
 use blkmq_torture::{MUTANTS, Mutant};
 use run::{blkmq, printed};
 use serde_json::Value;
 
-/// How many operations are tried with each seed. Two cores need less than two minutes for them.
+/// How many operations are tried with each seed.
 const MOST: &str = "5000000";
 /// If a bug is not found with this many seeds, the rig is blind to it. The rarest bugs need 2,500,000 operations on
 /// average, so one seed of seven misses them. Further seeds are also tried if another rule than the bug's own found the
@@ -24,10 +29,14 @@ struct Found {
     said: String,
 }
 
-/// Plants a bug and looks for it; `None` if it is not found. What was found must be the bug: the same world without it
-/// is clean.
-fn find(Mutant { name, found_by, .. }: &Mutant, seed: u64) -> Option<Found> {
-    let output = blkmq(&["--seed", &seed.to_string(), "--requests", MOST, "--plant", name, "--json"]);
+/// Plants a bug and looks for it, in worlds that run the code in question; `None` if it is not found. What was found
+/// must be the bug: the same world without it is clean.
+fn find(mutant: &Mutant, seed: u64) -> Option<Found> {
+    let Mutant { name, found_by, .. } = mutant;
+    let seed_text = seed.to_string();
+    let options = ["--seed", &seed_text, "--requests", MOST, "--threads", "1", "--plant", name, "--json"];
+    let options = [&options[..], mutant.options()].concat();
+    let output = blkmq(&options);
     if output.status.code().is_none() {
         // If two threads have one request, a check of the memory allocator may end the program before a rule finds the
         // bug.
@@ -56,20 +65,29 @@ fn find(Mutant { name, found_by, .. }: &Mutant, seed: u64) -> Option<Found> {
 #[test]
 fn each_is_found() {
     let first: u64 = std::env::var("BLKMQ_SEED").map_or(1, |seed| seed.parse().expect("BLKMQ_SEED is a number"));
-    let (mut missed, mut by_others) = (Vec::new(), Vec::new());
-    for mutant in MUTANTS {
-        let mut others = Vec::new();
-        let found =
-            (first..first + MOST_SEEDS).filter_map(|seed| find(mutant, seed)).any(|Found { is_by_its_own, said }| {
-                others.push(said);
-                is_by_its_own
-            });
-        if others.is_empty() {
-            missed.push(mutant.name);
-        } else if !found {
-            by_others.push((mutant.name, others));
+    let (missed, by_others) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let next = AtomicUsize::new(0);
+    // Each bug has one core, so that no core waits while a bug's failing world is made shorter.
+    let work = || {
+        while let Some(mutant) = MUTANTS.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let mut others = Vec::new();
+            let found = (first..first + MOST_SEEDS).filter_map(|seed| find(mutant, seed)).any(
+                |Found { is_by_its_own, said }| {
+                    others.push(said);
+                    is_by_its_own
+                },
+            );
+            if others.is_empty() {
+                missed.lock().expect("no thread panicked").push(mutant.name);
+            } else if !found {
+                by_others.lock().expect("no thread panicked").push((mutant.name, others));
+            }
         }
-    }
+    };
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| (0..cores).for_each(|_| _ = scope.spawn(work)));
+    let missed = missed.into_inner().expect("no thread panicked");
+    let by_others = by_others.into_inner().expect("no thread panicked");
     assert!(
         missed.is_empty(),
         "not found in {MOST} operations with any of {MOST_SEEDS} seeds from {first}: {missed:?}"

@@ -187,6 +187,7 @@ fn what_is_refused_is_refused_in_one_line() {
         ("--cpus 65", "65", "1..=64"),
         ("--minutes 1 --requests 1", "--minutes", "--requests"),
         ("--cpus 0", "0", "1..=64"),
+        ("--threads 0", "0", "1.."),
         ("--scheduler no-such-scheduler", "'no-such-scheduler'", "mq-deadline"),
         ("--locking no-such-locking", "'no-such-locking'", "any, single"),
         ("--plant bug", "'bug'", "lost-kick"),

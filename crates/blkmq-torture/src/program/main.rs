@@ -78,6 +78,9 @@ struct Torture {
     /// Virtual CPUs that submit, 1 to 64.
     #[arg(long, value_name = "N", default_value = "8", value_parser = cpus(), allow_negative_numbers = true)]
     cpus: u16,
+    /// Worlds that are played at a time [default: one for each core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), allow_negative_numbers = true)]
+    threads: Option<u16>,
     /// The scheduler of every world [default: the worlds choose, and change it under load].
     #[arg(long, value_name = "NAME", value_parser = schedulers())]
     scheduler: Option<String>,
@@ -198,7 +201,8 @@ impl Torture {
     fn found(&self, seed: u64, control: &Control, out: &mut dyn Write) -> Found {
         let span = self.minutes.unwrap_or(Duration::from_secs_f64(60.0 * MINUTES));
         let length = self.requests.map_or(Length::Time(span), Length::Requests);
-        let threads = thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
+        let asked = self.threads.and_then(|threads| NonZero::new(threads.into()));
+        let threads = asked.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZero::<usize>::MIN);
         let rig = Rig { seed, length, settings: self.settings(), threads };
         let start = Instant::now();
         let look = || {
