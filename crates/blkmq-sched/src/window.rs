@@ -235,6 +235,9 @@ impl Window {
     /// Learns what has happened. Sums may lag behind.
     pub fn fold(&mut self, progress: &Progress, now: Time) {
         let mut fresh = self.seen.fresh(progress, now);
+        if !self.is_open() {
+            fresh.leave_out_pause();
+        }
         if progress.in_flight > self.most_usual() {
             fresh.full = fresh.ns;
         }

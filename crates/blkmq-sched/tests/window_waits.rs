@@ -178,3 +178,22 @@ fn a_bound_that_holds_nothing_back_ends() {
     }
     assert_eq!(world.window.phase(), Phase::Open);
 }
+
+/// The clients stop while the ceiling is measured, and are back after a minute. Red if the minute is taken for time in
+/// which the device did all it could: each request would be taken to cost many times what it does.
+#[test]
+fn a_pause_tells_nothing_of_the_ceiling() {
+    let mut world = World::paced();
+    let busy = Moment { writes: 100, latency: 100 * US, read: Some(100 * US), in_flight: Some(50 * MS) };
+    while world.window.phase() != Phase::Measuring {
+        world.pass(busy);
+    }
+    (0..100).for_each(|_| world.pass(busy));
+    assert_eq!(world.window.phase(), Phase::Measuring);
+    world.now = world.now.after(60_000 * MS);
+    while world.window.phase() == Phase::Measuring {
+        world.pass(busy);
+    }
+    let found = world.window.ceiling(Op::Write, 8).expect("it was measured");
+    assert!((90_000..110_000).contains(&found), "100,000 writes a second are taken for {found}");
+}

@@ -17,7 +17,7 @@ const TOO_LITTLE: f64 = 0.93;
 const ENOUGH: f64 = 0.97;
 
 /// The longest time for which nothing goes, in nanoseconds, whatever a request is said to cost.
-const LONGEST: u64 = 100 * MS;
+pub(super) const LONGEST: u64 = 100 * MS;
 
 /// The rate at which requests go.
 #[derive(Debug, Clone, Copy, Default)]

@@ -3,6 +3,7 @@
 use core::ops::AddAssign;
 
 use super::SECOND;
+use super::pace;
 use crate::{Op, Time};
 
 /// The two directions; a direction's place is its index here.
@@ -14,6 +15,9 @@ pub(super) const OTHER: usize = 1;
 const ENOUGH: u64 = if cfg!(virtual_cpus) { 30 } else { 1000 };
 const ENOUGH_OF_SEVERAL: u64 = if cfg!(virtual_cpus) { 10 } else { 200 };
 const LONGEST: u64 = 5 * SECOND;
+
+/// A pause is longer than this, in nanoseconds.
+const PAUSE: u64 = 2 * pace::LONGEST;
 
 /// The direction of an operation.
 pub(super) const fn direction(op: Op) -> usize {
@@ -123,6 +127,23 @@ impl Span {
         }
     }
 
+    /// Leaves out a time in which the device had nothing, because no request came. The window is folded when something
+    /// completes, and so the first fold after a pause is told all of it. No request is held back for so long, and if
+    /// the device had been at work, what completed would have been with it for as long.
+    pub(super) fn leave_out_pause(&mut self) {
+        let worked = self.in_device();
+        if self.ns > PAUSE && self.ns > worked {
+            self.ns = worked;
+            self.held_back = self.held_back.min(worked);
+            self.full = self.full.min(worked);
+        }
+    }
+
+    /// For how long the device had these requests, all added up.
+    const fn in_device(&self) -> u64 {
+        self.flows[READ].in_device.saturating_add(self.flows[OTHER].in_device)
+    }
+
     /// The mean time for which a read was under way, in nanoseconds.
     pub(super) fn mean_read_under_way(&self) -> Option<u64> {
         self.reads_under_way.checked_div(self.flows[READ].requests)
@@ -130,7 +151,7 @@ impl Span {
 
     /// How many requests the device had on average, by Little's law.
     pub(super) fn occupancy(&self) -> u64 {
-        self.flows[READ].in_device.saturating_add(self.flows[OTHER].in_device).checked_div(self.ns).unwrap_or(0)
+        self.in_device().checked_div(self.ns).unwrap_or(0)
     }
 
     pub(super) const fn requests(&self) -> u64 {

@@ -282,3 +282,29 @@ fn another_mix_of_requests_gets_the_ceiling_too() {
         assert!(counts.all() >= 0.95 * 1126.4);
     }
 }
+
+/// All clients of a small volume stop while its ceiling, which has changed, is measured, and are back after a minute.
+/// Red if the minute is taken for time in which the volume did all it could: then it does next to nothing for a while.
+#[test]
+fn clients_that_pause_find_the_volume_as_it_was() {
+    let depths = [1, 64];
+    for (before, after) in [(3000, 1000), (1000, 3000)] {
+        let devices = [before, after].map(|iops| device(&format!("cloud,iops={iops},mbps=125")));
+        let loads = [Load::flood(Op::Read, 8, depths[0]), Load::flood(Op::Write, 8, depths[1])];
+        let mut rig = Rig::new(&devices, "mq-deadline", Control::window(), &loads);
+        rig.run(5 * SECOND);
+        rig.active = 1;
+        while rig.window().phase() != Phase::Measuring {
+            rig.run(10 * MS);
+        }
+        rig.run(60 * MS);
+        (0..2).for_each(|load| rig.set_depth(load, 0));
+        rig.run(SECOND);
+        rig.now = rig.now.after(60 * SECOND);
+        (0..2).for_each(|load| rig.set_depth(load, depths[load]));
+        let mut rates: Vec<f64> = (0..30).map(|_| rig.run(SECOND).all() / f64::from(after) / 4096e-6).collect();
+        println!("{after} a second; by second after the pause, of that: {rates:.2?}");
+        rates.sort_by(f64::total_cmp);
+        assert!(rates[0] >= 0.9);
+    }
+}

@@ -139,6 +139,8 @@ pub(crate) struct Rig<'d> {
     /// Whether the scheduler is told of the window's slice. Only a planted mistake does not tell it.
     pub(crate) tells_slice: bool,
     folded: Time,
+    /// Whether something has completed since the last fold: a queue's window is folded by a completer.
+    has_completed: bool,
     /// The most work that was with the device beside another request, over the bound.
     pub(crate) exceeded: u64,
     /// A thread comes at multiples of this, in nanoseconds, and not as soon as there is something to do.
@@ -188,6 +190,7 @@ impl<'d> Rig<'d> {
             fold_each: MS,
             tells_slice: true,
             folded: Time(0),
+            has_completed: false,
             exceeded: 0,
             comes_each: 1,
         }
@@ -329,6 +332,7 @@ impl<'d> Rig<'d> {
         if let Buffers::One(buffer) = bio.buffers {
             self.spare.entry(rq.info.nr_sectors as usize * 512).or_default().push_back(buffer);
         }
+        self.has_completed = true;
         self.in_device -= 1;
         self.work -= u64::from(rq.cost);
         let in_device = self.now.since(rq.went);
@@ -359,10 +363,19 @@ impl<'d> Rig<'d> {
         self.fill(rq.load);
     }
 
+    /// When the window is to learn, if something has completed by then.
+    fn next_fold(&self) -> Option<Time> {
+        let Control::Window(window) = &self.control else { return None };
+        let look = window.next_look().filter(|_| self.has_completed)?;
+        Some(look.max(self.folded.after(self.fold_each)))
+    }
+
     fn fold(&mut self) {
-        let Control::Window(window) = &mut self.control else { return };
-        if window.next_look().is_some_and(|look| look <= self.now) && self.now.since(self.folded) >= self.fold_each {
-            self.folded = self.now;
+        if self.next_fold().is_none_or(|next| next > self.now) {
+            return;
+        }
+        if let Control::Window(window) = &mut self.control {
+            (self.folded, self.has_completed) = (self.now, false);
             let progress = Progress {
                 least_read: self.least_read.take(),
                 in_flight: self.work,
@@ -402,11 +415,11 @@ impl<'d> Rig<'d> {
         if !self.scheduler.is_empty() {
             next = next.min(self.scheduler.next_wakeup().unwrap_or(end));
         }
-        if let Control::Window(window) = &self.control {
-            next = next.min(window.next_look().map_or(end, |look| look.max(self.folded.after(self.fold_each))));
-            if !self.scheduler.is_empty() {
-                next = next.min(window.opens_at(self.now).unwrap_or(end));
-            }
+        next = self.next_fold().map_or(next, |fold| next.min(fold));
+        if let Control::Window(window) = &self.control
+            && !self.scheduler.is_empty()
+        {
+            next = next.min(window.opens_at(self.now).unwrap_or(end));
         }
         let next = Time(next.max(Time(self.now.0 + 1)).0.next_multiple_of(self.comes_each)).min(end);
         if self.in_device == 0 && !self.scheduler.is_empty() {
