@@ -1,36 +1,31 @@
-//! What the threads of a queue share lies on lines that have a name, or is listed here.
+//! What the threads of a queue share lies on lines that have a name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 
 use blkmq_vcpu::schedule::Uniform;
 use blkmq_vcpu::{Accessed, Ended, Options, Random, go_on_for, run, thread};
 use blkmq_virtual::driver::spec::open;
-use blkmq_virtual::{Bio, Buffer, Client, Locking, RequestQueue, Submitter, scheduler_names};
+use blkmq_virtual::future::AsyncSubmitter;
+use blkmq_virtual::{
+    Bio, Buffer, Client, Flags, GroupId, Locking, RequestQueue, SectorRange, Submitter, scheduler_names,
+};
 
 const THREADS: u64 = 3;
-const ROUNDS: u64 = 6;
 const BATCH: u64 = 4;
-
-/// The files whose code touches what has no name, and what that is.
-const NAMELESS: [(&str, &str); 9] = [
-    ("blkmq-sync/src/stack.rs", "the links of slots"),
-    ("blkmq-sync/src/staging.rs", "the links of slots"),
-    ("blkmq/src/driver/started.rs", "which request has which tag"),
-    ("blkmq/src/queue.rs", "the capacity, and how many background threads there are"),
-    ("blkmq/src/queue/account/range.rs", "how many ranges are counted"),
-    ("blkmq/src/queue/hctx.rs", "dispatch lists, what stands beside ctx_map, and the layout"),
-    ("blkmq/src/queue/member.rs", "the members' clients and groups, and how many members there have been"),
-    ("blkmq/src/request/list.rs", "the links of slots"),
-    ("blkmq/src/request/state.rs", "the deadlines of slots"),
-];
+/// Steps without an end after which a run counts as hanging.
+const STEPS: u64 = 3_000_000;
 
 /// Devices that finish a request at once, and later.
 const DEVICES: [&str; 2] = ["irqmode=0", "irqmode=2,completion_nsec=3000"];
+/// A device that has a cache to flush and gives back some of what it is offered.
+const FAULTY: &str = "irqmode=2,completion_nsec=3000,memory_backed=1,cache_size=1,fua=0,requeue=4,50,0,-1";
 
-/// How often something was done, by the line that it was done to, and by the file of the code if that has no name.
+/// How often something was done, by the line that it was done to, and by the line of the code if that has no name.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Told {
     named: BTreeMap<String, usize>,
@@ -51,9 +46,8 @@ fn file(path: &str) -> String {
     parts[sources - 1..].join("/")
 }
 
-/// Three threads read through one queue that has few tags: what they did from when all had joined the queue until none
-/// had anything left to do. `None`: the scheduler has no such locking.
-fn told(device: &'static str, scheduler: &'static str, locking: Locking, seed: u64) -> Option<Told> {
+/// What threads did on virtual CPUs while the flag that `main` gets was set.
+fn listen(seed: u64, main: impl FnOnce(&AtomicBool) + Send + 'static) -> Told {
     let (told, is_at_work) = (Arc::new(Mutex::new(Told::default())), Arc::new(AtomicBool::new(false)));
     let on_access = {
         let (told, is_at_work) = (Arc::clone(&told), Arc::clone(&is_at_work));
@@ -64,85 +58,193 @@ fn told(device: &'static str, scheduler: &'static str, locking: Locking, seed: u
             let mut told = told.lock().expect("one thread");
             let count = match line {
                 Some(line) => told.named.entry(format!("{} {}+{}", line.name, line.instance, line.line)).or_default(),
-                None => told.unnamed.entry(file(at.file())).or_default(),
+                None => told.unnamed.entry(format!("{}:{}", file(at.file()), at.line())).or_default(),
             };
             *count += 1;
         })
     };
-    let (is_possible, is_at_work) = (Arc::new(AtomicBool::new(true)), Arc::clone(&is_at_work));
-    let main = {
-        let is_possible = Arc::clone(&is_possible);
-        move || {
-            go_on_for(300_000);
-            let device =
-                open(&format!("null,size=1M,submit_queues=2,hw_queue_depth=4,{device}")).expect("it is a device");
-            let builder = RequestQueue::builder(device).scheduler(scheduler).locking(locking).bypass(false);
-            let Ok(q) = builder.build() else {
-                is_possible.store(false, Relaxed);
-                return;
-            };
-            let join = |_| q.submitter(&Client::new("test")).expect("there is a place");
-            let submitters: Vec<_> = (0..THREADS).map(join).collect();
-            is_at_work.store(true, Relaxed);
-            let work = |(number, mut submitter)| {
-                thread::spawn(move || {
-                    (0..ROUNDS).for_each(|round| make_round(&mut submitter, (number * ROUNDS + round) * BATCH));
-                    submitter
-                })
-            };
-            let threads: Vec<_> = (0..).zip(submitters).map(work).collect();
-            let submitters: Vec<_> = threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
-            is_at_work.store(false, Relaxed);
-            drop(submitters);
-        }
-    };
     let options = Options { on_access: Some(on_access), ..Options::default() };
-    let ended = run(Box::new(Uniform::new(Random::new(seed), 3)), options, main);
-    assert_eq!(ended, Ended::Finished, "{scheduler}, {locking}");
-    let told = told.lock().expect("one thread").clone();
-    is_possible.load(Relaxed).then_some(told)
+    let ended = run(Box::new(Uniform::new(Random::new(seed), 3)), options, move || {
+        go_on_for(STEPS);
+        main(&is_at_work);
+    });
+    assert_eq!(ended, Ended::Finished);
+    told.lock().expect("one thread").clone()
 }
 
-/// Reads, with a few operations at a time, and waits for all of them.
-fn make_round(submitter: &mut Submitter, first: u64) {
-    for at in first..first + BATCH {
-        submitter.submit(Bio::read(at * 16, Buffer::zeroed(512))).expect("there are slots");
-    }
+/// A queue with few tags. `None`: the scheduler has no such locking.
+fn queue(device: &str, scheduler: &str, locking: Locking) -> Option<Arc<RequestQueue>> {
+    let device = open(&format!("null,size=1M,submit_queues=2,hw_queue_depth=4,{device}")).expect("it is a device");
+    RequestQueue::builder(device).scheduler(scheduler).locking(locking).bypass(false).build().ok()
+}
+
+/// Whether the scheduler has such a locking.
+fn is_possible(scheduler: &str, locking: Locking) -> bool {
+    let is_possible = Arc::new(AtomicBool::new(false));
+    let found = Arc::clone(&is_possible);
+    let (scheduler, options) = (scheduler.to_owned(), Options::default());
+    let ended = run(Box::new(Uniform::new(Random::new(0), 3)), options, move || {
+        found.store(queue(DEVICES[0], &scheduler, locking).is_some(), Relaxed);
+    });
+    assert_eq!(ended, Ended::Finished);
+    is_possible.load(Relaxed)
+}
+
+/// Every scheduler under every locking that it has.
+fn each() -> Vec<(&'static str, Locking)> {
+    let all = scheduler_names().into_iter().flat_map(|name| Locking::ALL.map(|locking| (name, locking)));
+    let each: Vec<_> = all.filter(|(name, locking)| is_possible(name, *locking)).collect();
+    let schedulers: BTreeSet<_> = each.iter().map(|(name, _)| *name).collect();
+    assert!(schedulers.into_iter().eq(BTreeSet::from_iter(scheduler_names())), "each scheduler has a locking");
+    each
+}
+
+fn submitters(q: &Arc<RequestQueue>) -> Vec<Submitter> {
+    (0..THREADS).map(|_| q.submitter(&Client::new("test")).expect("there is a place")).collect()
+}
+
+/// Several threads do this with their submitters, and bring them back.
+fn work(submitters: Vec<Submitter>, work: fn(u64, &mut Submitter), meanwhile: impl FnOnce()) -> Vec<Submitter> {
+    let begin = |(number, mut submitter)| {
+        thread::spawn(move || {
+            work(number, &mut submitter);
+            submitter
+        })
+    };
+    let threads: Vec<_> = (0..).zip(submitters).map(begin).collect();
+    meanwhile();
+    threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+}
+
+fn finish(submitter: &mut Submitter) {
     while submitter.nr_outstanding() > 0 {
         let _ = submitter.wait();
-        submitter.reap_all(|completion| assert!(completion.status.is_ok()));
+        submitter.reap_all(|completion| assert!(completion.status.is_ok(), "{:?}", completion.status));
     }
 }
 
-/// Every scheduler under every locking.
-fn each() -> impl Iterator<Item = (&'static str, Locking)> {
-    scheduler_names().into_iter().flat_map(|name| Locking::ALL.map(|locking| (name, locking)))
+/// Reads, with a few operations at a time.
+fn read(number: u64, submitter: &mut Submitter) {
+    const ROUNDS: u64 = 6;
+    for first in (0..ROUNDS).map(|round| (number * ROUNDS + round) * BATCH) {
+        for at in first..first + BATCH {
+            submitter.submit(Bio::read(at * 16, Buffer::zeroed(512))).expect("there are slots");
+        }
+        finish(submitter);
+    }
 }
 
-/// Red if code of a file that is not listed touches what is on no line, or if all that a listed file touches has a name
-/// now.
-#[test]
-fn what_threads_share_has_a_name_or_is_listed() {
-    let (mut unnamed, mut schedulers) = (BTreeSet::new(), BTreeSet::new());
-    for (scheduler, locking) in each() {
-        let seeds = (0..8).filter_map(|seed: u64| told(DEVICES[seed as usize % 2], scheduler, locking, seed));
-        for told in seeds {
-            assert!(told.named.len() > 20, "{scheduler}, {locking}: {:?}", told.named);
-            schedulers.insert(scheduler);
-            unnamed.extend(told.unnamed.into_keys());
+/// Writes and flushes, some at once and some in one.
+fn write(number: u64, submitter: &mut Submitter) {
+    for round in 0..20 {
+        let fua = Flags { fua: round % 2 == 0, ..Flags::default() };
+        for at in (0..BATCH).map(|at| (number * BATCH + at) * 2) {
+            submitter.submit(Bio::write(at, Buffer::zeroed(512)).with_flags(fua)).expect("there are slots");
+        }
+        submitter.submit(Bio::flush()).expect("there are slots");
+        finish(submitter);
+    }
+}
+
+/// Reads by a future.
+fn read_by_future(q: &Arc<RequestQueue>) {
+    let submitter = AsyncSubmitter::new(q.submitter(&Client::new("tasks")).expect("there is a place"));
+    for at in 0..3 {
+        let mut operation = pin!(submitter.submit(Bio::read(at * 16, Buffer::zeroed(512))).expect("there are slots"));
+        while operation.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            thread::yield_now();
         }
     }
-    assert!(schedulers.into_iter().eq(BTreeSet::from_iter(scheduler_names())), "each scheduler has a locking");
-    let listed: Vec<_> = NAMELESS.iter().map(|(file, _)| *file).collect();
-    assert_eq!(unnamed.iter().map(String::as_str).collect::<Vec<_>>(), listed);
+}
+
+/// Changes all that can be changed, and looks at all that can be looked at.
+fn control(q: &Arc<RequestQueue>) {
+    q.start_threads(1).map(drop).expect("there is a place");
+    read_by_future(q);
+    q.freeze().wait();
+    drop(q.quiesce());
+    let ranges = [0, 1].map(|at| SectorRange { name: at.to_string(), first: at * 8, nr_sectors: 8 });
+    q.change_ranges(ranges.into()).and_then(|change| change.wait()).expect("they lie apart");
+    let group = q.add_group("group", GroupId::ROOT, 50).expect("it is new");
+    let client = q.client_of("test").expect("it is there");
+    q.move_client(client, group).expect("both are there");
+    let changes = [q.change_nr_requests(4), q.change_wbt_lat_usec(2000), Ok(q.change_bypass(true))];
+    for change in changes {
+        // Some schedulers have no such setting.
+        let _ = change.expect("the value is a good one").wait();
+    }
+    q.revalidate().expect("it did not shrink");
+    let looks = (q.stats(), q.range_stats(), q.clients(), q.groups(), q.in_flight(), q.dump());
+    assert!(looks.5.contains("hctx 0"));
+}
+
+/// What three threads did that read through one queue, from when all had joined until all were done.
+fn told_of_reads(device: &'static str, scheduler: &'static str, locking: Locking, seed: u64) -> Told {
+    listen(seed, move |is_at_work| {
+        let q = queue(device, scheduler, locking).expect("it is possible");
+        let submitters = submitters(&q);
+        is_at_work.store(true, Relaxed);
+        let submitters = work(submitters, read, || ());
+        is_at_work.store(false, Relaxed);
+        drop(submitters);
+    })
+}
+
+/// What three threads did that write while a fourth one changes the queue, from when the queue was there until it was
+/// not used any more.
+fn told_of_control(scheduler: &'static str, locking: Locking, seed: u64) -> Told {
+    listen(seed, move |is_at_work| {
+        let q = queue(FAULTY, scheduler, locking).expect("it is possible");
+        is_at_work.store(true, Relaxed);
+        drop(work(submitters(&q), write, || control(&q)));
+        is_at_work.store(false, Relaxed);
+    })
+}
+
+/// Red if any code on the way of a request touches what is on no line.
+#[test]
+fn what_threads_share_has_a_name() {
+    for (scheduler, locking) in each() {
+        for seed in 0..8 {
+            let told = told_of_reads(DEVICES[seed as usize % 2], scheduler, locking, seed);
+            assert!(told.named.len() > 20, "{scheduler}, {locking}: {:?}", told.named);
+            assert_eq!(told.unnamed, BTreeMap::new(), "{scheduler}, {locking}");
+        }
+    }
+}
+
+/// Red if any code beside the way of a request does.
+#[test]
+fn what_is_shared_with_the_thread_that_controls_a_queue_has_a_name() {
+    let (mut unnamed, mut names) = (BTreeMap::new(), BTreeSet::new());
+    for (scheduler, locking) in each() {
+        for seed in 0..2 {
+            let told = told_of_control(scheduler, locking, seed);
+            names.extend(told.named.into_keys().filter_map(|line| Some(line.split_once(' ')?.0.to_owned())));
+            unnamed.extend(told.unnamed);
+        }
+    }
+    assert_eq!(unnamed, BTreeMap::new());
+    let reached = [
+        "account.ranges",
+        "background.stop",
+        "future.submitter",
+        "hctx.dispatch",
+        "hctx.flush",
+        "null.faults",
+        "pools.control",
+        "queue.control",
+        "queue.tenants",
+    ];
+    reached.iter().for_each(|name| assert!(names.contains(*name), "{name} is not among {names:?}"));
 }
 
 /// Red if lines are told by anything that does not follow from the seed.
 #[test]
 fn the_lines_of_a_run_are_the_same_each_time() {
     for (scheduler, locking) in each() {
-        let first = told(DEVICES[1], scheduler, locking, 7);
+        let first = told_of_reads(DEVICES[1], scheduler, locking, 7);
         let _elsewhere = vec![0_u8; 12345];
-        assert_eq!(told(DEVICES[1], scheduler, locking, 7), first, "{scheduler}, {locking}");
+        assert_eq!(told_of_reads(DEVICES[1], scheduler, locking, 7), first, "{scheduler}, {locking}");
     }
 }

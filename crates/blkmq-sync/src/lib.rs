@@ -38,5 +38,5 @@ pub mod word;
 pub use platform::weaken;
 pub use platform::{
     Arc, Instant, Line, Mutex, MutexGuard, Parker, TryGuard, TryLock, UnsafeCell, atomic, fence_at, kept, on_line,
-    order, peek, thread,
+    order, peek, placed, thread,
 };

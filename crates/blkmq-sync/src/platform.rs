@@ -31,8 +31,7 @@ pub use backend::sync::Arc;
 #[cfg(virtual_cpus)]
 pub use backend::time::Instant;
 pub use cell::UnsafeCell;
-pub(crate) use line::placed;
-pub use line::{Line, on_line};
+pub use line::{Line, on_line, placed};
 pub use mutex::{Mutex, MutexGuard};
 pub use parker::Parker;
 #[cfg(any(loom, shuttle, virtual_cpus))]

@@ -113,8 +113,8 @@ pub fn touch_at<T>(name: &'static str, value: &T) {
     place_at(name, value);
 }
 
-/// Says where `value` lies. If it lies in no place, it becomes one, which is called `name` and stays where it is until
-/// the run ends or another place overlaps with it.
+/// Says where `value` lies. If it does not lie in a place as a whole, it becomes one, which is called `name` and stays
+/// where it is until the run ends or another place overlaps with it.
 #[inline]
 pub fn place_at<T: ?Sized>(name: &'static str, value: &T) {
     if HOT.with(|hot| hot.tells.get()) {
@@ -152,7 +152,8 @@ impl Places {
     }
 
     fn note_fixed(&mut self, name: &'static str, base: usize, bytes: usize) {
-        if self.find(base).is_none() {
+        let is_there = self.find(base).is_some_and(|known| base + bytes <= known.base + known.bytes);
+        if !is_there {
             self.add(name, base, bytes);
         }
     }
@@ -321,6 +322,20 @@ mod tests {
             values[8].load(Relaxed);
         });
         assert_eq!(found, [None, Some(("alone", 0, 0)), Some(("one", 0, 1)), Some(("many", 0, 1))]);
+    }
+
+    /// Red if the value that was touched first, inside of another one, keeps that one from being a place.
+    #[test]
+    fn a_value_takes_in_what_was_touched_of_it_before() {
+        let found = lines(|| {
+            let values = [const { AtomicU64::new(0) }; 9];
+            touch_at("inner", &values[0]);
+            values[0].load(Relaxed);
+            place_at("outer", &values);
+            touch_at("inner", &values[8]);
+            values.iter().step_by(8).for_each(|value| _ = value.load(Relaxed));
+        });
+        assert_eq!(found, [Some(("inner", 0, 0)), Some(("outer", 0, 0)), Some(("outer", 0, 1))]);
     }
 
     /// Red if anything of an address, or of an earlier run, is in what is told.

@@ -96,7 +96,7 @@ use blkmq_sync::liveness::Liveness;
 use blkmq_sync::ring::News;
 #[cfg(feature = "eventfd")]
 use blkmq_sync::wake::Bed;
-use blkmq_sync::{Arc, Line, Mutex, kept};
+use blkmq_sync::{Arc, Line, Mutex, kept, placed};
 
 /// Nanoseconds: how long to wait before the next try of what the driver refused or gave back.
 const RETRY_NS: u64 = 3_000_000;
@@ -173,7 +173,7 @@ impl RequestQueue {
     pub fn limits(&self) -> Limits {
         // Relaxed: nothing else depends on the number. A thread that heard of the growth from the thread that found it
         // sees it here.
-        Limits { capacity_sectors: self.capacity.load(Ordering::Relaxed), ..self.limits }
+        Limits { capacity_sectors: placed("queue.capacity", &self.capacity).load(Ordering::Relaxed), ..self.limits }
     }
 
     /// Asks the device for its capacity again: files and volumes can be made larger while they are used. From then on
@@ -185,7 +185,7 @@ impl RequestQueue {
         // The device is asked without a lock, because it may take its time to answer. If two threads ask, the larger
         // answer is right.
         let found = self.driver.limits().capacity_sectors;
-        let known = self.capacity.fetch_max(found, Ordering::Relaxed);
+        let known = placed("queue.capacity", &self.capacity).fetch_max(found, Ordering::Relaxed);
         if found < known {
             return Err(QueueError::Shrunk { known, found });
         }
@@ -387,7 +387,7 @@ impl RequestQueue {
 
     /// How many background threads drive the queue.
     pub(crate) fn nr_background(&self) -> u32 {
-        self.nr_background.load(Ordering::Relaxed)
+        placed("queue.nr_background", &self.nr_background).load(Ordering::Relaxed)
     }
 
     /// Wakes the background threads. Called after something was started that they must plan for.

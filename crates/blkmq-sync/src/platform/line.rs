@@ -48,7 +48,7 @@ pub fn on_line<'a, T>(name: &'static str, value: &'a T) -> &'a T {
 /// `value`, which is called `name` and stands among other values. A test rig can count what is done to it; the rig does
 /// not preempt there by its name.
 #[inline(always)]
-pub(crate) fn placed<'a, T: ?Sized>(name: &'static str, value: &'a T) -> &'a T {
+pub fn placed<'a, T: ?Sized>(name: &'static str, value: &'a T) -> &'a T {
     #[cfg(virtual_cpus)]
     blkmq_vcpu::place_at(name, value);
     #[cfg(not(virtual_cpus))]

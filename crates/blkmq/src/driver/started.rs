@@ -5,6 +5,7 @@ use blkmq_sched::RqId;
 use crate::request::FLUSH_POOL;
 use crate::request::limits::MAX_MEMBERS;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
+use blkmq_sync::placed;
 use blkmq_sync::tags::Tag;
 
 /// Which request has a tag of a hardware queue, and whether it is a read. The timeout scan and counts read this.
@@ -22,14 +23,19 @@ impl StartedTable {
         Self((0..depth).map(|_| AtomicU64::new(Self::NOBODY)).collect())
     }
 
+    #[inline]
+    fn entry(&self, tag: Tag) -> &AtomicU64 {
+        &placed("hctx.started", &*self.0)[usize::from(tag.0)]
+    }
+
     pub(super) fn set(&self, tag: Tag, id: RqId, is_read: bool) {
         let marked = if is_read { id.0 | Self::READ } else { id.0 };
-        self.0[usize::from(tag.0)].store(marked, Ordering::Relaxed);
+        self.entry(tag).store(marked, Ordering::Relaxed);
     }
 
     /// The request that has `tag`, and whether it is a read.
     pub(crate) fn get(&self, tag: Tag) -> Option<(RqId, bool)> {
-        let marked = self.0[usize::from(tag.0)].load(Ordering::Relaxed);
+        let marked = self.entry(tag).load(Ordering::Relaxed);
         (marked != Self::NOBODY).then_some((RqId(marked & !Self::READ), marked & Self::READ != 0))
     }
 }

@@ -6,9 +6,8 @@ use crate::device::Runner;
 use crate::driver::Cause;
 use crate::queue::{Layout, QueueError, RequestQueue};
 use crate::request::clock::Clock;
-use blkmq_sync::Arc;
 use blkmq_sync::atomic::{AtomicBool, Ordering};
-use blkmq_sync::thread;
+use blkmq_sync::{Arc, placed, thread};
 
 /// How long a background thread sleeps on a virtual clock, which another thread moves.
 const VIRTUAL_NAP: Duration = Duration::from_millis(1);
@@ -41,7 +40,7 @@ impl RequestQueue {
             let stop = Arc::clone(&background.stop);
             let work = move || {
                 let mut runner = Runner::new(membership.member);
-                while !stop.load(Ordering::Relaxed) {
+                while !flag(&stop).load(Ordering::Relaxed) {
                     drive_share(&membership.q, &mut runner, share, nr_threads, &stop);
                 }
             };
@@ -83,7 +82,7 @@ impl Drop for Membership {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        flag(&self.stop).store(true, Ordering::Relaxed);
         self.q.wake_sleepers();
         for thread in self.threads.drain(..) {
             // A thread that panicked has reported it; the queue goes on without the thread.
@@ -92,6 +91,10 @@ impl Drop for Background {
         // Submitters that relied on the threads plan for themselves now.
         self.q.wake_sleepers();
     }
+}
+
+fn flag(stop: &AtomicBool) -> &AtomicBool {
+    placed("background.stop", stop)
 }
 
 /// Drives the queue once and sleeps if there was nothing to do.
@@ -109,7 +112,7 @@ fn drive_share(q: &RequestQueue, runner: &mut Runner, share: u16, nr_shares: u16
         member,
         // As for a submitter: while the queue is quiesced no thread polls.
         hctxs(q.layout()).filter(|_| !runner.saw_quiesced),
-        || stop.load(Ordering::Relaxed) || runner.may_go_on(q),
+        || flag(stop).load(Ordering::Relaxed) || runner.may_go_on(q),
         || match q.clock() {
             Clock::Virtual(_) => Some(VIRTUAL_NAP),
             // Nothing is done now, though it may be due. The thread that ends the quiescence wakes the sleepers.

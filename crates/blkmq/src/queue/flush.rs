@@ -70,13 +70,13 @@ impl RequestQueue {
     /// Takes a request with its first step into the flush machine of its hardware queue.
     pub(crate) fn begin_flush(&self, rq: Request<'_>, now: Time) -> Steps {
         let hctx = rq.hctx();
-        self.hctxs.get(hctx).flush.lock().insert(&self.slots, hctx, rq, now)
+        self.hctxs.get(hctx).flush().lock().insert(&self.slots, hctx, rq, now)
     }
 
     /// Called when a step of the flush machine has completed; its status is in the request.
     pub(crate) fn complete_flush(&self, rq: Request<'_>, now: Time) -> Steps {
         let hctx = rq.hctx();
-        self.hctxs.get(hctx).flush.lock().complete(&self.slots, hctx, rq, now)
+        self.hctxs.get(hctx).flush().lock().complete(&self.slots, hctx, rq, now)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::request::{Place, Request, RqList, Slots};
 use blkmq_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use blkmq_sync::handover::{Handover, Inbox};
 use blkmq_sync::tags::Tags;
-use blkmq_sync::{Line, Mutex};
+use blkmq_sync::{Line, Mutex, placed};
 
 /// A hardware queue.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(crate) struct HwCtx {
     nr_marked: AtomicU32,
     /// The next search of `ctx_map` begins at this member.
     dispatch_from: AtomicU32,
-    pub(super) flush: Mutex<FlushQueue>,
+    flush: Mutex<FlushQueue>,
 }
 
 /// What waits in front of the scheduler: flush steps, requests that the driver gave back, and requests that lack a tag.
@@ -139,25 +139,45 @@ impl HwCtx {
         self.nr_limited_completed.load(Ordering::Relaxed)
     }
 
+    #[inline]
+    fn dispatch(&self) -> &DispatchList {
+        placed("hctx.dispatch", &self.dispatch)
+    }
+
+    #[inline]
+    pub(super) fn flush(&self) -> &Mutex<FlushQueue> {
+        placed("hctx.flush", &self.flush)
+    }
+
+    #[inline]
+    fn nr_marked(&self) -> &AtomicU32 {
+        placed("hctx.nr_marked", &self.nr_marked)
+    }
+
+    #[inline]
+    fn dispatch_from(&self) -> &AtomicU32 {
+        placed("hctx.dispatch_from", &self.dispatch_from)
+    }
+
     /// Puts a request at the end of the dispatch list.
     pub(crate) fn park(&self, rq: Request<'_>) {
         debug_assert!(rq.body().tag.is_none(), "what waits in front of the scheduler has no tag: {rq:?}");
-        let mut list = self.dispatch.list.lock();
+        let mut list = self.dispatch().list.lock();
         list.push_back(rq, Place::DispatchList);
-        self.dispatch.len.store(list.len() as u32, Ordering::Relaxed);
+        self.dispatch().len.store(list.len() as u32, Ordering::Relaxed);
     }
 
     /// Takes the first request of the dispatch list.
     pub(crate) fn unpark<'q>(&self, slots: &'q Slots) -> Option<Request<'q>> {
-        let mut list = self.dispatch.list.lock();
+        let mut list = self.dispatch().list.lock();
         let rq = list.pop_front(slots);
-        self.dispatch.len.store(list.len() as u32, Ordering::Relaxed);
+        self.dispatch().len.store(list.len() as u32, Ordering::Relaxed);
         rq
     }
 
     /// How many requests are on the dispatch list. The number may be out of date at once.
     pub(crate) fn nr_parked(&self) -> u32 {
-        self.dispatch.len.load(Ordering::Relaxed)
+        self.dispatch().len.load(Ordering::Relaxed)
     }
 
     /// Marks that a member's software queue holds requests for this hardware queue. Called under the software queue's
@@ -165,7 +185,7 @@ impl HwCtx {
     pub(super) fn mark_ctx(&self, member: u16) {
         let bit = 1 << (member % 64);
         if self.ctx_map[usize::from(member / 64)].fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-            self.nr_marked.fetch_add(1, Ordering::Relaxed);
+            self.nr_marked().fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -175,19 +195,19 @@ impl HwCtx {
     pub(super) fn unmark_ctx(&self, member: u16) {
         let (word, bit) = (&self.ctx_map[usize::from(member / 64)], 1 << (member % 64));
         if word.load(Ordering::Relaxed) & bit != 0 {
-            self.nr_marked.fetch_sub(1, Ordering::Relaxed);
+            self.nr_marked().fetch_sub(1, Ordering::Relaxed);
             // Release: a thread that reads the bit as gone reads the count that went down before.
             word.fetch_and(!bit, Ordering::Release);
         }
     }
 
     pub(crate) fn has_marked_ctx(&self) -> bool {
-        self.nr_marked.load(Ordering::Relaxed) > 0
+        self.nr_marked().load(Ordering::Relaxed) > 0
     }
 
     /// The next member, round-robin, whose software queue holds something for this hardware queue.
     pub(super) fn next_ctx(&self) -> Option<u16> {
-        let from = self.dispatch_from.load(Ordering::Relaxed) as usize % MAX_MEMBERS;
+        let from = self.dispatch_from().load(Ordering::Relaxed) as usize % MAX_MEMBERS;
         let found = (0..=self.ctx_map.len()).find_map(|step| {
             let at = (from / 64 + step) % self.ctx_map.len();
             // Acquire pairs with the Release of `unmark_ctx`.
@@ -199,7 +219,7 @@ impl HwCtx {
             }
             (word != 0).then(|| at * 64 + word.trailing_zeros() as usize)
         })?;
-        self.dispatch_from.store(found as u32 + 1, Ordering::Relaxed);
+        self.dispatch_from().store(found as u32 + 1, Ordering::Relaxed);
         u16::try_from(found).ok()
     }
 }
@@ -261,12 +281,12 @@ impl HwCtxTable {
             let _ = entry.get_or_init(|| HwCtx::new(self.depth));
         }
         // Release publishes the queues that were just made to the Acquire of `layout`.
-        self.layout.store(layout.pack(), Ordering::Release);
+        placed("hctx.layout", &self.layout).store(layout.pack(), Ordering::Release);
     }
 
     pub(super) fn layout(&self) -> Layout {
         // Acquire pairs with the Release of `set_layout`.
-        Layout::unpack(self.layout.load(Ordering::Acquire))
+        Layout::unpack(placed("hctx.layout", &self.layout).load(Ordering::Acquire))
     }
 
     pub(super) fn get(&self, index: u16) -> &HwCtx {
@@ -285,7 +305,7 @@ impl HwCtxTable {
     /// For dumps.
     pub(super) fn show(&self, out: &mut dyn Write) -> fmt::Result {
         for (index, hctx) in self.iter() {
-            let (waiting, running, is_running, data) = hctx.flush.lock().state();
+            let (waiting, running, is_running, data) = hctx.flush().lock().state();
             let [stalled, gave_back] = [&hctx.stalled, &hctx.gave_back].map(|flag| flag.load(Ordering::Relaxed));
             let (parked, incoming) = (hctx.nr_parked(), hctx.issue.is_pending());
             write!(out, "hctx {index}: dispatch list {parked} issue list incoming {incoming} stalled {stalled}")?;

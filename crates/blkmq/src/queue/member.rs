@@ -14,6 +14,7 @@ use crate::queue::service::{Served, Service};
 use crate::request::limits::MAX_MEMBERS;
 use blkmq_sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use blkmq_sync::grace::Activity;
+use blkmq_sync::placed;
 use blkmq_sync::ring::Ring;
 use blkmq_sync::stack::SlotStack;
 use blkmq_sync::wake::Wake;
@@ -80,7 +81,7 @@ impl Member {
 
     /// The client that the thread serves; the default if it serves none.
     pub(super) fn client(&self) -> ClientId {
-        ClientId(self.client.load(Ordering::Relaxed))
+        ClientId(placed("member.client", &self.client).load(Ordering::Relaxed))
     }
 
     /// The group of the client that the thread serves, as of a moment ago.
@@ -88,13 +89,13 @@ impl Member {
     /// COST: a load of a line that is written when threads come, and clients move.
     #[inline]
     pub(crate) fn group(&self) -> GroupId {
-        GroupId(self.group.load(Ordering::Relaxed))
+        GroupId(placed("member.group", &self.group).load(Ordering::Relaxed))
     }
 
     /// The thread serves a client in this group from now on.
     pub(super) fn serve(&self, client: ClientId, group: GroupId) {
-        self.group.store(group.0, Ordering::Relaxed);
-        self.client.store(client.0, Ordering::Relaxed);
+        placed("member.group", &self.group).store(group.0, Ordering::Relaxed);
+        placed("member.client", &self.client).store(client.0, Ordering::Relaxed);
     }
 
     /// The thread serves its client no longer. Returns what was done for the client.
@@ -105,7 +106,7 @@ impl Member {
 
     /// Whether the thread drives the queue for other threads.
     pub(super) fn is_background(&self) -> bool {
-        self.is_background.load(Ordering::Relaxed)
+        placed("member.is_background", &self.is_background).load(Ordering::Relaxed)
     }
 
     /// What the thread adds to the statistics of the range at `place`.
@@ -129,8 +130,13 @@ impl Member {
         let _ = self.ranges.get_or_init(|| (0..MAX_RANGES).map(|_| Sums::new()).collect());
     }
 
+    /// Whether a thread has this place. Touched under the control lock.
+    fn taken(&self) -> &AtomicBool {
+        placed("member.taken", &self.taken)
+    }
+
     pub(super) fn set_background(&self, is_background: bool) {
-        self.is_background.store(is_background, Ordering::Relaxed);
+        placed("member.is_background", &self.is_background).store(is_background, Ordering::Relaxed);
     }
 }
 
@@ -171,13 +177,18 @@ impl Members {
         members
     }
 
+    #[inline]
+    fn high(&self) -> &AtomicUsize {
+        placed("queue.members", &self.high)
+    }
+
     /// Takes an entry for a thread; returns `None` if there are none left. Called under the control lock.
     pub(super) fn join(&self) -> Option<u16> {
         for (index, entry) in self.entries.iter().enumerate() {
             let member = entry.get_or_init(|| Box::new(Member::new()));
             // Relaxed: the control lock orders joining and leaving.
-            if !member.taken.swap(true, Ordering::Relaxed) {
-                self.high.fetch_max(index + 1, Ordering::Relaxed);
+            if !member.taken().swap(true, Ordering::Relaxed) {
+                self.high().fetch_max(index + 1, Ordering::Relaxed);
                 return u16::try_from(index).ok();
             }
         }
@@ -186,14 +197,14 @@ impl Members {
 
     /// The highest number that a thread has; 0 if no thread has one. Called under the control lock.
     pub(super) fn highest(&self) -> u16 {
-        let is_taken = |member: &Member| member.taken.load(Ordering::Relaxed);
+        let is_taken = |member: &Member| member.taken().load(Ordering::Relaxed);
         self.iter().filter(|(_, member)| is_taken(member)).map(|(index, _)| index).max().unwrap_or(0)
     }
 
     /// Gives an entry back. Called under the control lock, when the thread has nothing outstanding.
     pub(super) fn leave(&self, index: u16) {
         debug_assert!(index > 0, "the queue itself, member 0, does not leave");
-        let was_taken = self.get(index).taken.swap(false, Ordering::Relaxed);
+        let was_taken = self.get(index).taken().swap(false, Ordering::Relaxed);
         debug_assert!(was_taken, "member {index} leaves a place that a thread has");
     }
 
@@ -203,7 +214,7 @@ impl Members {
 
     /// Every entry that was ever in use, with its number.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u16, &Member)> + Clone {
-        let high = self.high.load(Ordering::Relaxed);
+        let high = self.high().load(Ordering::Relaxed);
         (0u16..).zip(&self.entries[..high]).filter_map(|(index, entry)| Some((index, &**entry.get()?)))
     }
 
@@ -213,7 +224,7 @@ impl Members {
     /// COST: one step for each of them, and for each 64 numbers.
     #[inline]
     pub(super) fn each_named(&self, bits: u64, mut each: impl FnMut(u16, &Member)) {
-        let known = &self.entries[..self.high.load(Ordering::Relaxed)];
+        let known = &self.entries[..self.high().load(Ordering::Relaxed)];
         for base in (0..known.len()).step_by(64) {
             let mut left = bits;
             while left != 0 {

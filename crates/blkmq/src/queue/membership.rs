@@ -8,13 +8,13 @@ use super::error::QueueError;
 use crate::driver::Cause;
 use crate::request::client::Client;
 use blkmq_sync::atomic::Ordering;
-use blkmq_sync::peek;
+use blkmq_sync::{peek, placed};
 
 impl RequestQueue {
     /// Registers a thread. A thread that submits also registers its client, and has slots from then on. A thread
     /// without a client drives the queue for others.
     pub(crate) fn join(&self, client: Option<&Client>) -> Result<(u16, ClientId), QueueError> {
-        let _control = self.control.lock();
+        let _control = self.control().lock();
         let member = self.members.join().ok_or(QueueError::TooManySubmitters)?;
         let nr_owners = self.hctxs.layout().nr_owners();
         if self.is_owned && member > nr_owners {
@@ -48,7 +48,7 @@ impl RequestQueue {
             }
         } else {
             self.members.get(member).set_background(true);
-            self.nr_background.fetch_add(1, Ordering::Relaxed);
+            placed("queue.nr_background", &self.nr_background).fetch_add(1, Ordering::Relaxed);
             ClientId::default()
         };
         Ok((member, client))
@@ -63,11 +63,11 @@ impl RequestQueue {
             }),
             "member {member} leaves from outside of the queue, with nothing outstanding"
         );
-        let control = self.control.lock();
+        let control = self.control().lock();
         let is_gone = match client {
             Some(client) => self.leave_client(member, client),
             None => {
-                self.nr_background.fetch_sub(1, Ordering::Relaxed);
+                placed("queue.nr_background", &self.nr_background).fetch_sub(1, Ordering::Relaxed);
                 self.members.get(member).set_background(false);
                 false
             }

@@ -24,7 +24,7 @@ use super::latencies::Latencies;
 use crate::request::PoolToken;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::pool::{Pool, Taken};
-use blkmq_sync::{Line, Mutex, kept};
+use blkmq_sync::{Line, Mutex, kept, placed};
 
 /// What the control of the depths keeps.
 #[derive(Debug, Default)]
@@ -54,6 +54,10 @@ impl Pools {
             fold_at: Line::new("pools.fold_at", AtomicU64::new(u64::MAX)),
             control: Mutex::new(Control::default()),
         }
+    }
+
+    fn control(&self) -> &Mutex<Control> {
+        placed("pools.control", &self.control)
     }
 
     fn pool(&self, of: SchedDomain) -> &Pool {
@@ -111,7 +115,7 @@ impl Pools {
         // If the control is taken, a knob is being set or a dump is made. Then the next completion sets another time.
         if won
             && next == u64::MAX
-            && let Some(mut control) = self.control.try_lock()
+            && let Some(mut control) = self.control().try_lock()
         {
             let sums = q.latencies_since(&control.base);
             let depths = control.throttle.fold(&sums, now);
@@ -300,7 +304,7 @@ impl RequestQueue {
     pub(super) fn install_throttle(&self, throttle: Option<Throttle>) {
         let out = self.pools.nr_out();
         assert!(out == [0; SchedDomain::ALL.len()], "nothing is in flight, and so many tokens are out: {out:?}");
-        let mut control = self.pools.control.lock();
+        let mut control = self.pools.control().lock();
         let throttle = throttle.unwrap_or_default();
         for of in SchedDomain::ALL {
             self.pools.pool(of).set_depth(throttle.depth(of));
@@ -313,7 +317,7 @@ impl RequestQueue {
     /// Calls `ask` with the control of the tokens, if the scheduler takes any.
     pub(super) fn with_throttle<R>(&self, ask: impl FnOnce(&mut Throttle) -> R) -> Option<R> {
         let pools = self.pools()?;
-        let mut control = pools.control.lock();
+        let mut control = pools.control().lock();
         let answer = ask(&mut control.throttle);
         pools.note_targets(&control.throttle);
         Some(answer)

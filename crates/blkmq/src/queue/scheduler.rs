@@ -55,7 +55,7 @@ impl RequestQueue {
         scheduler.set_merge_limits(self.limits.merge_limits());
         scheduler.set_rotational(self.limits.rotational);
         // What changes from here on is told to the scheduler where it is.
-        let tenants = self.tenants.lock();
+        let tenants = self.tenants().lock();
         tenants.tell_all(scheduler.as_mut());
         domain.control().install(self, Some(scheduler), nr_hctxs.into());
     }

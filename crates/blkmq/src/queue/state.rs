@@ -1,6 +1,7 @@
 //! What the control path keeps, under one lock.
 
 use super::RequestQueue;
+use blkmq_sync::{Mutex, placed};
 
 /// State of the control path, under one lock.
 #[derive(Debug, Default)]
@@ -10,16 +11,20 @@ pub(super) struct Control {
 }
 
 impl RequestQueue {
+    pub(super) fn control(&self) -> &Mutex<Control> {
+        placed("queue.control", &self.control)
+    }
+
     /// From here on nothing new enters the queue. Freezes nest.
     pub(crate) fn begin_freeze(&self) {
-        let mut control = self.control.lock();
+        let mut control = self.control().lock();
         control.freezes += 1;
         self.live.word.freeze();
     }
 
     /// Ends one freeze.
     pub(crate) fn end_freeze(&self) {
-        let mut control = self.control.lock();
+        let mut control = self.control().lock();
         debug_assert!(control.freezes > 0, "a freeze that ends had begun");
         control.freezes -= 1;
         if control.freezes == 0 {
@@ -35,14 +40,14 @@ impl RequestQueue {
 
     /// From here on no thread that enters the queue gives the driver anything. Quiescences nest.
     pub(crate) fn begin_quiesce(&self) {
-        let mut control = self.control.lock();
+        let mut control = self.control().lock();
         control.quiesces += 1;
         self.live.word.quiesce();
     }
 
     /// Ends one quiescence.
     pub(crate) fn end_quiesce(&self) {
-        let mut control = self.control.lock();
+        let mut control = self.control().lock();
         debug_assert!(control.quiesces > 0, "a quiescence that ends had begun");
         control.quiesces -= 1;
         if control.quiesces == 0 {
@@ -56,7 +61,7 @@ impl RequestQueue {
 
     /// Makes a change while no other change is made, and no thread joins or leaves.
     pub(crate) fn change_alone<R>(&self, change: impl FnOnce() -> R) -> R {
-        let _control = self.control.lock();
+        let _control = self.control().lock();
         change()
     }
 }

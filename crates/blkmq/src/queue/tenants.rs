@@ -15,6 +15,7 @@ use super::groups::{Group, Groups};
 use super::service::Served;
 use crate::request::client::Client;
 use crate::request::{SlotIndex, is_hidden};
+use blkmq_sync::{Mutex, placed};
 
 /// The clients and groups of a queue.
 #[derive(Debug, Default)]
@@ -100,13 +101,17 @@ impl Tenants {
 
 /// What membership and dumps call.
 impl RequestQueue {
+    pub(super) fn tenants(&self) -> &Mutex<Tenants> {
+        placed("queue.tenants", &self.tenants)
+    }
+
     /// A submitter begins to serve a client.
     pub(super) fn join_client(&self, member: u16, client: &Client) -> Result<ClientId, TenantError> {
         if client.name.contains(is_hidden) {
             return Err(TenantError::BadClientName(client.name.chars().take(64).collect()));
         }
         check_weight(&client.name, client.weight)?;
-        let mut tenants = self.tenants.lock();
+        let mut tenants = self.tenants().lock();
         tenants.groups.check(client.group)?;
         let (id, is_new) = tenants.clients.join(client);
         let settings = tenants.clients.get(id).expect("it has just come").settings;
@@ -120,7 +125,7 @@ impl RequestQueue {
     /// A submitter that served a client leaves. Nothing that it asked for is outstanding. Returns whether the client is
     /// gone, of which the caller tells other threads ([`note_shares`](Self::note_shares)).
     pub(super) fn leave_client(&self, member: u16, id: ClientId) -> bool {
-        let mut tenants = self.tenants.lock();
+        let mut tenants = self.tenants().lock();
         let served = self.members.get(member).serve_nobody();
         let is_gone = tenants.clients.leave(id, served);
         if is_gone {
@@ -159,7 +164,7 @@ impl RequestQueue {
     /// ([`GroupId::PLACES`] - 1).
     pub fn add_group(&self, name: &str, parent: GroupId, weight: u16) -> Result<GroupId, QueueError> {
         check_weight(name, weight)?;
-        let mut tenants = self.tenants.lock();
+        let mut tenants = self.tenants().lock();
         let settings = GroupSettings { weight, parent };
         let id = tenants.groups.add(name, settings)?;
         self.tell(|scheduler| scheduler.join_group(id, &settings));
@@ -172,7 +177,7 @@ impl RequestQueue {
     /// # Errors
     /// The weight is not within 1 to 1000, or the group was removed, or is the root.
     pub fn set_group_weight(&self, group: GroupId, weight: u16) -> Result<(), QueueError> {
-        let mut tenants = self.tenants.lock();
+        let mut tenants = self.tenants().lock();
         let known = tenants.groups.get_mut(group)?;
         check_weight(&known.name, weight)?;
         known.settings.weight = weight;
@@ -188,7 +193,7 @@ impl RequestQueue {
     /// # Errors
     /// The group was removed before, or is the root.
     pub fn remove_group(&self, group: GroupId) -> Result<(), QueueError> {
-        let mut tenants = self.tenants.lock();
+        let mut tenants = self.tenants().lock();
         let parent = tenants.groups.get(group)?.settings.parent;
         for child in tenants.groups.children(group) {
             let known = tenants.groups.get_mut(child)?;
@@ -211,7 +216,7 @@ impl RequestQueue {
     /// # Errors
     /// There is none.
     pub fn group_of(&self, name: &str) -> Result<GroupId, QueueError> {
-        let found = self.tenants.lock().groups.of_name(name);
+        let found = self.tenants().lock().groups.of_name(name);
         Ok(found.ok_or_else(|| TenantError::UnknownGroup(name.to_owned()))?)
     }
 
@@ -220,7 +225,7 @@ impl RequestQueue {
     /// # Errors
     /// There is none.
     pub fn client_of(&self, name: &str) -> Result<ClientId, QueueError> {
-        let found = self.tenants.lock().clients.of_name(name);
+        let found = self.tenants().lock().clients.of_name(name);
         Ok(found.ok_or_else(|| TenantError::UnknownClient(name.to_owned()))?)
     }
 
@@ -230,7 +235,7 @@ impl RequestQueue {
     /// # Errors
     /// The weight is not within 1 to 1000, or the client has left.
     pub fn set_client_weight(&self, client: ClientId, weight: u16) -> Result<(), QueueError> {
-        let mut tenants = self.tenants.lock();
+        let mut tenants = self.tenants().lock();
         let known = tenants.clients.get_mut(client).ok_or(TenantError::NoClient(client))?;
         check_weight(&known.name, weight)?;
         known.settings.weight = weight;
@@ -247,7 +252,7 @@ impl RequestQueue {
     /// # Errors
     /// The group was removed, or the client has left.
     pub fn move_client(&self, client: ClientId, group: GroupId) -> Result<(), QueueError> {
-        let mut tenants = self.tenants.lock();
+        let mut tenants = self.tenants().lock();
         tenants.groups.check(group)?;
         let known = tenants.clients.get_mut(client).ok_or(TenantError::NoClient(client))?;
         self.move_known(client, &mut known.settings, group);
@@ -267,7 +272,7 @@ impl RequestQueue {
     /// The clients that submitters serve now, in no particular order.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientInfo> {
-        let tenants = self.tenants.lock();
+        let tenants = self.tenants().lock();
         let mut clients: Vec<ClientInfo> =
             tenants.clients.iter().map(|(id, known)| self.client_info(id, known)).collect();
         let mut with_driver = vec![0; clients.iter().map(|client| client.id.place() + 1).max().unwrap_or(0)];
@@ -310,7 +315,7 @@ impl RequestQueue {
     /// The groups, each behind the group that it belongs to. The root is not among them.
     #[must_use]
     pub fn groups(&self) -> Vec<GroupInfo> {
-        let tenants = self.tenants.lock();
+        let tenants = self.tenants().lock();
         let info = |(id, group): (GroupId, &Group)| {
             let GroupSettings { weight, parent } = group.settings;
             let clients = tenants.clients.iter().filter(|(_, client)| client.settings.group == id).count() as u32;

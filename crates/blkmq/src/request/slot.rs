@@ -13,6 +13,7 @@ use super::index::{NIL, SlotIndex, generation_of};
 use super::state::{Deadline, Place, State};
 use crate::request::bio::Bio;
 use blkmq_sync::atomic::{AtomicPtr, AtomicU32};
+use blkmq_sync::placed;
 
 /// A place for one request.
 ///
@@ -122,7 +123,8 @@ impl Slots {
     pub(crate) fn make_pool(&self, pool: u16, nr_slots: u16) {
         debug_assert!(nr_slots > 0, "a pool has slots");
         let slots = || (0..nr_slots).map(|slot| Slot::new(SlotIndex::new(pool, slot))).collect();
-        let _ = self.pools[usize::from(pool)].get_or_init(slots);
+        let slots = self.pools[usize::from(pool)].get_or_init(slots);
+        let _ = placed("request.slot", &**slots);
     }
 
     /// Every slot that is in use: its address, its generation, and where its request rests. For dumps.

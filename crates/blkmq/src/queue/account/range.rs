@@ -9,8 +9,8 @@ use super::sums::Sums;
 use crate::queue::RequestQueue;
 use crate::queue::account::Stat;
 use crate::queue::error::RangeError;
-use blkmq_sync::Mutex;
 use blkmq_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use blkmq_sync::{Mutex, placed};
 
 /// Ranges that a queue can have.
 pub const MAX_RANGES: usize = 64;
@@ -96,12 +96,26 @@ impl Ranges {
         }
     }
 
+    #[inline]
+    fn len(&self) -> &AtomicUsize {
+        placed("account.nr_ranges", &self.len)
+    }
+
+    #[inline]
+    fn bounds(&self) -> &[Bound] {
+        placed("account.ranges", &*self.bounds)
+    }
+
+    fn named(&self) -> &Mutex<Vec<Option<SectorRange>>> {
+        placed("account.range_names", &self.named)
+    }
+
     /// Whether the queue has any ranges.
     ///
     /// COST: one load of a line that is written when the ranges change.
     #[inline]
     pub(super) fn any(&self) -> bool {
-        self.len.load(Ordering::Relaxed) > 0
+        self.len().load(Ordering::Relaxed) > 0
     }
 
     /// Whether the queue ever had a range, so that threads need sums for it.
@@ -117,7 +131,7 @@ impl Ranges {
     ///
     /// COST: a search by halves over the ranges.
     pub(super) fn find(&self, sector: u64) -> Option<usize> {
-        let bounds = &self.bounds[..self.len.load(Ordering::Relaxed)];
+        let bounds = &self.bounds()[..self.len().load(Ordering::Relaxed)];
         let behind = bounds.partition_point(|bound| bound.first.load(Ordering::Relaxed) <= sector);
         let bound = &bounds[behind.checked_sub(1)?];
         (sector < bound.end.load(Ordering::Relaxed)).then(|| bound.place.load(Ordering::Relaxed))
@@ -131,7 +145,7 @@ impl RequestQueue {
         let now = self.clock.now();
         let ranges = &self.account.ranges;
         let mut stats: Vec<_> = {
-            let named = ranges.named.lock();
+            let named = ranges.named().lock();
             let known = named.iter().enumerate().filter_map(|(place, range)| Some((place, range.clone()?)));
             known.map(|(place, range)| (range, self.range_stat(place, now))).collect()
         };
@@ -175,12 +189,12 @@ impl RequestQueue {
             new.is_sorted_by(|first, second| first.end() <= second.first),
             "ranges were checked, and do not overlap"
         );
-        let mut named = ranges.named.lock();
+        let mut named = ranges.named().lock();
         named.resize(MAX_RANGES, None);
         for range in named.iter_mut() {
             range.take_if(|known| new.iter().all(|new| new.name != known.name));
         }
-        for (bound, range) in ranges.bounds.iter().zip(&new) {
+        for (bound, range) in ranges.bounds().iter().zip(&new) {
             let is_it = |known: &Option<SectorRange>| known.as_ref().is_some_and(|known| known.name == range.name);
             let place = named.iter().position(is_it).unwrap_or_else(|| {
                 let place = named.iter().position(Option::is_none).expect("there are places for the most ranges");
@@ -192,7 +206,7 @@ impl RequestQueue {
             bound.end.store(range.end(), Ordering::Relaxed);
             bound.place.store(place, Ordering::Relaxed);
         }
-        ranges.len.store(new.len(), Ordering::Relaxed);
+        ranges.len().store(new.len(), Ordering::Relaxed);
     }
 
     fn reset_range(&self, place: usize, now: Time) {
