@@ -197,3 +197,23 @@ fn a_pause_tells_nothing_of_the_ceiling() {
     let found = world.window.ceiling(Op::Write, 8).expect("it was measured");
     assert!((90_000..110_000).contains(&found), "100,000 writes a second are taken for {found}");
 }
+
+/// Red if a bound that is found after searches in vain stays for as long as the window rests after these, although the
+/// device does more with a larger one.
+#[test]
+fn a_bound_widens_soon_after_searches_in_vain() {
+    let mut world = World::default();
+    while world.now < Time(2_000_000 * MS) {
+        world.pass(Moment { writes: 100, latency: 2 * MS, read: Some(5 * MS), in_flight: None });
+    }
+    while world.window.phase() != Phase::Bounded {
+        let (writes, latency) = in_line(&world.window, MS);
+        world.pass(Moment { writes, latency, read: Some(latency), in_flight: None });
+    }
+    let (found, first) = (world.now, world.window.bound().expect("a bound is in force"));
+    while world.window.phase() != Phase::Widening {
+        assert!(world.now.since(found) < 30_000 * MS, "{:?}", world.window);
+        let times = (world.window.bound().unwrap_or(u64::MAX) / first).clamp(1, 4);
+        world.pass(Moment { writes: 40 * times, latency: 400 * US, read: None, in_flight: None });
+    }
+}

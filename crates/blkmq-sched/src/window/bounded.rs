@@ -116,6 +116,8 @@ impl Window {
             None => self.give_up(now),
             Some(bound) => {
                 self.bound = bound;
+                // Searches in vain have made the rest longer, and that says nothing of this bound.
+                self.rest = SHORTEST_REST;
                 self.enter(Phase::Bounded, SETTLE, now);
             }
         }
