@@ -84,7 +84,7 @@ const SMALL: u32 = 8;
 pub enum Phase {
     /// It holds nothing back.
     Open,
-    /// It lets the device have as much as it takes, to see what the device can do.
+    /// It lets the device have more than the device has usually, to see what the device can do.
     Measuring,
     /// Requests go at the rate of the ceiling.
     Paced,
@@ -235,9 +235,7 @@ impl Window {
     /// Learns what has happened. Sums may lag behind.
     pub fn fold(&mut self, progress: &Progress, now: Time) {
         let mut fresh = self.seen.fresh(progress, now);
-        if !self.is_open() {
-            fresh.leave_out_pause();
-        }
+        let had_pause = !self.is_open() && fresh.leave_out_pause();
         if progress.in_flight > self.most_usual() {
             fresh.full = fresh.ns;
         }
@@ -246,7 +244,8 @@ impl Window {
         self.least.note(progress.least_read, now);
         self.in_flight = progress.in_flight;
         // A bound that stays may let the device have more than a rate would, and still hold nothing back.
-        if progress.held_back || fresh.full > 0 && self.phase != Phase::Bounded {
+        // What was held back before a pause is long over.
+        if !had_pause && (progress.held_back || fresh.full > 0 && self.phase != Phase::Bounded) {
             self.used = now;
         }
         if self.target == Target::Off {
@@ -256,6 +255,7 @@ impl Window {
             self.span.add(&fresh);
         }
         if !self.is_open() && now.since(self.used) > UNUSED {
+            self.rest = SHORTEST_REST;
             self.open(now);
         }
         match self.phase {

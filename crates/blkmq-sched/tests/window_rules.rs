@@ -121,6 +121,30 @@ fn a_window_that_does_not_help_opens_and_rests() {
     assert!((1..50).contains(&shut), "{shut} of 1000");
 }
 
+/// Red if what was held back before a pause keeps a window shut after it, or if a rest stays long that grew with searches
+/// in vain, although pacing has helped since.
+#[test]
+fn what_was_before_a_pause_is_over() {
+    let (mut window, mut progress, mut now) = (Window::default(), Progress::default(), Time(0));
+    let slow = Device { read: 5 * MS, latency: 100 * US, ..FULL };
+    slow.run(&mut window, &mut progress, &mut now, 600_000);
+    while window.phase() != Phase::Paced {
+        FULL.run(&mut window, &mut progress, &mut now, 10);
+    }
+    QUICK.run(&mut window, &mut progress, &mut now, 2000);
+    assert!(!window.is_open() && progress.held_back);
+    now = now.after(20 * SECOND);
+    QUICK.run(&mut window, &mut progress, &mut now, 1);
+    assert!(window.is_open(), "nothing has been held back for 20 s");
+    let mut shut = Vec::new();
+    for second in 0..120 {
+        slow.run(&mut window, &mut progress, &mut now, 1000);
+        shut.extend((!window.is_open()).then_some(second));
+    }
+    let again = shut.windows(2).find(|pair| pair[1] > pair[0] + 1);
+    assert!(again.is_some_and(|pair| pair[1] - pair[0] < 90), "it is tried again after a short rest: {shut:?}");
+}
+
 /// Red if a window begins anew, without a rest, each time that pacing has helped for a moment.
 #[test]
 fn a_window_that_helps_for_moments_only_rests() {

@@ -3,8 +3,8 @@
 //! A bound and no bound hold in turns, and are compared ([`Trial`]). The bounds that are tried are a half, a quarter,
 //! and so on, of what the device has without a bound. It is searched among them by halving the range: a bound that
 //! keeps the throughput is followed by a smaller one, and one that does not by a larger one. A bound with which reads
-//! are as fast as they should be ends the search. From time to time twice the bound is tried: 20 s after the first,
-//! and each time twice as long after one that brought nothing.
+//! are as fast as they should be ends the search. From time to time twice the bound is tried: 10 s after the bound was
+//! found, and each time twice as long after a try that brought nothing.
 
 use super::progress::{READ, Span};
 use super::search::Search;

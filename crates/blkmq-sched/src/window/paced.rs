@@ -304,6 +304,7 @@ impl Window {
         if read.is_some() && self.is_quick() == Some(false) {
             self.end_paced(now);
         } else {
+            self.rest = SHORTEST_REST;
             let watch = &mut self.paced;
             (watch.on_trial, watch.trials, watch.has_helped) = (false, 0, read.is_some());
             // A device that was slow for a while is faster by now, and must not be kept slow.

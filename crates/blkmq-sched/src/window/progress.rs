@@ -129,14 +129,16 @@ impl Span {
 
     /// Leaves out a time in which the device had nothing, because no request came. The window is folded when something
     /// completes, and so the first fold after a pause is told all of it. No request is held back for so long, and if
-    /// the device had been at work, what completed would have been with it for as long.
-    pub(super) fn leave_out_pause(&mut self) {
+    /// the device had been at work, what completed would have been with it for as long. Returns whether there was one.
+    pub(super) fn leave_out_pause(&mut self) -> bool {
         let worked = self.in_device();
-        if self.ns > PAUSE && self.ns > worked {
+        let had_pause = self.ns > PAUSE && self.ns > worked;
+        if had_pause {
             self.ns = worked;
             self.held_back = self.held_back.min(worked);
             self.full = self.full.min(worked);
         }
+        had_pause
     }
 
     /// For how long the device had these requests, all added up.
