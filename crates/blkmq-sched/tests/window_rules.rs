@@ -121,8 +121,8 @@ fn a_window_that_does_not_help_opens_and_rests() {
     assert!((1..50).contains(&shut), "{shut} of 1000");
 }
 
-/// Red if what was held back before a pause keeps a window shut after it, or if a rest stays long that grew with searches
-/// in vain, although pacing has helped since.
+/// Red if what was held back before a pause keeps a window shut after it, or if a rest stays long that grew with
+/// searches in vain, although pacing has helped since.
 #[test]
 fn what_was_before_a_pause_is_over() {
     let (mut window, mut progress, mut now) = (Window::default(), Progress::default(), Time(0));
