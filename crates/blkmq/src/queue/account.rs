@@ -146,8 +146,11 @@ impl Sub for Stats {
     }
 }
 
+/// Adds to a sum that only the calling thread writes.
+///
 /// COST: a load and a store of the thread's own line; no read-modify-write.
-fn add(cell: &AtomicU64, n: u64) {
+#[inline]
+pub(super) fn add(cell: &AtomicU64, n: u64) {
     cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 

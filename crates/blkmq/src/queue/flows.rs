@@ -5,6 +5,7 @@ use blkmq_sched::window::{Flow, Progress};
 use blkmq_sched::{Op, Time};
 
 use super::RequestQueue;
+use super::account::add;
 use crate::request::Request;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::{Line, kept};
@@ -15,11 +16,6 @@ struct FlowCells {
     requests: AtomicU64,
     sectors: AtomicU64,
     in_device: AtomicU64,
-}
-
-/// Adds to a sum that only this thread writes.
-fn add(cell: &AtomicU64, more: u64) {
-    cell.store(cell.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
 impl FlowCells {

@@ -1,5 +1,6 @@
 //! How long requests took, counted by each thread for itself.
 
+use super::account::add;
 use blkmq_sched::{Latency, SchedDomain, Sums, Throttle};
 
 use blkmq_sync::Line;
@@ -18,8 +19,7 @@ impl Latencies {
     /// COST: a load and a store.
     #[inline]
     pub(super) fn add(&self, of: SchedDomain, latency: Latency, bucket: usize, number: u64) {
-        let count = &self.0[of.index()][latency.index()][bucket];
-        count.store(count.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
+        add(&self.0[of.index()][latency.index()][bucket], number);
     }
 
     pub(super) fn add_to(&self, sums: &mut Sums) {
