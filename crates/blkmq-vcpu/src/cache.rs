@@ -134,7 +134,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// A machine whose CPUs are so far apart, with every line in memory.
+    /// A machine whose CPUs have these distances from each other, with every line in memory.
     ///
     /// # Panics
     /// If no load, or no store, may be under way.
