@@ -39,8 +39,8 @@ impl Window {
     fn begin_search(&mut self) -> Option<u64> {
         // Little's law: what the device had on average.
         let requests = self.span.occupancy();
-        let each = self.costs.sum(&self.span) / self.span.requests().max(1) as f64;
-        self.search.insert(Search::new(((requests as f64 * each) as u64).max(1), requests)).next()
+        let usual = (requests as f64 * self.costs.mean(&self.span)) as u64;
+        self.search.insert(Search::new(usual.max(1), requests)).next()
     }
 
     fn try_next(&mut self, now: Time) {

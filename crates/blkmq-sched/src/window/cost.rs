@@ -63,6 +63,11 @@ impl Costs {
         self.terms(span).iter().sum()
     }
 
+    /// What a request that completed cost on average, in nanoseconds.
+    pub(super) fn mean(&self, span: &Span) -> f64 {
+        self.sum(span) / span.requests().max(1) as f64
+    }
+
     /// The cost of what completed in a nanosecond.
     pub(super) fn rate(&self, span: &Span) -> f64 {
         self.sum(span) / span.ns.max(1) as f64

@@ -158,9 +158,9 @@ impl Window {
         self.pace(now);
     }
 
-    /// What a request costs on average, in nanoseconds.
+    /// What a request cost on average, in nanoseconds, as far as it can be usual.
     fn each(&self, span: &Span) -> u64 {
-        ((self.costs.sum(span) / span.requests().max(1) as f64) as u64).min(MOST_USUAL)
+        (self.costs.mean(span) as u64).min(MOST_USUAL)
     }
 
     fn note_measured(&mut self, now: Time) {
