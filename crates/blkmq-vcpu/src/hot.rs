@@ -3,6 +3,11 @@
 
 use std::cell::Cell;
 
+use crate::cache::Picoseconds;
+
+/// Picoseconds of a nanosecond.
+pub(crate) const PS_PER_NS: Picoseconds = 1000;
+
 /// A virtual CPU's number, in the order in which they began; the first is 0.
 pub type CpuId = u16;
 
@@ -29,6 +34,12 @@ pub(crate) struct Hot {
     pub(crate) tells: Cell<bool>,
     /// The step at which the run ends as exhausted.
     pub(crate) last_step: Cell<u64>,
+    /// Whether each CPU has a clock of its own ([`Options::cores`](crate::Options::cores)).
+    pub(crate) is_timed: Cell<bool>,
+    /// The CPU's own clock; 0 if it has none.
+    pub(crate) clock: Cell<Picoseconds>,
+    /// What the clock must show for another CPU to go on.
+    pub(crate) limit: Cell<Picoseconds>,
 }
 
 thread_local! {
@@ -45,6 +56,9 @@ thread_local! {
             step_ns: Cell::new(0),
             tells: Cell::new(false),
             last_step: Cell::new(u64::MAX),
+            is_timed: Cell::new(false),
+            clock: Cell::new(0),
+            limit: Cell::new(Picoseconds::MAX),
         }
     };
 }
@@ -56,6 +70,9 @@ impl Hot {
     }
 
     pub(crate) fn now(&self) -> u64 {
+        if self.is_timed.get() {
+            return self.clock.get() / PS_PER_NS;
+        }
         self.time.get() + self.made() * self.step_ns.get()
     }
 

@@ -5,7 +5,9 @@
 //! Time passes by steps, or jumps to the next timer when every CPU sleeps. Memory is sequentially consistent, so weak
 //! orderings are not explored; loom explores them.
 //!
-//! [`cache`] says what the accesses of such CPUs would cost if they were those of a machine with many cores.
+//! With [`Options::cores`] each CPU has a clock of its own, as on a machine with many cores. What a CPU does moves its
+//! own clock alone: accesses to lines that CPUs share, by what [`cache`] says that they cost, and [`work`]. The CPU
+//! whose clock is earliest goes on; no schedule decides.
 //!
 //! Outside of [`run`] atomics and locks behave as in `std`. Functions that start threads, wait or read the time work
 //! only inside of a run.
@@ -27,6 +29,7 @@
 //! ```
 
 pub mod cache;
+mod cores;
 mod hot;
 mod machine;
 mod places;
@@ -37,8 +40,10 @@ pub mod sync;
 pub mod thread;
 pub mod time;
 
+pub use cores::Cores;
 pub use hot::{CpuId, cpu, go_on_for, steps, touch, uninterrupted};
 pub use machine::{Ended, Idle, Options, Switch, is_running, run, stop};
 pub use places::{Accessed, LineOf, Place, place_at, touch_at, touch_place};
 pub use random::Random;
 pub use schedule::Schedule;
+pub use step::work;

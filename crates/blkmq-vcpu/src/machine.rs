@@ -7,8 +7,9 @@ use std::sync::Once;
 
 use generator::{Generator, Gn};
 
-use crate::cache::Access;
-use crate::hot::{CpuId, HOT};
+use crate::cache::{Access, Picoseconds};
+use crate::cores::{Clocks, Cores};
+use crate::hot::{CpuId, HOT, PS_PER_NS};
 use crate::places::{self, Accessed};
 use crate::schedule::{Decision, Schedule};
 
@@ -25,6 +26,8 @@ pub struct Options {
     /// Called at each operation on something shared, before the operation is a step. Operations of uninterrupted
     /// sections are not told. This function may touch nothing of the run.
     pub on_access: Option<Box<dyn FnMut(Accessed)>>,
+    /// If given, each CPU has a clock of its own, and the schedule is not asked.
+    pub cores: Option<Cores>,
 }
 
 /// Another CPU goes on.
@@ -52,7 +55,7 @@ impl Default for Options {
     /// 20 ns for a step, stacks of 256 KiB, and functions that do nothing.
     fn default() -> Self {
         let (on_idle, on_switch) = (Box::new(|_| ()), Box::new(|_| ()));
-        Self { step_ns: 20, stack_bytes: 256 << 10, on_idle, on_switch, on_access: None }
+        Self { step_ns: 20, stack_bytes: 256 << 10, on_idle, on_switch, on_access: None, cores: None }
     }
 }
 
@@ -106,6 +109,9 @@ struct Cpu {
     fiber: Option<Generator<'static, (), ()>>,
 }
 
+/// Steps of a CPU with a clock of its own after which the machine looks whether the run is exhausted.
+const TIMED_QUANTUM: u32 = 1000;
+
 /// Why the machine goes no further.
 enum End {
     Stopped,
@@ -130,6 +136,7 @@ struct Machine {
     next: Option<CpuId>,
     end: Option<End>,
     options: Options,
+    clocks: Option<Clocks>,
 }
 
 thread_local! {
@@ -151,9 +158,11 @@ pub fn is_running() -> bool {
 ///
 /// # Panics
 /// If this thread runs a machine already.
-pub fn run(schedule: Box<dyn Schedule>, options: Options, main: impl FnOnce() + Send + 'static) -> Ended {
+pub fn run(schedule: Box<dyn Schedule>, mut options: Options, main: impl FnOnce() + Send + 'static) -> Ended {
     hear_panics();
-    let (step_ns, tells) = (options.step_ns, options.on_access.is_some());
+    let clocks = options.cores.take().map(Clocks::new);
+    let (step_ns, is_timed) = (options.step_ns, clocks.is_some());
+    let tells = options.on_access.is_some() || is_timed;
     let machine = Machine {
         cpus: Vec::new(),
         alive: Vec::new(),
@@ -163,6 +172,7 @@ pub fn run(schedule: Box<dyn Schedule>, options: Options, main: impl FnOnce() + 
         next: None,
         end: None,
         options,
+        clocks,
     };
     MACHINE.with(|place| assert!(place.borrow_mut().replace(machine).is_none(), "a thread runs one machine at a time"));
     IS_DYING.set(false);
@@ -170,6 +180,9 @@ pub fn run(schedule: Box<dyn Schedule>, options: Options, main: impl FnOnce() + 
     HOT.with(|hot| {
         hot.step_ns.set(step_ns);
         hot.tells.set(tells);
+        hot.is_timed.set(is_timed);
+        hot.clock.set(0);
+        hot.limit.set(Picoseconds::MAX);
         hot.begin(0);
         hot.time.set(0);
         hot.steps.set(0);
@@ -183,6 +196,9 @@ pub fn run(schedule: Box<dyn Schedule>, options: Options, main: impl FnOnce() + 
         hot.begin(0);
         hot.depth.set(0);
         hot.tells.set(false);
+        hot.is_timed.set(false);
+        hot.clock.set(0);
+        hot.limit.set(Picoseconds::MAX);
     });
     places::clear();
     let machine = MACHINE.with(|place| place.borrow_mut().take());
@@ -217,12 +233,18 @@ pub fn stop() {
 pub(crate) fn add(name: String, body: impl FnOnce() + Send + 'static) -> CpuId {
     // The crate counts stacks in words.
     let words = with(|machine| machine.options.stack_bytes) / size_of::<usize>();
+    let room = with(|machine| machine.clocks.as_ref().map(|clocks| clocks.nr_cpus() - machine.cpus.len()));
+    assert!(room != Some(0), "a thread begins for which the machine has no CPU");
     let fiber = Gn::<()>::new_opt(words, body);
     with(|machine| {
         let cpu = CpuId::try_from(machine.cpus.len()).expect("fewer than 65536 CPUs in a run");
         machine.cpus.push(Cpu { name, state: State::Runnable, fiber: Some(fiber) });
         machine.alive.push(cpu);
         machine.schedule.added(cpu);
+        if let Some(clocks) = &mut machine.clocks {
+            clocks.add(cpu, HOT.with(|hot| hot.clock.get()));
+            note_limit(clocks);
+        }
         cpu
     })
 }
@@ -275,6 +297,7 @@ fn next_turn() -> Turn {
             return Turn::End(Ended::Deadlock { waiting });
         }
         HOT.with(|hot| hot.time.set(until.unwrap_or(now).max(now)));
+        with(|machine| machine.end_idle(until));
     }
 }
 
@@ -303,8 +326,37 @@ pub(crate) fn tell(access: Access, address: usize, at: &'static Location<'static
     if HOT.with(|hot| hot.depth.get() > 0 || hot.quantum.get() == 0) {
         return;
     }
-    let accessed = Accessed { cpu: crate::cpu(), line: places::line_at(address), access, at };
-    with(|machine| machine.options.on_access.iter_mut().for_each(|on_access| on_access(accessed)));
+    let (cpu, found) = (crate::cpu(), places::line_at(address));
+    with(|machine| {
+        let cost = machine.clocks.as_mut().map(|clocks| {
+            HOT.with(|hot| {
+                let cost = clocks.access(cpu, found.map(|(_, number)| number), access, hot.clock.get());
+                hot.clock.set(cost.done);
+                cost
+            })
+        });
+        if let Some(on_access) = &mut machine.options.on_access {
+            on_access(Accessed { cpu, line: found.map(|(line, _)| line), access, cost, at });
+        }
+    });
+}
+
+/// Moves the clock of the CPU that runs to the end of a fence.
+#[cold]
+pub(crate) fn charge_fence() {
+    if HOT.with(|hot| hot.depth.get() > 0 || hot.quantum.get() == 0) {
+        return;
+    }
+    with(|machine| {
+        if let Some(clocks) = &mut machine.clocks {
+            HOT.with(|hot| hot.clock.set(clocks.fence(hot.cpu.get(), hot.clock.get())));
+        }
+    });
+}
+
+/// Notes when the CPU that runs has to let another one go on.
+fn note_limit(clocks: &Clocks) {
+    HOT.with(|hot| hot.limit.set(clocks.limit(hot.cpu.get())));
 }
 
 /// Sleeps until [`wake`] or `until`.
@@ -313,6 +365,9 @@ pub(crate) fn sleep(until: Option<u64>) {
     with(|machine| {
         machine.cpus[usize::from(me)].state = State::Asleep(until);
         machine.next_timer = machine.next_timer.min(until.unwrap_or(u64::MAX));
+        if let Some(clocks) = &mut machine.clocks {
+            clocks.stop(me, HOT.with(|hot| hot.clock.get()), until.map(|until| until.saturating_mul(PS_PER_NS)));
+        }
     });
     suspend();
 }
@@ -324,6 +379,10 @@ pub(crate) fn wake(cpu: CpuId) -> bool {
         let sleeps = matches!(state, State::Asleep(_));
         if sleeps {
             *state = State::Runnable;
+            if let Some(clocks) = &mut machine.clocks {
+                clocks.wake(cpu, HOT.with(|hot| hot.clock.get()));
+                note_limit(clocks);
+            }
         }
         sleeps
     })
@@ -367,6 +426,9 @@ impl Machine {
         if steps >= HOT.with(|hot| hot.last_step.get()) {
             self.end.get_or_insert(End::Exhausted);
         }
+        if self.clocks.is_some() {
+            return self.choose_by_clock(from.map(|(cpu, _)| cpu));
+        }
         if now >= self.next_timer {
             for cpu in &self.alive {
                 let state = &mut self.cpus[usize::from(*cpu)].state;
@@ -394,6 +456,48 @@ impl Machine {
             hot.cpu.set(next);
         });
         Some(next)
+    }
+}
+
+/// Machines whose CPUs have clocks of their own.
+impl Machine {
+    /// Begins the turn of the CPU whose clock is earliest. `from` is the CPU that runs, if it can go on itself. `None`:
+    /// every CPU sleeps.
+    fn choose_by_clock(&mut self, from: Option<CpuId>) -> Option<CpuId> {
+        let clocks = self.clocks.as_mut()?;
+        let (last, steps) = HOT.with(|hot| (hot.cpu.get(), hot.steps.get() + hot.made()));
+        if let Some(me) = from {
+            let now = HOT.with(|hot| hot.clock.get());
+            clocks.stop(me, now, Some(now));
+        }
+        let next = clocks.first()?;
+        if self.cpus[usize::from(next)].state != State::Runnable {
+            let is_idle = self.alive.iter().all(|cpu| self.cpus[usize::from(*cpu)].state != State::Runnable);
+            if is_idle {
+                return None;
+            }
+            self.cpus[usize::from(next)].state = State::Runnable;
+        }
+        let now = clocks.go_on()?;
+        HOT.with(|hot| {
+            hot.begin(TIMED_QUANTUM);
+            hot.clock.set(now);
+            hot.cpu.set(next);
+        });
+        note_limit(clocks);
+        if next != last {
+            let time = now / PS_PER_NS;
+            (self.options.on_switch)(Switch { step: steps, time, from: last, to: next, line: None });
+        }
+        Some(next)
+    }
+
+    /// Every CPU sleeps, and time jumps to the next timer: a CPU that sleeps until then can go on.
+    fn end_idle(&mut self, until: Option<u64>) {
+        let Some(clocks) = &self.clocks else { return };
+        if let Some(first) = clocks.first().filter(|_| until.is_some()) {
+            self.cpus[usize::from(first)].state = State::Runnable;
+        }
     }
 }
 

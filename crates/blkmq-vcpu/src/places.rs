@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::cache::Access;
+use crate::cache::{Access, Outcome};
 use crate::hot::{CpuId, HOT, touch};
 
 /// Bytes of a cache line.
@@ -25,6 +25,8 @@ pub struct Accessed {
     pub line: Option<LineOf>,
     /// What was done to the line.
     pub access: Access,
+    /// What that cost, if CPUs have clocks of their own ([`Options::cores`](crate::Options::cores)).
+    pub cost: Option<Outcome>,
     /// Where in the code.
     pub at: &'static Location<'static>,
 }
@@ -67,6 +69,8 @@ struct Known {
     instance: u32,
     base: usize,
     bytes: usize,
+    /// The number of the place's first line. All lines of a run are numbered.
+    first_line: usize,
 }
 
 /// The places of a run.
@@ -78,6 +82,8 @@ struct Places {
     there: BTreeMap<usize, usize>,
     /// How many places of a name there have been.
     instances: BTreeMap<&'static str, u32>,
+    /// How many lines the places have.
+    nr_lines: usize,
     /// The number of the run, in the upper half; the lower half is 0. It tells the places of a run from those of
     /// earlier runs.
     run: u64,
@@ -123,8 +129,8 @@ pub fn place_at<T: ?Sized>(name: &'static str, value: &T) {
     }
 }
 
-/// The line at an address.
-pub(crate) fn line_at(address: usize) -> Option<LineOf> {
+/// The line at an address, and its number.
+pub(crate) fn line_at(address: usize) -> Option<(LineOf, usize)> {
     PLACES.with(|places| places.borrow().line_at(address))
 }
 
@@ -162,7 +168,8 @@ impl Places {
         let count = self.instances.entry(name).or_default();
         let (number, instance) = (self.known.len(), *count);
         *count += 1;
-        self.known.push(Known { name, instance, base, bytes });
+        self.known.push(Known { name, instance, base, bytes, first_line: self.nr_lines });
+        self.nr_lines += bytes.div_ceil(LINE_BYTES);
         self.settle(number);
         number
     }
@@ -199,9 +206,10 @@ impl Places {
         Some(&self.known[*number]).filter(|known| address < known.base + known.bytes)
     }
 
-    fn line_at(&self, address: usize) -> Option<LineOf> {
-        let Known { name, instance, base, .. } = *self.find(address)?;
-        Some(LineOf { name, instance, line: ((address - base) / LINE_BYTES) as u32 })
+    fn line_at(&self, address: usize) -> Option<(LineOf, usize)> {
+        let Known { name, instance, base, first_line, .. } = *self.find(address)?;
+        let line = (address - base) / LINE_BYTES;
+        Some((LineOf { name, instance, line: line as u32 }, first_line + line))
     }
 }
 
@@ -236,7 +244,7 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         let on_access = {
             let told = Arc::clone(&told);
-            Box::new(move |Accessed { cpu, line, access, at }: Accessed| {
+            Box::new(move |Accessed { cpu, line, access, at, .. }: Accessed| {
                 let line = line.map(|line| (line.name, line.instance, line.line));
                 told.lock().unwrap().push((cpu, line, access, at.line()));
             })

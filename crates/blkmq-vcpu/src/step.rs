@@ -2,7 +2,7 @@
 
 use std::panic::Location;
 
-use crate::cache::Access;
+use crate::cache::{Access, Picoseconds};
 use crate::hot::HOT;
 use crate::machine;
 
@@ -22,6 +22,38 @@ pub(crate) fn step_at<T>(value: &T, access: Access, at: &'static Location<'stati
     step();
 }
 
+/// An operation on `value`, made by the code at `at`, that is a step only if each CPU has a clock of its own.
+pub(crate) fn told_at<T>(value: &T, access: Access, at: &'static Location<'static>) {
+    if HOT.with(|hot| hot.is_timed.get()) {
+        step_at(value, access, at);
+    } else if HOT.with(|hot| hot.tells.get()) {
+        machine::tell(access, std::ptr::from_ref(value).addr(), at);
+    }
+}
+
+/// A step that is a fence.
+pub(crate) fn step_fence() {
+    if HOT.with(|hot| hot.is_timed.get()) {
+        machine::charge_fence();
+    }
+    step();
+}
+
+/// Work on what no other CPU sees, which takes this long. Without [`Options::cores`](crate::Options::cores), and in
+/// an uninterrupted section, it takes no time.
+pub fn work(time: Picoseconds) {
+    let is_timed = HOT.with(|hot| {
+        let is_timed = hot.is_timed.get() && hot.quantum.get() > 0 && hot.depth.get() == 0;
+        if is_timed {
+            hot.clock.set(hot.clock.get() + time);
+        }
+        is_timed
+    });
+    if is_timed {
+        step();
+    }
+}
+
 /// A step: the CPU has done something that other CPUs can see. Another CPU may go on before this returns.
 #[inline]
 pub(crate) fn step() {
@@ -32,7 +64,7 @@ pub(crate) fn step() {
             return;
         }
         let watched = line.is_some() && line == hot.watched.get();
-        if left > 1 && !watched {
+        if left > 1 && !watched && hot.clock.get() < hot.limit.get() {
             hot.left.set(left - 1);
             return;
         }

@@ -8,7 +8,7 @@ use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
 use crate::cache::Access;
 use crate::hot::CpuId;
 use crate::machine::{is_running, sleep, wake};
-use crate::step::{step_at, step_on};
+use crate::step::{step_at, step_on, told_at};
 
 /// A lock. Taking it and letting it go are steps. A CPU that waits is woken when the lock is let go, and may find that
 /// another CPU has taken it again, as with the lock of `std`.
@@ -38,6 +38,14 @@ impl<T> Mutex<T> {
         MutexGuard { mutex: self, at: Location::caller(), value: Some(value) }
     }
 
+    /// The hold of a lock that was just taken, without a step if CPUs have no clocks of their own.
+    #[track_caller]
+    fn taken<'a>(&'a self, value: std::sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        let guard = self.guard(value);
+        told_at(self, Access::Update, guard.at);
+        guard
+    }
+
     /// Waits until the lock is free, and takes it.
     ///
     /// # Errors
@@ -58,8 +66,8 @@ impl<T> Mutex<T> {
                     self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(crate::cpu());
                     sleep(None);
                 }
-                Ok(value) => return Ok(self.guard(value)),
-                Err(TryLockError::Poisoned(error)) => return Ok(self.guard(error.into_inner())),
+                Ok(value) => return Ok(self.taken(value)),
+                Err(TryLockError::Poisoned(error)) => return Ok(self.taken(error.into_inner())),
             }
         }
     }

@@ -1,0 +1,259 @@
+//! CPUs with clocks of their own: what one does takes the others no time, what they share costs what the model of cache
+//! lines says, and a run is the same each time.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails there and then, in its helpers too")]
+
+use std::sync::Mutex as Plain;
+use std::time::Duration;
+
+use blkmq_vcpu::cache::{Access, Costs, Distances, Picoseconds};
+use blkmq_vcpu::schedule::Uniform;
+use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering, fence};
+use blkmq_vcpu::sync::{Arc, Mutex};
+use blkmq_vcpu::{
+    Accessed, Cores, CpuId, Ended, Options, Random, Schedule, cpu, place_at, run, steps, thread, time, uninterrupted,
+    work,
+};
+
+const DISTANCE: Picoseconds = 70_000;
+
+fn costs() -> Costs {
+    Costs::default()
+}
+
+/// A schedule that is not asked.
+fn nobody_asks() -> Box<dyn Schedule> {
+    Box::new(Uniform::new(Random::new(1), 1))
+}
+
+fn cores(nr_cpus: usize) -> Option<Cores> {
+    Some(Cores { distances: Distances::new(nr_cpus, |_, _| DISTANCE), costs: costs() })
+}
+
+/// An operation: CPU, what it did, whether to a line with a name, when it ended, and how many lines moved.
+type Operation = (CpuId, Access, bool, Picoseconds, u32);
+
+/// The operations of a run on so many CPUs, in order.
+fn operations(nr_cpus: usize, main: impl FnOnce() + Send + 'static) -> Vec<Operation> {
+    let told = Arc::new(Plain::new(Vec::new()));
+    let on_access = {
+        let told = told.clone();
+        Box::new(move |Accessed { cpu, line, access, cost, .. }: Accessed| {
+            let cost = cost.unwrap();
+            told.lock().unwrap().push((cpu, access, line.is_some(), cost.done, cost.moved));
+        })
+    };
+    let options = Options { on_access: Some(on_access), cores: cores(nr_cpus), ..Options::default() };
+    assert_eq!(run(nobody_asks(), options, main), Ended::Finished);
+    std::mem::take(&mut *told.lock().unwrap())
+}
+
+/// A shared value on a line of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Lonely(AtomicU64);
+
+impl Lonely {
+    fn value(&self) -> &AtomicU64 {
+        place_at("lonely", self);
+        &self.0
+    }
+}
+
+/// Red if the steps of all CPUs are added up, as on the one clock of a run without cores: two threads would take twice
+/// as long as one.
+#[test]
+fn what_a_cpu_does_alone_takes_the_others_no_time() {
+    const NR: u64 = 1000;
+    let told = operations(2, || {
+        let values = Arc::new([Lonely::default(), Lonely::default()]);
+        let each = |values: Arc<[Lonely; 2]>, at: usize| {
+            move || (0..NR).for_each(|_| _ = values[at].value().fetch_add(1, Ordering::Relaxed))
+        };
+        let other = thread::spawn(each(values.clone(), 1));
+        each(values, 0)();
+        other.join().unwrap();
+    });
+    let expected = costs().memory + (NR - 1) * costs().update;
+    for cpu in 0..2 {
+        assert_eq!(told.iter().rfind(|told| told.0 == cpu).unwrap().3, expected);
+    }
+}
+
+/// Red if a line is not charged by where it was last, or if operations take effect in another order than they begin.
+#[test]
+fn a_line_that_two_cpus_pass_to_each_other_takes_two_distances_a_round() {
+    const ROUNDS: u64 = 100;
+    let told = operations(2, || {
+        let value = Arc::new(Lonely::default());
+        let each = |value: Arc<Lonely>, mine: u64| {
+            move || {
+                for _ in 0..ROUNDS {
+                    let pass = || {
+                        let passed = (mine, 1 - mine);
+                        let (relaxed, value) = (Ordering::Relaxed, value.value());
+                        value.compare_exchange(passed.0, passed.1, relaxed, relaxed)
+                    };
+                    while pass().is_err() {}
+                }
+            }
+        };
+        let other = thread::spawn(each(value.clone(), 1));
+        each(value, 0)();
+        other.join().unwrap();
+    });
+    let moved: u64 = told.iter().map(|told| u64::from(told.4)).sum();
+    assert_eq!(moved, 2 * ROUNDS - 1);
+    assert_eq!(told.last().unwrap().3, costs().memory + moved * DISTANCE);
+}
+
+#[test]
+fn work_takes_the_time_that_it_says_and_an_uninterrupted_section_takes_none() {
+    let told = operations(2, || {
+        let other = thread::spawn(|| {
+            work(3_000_000);
+            assert_eq!(time::now(), 3000);
+        });
+        uninterrupted(|| work(9_000_000));
+        assert_eq!(time::now(), 0);
+        work(1_000_500);
+        assert_eq!(time::now(), 1000);
+        other.join().unwrap();
+        // A thread that waits for another one goes on when that one has ended.
+        assert_eq!(time::now(), 3000);
+    });
+    assert_eq!(told, []);
+    let without = run(nobody_asks(), Options::default(), || {
+        let before = time::now();
+        work(9_000_000);
+        assert_eq!(time::now(), before);
+    });
+    assert_eq!(without, Ended::Finished);
+}
+
+/// Red if a CPU whose time has come waits for those that are behind it, or goes on before those that are earlier.
+#[test]
+fn a_sleeper_goes_on_at_its_time_among_the_others() {
+    let order = Arc::new(Plain::new(Vec::new()));
+    let says = order.clone();
+    let told = operations(2, move || {
+        let theirs = says.clone();
+        let other = thread::spawn(move || {
+            for _ in 0..3 {
+                thread::sleep(Duration::from_nanos(250));
+                theirs.lock().unwrap().push((cpu(), time::now()));
+            }
+        });
+        for _ in 0..8 {
+            work(100_000);
+            says.lock().unwrap().push((cpu(), time::now()));
+        }
+        other.join().unwrap();
+        // Now every CPU sleeps.
+        thread::sleep(Duration::from_nanos(500));
+        assert_eq!(time::now(), 1300);
+    });
+    assert_eq!(told, []);
+    let expected =
+        [(0, 100), (0, 200), (1, 250), (0, 300), (0, 400), (0, 500), (1, 500), (0, 600), (0, 700), (1, 750), (0, 800)];
+    assert_eq!(*order.lock().unwrap(), expected);
+}
+
+/// Red if a fence does not wait for the stores that its CPU has posted.
+#[test]
+fn a_fence_waits_for_stores() {
+    let told = operations(1, || {
+        let value = Lonely::default();
+        value.value().store(1, Ordering::Relaxed);
+        assert!(time::now() < 1);
+        fence(Ordering::Release);
+        assert!(time::now() < 1);
+        fence(Ordering::SeqCst);
+        assert_eq!(time::now(), costs().memory / 1000);
+    });
+    assert_eq!(told, [(0, Access::Store, true, costs().store, 0)]);
+}
+
+/// Red if a lock that is taken in the second look, just before the CPU would sleep, costs nothing.
+#[test]
+fn each_acquisition_of_a_lock_is_told() {
+    let told = operations(2, || {
+        let lock = Arc::new(Mutex::new(()));
+        place_at("lock", &*lock);
+        let guard = lock.lock().unwrap();
+        let theirs = lock.clone();
+        let other = thread::spawn(move || drop(theirs.lock().unwrap()));
+        // The other CPU has begun to look, and the line is on its way there.
+        work(DISTANCE / 2);
+        drop(guard);
+        other.join().unwrap();
+    });
+    let theirs: Vec<_> = told.iter().filter(|told| told.0 == 1).map(|told| told.1).collect();
+    assert_eq!(theirs, [Access::Update, Access::Update, Access::Store]);
+}
+
+/// Data on no line costs what a line of the CPU's own does.
+#[test]
+fn data_on_no_line_is_told_and_does_not_move() {
+    let told = operations(2, || {
+        let value = Arc::new(AtomicU64::new(0));
+        let theirs = value.clone();
+        thread::spawn(move || theirs.load(Ordering::Relaxed)).join().unwrap();
+        value.fetch_add(1, Ordering::Relaxed);
+    });
+    let load = (1, Access::Load, false, costs().hit, 0);
+    assert_eq!(told, [load, (0, Access::Update, false, costs().hit + costs().update, 0)]);
+}
+
+#[test]
+fn a_machine_has_no_more_threads_than_cpus() {
+    let ended = std::thread::scope(|scope| {
+        let one_more = || {
+            let options = Options { cores: cores(1), ..Options::default() };
+            run(nobody_asks(), options, || drop(thread::spawn(|| ())))
+        };
+        scope.spawn(one_more).join().unwrap()
+    });
+    assert!(matches!(&ended, Ended::Panicked { cpu: 0, message } if message.contains("has no CPU")), "{ended:?}");
+}
+
+/// What happened in a run of four CPUs that lock, sleep, work and share, with steps and times.
+fn story(seed: u64) -> (Vec<Operation>, Vec<(u64, u64)>) {
+    let stamps = Arc::new(Plain::new(Vec::new()));
+    let says = stamps.clone();
+    let told = operations(4, move || {
+        let shared = Arc::new((Mutex::new(0_u64), [Lonely::default(), Lonely::default()]));
+        place_at("lock", &shared.0);
+        let threads = [0, 1, 2].map(|number: u64| {
+            let (shared, says) = (shared.clone(), says.clone());
+            thread::spawn(move || {
+                let mut random = Random::new(seed + number);
+                for _ in 0..50 {
+                    match random.below(5) {
+                        0 => *shared.0.lock().unwrap() += number,
+                        1 => thread::sleep(Duration::from_nanos(random.below(500))),
+                        2 => work(random.below(300_000)),
+                        3 => shared.1[random.below(2) as usize].value().store(number, Ordering::Relaxed),
+                        _ => _ = shared.1[random.below(2) as usize].value().load(Ordering::Relaxed),
+                    }
+                    says.lock().unwrap().push((steps(), time::now()));
+                }
+            })
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    let stamps = std::mem::take(&mut *stamps.lock().unwrap());
+    (told, stamps)
+}
+
+/// Red if anything that does not follow from the seed, or that differs between debug and release builds, is in a run.
+#[test]
+fn a_run_is_the_same_each_time() {
+    let story_of = story(5);
+    assert_eq!(story(5), story_of);
+    assert_ne!(story(6), story_of);
+    let text = format!("{story_of:?}");
+    let hash = text
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    assert_eq!(hash, 0x7e7c_6614_8dcb_6b9b, "{hash:#x}");
+}
