@@ -34,9 +34,11 @@ pub mod tags;
 pub mod wake;
 pub mod word;
 
+#[cfg(all(stages, not(virtual_cpus)))]
+pub use platform::take_stages;
 #[cfg(any(loom, shuttle, virtual_cpus))]
 pub use platform::weaken;
 pub use platform::{
-    Arc, Instant, Line, Mutex, MutexGuard, Parker, TryGuard, TryLock, UnsafeCell, atomic, fence_at, kept, on_line,
-    order, peek, placed, thread,
+    Arc, Instant, Line, Mutex, MutexGuard, Parker, Stage, TryGuard, TryLock, UnsafeCell, atomic, fence_at, kept,
+    on_line, order, peek, placed, stage, thread,
 };

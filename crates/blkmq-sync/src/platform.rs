@@ -16,6 +16,7 @@ mod line;
 mod mutex;
 mod parker;
 mod site;
+mod stage;
 mod try_lock;
 
 #[cfg(virtual_cpus)]
@@ -37,6 +38,9 @@ pub use parker::Parker;
 #[cfg(any(loom, shuttle, virtual_cpus))]
 pub use site::weaken;
 pub use site::{fence_at, kept, order, peek};
+#[cfg(all(stages, not(virtual_cpus)))]
+pub use stage::take_stages;
+pub use stage::{Stage, stage};
 #[cfg(not(virtual_cpus))]
 pub use std::time::Instant;
 pub use try_lock::{TryGuard, TryLock};

@@ -42,8 +42,8 @@ pub mod time;
 
 pub use cores::Cores;
 pub use hot::{CpuId, cpu, go_on_for, steps, touch, uninterrupted};
-pub use machine::{Ended, Idle, Options, Switch, is_running, run, stop};
+pub use machine::{Ended, Idle, OnStage, Options, Switch, is_running, run, stop};
 pub use places::{Accessed, LineOf, Place, place_at, touch_at, touch_place};
 pub use random::Random;
 pub use schedule::Schedule;
-pub use step::work;
+pub use step::{stage, work};

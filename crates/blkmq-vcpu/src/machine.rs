@@ -28,7 +28,13 @@ pub struct Options {
     pub on_access: Option<Box<dyn FnMut(Accessed)>>,
     /// If given, each CPU has a clock of its own, and the schedule is not asked.
     pub cores: Option<Cores>,
+    /// With clocks: asked what each stage takes. It may touch nothing of the run.
+    pub on_stage: Option<Box<OnStage>>,
 }
+
+/// The time that the private work of a [`stage`](crate::stage) takes, by the CPU, the stage, and how many things the
+/// stage was done for.
+pub type OnStage = dyn FnMut(CpuId, usize, usize) -> Picoseconds;
 
 /// Another CPU goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,7 +61,8 @@ impl Default for Options {
     /// 20 ns for a step, stacks of 256 KiB, and functions that do nothing.
     fn default() -> Self {
         let (on_idle, on_switch) = (Box::new(|_| ()), Box::new(|_| ()));
-        Self { step_ns: 20, stack_bytes: 256 << 10, on_idle, on_switch, on_access: None, cores: None }
+        let (on_access, cores, on_stage) = (None, None, None);
+        Self { step_ns: 20, stack_bytes: 256 << 10, on_idle, on_switch, on_access, cores, on_stage }
     }
 }
 
@@ -339,6 +346,11 @@ pub(crate) fn tell(access: Access, address: usize, at: &'static Location<'static
             on_access(Accessed { cpu, line: found.map(|(line, _)| line), access, cost, at });
         }
     });
+}
+
+/// The time that a stage's private work takes.
+pub(crate) fn stage_time(cpu: CpuId, stage: usize, number: usize) -> Picoseconds {
+    with(|machine| machine.options.on_stage.as_mut().map_or(0, |on_stage| on_stage(cpu, stage, number)))
 }
 
 /// Moves the clock of the CPU that runs to the end of a fence.

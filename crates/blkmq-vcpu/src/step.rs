@@ -54,6 +54,15 @@ pub fn work(time: Picoseconds) {
     }
 }
 
+/// What the CPU has done since the last such call was a stage of this number, for `number` things. It takes as long as
+/// [`Options::on_stage`](crate::Options::on_stage) says. Nothing is called for no things, without
+/// [`Options::cores`](crate::Options::cores), and in an uninterrupted section.
+pub fn stage(stage: usize, number: usize) {
+    if number > 0 && HOT.with(|hot| hot.is_timed.get() && hot.quantum.get() > 0 && hot.depth.get() == 0) {
+        work(machine::stage_time(crate::cpu(), stage, number));
+    }
+}
+
 /// A step: the CPU has done something that other CPUs can see. Another CPU may go on before this returns.
 #[inline]
 pub(crate) fn step() {

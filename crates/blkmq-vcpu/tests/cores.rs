@@ -10,8 +10,8 @@ use blkmq_vcpu::schedule::Uniform;
 use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering, fence};
 use blkmq_vcpu::sync::{Arc, Mutex};
 use blkmq_vcpu::{
-    Accessed, Cores, CpuId, Ended, Options, Random, Schedule, cpu, place_at, run, steps, thread, time, uninterrupted,
-    work,
+    Accessed, Cores, CpuId, Ended, Options, Random, Schedule, cpu, place_at, run, stage, steps, thread, time,
+    uninterrupted, work,
 };
 
 const DISTANCE: Picoseconds = 70_000;
@@ -128,6 +128,23 @@ fn work_takes_the_time_that_it_says_and_an_uninterrupted_section_takes_none() {
         assert_eq!(time::now(), before);
     });
     assert_eq!(without, Ended::Finished);
+}
+
+/// Red if what a stage takes is not asked, or asked for no things or in an uninterrupted section.
+#[test]
+fn a_stage_takes_what_the_options_say() {
+    let on_stage = Box::new(|cpu, stage, number| {
+        assert!(cpu == 0 && number > 0, "CPU {cpu} did nothing");
+        1_000_000 * stage as u64 + 1000 * number as u64
+    });
+    let ended = run(nobody_asks(), Options { cores: cores(1), on_stage: Some(on_stage), ..Options::default() }, || {
+        stage(3, 5);
+        assert_eq!(time::now(), 3005);
+        uninterrupted(|| stage(3, 5));
+        stage(3, 0);
+        assert_eq!(time::now(), 3005);
+    });
+    assert_eq!(ended, Ended::Finished);
 }
 
 /// Red if a CPU whose time has come waits for those that are behind it, or goes on before those that are earlier.

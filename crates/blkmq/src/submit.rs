@@ -33,7 +33,7 @@ use blkmq_sync::grace::Activity;
 use blkmq_sync::notify::Notify;
 use blkmq_sync::room::Ticket;
 use blkmq_sync::word::Snapshot;
-use blkmq_sync::{Arc, kept};
+use blkmq_sync::{Arc, Stage, kept, stage};
 
 /// A plug that was tried in vain: how many requests it held, and the ticket that is to become stale before they are
 /// tried again.
@@ -427,6 +427,7 @@ fn pass_on(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList, now: Time, 
         return refuse_frozen(q, runner, plug, now);
     }
     let own = plug.len();
+    stage(Stage::Submit, own);
     let dispatched = runner.insert(q, plug, now, seen);
     if seen.is_quiesced() {
         // The thread that ends the quiescence wakes other threads. If the quiescence has ended already, other threads

@@ -6,8 +6,8 @@ use blkmq_sched::{Op, Time};
 use crate::device::Runner;
 use crate::queue::{Count, Ending, FlowBatch, Member, ReportBatch, RequestQueue, Steps, TokenBatch, mark_of_flush};
 use crate::request::{FlushStep, Place, Request, RqList};
-use blkmq_sync::kept;
 use blkmq_sync::tags::{Gathered, Hint, Tag};
+use blkmq_sync::{Stage, kept, stage};
 
 /// Tags that are to be put back, of one hardware queue at a time. So a batch of tags costs one operation on each tag
 /// word.
@@ -225,6 +225,7 @@ impl Runner {
     /// counters.
     pub(crate) fn complete(&mut self, q: &RequestQueue, now: Time) {
         debug_assert!(!self.finished.is_empty(), "something has finished");
+        let requests = self.finished.len();
         if q.settings.has_window() {
             self.complete_watched(q, now);
         } else if q.settings.is_plain() {
@@ -238,6 +239,7 @@ impl Runner {
         // The caller looks at WAITING.
         q.brought();
         self.has_news = true;
+        stage(Stage::Complete, requests);
     }
 
     /// As [`complete`](Self::complete), for a queue with a window.

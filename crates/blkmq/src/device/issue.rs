@@ -17,6 +17,7 @@ use crate::queue::{Count, HwCtx, RequestQueue};
 use crate::request::{Place, RqList};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::kept;
+use blkmq_sync::{Stage, stage};
 
 /// Rounds: how often a drainer looks again for what other threads appended before it leaves the rest to them.
 const DRAIN_ROUNDS: u32 = 64;
@@ -95,7 +96,9 @@ impl Runner {
         if self.requeued.len() == given_back && hctx.gave_back.load(Ordering::Relaxed) {
             hctx.clear_gave_back();
         }
-        self.member(q).counters.count(Count::Issued, (offered - pending.len()) as u64);
+        let issued = offered - pending.len();
+        self.member(q).counters.count(Count::Issued, issued as u64);
+        stage(Stage::Issue, issued);
         let refused = !pending.is_empty();
         hctx.note_offer(refused);
         refused

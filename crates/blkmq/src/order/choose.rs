@@ -4,6 +4,7 @@ use super::section::Section;
 use crate::queue::Count;
 use crate::request::Request;
 use blkmq_sync::tags::Tag;
+use blkmq_sync::{Stage, stage};
 
 /// How many tags one thread takes at a time: the length of the array on its stack that holds them.
 const TAGS: usize = 32;
@@ -36,7 +37,10 @@ impl<'q> Section<'q, '_> {
     #[inline(always)]
     pub(super) fn choose_one(&mut self) -> Choice<'q> {
         let choice = match self.choose() {
-            Some(rq) => Choice::Chosen(rq),
+            Some(rq) => {
+                stage(Stage::Choose, 1);
+                Choice::Chosen(rq)
+            }
             None if self.hold.is_empty() => Choice::Empty,
             None => Choice::HeldBack,
         };
@@ -73,6 +77,7 @@ impl<'q> Section<'q, '_> {
             }
         }
         self.now = entered;
+        stage(Stage::Choose, chosen);
         chosen
     }
 

@@ -6,7 +6,7 @@ use super::section::Section;
 use crate::device::Runner;
 use crate::queue::{Count, Domain, Mapping, Starting};
 use crate::request::{FlushStep, Place, Request, RqList, Status};
-use blkmq_sync::kept;
+use blkmq_sync::{Stage, kept, stage};
 
 /// The requests of a plug that found no room, and the kinds of these requests: a request of the same kind behind them
 /// must not pass them.
@@ -47,7 +47,7 @@ impl<'q> Section<'q, '_> {
         mut rest: Option<&mut Rest>,
     ) -> u64 {
         debug_assert!(std::ptr::eq(self.q, starting.q), "the plug is for this queue");
-        let q = self.q;
+        let (q, requests) = (self.q, plug.len());
         let mut entered = 0;
         while let Some(mut rq) = plug.pop_front(&q.slots) {
             mapping.assign(&mut rq);
@@ -76,6 +76,7 @@ impl<'q> Section<'q, '_> {
                 self.hold.backlog.put_without_room(rq);
             }
         }
+        stage(Stage::Insert, requests);
         entered
     }
 
@@ -156,6 +157,7 @@ impl<'q> Section<'q, '_> {
                 self.hold.backlog.put_without_room(rq);
             }
         }
+        stage(Stage::Insert, tried);
         if self.hold.backlog.lacks_room() {
             self.show();
             // As with a tag: the room may have come between the look and the mark.
@@ -218,6 +220,7 @@ impl Runner {
                 flushes.push_back(rq, Place::Held);
             }
         }
+        stage(Stage::Leave, list.len() + flushes.len());
         debug_assert!(entered >= list.len() as u64, "a request is one operation at least");
         (entered, list)
     }

@@ -9,9 +9,9 @@ use super::outcome::{Dispatched, Inserted};
 use crate::device::Runner;
 use crate::queue::{Count, Domain, Mapping, RequestQueue, Starting};
 use crate::request::RqList;
-use blkmq_sync::kept;
 use blkmq_sync::liveness::Told;
 use blkmq_sync::tags::Tag;
+use blkmq_sync::{Stage, kept, stage};
 
 /// How many tags one thread takes at a time for requests in the scheduler. The number is small, since other threads
 /// lack these tags until the requests are chosen.
@@ -199,6 +199,7 @@ fn dispatch_one_hctx<'q>(
                 tags = &tags[1..];
                 (chosen, batches) = (chosen + 1, batches + 1);
                 looks_for_another = false;
+                stage(Stage::Ready, 1);
             }
             // Another thread has meanwhile inserted a request for another hardware queue.
             Choice::Chosen(rq) => {
@@ -251,6 +252,7 @@ fn dispatch_many_hctxs<'q>(
                 batches += 1;
                 let (got, goes_on) = runner.give_tag(q, rq, Told::NO);
                 chosen += got;
+                stage(Stage::Ready, got);
                 if !goes_on {
                     break;
                 }

@@ -18,6 +18,7 @@ use crate::device::Runner;
 use crate::queue::{Count, Domain, Mapping, RequestQueue, Starting};
 use crate::request::{Place, RqList};
 use blkmq_sync::tags::Tag;
+use blkmq_sync::{Stage, stage};
 
 impl Runner {
     /// Notes a plug's requests, if all of them may go together. Called before the hold, so that the hold is shorter.
@@ -131,6 +132,7 @@ impl<'q> Section<'q, '_> {
         hold.note_through(&like, number);
         member.counters.count(Count::DispatchBatches, 1);
         self.plan(false);
+        stage(Stage::Through, number);
         Some(operations)
     }
 

@@ -19,6 +19,7 @@ use crate::device::Runner;
 use crate::queue::{Count, Domain, Mapping, Passage, RequestQueue, Starting, TakenTokens};
 use crate::request::{FlushStep, Mark, Place, Request, RqList};
 use blkmq_sync::word::Gate;
+use blkmq_sync::{Stage, stage};
 
 /// What requests that pass together have in common, if the scheduler is told of them: they are told in one report.
 type Alike = (Op, bool, IoPriority);
@@ -214,6 +215,7 @@ impl Runner {
             });
         }
         self.ready.append(tagged);
+        stage(Stage::Start, requests);
         (requests, operations)
     }
 

@@ -8,6 +8,7 @@ use crate::order::{Dispatched, Inserted};
 use crate::queue::{Count, HwCtx, Mapping, RequestQueue, Starting};
 use crate::request::{FlushStep, Place, Request, RqList, Slots, Status};
 use blkmq_sync::word::Snapshot;
+use blkmq_sync::{Stage, stage};
 
 impl Runner {
     /// Inserts what a plug holds. Requests that find no room stay in the plug, or wait behind the scheduler, as the
@@ -125,6 +126,7 @@ impl Runner {
             true
         });
         drop(tags);
+        stage(Stage::Start, tagged.len());
         if !tagged.is_empty() {
             self.ready.append(tagged);
             self.member(q).counters.count(Count::DispatchBatches, 1);

@@ -4,6 +4,7 @@ use blkmq_sched::Time;
 
 use super::Submitter;
 use crate::request::{Body, Completion, Place, Status};
+use blkmq_sync::{Stage, stage};
 
 /// What is still to come of a bio that was split.
 #[derive(Debug, Clone, Copy, Default)]
@@ -31,6 +32,7 @@ impl Submitter {
         self.settle().then(|| {
             let completion = self.hand_out();
             self.show_served();
+            stage(Stage::Reap, 1);
             completion
         })
     }
@@ -48,6 +50,7 @@ impl Submitter {
         }
         if reaped > 0 {
             self.show_served();
+            stage(Stage::Reap, reaped);
         }
         reaped
     }
