@@ -16,6 +16,8 @@
 
 mod matrix;
 mod profile;
+mod stages;
 
 pub use matrix::{Matrix, MatrixError};
 pub use profile::{Level, Profile, ProfileError};
+pub use stages::{Private, Stages, StagesError, Way};
