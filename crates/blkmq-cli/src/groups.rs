@@ -5,11 +5,10 @@ use std::io::Write;
 use clap::Args;
 use serde_json::Value;
 
-use crate::columns;
 use crate::control::client::Which;
 use crate::control::schema::Group;
 use crate::percent;
-use blkmq_program::{Failure, json};
+use blkmq_program::{Failure, columns, json};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -16,8 +16,8 @@ use serde::Serialize;
 
 use crate::page::{self, Page};
 use crate::target::Time;
-use crate::{bench, columns, schedulers};
-use blkmq_program::{Failure, interrupt, json, notice, progress};
+use crate::{bench, schedulers};
+use blkmq_program::{Failure, columns, interrupt, json, notice, progress};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -6,13 +6,12 @@
 //!   [`groups`] and [`dump`] speak to a running server by [`control::client`].
 //! - [`devices`] and [`schedulers`] print what there is; [`torture`] starts a program of its own.
 //!
-//! The other modules are what several commands share: [`knob`], [`page`], [`columns`], [`percent`], [`flood`],
-//! [`rates`], [`progress`], [`machine`], [`file`], [`operator`]. Of a command's folder other commands see nothing.
+//! The other modules are what several commands share: [`knob`], [`page`], [`percent`], [`flood`], [`rates`],
+//! [`progress`], [`machine`], [`file`], [`operator`]. Of a command's folder other commands see nothing.
 
 mod bench;
 mod calibrate;
 mod clients;
-mod columns;
 mod control;
 mod demo;
 mod devices;

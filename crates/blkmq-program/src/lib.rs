@@ -1,6 +1,7 @@
 //! What the programs `blkmq` and `blkmq-torture` have in common, so that both speak to their user in one way: how they
-//! refuse and fail, how Ctrl-C ends a run, how they show progress, and how they print numbers and JSON.
+//! refuse and fail, how Ctrl-C ends a run, how they show progress, and how they print tables, numbers and JSON.
 
+pub mod columns;
 mod failure;
 pub mod interrupt;
 pub mod json;

@@ -7,9 +7,12 @@ use blkmq_workbench::bench::{JobOutcome, Latency, Outcome};
 use blkmq_workbench::report::{self, Section};
 use blkmq_workbench::{JobFile, Reported, Subject, reported};
 
+use crate::page;
 use crate::target::Time;
-use crate::{columns, page};
-use blkmq_program::words::{distinct, short, time, us};
+use blkmq_program::{
+    columns,
+    words::{distinct, short, time, us},
+};
 
 /// Everything that the words are made from.
 pub(super) struct Table<'a> {

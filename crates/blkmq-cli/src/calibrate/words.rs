@@ -9,8 +9,11 @@ use super::burst::Early;
 use super::flood::{Beside, Flood, WindowFound};
 use super::knee::NEAR;
 use super::sweep::Swept;
-use crate::{columns, page};
-use blkmq_program::words::{short, size, us};
+use crate::page;
+use blkmq_program::{
+    columns,
+    words::{short, size, us},
+};
 
 /// If the middle half of the runs of a depth lies apart by more than this part of their rate, the figures say little.
 const DISTURBED: f64 = 0.2;

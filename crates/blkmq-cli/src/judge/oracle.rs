@@ -6,8 +6,7 @@ use std::path::Path;
 use blkmq_workbench::oracle::{self, Figure, JobOutcome, LEAST_SHARES, Recording, Row, Share, Summary};
 use serde::Serialize;
 
-use crate::columns;
-use blkmq_program::{Failure, json};
+use blkmq_program::{Failure, columns, json};
 
 #[derive(Debug, Serialize)]
 struct Judged<'a> {

@@ -8,9 +8,12 @@ use blkmq_workbench::report::{Bar, Group, Section};
 use blkmq_workbench::{Ratio, Spread};
 use serde::Serialize;
 
+use crate::page;
 use crate::rates::Rates;
-use crate::{columns, page};
-use blkmq_program::words::{short, us};
+use blkmq_program::{
+    columns,
+    words::{short, us},
+};
 
 /// A job on both sides.
 #[derive(Debug, Serialize)]

@@ -3,7 +3,7 @@
 /// The lines of a table. Each column is as wide as its widest cell, with at least two blanks between two columns. The
 /// first `left` columns hold words, which are aligned on the left. The others hold numbers, which are aligned on the
 /// right and are at least `least` characters wide.
-pub(crate) fn lines(rows: &[Vec<String>], left: usize, least: usize) -> Vec<String> {
+pub fn lines(rows: &[Vec<String>], left: usize, least: usize) -> Vec<String> {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
     let widest = |column: usize| cells(column).map(|cell| cell.chars().count()).max().unwrap_or(0);
