@@ -6,13 +6,15 @@ use blkmq_vcpu::cache::{Distances, Picoseconds};
 use serde::Deserialize;
 
 /// The machines that are known by name. Each text says where its numbers come from.
-const KNOWN: [(&str, &str); 6] = [
+const KNOWN: [(&str, &str); 8] = [
     ("7950x", include_str!("profile/7950x.toml")),
     ("7773x", include_str!("profile/7773x.toml")),
     ("graviton3", include_str!("profile/graviton3.toml")),
     ("kunpeng-920", include_str!("profile/kunpeng-920.toml")),
     ("8375c-2s", include_str!("profile/8375c-2s.toml")),
     ("7742-2s", include_str!("profile/7742-2s.toml")),
+    ("e5-2680v4-2s", include_str!("profile/e5-2680v4-2s.toml")),
+    ("6700k", include_str!("profile/6700k.toml")),
 ];
 
 /// The longest distance that is taken for one, in nanoseconds.
@@ -205,13 +207,15 @@ mod tests {
     #[test]
     fn known_machines_are_as_far_apart_as_was_measured() {
         // The CPUs, and the distances from the first CPU to the last one of each level.
-        let expected: [(&str, usize, &[u64]); 6] = [
+        let expected: [(&str, usize, &[u64]); 8] = [
             ("7950x", 32, &[5300, 15_700, 72_700]),
             ("7773x", 128, &[10_100, 26_100, 111_500, 117_200]),
             ("graviton3", 64, &[46_400]),
             ("kunpeng-920", 64, &[34_500, 35_700, 80_500]),
             ("8375c-2s", 128, &[8000, 51_300, 107_800]),
             ("7742-2s", 256, &[8000, 25_300, 190_700, 266_600]),
+            ("e5-2680v4-2s", 56, &[8100, 45_400, 126_400]),
+            ("6700k", 8, &[6930, 19_700]),
         ];
         assert!(Profile::names().eq(expected.map(|(name, _, _)| name)));
         for (name, nr_cpus, between) in expected {
