@@ -309,8 +309,7 @@ mod tests {
             });
         };
         assert_eq!(run(Box::new(Uniform::new(Random::new(1), 1)), options, main), Ended::Finished);
-        let took = *took.lock().expect("one thread");
-        took
+        *took.lock().expect("one thread")
     }
 
     /// Red if the model charges what the table has no stage for, or charges accesses twice.
