@@ -2,6 +2,7 @@
 //!
 //! What a model says is modelled, not measured. A [`Profile`] says of a machine how far apart its CPUs are, and where
 //! these numbers come from; [`blkmq_vcpu::cache`] says what accesses to shared cache lines cost at such distances.
+//! [`published`] has what others measured on such machines, and [`mod@compare`] holds a model against it.
 //!
 //! ```
 //! use blkmq_simulate::Profile;
@@ -14,8 +15,10 @@
 //! assert_eq!(cache.access(16, 0, Access::Update, there).done - there, 72_700);
 //! ```
 
+pub mod compare;
 mod matrix;
 mod profile;
+pub mod published;
 mod stages;
 
 pub use matrix::{Matrix, MatrixError};
