@@ -216,7 +216,7 @@ fn count_accesses(way: &Way, costs: Costs, batch: usize) -> [Picoseconds; NR_STA
     let [told, ended, cleared] = [(); 3].map(|()| Arc::clone(&charged));
     let at = Mutex::new(0);
     let options = Options {
-        cores: Some(Cores { distances: Distances::new(1, |_, _| 0), costs }),
+        cores: Some(Cores { costs, ..Cores::new(Distances::new(1, |_, _| 0)) }),
         on_access: Some(Box::new(move |Accessed { cost, .. }| {
             // There is one CPU, so that its clock was where its last access had ended.
             let mut at = at.lock().expect("one thread");
@@ -290,7 +290,7 @@ mod tests {
         let costs = Costs::default();
         let on_stage = Private::of(&Stages::measured(), way, costs, 100).on_stage();
         let options = Options {
-            cores: Some(Cores { distances: Distances::new(1, |_, _| 0), costs }),
+            cores: Some(Cores { costs, ..Cores::new(Distances::new(1, |_, _| 0)) }),
             on_stage: Some(on_stage),
             ..Options::default()
         };

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use blkmq_simulate::Profile;
-use blkmq_vcpu::cache::Costs;
 use blkmq_vcpu::schedule::Uniform;
 use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use blkmq_vcpu::{Accessed, Cores, Ended, Options, Random, place_at, run, thread, time, work};
@@ -45,7 +44,7 @@ fn read(nr_threads: u16, counter: bool) -> Result {
         })
     };
     let distances = Profile::named("7950x").and_then(|profile| profile.typical()).expect("it was measured");
-    let cores = Some(Cores { distances, costs: Costs::default() });
+    let cores = Some(Cores::new(distances));
     let options = Options { on_access: Some(on_access), cores, ..Options::default() };
     let kept = Arc::clone(&result);
     let main = move || {

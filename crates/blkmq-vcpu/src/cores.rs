@@ -5,10 +5,13 @@
 //! takes effect when it begins, and the CPU's clock then moves on by what the operation costs. A CPU that sleeps until
 //! a certain time counts as one whose clock shows that time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use crate::cache::{Access, Cache, Costs, Distances, Outcome, Picoseconds};
 use crate::hot::CpuId;
+use crate::kernel::{Kernel, LockKind};
+use crate::places;
 
 /// The CPUs of a machine on which time passes by what each CPU does.
 #[derive(Debug, Clone)]
@@ -17,7 +20,24 @@ pub struct Cores {
     pub distances: Distances,
     /// What accesses cost apart from that.
     pub costs: Costs,
+    /// As which locks those of the run behave.
+    pub locks: LockKind,
+    /// What calls of the operating system cost.
+    pub kernel: Kernel,
 }
+
+impl Cores {
+    /// CPUs at these distances, with the defaults of everything else.
+    #[must_use]
+    pub fn new(distances: Distances) -> Self {
+        let (costs, locks, kernel) = (Costs::default(), LockKind::default(), Kernel::default());
+        Self { distances, costs, locks, kernel }
+    }
+}
+
+/// What a CPU waits by in the queue of a lock, alone on its line.
+#[repr(align(64))]
+struct Node(#[expect(dead_code, reason = "only its address counts")] [u8; 64]);
 
 /// The clocks of the CPUs that do not run now, and the lines that all of them share.
 pub(crate) struct Clocks {
@@ -27,6 +47,13 @@ pub(crate) struct Clocks {
     cpus: Vec<Clock>,
     /// Those that go on by themselves, the next one first.
     next: BTreeSet<(Picoseconds, CpuId)>,
+    /// The CPUs that look at a line until something is written to it, by the address that they look at.
+    watched: BTreeMap<usize, Vec<CpuId>>,
+    /// By CPU.
+    #[expect(clippy::vec_box, reason = "a node stays where it is")]
+    nodes: Vec<Box<Node>>,
+    pub(crate) kernel: Kernel,
+    pub(crate) locks: LockKind,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -38,9 +65,19 @@ struct Clock {
 }
 
 impl Clocks {
-    pub(crate) fn new(Cores { distances, costs }: Cores) -> Self {
+    pub(crate) fn new(Cores { distances, costs, locks, kernel }: Cores) -> Self {
         let nr_cpus = distances.nr_cpus();
-        Self { cache: Cache::new(distances, costs), costs, nr_cpus, cpus: Vec::new(), next: BTreeSet::new() }
+        Self {
+            cache: Cache::new(distances, costs),
+            costs,
+            nr_cpus,
+            cpus: Vec::new(),
+            next: BTreeSet::new(),
+            watched: BTreeMap::new(),
+            nodes: Vec::new(),
+            kernel,
+            locks,
+        }
     }
 
     pub(crate) const fn nr_cpus(&self) -> usize {
@@ -51,6 +88,7 @@ impl Clocks {
     pub(crate) fn add(&mut self, cpu: CpuId, now: Picoseconds) {
         debug_assert_eq!(self.cpus.len(), usize::from(cpu), "threads are numbered as they begin");
         self.cpus.push(Clock::default());
+        self.nodes.push(Box::new(Node([0; 64])));
         self.stop(cpu, now, Some(now));
     }
 
@@ -107,5 +145,35 @@ impl Clocks {
     /// When a fence of `cpu` ends that begins at `now`.
     pub(crate) fn fence(&mut self, cpu: CpuId, now: Picoseconds) -> Picoseconds {
         self.cache.fence(cpu.into(), now)
+    }
+    /// `cpu` looks at this address until something is written to its line.
+    pub(crate) fn watch(&mut self, cpu: CpuId, address: usize) {
+        self.watched.entry(address).or_default().push(cpu);
+    }
+
+    /// `cpu` does not look at this address any more.
+    pub(crate) fn look_away(&mut self, cpu: CpuId, address: usize) {
+        if let Some(watchers) = self.watched.get_mut(&address) {
+            watchers.retain(|watcher| *watcher != cpu);
+            if watchers.is_empty() {
+                self.watched.remove(&address);
+            }
+        }
+    }
+
+    /// Takes out the CPUs that look at one of these addresses.
+    pub(crate) fn watchers(&mut self, addresses: Range<usize>) -> Vec<CpuId> {
+        let mut all = Vec::new();
+        while let Some(address) = self.watched.range(addresses.clone()).next().map(|(address, _)| *address) {
+            all.extend(self.watched.remove(&address).into_iter().flatten());
+        }
+        all
+    }
+
+    /// Where the node of `cpu` lies.
+    pub(crate) fn node(&mut self, cpu: CpuId) -> usize {
+        let node = &*self.nodes[usize::from(cpu)];
+        places::place_at("lock.node", node);
+        std::ptr::from_ref(node).addr()
     }
 }

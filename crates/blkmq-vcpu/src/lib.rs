@@ -7,7 +7,8 @@
 //!
 //! With [`Options::cores`] each CPU has a clock of its own, as on a machine with many cores. What a CPU does moves its
 //! own clock alone: accesses to lines that CPUs share, by what [`cache`] says that they cost, and [`work`]. The CPU
-//! whose clock is earliest goes on; no schedule decides.
+//! whose clock is earliest goes on; no schedule decides. Locks then behave and cost as one of [`LockKind`], and to
+//! sleep and to be woken costs what [`Kernel`] says.
 //!
 //! Outside of [`run`] atomics and locks behave as in `std`. Functions that start threads, wait or read the time work
 //! only inside of a run.
@@ -31,6 +32,7 @@
 pub mod cache;
 mod cores;
 mod hot;
+mod kernel;
 mod machine;
 mod places;
 mod random;
@@ -42,6 +44,7 @@ pub mod time;
 
 pub use cores::Cores;
 pub use hot::{CpuId, cpu, go_on_for, steps, touch, uninterrupted};
+pub use kernel::{Kernel, LockKind};
 pub use machine::{Ended, Idle, OnStage, Options, Switch, is_running, run, stop};
 pub use places::{Accessed, LineOf, Place, place_at, touch_at, touch_place};
 pub use random::Random;

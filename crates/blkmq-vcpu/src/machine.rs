@@ -1,17 +1,21 @@
 //! The machine: its CPUs, which of them runs, and how a run ended.
 
+mod by_clock;
+
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::panic::{self, AssertUnwindSafe, Location};
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 
 use generator::{Generator, Gn};
 
-use crate::cache::{Access, Picoseconds};
+use crate::cache::Picoseconds;
 use crate::cores::{Clocks, Cores};
-use crate::hot::{CpuId, HOT, PS_PER_NS};
+use crate::hot::{CpuId, HOT};
 use crate::places::{self, Accessed};
 use crate::schedule::{Decision, Schedule};
+use crate::sync::waiters;
+pub(crate) use by_clock::{call_system, charge_fence, clock, kernel, kind_of_locks, node, spin, stage_time, tell};
 
 /// The options of a run, beside its schedule.
 pub struct Options {
@@ -107,6 +111,8 @@ enum State {
     Runnable,
     /// The CPU sleeps until it is woken, or until this time.
     Asleep(Option<u64>),
+    /// The CPU looks at a line that has not changed since its last look.
+    Spins,
     Done,
 }
 
@@ -115,9 +121,6 @@ struct Cpu {
     state: State,
     fiber: Option<Generator<'static, (), ()>>,
 }
-
-/// Steps of a CPU with a clock of its own after which the machine looks whether the run is exhausted.
-const TIMED_QUANTUM: u32 = 1000;
 
 /// Why the machine goes no further.
 enum End {
@@ -184,6 +187,7 @@ pub fn run(schedule: Box<dyn Schedule>, mut options: Options, main: impl FnOnce(
     MACHINE.with(|place| assert!(place.borrow_mut().replace(machine).is_none(), "a thread runs one machine at a time"));
     IS_DYING.set(false);
     places::clear();
+    waiters::clear();
     HOT.with(|hot| {
         hot.step_ns.set(step_ns);
         hot.tells.set(tells);
@@ -208,6 +212,7 @@ pub fn run(schedule: Box<dyn Schedule>, mut options: Options, main: impl FnOnce(
         hot.limit.set(Picoseconds::MAX);
     });
     places::clear();
+    waiters::clear();
     let machine = MACHINE.with(|place| place.borrow_mut().take());
     if let Some(machine) = machine {
         // A fiber that has not come to its end must not unwind: when a value that it owns is dropped, that value may
@@ -250,7 +255,7 @@ pub(crate) fn add(name: String, body: impl FnOnce() + Send + 'static) -> CpuId {
         machine.schedule.added(cpu);
         if let Some(clocks) = &mut machine.clocks {
             clocks.add(cpu, HOT.with(|hot| hot.clock.get()));
-            note_limit(clocks);
+            by_clock::note_limit(clocks);
         }
         cpu
     })
@@ -327,50 +332,6 @@ pub(crate) fn decide(watched: Option<&'static str>) {
     }
 }
 
-/// Tells of an operation on something shared.
-#[cold]
-pub(crate) fn tell(access: Access, address: usize, at: &'static Location<'static>) {
-    if HOT.with(|hot| hot.depth.get() > 0 || hot.quantum.get() == 0) {
-        return;
-    }
-    let (cpu, found) = (crate::cpu(), places::line_at(address));
-    with(|machine| {
-        let cost = machine.clocks.as_mut().map(|clocks| {
-            HOT.with(|hot| {
-                let cost = clocks.access(cpu, found.map(|(_, number)| number), access, hot.clock.get());
-                hot.clock.set(cost.done);
-                cost
-            })
-        });
-        if let Some(on_access) = &mut machine.options.on_access {
-            on_access(Accessed { cpu, line: found.map(|(line, _)| line), access, cost, at });
-        }
-    });
-}
-
-/// The time that a stage's private work takes.
-pub(crate) fn stage_time(cpu: CpuId, stage: usize, number: usize) -> Picoseconds {
-    with(|machine| machine.options.on_stage.as_mut().map_or(0, |on_stage| on_stage(cpu, stage, number)))
-}
-
-/// Moves the clock of the CPU that runs to the end of a fence.
-#[cold]
-pub(crate) fn charge_fence() {
-    if HOT.with(|hot| hot.depth.get() > 0 || hot.quantum.get() == 0) {
-        return;
-    }
-    with(|machine| {
-        if let Some(clocks) = &mut machine.clocks {
-            HOT.with(|hot| hot.clock.set(clocks.fence(hot.cpu.get(), hot.clock.get())));
-        }
-    });
-}
-
-/// Notes when the CPU that runs has to let another one go on.
-fn note_limit(clocks: &Clocks) {
-    HOT.with(|hot| hot.limit.set(clocks.limit(hot.cpu.get())));
-}
-
 /// Sleeps until [`wake`] or `until`.
 pub(crate) fn sleep(until: Option<u64>) {
     let me = crate::cpu();
@@ -378,13 +339,14 @@ pub(crate) fn sleep(until: Option<u64>) {
         machine.cpus[usize::from(me)].state = State::Asleep(until);
         machine.next_timer = machine.next_timer.min(until.unwrap_or(u64::MAX));
         if let Some(clocks) = &mut machine.clocks {
-            clocks.stop(me, HOT.with(|hot| hot.clock.get()), until.map(|until| until.saturating_mul(PS_PER_NS)));
+            by_clock::fall_asleep(clocks, me, until);
         }
     });
     suspend();
 }
 
-/// Wakes a CPU that sleeps. Returns whether the CPU slept.
+/// Wakes a CPU that sleeps. Returns whether the CPU slept. If CPUs have clocks of their own, the caller makes a step
+/// soon.
 pub(crate) fn wake(cpu: CpuId) -> bool {
     with(|machine| {
         let state = &mut machine.cpus[usize::from(cpu)].state;
@@ -392,8 +354,7 @@ pub(crate) fn wake(cpu: CpuId) -> bool {
         if sleeps {
             *state = State::Runnable;
             if let Some(clocks) = &mut machine.clocks {
-                clocks.wake(cpu, HOT.with(|hot| hot.clock.get()));
-                note_limit(clocks);
+                by_clock::wake(clocks, cpu);
             }
         }
         sleeps
@@ -411,7 +372,9 @@ impl Machine {
     fn ended(&mut self) -> Option<Ended> {
         match self.end.take() {
             Some(End::Stopped) => Some(Ended::Stopped),
-            Some(End::Exhausted) => Some(Ended::Exhausted { running: self.names(|state| state == State::Runnable) }),
+            Some(End::Exhausted) => {
+                Some(Ended::Exhausted { running: self.names(|state| matches!(state, State::Runnable | State::Spins)) })
+            }
             Some(End::Panicked(cpu, message)) => Some(Ended::Panicked { cpu, message }),
             None => self.alive.is_empty().then_some(Ended::Finished),
         }
@@ -468,48 +431,6 @@ impl Machine {
             hot.cpu.set(next);
         });
         Some(next)
-    }
-}
-
-/// Machines whose CPUs have clocks of their own.
-impl Machine {
-    /// Begins the turn of the CPU whose clock is earliest. `from` is the CPU that runs, if it can go on itself. `None`:
-    /// every CPU sleeps.
-    fn choose_by_clock(&mut self, from: Option<CpuId>) -> Option<CpuId> {
-        let clocks = self.clocks.as_mut()?;
-        let (last, steps) = HOT.with(|hot| (hot.cpu.get(), hot.steps.get() + hot.made()));
-        if let Some(me) = from {
-            let now = HOT.with(|hot| hot.clock.get());
-            clocks.stop(me, now, Some(now));
-        }
-        let next = clocks.first()?;
-        if self.cpus[usize::from(next)].state != State::Runnable {
-            let is_idle = self.alive.iter().all(|cpu| self.cpus[usize::from(*cpu)].state != State::Runnable);
-            if is_idle {
-                return None;
-            }
-            self.cpus[usize::from(next)].state = State::Runnable;
-        }
-        let now = clocks.go_on()?;
-        HOT.with(|hot| {
-            hot.begin(TIMED_QUANTUM);
-            hot.clock.set(now);
-            hot.cpu.set(next);
-        });
-        note_limit(clocks);
-        if next != last {
-            let time = now / PS_PER_NS;
-            (self.options.on_switch)(Switch { step: steps, time, from: last, to: next, line: None });
-        }
-        Some(next)
-    }
-
-    /// Every CPU sleeps, and time jumps to the next timer: a CPU that sleeps until then can go on.
-    fn end_idle(&mut self, until: Option<u64>) {
-        let Some(clocks) = &self.clocks else { return };
-        if let Some(first) = clocks.first().filter(|_| until.is_some()) {
-            self.cpus[usize::from(first)].state = State::Runnable;
-        }
     }
 }
 

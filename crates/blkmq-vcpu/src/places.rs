@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -129,8 +130,17 @@ pub fn place_at<T: ?Sized>(name: &'static str, value: &T) {
     }
 }
 
-/// The line at an address, and its number.
-pub(crate) fn line_at(address: usize) -> Option<(LineOf, usize)> {
+/// The line at an address.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) line: LineOf,
+    /// All lines of a run are numbered.
+    pub(crate) number: usize,
+    pub(crate) addresses: Range<usize>,
+}
+
+/// The line at an address.
+pub(crate) fn line_at(address: usize) -> Option<Found> {
     PLACES.with(|places| places.borrow().line_at(address))
 }
 
@@ -206,10 +216,16 @@ impl Places {
         Some(&self.known[*number]).filter(|known| address < known.base + known.bytes)
     }
 
-    fn line_at(&self, address: usize) -> Option<(LineOf, usize)> {
-        let Known { name, instance, base, first_line, .. } = *self.find(address)?;
+    fn line_at(&self, address: usize) -> Option<Found> {
+        let Known { name, instance, base, bytes, first_line } = *self.find(address)?;
         let line = (address - base) / LINE_BYTES;
-        Some((LineOf { name, instance, line: line as u32 }, first_line + line))
+        let begin = base + line * LINE_BYTES;
+        let end = (begin + LINE_BYTES).min(base + bytes);
+        Some(Found {
+            line: LineOf { name, instance, line: line as u32 },
+            number: first_line + line,
+            addresses: begin..end,
+        })
     }
 }
 

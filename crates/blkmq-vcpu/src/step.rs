@@ -16,17 +16,21 @@ pub(crate) fn step_on<T>(value: &T, access: Access) {
 /// A step that is an operation on `value`, made by the code at `at`.
 #[inline]
 pub(crate) fn step_at<T>(value: &T, access: Access, at: &'static Location<'static>) {
+    step_at_address(std::ptr::from_ref(value).addr(), access, at);
+}
+
+/// A step that is an operation on what lies at an address, made by the code at `at`.
+#[inline]
+pub(crate) fn step_at_address(address: usize, access: Access, at: &'static Location<'static>) {
     if HOT.with(|hot| hot.tells.get()) {
-        machine::tell(access, std::ptr::from_ref(value).addr(), at);
+        machine::tell(access, address, at);
     }
     step();
 }
 
-/// An operation on `value`, made by the code at `at`, that is a step only if each CPU has a clock of its own.
-pub(crate) fn told_at<T>(value: &T, access: Access, at: &'static Location<'static>) {
-    if HOT.with(|hot| hot.is_timed.get()) {
-        step_at(value, access, at);
-    } else if HOT.with(|hot| hot.tells.get()) {
+/// An operation on `value`, made by the code at `at`, that is not a step.
+pub(crate) fn tell_at<T>(value: &T, access: Access, at: &'static Location<'static>) {
+    if HOT.with(|hot| hot.tells.get()) {
         machine::tell(access, std::ptr::from_ref(value).addr(), at);
     }
 }

@@ -3,6 +3,7 @@
 pub mod atomic;
 mod condvar;
 mod mutex;
+pub(crate) mod waiters;
 
 pub use std::sync::Arc;
 

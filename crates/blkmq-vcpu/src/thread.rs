@@ -4,11 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::hot::CpuId;
-use crate::machine::{add, sleep as sleep_until, wake};
+use crate::machine::{add, call_system, kind_of_locks, sleep as sleep_until, wake};
+use crate::step::step;
 use crate::time;
 
-/// How long a CPU sleeps when it yields, in ns. The time must not be 0: if a CPU yields in a loop until a certain time,
-/// the clock would never reach that time.
+/// How long a CPU without a clock of its own sleeps when it yields, in ns. The time must not be 0: if a CPU yields in a
+/// loop until a certain time, the clock would never reach that time.
 const YIELD_NS: u64 = 500;
 
 /// A thread whose end another thread can wait for.
@@ -42,7 +43,7 @@ pub fn spawn_named<T: Send + 'static>(name: String, body: impl FnOnce() -> T + S
             let _ = wake(waiting);
         }
     });
-    crate::step::step();
+    step();
     JoinHandle(shared)
 }
 
@@ -72,7 +73,12 @@ impl<T> JoinHandle<T> {
 
 /// Lets other CPUs go on.
 pub fn yield_now() {
-    sleep_until(Some(time::now() + YIELD_NS));
+    if kind_of_locks().is_some() {
+        call_system(|kernel| kernel.yields);
+        step();
+    } else {
+        sleep_until(Some(time::now() + YIELD_NS));
+    }
 }
 
 /// Sleeps for this long.

@@ -2,8 +2,11 @@
 
 pub use std::sync::atomic::Ordering;
 
+use std::panic::Location;
+
 use crate::cache::Access::{Load, Store, Update};
-use crate::step::{step, step_fence, step_on};
+use crate::machine::{kind_of_locks, spin};
+use crate::step::{step, step_at, step_fence, step_on};
 
 /// The operations of an atomic value. Each is one step.
 macro_rules! operations {
@@ -56,6 +59,27 @@ macro_rules! atomic {
                 let result = self.0.fetch_update(success, failure, update);
                 step_on(self, Update);
                 result
+            }
+
+            /// Looks at the value again and again while it is as `goes_on` says, and returns it as it is then. If CPUs
+            /// have clocks of their own, the CPU looks, and pays for a load, once and then each time that something is
+            /// written to the line. Otherwise each look is a step.
+            #[track_caller]
+            pub fn spin_while(&self, order: Ordering, mut goes_on: impl FnMut($value) -> bool) -> $value {
+                let at = Location::caller();
+                loop {
+                    let value = self.0.load(order);
+                    if !goes_on(value) {
+                        step_at(self, Load, at);
+                        return value;
+                    }
+                    if kind_of_locks().is_some() {
+                        spin(std::ptr::from_ref(self).addr(), at, None);
+                    } else {
+                        step_at(self, Load, at);
+                        std::hint::spin_loop();
+                    }
+                }
             }
         }
 

@@ -1,16 +1,22 @@
 //! Waiting for a change of what a lock protects.
 
+use std::sync::atomic::AtomicU32;
 use std::sync::{LockResult, PoisonError};
 use std::time::Duration;
 
 use super::mutex::MutexGuard;
+use super::waiters;
 use crate::hot::CpuId;
-use crate::machine::{sleep, wake};
+use crate::machine::{call_system, kind_of_locks, sleep, wake};
+use crate::step::step;
 use crate::time;
 
 /// A condition variable for virtual CPUs; only they may wait.
 #[derive(Debug, Default)]
-pub struct Condvar(std::sync::Mutex<Vec<CpuId>>);
+pub struct Condvar {
+    /// Gives it an address, and the size of `std`'s.
+    word: AtomicU32,
+}
 
 /// Whether a wait ended by its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,20 +34,20 @@ impl Condvar {
     /// A condition variable for which no CPU waits.
     #[must_use]
     pub const fn new() -> Self {
-        Self(std::sync::Mutex::new(Vec::new()))
+        Self { word: AtomicU32::new(0) }
     }
 
-    fn waiting(&self) -> std::sync::MutexGuard<'_, Vec<CpuId>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn address(&self) -> usize {
+        std::ptr::from_ref(&self.word).addr()
     }
 
     fn wait_until<'a, T>(&self, mut guard: MutexGuard<'a, T>, until: Option<u64>) -> MutexGuard<'a, T> {
         let (mutex, me) = (guard.mutex, crate::cpu());
         // Between this line and the sleep there is no step, so no other CPU notifies in between.
-        self.waiting().push(me);
+        waiters::at(self.address(), |waiters| waiters.sleepers.push_back(me));
         guard.release();
         sleep(until);
-        self.waiting().retain(|waiting| *waiting != me);
+        waiters::known(self.address(), |waiters| waiters.sleepers.retain(|waiting| *waiting != me));
         drop(guard);
         mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,15 +82,31 @@ impl Condvar {
         }
     }
 
+    /// Takes out the CPU that has waited longest.
+    fn next(&self) -> Option<CpuId> {
+        waiters::known(self.address(), |waiters| waiters.sleepers.pop_front()).flatten()
+    }
+
     /// Wakes the CPU that has waited longest. A CPU whose time has passed no longer waits, even if it has not gone on
     /// yet.
     pub fn notify_one(&self) {
-        let mut waiting = self.waiting();
-        while !waiting.is_empty() && !wake(waiting.remove(0)) {}
+        let is_woken = std::iter::from_fn(|| self.next()).any(wake);
+        notified(is_woken);
     }
 
     /// Wakes all CPUs that wait.
     pub fn notify_all(&self) {
-        self.waiting().drain(..).for_each(|cpu| _ = wake(cpu));
+        let nr_woken = std::iter::from_fn(|| self.next()).filter(|cpu| wake(*cpu)).count();
+        notified(nr_woken > 0);
+    }
+}
+
+/// A call of the system has ended, which is a step if CPUs have clocks of their own.
+fn notified(has_woken: bool) {
+    if kind_of_locks().is_some() {
+        if !has_woken {
+            call_system(|kernel| kernel.call);
+        }
+        step();
     }
 }

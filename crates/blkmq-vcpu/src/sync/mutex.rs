@@ -1,21 +1,26 @@
 //! A lock that virtual CPUs wait for.
 
+mod futex;
+mod queued;
+mod ticket;
+
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;
 use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
 
-use crate::cache::Access;
-use crate::hot::CpuId;
-use crate::machine::{is_running, sleep, wake};
-use crate::step::{step_at, step_on, told_at};
+use super::waiters;
+use crate::cache::{Access, Picoseconds};
+use crate::kernel::LockKind;
+use crate::machine::{clock, is_running, kind_of_locks, sleep, spin, wake};
+use crate::step::{step_at, step_at_address, tell_at};
 
 /// A lock. Taking it and letting it go are steps. A CPU that waits is woken when the lock is let go, and may find that
-/// another CPU has taken it again, as with the lock of `std`.
+/// another CPU has taken it again, as with the lock of `std`. If CPUs have clocks of their own, it behaves and costs as
+/// one of [`LockKind`].
 #[derive(Debug, Default)]
 pub struct Mutex<T> {
     value: std::sync::Mutex<T>,
-    waiting: std::sync::Mutex<Vec<CpuId>>,
 }
 
 /// The hold of a [`Mutex`]; dropping it lets go.
@@ -27,10 +32,26 @@ pub struct MutexGuard<'a, T> {
     value: Option<std::sync::MutexGuard<'a, T>>,
 }
 
+/// A lock that a CPU waits for, as the kinds of locks see it.
+struct Wanted<'a> {
+    /// Where it lies.
+    address: usize,
+    /// The code that wants it.
+    at: &'static Location<'static>,
+    is_held: &'a dyn Fn() -> bool,
+    /// Takes it if it is not held.
+    take: &'a mut dyn FnMut() -> bool,
+}
+
 impl<T> Mutex<T> {
     /// A free lock around `value`.
     pub const fn new(value: T) -> Self {
-        Self { value: std::sync::Mutex::new(value), waiting: std::sync::Mutex::new(Vec::new()) }
+        Self { value: std::sync::Mutex::new(value) }
+    }
+
+    /// Where what is known of the lock is found.
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     #[track_caller]
@@ -38,12 +59,13 @@ impl<T> Mutex<T> {
         MutexGuard { mutex: self, at: Location::caller(), value: Some(value) }
     }
 
-    /// The hold of a lock that was just taken, without a step if CPUs have no clocks of their own.
-    #[track_caller]
-    fn taken<'a>(&'a self, value: std::sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        let guard = self.guard(value);
-        told_at(self, Access::Update, guard.at);
-        guard
+    /// Takes the lock if it is not held, without a step.
+    fn take(&self) -> Option<std::sync::MutexGuard<'_, T>> {
+        match self.value.try_lock() {
+            Ok(value) => Some(value),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Waits until the lock is free, and takes it.
@@ -55,21 +77,48 @@ impl<T> Mutex<T> {
         if !is_running() {
             return Ok(self.guard(self.value.lock().unwrap_or_else(PoisonError::into_inner)));
         }
+        if let Some(kind) = kind_of_locks() {
+            return Ok(self.lock_as(kind));
+        }
         loop {
             if let Ok(guard) = self.try_lock() {
                 return Ok(guard);
             }
             // Another CPU may have let the lock go in the step of the last try. So the CPU tries again before it
             // sleeps; between this try and the sleep there is no step.
-            match self.value.try_lock() {
-                Err(TryLockError::WouldBlock) => {
-                    self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(crate::cpu());
+            match self.take() {
+                None => {
+                    waiters::at(self.address(), |waiters| waiters.sleepers.push_back(crate::cpu()));
                     sleep(None);
                 }
-                Ok(value) => return Ok(self.taken(value)),
-                Err(TryLockError::Poisoned(error)) => return Ok(self.taken(error.into_inner())),
+                Some(value) => {
+                    tell_at(self, Access::Update, Location::caller());
+                    return Ok(self.guard(value));
+                }
             }
         }
+    }
+
+    /// Waits and pays as with a lock of this kind.
+    #[track_caller]
+    fn lock_as(&self, kind: LockKind) -> MutexGuard<'_, T> {
+        let mut value = None;
+        let wanted = &mut Wanted {
+            address: self.address(),
+            at: Location::caller(),
+            is_held: &|| self.take().is_none(),
+            take: &mut || {
+                value = self.take();
+                value.is_some()
+            },
+        };
+        match kind {
+            LockKind::Futex => futex::lock(wanted),
+            LockKind::Queued => queued::lock(wanted),
+            LockKind::Ticket => ticket::lock(wanted),
+        }
+        let at = wanted.at;
+        MutexGuard { mutex: self, at, value }
     }
 
     /// Takes the lock if it is free.
@@ -78,34 +127,100 @@ impl<T> Mutex<T> {
     /// The lock is not free.
     #[track_caller]
     pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
-        let tried = match self.value.try_lock() {
-            Ok(value) => Ok(self.guard(value)),
-            Err(TryLockError::Poisoned(error)) => Ok(self.guard(error.into_inner())),
-            Err(TryLockError::WouldBlock) => Err(TryLockError::WouldBlock),
-        };
-        step_on(self, Access::Update);
-        tried
-    }
-
-    fn wake_waiting(&self) {
-        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        waiting.into_iter().for_each(|cpu| _ = wake(cpu));
+        let has_queue = waiters::known(self.address(), |waiters| waiters.has_queue()).unwrap_or(false);
+        let value = if has_queue { None } else { self.take() };
+        let at = Location::caller();
+        let tried = value.map(|value| MutexGuard { mutex: self, at, value: Some(value) });
+        step_at(self, Access::Update, at);
+        tried.ok_or(TryLockError::WouldBlock)
     }
 }
 
 impl<T> MutexGuard<'_, T> {
-    /// Lets go without a step.
-    pub(super) fn release(&mut self) {
+    /// Lets go and wakes CPUs that sleep, without a step. For CPUs without clocks.
+    fn let_go(&mut self) {
         if self.value.take().is_some() && is_running() {
-            self.mutex.wake_waiting();
+            let waiters = waiters::known(self.mutex.address(), |waiters| std::mem::take(&mut waiters.sleepers));
+            waiters.into_iter().flatten().for_each(|cpu| _ = wake(cpu));
+        }
+    }
+
+    /// Lets go without a step, for a CPU that falls asleep next.
+    pub(super) fn release(&mut self) {
+        let Some(kind) = kind_of_locks() else { return self.let_go() };
+        if self.value.take().is_some() {
+            let is_marked = unlock(kind, self.mutex.address());
+            tell_at(self.mutex, access_of_unlock(kind), self.at);
+            if is_marked {
+                futex::wake_one(self.mutex.address());
+            }
         }
     }
 }
 
 impl<T> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
-        self.release();
-        step_at(self.mutex, Access::Store, self.at);
+        let Some(kind) = kind_of_locks() else {
+            self.let_go();
+            return step_at(self.mutex, Access::Store, self.at);
+        };
+        if self.value.take().is_some() {
+            let is_marked = unlock(kind, self.mutex.address());
+            step_at(self.mutex, access_of_unlock(kind), self.at);
+            if is_marked {
+                futex::wake_one(self.mutex.address());
+                crate::step::step();
+            }
+        }
+    }
+}
+
+/// Notes that the lock at this address is not held any more. Returns whether a CPU that sleeps for it is to be woken.
+fn unlock(kind: LockKind, address: usize) -> bool {
+    kind == LockKind::Futex && futex::unlock(address)
+}
+
+/// How a lock is let go.
+const fn access_of_unlock(kind: LockKind) -> Access {
+    match kind {
+        LockKind::Futex => Access::Update,
+        LockKind::Queued | LockKind::Ticket => Access::Store,
+    }
+}
+
+impl Wanted<'_> {
+    /// One operation on the lock's line, which does this.
+    fn access<R>(&mut self, access: Access, does: impl FnOnce(&mut Self) -> R) -> R {
+        let result = does(self);
+        step_at_address(self.address, access, self.at);
+        result
+    }
+
+    /// Looks at the lock's line until this is so, or until `until`. Returns whether it is so.
+    fn look_until(&mut self, until: Option<Picoseconds>, is_so: impl FnMut(&mut Self) -> bool) -> bool {
+        let address = self.address;
+        self.look_at(address, until, is_so)
+    }
+
+    /// The same at another line.
+    fn look_at(
+        &mut self,
+        address: usize,
+        until: Option<Picoseconds>,
+        mut is_so: impl FnMut(&mut Self) -> bool,
+    ) -> bool {
+        loop {
+            let found = is_so(self);
+            if found || until.is_some_and(|until| clock() >= until) {
+                step_at_address(address, Access::Load, self.at);
+                return found;
+            }
+            spin(address, self.at, until);
+        }
+    }
+
+    fn must_take(&mut self) {
+        assert!((self.take)(), "the lock's queue lets one in at a time");
     }
 }
 

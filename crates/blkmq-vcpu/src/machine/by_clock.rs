@@ -1,0 +1,188 @@
+//! Machines whose CPUs have clocks of their own: whose turn it is, and what the clocks are charged.
+
+use std::panic::Location;
+
+use super::{Machine, State, suspend, with};
+use crate::Switch;
+use crate::cache::{Access, Picoseconds};
+use crate::cores::Clocks;
+use crate::hot::{CpuId, HOT, PS_PER_NS};
+use crate::kernel::{Kernel, LockKind};
+use crate::places::{self, Accessed};
+
+/// Steps of a CPU with a clock of its own after which the machine looks whether the run is exhausted.
+const TIMED_QUANTUM: u32 = 1000;
+
+impl Machine {
+    /// Begins the turn of the CPU whose clock is earliest. `from` is the CPU that runs, if it can go on itself. `None`:
+    /// every CPU sleeps.
+    pub(super) fn choose_by_clock(&mut self, from: Option<CpuId>) -> Option<CpuId> {
+        let clocks = self.clocks.as_mut()?;
+        let (last, steps) = HOT.with(|hot| (hot.cpu.get(), hot.steps.get() + hot.made()));
+        if let Some(me) = from {
+            let now = HOT.with(|hot| hot.clock.get());
+            clocks.stop(me, now, Some(now));
+        }
+        let next = clocks.first()?;
+        let state = self.cpus[usize::from(next)].state;
+        if matches!(state, State::Asleep(_)) {
+            let awake = |cpu: &CpuId| matches!(self.cpus[usize::from(*cpu)].state, State::Runnable | State::Spins);
+            if !self.alive.iter().any(awake) {
+                return None;
+            }
+        }
+        self.cpus[usize::from(next)].state = State::Runnable;
+        let now = clocks.go_on()?;
+        HOT.with(|hot| {
+            hot.begin(TIMED_QUANTUM);
+            hot.clock.set(now);
+            hot.cpu.set(next);
+        });
+        note_limit(clocks);
+        if next != last {
+            let time = now / PS_PER_NS;
+            (self.options.on_switch)(Switch { step: steps, time, from: last, to: next, line: None });
+        }
+        Some(next)
+    }
+
+    /// Every CPU sleeps, and time jumps to the next timer: a CPU that sleeps until then can go on.
+    pub(super) fn end_idle(&mut self, until: Option<u64>) {
+        let Some(clocks) = &self.clocks else { return };
+        if let Some(first) = clocks.first().filter(|_| until.is_some()) {
+            self.cpus[usize::from(first)].state = State::Runnable;
+        }
+    }
+}
+
+/// What the clock of the CPU that runs shows.
+pub(crate) fn clock() -> Picoseconds {
+    HOT.with(|hot| hot.clock.get())
+}
+
+/// Whether what the running code does takes no time, or is not of a virtual CPU.
+fn is_free() -> bool {
+    HOT.with(|hot| hot.depth.get() > 0 || hot.quantum.get() == 0)
+}
+
+/// Notes when the CPU that runs has to let another one go on.
+pub(super) fn note_limit(clocks: &Clocks) {
+    HOT.with(|hot| hot.limit.set(clocks.limit(hot.cpu.get())));
+}
+
+/// Tells of an operation on something shared, which has just been done.
+#[cold]
+pub(crate) fn tell(access: Access, address: usize, at: &'static Location<'static>) {
+    if HOT.with(|hot| hot.quantum.get() == 0) {
+        return;
+    }
+    let (cpu, found) = (crate::cpu(), places::line_at(address));
+    with(|machine| {
+        if let Some(clocks) = machine.clocks.as_mut().filter(|_| access != Access::Load) {
+            let line = found.as_ref().map_or(address..address + 1, |found| found.addresses.clone());
+            for spins in clocks.watchers(line) {
+                machine.cpus[usize::from(spins)].state = State::Runnable;
+                clocks.wake(spins, clock());
+            }
+            note_limit(clocks);
+        }
+        if is_free() {
+            return;
+        }
+        let cost = machine.clocks.as_mut().map(|clocks| {
+            let cost = clocks.access(cpu, found.as_ref().map(|found| found.number), access, clock());
+            HOT.with(|hot| hot.clock.set(cost.done));
+            cost
+        });
+        if let Some(on_access) = &mut machine.options.on_access {
+            on_access(Accessed { cpu, line: found.map(|found| found.line), access, cost, at });
+        }
+    });
+}
+
+/// The time that a stage's private work takes.
+pub(crate) fn stage_time(cpu: CpuId, stage: usize, number: usize) -> Picoseconds {
+    with(|machine| machine.options.on_stage.as_mut().map_or(0, |on_stage| on_stage(cpu, stage, number)))
+}
+
+/// Moves the clock of the CPU that runs to the end of a fence.
+#[cold]
+pub(crate) fn charge_fence() {
+    if is_free() {
+        return;
+    }
+    with(|machine| {
+        if let Some(clocks) = &mut machine.clocks {
+            let done = clocks.fence(crate::cpu(), clock());
+            HOT.with(|hot| hot.clock.set(done));
+        }
+    });
+}
+
+/// The CPU that runs has looked at what lies at this address, which is not yet as the CPU wants it. It looks again when
+/// something is written to the line, or at `until`; the caller does that. A look costs a load. CPUs need clocks of
+/// their own for this.
+pub(crate) fn spin(address: usize, at: &'static Location<'static>, until: Option<Picoseconds>) {
+    let me = crate::cpu();
+    // What is written from here on, while the line is on its way, is seen: since the look there was no step.
+    tell(Access::Load, address, at);
+    with(|machine| {
+        machine.cpus[usize::from(me)].state = State::Spins;
+        if let Some(clocks) = &mut machine.clocks {
+            clocks.watch(me, address);
+            clocks.stop(me, clock(), until);
+        }
+    });
+    suspend();
+    with(|machine| {
+        if let Some(clocks) = &mut machine.clocks {
+            clocks.look_away(me, address);
+        }
+    });
+}
+
+/// Adds a time of the kernel to the clock of the CPU that runs. The caller makes a step soon.
+pub(crate) fn call_system(time: impl FnOnce(&Kernel) -> Picoseconds) {
+    if is_free() {
+        return;
+    }
+    with(|machine| {
+        if let Some(clocks) = &machine.clocks {
+            HOT.with(|hot| hot.clock.set(hot.clock.get() + time(&clocks.kernel)));
+        }
+    });
+}
+
+/// `cpu`, which runs, falls asleep.
+pub(super) fn fall_asleep(clocks: &mut Clocks, cpu: CpuId, until: Option<u64>) {
+    let Kernel { sleep, wake_latency, .. } = clocks.kernel;
+    let until = until.map(|until| until.saturating_mul(PS_PER_NS).saturating_add(wake_latency));
+    clocks.stop(cpu, clock() + sleep, until);
+}
+
+/// The CPU that runs wakes another one that sleeps.
+pub(super) fn wake(clocks: &mut Clocks, cpu: CpuId) {
+    clocks.wake(cpu, clock() + clocks.kernel.wake_latency);
+    note_limit(clocks);
+    if !is_free() {
+        HOT.with(|hot| hot.clock.set(hot.clock.get() + clocks.kernel.wake));
+    }
+}
+
+/// What the kernel's calls cost, and all that nothing if CPUs have no clocks of their own.
+pub(crate) fn kernel() -> Kernel {
+    with(|machine| machine.clocks.as_ref().map_or(Kernel::FREE, |clocks| clocks.kernel))
+}
+
+/// As which locks those of the run behave; `None` if CPUs have no clocks of their own.
+pub(crate) fn kind_of_locks() -> Option<LockKind> {
+    if !HOT.with(|hot| hot.is_timed.get()) {
+        return None;
+    }
+    with(|machine| machine.clocks.as_ref().map(|clocks| clocks.locks))
+}
+
+/// Where the node lies by which a CPU waits in the queue of a lock.
+pub(crate) fn node(cpu: CpuId) -> usize {
+    with(|machine| machine.clocks.as_mut().map_or(0, |clocks| clocks.node(cpu)))
+}
