@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 
+use blkmq_vcpu::cache::Access;
 use blkmq_vcpu::schedule::Uniform;
-use blkmq_vcpu::{Accessed, Ended, Options, Random, go_on_for, run, thread};
+use blkmq_vcpu::{Accessed, CpuId, Ended, LineOf, Options, Random, go_on_for, run, thread};
 use blkmq_virtual::driver::spec::open;
 use blkmq_virtual::future::AsyncSubmitter;
 use blkmq_virtual::{
@@ -17,6 +18,8 @@ use blkmq_virtual::{
 
 const THREADS: u64 = 3;
 const BATCH: u64 = 4;
+/// Cache lines of a slot.
+const SLOT_LINES: u32 = 4;
 /// Steps without an end after which a run counts as hanging.
 const STEPS: u64 = 3_000_000;
 
@@ -28,8 +31,10 @@ const FAULTY: &str = "irqmode=2,completion_nsec=3000,memory_backed=1,cache_size=
 /// How often something was done, by the line that it was done to, and by the line of the code if that has no name.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Told {
-    named: BTreeMap<String, usize>,
+    named: BTreeMap<LineOf, usize>,
     unnamed: BTreeMap<String, usize>,
+    /// Which CPUs touched each named line, by the file of the code that did and by whether it loaded only.
+    cpus: BTreeMap<(LineOf, &'static str, bool), BTreeSet<CpuId>>,
 }
 
 /// A file of the sources, from the folder of its crate on.
@@ -51,16 +56,19 @@ fn listen(seed: u64, main: impl FnOnce(&AtomicBool) + Send + 'static) -> Told {
     let (told, is_at_work) = (Arc::new(Mutex::new(Told::default())), Arc::new(AtomicBool::new(false)));
     let on_access = {
         let (told, is_at_work) = (Arc::clone(&told), Arc::clone(&is_at_work));
-        Box::new(move |Accessed { line, at, .. }: Accessed| {
+        Box::new(move |Accessed { cpu, line, access, at, .. }: Accessed| {
             if !is_at_work.load(Relaxed) {
                 return;
             }
             let mut told = told.lock().expect("one thread");
             let count = match line {
-                Some(line) => told.named.entry(format!("{} {}+{}", line.name, line.instance, line.line)).or_default(),
+                Some(line) => told.named.entry(line).or_default(),
                 None => told.unnamed.entry(format!("{}:{}", file(at.file()), at.line())).or_default(),
             };
             *count += 1;
+            if let Some(line) = line {
+                told.cpus.entry((line, at.file(), access == Access::Load)).or_default().insert(cpu);
+            }
         })
     };
     let options = Options { on_access: Some(on_access), ..Options::default() };
@@ -220,7 +228,7 @@ fn what_is_shared_with_the_thread_that_controls_a_queue_has_a_name() {
     for (scheduler, locking) in each() {
         for seed in 0..2 {
             let told = told_of_control(scheduler, locking, seed);
-            names.extend(told.named.into_keys().filter_map(|line| Some(line.split_once(' ')?.0.to_owned())));
+            names.extend(told.named.into_keys().map(|line| line.name));
             unnamed.extend(told.unnamed);
         }
     }
@@ -233,10 +241,42 @@ fn what_is_shared_with_the_thread_that_controls_a_queue_has_a_name() {
         "hctx.flush",
         "null.faults",
         "pools.control",
+        "queue.backlog",
         "queue.control",
+        "queue.queued",
         "queue.tenants",
     ];
     reached.iter().for_each(|name| assert!(names.contains(*name), "{name} is not among {names:?}"));
+}
+
+/// The requests that each CPU touched by code of this file, and those that it did not only load.
+fn requests_of(told: &Told, code: &str) -> [BTreeSet<(u32, u32, CpuId)>; 2] {
+    let lines = told.cpus.iter().filter(|((line, file, _), _)| line.name == "request.slot" && file.ends_with(code));
+    let mut requests = [BTreeSet::new(), BTreeSet::new()];
+    for ((line, _, is_load), cpus) in lines {
+        let of = |cpu: &CpuId| (line.instance, line.line / SLOT_LINES, *cpu);
+        requests.iter_mut().take(2 - usize::from(*is_load)).for_each(|of_kind| of_kind.extend(cpus.iter().map(of)));
+    }
+    requests
+}
+
+/// Red if the body of a request is not told where its token is used, by `Request::body` and by `Request::body_mut`: a
+/// CPU moves requests by their state, and reads the body of each; and CPUs change what other CPUs changed.
+#[test]
+fn each_cpu_that_moves_a_request_touches_its_body() {
+    for (scheduler, locking) in each() {
+        let mut are_passed_on = false;
+        for seed in 0..8 {
+            let told = told_of_reads(DEVICES[seed as usize % 2], scheduler, locking, seed);
+            let [[moved, _], [touched, changed]] =
+                ["src/request/state.rs", "src/request/token.rs"].map(|code| requests_of(&told, code));
+            let untouched: Vec<_> = moved.difference(&touched).collect();
+            assert!(!moved.is_empty() && untouched.is_empty(), "{scheduler}, {locking}: {untouched:?}");
+            let requests: BTreeSet<_> = changed.iter().map(|(pool, slot, _)| (pool, slot)).collect();
+            are_passed_on |= requests.len() < changed.len();
+        }
+        assert!(are_passed_on, "{scheduler}, {locking}");
+    }
 }
 
 /// Red if lines are told by anything that does not follow from the seed.

@@ -39,6 +39,6 @@ pub use platform::take_stages;
 #[cfg(any(loom, shuttle, virtual_cpus))]
 pub use platform::weaken;
 pub use platform::{
-    Arc, Instant, Line, Mutex, MutexGuard, Parker, Stage, TryGuard, TryLock, UnsafeCell, atomic, fence_at, kept,
-    on_line, order, peek, placed, stage, thread,
+    Arc, Area, Instant, Line, Mutex, MutexGuard, Parker, Stage, TryGuard, TryLock, UnsafeCell, atomic, changes,
+    fence_at, kept, on_line, order, peek, placed, reads, stage, thread,
 };

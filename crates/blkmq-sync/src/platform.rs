@@ -10,6 +10,7 @@
 //! read-modify-write, and never on a `SeqCst` access.
 
 mod cell;
+mod data;
 #[cfg(loom)]
 mod explored;
 mod line;
@@ -32,6 +33,7 @@ pub use backend::sync::Arc;
 #[cfg(virtual_cpus)]
 pub use backend::time::Instant;
 pub use cell::UnsafeCell;
+pub use data::{Area, changes, reads};
 pub use line::{Line, on_line, placed};
 pub use mutex::{Mutex, MutexGuard};
 pub use parker::Parker;

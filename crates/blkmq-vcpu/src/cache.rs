@@ -162,6 +162,28 @@ impl Cache {
         outcome
     }
 
+    /// `cpu` reads plain data on `line` at `now`, or `changes` it. If the CPU has the line, this is a part of its own
+    /// work and costs nothing here. Otherwise the CPU waits for the line. But a change of a line that others have too
+    /// is posted as a store: the CPU has the data already.
+    ///
+    /// # Panics
+    /// As [`access`](Self::access).
+    pub fn data(&mut self, cpu: usize, line: usize, changes: bool, now: Picoseconds) -> Outcome {
+        self.arrive(cpu, now);
+        let Line { holders, .. } = *self.line(line);
+        let outcome = match (holders.has(cpu), changes) {
+            (true, true) if !holders.is_only(cpu) => self.store(cpu, line, now),
+            (true, _) => Outcome { done: now, waited: 0, moved: 0, fetched: 0 },
+            (false, false) => self.load(cpu, line, now),
+            (false, true) => match self.own(cpu, line, now) {
+                Ok(transfer) => self.came(now, &transfer, transfer.ended),
+                Err(done) => Outcome { done, waited: 0, moved: 0, fetched: 0 },
+            },
+        };
+        self.done[cpu] = outcome.done;
+        outcome
+    }
+
     /// `cpu` loads lines at `now`, none of which tells where another one is.
     ///
     /// # Panics

@@ -142,6 +142,14 @@ impl Clocks {
         }
     }
 
+    /// What it costs `cpu` to read plain data at `now`, or to change it. On no line it costs nothing.
+    pub(crate) fn data(&mut self, cpu: CpuId, line: Option<usize>, changes: bool, now: Picoseconds) -> Outcome {
+        match line {
+            Some(line) => self.cache.data(cpu.into(), line, changes, now),
+            None => Outcome { done: now, waited: 0, moved: 0, fetched: 0 },
+        }
+    }
+
     /// When a fence of `cpu` ends that begins at `now`.
     pub(crate) fn fence(&mut self, cpu: CpuId, now: Picoseconds) -> Picoseconds {
         self.cache.fence(cpu.into(), now)

@@ -15,7 +15,9 @@ use crate::hot::{CpuId, HOT};
 use crate::places::{self, Accessed};
 use crate::schedule::{Decision, Schedule};
 use crate::sync::waiters;
-pub(crate) use by_clock::{call_system, charge_fence, clock, kernel, kind_of_locks, node, spin, stage_time, tell};
+pub(crate) use by_clock::{
+    call_system, charge_fence, clock, is_free, kernel, kind_of_locks, node, spin, stage_time, tell, tell_data,
+};
 
 /// The options of a run, beside its schedule.
 pub struct Options {

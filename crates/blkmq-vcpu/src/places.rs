@@ -5,7 +5,7 @@
 //! order in which a run first touches them, which follows from the run. An operation on an address in no place is told
 //! as such.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::panic::Location;
@@ -81,6 +81,8 @@ struct Places {
     known: Vec<Known>,
     /// The numbers of those that are there now, by where they begin. They do not overlap.
     there: BTreeMap<usize, usize>,
+    /// The place in which an address was found last, if it is still there.
+    found: Cell<Option<usize>>,
     /// How many places of a name there have been.
     instances: BTreeMap<&'static str, u32>,
     /// How many lines the places have.
@@ -130,6 +132,15 @@ pub fn place_at<T: ?Sized>(name: &'static str, value: &T) {
     }
 }
 
+/// Says where memory lies that has a place of its own, which is called `name`: `bytes` bytes from the address `base`
+/// on. If its size has changed, it is on lines that no CPU has.
+#[inline]
+pub fn place_bytes(name: &'static str, place: &Place, base: usize, bytes: usize) {
+    if HOT.with(|hot| hot.tells.get()) {
+        PLACES.with(|places| places.borrow_mut().note(name, &place.0, base, bytes));
+    }
+}
+
 /// The line at an address.
 #[derive(Debug)]
 pub(crate) struct Found {
@@ -154,10 +165,14 @@ impl Places {
     fn note(&mut self, name: &'static str, id: &AtomicU64, base: usize, bytes: usize) {
         // Relaxed: only threads of one run use a place, and these are one thread of the machine.
         match self.number(id.load(Ordering::Relaxed)) {
-            Some(number) if self.known[number].base == base => {}
+            Some(number) if (self.known[number].base, self.known[number].bytes) == (base, bytes) => {}
             Some(number) => {
                 self.leave(number);
-                self.known[number].base = base;
+                if self.known[number].bytes != bytes {
+                    self.known[number].first_line = self.nr_lines;
+                    self.nr_lines += bytes.div_ceil(LINE_BYTES);
+                }
+                (self.known[number].base, self.known[number].bytes) = (base, bytes);
                 self.settle(number);
             }
             None => {
@@ -186,6 +201,7 @@ impl Places {
 
     /// Puts a place where it lies now. What lay there is gone.
     fn settle(&mut self, number: usize) {
+        self.found.set(None);
         let Known { base, bytes, .. } = self.known[number];
         while let Some((begin, other)) = self.there.range(..base + bytes).next_back() {
             if begin + self.known[*other].bytes <= base {
@@ -199,6 +215,7 @@ impl Places {
 
     /// Takes a place away, unless another one lies there already.
     fn leave(&mut self, number: usize) {
+        self.found.set(None);
         let base = self.known[number].base;
         if self.there.get(&base) == Some(&number) {
             self.there.remove(&base);
@@ -212,8 +229,15 @@ impl Places {
     }
 
     fn find(&self, address: usize) -> Option<&Known> {
+        let is_in = |known: &Known| (known.base..known.base + known.bytes).contains(&address);
+        // Accesses to the same place often follow each other.
+        if let Some(known) = self.found.get().map(|number| &self.known[number]).filter(|known| is_in(known)) {
+            return Some(known);
+        }
         let (_, number) = self.there.range(..=address).next_back()?;
-        Some(&self.known[*number]).filter(|known| address < known.base + known.bytes)
+        let known = Some(&self.known[*number]).filter(|known| is_in(known))?;
+        self.found.set(Some(*number));
+        Some(known)
     }
 
     fn line_at(&self, address: usize) -> Option<Found> {

@@ -5,6 +5,7 @@ use std::panic::Location;
 use crate::cache::{Access, Picoseconds};
 use crate::hot::HOT;
 use crate::machine;
+use crate::places::line_at;
 
 /// A step that is an operation on `value`, made by the code that calls the caller.
 #[inline]
@@ -32,6 +33,49 @@ pub(crate) fn step_at_address(address: usize, access: Access, at: &'static Locat
 pub(crate) fn tell_at<T>(value: &T, access: Access, at: &'static Location<'static>) {
     if HOT.with(|hot| hot.tells.get()) {
         machine::tell(access, std::ptr::from_ref(value).addr(), at);
+    }
+}
+
+/// `value`, plain data that other CPUs have at other times, and that the caller reads now. Told line by line, and not a
+/// step, unless each CPU has a clock of its own and the line was not with this one.
+#[inline]
+#[track_caller]
+pub fn reads<T: ?Sized>(value: &T) -> &T {
+    data_at(value, Access::Load, Location::caller());
+    value
+}
+
+/// As [`reads`], for data that the caller may change.
+#[inline]
+#[track_caller]
+pub fn changes<T: ?Sized>(value: &mut T) -> &mut T {
+    data_at(value, Access::Update, Location::caller());
+    value
+}
+
+/// Tells that the code at `at` reads or changes plain data.
+#[inline]
+pub(crate) fn data_at<T: ?Sized>(value: &T, access: Access, at: &'static Location<'static>) {
+    if HOT.with(|hot| hot.tells.get()) {
+        tell_data(access, std::ptr::from_ref(value).addr(), size_of_val(value), at);
+    }
+}
+
+/// Where CPUs have clocks of their own, an access to a line that the CPU did not have is a step.
+#[cold]
+fn tell_data(access: Access, address: usize, bytes: usize, at: &'static Location<'static>) {
+    if bytes == 0 || machine::is_free() {
+        return;
+    }
+    let end = address + bytes;
+    let mut next = address;
+    while next < end {
+        let found = line_at(next);
+        // What lies on no line is told once.
+        next = found.as_ref().map_or(end, |found| found.addresses.end);
+        if machine::tell_data(access, found, at) {
+            step();
+        }
     }
 }
 

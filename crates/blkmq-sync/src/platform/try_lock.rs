@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use super::atomic::{AtomicBool, Ordering};
-use super::{Line, UnsafeCell, order};
+use super::{Line, UnsafeCell, changes, order, reads};
 
 /// A value that one thread at a time may use. Other threads turn back at once.
 pub struct TryLock<T>(Line<Marked<T>>);
@@ -62,7 +62,7 @@ impl<T> Deref for TryGuard<'_, T> {
     fn deref(&self) -> &T {
         // SAFETY: this guard is the only one (`held` was false when it was made and stays true until it is dropped),
         // and the reference cannot outlive it.
-        self.lock.0.value.with(|value| unsafe { &*value })
+        reads(self.lock.0.value.with(|value| unsafe { &*value }))
     }
 }
 
@@ -70,7 +70,7 @@ impl<T> DerefMut for TryGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as in `deref`, and `&mut self` keeps out every other reference through this guard.
-        self.lock.0.value.with_mut(|value| unsafe { &mut *value })
+        changes(self.lock.0.value.with_mut(|value| unsafe { &mut *value }))
     }
 }
 

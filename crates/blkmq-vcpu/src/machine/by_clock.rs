@@ -1,14 +1,15 @@
 //! Machines whose CPUs have clocks of their own: whose turn it is, and what the clocks are charged.
 
+use std::ops::Range;
 use std::panic::Location;
 
 use super::{Machine, State, suspend, with};
 use crate::Switch;
-use crate::cache::{Access, Picoseconds};
+use crate::cache::{Access, Outcome, Picoseconds};
 use crate::cores::Clocks;
 use crate::hot::{CpuId, HOT, PS_PER_NS};
 use crate::kernel::{Kernel, LockKind};
-use crate::places::{self, Accessed};
+use crate::places::{self, Accessed, Found};
 
 /// Steps of a CPU with a clock of its own after which the machine looks whether the run is exhausted.
 const TIMED_QUANTUM: u32 = 1000;
@@ -61,7 +62,7 @@ pub(crate) fn clock() -> Picoseconds {
 }
 
 /// Whether what the running code does takes no time, or is not of a virtual CPU.
-fn is_free() -> bool {
+pub(crate) fn is_free() -> bool {
     HOT.with(|hot| hot.depth.get() > 0 || hot.quantum.get() == 0)
 }
 
@@ -76,28 +77,61 @@ pub(crate) fn tell(access: Access, address: usize, at: &'static Location<'static
     if HOT.with(|hot| hot.quantum.get() == 0) {
         return;
     }
-    let (cpu, found) = (crate::cpu(), places::line_at(address));
+    let found = places::line_at(address);
     with(|machine| {
-        if let Some(clocks) = machine.clocks.as_mut().filter(|_| access != Access::Load) {
-            let line = found.as_ref().map_or(address..address + 1, |found| found.addresses.clone());
-            for spins in clocks.watchers(line) {
-                machine.cpus[usize::from(spins)].state = State::Runnable;
-                clocks.wake(spins, clock());
-            }
-            note_limit(clocks);
+        if access != Access::Load {
+            machine
+                .wake_watchers(found.as_ref().map_or(address..address + 1, |found| found.addresses.clone()), clock());
         }
-        if is_free() {
-            return;
+        if !is_free() {
+            machine.charge(access, found, at, |clocks, cpu, line, now| clocks.access(cpu, line, access, now));
         }
-        let cost = machine.clocks.as_mut().map(|clocks| {
-            let cost = clocks.access(cpu, found.as_ref().map(|found| found.number), access, clock());
+    });
+}
+
+/// Tells of plain data on one line that is read or changed. Returns whether the clock of the CPU has gone on.
+pub(crate) fn tell_data(access: Access, found: Option<Found>, at: &'static Location<'static>) -> bool {
+    let (begun, changes) = (clock(), access != Access::Load);
+    let addresses = found.as_ref().map(|found| found.addresses.clone());
+    with(|machine| {
+        let cost = machine.charge(access, found, at, |clocks, cpu, line, now| clocks.data(cpu, line, changes, now));
+        if let Some(addresses) = addresses.filter(|_| changes && cost.is_some_and(|cost| cost.moved > 0)) {
+            machine.wake_watchers(addresses, begun);
+        }
+    });
+    begun != clock()
+}
+
+impl Machine {
+    /// CPUs that spin on a line that was written look again.
+    fn wake_watchers(&mut self, line: Range<usize>, now: Picoseconds) {
+        let Some(clocks) = &mut self.clocks else { return };
+        for spins in clocks.watchers(line) {
+            self.cpus[usize::from(spins)].state = State::Runnable;
+            clocks.wake(spins, now);
+        }
+        note_limit(clocks);
+    }
+
+    /// Charges an operation to the clock of the CPU that runs, if it has one, and tells of it.
+    fn charge(
+        &mut self,
+        access: Access,
+        found: Option<Found>,
+        at: &'static Location<'static>,
+        charge: impl FnOnce(&mut Clocks, CpuId, Option<usize>, Picoseconds) -> Outcome,
+    ) -> Option<Outcome> {
+        let cpu = crate::cpu();
+        let cost = self.clocks.as_mut().map(|clocks| {
+            let cost = charge(clocks, cpu, found.as_ref().map(|found| found.number), clock());
             HOT.with(|hot| hot.clock.set(cost.done));
             cost
         });
-        if let Some(on_access) = &mut machine.options.on_access {
+        if let Some(on_access) = &mut self.options.on_access {
             on_access(Accessed { cpu, line: found.map(|found| found.line), access, cost, at });
         }
-    });
+        cost
+    }
 }
 
 /// The time that a stage's private work takes.

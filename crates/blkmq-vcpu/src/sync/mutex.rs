@@ -13,7 +13,11 @@ use super::waiters;
 use crate::cache::{Access, Picoseconds};
 use crate::kernel::LockKind;
 use crate::machine::{clock, is_running, kind_of_locks, sleep, spin, wake};
-use crate::step::{step_at, step_at_address, tell_at};
+use crate::step::{data_at, step_at, step_at_address, tell_at};
+
+/// The size of a value in a lock, in bytes, up to which every access to the value is told as one to all of it: two
+/// lines.
+const MOST_TOLD: usize = 128;
 
 /// A lock. Taking it and letting it go are steps. A CPU that waits is woken when the lock is let go, and may find that
 /// another CPU has taken it again, as with the lock of `std`. If CPUs have clocks of their own, it behaves and costs as
@@ -137,6 +141,17 @@ impl<T> Mutex<T> {
 }
 
 impl<T> MutexGuard<'_, T> {
+    /// Tells that the value is read or changed, if it is small. Of a larger one the holder tells itself which parts it
+    /// touches ([`reads`](crate::reads), [`changes`](crate::changes)).
+    #[inline]
+    fn told(&self, access: Access) {
+        if const { size_of::<T>() <= MOST_TOLD }
+            && let Some(value) = &self.value
+        {
+            data_at(&**value, access, self.at);
+        }
+    }
+
     /// Lets go and wakes CPUs that sleep, without a step. For CPUs without clocks.
     fn let_go(&mut self) {
         if self.value.take().is_some() && is_running() {
@@ -228,12 +243,14 @@ impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
+        self.told(Access::Load);
         self.value.as_ref().expect("a guard holds until it is dropped")
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
+        self.told(Access::Update);
         self.value.as_mut().expect("a guard holds until it is dropped")
     }
 }

@@ -6,7 +6,7 @@ use super::section::Section;
 use crate::device::Runner;
 use crate::queue::{Count, Domain, Mapping, Starting};
 use crate::request::{FlushStep, Place, Request, RqList, Status};
-use blkmq_sync::{Stage, kept, stage};
+use blkmq_sync::{Stage, changes, kept, stage};
 
 /// The requests of a plug that found no room, and the kinds of these requests: a request of the same kind behind them
 /// must not pass them.
@@ -177,7 +177,7 @@ impl<'q> Section<'q, '_> {
     #[cold]
     fn retry_some(&mut self) {
         let slots = &self.q.slots;
-        let mut backlog = std::mem::take(&mut self.hold.backlog);
+        let mut backlog = std::mem::take(changes(&mut self.hold.backlog));
         backlog.retry(slots, |rq| self.insert_one(None, rq));
         self.hold.backlog = backlog;
     }

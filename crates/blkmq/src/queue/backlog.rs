@@ -16,6 +16,7 @@ use blkmq_sched::Class;
 
 use crate::request::limits::MAX_MEMBERS;
 use crate::request::{Place, Request, RqList, Slots};
+use blkmq_sync::{Area, changes, reads};
 
 /// How many requests stand in front and are taken in rounds before the next ones come to the front.
 const ROUNDS: usize = 64;
@@ -48,7 +49,7 @@ impl Waiting {
     ) -> bool {
         for step in 0..NR_KINDS {
             let kind = step ^ self.turn;
-            let list = &mut self.without_room[kind];
+            let list = changes(&mut self.without_room[kind]);
             let Some(rq) = list.pop_front(slots) else { continue };
             match insert(rq) {
                 Ok(()) => {
@@ -66,6 +67,7 @@ impl Waiting {
 #[derive(Debug)]
 pub(crate) struct Backlog {
     members: Vec<Waiting>,
+    members_area: Area,
     /// The members that have requests in the present rounds.
     incoming: Set,
     /// The member whose turn is next.
@@ -116,6 +118,7 @@ impl Backlog {
         let nobody = [0; MAX_MEMBERS / 64];
         Self {
             members: Vec::new(),
+            members_area: Area::new("queue.backlog"),
             incoming: nobody,
             turn: 0,
             nr_incoming: 0,
@@ -130,22 +133,23 @@ impl Backlog {
     pub(super) fn reserve(&mut self, member: u16) {
         let len = self.members.len().max(usize::from(member) + 1);
         self.members.resize_with(len, Waiting::default);
+        self.members_area.is_of(&self.members);
     }
 
     /// Adds requests that were left, in the order in which they were left.
     pub(crate) fn add(&mut self, left: RqList) {
-        self.later.append(left);
+        changes(&mut self.later).append(left);
     }
 
     /// Takes all requests, in the order in which they were left, if no rounds have begun and nothing waits for room.
     pub(crate) fn take_all(&mut self) -> Option<RqList> {
-        (self.nr_incoming == 0 && self.nr_without_room == 0).then(|| std::mem::take(&mut self.later))
+        (self.nr_incoming == 0 && self.nr_without_room == 0).then(|| std::mem::take(changes(&mut self.later)))
     }
 
     /// Whether nothing waits here.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.nr_incoming == 0 && self.later.is_empty() && self.nr_without_room == 0
+        *reads(&self.nr_incoming) == 0 && reads(&self.later).is_empty() && *reads(&self.nr_without_room) == 0
     }
 
     /// Whether something waits that was not tried yet.
@@ -195,28 +199,28 @@ impl Backlog {
             self.begin_rounds(slots);
         }
         let member = next(&self.incoming, self.turn)?;
-        self.turn = member + 1;
-        let list = &mut self.members[member].incoming;
+        *changes(&mut self.turn) = member + 1;
+        let list = changes(&mut self.members[member].incoming);
         debug_assert!(!list.is_empty(), "a member in the rounds has a request there");
         let rq = list.pop_front(slots);
         if list.is_empty() {
             let (word, bit) = bit(member);
-            self.incoming[word] &= !bit;
+            *changes(&mut self.incoming[word]) &= !bit;
         }
-        self.nr_incoming -= 1;
+        *changes(&mut self.nr_incoming) -= 1;
         rq
     }
 
     fn begin_rounds(&mut self, slots: &Slots) {
         debug_assert_eq!(self.nr_incoming, 0, "rounds begin when the rounds before are over");
         while self.nr_incoming < ROUNDS
-            && let Some(rq) = self.later.pop_front(slots)
+            && let Some(rq) = changes(&mut self.later).pop_front(slots)
         {
-            self.nr_incoming += 1;
+            *changes(&mut self.nr_incoming) += 1;
             let member = usize::from(rq.index().pool());
             let (word, bit) = bit(member);
-            self.incoming[word] |= bit;
-            self.members[member].incoming.push_back(rq, Place::Staged);
+            *changes(&mut self.incoming[word]) |= bit;
+            changes(&mut self.members[member].incoming).push_back(rq, Place::Staged);
         }
     }
 
@@ -224,9 +228,9 @@ impl Backlog {
     pub(crate) fn put_without_room(&mut self, rq: Request<'_>) {
         let member = usize::from(rq.index().pool());
         let (word, bit) = bit(member);
-        self.without_room[word] |= bit;
-        self.nr_without_room += 1;
-        self.members[member].without_room[kind(&rq)].push_back(rq, Place::Staged);
+        *changes(&mut self.without_room[word]) |= bit;
+        *changes(&mut self.nr_without_room) += 1;
+        changes(&mut self.members[member].without_room[kind(&rq)]).push_back(rq, Place::Staged);
     }
 
     /// Whether something waits for room.

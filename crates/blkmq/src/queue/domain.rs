@@ -155,6 +155,7 @@ impl Domain {
     ) -> R {
         let ends_process = EndsProcess;
         let mut hold = self.acquire(counters);
+        hold.tell_touched();
         hold.room = (0, 0);
         let result = section(&mut hold);
         debug_assert!(hold.agrees(), "the counts agree with the scheduler and the backlog: {:?}", *hold);

@@ -11,7 +11,7 @@ use super::pools::Lender;
 use crate::queue::RequestQueue;
 use crate::request::{Place, Request};
 use blkmq_sync::atomic::Ordering;
-use blkmq_sync::kept;
+use blkmq_sync::{Area, changes, kept, reads};
 
 /// How many requests of one class must come in behind the first before the gate is opened for that class. While the
 /// class changes more often than that, opening the gate would cost more than it saves.
@@ -38,11 +38,13 @@ fn ask(
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(super) scheduler: Option<Box<dyn Scheduler>>,
+    scheduler_area: Area,
     /// The domain's first hardware queue, or its only one.
     first: u16,
     /// Requests in the scheduler, by the hardware queue that they will go to, beginning with the first; `elsewhere`
     /// counts those for another hardware queue than the first.
     queued: Vec<u32>,
+    queued_area: Area,
     pub(super) elsewhere: u32,
     /// A hardware queue, and a lower bound of how many more of its requests have room, as long as this hold goes on.
     pub(super) room: (u16, u32),
@@ -86,8 +88,10 @@ impl Hold {
     pub(super) fn empty(first: u16) -> Self {
         Self {
             scheduler: None,
+            scheduler_area: Area::new("sched.root"),
             first,
             queued: Vec::new(),
+            queued_area: Area::new("queue.queued"),
             elsewhere: 0,
             room: (0, 0),
             limited: 0,
@@ -130,6 +134,7 @@ impl Hold {
             reports: Vec::with_capacity(if is_told { RING } else { 0 }),
             ..Self::empty(self.first)
         };
+        self.note_areas();
         self.note_special(q);
     }
 
@@ -143,6 +148,25 @@ impl Hold {
         debug_assert!(nr_hctxs > 0, "a device has a hardware queue");
         debug_assert!(!self.has_waiting(), "hardware queues change only when nothing waits");
         self.queued = vec![0; nr_hctxs];
+        self.note_areas();
+    }
+
+    /// The scheduler and the counts may lie elsewhere than before.
+    fn note_areas(&self) {
+        self.queued_area.is_of(&self.queued);
+        if let Some(scheduler) = &self.scheduler {
+            self.scheduler_area.is(&**scheduler);
+        }
+    }
+
+    /// Tells of what each section on the path of a request touches here. What lies behind it tells itself.
+    #[inline(always)]
+    pub(super) fn tell_touched(&mut self) {
+        reads(&self.scheduler);
+        changes(&mut self.room);
+        changes(&mut self.limited);
+        changes(&mut self.until_open);
+        changes(&mut self.elsewhere);
     }
 
     /// The scheduler, if there is one.
@@ -186,14 +210,14 @@ impl Hold {
     /// A request for a hardware queue enters the scheduler.
     fn count_in(&mut self, hctx: u16) {
         debug_assert!(self.scheduler.is_some(), "requests enter a scheduler if there is one");
-        self.queued[usize::from(hctx - self.first)] += 1;
+        *changes(&mut self.queued[usize::from(hctx - self.first)]) += 1;
         self.elsewhere += u32::from(hctx != self.first);
     }
 
     /// A request for a hardware queue leaves the scheduler.
     fn count_out(&mut self, hctx: u16) {
         debug_assert!(self.queued[usize::from(hctx - self.first)] > 0, "what leaves the scheduler was counted in");
-        self.queued[usize::from(hctx - self.first)] -= 1;
+        *changes(&mut self.queued[usize::from(hctx - self.first)]) -= 1;
         self.elsewhere -= u32::from(hctx != self.first);
     }
 

@@ -13,7 +13,7 @@ use super::index::{NIL, SlotIndex, generation_of};
 use super::state::{Deadline, Place, State};
 use crate::request::bio::Bio;
 use blkmq_sync::atomic::{AtomicPtr, AtomicU32};
-use blkmq_sync::placed;
+use blkmq_sync::{changes, placed};
 
 /// A place for one request.
 ///
@@ -200,7 +200,7 @@ impl Slots {
         );
         // SAFETY: Invariant 2: the parts are in the submitter's hands.
         let cell = unsafe { &mut *slot.bio.get() };
-        cell.put(|| bio);
+        changes(cell).put(|| bio);
     }
 }
 

@@ -17,7 +17,7 @@ use crate::request::buffer::Segment;
 use crate::request::limits::SECTOR_SIZE;
 use crate::request::status::Status;
 use blkmq_sync::atomic::Ordering;
-use blkmq_sync::kept;
+use blkmq_sync::{changes, kept, reads};
 
 /// A request in the hands of one thread. There is at most one value of this kind per request. A thread that gives the
 /// value away gives the request away.
@@ -172,13 +172,13 @@ impl<'q> Request<'q> {
     #[inline]
     pub(crate) fn body(&self) -> &Body {
         // SAFETY: slot Invariant 1.
-        unsafe { &*self.slot().body.get() }
+        reads(unsafe { &*self.slot().body.get() })
     }
 
     #[inline]
     pub(crate) fn body_mut(&mut self) -> &mut Body {
         // SAFETY: slot Invariant 1.
-        unsafe { &mut *self.slot().body.get() }
+        changes(unsafe { &mut *self.slot().body.get() })
     }
 
     /// Stores the operation that this whole request stands for, as long as the request is in its submitter's hands.
@@ -187,7 +187,7 @@ impl<'q> Request<'q> {
     pub(crate) fn put_bio(&mut self, bio: impl FnOnce() -> Bio) {
         // SAFETY: slot Invariant 2: the only part of the bio is this token.
         let cell = unsafe { &mut *self.slot().bio.get() };
-        cell.put(bio);
+        changes(cell).put(bio);
     }
 
     /// Takes the bio out again when all its parts are back.
@@ -198,7 +198,7 @@ impl<'q> Request<'q> {
     pub(crate) fn take_bio(&mut self) -> Bio {
         // SAFETY: slot Invariant 2, all parts are back with the submitter.
         let cell = unsafe { &mut *self.slot().bio.get() };
-        cell.take()
+        changes(cell).take()
     }
 
     /// Notes the place of a request that moves together with its list.
@@ -291,7 +291,7 @@ impl<'q> Request<'q> {
 /// The caller has the request's token, or the loan of it, as long as the iterator lives.
 unsafe fn parts(slots: &Slots, slot: &Slot) -> impl Iterator<Item = Part> {
     // SAFETY: slot Invariant 1.
-    let mut at = unsafe { (*slot.body.get()).first };
+    let mut at = *reads(unsafe { &(*slot.body.get()).first });
     std::iter::from_fn(move || {
         if at == NIL {
             return None;
@@ -299,7 +299,7 @@ unsafe fn parts(slots: &Slots, slot: &Slot) -> impl Iterator<Item = Part> {
         let slot = slots.slot(at);
         at = SlotIndex(slot.next_part.load(Ordering::Relaxed));
         // SAFETY: merging gave the token the bodies of its parts (slot Invariant 1), and no `&mut` to one lives.
-        Some(unsafe { (*slot.body.get()).part })
+        Some(*reads(unsafe { &(*slot.body.get()).part }))
     })
 }
 
@@ -313,7 +313,8 @@ pub(super) unsafe fn segments<'a>(slots: &'a Slots, slot: &'a Slot) -> impl Iter
         let bio = slots.slot(part.parent).bio.get();
         // SAFETY: slot Invariant 2: the request's parts are in flight, so no thread writes the bio.
         let bio = unsafe { &*bio };
-        bio.get()
+        reads(bio)
+            .get()
             .into_iter()
             .flat_map(move |bio| bio.buffers.segments(part.offset, part.nr_sectors as usize * SECTOR_SIZE))
     })
