@@ -10,9 +10,9 @@ help: ## Lists these commands
 	@echo
 	@echo "One step of the tests alone: make $(STEPS)" | fold -s -w 100
 
-build: ## Builds the programs: target/release/blkmq, and blkmq-torture beside it
+build: ## Builds the programs: target/release/blkmq, and blkmq-torture and blkmq-simulate beside it
 	@scripts/tools rust cc
-	BLKMQ_COMMIT=$$(scripts/commit) cargo build --release --locked -p blkmq-cli -p blkmq-torture
+	BLKMQ_COMMIT=$$(scripts/commit) cargo build --release --locked -p blkmq-cli -p blkmq-torture -p blkmq-simulate
 
 demo: ## Agreement with Linux's recorded decisions, a reader beside a flood of writes, the price of sharing; under a minute
 	@scripts/demo

@@ -182,7 +182,12 @@ impl Bench {
             .map_err(|error| TextError { place: name.to_owned(), what: error.to_string() })?;
         let table = table::Table { name, file, outcome: &outcome, subject: &subject, clock: self.clock };
         if let Some(page) = page {
-            page.write(format!("The load {name}"), page::modelled(&subject.device, self.clock), table.sections())?;
+            page.write(
+                "blkmq",
+                format!("The load {name}"),
+                page::modelled(&subject.device, self.clock),
+                table.sections(),
+            )?;
         }
         match self.format() {
             Format::Normal => table.write(out)?,

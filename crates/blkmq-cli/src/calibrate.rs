@@ -136,7 +136,7 @@ impl Calibrate {
         }
         if let Some(page) = page {
             let modelled = page::modelled(ground.device(), ground.clock());
-            page.write(format!("The device {}", ground.device()), modelled, found.sections())?;
+            page.write("blkmq", format!("The device {}", ground.device()), modelled, found.sections())?;
         }
         if self.json {
             json::print(&found, out)?;
@@ -151,7 +151,7 @@ impl Calibrate {
         Found {
             machine: machine::name(),
             date: machine::date(),
-            command: machine::command(),
+            command: machine::command("blkmq"),
             device: ground.device().to_owned(),
             clock: if ground.clock() == target::Time::Virtual { "virtual" } else { "real" },
             writes: self.writes,

@@ -67,7 +67,7 @@ impl Demo {
         }
         write_next(words)?;
         if self.json {
-            let (machine, date, command) = (machine::name(), machine::date(), machine::command());
+            let (machine, date, command) = (machine::name(), machine::date(), machine::command("blkmq"));
             json::print(&Found { machine, date, command, flood, scaling, waiting }, out)?;
         }
         Ok(())

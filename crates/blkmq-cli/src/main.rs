@@ -4,26 +4,27 @@
 //!   describes.
 //! - [`serve`] is a server, and [`control`] its control socket. [`list`], [`get`], [`set`], [`stat`], [`clients`],
 //!   [`groups`] and [`dump`] speak to a running server by [`control::client`].
-//! - [`devices`] and [`schedulers`] print what there is; [`torture`] starts a program of its own.
+//! - [`devices`] and [`schedulers`] print what there is; [`torture`] and [`simulate`] start programs of their own that
+//!   lie [`beside`] this one.
 //!
 //! The other modules are what several commands share: [`knob`], [`page`], [`percent`], [`flood`], [`rates`],
-//! [`progress`], [`machine`], [`file`], [`operator`]. Of a command's folder other commands see nothing.
+//! [`progress`], [`operator`]. What they share with other programs is in [`blkmq_program`]. Of a command's folder other
+//! commands see nothing.
 
 mod bench;
+mod beside;
 mod calibrate;
 mod clients;
 mod control;
 mod demo;
 mod devices;
 mod dump;
-mod file;
 mod flood;
 mod get;
 mod groups;
 mod judge;
 mod knob;
 mod list;
-mod machine;
 mod operator;
 mod page;
 mod percent;
@@ -34,13 +35,14 @@ mod reproduce;
 mod schedulers;
 mod serve;
 mod set;
+mod simulate;
 mod stat;
 mod target;
 mod torture;
 
 use std::process::ExitCode;
 
-use blkmq_program::EXIT_CODES;
+use blkmq_program::{EXIT_CODES, file, machine};
 use clap::{Parser, Subcommand};
 
 const EXAMPLES: &str = "\
@@ -54,6 +56,7 @@ Examples:
   blkmq replay trace.blktrace.0 --device null,irqmode=2,hw_queue_depth=1 --scheduler mq-deadline
   blkmq replay --order trace.blktrace.0 --queue queue.txt
   blkmq torture --minutes 10
+  blkmq simulate scaling --job job.fio --machine 7950x --threads 1,2,4,..,32
   blkmq serve --device ram,size=1G --scheduler mq-deadline
   blkmq set scheduler none
   blkmq stat -w 1s
@@ -79,6 +82,7 @@ enum Command {
     Reproduce(reproduce::Reproduce),
     Replay(Box<replay::Replay>),
     Torture(torture::Torture),
+    Simulate(simulate::Simulate),
     Devices(devices::Devices),
     Schedulers(schedulers::Schedulers),
     Serve(Box<serve::Serve>),
@@ -100,6 +104,7 @@ fn main() -> ExitCode {
         Command::Reproduce(reproduce) => reproduce.run(out),
         Command::Replay(replay) => replay.run(out),
         Command::Torture(torture) => Err(torture.run()),
+        Command::Simulate(simulate) => Err(simulate.run()),
         Command::Devices(devices) => devices.run(out),
         Command::Schedulers(schedulers) => schedulers.run(out),
         Command::Serve(serve) => serve.run(out),

@@ -118,7 +118,7 @@ impl Reproduce {
         let mut found = Found {
             machine: machine::name(),
             date: machine::date(),
-            command: machine::command(),
+            command: machine::command("blkmq"),
             tables: Vec::new(),
             flood: None,
             window: None,
@@ -153,7 +153,7 @@ impl Reproduce {
             let flood = found.flood.iter().map(flood::FoundFlood::section);
             let window = found.window.iter().flat_map(window::FoundWindow::sections);
             let sections = found.tables.iter().flat_map(FoundTable::sections).chain(flood).chain(window).collect();
-            page.write("Published measurements, repeated".to_owned(), MODELLED.to_owned(), sections)?;
+            page.write("blkmq", "Published measurements, repeated".to_owned(), MODELLED.to_owned(), sections)?;
         }
         if self.json {
             json::print(&found, out)?;

@@ -96,7 +96,7 @@ fn a_broken_trace_is_refused_in_one_line() {
     assert!(refused(&["replay", "--order", "/", "--queue", &queue]).contains("directory"));
 }
 
-const COMMANDS: &str = "demo, bench, calibrate, judge, reproduce, replay, torture, devices, schedulers, serve, list, get, set, stat, clients, groups, dump";
+const COMMANDS: &str = "demo, bench, calibrate, judge, reproduce, replay, torture, simulate, devices, schedulers, serve, list, get, set, stat, clients, groups, dump";
 
 #[test]
 fn bad_words_are_named_beside_the_accepted_ones() {
@@ -189,34 +189,42 @@ fn lonely(name: &str) -> PathBuf {
     folder
 }
 
-/// Red if `blkmq torture` reads options that are the rig's, takes another program than the one beside it, or hides how
-/// that one ended.
+/// The commands that are programs of their own, with these.
+const BESIDE: [(&str, &str); 2] = [("torture", "blkmq-torture"), ("simulate", "blkmq-simulate")];
+
+/// Red if `blkmq torture` or `blkmq simulate` reads options that are the other program's, takes another program than
+/// the one beside it, or hides how that one ended.
 #[test]
-fn torture_starts_the_rig_that_lies_beside_it() {
+fn a_command_starts_the_program_that_lies_beside_it() {
     let folder = lonely("beside");
-    let rig = folder.join("blkmq-torture");
-    fs::write(&rig, "#!/bin/sh\necho \"$$ $*\"\nexit 7\n").expect("the folder is ours");
-    fs::set_permissions(&rig, fs::Permissions::from_mode(0o755)).expect("the file is ours");
-    for options in [&["--seed", "1", "--json"][..], &["--help"], &[]] {
-        let child = Command::new(folder.join("blkmq")).arg("torture").args(options).stdout(Stdio::piped()).spawn();
-        let child = child.expect("the program starts");
-        let id = child.id();
-        let output = child.wait_with_output().expect("it ends");
-        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{id} {}\n", options.join(" ")));
-        assert_eq!(output.status.code(), Some(7));
+    for (command, program) in BESIDE {
+        let program = folder.join(program);
+        fs::write(&program, "#!/bin/sh\necho \"$$ $0 $*\"\nexit 7\n").expect("the folder is ours");
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("the file is ours");
+        for options in [&["--seed", "1", "--json"][..], &["--help"], &[]] {
+            let child = Command::new(folder.join("blkmq")).arg(command).args(options).stdout(Stdio::piped()).spawn();
+            let child = child.expect("the program starts");
+            let id = child.id();
+            let output = child.wait_with_output().expect("it ends");
+            let expected = format!("{id} {} {}\n", program.display(), options.join(" "));
+            assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+            assert_eq!(output.status.code(), Some(7));
+        }
     }
 }
 
-/// Red if a user who has no rig is not told where it is looked for and how to get it.
+/// Red if a user who lacks such a program is not told where it is looked for and how to get it.
 #[test]
-fn a_rig_that_is_missing_is_named_with_the_command_that_builds_it() {
+fn a_program_that_is_missing_is_named_with_the_command_that_builds_it() {
     let folder = lonely("alone");
-    let output = Command::new(folder.join("blkmq")).args(["torture", "--seed", "1"]).output();
-    let output = output.expect("the program starts");
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!((output.status.code(), text.lines().count()), (Some(1), 1), "{text}");
-    assert!(text.contains(&folder.join("blkmq-torture").display().to_string()), "{text}");
-    assert!(text.contains("cargo build --release -p blkmq-torture"), "{text}");
+    for (command, program) in BESIDE {
+        let output = Command::new(folder.join("blkmq")).args([command, "--seed", "1"]).output();
+        let output = output.expect("the program starts");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), text.lines().count()), (Some(1), 1), "{text}");
+        assert!(text.contains(&folder.join(program).display().to_string()), "{text}");
+        assert!(text.contains(&format!("cargo build --release -p {program}'")), "{text}");
+    }
 }
 
 fn json(arguments: &[&str]) -> serde_json::Value {

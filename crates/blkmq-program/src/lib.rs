@@ -1,10 +1,14 @@
-//! What the programs `blkmq` and `blkmq-torture` have in common, so that both speak to their user in one way: how they
-//! refuse and fail, how Ctrl-C ends a run, how they show progress, and how they print tables, numbers and JSON.
+//! What the programs `blkmq`, `blkmq-torture` and `blkmq-simulate` have in common, so that all speak to their user in
+//! one way: how they refuse and fail, how Ctrl-C ends a run, how they show progress, and how they print numbers,
+//! tables, JSON and pages.
 
 pub mod columns;
 mod failure;
+pub mod file;
 pub mod interrupt;
 pub mod json;
+pub mod machine;
+pub mod page;
 pub mod progress;
 mod usage;
 pub mod words;

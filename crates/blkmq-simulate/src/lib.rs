@@ -16,11 +16,19 @@
 //! ```
 
 pub mod compare;
+mod load;
+mod machine;
 mod matrix;
+mod point;
 mod profile;
 pub mod published;
+pub mod scaling;
 mod stages;
+mod tally;
 
+pub use load::{Load, LoadError};
+pub use machine::{Machine, MachineError};
 pub use matrix::{Matrix, MatrixError};
+pub use point::{Each, PointError, Setting};
 pub use profile::{Level, Profile, ProfileError};
 pub use stages::{Private, Stages, StagesError, Way};

@@ -51,7 +51,7 @@ impl Bench {
         let found = Found::new(pair, &turns?, &variants, slice, self.clock == Time::Real);
         if let Some(page) = page {
             let title = format!("The load {name}: {} {} or {}", pair.knob, found.a, found.b);
-            page.write(title, page::modelled(base.device(), self.clock), found.sections(slice))?;
+            page.write("blkmq", title, page::modelled(base.device(), self.clock), found.sections(slice))?;
         }
         if self.format() != Format::Normal {
             json::print(&found, out)?

@@ -1,4 +1,4 @@
-//! Runs the program of the crate whose tests these are: `blkmq`, or the torture rig.
+//! Runs the program of the crate whose tests these are: `blkmq`, the torture rig, or the model.
 
 #![allow(dead_code, reason = "each test program uses some of these")]
 
@@ -7,9 +7,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 
-const PROGRAM: &str = match (option_env!("CARGO_BIN_EXE_blkmq"), option_env!("CARGO_BIN_EXE_blkmq-torture")) {
-    (Some(program), _) | (_, Some(program)) => program,
-    _ => panic!("cargo names the programs of a crate to its tests"),
+const PROGRAM: &str = {
+    let (blkmq, torture) = (option_env!("CARGO_BIN_EXE_blkmq"), option_env!("CARGO_BIN_EXE_blkmq-torture"));
+    match (blkmq, torture, option_env!("CARGO_BIN_EXE_blkmq-simulate")) {
+        (Some(program), ..) | (_, Some(program), _) | (_, _, Some(program)) => program,
+        _ => panic!("cargo names the programs of a crate to its tests"),
+    }
 };
 
 pub(crate) fn temporary(name: &str, content: &[u8]) -> String {

@@ -4,7 +4,7 @@ use std::fs;
 use std::thread;
 
 /// Processor, number of CPUs, and kernel, as far as the system says.
-pub(crate) fn name() -> String {
+pub fn name() -> String {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -16,12 +16,13 @@ pub(crate) fn name() -> String {
 }
 
 /// Now, in universal time.
-pub(crate) fn date() -> String {
+pub fn date() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%d %H:%MZ").to_string()
 }
 
-/// How this program was called.
-pub(crate) fn command() -> String {
+/// How this program was called. `program` is what the user calls it: `blkmq`, or a command of it that is a program of
+/// its own.
+pub fn command(program: &str) -> String {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    std::iter::once("blkmq".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+    std::iter::once(program.to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use blkmq_workbench::TextError;
 
 /// The text of a file.
-pub(crate) fn read(path: &Path) -> Result<String, TextError> {
+pub fn read(path: &Path) -> Result<String, TextError> {
     let fault = |what| TextError { place: path.display().to_string(), what };
     let bytes = fs::read(path).map_err(|error| fault(error.to_string()))?;
     String::from_utf8(bytes).map_err(|error| {

@@ -1,0 +1,29 @@
+//! Programs of their own that lie beside this one, and are commands of it.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::{env, io};
+
+use blkmq_program::Failure;
+
+/// Turns this process into the program of that name, which lies in the folder in which this program lies. Returns only
+/// if that fails. `command` is what the user calls it.
+pub(crate) fn start(command: &str, program: &str, options: Vec<OsString>) -> Failure {
+    let path = match env::current_exe() {
+        Ok(this) => this.with_file_name(program),
+        Err(error) => {
+            return Failure::Running(format!("{command}: this program cannot find its own folder: {error}"));
+        }
+    };
+    let error = Command::new(&path).args(options).exec();
+    let path = path.display();
+    Failure::Running(match error.kind() {
+        io::ErrorKind::NotFound => format!(
+            "{command}: {path}: there is no such program; in a clone 'cargo build --release -p {program}' builds it \
+             beside 'target/release/blkmq', and 'cargo install --locked --git URL {program}' installs it as 'blkmq' is \
+             installed"
+        ),
+        _ => format!("{command}: {path}: it cannot be started: {error}"),
+    })
+}

@@ -1,0 +1,305 @@
+//! What the threads of a modelled load do: a job of fio's in a closed loop, without an end and without a clock.
+
+use std::fmt;
+
+use blkmq_vcpu::{Random, time, work};
+use blkmq_virtual::bio::SECTOR_SIZE;
+use blkmq_virtual::{Bio, Buffer, Buffers, Flags, Op, Submitter, Time};
+use blkmq_workbench::Job;
+use blkmq_workbench::job::{BlockSize, Direction, Distribution, Extent, Operations, Order};
+
+use crate::tally;
+
+/// The longest time that a thread sleeps before it looks whether the run is over, in nanoseconds.
+const LONGEST_NS: u64 = 50_000_000;
+
+/// What each thread of a load does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Load {
+    /// How many percent of the operations are reads; the others are `other`.
+    read_percent: u64,
+    other: Op,
+    is_random: bool,
+    /// Bytes of an operation.
+    bytes: u64,
+    /// The first thread's area; each further thread's lies `increment` bytes behind it.
+    offset: Extent,
+    increment: Extent,
+    size: Option<Extent>,
+    flags: Flags,
+    /// As in the job: operations outstanding, submitted together, and taken together.
+    pub(crate) depth: u32,
+    batch: u32,
+    take_min: u32,
+    take_max: u32,
+    low: u32,
+}
+
+/// Why a job cannot be modelled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadError {
+    /// The options concerned.
+    pub option: &'static str,
+    /// What is wrong, and what would be right.
+    pub what: String,
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.option, self.what)
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+/// The area of a thread, in operations from a first sector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Area {
+    sector: u64,
+    /// How many operations lie in it, one behind the other.
+    places: u64,
+}
+
+impl Load {
+    /// The load of a job. How long the job runs, what it measures, and how many threads it has is left out.
+    ///
+    /// # Errors
+    /// The job does something that is not modelled.
+    pub fn of(job: &Job) -> Result<Self, LoadError> {
+        refuse_what_is_not_modelled(job)?;
+        let (read_percent, other) = match job.operations {
+            Operations::Only(Direction::Read) => (100, Op::Read),
+            Operations::Only(Direction::Write) => (0, Op::Write),
+            Operations::Only(Direction::Trim) => (0, Op::Discard),
+            Operations::ReadWrite { read_percent } => (u64::from(read_percent), Op::Write),
+            Operations::TrimWrite => {
+                return Err(fault(
+                    "rw",
+                    "trimwrite is not modelled; give read, write, trim, or a mix of reads and writes",
+                ));
+            }
+        };
+        let bytes = block_size(job)?;
+        Ok(Self {
+            read_percent,
+            other,
+            is_random: matches!(job.order, Order::Random { .. }),
+            bytes,
+            offset: job.offset,
+            increment: job.offset_increment,
+            size: job.size,
+            // A write of direct I/O is one that a thread waits for, as in Linux.
+            flags: Flags { polled: job.hipri, sync: true, fua: job.sync, ..Flags::default() },
+            depth: job.iodepth,
+            batch: job.iodepth_batch_submit,
+            take_min: job.iodepth_batch_complete_min.max(1),
+            take_max: job.iodepth_batch_complete_max.max(1),
+            low: job.iodepth_low,
+        })
+    }
+
+    /// The area of thread `thread` on a device of so many bytes. `None`: the device ends before it.
+    fn area(&self, thread: u64, capacity: u64) -> Option<Area> {
+        let increment = self.increment.bytes(capacity).checked_mul(thread)?;
+        let start = self.offset.bytes(capacity).checked_add(increment)?.next_multiple_of(self.bytes);
+        let left = capacity.checked_sub(start)?;
+        let places = self.size.map_or(left, |size| size.bytes(capacity).min(left)) / self.bytes;
+        (places > 0).then_some(Area { sector: start / SECTOR_SIZE as u64, places })
+    }
+
+    /// Slots that each submitter needs.
+    pub(crate) fn slots(&self) -> u16 {
+        u16::try_from(self.depth).map_or(u16::MAX, |depth| depth.max(256))
+    }
+
+    /// Whether so many threads find their areas on a device of so many bytes.
+    ///
+    /// # Errors
+    /// They do not.
+    pub fn fits(&self, threads: usize, capacity: u64) -> Result<(), LoadError> {
+        match (1..=threads as u64).find(|thread| self.area(thread - 1, capacity).is_none()) {
+            None => Ok(()),
+            Some(thread) => Err(LoadError {
+                option: "size, offset, offset_increment",
+                what: format!(
+                    "the area of thread {thread} does not fit; the device ends at {capacity} bytes, and --device \
+                     may give it another size"
+                ),
+            }),
+        }
+    }
+}
+
+fn fault(option: &'static str, what: impl Into<String>) -> LoadError {
+    LoadError { option, what: what.into() }
+}
+
+fn refuse_what_is_not_modelled(job: &Job) -> Result<(), LoadError> {
+    let plain = Job::new("");
+    let is_every = !matches!(job.order, Order::Random { every: 2.. });
+    let refused = [
+        (job.random_distribution != Distribution::Random, "random_distribution"),
+        (job.percentage_random != plain.percentage_random, "percentage_random"),
+        (!is_every || matches!(job.order, Order::Sequential { skip } if skip != 0), "rw"),
+        (job.rate != plain.rate || job.rate_iops != plain.rate_iops, "rate, rate_iops"),
+        (!job.thinktime.is_zero(), "thinktime"),
+        (job.fsync.max(job.fdatasync) > 0, "fsync, fdatasync"),
+        (job.verify.is_some(), "verify"),
+        (job.priority.is_some(), "prio, prioclass"),
+    ];
+    match refused.into_iter().find(|(is_asked, _)| *is_asked) {
+        None => Ok(()),
+        Some((_, option)) => Err(fault(option, "not modelled; leave it out, or give it fio's default")),
+    }
+}
+
+fn block_size(job: &Job) -> Result<u64, LoadError> {
+    let mut sizes = Vec::new();
+    for direction in Direction::ALL.into_iter().filter(|direction| job.operations.includes(*direction)) {
+        match job.bs[direction] {
+            BlockSize::Fixed(bytes) => sizes.push(bytes),
+            BlockSize::Range(_) | BlockSize::Split(_) => {
+                return Err(fault("bs", "several sizes are not modelled; give one, as in bs=4k"));
+            }
+        }
+    }
+    let bytes = sizes[0];
+    if sizes.iter().any(|other| *other != bytes) {
+        return Err(fault("bs", "reads and writes of different sizes are not modelled; give one size, as in bs=4k"));
+    }
+    if bytes == 0 || !bytes.is_multiple_of(SECTOR_SIZE as u64) {
+        return Err(fault("bs", format!("{bytes} bytes are no whole number of sectors of {SECTOR_SIZE} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// A thread of a load.
+pub(crate) struct Worker<'l> {
+    load: &'l Load,
+    area: Area,
+    submitter: Submitter,
+    random: Random,
+    /// Work of its own before each operation, in picoseconds.
+    t0: u64,
+    /// Where the next operation goes, unless that is random.
+    next: u64,
+    buffers: Vec<Buffer>,
+    /// When each outstanding operation was submitted, and what the thread had done for others then; and which places
+    /// in this list are free.
+    begun: Vec<(u64, u64)>,
+    free: Vec<usize>,
+    outstanding: u32,
+    plugged: u32,
+}
+
+impl<'l> Worker<'l> {
+    /// Thread `thread` of a load, whose device has so many bytes and room for it.
+    pub(crate) fn new(load: &'l Load, thread: u64, submitter: Submitter, random: Random, t0: u64) -> Self {
+        let capacity = submitter.queue().limits().size_bytes();
+        let area = load.area(thread, capacity).expect("the areas of all threads were looked at");
+        let depth = load.depth as usize;
+        let buffers = (0..depth).map(|_| Buffer::zeroed(load.bytes as usize)).collect();
+        let (begun, free) = (vec![(0, 0); depth], (0..depth).collect());
+        Self { load, area, submitter, random, t0, next: 0, buffers, begun, free, outstanding: 0, plugged: 0 }
+    }
+
+    /// Works until the run is over. `each` is called before each operation.
+    pub(crate) fn run(mut self, each: &dyn Fn()) -> Submitter {
+        // Threads of a real load do not begin at the same moment.
+        work(self.random.below(1_000_000));
+        while !tally::is_over() {
+            while self.outstanding < self.load.depth {
+                each();
+                self.submit();
+            }
+            self.flush();
+            self.take_as_wanted();
+        }
+        while self.outstanding > 0 {
+            self.take_or_wait(u32::MAX, self.outstanding);
+        }
+        self.submitter
+    }
+
+    fn submit(&mut self) {
+        let Self { load, area, random, .. } = self;
+        if self.t0 > 0 {
+            work(self.t0);
+        }
+        let op = if random.below(100) < load.read_percent { Op::Read } else { load.other };
+        let place = if load.is_random { random.below(area.places) } else { self.next % area.places };
+        self.next += 1;
+        let nr_sectors = load.bytes / SECTOR_SIZE as u64;
+        let buffer = if op == Op::Discard { None } else { self.buffers.pop() };
+        let buffers = buffer.map_or(Buffers::None, Buffers::One);
+        let begun = self.free.pop().expect("it is free while fewer operations are outstanding");
+        self.begun[begun] = (time::now(), tally::nr_taken_over());
+        let flags = if op == Op::Write { load.flags } else { Flags { polled: load.flags.polled, ..Flags::NONE } };
+        let sector = area.sector + place * nr_sectors;
+        let bio = Bio { op, sector, nr_sectors, flags, priority: None, buffers, user_data: begun as u64 };
+        self.submitter.submit(bio).expect("there are slots, and the device takes such operations");
+        self.outstanding += 1;
+        self.plugged += 1;
+        if self.plugged >= load.batch {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.plugged > 0 {
+            self.submitter.flush_plug();
+            self.plugged = 0;
+        }
+    }
+
+    /// Takes completions as the job says, so that more can be submitted.
+    fn take_as_wanted(&mut self) {
+        let mut wanted = self.load.take_min.min(self.outstanding);
+        while wanted > 0 && !tally::is_over() {
+            let got = self.take_or_wait(self.load.take_max.max(wanted), wanted);
+            wanted = wanted.saturating_sub(got);
+            if wanted == 0 && self.outstanding > self.load.low {
+                wanted = self.load.take_min.min(self.outstanding);
+            }
+        }
+    }
+
+    /// Takes up to `most` completions. If there are none, waits for one, or for all if it wants all.
+    fn take_or_wait(&mut self, most: u32, wanted: u32) -> u32 {
+        let got = self.take(most);
+        if got == 0 {
+            let began = time::now();
+            let until = Time(began + LONGEST_NS);
+            if wanted >= self.outstanding {
+                self.submitter.wait_until_last(until);
+            } else {
+                self.submitter.wait_until(until);
+            }
+            tally::idled(began);
+        }
+        got
+    }
+
+    fn take(&mut self, most: u32) -> u32 {
+        let mut got = 0;
+        while got < most {
+            let Some(done) = self.submitter.reap() else {
+                if got > 0 || !self.submitter.poll() {
+                    break;
+                }
+                continue;
+            };
+            assert!(done.status.is_ok(), "the device of a modelled load does not fail: {}", done.status);
+            got += 1;
+            let begun = done.bio.user_data as usize;
+            let (since, taken_over) = self.begun[begun];
+            tally::done(since, taken_over, self.submitter.queue());
+            self.free.push(begun);
+            if let Buffers::One(buffer) = done.bio.buffers {
+                self.buffers.push(buffer);
+            }
+        }
+        self.outstanding -= got;
+        got
+    }
+}

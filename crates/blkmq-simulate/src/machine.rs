@@ -1,0 +1,135 @@
+//! A machine that is modelled: its CPUs in the order in which threads fill them.
+
+use std::fmt;
+
+use blkmq_vcpu::cache::Distances;
+
+use crate::matrix::{Matrix, MatrixError};
+use crate::profile::{Profile, ProfileError};
+
+/// The level of CPUs that are threads of one core.
+const CORE: &str = "core";
+
+/// A machine. Its CPUs are numbered in the order in which threads fill them: at first one thread on each core, core by
+/// core along the levels, then the second thread of each core.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Machine {
+    cpu: String,
+    distances: Distances,
+}
+
+/// Why a text is no machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MachineError {
+    /// It is no profile.
+    Profile(ProfileError),
+    /// It is no matrix.
+    Matrix(MatrixError),
+    /// It is a profile that has no distance for this level, but bounds.
+    Bounds(String),
+}
+
+impl fmt::Display for MachineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Profile(error) => write!(f, "no profile: {error}"),
+            Self::Matrix(error) => write!(f, "no matrix: {error}"),
+            Self::Bounds(level) => write!(f, "level {level:?} has bounds alone; give it ns, the distance to model"),
+        }
+    }
+}
+
+impl std::error::Error for MachineError {}
+
+impl Machine {
+    /// The names that [`named`](Self::named) knows.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Profile::names()
+    }
+
+    /// The machine of this name, if it is known.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::of(&Profile::named(name)?).ok()
+    }
+
+    /// Reads the contents of the file called `name`: TOML is a profile, anything else a matrix.
+    ///
+    /// # Errors
+    /// The text is neither.
+    pub fn parse(name: &str, text: &str) -> Result<Self, MachineError> {
+        if name.ends_with(".toml") {
+            return Self::of(&Profile::parse(text).map_err(MachineError::Profile)?);
+        }
+        // A matrix does not tell which CPUs are one core, so they are filled in its order.
+        let distances = Matrix::parse(text).map_err(MachineError::Matrix)?.distances();
+        Ok(Self { cpu: format!("matrix of {} CPUs", distances.nr_cpus()), distances })
+    }
+
+    /// The machine of a profile.
+    ///
+    /// # Errors
+    /// A level has bounds alone.
+    pub fn of(profile: &Profile) -> Result<Self, MachineError> {
+        let Some(along) = profile.typical() else {
+            let level = profile.levels.iter().find(|level| level.ns.is_none());
+            return Err(MachineError::Bounds(level.map_or_else(String::new, |level| level.name.clone())));
+        };
+        let a_core = profile.levels.first().filter(|level| level.name == CORE).map_or(1, |level| level.cpus);
+        let cores = along.nr_cpus() / a_core;
+        let place = |cpu: usize| cpu % cores * a_core + cpu / cores;
+        let distances = Distances::new(along.nr_cpus(), |high, low| along.between(place(high), place(low)));
+        Ok(Self { cpu: profile.cpu.clone(), distances })
+    }
+
+    /// What it is, for people.
+    #[must_use]
+    pub fn cpu(&self) -> &str {
+        &self.cpu
+    }
+
+    /// How many CPUs it has.
+    #[must_use]
+    pub fn nr_cpus(&self) -> usize {
+        self.distances.nr_cpus()
+    }
+
+    /// How far apart they are.
+    #[must_use]
+    pub const fn distances(&self) -> &Distances {
+        &self.distances
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Red if two threads are put on one core while another core has none, or if the levels are lost.
+    #[test]
+    fn threads_fill_cores_before_they_share_one() {
+        let machine = Machine::named("7950x").expect("it is known");
+        let between = |from, to| machine.distances().between(from, to);
+        assert_eq!([between(0, 1), between(0, 7), between(0, 8), between(0, 15)], [15_700, 15_700, 72_700, 72_700]);
+        assert_eq!([between(0, 16), between(15, 31), between(0, 17)], [5300, 5300, 15_700]);
+    }
+
+    #[test]
+    fn a_machine_is_read_from_a_profile_or_a_matrix() {
+        let profile = "cpu = 'C'\nsource = 'S'\n[[level]]\nname = 'l'\ncpus = 2\nns = 5\n";
+        let machine = Machine::parse("a.toml", profile).expect("it is right");
+        assert_eq!((machine.cpu(), machine.nr_cpus(), machine.distances().between(0, 1)), ("C", 2, 5000));
+        let machine = Machine::parse("a.csv", ",,\n5,,\n20,15,\n").expect("it is right");
+        assert_eq!((machine.nr_cpus(), machine.distances().between(0, 2)), (3, 20_000));
+    }
+
+    #[test]
+    fn what_is_no_machine_is_refused_with_what_is_wrong() {
+        let said = |name: &str, text: &str| Machine::parse(name, text).unwrap_err().to_string();
+        assert!(said("a.toml", "5,,").starts_with("no profile: "));
+        assert!(said("a.csv", "cpu = 'C'").starts_with("no matrix: 1 rows; "));
+        let bounds = "cpu = 'C'\nsource = 'S'\n[[level]]\nname = 'l'\ncpus = 2\nlow = 5\nhigh = 7\n";
+        assert_eq!(said("a.toml", bounds), "level \"l\" has bounds alone; give it ns, the distance to model");
+    }
+}

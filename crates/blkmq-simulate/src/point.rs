@@ -1,0 +1,183 @@
+//! One run of a load on the modelled CPUs of a machine.
+
+use std::fmt;
+use std::sync::Arc;
+
+use blkmq_vcpu::cache::Picoseconds;
+use blkmq_vcpu::schedule::Uniform;
+use blkmq_vcpu::{Cores, Ended, OnStage, Options, Random, run, thread};
+use blkmq_virtual::driver::spec::open;
+use blkmq_virtual::{Client, Locking, RequestQueue};
+
+use crate::load::{Load, LoadError, Worker};
+use crate::stages::{Private, Stages, Way};
+use crate::tally::{self, Tally};
+
+/// How many threads a device's spec calls `{threads}`.
+const THREADS: &str = "{threads}";
+
+/// What a thread of the load does before each of its operations, beside them. It gets the thread's number.
+pub type Each = Arc<dyn Fn(usize) + Send + Sync>;
+
+/// What a load runs on.
+#[derive(Clone)]
+pub struct Setting {
+    /// The CPUs. Thread n runs on the CPU with number n.
+    pub cores: Cores,
+    /// The device's spec, in which `{threads}` stands for the number of threads.
+    pub device: String,
+    /// The scheduler's name.
+    pub scheduler: String,
+    /// The locking around it.
+    pub locking: Locking,
+    /// Whether requests may pass it by; `None`: as the locking has it.
+    pub bypass: Option<bool>,
+    /// What threads do by themselves at each stage of a request's way. `None`: nothing, so that only accesses to shared
+    /// lines take time.
+    pub stages: Option<Stages>,
+    /// How long the machine takes for what took 100 where the stages were measured.
+    pub percent: u64,
+    /// Work of a thread of its own for each operation.
+    pub t0: Picoseconds,
+    /// What a thread does beside that.
+    pub each: Option<Each>,
+    /// The number from which everything else follows.
+    pub seed: u64,
+    /// Operations that are measured, after some that are not.
+    pub requests: u64,
+}
+
+impl Setting {
+    /// Whether requests may pass the scheduler by.
+    #[must_use]
+    pub fn bypasses(&self) -> bool {
+        self.bypass.unwrap_or(self.locking == Locking::Combining)
+    }
+
+    fn way(&self) -> Way {
+        Way { scheduler: self.scheduler.clone(), locking: self.locking.to_string(), bypass: self.bypasses() }
+    }
+}
+
+impl fmt::Debug for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, scheduler, locking, bypass, t0, seed, requests, .. } = self;
+        f.debug_struct("Setting")
+            .field("device", device)
+            .field("scheduler", scheduler)
+            .field("locking", locking)
+            .field("bypass", bypass)
+            .field("t0", t0)
+            .field("seed", seed)
+            .field("requests", requests)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a load cannot run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PointError {
+    /// There are more threads than CPUs.
+    Cpus {
+        /// The threads.
+        threads: usize,
+        /// The CPUs.
+        cpus: usize,
+    },
+    /// The device's spec is wrong.
+    Device(String),
+    /// The areas of the load's threads are not on the device, or the load has too many operations outstanding.
+    Load(LoadError),
+    /// The queue cannot be built so.
+    Queue(String),
+    /// The run did not come to its end. That is an error of the model or of the block layer.
+    Ended(String),
+}
+
+impl fmt::Display for PointError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpus { threads, cpus } => {
+                write!(f, "{threads} threads on {cpus} CPUs; a thread for each CPU at most is modelled so far")
+            }
+            Self::Load(error) => error.fmt(f),
+            Self::Device(what) | Self::Queue(what) | Self::Ended(what) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for PointError {}
+
+/// Runs `load` with so many threads.
+///
+/// # Errors
+/// It cannot be run.
+pub(crate) fn measure(load: &Load, threads: usize, setting: &Setting) -> Result<Tally, PointError> {
+    let cpus = setting.cores.distances.nr_cpus();
+    if threads > cpus {
+        return Err(PointError::Cpus { threads, cpus });
+    }
+    check(load, threads, setting)?;
+    let Setting { cores, seed, requests, .. } = setting.clone();
+    let private =
+        setting.stages.as_ref().map(|stages| Private::of(stages, &setting.way(), cores.costs, setting.percent));
+    let on_access = Box::new(|accessed| tally::accessed(&accessed));
+    let mut charge = private.map(Private::on_stage);
+    let on_stage: Box<OnStage> = Box::new(move |cpu, stage, requests| {
+        tally::stage_ended(cpu, stage, requests);
+        charge.as_mut().map_or(0, |charge| charge(cpu, stage, requests))
+    });
+    let options =
+        Options { on_access: Some(on_access), cores: Some(cores), on_stage: Some(on_stage), ..Options::default() };
+    let least = 8 * threads as u64 * u64::from(load.depth);
+    tally::begin(cpus, least.max(requests / 4), requests);
+    let (load, setting) = (Arc::new(load.clone()), setting.clone());
+    let ended = run(Box::new(Uniform::new(Random::new(seed), 1)), options, move || work(&load, threads, &setting));
+    let tally = tally::take();
+    match (ended, tally) {
+        (Ended::Finished, Some(tally)) => Ok(tally),
+        (ended, _) => Err(PointError::Ended(format!("the run did not come to its end: {ended:?}"))),
+    }
+}
+
+/// Whether the queue of a run can be built.
+fn check(load: &Load, threads: usize, setting: &Setting) -> Result<(), PointError> {
+    let q = queue(load, threads, setting)?;
+    load.fits(threads, q.limits().size_bytes()).map_err(PointError::Load)
+}
+
+fn queue(load: &Load, threads: usize, setting: &Setting) -> Result<Arc<RequestQueue>, PointError> {
+    let Setting { device, scheduler, locking, bypass, .. } = setting;
+    let spec = device.replace(THREADS, &threads.to_string());
+    let device = open(&spec).map_err(|error| PointError::Device(format!("device {spec}: {error}")))?;
+    let builder = RequestQueue::builder(device)
+        .scheduler(&**scheduler)
+        .locking(*locking)
+        .slots(load.slots())
+        .wait_meter(tally::lock_meter)
+        .observe_waits(tally::waited);
+    let builder = bypass.iter().fold(builder, |builder, bypass| builder.bypass(*bypass));
+    builder.build().map_err(|error| PointError::Queue(error.to_string()))
+}
+
+/// What the virtual CPUs do: the first one too is a thread of the load.
+fn work(load: &Arc<Load>, threads: usize, setting: &Setting) {
+    let q = queue(load, threads, setting).expect("it could be built just now");
+    let mut random = Random::new(setting.seed);
+    let mut workers: Vec<_> = (0..threads)
+        .map(|thread| {
+            let submitter = q.submitter(&Client::new(format!("thread {thread}"))).expect("there is a place for each");
+            let (load, random, t0, each) = (Arc::clone(load), random.fork(), setting.t0, setting.each.clone());
+            move || {
+                let each = || each.iter().for_each(|each| each(thread));
+                Worker::new(&load, thread as u64, submitter, random, t0).run(&each)
+            }
+        })
+        .collect();
+    let first = workers.remove(0);
+    let others: Vec<_> = workers.into_iter().map(thread::spawn).collect();
+    let first = first();
+    let others: Vec<_> = others.into_iter().map(|other| other.join().expect("a panic ends the run")).collect();
+    drop((first, others));
+}

@@ -1,0 +1,307 @@
+//! `blkmq simulate scaling`: how a job scales with the number of threads.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use blkmq_program::page::Page;
+use blkmq_program::words::{counted, short};
+use blkmq_program::{Failure, columns, file, interrupt, json};
+use blkmq_simulate::scaling::{Row, row};
+use blkmq_simulate::{Load, Machine, Setting, Stages};
+use blkmq_vcpu::{Cores, LockKind};
+use blkmq_virtual::{Locking, scheduler_names};
+use blkmq_workbench::{JobFile, Mode, System, TextError};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use super::{curves, threads};
+
+const EXAMPLES: &str = "\
+Examples:
+  blkmq simulate scaling --job job.fio --machine 7950x --threads 1,2,4,..,32 --scheduler mq-deadline
+  blkmq simulate scaling --job job.fio --machine 7773x --threads 1,2,4,..,128 --bypass off --t0 1000 --json rows.json
+  blkmq simulate scaling --job job.fio --machine mine.toml --threads 8 --html page.html
+
+JOB.fio is a job file of fio with one job. Each thread does what the job says in a closed loop; numjobs, runtime and what
+is measured are left out. Thread n runs on a CPU of its own, at first one thread on each core.
+
+The columns: requests per second; the same divided by those of 'none' with as many threads; the share of the threads' time
+that is lost to waiting, for lines that are busy with other CPUs and for the scheduler's lock; the share in which threads
+have nothing to do until a request completes; lines that move between CPUs for each request; requests that pass the
+scheduler by and that are left with another thread, in percent; requests of a hold of the scheduler (mean, p99); how long
+requests that are left wait for the thread that takes them over (mean, p99); the largest share of one thread in taking them
+over; and the p99 latency of requests whose submitters combine, and of others. The last column names the lines that move
+most.
+
+Everything is modelled, and follows from the seed: the same command gives the same result, bit for bit.";
+
+/// Model how a job scales with the number of threads.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
+pub(super) struct Scaling {
+    #[arg(long, value_name = "MACHINE", help = machine_help())]
+    machine: String,
+    /// Numbers of threads, as in 1,2,4,..,128: the dots stand for doubles.
+    #[arg(long, value_name = "N,..", required = true, value_parser = threads::read)]
+    threads: Vec<Vec<usize>>,
+    /// The job file.
+    #[arg(long, value_name = "JOB.fio")]
+    job: PathBuf,
+    /// The scheduler in front of the device.
+    #[arg(long, value_name = "NAME", default_value = "mq-deadline", value_parser = scheduler_names())]
+    scheduler: String,
+    #[arg(long, value_name = "LOCKING", default_value_t, help = locking_help())]
+    locking: Locking,
+    /// Whether requests may pass a scheduler in which nothing waits: on or off [default: on with the locking
+    /// combining, else off].
+    #[arg(long, value_name = "on|off", value_parser = switch)]
+    bypass: Option<bool>,
+    /// As which locks those of the block layer behave: std's, the kernel's queued spinlocks, or ticket locks.
+    #[arg(long, value_name = "LOCK", default_value = "futex")]
+    lock: Lock,
+    /// Work of each thread for each request, beside that of the block layer, in nanoseconds: another stack's system
+    /// calls and driver.
+    #[arg(long, value_name = "NS", default_value = "0", value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    t0: u64,
+    /// The device; {threads} stands for the number of threads.
+    #[arg(long, value_name = "SPEC", default_value = "null,irqmode=0,poll_queues=0,submit_queues={threads}")]
+    device: String,
+    /// Change an option of the job, as in iodepth=1. May be repeated.
+    #[arg(long, value_name = "NAME=VALUE")]
+    option: Vec<String>,
+    /// The number from which everything follows.
+    #[arg(long, value_name = "N", default_value = "1")]
+    seed: u64,
+    /// Requests that are measured for each number of threads, after a quarter as many.
+    #[arg(long, value_name = "N", default_value = "50000", value_parser = clap::value_parser!(u64).range(100..=100_000_000))]
+    requests: u64,
+    /// Print one JSON object instead of the table, or write it to a file beside the table.
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    json: Option<Option<PathBuf>>,
+    /// Write a report as well: one HTML file with the table and curves.
+    #[arg(long, value_name = "FILE.html", visible_alias = "html")]
+    report: Option<PathBuf>,
+}
+
+/// The locks by their names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Lock {
+    Futex,
+    Queued,
+    Ticket,
+}
+
+impl From<Lock> for LockKind {
+    fn from(lock: Lock) -> Self {
+        match lock {
+            Lock::Futex => Self::Futex,
+            Lock::Queued => Self::Queued,
+            Lock::Ticket => Self::Ticket,
+        }
+    }
+}
+
+fn machine_help() -> String {
+    let names: Vec<&str> = Machine::names().collect();
+    format!("The machine: {}, or a file with a profile or a matrix of its own", names.join(", "))
+}
+
+fn locking_help() -> String {
+    let names = Locking::ALL.map(|locking| locking.to_string()).join(", ");
+    format!("How threads share the scheduler: {names}")
+}
+
+/// Reads `on` or `off`; also `1` and `0`, as other commands have it.
+fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" | "1" => Ok(true),
+        "off" | "0" => Ok(false),
+        _ => Err(format!("'{text}' is not accepted; accepted: on, off")),
+    }
+}
+
+/// What is printed as JSON.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    /// Says that nothing here was measured.
+    modelled: bool,
+    machine: &'a str,
+    cpu: &'a str,
+    job: String,
+    device: &'a str,
+    scheduler: &'a str,
+    locking: String,
+    bypass: bool,
+    lock: String,
+    t0_ns: u64,
+    /// As text, because readers of JSON may know numbers only up to 2^53.
+    seed: String,
+    requests: u64,
+    rows: &'a [Row],
+}
+
+impl Scaling {
+    pub(super) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        let machine = self.machine()?;
+        let load = self.load()?;
+        let threads = self.threads.concat();
+        self.check_threads(&machine, &threads)?;
+        let json_file = self.json.iter().flatten().next().map(|path| open(path)).transpose()?;
+        let page = Page::open(self.report.as_deref())?;
+        let setting = self.setting(&machine);
+        let stop = interrupt::flag();
+        let rows = self.rows(&load, &threads, &setting, &stop)?;
+        if let Some(page) = page {
+            page.write("blkmq simulate", self.title(&machine), MODELLED.to_owned(), curves::sections(&rows))?;
+        }
+        let document = self.document(&machine, &rows);
+        if let Some((path, mut file)) = json_file {
+            let mut text = Vec::new();
+            json::print(&document, &mut text)?;
+            let written = file.set_len(0).and_then(|()| file.write_all(&text));
+            written.map_err(|error| Failure::writing(path.display(), &error))?;
+        }
+        if matches!(self.json, Some(None)) {
+            json::print(&document, out)?;
+        } else {
+            writeln!(out, "modelled: {}", self.title(&machine))?;
+            columns::lines(&curves::table(&rows), 0, 0).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        }
+        if rows.len() < threads.len() { Err(interrupt::failure("simulate scaling")) } else { Ok(()) }
+    }
+
+    fn machine(&self) -> Result<Machine, TextError> {
+        let fault = |what: String| TextError { place: format!("--machine {}", self.machine), what };
+        if let Some(machine) = Machine::named(&self.machine) {
+            return Ok(machine);
+        }
+        let path = Path::new(&self.machine);
+        if !path.exists() {
+            let names: Vec<&str> = Machine::names().collect();
+            return Err(fault(format!("there is no such machine, and no such file; machines: {}", names.join(", "))));
+        }
+        Machine::parse(&self.machine, &file::read(path)?).map_err(|error| fault(error.to_string()))
+    }
+
+    fn load(&self) -> Result<Load, TextError> {
+        let name = self.job.display().to_string();
+        let options: Vec<&str> = self.option.iter().map(String::as_str).collect();
+        let file = JobFile::parse(&name, &file::read(&self.job)?, &options, Mode::Strict, &System)?;
+        for warning in &file.warnings {
+            eprintln!("blkmq: warning: {warning}");
+        }
+        let [job] = &file.jobs[..] else {
+            let what =
+                format!("{} jobs; a load that is modelled has one job, for any number of threads", file.jobs.len());
+            return Err(TextError { place: name, what });
+        };
+        Load::of(job).map_err(|error| TextError { place: format!("{name}: [{}]", job.name), what: error.to_string() })
+    }
+
+    fn check_threads(&self, machine: &Machine, threads: &[usize]) -> Result<(), TextError> {
+        let (cpus, most) = (machine.nr_cpus(), threads.iter().copied().max().unwrap_or(0));
+        if most <= cpus {
+            return Ok(());
+        }
+        let what = format!(
+            "{} on {cpus} CPUs; the machine '{}' has room for at most {cpus}, since each thread has a CPU of its own",
+            counted(most as u64, "thread"),
+            self.machine
+        );
+        Err(TextError { place: "--threads".to_owned(), what })
+    }
+
+    fn setting(&self, machine: &Machine) -> Setting {
+        Setting {
+            cores: Cores { locks: self.lock.into(), ..Cores::new(machine.distances().clone()) },
+            device: self.device.clone(),
+            scheduler: self.scheduler.clone(),
+            locking: self.locking,
+            bypass: self.bypass,
+            stages: Some(Stages::measured()),
+            percent: 100,
+            t0: self.t0 * 1000,
+            each: None,
+            seed: self.seed,
+            requests: self.requests,
+        }
+    }
+
+    /// The rows, in the order of the numbers of threads. The machine's cores work at them side by side. Ctrl-C ends
+    /// that early.
+    fn rows(&self, load: &Load, threads: &[usize], setting: &Setting, stop: &AtomicBool) -> Result<Vec<Row>, Failure> {
+        let mut found = Vec::new();
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        for some in threads.chunks(cores) {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let rows: Vec<_> = thread::scope(|scope| {
+                let run = |threads: &usize| {
+                    let threads = *threads;
+                    scope.spawn(move || row(load, threads, setting))
+                };
+                let running: Vec<_> = some.iter().map(run).collect();
+                running
+                    .into_iter()
+                    .map(|row| row.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                    .collect()
+            });
+            for row in rows {
+                found.push(row.map_err(|error| Failure::Input(format!("simulate scaling: {error}")))?);
+            }
+        }
+        Ok(found)
+    }
+
+    fn title(&self, machine: &Machine) -> String {
+        let Self { job, scheduler, locking, t0, seed, .. } = self;
+        let bypass = if self.bypasses() { "on" } else { "off" };
+        format!(
+            "{} on {} ({}), scheduler {scheduler}, locking {locking}, bypass {bypass}, t0 {t0} ns, seed {seed}, {} requests",
+            job.display(),
+            self.machine,
+            machine.cpu(),
+            short(self.requests as f64)
+        )
+    }
+
+    fn bypasses(&self) -> bool {
+        self.bypass.unwrap_or(self.locking == Locking::Combining)
+    }
+
+    fn document<'a>(&'a self, machine: &'a Machine, rows: &'a [Row]) -> Document<'a> {
+        Document {
+            modelled: true,
+            machine: &self.machine,
+            cpu: machine.cpu(),
+            job: self.job.display().to_string(),
+            device: &self.device,
+            scheduler: &self.scheduler,
+            locking: self.locking.to_string(),
+            bypass: self.bypasses(),
+            lock: format!("{:?}", self.lock).to_lowercase(),
+            t0_ns: self.t0,
+            seed: self.seed.to_string(),
+            requests: self.requests,
+            rows,
+        }
+    }
+}
+
+const MODELLED: &str = "Every figure on this page is modelled: the code of the block layer ran on virtual CPUs, whose \
+                        distances are those of the machine named in the title. Nothing was measured on the machine above.";
+
+/// Opens a file before anything is modelled, so that a path that cannot be written is refused at once.
+fn open(path: &Path) -> Result<(PathBuf, File), TextError> {
+    match OpenOptions::new().write(true).create(true).truncate(false).open(path) {
+        Ok(file) => Ok((path.to_owned(), file)),
+        Err(error) => {
+            let place = format!("--json {}", path.display());
+            Err(TextError { place, what: format!("the file cannot be written: {error}") })
+        }
+    }
+}

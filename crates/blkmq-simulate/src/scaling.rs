@@ -1,0 +1,123 @@
+//! How a load scales: the same load with more and more threads, beside itself without a scheduler.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::load::Load;
+use crate::point::{PointError, Setting, measure};
+use crate::tally::Tally;
+
+/// What a load came to with so many threads. All of it is modelled.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// The threads.
+    pub threads: usize,
+    /// Operations per second.
+    pub requests_per_s: f64,
+    /// The same load without a scheduler.
+    pub none_requests_per_s: f64,
+    /// The one by the other.
+    pub ratio_to_none: f64,
+    /// The share of the threads' time in which they waited for lines that were busy with other CPUs, or for the
+    /// scheduler's lock.
+    pub wait_share: f64,
+    /// The part of that in which they waited for the scheduler's lock.
+    pub lock_share: f64,
+    /// The share of the threads' time in which they had nothing to do until an operation completed.
+    pub idle_share: f64,
+    /// Lines that moved from one CPU to another for each operation, by the name of the line.
+    pub lines_per_request: BTreeMap<&'static str, f64>,
+    /// Nanoseconds for which CPUs waited because a line was busy, for each operation, by the name of the line.
+    pub waits_per_request: BTreeMap<&'static str, f64>,
+    /// The share of the requests that passed the scheduler by.
+    pub bypassed: f64,
+    /// The share of the requests that were left with another thread.
+    pub staged: f64,
+    /// How often a thread was at the scheduler, for each operation.
+    pub holds_per_request: f64,
+    /// The requests that a thread brings to the scheduler while it is there, its own and those that were left with it.
+    pub batch: Summary,
+    /// How long a request that was left waited for the thread that took it over, in nanoseconds.
+    pub staged_ns: Summary,
+    /// How long operations took, in nanoseconds, whose submitters took over other threads' requests meanwhile.
+    pub combining_ns: Summary,
+    /// How long other operations took, in nanoseconds.
+    pub others_ns: Summary,
+    /// Of the requests that were left, the share that each thread took over.
+    pub combining_share: Vec<f64>,
+}
+
+/// A distribution.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Summary {
+    /// How many there are. Without any, everything is 0.
+    pub count: u64,
+    /// Their mean.
+    pub mean: f64,
+    /// What half of them are not above.
+    pub p50: u64,
+    /// What 99 of 100 are not above.
+    pub p99: u64,
+}
+
+impl Summary {
+    fn of(mut values: Vec<u64>) -> Self {
+        if values.is_empty() {
+            return Self::default();
+        }
+        values.sort_unstable();
+        let percentile = |percent: usize| values[(values.len() * percent).div_ceil(100).max(1) - 1];
+        let sum: u64 = values.iter().sum();
+        let count = values.len() as u64;
+        Self { count, mean: sum as f64 / count as f64, p50: percentile(50), p99: percentile(99) }
+    }
+}
+
+/// The row of `load` with so many threads.
+///
+/// # Errors
+/// It cannot be run.
+pub fn row(load: &Load, threads: usize, setting: &Setting) -> Result<Row, PointError> {
+    let tally = measure(load, threads, setting)?;
+    let none_rate = if setting.scheduler == "none" {
+        None
+    } else {
+        let none = Setting { scheduler: "none".to_owned(), ..setting.clone() };
+        Some(rate(&measure(load, threads, &none)?, setting))
+    };
+    Ok(told(tally, threads, setting, none_rate))
+}
+
+/// Operations per second.
+fn rate(tally: &Tally, setting: &Setting) -> f64 {
+    setting.requests as f64 * 1e9 / tally.ns.max(1) as f64
+}
+
+fn told(tally: Tally, threads: usize, setting: &Setting, none: Option<f64>) -> Row {
+    let (ns, operations) = (tally.ns.max(1) as f64 * threads as f64, setting.requests as f64);
+    let lock_ns = tally.stats.lock_wait_ns as f64;
+    let requests_per_s = rate(&tally, setting);
+    let none = none.unwrap_or(requests_per_s);
+    let moved = tally.lines.iter().filter(|(_, moves)| moves.moved > 0);
+    let waited = tally.lines.iter().filter(|(_, moves)| moves.waited > 0);
+    Row {
+        threads,
+        requests_per_s,
+        none_requests_per_s: none,
+        ratio_to_none: requests_per_s / none,
+        wait_share: (tally.waited as f64 / 1e3 + lock_ns) / ns,
+        lock_share: lock_ns / ns,
+        idle_share: tally.idle_ns as f64 / ns,
+        lines_per_request: moved.map(|(name, moves)| (*name, moves.moved as f64 / operations)).collect(),
+        waits_per_request: waited.map(|(name, moves)| (*name, moves.waited as f64 / 1e3 / operations)).collect(),
+        bypassed: tally.stats.bypassed as f64 / operations,
+        staged: tally.stats.staged as f64 / operations,
+        holds_per_request: tally.stats.holds as f64 / operations,
+        combining_share: tally.shares().into_iter().take(threads).collect(),
+        batch: Summary::of(tally.batches),
+        staged_ns: Summary::of(tally.staged_ns),
+        combining_ns: Summary::of(tally.combining_ns),
+        others_ns: Summary::of(tally.others_ns),
+    }
+}

@@ -1,0 +1,208 @@
+//! What is counted of a run: by the threads of the load, by the block layer's own counters, and by the model.
+//!
+//! All virtual CPUs of a run are on one thread of the machine, which counts here. Nothing here costs virtual time.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use blkmq_sync_virtual::Stage;
+use blkmq_vcpu::cache::{Access, Picoseconds};
+use blkmq_vcpu::{Accessed, CpuId, cpu, time, uninterrupted};
+use blkmq_virtual::{RequestQueue, Stats, Wait};
+
+/// What happened to the lines of one name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Moves {
+    /// How many lines moved from one CPU to another, or were made void elsewhere.
+    pub(crate) moved: u64,
+    /// For how long CPUs waited because a line was busy with other CPUs, in picoseconds.
+    pub(crate) waited: Picoseconds,
+}
+
+/// What one CPU does.
+#[derive(Debug, Clone, Copy, Default)]
+struct Cpu {
+    waits_for_lock: bool,
+    /// Requests that other threads left, and that this one took over: in all, and since the measurement began.
+    taken_over: u64,
+    measured: u64,
+    /// Requests that it has brought to the scheduler since it came there.
+    in_hold: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Phase {
+    #[default]
+    Before,
+    Measuring,
+    Over,
+}
+
+/// What was counted of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Operations to be completed before the measurement, and in it.
+    warm: u64,
+    wanted: u64,
+    phase: Phase,
+    completed: u64,
+    began_ns: u64,
+    began_stats: Stats,
+    pub(crate) ns: u64,
+    pub(crate) stats: Stats,
+    pub(crate) lines: BTreeMap<&'static str, Moves>,
+    cpus: Vec<Cpu>,
+    /// For how long CPUs waited for lines while they waited for no lock.
+    pub(crate) waited: Picoseconds,
+    /// For how long threads had nothing to do but to wait for completions.
+    pub(crate) idle_ns: u64,
+    /// Requests that were brought to the scheduler while a thread was there, of those times in which any were.
+    pub(crate) batches: Vec<u64>,
+    /// How long each request that was left waited for the thread that took it over.
+    pub(crate) staged_ns: Vec<u64>,
+    /// How long operations took whose submitter took over other threads' requests meanwhile, and how long others.
+    pub(crate) combining_ns: Vec<u64>,
+    pub(crate) others_ns: Vec<u64>,
+}
+
+thread_local! {
+    static TALLY: RefCell<Tally> = RefCell::default();
+}
+
+fn with<R>(act: impl FnOnce(&mut Tally) -> R) -> R {
+    TALLY.with_borrow_mut(act)
+}
+
+/// Begins to count for a run of so many CPUs, of which `wanted` operations are measured after `warm` others.
+pub(crate) fn begin(nr_cpus: usize, warm: u64, wanted: u64) {
+    with(|tally| *tally = Tally { warm, wanted, cpus: vec![Cpu::default(); nr_cpus], ..Tally::default() });
+}
+
+/// What was counted. `None`: the run ended before enough operations were over.
+pub(crate) fn take() -> Option<Tally> {
+    Some(with(std::mem::take)).filter(|tally| tally.phase == Phase::Over)
+}
+
+pub(crate) fn is_over() -> bool {
+    with(|tally| tally.phase == Phase::Over)
+}
+
+/// Counts an operation on something shared.
+pub(crate) fn accessed(accessed: &Accessed) {
+    let Accessed { cpu, line: Some(line), access, cost: Some(cost), .. } = *accessed else { return };
+    if cost.moved == 0 && cost.waited == 0 {
+        return;
+    }
+    with(|tally| {
+        if tally.phase != Phase::Measuring {
+            return;
+        }
+        let moves = tally.lines.entry(line.name).or_default();
+        moves.moved += u64::from(cost.moved);
+        // A CPU does not wait for a store.
+        if access != Access::Store {
+            moves.waited += cost.waited;
+            if !tally.cpus[usize::from(cpu)].waits_for_lock {
+                tally.waited += cost.waited;
+            }
+        }
+    });
+}
+
+/// The time, read by the block layer as a wait for the scheduler's lock begins, and as it ends.
+pub(crate) fn lock_meter() -> u64 {
+    with(|tally| {
+        let waits = &mut tally.cpus[usize::from(cpu())].waits_for_lock;
+        *waits = !*waits;
+    });
+    time::now()
+}
+
+/// Called by the block layer as the wait of a request that was left ends.
+pub(crate) fn waited(wait: Wait, ns: u64) {
+    if wait == Wait::Staged {
+        with(|tally| {
+            let cpu = &mut tally.cpus[usize::from(cpu())];
+            cpu.taken_over += 1;
+            if tally.phase == Phase::Measuring {
+                cpu.measured += 1;
+                tally.staged_ns.push(ns);
+            }
+        });
+    }
+}
+
+/// How many requests of other threads the calling thread has taken over so far.
+pub(crate) fn nr_taken_over() -> u64 {
+    with(|tally| tally.cpus[usize::from(cpu())].taken_over)
+}
+
+/// A CPU has come to the end of a stage, with so many requests.
+pub(crate) fn stage_ended(cpu: CpuId, stage: usize, requests: usize) {
+    const INSERT: usize = Stage::Insert as usize;
+    const THROUGH: usize = Stage::Through as usize;
+    const CHOOSE: usize = Stage::Choose as usize;
+    const READY: usize = Stage::Ready as usize;
+    with(|tally| {
+        let in_hold = &mut tally.cpus[usize::from(cpu)].in_hold;
+        match stage {
+            INSERT | THROUGH => *in_hold += requests as u64,
+            CHOOSE | READY => {}
+            // What comes next is not done at the scheduler.
+            _ => {
+                let in_hold = std::mem::take(in_hold);
+                if in_hold > 0 && tally.phase == Phase::Measuring {
+                    tally.batches.push(in_hold);
+                }
+            }
+        }
+    });
+}
+
+/// An operation is over that was submitted `since` then, when its thread had taken over so many requests.
+pub(crate) fn done(since: u64, taken_over: u64, q: &Arc<RequestQueue>) {
+    let now = time::now();
+    let is_due = with(|tally| {
+        tally.completed += 1;
+        if tally.phase == Phase::Measuring {
+            let has_combined = tally.cpus[usize::from(cpu())].taken_over > taken_over;
+            if has_combined { &mut tally.combining_ns } else { &mut tally.others_ns }.push(now.saturating_sub(since));
+        }
+        let due = match tally.phase {
+            Phase::Before => tally.warm,
+            Phase::Measuring => tally.warm + tally.wanted,
+            Phase::Over => u64::MAX,
+        };
+        tally.completed >= due
+    });
+    if is_due {
+        let stats = uninterrupted(|| q.stats());
+        with(|tally| tally.pass_mark(now, stats));
+    }
+}
+
+/// The calling thread has waited since `began` for operations to complete.
+pub(crate) fn idled(began: u64) {
+    with(|tally| {
+        if tally.phase == Phase::Measuring {
+            tally.idle_ns += time::now().saturating_sub(began.max(tally.began_ns));
+        }
+    });
+}
+
+impl Tally {
+    fn pass_mark(&mut self, now: u64, stats: Stats) {
+        if self.phase == Phase::Before {
+            (self.phase, self.began_ns, self.began_stats) = (Phase::Measuring, now, stats);
+        } else {
+            (self.phase, self.ns, self.stats) = (Phase::Over, now - self.began_ns, stats - self.began_stats);
+        }
+    }
+
+    /// The share of each CPU in the requests that were taken over for other threads.
+    pub(crate) fn shares(&self) -> Vec<f64> {
+        let all: u64 = self.cpus.iter().map(|cpu| cpu.measured).sum();
+        self.cpus.iter().map(|cpu| if all == 0 { 0.0 } else { cpu.measured as f64 / all as f64 }).collect()
+    }
+}

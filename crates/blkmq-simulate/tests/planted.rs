@@ -1,0 +1,160 @@
+//! What a modelled load comes to: the same for the same seed in every build, and with a fault planted in the load, the
+//! line of the fault.
+
+use std::sync::Arc;
+
+use blkmq_simulate::scaling::{Row, row};
+use blkmq_simulate::{Each, Load, Machine, Setting, Stages};
+use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering};
+use blkmq_vcpu::{Cores, place_at};
+use blkmq_virtual::Locking;
+use blkmq_workbench::Job;
+use blkmq_workbench::job::Order;
+
+/// A job that reads at random places, four operations at a time.
+fn load() -> Load {
+    let job = Job {
+        order: Order::Random { every: 1 },
+        ioengine: "io_uring".to_owned(),
+        iodepth: 4,
+        iodepth_batch_submit: 4,
+        iodepth_batch_complete_min: 4,
+        iodepth_batch_complete_max: 4,
+        iodepth_low: 4,
+        ..Job::new("test")
+    };
+    Load::of(&job).expect("it can be modelled")
+}
+
+fn setting(scheduler: &str, each: Option<Each>) -> Setting {
+    Setting {
+        cores: Cores::new(Machine::named("7950x").expect("it is known").distances().clone()),
+        device: "null,irqmode=0,poll_queues=0,submit_queues={threads}".to_owned(),
+        scheduler: scheduler.to_owned(),
+        locking: Locking::Combining,
+        bypass: Some(false),
+        stages: Some(Stages::measured()),
+        percent: 100,
+        t0: 0,
+        each,
+        seed: 1,
+        requests: 4000,
+    }
+}
+
+fn modelled(threads: usize, scheduler: &str, each: Option<Each>) -> Row {
+    row(&load(), threads, &setting(scheduler, each)).expect("it can be run")
+}
+
+/// The line that moves most for each request.
+fn busiest(row: &Row) -> &'static str {
+    let most = row.lines_per_request.iter().max_by(|one, other| one.1.total_cmp(other.1));
+    most.map_or("none", |(name, _)| *name)
+}
+
+/// A hash of a text, FNV-1a.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// Red if the same seed gives another result the second time, elsewhere in memory, or in a build of another kind; or if
+/// what is modelled has changed: then the number is to be changed with it, on purpose.
+#[test]
+fn the_same_seed_gives_the_same_rows() {
+    let rows = || {
+        let rows = [2, 5].map(|threads| modelled(threads, "mq-deadline", None));
+        serde_json::to_string(&rows).expect("rows are numbers and names")
+    };
+    let first = rows();
+    let _elsewhere = vec![0_u8; 12345];
+    assert_eq!(rows(), first);
+    let other = Setting { seed: 2, ..setting("mq-deadline", None) };
+    let other = serde_json::to_string(&[row(&load(), 2, &other).expect("it can be run")]).expect("rows are numbers");
+    assert!(!first.starts_with(&other[..other.len() - 1]), "the seed decides something");
+    assert_eq!(format!("{:016x}", hash(&first)), "c79af661c842989a", "{first}");
+}
+
+/// Red if a row says that threads wait for each other which share nothing, or if 'none' is not the load itself.
+#[test]
+fn threads_without_a_scheduler_scale() {
+    let [one, many] = [1, 16].map(|threads| modelled(threads, "none", None));
+    assert!(many.requests_per_s > 15.5 * one.requests_per_s, "{one:?} {many:?}");
+    assert!(many.wait_share < 0.001 && many.idle_share < 0.001 && many.lines_per_request.values().sum::<f64>() < 0.01);
+    assert!((one.ratio_to_none - 1.0).abs() < 1e-9);
+}
+
+/// Red if what threads do at the scheduler is not counted: what is left and taken over, in which batches, and what that
+/// takes.
+#[test]
+fn a_scheduler_shows_as_batches_and_as_requests_that_are_left() {
+    let alone = modelled(1, "mq-deadline", None);
+    assert_eq!((alone.batch.mean, alone.batch.p99, alone.staged, alone.bypassed), (4.0, 4, 0.0, 0.0), "{alone:?}");
+    assert!((alone.holds_per_request - 0.25).abs() < 0.01, "{alone:?}");
+    let many = modelled(8, "mq-deadline", None);
+    assert!(many.staged > 0.3 && many.staged_ns.count > 0 && many.staged_ns.mean > 0.0, "{many:?}");
+    assert!(many.batch.mean > 4.0 && many.batch.p99 >= 8, "{many:?}");
+    assert!((many.combining_share.iter().sum::<f64>() - 1.0).abs() < 1e-9 && many.combining_share.len() == 8);
+    let measured = many.combining_ns.count + many.others_ns.count;
+    assert_eq!(measured, 4000, "each operation that is measured is timed once: {many:?}");
+    let bypass = Setting { bypass: Some(true), ..setting("mq-deadline", None) };
+    let bypass = row(&load(), 8, &bypass).expect("it can be run");
+    assert!(bypass.bypassed > 0.99 && bypass.ratio_to_none > 0.9, "{bypass:?}");
+}
+
+/// Red if the model does not see a counter that all threads share, or does not tell which line it is.
+#[test]
+fn a_counter_that_all_threads_share_is_named() {
+    let count = Arc::new(AtomicU64::new(0));
+    let each: Each = Arc::new(move |_| {
+        place_at("planted.counter", &*count);
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    let [without, with] = [None, Some(each)].map(|each| modelled(16, "none", each));
+    assert!(with.requests_per_s < 0.7 * without.requests_per_s, "{without:?} {with:?}");
+    assert_eq!(busiest(&with), "planted.counter");
+    assert!(with.wait_share > 0.1 && with.waits_per_request["planted.counter"] > 1.0, "{with:?}");
+}
+
+/// A value for each of two threads, on one line.
+#[repr(align(64))]
+#[derive(Debug, Default)]
+struct Together([AtomicU64; 2]);
+
+/// Red if two threads that write each its own word of one line are not seen to take that line from each other, or if
+/// they are although each has a line of its own.
+#[test]
+fn two_words_on_one_line_are_named() {
+    let each = |nr_lines: usize| -> Each {
+        let words: Arc<Vec<Together>> = Arc::new((0..nr_lines).map(|_| Together::default()).collect());
+        Arc::new(move |thread| {
+            place_at("planted.words", &**words);
+            let count = &words[thread % words.len()].0[thread % 2];
+            count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        })
+    };
+    let [apart, together] = [2, 1].map(|nr_lines| modelled(2, "none", Some(each(nr_lines))));
+    assert!(apart.lines_per_request.get("planted.words").copied().unwrap_or(0.0) < 0.01, "{apart:?}");
+    assert_eq!(busiest(&together), "planted.words", "{together:?}");
+    assert!(together.lines_per_request["planted.words"] > 0.3, "{together:?}");
+}
+
+/// Red if threads that wait in a queue for a lock, and all look at the same word meanwhile, are not seen.
+#[test]
+fn a_lock_that_spins_in_a_queue_is_named() {
+    let words: Arc<[Together; 2]> = Arc::default();
+    let each: Each = Arc::new(move |_| {
+        let [next, serving] = &*words;
+        place_at("planted.next", next);
+        place_at("planted.serving", serving);
+        let mine = next.0[0].fetch_add(1, Ordering::Relaxed);
+        while serving.0[0].load(Ordering::Relaxed) != mine {
+            std::hint::spin_loop();
+        }
+        blkmq_vcpu::work(20_000);
+        serving.0[0].store(mine + 1, Ordering::Relaxed);
+    });
+    let [without, with] = [None, Some(each)].map(|each| modelled(8, "none", each));
+    assert!(with.requests_per_s < 0.7 * without.requests_per_s, "{without:?} {with:?}");
+    assert_eq!(busiest(&with), "planted.serving", "{with:?}");
+    assert!(with.lines_per_request["planted.serving"] > 4.0, "each thread that waits gets the line anew: {with:?}");
+}

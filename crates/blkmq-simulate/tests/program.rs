@@ -1,0 +1,125 @@
+//! `blkmq simulate`: what it prints and writes, and what it refuses.
+
+#[path = "../../blkmq-cli/tests/run/mod.rs"]
+mod run;
+
+use std::fs;
+
+use run::{printed, refused, temporary};
+use serde_json::Value;
+
+const JOB: &str =
+    "[test]\nrw=randread\nioengine=io_uring\niodepth=4\niodepth_batch_submit=4\niodepth_batch_complete=4\n";
+
+fn scaling<'a>(job: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["scaling", "--machine", "7950x", "--requests", "500", "--job", job][..], more].concat()
+}
+
+/// Red if a field of the published form is missing, if rows are for other threads than asked for, or if the file holds
+/// something else than what is printed.
+#[test]
+fn rows_are_printed_as_a_table_and_as_json() {
+    let job = temporary("rows.fio", JOB.as_bytes());
+    let file = temporary("rows.json", b"what was there before, which is longer than nothing".repeat(99).as_slice());
+    let threads = ["--threads", "1,2,..,5", "--bypass", "off"];
+    let table = printed(&scaling(&job, &[&threads[..], &["--json", &file]].concat()));
+    let text = printed(&scaling(&job, &[&threads[..], &["--json"]].concat()));
+    assert_eq!(fs::read_to_string(file).expect("it was written"), text);
+    let json: Value = serde_json::from_str(&text).expect("it is JSON");
+    assert_eq!(
+        (&json["modelled"], &json["machine"], &json["locking"]),
+        (&true.into(), &"7950x".into(), &"combining".into())
+    );
+    let rows = json["rows"].as_array().expect("there are rows");
+    let threads: Vec<u64> = rows.iter().filter_map(|row| row["threads"].as_u64()).collect();
+    assert_eq!(threads, [1, 2, 4, 5]);
+    for row in rows {
+        for name in ["requests_per_s", "ratio_to_none", "wait_share"] {
+            assert!(row[name].is_f64(), "{name}: {row}");
+        }
+        assert!(row["lines_per_request"].is_object() && row["combining_share"].is_array(), "{row}");
+        for name in ["batch", "staged_ns", "combining_ns", "others_ns"] {
+            assert!(row[name]["p99"].is_u64() && row[name]["mean"].is_f64(), "{name}: {row}");
+        }
+    }
+    assert!(rows[2]["lines_per_request"]["queue.staging"].as_f64() > Some(0.0));
+    assert!(table.starts_with("modelled: "), "{table}");
+    let begins: Vec<&str> = table.lines().skip(2).filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(begins, ["1", "2", "4", "5"], "{table}");
+}
+
+#[test]
+fn a_page_has_the_curves_and_says_that_all_is_modelled() {
+    let job = temporary("page.fio", JOB.as_bytes());
+    let page = temporary("page.html", b"");
+    printed(&scaling(&job, &["--threads", "1,2", "--html", &page]));
+    let text = fs::read_to_string(page).expect("it was written");
+    for part in ["<svg", "Requests per second", "Lines that move", "Nothing was measured", "blkmq simulate scaling"] {
+        assert!(text.contains(part), "{part}");
+    }
+}
+
+/// Red if t0, a matrix, or an option of the job has no effect.
+#[test]
+fn what_is_asked_for_is_modelled() {
+    let job = temporary("asked.fio", JOB.as_bytes());
+    let matrix = temporary("matrix.csv", b",\n300,\n");
+    let profile = temporary("m.toml", b"cpu = 'C'\nsource = 'S'\n[[level]]\nname = 'm'\ncpus = 2\nns = 10\n");
+    let rate = |machine: &str, more: &[&str]| {
+        let arguments =
+            [&["scaling", "--machine", machine, "--requests", "500", "--job", &job, "--json"], more].concat();
+        let json: Value = serde_json::from_str(&printed(&arguments)).expect("it is JSON");
+        json["rows"][0]["requests_per_s"].as_f64().expect("it is a number")
+    };
+    let one = rate("7950x", &["--threads", "1", "--scheduler", "none"]);
+    let slow = rate("7950x", &["--threads", "1", "--scheduler", "none", "--t0", "1000"]);
+    assert!((1e9 / slow - 1e9 / one - 1000.0).abs() < 1.0, "{one} {slow}");
+    let shallow = rate("7950x", &["--threads", "1", "--scheduler", "none", "--option", "iodepth=1"]);
+    assert!(shallow < 0.8 * one, "{one} {shallow}");
+    let [near, far] = [&profile, &matrix].map(|machine| rate(machine, &["--threads", "2", "--bypass", "off"]));
+    assert!(far < 0.5 * near, "{near} {far}");
+}
+
+/// Red if something wrong is run, or if the message does not say what was wrong and what would be right.
+#[test]
+fn bad_input_is_refused_in_one_line() {
+    let job = temporary("good.fio", JOB.as_bytes());
+    let bad = |name: &str, text: &str| temporary(name, text.as_bytes());
+    let two = bad("two.fio", "[a]\n[b]\n");
+    let rate = bad("rate.fio", "[a]\nrate_iops=5\n");
+    let sizes = bad("sizes.fio", "[a]\nbsrange=4k-8k\n");
+    let far = bad("far.fio", "[a]\nsize=1g\noffset_increment=300g\n");
+    let (toml, matrix) = (bad("bad.toml", "cpu = 5\n"), bad("bad.csv", "1,2\n3,4\n"));
+    let bounds = bad("bounds.toml", "cpu = 'C'\nsource = 'S'\n[[level]]\nname = 'm'\ncpus = 2\nlow = 5\nhigh = 9\n");
+    let of = |job: &str, more: &[&str]| refused(&scaling(job, &[&["--threads", "2"], more].concat()));
+    let on = |machine: &str| refused(&["scaling", "--threads", "2", "--job", &job, "--machine", machine]);
+    for (said, word, right) in [
+        (refused(&[]), "a command is missing", "scaling"),
+        (refused(&["scalin"]), "'scalin'", "scaling"),
+        (refused(&scaling(&job, &[])), "--threads", "required"),
+        (refused(&scaling(&job, &["--threads", "1,zwei"])), "'zwei'", "1,2,4,..,128"),
+        (refused(&scaling(&job, &["--threads", "33"])), "33 threads on 32 CPUs", "at most 32"),
+        (of("/nowhere.fio", &[]), "/nowhere.fio", "No such file"),
+        (of(&two, &[]), "2 jobs", "one job"),
+        (of(&rate, &[]), "rate.fio: [a]: rate, rate_iops", "leave it out"),
+        (of(&sizes, &[]), "sizes.fio: [a]: bs", "bs=4k"),
+        (of(&far, &[]), "the area of thread 2", "--device"),
+        (of(&job, &["--option", "iodepht=5"]), "'iodepht'", "'iodepth'"),
+        (of(&job, &["--scheduler", "deadline"]), "'deadline'", "mq-deadline"),
+        (of(&job, &["--locking", "lock"]), "'lock'", "combining"),
+        (of(&job, &["--scheduler", "kyber", "--locking", "staged"]), "kyber", "staged"),
+        (of(&job, &["--lock", "mutex"]), "'mutex'", "futex, queued, ticket"),
+        (of(&job, &["--bypass", "maybe"]), "'maybe'", "on, off"),
+        (of(&job, &["--device", "nul"]), "\"nul\"", "null, hdd"),
+        (of(&job, &["--t0", "-1"]), "-1", "--t0"),
+        (refused(&["scaling", "--job", &job, "--machine", "7950x", "--threads", "2", "--requests", "5"]), "5", "100"),
+        (of(&job, &["--json", "/nowhere/rows.json"]), "--json /nowhere/rows.json", "cannot be written"),
+        (of(&job, &["--html", "/nowhere/page.html"]), "/nowhere/page.html", "cannot be written"),
+        (on("7950"), "--machine 7950", "7950x, 7773x"),
+        (on(&toml), "bad.toml: no profile", "cpu"),
+        (on(&matrix), "bad.csv: no matrix: row 1, column 1", "below the diagonal"),
+        (on(&bounds), "level \"m\" has bounds alone", "ns"),
+    ] {
+        assert!(said.contains(word) && said.contains(right), "{word}: {said}");
+    }
+}
