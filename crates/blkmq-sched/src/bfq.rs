@@ -155,8 +155,8 @@ impl Bfq {
     pub fn new() -> Self {
         let forest = Forest::new(Time::default());
         let mut bfq = Self {
-            requests: Slab::new(()),
-            queues: Slab::new(()),
+            requests: Slab::new("sched.node", ()),
+            queues: Slab::new("bfq.queues", ()),
             clients: Clients::new(),
             groups: Groups::new(forest.root()),
             forest,
@@ -176,7 +176,7 @@ impl Bfq {
             nr_lacking: 1 + group::NR_ASYNC,
             busy: [0; 3],
             raised_busy: 0,
-            weights: Slab::new(()),
+            weights: Slab::new("bfq.weights", ()),
             weight_order: Tree::default(),
             service: Service::default(),
             slots: 0,

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use core::marker::PhantomData;
 
+use crate::data::{Area, changes, reads};
 use crate::list::{Chain, Links};
 use crate::slab::{Index, Probe, Slab};
 
@@ -17,6 +18,7 @@ pub(crate) trait Ending {
 pub(crate) struct Hash<C> {
     /// The first item of each bucket.
     buckets: Vec<Option<Index>>,
+    area: Area,
     /// The number of buckets is two to this power.
     bits: u32,
     chain: PhantomData<C>,
@@ -42,7 +44,9 @@ impl<C> Hash<C> {
         debug_assert!((1..=MOST_BITS).contains(&bits), "a table has at least two buckets, and not more than the most");
         let mut buckets = Vec::new();
         buckets.resize(1 << bits, None);
-        Self { buckets, bits, chain: PhantomData }
+        let table = Self { buckets, area: Area::new("sched.hash"), bits, chain: PhantomData };
+        table.area.is_of(&table.buckets);
+        table
     }
 
     /// Makes at least as many buckets as `capacity`, or 2^[`MOST_BITS`], keeping what is in them. Allocates.
@@ -73,7 +77,7 @@ impl<C> Hash<C> {
         C: Chain<T>,
     {
         let number = self.number(slab.get(item).end());
-        let next = self.buckets[number].replace(item);
+        let next = changes(&mut self.buckets[number]).replace(item);
         debug_assert_ne!(next, Some(item), "an item is put into the table once");
         *C::links(slab.get_mut(item)) = Links { prev: None, next };
         if let Some(next) = next {
@@ -94,7 +98,7 @@ impl<C> Hash<C> {
             None => {
                 let number = self.number(end);
                 debug_assert_eq!(self.buckets[number], Some(item), "the first item of a bucket is found by its end");
-                self.buckets[number] = next;
+                *changes(&mut self.buckets[number]) = next;
             }
         }
         if let Some(next) = next {
@@ -112,7 +116,9 @@ impl<C> Hash<C> {
     where
         C: Chain<T>,
     {
-        Self::walk(slab, self.buckets[self.number(end)]).take(LONGEST_WALK).filter(move |(_, item)| item.end() == end)
+        Self::walk(slab, *reads(&self.buckets[self.number(end)]))
+            .take(LONGEST_WALK)
+            .filter(move |(_, item)| item.end() == end)
     }
 
     fn walk<T, P: Probe>(slab: &Slab<T, P>, mut at: Option<Index>) -> impl Iterator<Item = (Index, &T)>
@@ -179,7 +185,7 @@ mod tests {
 
     #[test]
     fn the_latest_comes_first_and_growing_keeps_that() {
-        let mut slab = Slab::new(());
+        let mut slab = Slab::new("test", ());
         let mut hash = Hash::<ByEnd>::new();
         let mut indices = Vec::new();
         for name in 0..1000 {
@@ -200,7 +206,7 @@ mod tests {
     /// Red if a look-up walks the whole bucket: one client could then make the merges of all clients slow.
     #[test]
     fn ends_chosen_to_share_a_bucket_do_not_make_a_look_up_long() {
-        let mut slab = Slab::new(Count::default());
+        let mut slab = Slab::new("test", Count::default());
         let mut hash = Hash::<ByEnd>::new();
         hash.reserve(&mut slab, 1024);
         let bucket = hash.number(0);

@@ -22,6 +22,7 @@ use core::fmt;
 
 use request::{ByAge, Request};
 
+use crate::data::{Area, changes, reads};
 use crate::domain::Endless;
 use crate::list::List;
 use crate::scheduler::DEFAULT_NR_REQUESTS;
@@ -91,6 +92,7 @@ type Ctx = [List<ByAge>; 4];
 pub struct Kyber {
     requests: Slab<Request>,
     ctxs: Box<[Ctx; NR_CTXS]>,
+    ctxs_area: Area,
     queues: [Queue; 4],
     /// Requests that go before all others, whatever their kind; the latest first.
     at_head: List<ByAge>,
@@ -112,16 +114,19 @@ impl Kyber {
     /// An empty scheduler, which merges nothing until it is told the limits.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            requests: Slab::new(()),
+        let kyber = Self {
+            requests: Slab::new("sched.node", ()),
             ctxs: Box::new(core::array::from_fn(|_| Ctx::default())),
+            ctxs_area: Area::new("kyber.ctxs"),
             queues: Default::default(),
             at_head: List::default(),
             current: SchedDomain::Read,
             batching: 0,
             nr_requests: DEFAULT_NR_REQUESTS,
             limits: MergeLimits::default(),
-        }
+        };
+        kyber.ctxs_area.is(&*kyber.ctxs);
+        kyber
     }
 
     /// The next request, with a token of its kind.
@@ -136,14 +141,14 @@ impl Kyber {
             && kept("kyber.batch")
             && let Some(item) = self.take(self.current, tokens)
         {
-            self.batching += 1;
+            *changes(&mut self.batching) += 1;
             return Some(self.start(item));
         }
-        self.batching = 0;
+        *changes(&mut self.batching) = 0;
         for step in 1..=SchedDomain::ALL.len() {
             let next = self.current.plus(step);
             if let Some(item) = self.take(next, tokens) {
-                (self.current, self.batching) = (next, 1);
+                (*changes(&mut self.current), self.batching) = (next, 1);
                 return Some(self.start(item));
             }
         }
@@ -159,7 +164,7 @@ impl Kyber {
     /// Takes a token of this kind, if one of its requests waits.
     fn take_token(&mut self, of: SchedDomain, waits: bool, tokens: &mut dyn Tokens) -> bool {
         let is_taken = waits && tokens.take(of);
-        self.queues[of.index()].lacks_token = waits && !is_taken;
+        *changes(&mut self.queues[of.index()].lacks_token) = waits && !is_taken;
         is_taken
     }
 
@@ -167,7 +172,7 @@ impl Kyber {
     /// ever left over.
     fn take(&mut self, of: SchedDomain, tokens: &mut dyn Tokens) -> Option<Index> {
         let queue = &self.queues[of.index()];
-        let waits = !queue.ready.is_empty() || !queue.busy.is_empty();
+        let waits = !queue.ready.is_empty() || !reads(&queue.busy).is_empty();
         if !self.take_token(of, waits, tokens) {
             return None;
         }
@@ -187,7 +192,7 @@ impl Kyber {
     /// COST: constant for each software queue that has something.
     fn let_in(&mut self, of: SchedDomain) {
         let queue = &mut self.queues[of.index()];
-        while let Some(ctx) = queue.busy.pop() {
+        while let Some(ctx) = changes(&mut queue.busy).pop() {
             queue.ready.append(&mut self.requests, &mut self.ctxs[usize::from(ctx)][of.index()]);
         }
     }
@@ -235,7 +240,7 @@ impl Scheduler for Kyber {
         }
         let of = SchedDomain::of(info.op).index();
         self.ctxs[usize::from(info.ctx)][of].push_back(&mut self.requests, item);
-        self.queues[of].busy.insert(info.ctx);
+        changes(&mut self.queues[of].busy).insert(info.ctx);
     }
 
     /// As if there were a token for every request.

@@ -14,6 +14,7 @@ extern crate alloc;
 extern crate std;
 
 mod bfq;
+mod data;
 mod domain;
 mod group;
 mod hash;

@@ -2,6 +2,7 @@
 
 use core::marker::PhantomData;
 
+use crate::data::{changes, reads};
 use crate::slab::{Index, Probe, Slab};
 
 /// An item's neighbours in a list.
@@ -34,26 +35,26 @@ impl<C> Default for List<C> {
 }
 
 impl<C> List<C> {
-    pub(crate) const fn head(&self) -> Option<Index> {
-        self.head
+    pub(crate) fn head(&self) -> Option<Index> {
+        *reads(&self.head)
     }
 
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.head.is_none()
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head().is_none()
     }
 
     pub(crate) fn push_front<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index)
     where
         C: Chain<T>,
     {
-        self.link(slab, item, Links { prev: None, next: self.head });
+        self.link(slab, item, Links { prev: None, next: self.head() });
     }
 
     pub(crate) fn push_back<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index)
     where
         C: Chain<T>,
     {
-        self.link(slab, item, Links { prev: self.tail, next: None });
+        self.link(slab, item, Links { prev: *reads(&self.tail), next: None });
     }
 
     /// Puts `item` just before `place`, which is in this list.
@@ -90,7 +91,7 @@ impl<C> List<C> {
     where
         C: Chain<T>,
     {
-        let mut at = self.head;
+        let mut at = self.head();
         core::iter::from_fn(move || {
             let index = at?;
             let item = slab.get(index);
@@ -104,7 +105,7 @@ impl<C> List<C> {
     where
         C: Chain<T>,
     {
-        let mut at = self.tail;
+        let mut at = *reads(&self.tail);
         core::iter::from_fn(move || {
             let index = at?;
             let item = slab.get(index);
@@ -118,10 +119,10 @@ impl<C> List<C> {
     where
         C: Chain<T>,
     {
-        let Self { head: Some(first), tail, .. } = core::mem::take(other) else { return };
+        let Self { head: Some(first), tail, .. } = core::mem::take(changes(other)) else { return };
         self.set_next(slab, self.tail, Some(first));
         self.set_prev(slab, Some(first), self.tail);
-        self.tail = tail;
+        *changes(&mut self.tail) = tail;
     }
 
     fn link<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index, links: Links)
@@ -140,7 +141,7 @@ impl<C> List<C> {
     {
         match of {
             Some(item) => C::links(slab.get_mut(item)).next = next,
-            None => self.head = next,
+            None => *changes(&mut self.head) = next,
         }
     }
 
@@ -150,7 +151,7 @@ impl<C> List<C> {
     {
         match of {
             Some(item) => C::links(slab.get_mut(item)).prev = prev,
-            None => self.tail = prev,
+            None => *changes(&mut self.tail) = prev,
         }
     }
 }
@@ -183,7 +184,7 @@ mod tests {
 
     #[test]
     fn items_keep_their_order_in_both_directions() {
-        let mut slab = Slab::new(());
+        let mut slab = Slab::new("test", ());
         let mut list = List::<Only>::default();
         let [a, b, c, d] = ['a', 'b', 'c', 'd'].map(|name| slab.insert((name, Links::default())));
         list.push_back(&mut slab, b);
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_list_moves_behind_another_one() {
-        let mut slab = Slab::new(());
+        let mut slab = Slab::new("test", ());
         let [mut one, mut other] = [List::<Only>::default(), List::default()];
         one.append(&mut slab, &mut other);
         assert!(one.is_empty() && one.tail.is_none());

@@ -1,6 +1,7 @@
 //! The waiting requests that others may join, and how they are found: by the request that came last, by the sector
 //! behind them, and by their own first sector.
 
+use crate::data::{changes, reads};
 use crate::hash::Hash;
 use crate::list::List;
 use crate::slab::{Index, Probe, Slab};
@@ -46,7 +47,7 @@ impl Mergeable {
             self.ends.insert(requests, item);
         }
         if merge != MergeLevel::Never {
-            self.last = Some(item);
+            *changes(&mut self.last) = Some(item);
         }
     }
 
@@ -66,8 +67,8 @@ impl Mergeable {
         if merge == MergeLevel::Full {
             self.ends.remove(requests, item);
         }
-        if self.last == Some(item) {
-            self.last = None;
+        if *reads(&self.last) == Some(item) {
+            *changes(&mut self.last) = None;
         }
     }
 
@@ -88,7 +89,7 @@ impl Mergeable {
         if info.merge == MergeLevel::Never {
             return None;
         }
-        if let found @ Some(_) = self.last.and_then(fit) {
+        if let found @ Some(_) = reads(&self.last).and_then(fit) {
             return found;
         }
         if info.merge == MergeLevel::LastOnly {
@@ -127,7 +128,7 @@ impl Mergeable {
                 }
             }
         }
-        self.last = Some(host);
+        *changes(&mut self.last) = Some(host);
     }
 
     /// After `host` grew: it and the neighbor on that side if they now touch. The first one survives, and becomes what

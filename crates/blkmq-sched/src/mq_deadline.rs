@@ -29,6 +29,7 @@ use level::Level;
 use request::Request;
 use tunables::Tunables;
 
+use crate::data::{changes, reads};
 use crate::list::List;
 use crate::mergeable::Mergeable;
 use crate::site::kept;
@@ -85,7 +86,7 @@ impl<P: Probe> MqDeadline<P> {
     #[must_use]
     pub fn new(probe: P) -> Self {
         Self {
-            requests: Slab::new(probe),
+            requests: Slab::new("sched.node", probe),
             levels: Default::default(),
             classes: 0,
             at_head: List::default(),
@@ -134,9 +135,9 @@ impl<P: Probe> MqDeadline<P> {
     /// The candidate of one level. A new batch has then begun, even if the candidate turns out not to go, as in Linux.
     #[inline]
     fn try_level(&mut self, class: Class, now: Time) -> Option<Index> {
-        let candidate = self.candidate(self.pace, class, now)?;
+        let candidate = self.candidate(*reads(&self.pace), class, now)?;
         if let Some(pace) = candidate.new_batch {
-            self.pace = pace;
+            *changes(&mut self.pace) = pace;
         }
         Some(candidate.item)
     }
@@ -180,7 +181,7 @@ impl<P: Probe> MqDeadline<P> {
     /// Takes a sorted request out as the next of the running batch.
     #[inline]
     fn start_sorted(&mut self, item: Index) -> RqId {
-        self.pace.batching += 1;
+        changes(&mut self.pace).batching += 1;
         self.unsort(item);
         self.start(item)
     }
@@ -195,7 +196,7 @@ impl<P: Probe> MqDeadline<P> {
     fn start(&mut self, item: Index) -> RqId {
         debug_assert!(!self.mergeable.is_last(item), "nothing merges into a request that leaves");
         let request = self.requests.remove(item);
-        let level = &mut self.levels[request.class().index()];
+        let level = changes(&mut self.levels[request.class().index()]);
         level.dispatched += 1;
         level.queue_mut(request.direction()).latest_pos = request.info.sector;
         request.id
@@ -205,9 +206,9 @@ impl<P: Probe> MqDeadline<P> {
     fn note_queued(&mut self, class: Class) {
         let bit = 1 << class.index();
         if self.levels[class.index()].queued() > 0 {
-            self.classes |= bit;
+            *changes(&mut self.classes) |= bit;
         } else {
-            self.classes &= !bit;
+            *changes(&mut self.classes) &= !bit;
         }
     }
 
@@ -249,7 +250,7 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
     /// COST: one slot and, if sorted, a walk down one tree, and its neighbors in tree, list and hash bucket.
     fn insert(&mut self, rq: RqId, info: &Info, at: InsertAt, now: Time) {
         let (class, direction) = (info.priority.class, Direction::of(info.op));
-        self.levels[class.index()].inserted += 1;
+        changes(&mut self.levels[class.index()]).inserted += 1;
         self.note_queued(class);
         if at == InsertAt::Head {
             let item = self.requests.insert(Request::new(rq, *info, now, ()));
@@ -265,7 +266,7 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
 
     /// COST: a walk down one tree, then the same slots as insertion.
     fn dispatch(&mut self, now: Time) -> Option<RqId> {
-        self.asked = now;
+        *changes(&mut self.asked) = now;
         if let Some(item) = self.at_head.head() {
             return Some(self.start_at_head(item));
         }
@@ -283,11 +284,12 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
     }
 
     fn wants_tally(&self) -> bool {
-        self.classes.count_ones() >= 2
+        reads(&self.classes).count_ones() >= 2
     }
 
     fn fold(&mut self, tally: &Tally) {
         for ((level, completed), bypassed) in self.levels.iter_mut().zip(tally.completed).zip(tally.bypassed) {
+            let level = changes(level);
             level.completed = level.completed.max(completed);
             level.bypassed = level.bypassed.max(bypassed);
         }
@@ -320,7 +322,7 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
     /// The requests that passed may have gone in either direction, so neither direction has a batch running. The next
     /// direction is chosen anew.
     fn resume(&mut self) {
-        self.pace.batching = self.tunables.fifo_batch;
+        changes(&mut self.pace).batching = self.tunables.fifo_batch;
     }
 
     fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {

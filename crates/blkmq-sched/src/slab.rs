@@ -4,6 +4,8 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::num::NonZeroU32;
 
+use crate::data::{Area, changes, reads};
+
 /// What was done to a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
@@ -58,20 +60,31 @@ impl Index {
 #[derive(Debug, Clone)]
 pub(crate) struct Slab<T, P = ()> {
     items: Vec<T>,
+    items_area: Area,
     /// Slots that are not in use. The slot freed last is used next, because it is still in the cache.
     free: Vec<Index>,
+    free_area: Area,
     probe: P,
 }
 
 impl<T, P: Probe> Slab<T, P> {
-    pub(crate) const fn new(probe: P) -> Self {
-        Self { items: Vec::new(), free: Vec::new(), probe }
+    /// `name` is that of the slots' memory, for rigs.
+    pub(crate) const fn new(name: &'static str, probe: P) -> Self {
+        Self {
+            items: Vec::new(),
+            items_area: Area::new(name),
+            free: Vec::new(),
+            free_area: Area::new("sched.free"),
+            probe,
+        }
     }
 
     /// Makes room for `capacity` items in all; never shrinks. Indices stay valid.
     pub(crate) fn reserve(&mut self, capacity: usize) {
         self.items.reserve_exact(capacity.saturating_sub(self.items.len()));
         self.free.reserve_exact(capacity.saturating_sub(self.free.len()));
+        self.items_area.is_of(&self.items);
+        self.free_area.is_of(&self.free);
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -86,11 +99,18 @@ impl<T, P: Probe> Slab<T, P> {
     /// COST: one slot written. Allocates only beyond what was reserved.
     #[inline]
     pub(crate) fn insert(&mut self, item: T) -> Index {
-        if let Some(index) = self.free.pop() {
+        if let Some(last) = self.free.last() {
+            reads(last);
+        }
+        if let Some(index) = changes(&mut self.free).pop() {
             *self.get_mut(index) = item;
             return index;
         }
-        self.items.push(item);
+        changes(&mut self.items).push(item);
+        self.items_area.is_of(&self.items);
+        if let Some(last) = self.items.last_mut() {
+            changes(last);
+        }
         let index = Index::of_slot(self.items.len() - 1);
         self.probe.access(index.slot(), Access::Write);
         index
@@ -100,9 +120,13 @@ impl<T, P: Probe> Slab<T, P> {
     #[inline]
     pub(crate) fn remove(&mut self, index: Index) -> &T {
         debug_assert!(!self.free.contains(&index), "slot {} is not in use", index.slot());
-        self.free.push(index);
+        changes(&mut self.free).push(index);
+        self.free_area.is_of(&self.free);
+        if let Some(last) = self.free.last_mut() {
+            changes(last);
+        }
         self.probe.access(index.slot(), Access::Read);
-        &self.items[index.slot()]
+        reads(&self.items[index.slot()])
     }
 
     /// For assertions: the probe is not told of this look.
@@ -121,14 +145,14 @@ impl<T, P: Probe> Slab<T, P> {
     pub(crate) fn get(&self, index: Index) -> &T {
         self.check(index);
         self.probe.access(index.slot(), Access::Read);
-        &self.items[index.slot()]
+        reads(&self.items[index.slot()])
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, index: Index) -> &mut T {
         self.check(index);
         self.probe.access(index.slot(), Access::Write);
-        &mut self.items[index.slot()]
+        changes(&mut self.items[index.slot()])
     }
 }
 
@@ -154,7 +178,7 @@ mod tests {
 
     #[test]
     fn freed_slots_are_used_again_before_new_ones() {
-        let mut slab = Slab::new(());
+        let mut slab = Slab::new("test", ());
         let [a, b, c] = [1, 2, 3].map(|item| slab.insert(item));
         assert_eq!((*slab.remove(a), *slab.remove(c)), (1, 3));
         assert_eq!((slab.insert(4), slab.insert(5)), (c, a));
@@ -164,7 +188,7 @@ mod tests {
 
     #[test]
     fn nothing_is_allocated_within_what_was_reserved() {
-        let mut slab = Slab::new(());
+        let mut slab = Slab::new("test", ());
         slab.insert(0);
         slab.reserve(100);
         let capacity = [slab.items.capacity(), slab.free.capacity()];
@@ -178,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_probe_sees_each_access() {
-        let mut slab = Slab::new(Count::default());
+        let mut slab = Slab::new("test", Count::default());
         let index = slab.insert(1);
         *slab.get_mut(index) += 1;
         assert_eq!(*slab.get(index), 2);

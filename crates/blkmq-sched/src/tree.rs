@@ -3,6 +3,7 @@
 //! It is an AVL tree with parent links: the heights of a node's two subtrees differ by at most one, so with n items no
 //! path is longer than 1.45 log2(n). Nothing recurses.
 
+use crate::data::{changes, reads};
 use crate::slab::{Index, Probe, Slab};
 
 /// An item's place in a tree.
@@ -60,29 +61,29 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    pub(crate) const fn root(&self) -> Option<Index> {
-        self.root
+    pub(crate) fn root(&self) -> Option<Index> {
+        *reads(&self.root)
     }
 
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.root.is_none()
+    pub(crate) fn is_empty(&self) -> bool {
+        self.root().is_none()
     }
 
     /// The first item in order.
     pub(crate) fn first<T: Keyed, P: Probe>(&self, slab: &Slab<T, P>) -> Option<Index> {
-        Some(outermost(slab, self.root?, BEFORE))
+        Some(outermost(slab, self.root()?, BEFORE))
     }
 
     /// The last item in order.
     pub(crate) fn last<T: Keyed, P: Probe>(&self, slab: &Slab<T, P>) -> Option<Index> {
-        Some(outermost(slab, self.root?, AFTER))
+        Some(outermost(slab, self.root()?, AFTER))
     }
 
     /// Puts `item` in its place: behind all items whose keys are equal.
     #[inline(always)]
     pub(crate) fn insert<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {
         let key = slab.get(item).key();
-        let (mut parent, mut side, mut at) = (None, BEFORE, self.root);
+        let (mut parent, mut side, mut at) = (None, BEFORE, self.root());
         while let Some(node) = at {
             debug_assert_ne!(node, item, "an item is put into the tree once");
             let here = slab.get(node);
@@ -97,7 +98,7 @@ impl Tree {
                 self.grew(slab, node, side);
             }
             None => {
-                self.root = Some(item);
+                *changes(&mut self.root) = Some(item);
                 summarize_upwards(slab, Some(item));
             }
         }
@@ -140,7 +141,7 @@ impl Tree {
 
     /// The first item whose key is at least `key`. Among equal keys, the item that came first.
     pub(crate) fn first_from<T: Keyed, P: Probe>(&self, slab: &Slab<T, P>, key: u64) -> Option<Index> {
-        let (mut best, mut at) = (None, self.root);
+        let (mut best, mut at) = (None, self.root());
         while let Some(node) = at {
             let here = slab.get(node);
             let fits = !T::is_before(here.key(), key);
@@ -174,7 +175,7 @@ impl Tree {
             slab.get_mut(new).branches_mut().parent = parent;
         }
         let Some(parent) = parent else {
-            self.root = new;
+            *changes(&mut self.root) = new;
             return BEFORE;
         };
         let child = &mut slab.get_mut(parent).branches_mut().child;

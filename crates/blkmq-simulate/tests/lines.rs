@@ -279,6 +279,66 @@ fn each_cpu_that_moves_a_request_touches_its_body() {
     }
 }
 
+/// What CPUs hand to each other of a scheduler, by the name of the place and the code that touches it.
+fn kept_by(scheduler: &str) -> &'static [(&'static str, &'static str)] {
+    match scheduler {
+        "mq-deadline" => &[
+            ("sched.free", "slab.rs"),
+            ("sched.hash", "hash.rs"),
+            ("sched.node", "slab.rs"),
+            ("sched.root", "list.rs"),
+            ("sched.root", "mergeable.rs"),
+            ("sched.root", "mq_deadline.rs"),
+            ("sched.root", "slab.rs"),
+            ("sched.root", "tree.rs"),
+        ],
+        "kyber" => &[
+            ("kyber.ctxs", "list.rs"),
+            ("sched.free", "slab.rs"),
+            ("sched.node", "slab.rs"),
+            ("sched.root", "kyber.rs"),
+            ("sched.root", "list.rs"),
+            ("sched.root", "slab.rs"),
+        ],
+        "bfq" => &[
+            ("bfq.entities", "slab.rs"),
+            ("bfq.queues", "slab.rs"),
+            ("bfq.trees", "slab.rs"),
+            ("bfq.trees", "tree.rs"),
+            ("sched.free", "slab.rs"),
+            ("sched.hash", "hash.rs"),
+            ("sched.node", "slab.rs"),
+            ("sched.root", "list.rs"),
+            ("sched.root", "mergeable.rs"),
+            ("sched.root", "slab.rs"),
+        ],
+        other => panic!("what {other} keeps is told here"),
+    }
+}
+
+/// Red if any of the code named above does not tell what it reads and changes, or if a scheduler that is new is not
+/// looked at: the requests that it keeps, the heads and roots by which it finds them, and its own numbers go from the
+/// CPU that has the scheduler to the next one.
+#[test]
+fn what_a_scheduler_keeps_goes_from_one_cpu_to_the_next() {
+    for (scheduler, locking) in each().into_iter().filter(|(scheduler, _)| *scheduler != "none") {
+        let mut cpus = BTreeMap::<_, BTreeSet<CpuId>>::new();
+        for seed in 0..8 {
+            for ((line, file, _), by) in told_of_reads(DEVICES[1], scheduler, locking, seed).cpus {
+                cpus.entry((seed, line, file)).or_default().extend(by);
+            }
+        }
+        let passed_on: BTreeSet<_> = cpus
+            .into_iter()
+            .filter(|(_, by)| by.len() > 1)
+            .map(|((_, line, file), _)| (line.name, Path::new(file).file_name().and_then(|name| name.to_str())))
+            .collect();
+        let is_missing = |(name, file): &&(&'static str, &'static str)| !passed_on.contains(&(*name, Some(*file)));
+        let missing: Vec<_> = kept_by(scheduler).iter().filter(is_missing).collect();
+        assert!(missing.is_empty(), "{scheduler}, {locking}: {missing:?}");
+    }
+}
+
 /// Red if lines are told by anything that does not follow from the seed.
 #[test]
 fn the_lines_of_a_run_are_the_same_each_time() {

@@ -3,6 +3,7 @@
 
 use super::MqDeadline;
 use super::direction::Direction;
+use crate::data::changes;
 use crate::scheduler::MOST_NEWCOMERS;
 use crate::slab::Probe;
 use crate::{Info, Newcomer, Op, Time};
@@ -31,10 +32,10 @@ impl<P: Probe> MqDeadline<P> {
         if !is_simple || !sort(newcomers, &mut sorted[..number]) {
             return false;
         }
-        let level = &mut self.levels[class.index()];
+        let level = changes(&mut self.levels[class.index()]);
         level.inserted += number as u64;
         level.dispatched += number as u64;
-        self.asked = now;
+        *changes(&mut self.asked) = now;
         self.note_queued(class);
 
         let sorted = &sorted[..number];
@@ -75,13 +76,13 @@ impl<P: Probe> MqDeadline<P> {
             if begins || self.pace.direction != direction || self.pace.batching >= fifo_batch {
                 let is_read = direction == Direction::Read;
                 if let Some(pace) = self.new_batch(self.pace.starved, is_read, !is_read) {
-                    self.pace = pace;
+                    *changes(&mut self.pace) = pace;
                 }
                 begins = false;
             }
             // A batch has one request at least.
             let number = left.min((fifo_batch - self.pace.batching).max(1));
-            self.pace.batching += number;
+            changes(&mut self.pace).batching += number;
             left -= number;
         }
     }

@@ -20,7 +20,7 @@ pub(super) struct ServiceTree {
 }
 
 impl ServiceTree {
-    pub(super) const fn has_active(&self) -> bool {
+    pub(super) fn has_active(&self) -> bool {
         !self.active.is_empty()
     }
 
