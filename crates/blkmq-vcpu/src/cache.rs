@@ -184,26 +184,31 @@ impl Cache {
         outcome
     }
 
-    /// `cpu` loads lines at `now`, none of which tells where another one is.
+    /// `cpu` loads lines at `now`, none of which tells where another one is. Returns when all of them are there. `each`
+    /// is told of them one by one.
     ///
     /// # Panics
     /// As [`access`](Self::access).
-    pub fn load_all(&mut self, cpu: usize, lines: impl IntoIterator<Item = usize>, now: Picoseconds) -> Outcome {
+    pub fn load_all(
+        &mut self,
+        cpu: usize,
+        lines: impl IntoIterator<Item = usize>,
+        now: Picoseconds,
+        mut each: impl FnMut(Outcome),
+    ) -> Picoseconds {
         self.arrive(cpu, now);
-        let mut all = Outcome { done: now, waited: 0, moved: 0, fetched: 0 };
+        let mut all = now;
         let mut loads = std::mem::take(&mut self.loads);
         for line in lines {
             let begin = if loads.len() < self.costs.width { now } else { take_earliest(&mut loads) };
-            let Outcome { done, waited, moved, fetched } = self.load(cpu, line, begin);
-            loads.push(done);
-            all.done = all.done.max(done);
-            all.waited += waited;
-            all.moved += moved;
-            all.fetched += fetched;
+            let outcome = self.load(cpu, line, begin);
+            loads.push(outcome.done);
+            all = all.max(outcome.done);
+            each(outcome);
         }
         loads.clear();
         self.loads = loads;
-        self.done[cpu] = all.done;
+        self.done[cpu] = all;
         all
     }
 

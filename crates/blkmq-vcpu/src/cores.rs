@@ -150,6 +150,17 @@ impl Clocks {
         }
     }
 
+    /// When all of these lines are there that `cpu` loads together at `now`; `each` is told of them one by one.
+    pub(crate) fn load_all(
+        &mut self,
+        cpu: CpuId,
+        lines: impl Iterator<Item = usize>,
+        now: Picoseconds,
+        each: impl FnMut(Outcome),
+    ) -> Picoseconds {
+        self.cache.load_all(cpu.into(), lines, now, each)
+    }
+
     /// When a fence of `cpu` ends that begins at `now`.
     pub(crate) fn fence(&mut self, cpu: CpuId, now: Picoseconds) -> Picoseconds {
         self.cache.fence(cpu.into(), now)

@@ -40,6 +40,8 @@ pub(crate) struct Hot {
     pub(crate) clock: Cell<Picoseconds>,
     /// What the clock must show for another CPU to go on.
     pub(crate) limit: Cell<Picoseconds>,
+    /// Whether the loads of this moment are under way together.
+    pub(crate) together: Cell<bool>,
 }
 
 thread_local! {
@@ -59,6 +61,7 @@ thread_local! {
             is_timed: Cell::new(false),
             clock: Cell::new(0),
             limit: Cell::new(Picoseconds::MAX),
+            together: Cell::new(false),
         }
     };
 }

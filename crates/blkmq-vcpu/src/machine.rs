@@ -4,7 +4,7 @@ mod by_clock;
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::panic::{self, AssertUnwindSafe};
+use std::panic::{self, AssertUnwindSafe, Location};
 use std::sync::Once;
 
 use generator::{Generator, Gn};
@@ -12,11 +12,12 @@ use generator::{Generator, Gn};
 use crate::cache::Picoseconds;
 use crate::cores::{Clocks, Cores};
 use crate::hot::{CpuId, HOT};
-use crate::places::{self, Accessed};
+use crate::places::{self, Accessed, Found};
 use crate::schedule::{Decision, Schedule};
 use crate::sync::waiters;
 pub(crate) use by_clock::{
-    call_system, charge_fence, clock, is_free, kernel, kind_of_locks, node, spin, stage_time, tell, tell_data,
+    call_system, charge_fence, clock, end_together, is_free, kernel, kind_of_locks, node, spin, stage_time, tell,
+    tell_data,
 };
 
 /// The options of a run, beside its schedule.
@@ -149,6 +150,8 @@ struct Machine {
     end: Option<End>,
     options: Options,
     clocks: Option<Clocks>,
+    /// Loads that are under way together, and where they were made.
+    loads: Vec<(Found, &'static Location<'static>)>,
 }
 
 thread_local! {
@@ -185,6 +188,7 @@ pub fn run(schedule: Box<dyn Schedule>, mut options: Options, main: impl FnOnce(
         end: None,
         options,
         clocks,
+        loads: Vec::new(),
     };
     MACHINE.with(|place| assert!(place.borrow_mut().replace(machine).is_none(), "a thread runs one machine at a time"));
     IS_DYING.set(false);
@@ -202,6 +206,7 @@ pub fn run(schedule: Box<dyn Schedule>, mut options: Options, main: impl FnOnce(
         hot.depth.set(0);
         hot.watched.set(None);
         hot.last_step.set(u64::MAX);
+        hot.together.set(false);
     });
     add("main".to_owned(), main);
     let ended = take_turns();

@@ -102,6 +102,22 @@ pub fn work(time: Picoseconds) {
     }
 }
 
+/// Does something whose loads of shared lines do not depend on each other: with
+/// [`Options::cores`](crate::Options::cores) they are under way together, as far as
+/// [`Costs::width`](crate::cache::Costs::width) allows, and all are there when this returns. It must change nothing
+/// that is shared, and wait for nothing.
+pub fn together<R>(act: impl FnOnce() -> R) -> R {
+    let begins = HOT.with(|hot| hot.is_timed.get()) && !machine::is_free();
+    if !begins || HOT.with(|hot| hot.together.replace(true)) {
+        return act();
+    }
+    let result = act();
+    HOT.with(|hot| hot.together.set(false));
+    machine::end_together();
+    step();
+    result
+}
+
 /// What the CPU has done since the last such call was a stage of this number, for `number` things. It takes as long as
 /// [`Options::on_stage`](crate::Options::on_stage) says. Nothing is called for no things, without
 /// [`Options::cores`](crate::Options::cores), and in an uninterrupted section.

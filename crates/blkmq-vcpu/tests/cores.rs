@@ -11,7 +11,7 @@ use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering, fence};
 use blkmq_vcpu::sync::{Arc, Mutex};
 use blkmq_vcpu::{
     Accessed, Cores, CpuId, Ended, Kernel, Options, Random, Schedule, cpu, place_at, run, stage, steps, thread, time,
-    uninterrupted, work,
+    together, uninterrupted, work,
 };
 
 const DISTANCE: Picoseconds = 70_000;
@@ -54,6 +54,10 @@ fn operations(nr_cpus: usize, main: impl FnOnce() + Send + 'static) -> Vec<Opera
 struct Lonely(AtomicU64);
 
 impl Lonely {
+    const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
     fn value(&self) -> &AtomicU64 {
         place_at("lonely", self);
         &self.0
@@ -146,6 +150,27 @@ fn a_stage_takes_what_the_options_say() {
         assert_eq!(time::now(), 3005);
     });
     assert_eq!(ended, Ended::Finished);
+}
+
+/// Red if loads of which none depends on another wait for each other.
+#[test]
+fn loads_together_take_as_long_as_the_longest() {
+    let values = Arc::new([const { Lonely::new() }; 4]);
+    let theirs = values.clone();
+    let told = operations(2, move || {
+        let write = move || theirs.iter().for_each(|value| value.value().store(1, Ordering::Relaxed));
+        thread::spawn(write).join().unwrap();
+        // What was posted has come to its end.
+        work(1_000_000);
+        let before = time::now();
+        let sum: u64 = together(|| values.iter().map(|value| value.value().load(Ordering::Relaxed)).sum());
+        assert_eq!((sum, time::now() - before), (4, DISTANCE / 1000));
+        values.iter().for_each(|value| _ = value.value().load(Ordering::Relaxed));
+        assert!(time::now() - before < 2 * DISTANCE / 1000);
+    });
+    let is_load =
+        |(cpu, access, named, _, moved): &&Operation| (*cpu, *access, *named, *moved) == (0, Access::Load, true, 1);
+    assert_eq!(told.iter().filter(is_load).count(), 4);
 }
 
 /// Red if a CPU whose time has come waits for those that are behind it, or goes on before those that are earlier.

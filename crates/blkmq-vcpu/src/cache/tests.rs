@@ -172,7 +172,7 @@ fn stores_are_posted_and_bounded() {
     let far = distances().between(0, 4);
     let foreign = || {
         let mut cache = cache();
-        cache.load_all(0, 0..NR_LINES, 0);
+        cache.load_all(0, 0..NR_LINES, 0, |_| ());
         cache
     };
     let mut posted = foreign();
@@ -193,17 +193,17 @@ fn stores_are_posted_and_bounded() {
 #[test]
 fn independent_loads_overlap_up_to_the_width() {
     let mut cache = Cache::new(Distances::new(2, |_, _| 100), Costs { width: 4, ..COSTS });
-    cache.load_all(0, 0..8, 0);
-    let all = cache.load_all(1, 0..8, 10_000);
-    assert_eq!(all, Outcome { done: 10_200, waited: 0, moved: 8, fetched: 0 });
-    assert_eq!(
-        cache.load_all(1, 0..8, 20_000),
-        Outcome { done: 20_000 + 2 * COSTS.hit, waited: 0, moved: 0, fetched: 0 }
-    );
-    assert_eq!(
-        cache.load_all(1, 8..9, 30_000),
-        Outcome { done: 30_000 + COSTS.memory, waited: 0, moved: 0, fetched: 1 }
-    );
+    let mut load = |cpu, lines, now| {
+        let mut each = Vec::new();
+        let done = cache.load_all(cpu, lines, now, |outcome| each.push((outcome.done, outcome.moved, outcome.fetched)));
+        (done, each)
+    };
+    load(0, 0..8, 0);
+    let (done, each) = load(1, 0..8, 10_000);
+    assert_eq!((done, each.len()), (10_200, 8));
+    assert_eq!((each[3], each[4]), ((10_100, 1, 0), (10_200, 1, 0)));
+    assert_eq!(load(1, 0..8, 20_000).0, 20_000 + 2 * COSTS.hit);
+    assert_eq!(load(1, 8..9, 30_000), (30_000 + COSTS.memory, vec![(30_000 + COSTS.memory, 0, 1)]));
 }
 
 /// Red if a CPU can do two things at a time.

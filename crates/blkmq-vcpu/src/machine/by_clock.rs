@@ -83,6 +83,12 @@ pub(crate) fn tell(access: Access, address: usize, at: &'static Location<'static
             machine
                 .wake_watchers(found.as_ref().map_or(address..address + 1, |found| found.addresses.clone()), clock());
         }
+        if access == Access::Load
+            && HOT.with(|hot| hot.together.get())
+            && let Some(found) = found
+        {
+            return machine.loads.push((found, at));
+        }
         if !is_free() {
             machine.charge(access, found, at, |clocks, cpu, line, now| clocks.access(cpu, line, access, now));
         }
@@ -132,6 +138,29 @@ impl Machine {
         }
         cost
     }
+}
+
+/// Moves the clock of the CPU that runs to when all loads are there that are under way together.
+#[cold]
+pub(crate) fn end_together() {
+    let cpu = crate::cpu();
+    with(|machine| {
+        let mut loads = std::mem::take(&mut machine.loads);
+        let on_access = &mut machine.options.on_access;
+        if let Some(clocks) = &mut machine.clocks {
+            let mut told = loads.iter();
+            let done = clocks.load_all(cpu, loads.iter().map(|(found, _)| found.number), clock(), |cost| {
+                let (found, at) = told.next().expect("each load is told once");
+                if let Some(on_access) = on_access {
+                    let (line, cost) = (Some(found.line), Some(cost));
+                    on_access(Accessed { cpu, line, access: Access::Load, cost, at });
+                }
+            });
+            HOT.with(|hot| hot.clock.set(done));
+        }
+        loads.clear();
+        machine.loads = loads;
+    });
 }
 
 /// The time that a stage's private work takes.
