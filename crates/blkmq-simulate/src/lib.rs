@@ -16,6 +16,7 @@
 //! ```
 
 pub mod compare;
+mod host;
 mod load;
 mod machine;
 mod matrix;
@@ -26,6 +27,7 @@ pub mod scaling;
 mod stages;
 mod tally;
 
+pub use host::HostError;
 pub use load::{Load, LoadError};
 pub use machine::{Machine, MachineError};
 pub use matrix::{Matrix, MatrixError};

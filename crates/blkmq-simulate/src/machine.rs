@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use blkmq_vcpu::cache::Distances;
+use blkmq_vcpu::cache::{Costs, Distances};
 
+use crate::host::{self, Host, HostError};
 use crate::matrix::{Matrix, MatrixError};
 use crate::profile::{Profile, ProfileError};
 
@@ -16,6 +17,7 @@ const CORE: &str = "core";
 pub struct Machine {
     cpu: String,
     distances: Distances,
+    costs: Costs,
 }
 
 /// Why a text is no machine.
@@ -64,7 +66,8 @@ impl Machine {
         }
         // A matrix does not tell which CPUs are one core, so they are filled in its order.
         let distances = Matrix::parse(text).map_err(MachineError::Matrix)?.distances();
-        Ok(Self { cpu: format!("matrix of {} CPUs", distances.nr_cpus()), distances })
+        let cpu = format!("matrix of {} CPUs", distances.nr_cpus());
+        Ok(Self { cpu, distances, costs: Costs::default() })
     }
 
     /// The machine of a profile.
@@ -80,7 +83,29 @@ impl Machine {
         let cores = along.nr_cpus() / a_core;
         let place = |cpu: usize| cpu % cores * a_core + cpu / cores;
         let distances = Distances::new(along.nr_cpus(), |high, low| along.between(place(high), place(low)));
-        Ok(Self { cpu: profile.cpu.clone(), distances })
+        Ok(Self { cpu: profile.cpu.clone(), distances, costs: Costs::default() })
+    }
+
+    /// The name of the machine that this runs on.
+    pub const HOST: &str = "two-core";
+
+    /// The machine that this runs on, measured now.
+    ///
+    /// # Errors
+    /// It cannot be measured.
+    pub fn host() -> Result<Self, HostError> {
+        let Host { distances, costs } = host::measure()?;
+        let ns = |picoseconds: u64| format!("{:.1} ns", picoseconds as f64 / 1e3);
+        let Costs { hit, update, store, fence, .. } = costs;
+        let cpu = format!(
+            "measured now: {} from CPU to CPU, load {}, store {}, update {}, fence {}",
+            ns(distances.between(0, 1)),
+            ns(hit),
+            ns(store),
+            ns(update),
+            ns(fence)
+        );
+        Ok(Self { cpu, distances, costs })
     }
 
     /// What it is, for people.
@@ -93,6 +118,12 @@ impl Machine {
     #[must_use]
     pub fn nr_cpus(&self) -> usize {
         self.distances.nr_cpus()
+    }
+
+    /// What accesses cost apart from distances.
+    #[must_use]
+    pub const fn costs(&self) -> Costs {
+        self.costs
     }
 
     /// How far apart they are.

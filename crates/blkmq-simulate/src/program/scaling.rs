@@ -36,7 +36,8 @@ requests that are left wait for the thread that takes them over (mean, p99); the
 over; and the p99 latency of requests whose submitters combine, and of others. The last column names the lines that move
 most.
 
-Everything is modelled, and follows from the seed: the same command gives the same result, bit for bit.";
+Everything is modelled, and follows from the seed: the same command gives the same result, bit for bit, but for the machine
+two-core, whose distances and costs are measured anew each time.";
 
 /// Model how a job scales with the number of threads.
 #[derive(Debug, Args)]
@@ -105,8 +106,14 @@ impl From<Lock> for LockKind {
 }
 
 fn machine_help() -> String {
-    let names: Vec<&str> = Machine::names().collect();
-    format!("The machine: {}, or a file with a profile or a matrix of its own", names.join(", "))
+    format!(
+        "The machine: {}, which is this one, measured now; or a file with a profile (.toml) or a matrix",
+        machines()
+    )
+}
+
+fn machines() -> String {
+    Machine::names().chain([Machine::HOST]).collect::<Vec<_>>().join(", ")
 }
 
 fn locking_help() -> String {
@@ -178,10 +185,12 @@ impl Scaling {
         if let Some(machine) = Machine::named(&self.machine) {
             return Ok(machine);
         }
+        if self.machine == Machine::HOST {
+            return Machine::host().map_err(|error| fault(error.to_string()));
+        }
         let path = Path::new(&self.machine);
         if !path.exists() {
-            let names: Vec<&str> = Machine::names().collect();
-            return Err(fault(format!("there is no such machine, and no such file; machines: {}", names.join(", "))));
+            return Err(fault(format!("there is no such machine, and no such file; machines: {}", machines())));
         }
         Machine::parse(&self.machine, &file::read(path)?).map_err(|error| fault(error.to_string()))
     }
@@ -216,7 +225,7 @@ impl Scaling {
 
     fn setting(&self, machine: &Machine) -> Setting {
         Setting {
-            cores: Cores { locks: self.lock.into(), ..Cores::new(machine.distances().clone()) },
+            cores: Cores { costs: machine.costs(), locks: self.lock.into(), ..Cores::new(machine.distances().clone()) },
             device: self.device.clone(),
             scheduler: self.scheduler.clone(),
             locking: self.locking,
