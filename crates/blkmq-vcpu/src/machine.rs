@@ -10,14 +10,14 @@ use std::sync::Once;
 use generator::{Generator, Gn};
 
 use crate::cache::Picoseconds;
-use crate::cores::{Clocks, Cores};
+use crate::cores::{Clocks, Cores, Then};
 use crate::hot::{CpuId, HOT};
 use crate::places::{self, Accessed, Found};
 use crate::schedule::{Decision, Schedule};
 use crate::sync::waiters;
 pub(crate) use by_clock::{
     call_system, charge_fence, clock, end_together, is_free, kernel, kind_of_locks, node, spin, stage_time, tell,
-    tell_data,
+    tell_data, work, yield_cpu,
 };
 
 /// The options of a run, beside its schedule.
@@ -152,6 +152,8 @@ struct Machine {
     clocks: Option<Clocks>,
     /// Loads that are under way together, and where they were made.
     loads: Vec<(Found, &'static Location<'static>)>,
+    /// With clocks: what the CPU that runs does next.
+    then: Then,
 }
 
 thread_local! {
@@ -189,6 +191,7 @@ pub fn run(schedule: Box<dyn Schedule>, mut options: Options, main: impl FnOnce(
         options,
         clocks,
         loads: Vec::new(),
+        then: Then::GoesOn,
     };
     MACHINE.with(|place| assert!(place.borrow_mut().replace(machine).is_none(), "a thread runs one machine at a time"));
     IS_DYING.set(false);
@@ -252,8 +255,6 @@ pub fn stop() {
 pub(crate) fn add(name: String, body: impl FnOnce() + Send + 'static) -> CpuId {
     // The crate counts stacks in words.
     let words = with(|machine| machine.options.stack_bytes) / size_of::<usize>();
-    let room = with(|machine| machine.clocks.as_ref().map(|clocks| clocks.nr_cpus() - machine.cpus.len()));
-    assert!(room != Some(0), "a thread begins for which the machine has no CPU");
     let fiber = Gn::<()>::new_opt(words, body);
     with(|machine| {
         let cpu = CpuId::try_from(machine.cpus.len()).expect("fewer than 65536 CPUs in a run");
@@ -261,7 +262,7 @@ pub(crate) fn add(name: String, body: impl FnOnce() + Send + 'static) -> CpuId {
         machine.alive.push(cpu);
         machine.schedule.added(cpu);
         if let Some(clocks) = &mut machine.clocks {
-            clocks.add(cpu, HOT.with(|hot| hot.clock.get()));
+            clocks.add(by_clock::clock());
             by_clock::note_limit(clocks);
         }
         cpu
@@ -286,6 +287,9 @@ fn take_turns() -> Ended {
             if fiber.is_done() {
                 cpu.state = State::Done;
                 machine.alive.retain(|alive| *alive != next);
+                if let Some(clocks) = &mut machine.clocks {
+                    clocks.threads.stop(next, by_clock::clock(), Then::Ends);
+                }
             } else {
                 cpu.fiber = Some(fiber);
             }

@@ -87,18 +87,16 @@ pub(crate) fn step_fence() {
     step();
 }
 
-/// Work on what no other CPU sees, which takes this long. Without [`Options::cores`](crate::Options::cores), and in
-/// an uninterrupted section, it takes no time.
+/// Work on what no other CPU sees, which takes this long, and longer while the other CPU of the core is busy. Without
+/// [`Options::cores`](crate::Options::cores), and in an uninterrupted section, it takes no time.
 pub fn work(time: Picoseconds) {
-    let is_timed = HOT.with(|hot| {
-        let is_timed = hot.is_timed.get() && hot.quantum.get() > 0 && hot.depth.get() == 0;
-        if is_timed {
-            hot.clock.set(hot.clock.get() + time);
+    if HOT.with(|hot| hot.is_timed.get() && hot.quantum.get() > 0 && hot.depth.get() == 0) {
+        if machine::work(time) {
+            HOT.with(|hot| (hot.touched.set(None), hot.left.set(hot.left.get().saturating_sub(1))));
+            machine::decide(None);
+        } else {
+            step();
         }
-        is_timed
-    });
-    if is_timed {
-        step();
     }
 }
 

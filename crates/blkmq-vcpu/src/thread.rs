@@ -1,10 +1,10 @@
-//! Threads, each on a virtual CPU of its own.
+//! Threads, each on a virtual CPU of its own, unless there are fewer ([`Cores`](crate::Cores)).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::hot::CpuId;
-use crate::machine::{add, call_system, kind_of_locks, sleep as sleep_until, wake};
+use crate::machine::{add, kind_of_locks, sleep as sleep_until, wake, yield_cpu};
 use crate::step::step;
 use crate::time;
 
@@ -74,7 +74,7 @@ impl<T> JoinHandle<T> {
 /// Lets other CPUs go on.
 pub fn yield_now() {
     if kind_of_locks().is_some() {
-        call_system(|kernel| kernel.yields);
+        yield_cpu();
         step();
     } else {
         sleep_until(Some(time::now() + YIELD_NS));

@@ -247,18 +247,6 @@ fn data_on_no_line_is_told_and_does_not_move() {
     assert_eq!(told, [load, (0, Access::Update, false, costs().hit + costs().update, 0)]);
 }
 
-#[test]
-fn a_machine_has_no_more_threads_than_cpus() {
-    let ended = std::thread::scope(|scope| {
-        let one_more = || {
-            let options = Options { cores: cores(1), ..Options::default() };
-            run(nobody_asks(), options, || drop(thread::spawn(|| ())))
-        };
-        scope.spawn(one_more).join().unwrap()
-    });
-    assert!(matches!(&ended, Ended::Panicked { cpu: 0, message } if message.contains("has no CPU")), "{ended:?}");
-}
-
 /// What happened in a run of four CPUs that lock, sleep, work and share, with steps and times.
 fn story(seed: u64) -> (Vec<Operation>, Vec<(u64, u64)>) {
     let stamps = Arc::new(Plain::new(Vec::new()));

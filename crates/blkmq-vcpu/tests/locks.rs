@@ -17,7 +17,7 @@ const DISTANCE: Picoseconds = 70_000;
 const ALL: [LockKind; 3] = [LockKind::Futex, LockKind::Queued, LockKind::Ticket];
 
 fn kernel() -> Kernel {
-    Kernel { spin: 500_000, call: 100_000, sleep: 1_000_000, wake: 2_000_000, wake_latency: 5_000_000, yields: 100_000 }
+    Kernel { spin: 500_000, call: 100_000, sleep: 1_000_000, wake: 2_000_000, wake_latency: 5_000_000, ..Kernel::FREE }
 }
 
 fn run_with(nr_cpus: u64, locks: LockKind, kernel: Kernel, main: impl FnOnce() + Send + 'static) -> Ended {
@@ -60,8 +60,10 @@ impl<T> Alone<T> {
 /// because a sleeper that was woken does not mark the lock again, or because a write is not told to those that look.
 #[test]
 fn each_lock_lets_one_in_at_a_time_and_none_waits_for_ever() {
-    for (locks, seed) in ALL.into_iter().flat_map(|locks| (0..40).map(move |seed| (locks, seed))) {
-        let ended = run_with(8, locks, kernel(), move || {
+    for (locks, seed) in ALL.into_iter().flat_map(|locks| (0..80).map(move |seed| (locks, seed))) {
+        // In half of the runs threads are interrupted wherever they are.
+        let kernel = Kernel { slice: 10_000_000, ..kernel() };
+        let ended = run_with([3, 8][seed as usize / 2 % 2], locks, kernel, move || {
             // In half of the runs the CPUs are at the lock nearly all the time.
             let pace = [150_000, 1_500_000][seed as usize % 2];
             let shared = Arc::new((Alone::new(0), AtomicU64::new(0), AtomicU64::new(0), (seed, pace)));

@@ -6,7 +6,7 @@ use std::panic::Location;
 use super::{Machine, State, suspend, with};
 use crate::Switch;
 use crate::cache::{Access, Outcome, Picoseconds};
-use crate::cores::Clocks;
+use crate::cores::{Clocks, Due, Then};
 use crate::hot::{CpuId, HOT, PS_PER_NS};
 use crate::kernel::{Kernel, LockKind};
 use crate::places::{self, Accessed, Found};
@@ -18,40 +18,47 @@ impl Machine {
     /// Begins the turn of the CPU whose clock is earliest. `from` is the CPU that runs, if it can go on itself. `None`:
     /// every CPU sleeps.
     pub(super) fn choose_by_clock(&mut self, from: Option<CpuId>) -> Option<CpuId> {
+        let last = crate::cpu();
         let clocks = self.clocks.as_mut()?;
-        let (last, steps) = HOT.with(|hot| (hot.cpu.get(), hot.steps.get() + hot.made()));
         if let Some(me) = from {
-            let now = HOT.with(|hot| hot.clock.get());
-            clocks.stop(me, now, Some(now));
+            clocks.threads.stop(me, clock(), std::mem::replace(&mut self.then, Then::GoesOn));
         }
-        let next = clocks.first()?;
-        let state = self.cpus[usize::from(next)].state;
-        if matches!(state, State::Asleep(_)) {
-            let awake = |cpu: &CpuId| matches!(self.cpus[usize::from(*cpu)].state, State::Runnable | State::Spins);
-            if !self.alive.iter().any(awake) {
+        loop {
+            let Due { thread, is_timer } = clocks.threads.due()?;
+            let state = |cpu: CpuId| self.cpus[usize::from(cpu)].state;
+            if is_timer && matches!(state(thread), State::Asleep(_)) {
+                let is_awake = |cpu: &CpuId| matches!(state(*cpu), State::Runnable | State::Spins);
+                if !self.alive.iter().any(is_awake) {
+                    return None;
+                }
+                self.cpus[usize::from(thread)].state = State::Runnable;
+            }
+            if let Some(now) = clocks.threads.happen() {
+                self.cpus[usize::from(thread)].state = State::Runnable;
+                let step = crate::steps();
+                HOT.with(|hot| {
+                    hot.begin(TIMED_QUANTUM);
+                    hot.clock.set(now);
+                    hot.cpu.set(thread);
+                });
+                note_limit(clocks);
+                if thread != last {
+                    let (time, line) = (now / PS_PER_NS, None);
+                    (self.options.on_switch)(Switch { step, time, from: last, to: thread, line });
+                }
+                return Some(thread);
+            }
+            if clocks.threads.spin_in_vain() {
                 return None;
             }
         }
-        self.cpus[usize::from(next)].state = State::Runnable;
-        let now = clocks.go_on()?;
-        HOT.with(|hot| {
-            hot.begin(TIMED_QUANTUM);
-            hot.clock.set(now);
-            hot.cpu.set(next);
-        });
-        note_limit(clocks);
-        if next != last {
-            let time = now / PS_PER_NS;
-            (self.options.on_switch)(Switch { step: steps, time, from: last, to: next, line: None });
-        }
-        Some(next)
     }
 
     /// Every CPU sleeps, and time jumps to the next timer: a CPU that sleeps until then can go on.
     pub(super) fn end_idle(&mut self, until: Option<u64>) {
-        let Some(clocks) = &self.clocks else { return };
-        if let Some(first) = clocks.first().filter(|_| until.is_some()) {
-            self.cpus[usize::from(first)].state = State::Runnable;
+        let due = self.clocks.as_ref().and_then(|clocks| clocks.threads.due());
+        if let Some(Due { thread, .. }) = due.filter(|due| due.is_timer && until.is_some()) {
+            self.cpus[usize::from(thread)].state = State::Runnable;
         }
     }
 }
@@ -68,7 +75,7 @@ pub(crate) fn is_free() -> bool {
 
 /// Notes when the CPU that runs has to let another one go on.
 pub(super) fn note_limit(clocks: &Clocks) {
-    HOT.with(|hot| hot.limit.set(clocks.limit(hot.cpu.get())));
+    HOT.with(|hot| hot.limit.set(clocks.threads.limit(hot.cpu.get())));
 }
 
 /// Tells of an operation on something shared, which has just been done.
@@ -114,7 +121,7 @@ impl Machine {
         let Some(clocks) = &mut self.clocks else { return };
         for spins in clocks.watchers(line) {
             self.cpus[usize::from(spins)].state = State::Runnable;
-            clocks.wake(spins, now);
+            clocks.threads.tell(spins, now);
         }
         note_limit(clocks);
     }
@@ -193,7 +200,7 @@ pub(crate) fn spin(address: usize, at: &'static Location<'static>, until: Option
         machine.cpus[usize::from(me)].state = State::Spins;
         if let Some(clocks) = &mut machine.clocks {
             clocks.watch(me, address);
-            clocks.stop(me, clock(), until);
+            clocks.threads.stop(me, clock(), Then::Spins(until));
         }
     });
     suspend();
@@ -216,16 +223,44 @@ pub(crate) fn call_system(time: impl FnOnce(&Kernel) -> Picoseconds) {
     });
 }
 
+/// Private work of the CPU that runs, which takes this long if nothing slows it down. The caller makes a step, unless
+/// this returns true: other CPUs have gone on meanwhile.
+pub(crate) fn work(time: Picoseconds) -> bool {
+    with(|machine| {
+        let Some(clocks) = &machine.clocks else { return false };
+        let done = clock() + clocks.threads.takes(crate::cpu(), time);
+        // Otherwise something happens meanwhile, which may take the CPU away or change how fast it is.
+        let is_alone = HOT.with(|hot| done < hot.limit.get());
+        if is_alone {
+            HOT.with(|hot| hot.clock.set(done));
+        } else {
+            machine.then = Then::Works(time);
+        }
+        !is_alone
+    })
+}
+
+/// The CPU that runs lets a thread have it that waits for it. The caller makes a step.
+pub(crate) fn yield_cpu() {
+    call_system(|kernel| kernel.yields);
+    with(|machine| {
+        if let Some(clocks) = &mut machine.clocks {
+            clocks.threads.yields(crate::cpu(), clock());
+            note_limit(clocks);
+        }
+    });
+}
+
 /// `cpu`, which runs, falls asleep.
 pub(super) fn fall_asleep(clocks: &mut Clocks, cpu: CpuId, until: Option<u64>) {
     let Kernel { sleep, wake_latency, .. } = clocks.kernel;
     let until = until.map(|until| until.saturating_mul(PS_PER_NS).saturating_add(wake_latency));
-    clocks.stop(cpu, clock() + sleep, until);
+    clocks.threads.stop(cpu, clock() + sleep, Then::Sleeps(until));
 }
 
 /// The CPU that runs wakes another one that sleeps.
 pub(super) fn wake(clocks: &mut Clocks, cpu: CpuId) {
-    clocks.wake(cpu, clock() + clocks.kernel.wake_latency);
+    clocks.threads.wake(cpu, clock() + clocks.kernel.wake_latency);
     note_limit(clocks);
     if !is_free() {
         HOT.with(|hot| hot.clock.set(hot.clock.get() + clocks.kernel.wake));
