@@ -3,6 +3,7 @@
 use std::fmt;
 
 use blkmq_vcpu::cache::{Costs, Distances};
+use blkmq_vcpu::{Cores, Smt};
 
 use crate::host::{self, Host, HostError};
 use crate::matrix::{Matrix, MatrixError};
@@ -11,6 +12,10 @@ use crate::profile::{Profile, ProfileError};
 /// The level of CPUs that are threads of one core.
 const CORE: &str = "core";
 
+/// What private work takes while both threads of a core have some, in percent: together they do 1.2 times as much as
+/// one alone.
+const BOTH_PERCENT: u64 = 165;
+
 /// A machine. Its CPUs are numbered in the order in which threads fill them: at first one thread on each core, core by
 /// core along the levels, then the second thread of each core.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,6 +23,7 @@ pub struct Machine {
     cpu: String,
     distances: Distances,
     costs: Costs,
+    smt: Option<Smt>,
 }
 
 /// Why a text is no machine.
@@ -67,7 +73,7 @@ impl Machine {
         // A matrix does not tell which CPUs are one core, so they are filled in its order.
         let distances = Matrix::parse(text).map_err(MachineError::Matrix)?.distances();
         let cpu = format!("matrix of {} CPUs", distances.nr_cpus());
-        Ok(Self { cpu, distances, costs: Costs::default() })
+        Ok(Self { cpu, distances, costs: Costs::default(), smt: None })
     }
 
     /// The machine of a profile.
@@ -83,7 +89,8 @@ impl Machine {
         let cores = along.nr_cpus() / a_core;
         let place = |cpu: usize| cpu % cores * a_core + cpu / cores;
         let distances = Distances::new(along.nr_cpus(), |high, low| along.between(place(high), place(low)));
-        Ok(Self { cpu: profile.cpu.clone(), distances, costs: Costs::default() })
+        let smt = (a_core == 2).then_some(Smt { apart: cores, percent: BOTH_PERCENT });
+        Ok(Self { cpu: profile.cpu.clone(), distances, costs: Costs::default(), smt })
     }
 
     /// The name of the machine that this runs on.
@@ -105,7 +112,8 @@ impl Machine {
             ns(update),
             ns(fence)
         );
-        Ok(Self { cpu, distances, costs })
+        // Whether the system's two CPUs are one core, it does not tell.
+        Ok(Self { cpu, distances, costs, smt: None })
     }
 
     /// What it is, for people.
@@ -126,6 +134,12 @@ impl Machine {
         self.costs
     }
 
+    /// Its CPUs, for a run.
+    #[must_use]
+    pub fn cores(&self) -> Cores {
+        Cores { costs: self.costs, smt: self.smt, ..Cores::new(self.distances.clone()) }
+    }
+
     /// How far apart they are.
     #[must_use]
     pub const fn distances(&self) -> &Distances {
@@ -144,6 +158,8 @@ mod tests {
         let between = |from, to| machine.distances().between(from, to);
         assert_eq!([between(0, 1), between(0, 7), between(0, 8), between(0, 15)], [15_700, 15_700, 72_700, 72_700]);
         assert_eq!([between(0, 16), between(15, 31), between(0, 17)], [5300, 5300, 15_700]);
+        assert_eq!(machine.cores().smt.map(|smt| smt.apart), Some(16));
+        assert_eq!(Machine::named("graviton3").expect("it is known").cores().smt, None);
     }
 
     #[test]

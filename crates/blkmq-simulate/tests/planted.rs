@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use blkmq_simulate::scaling::{Row, row};
 use blkmq_simulate::{Each, Load, Machine, Setting, Stages};
+use blkmq_vcpu::place_at;
 use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering};
-use blkmq_vcpu::{Cores, place_at};
 use blkmq_virtual::Locking;
 use blkmq_workbench::Job;
 use blkmq_workbench::job::Order;
@@ -28,7 +28,7 @@ fn load() -> Load {
 
 fn setting(scheduler: &str, each: Option<Each>) -> Setting {
     Setting {
-        cores: Cores::new(Machine::named("7950x").expect("it is known").distances().clone()),
+        cores: Machine::named("7950x").expect("it is known").cores(),
         device: "null,irqmode=0,poll_queues=0,submit_queues={threads}".to_owned(),
         scheduler: scheduler.to_owned(),
         locking: Locking::Combining,

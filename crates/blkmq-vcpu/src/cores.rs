@@ -33,10 +33,26 @@ pub struct Cores {
     /// The CPUs that threads get, the first thread the first of them. After the last one it is the turn of the first
     /// again.
     pub fill: Vec<usize>,
-    /// If given, CPUs 0 and 1 are one core, 2 and 3 the next, and so on. While both of a core have a thread, spinning
-    /// or not, what is done in private takes so many percent of the time that it takes alone: 165 if two threads
-    /// together do 1.2 times as much as one.
-    pub smt_percent: Option<u64>,
+    /// Which CPUs are one core, if any are.
+    pub smt: Option<Smt>,
+}
+
+/// Cores of two CPUs each. While both have a thread, spinning or not, private work takes longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Smt {
+    /// How far the numbers of a core's two CPUs are apart: with 1, CPUs 0 and 1 are a core, and 2 and 3; with 2, CPUs 0
+    /// and 2 are one, 1 and 3, 4 and 6.
+    pub apart: usize,
+    /// What private work takes while both have a thread, in percent of what it takes alone: 165 if two threads together
+    /// do 1.2 times as much as one.
+    pub percent: u64,
+}
+
+impl Smt {
+    /// The other CPU of the core.
+    const fn sibling(self, cpu: usize) -> usize {
+        if (cpu / self.apart).is_multiple_of(2) { cpu + self.apart } else { cpu - self.apart }
+    }
 }
 
 impl Cores {
@@ -45,7 +61,7 @@ impl Cores {
     pub fn new(distances: Distances) -> Self {
         let (costs, locks, kernel) = (Costs::default(), LockKind::default(), Kernel::default());
         let fill = (0..distances.nr_cpus()).collect();
-        Self { distances, costs, locks, kernel, fill, smt_percent: None }
+        Self { distances, costs, locks, kernel, fill, smt: None }
     }
 }
 

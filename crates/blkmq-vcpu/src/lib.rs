@@ -43,7 +43,7 @@ pub mod sync;
 pub mod thread;
 pub mod time;
 
-pub use cores::Cores;
+pub use cores::{Cores, Smt};
 pub use hot::{CpuId, cpu, go_on_for, steps, touch, uninterrupted};
 pub use kernel::{Kernel, LockKind};
 pub use machine::{Ended, Idle, OnStage, Options, Switch, is_running, run, stop};

@@ -9,8 +9,8 @@ use blkmq_vcpu::schedule::Uniform;
 use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use blkmq_vcpu::sync::{Arc, Mutex};
 use blkmq_vcpu::{
-    Accessed, Cores, CpuId, Ended, Kernel, LockKind, Options, Random, go_on_for, place_at, run, steps, thread, time,
-    work,
+    Accessed, Cores, CpuId, Ended, Kernel, LockKind, Options, Random, Smt, go_on_for, place_at, run, steps, thread,
+    time, work,
 };
 
 const MS: Picoseconds = 1_000_000_000;
@@ -198,10 +198,13 @@ fn with_one_thread_more_than_cpus_a_ticket_lock_collapses_and_one_that_sleeps_do
 /// other CPU begins or ends, or if another core's CPUs matter.
 #[test]
 fn two_cpus_of_a_core_slow_each_other_down() {
-    let smt = |fill: &[usize]| Cores { smt_percent: Some(165), ..cores(6, fill) };
+    let apart = |apart, fill: &[usize]| Cores { smt: Some(Smt { apart, percent: 165 }), ..cores(6, fill) };
+    let smt = |fill: &[usize]| apart(1, fill);
     let both = || [works(10 * MS, 10 * MS), works(10 * MS, 10 * MS)];
     assert_eq!(ends(smt(&[0, 2, 3]), both()), [16_500 * MS / 1000; 2]);
     assert_eq!(ends(smt(&[0, 2, 4]), both()), [10 * MS; 2]);
+    assert_eq!(ends(apart(3, &[0, 2, 5]), both()), [16_500 * MS / 1000; 2]);
+    assert_eq!(ends(apart(3, &[0, 2, 4]), both()), [10 * MS; 2]);
     assert_eq!(ends(cores(6, &[0, 2, 3]), both()), [10 * MS; 2]);
     // Four ms alone, then 6 ms beside the other one, which has done 6 of 20 ms then.
     let late = || -> Box<dyn FnOnce() + Send> {
@@ -234,7 +237,7 @@ fn story(seed: u64, locks: LockKind) -> (Vec<Operation>, Vec<(u64, u64)>) {
         switch: SWITCH,
         slice: 20_000_000,
     };
-    let cores = Cores { locks, kernel, smt_percent: Some(165), ..cores(4, &[0, 1, 2, 3]) };
+    let cores = Cores { locks, kernel, smt: Some(Smt { apart: 1, percent: 165 }), ..cores(4, &[0, 1, 2, 3]) };
     let options = Options { cores: Some(cores), on_access: Some(on_access), ..Options::default() };
     let ended = run(Box::new(Uniform::new(Random::new(1), 1)), options, move || {
         let shared = Arc::new((Alone(Mutex::new(0)), AtomicU64::new(0)));

@@ -225,7 +225,7 @@ impl Scaling {
 
     fn setting(&self, machine: &Machine) -> Setting {
         Setting {
-            cores: Cores { costs: machine.costs(), locks: self.lock.into(), ..Cores::new(machine.distances().clone()) },
+            cores: Cores { locks: self.lock.into(), ..machine.cores() },
             device: self.device.clone(),
             scheduler: self.scheduler.clone(),
             locking: self.locking,

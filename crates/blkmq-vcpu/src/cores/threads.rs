@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::Cores;
+use super::{Cores, Smt};
 use crate::cache::Picoseconds;
 use crate::hot::CpuId;
 use crate::kernel::Kernel;
@@ -78,7 +78,7 @@ pub(crate) struct Due {
 pub(crate) struct Threads {
     /// The CPUs that threads get as they begin, in turn.
     fill: Vec<usize>,
-    smt_percent: Option<u64>,
+    smt: Option<Smt>,
     switch: Picoseconds,
     slice: Picoseconds,
     cpus: Vec<Cpu>,
@@ -88,13 +88,13 @@ pub(crate) struct Threads {
 
 impl Threads {
     pub(crate) fn new(cores: &Cores) -> Self {
-        let Cores { distances, kernel: Kernel { switch, slice, .. }, fill, smt_percent, .. } = cores;
+        let Cores { distances, kernel: Kernel { switch, slice, .. }, fill, smt, .. } = cores;
         assert!(*slice > 0, "a slice takes time");
-        assert!(smt_percent.is_none_or(|percent| percent >= 100), "two threads of a core are no faster than one");
+        assert!(smt.is_none_or(|smt| smt.apart > 0 && smt.percent >= 100), "a core has two CPUs, none faster than one");
         let (nr_cpus, fill) = (distances.nr_cpus(), fill.clone());
         assert!(!fill.is_empty() && fill.iter().all(|cpu| *cpu < nr_cpus), "there are CPUs, and all are there");
         let (cpus, threads, events) = (vec![Cpu::default(); nr_cpus], Vec::new(), BTreeSet::new());
-        Self { fill, smt_percent: *smt_percent, switch: *switch, slice: *slice, cpus, threads, events }
+        Self { fill, smt: *smt, switch: *switch, slice: *slice, cpus, threads, events }
     }
 
     /// The CPU of a thread.
@@ -243,10 +243,15 @@ impl Threads {
     }
 
     fn percent(&self, cpu: usize) -> u64 {
-        match self.smt_percent {
-            Some(percent) if self.cpus.get(cpu ^ 1).is_some_and(|sibling| sibling.runs.is_some()) => percent,
+        match (self.smt, self.beside(cpu)) {
+            (Some(smt), Some(_)) => smt.percent,
             _ => 100,
         }
+    }
+
+    /// The thread that the other CPU of the core runs.
+    fn beside(&self, cpu: usize) -> Option<CpuId> {
+        self.cpus.get(self.smt?.sibling(cpu))?.runs
     }
 
     /// How long private work of a thread that runs in the program takes as things are.
@@ -285,7 +290,7 @@ impl Threads {
     fn run_first(&mut self, cpu: usize, now: Picoseconds, begin: Picoseconds) {
         let runs = self.cpus[cpu].queue.pop_front();
         let is_turned = self.cpus[cpu].runs.is_some() != runs.is_some();
-        let sibling = self.cpus.get(cpu ^ 1).and_then(|sibling| sibling.runs).filter(|_| is_turned);
+        let sibling = self.beside(cpu).filter(|_| is_turned);
         sibling.into_iter().for_each(|sibling| self.settle(sibling, now));
         self.cpus[cpu].runs = runs;
         sibling.into_iter().for_each(|sibling| self.plan_on_cpu(sibling));
