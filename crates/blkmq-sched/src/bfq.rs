@@ -56,6 +56,7 @@ use request::Request;
 use tunables::Tunables;
 use wf2q::{Entity, Forest};
 
+use crate::data::changes;
 use crate::list::List;
 use crate::mergeable::Mergeable;
 use crate::scheduler::DEFAULT_NR_REQUESTS;
@@ -201,7 +202,7 @@ impl Bfq {
 
     /// Time goes on to `now`: what the idle timer had to do meanwhile is done.
     fn pass_time(&mut self, now: Time) {
-        self.now = self.now.max(now);
+        *changes(&mut self.now) = self.now.max(now);
         self.forest.set_now(self.now);
         self.run_timer(now);
     }

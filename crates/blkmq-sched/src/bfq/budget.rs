@@ -3,6 +3,7 @@
 use super::clock::{NS_PER_MS, NS_PER_US, Ticks, of_ms, ticks, to_ms};
 use super::{Bfq, Expiration, QueueName, Reason};
 use crate::Time;
+use crate::data::changes;
 use crate::site::kept;
 use crate::slab::Index;
 
@@ -79,7 +80,7 @@ impl Bfq {
         debug_assert_eq!(self.forest.in_service(), Some(self.queues.get(q).entity), "virtual time has put it there");
         self.unlist(q);
         self.queues.get_mut(q).fifo_looked_at = false;
-        self.slots = (self.slots * 7 + 256) / 8;
+        *changes(&mut self.slots) = (self.slots * 7 + 256) / 8;
         let tick = ticks(now);
         self.note_served_raising(q, tick);
         let queue = self.queues.get_mut(q);
@@ -91,7 +92,7 @@ impl Bfq {
         queue.timeout = tick + self.tunables.timeout() * raised;
         let group = queue.group;
         self.groups.get_mut(group).counts.slots += 1;
-        self.service = Service { queue: Some(q), since: now, ..Service::default() };
+        *changes(&mut self.service) = Service { queue: Some(q), since: now, ..Service::default() };
     }
 
     /// Accounts a service to a queue that waits or is in service.
@@ -160,7 +161,7 @@ impl Bfq {
             self.requeue(q, budget);
             self.place(q);
         }
-        self.service.queue = None;
+        changes(&mut self.service).queue = None;
         self.service.timer = None;
         self.end_if_unused(q);
     }

@@ -2,6 +2,7 @@
 
 use super::Bfq;
 use super::queue::Queue;
+use crate::data::changes;
 use crate::slab::Index;
 use crate::tree::{Branches, Keyed};
 
@@ -43,7 +44,7 @@ impl Bfq {
         let queue = self.queues.get_mut(q);
         (queue.is_busy, queue.busy_class) = (true, class);
         let (is_raised, dispatched) = (queue.raising.is_raised(), queue.dispatched);
-        self.busy[class.index()] += 1;
+        changes(&mut self.busy)[class.index()] += 1;
         if dispatched == 0 {
             self.begin_pending(q);
         }
@@ -59,7 +60,7 @@ impl Bfq {
         queue.is_busy = false;
         let (entity, is_raised, dispatched) = (queue.entity, queue.raising.is_raised(), queue.dispatched);
         let class = queue.busy_class;
-        self.busy[class.index()] -= 1;
+        changes(&mut self.busy)[class.index()] -= 1;
         self.raised_busy -= u32::from(is_raised);
         self.unlist(q);
         self.forest.deactivate(entity, remembers);
@@ -90,7 +91,7 @@ impl Bfq {
         let queue = self.queues.get_mut(q);
         if queue.is_busy && queue.busy_class != class {
             self.busy[queue.busy_class.index()] -= 1;
-            self.busy[class.index()] += 1;
+            changes(&mut self.busy)[class.index()] += 1;
             queue.busy_class = class;
         }
     }

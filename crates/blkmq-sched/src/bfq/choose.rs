@@ -2,6 +2,7 @@
 
 use super::clock::ticks;
 use super::{Bfq, Reason};
+use crate::data::changes;
 use crate::site::kept;
 use crate::slab::Index;
 use crate::{Class, RqId, Ticket, Time};
@@ -78,12 +79,12 @@ impl Bfq {
     fn start(&mut self, q: Index, item: Index, mark: u32) -> RqId {
         let request = self.requests.remove(item);
         let (id, sectors) = (request.id, request.info.nr_sectors);
-        self.in_driver += 1;
+        *changes(&mut self.in_driver) += 1;
         let counts = &mut self.groups.get_mut(self.queues.get(q).group).counts;
         counts.dispatched += 1;
         counts.sectors += u64::from(sectors);
         let owner = if kept("bfq.ticket") { q } else { self.service.queue.unwrap_or(q) };
-        self.ticket = Some(ticket(owner, mark));
+        *changes(&mut self.ticket) = Some(ticket(owner, mark));
         id
     }
 
@@ -102,14 +103,14 @@ impl Bfq {
         );
         self.account(charged, charge, now);
         let is_in_service = self.service.queue == Some(q);
-        let mark = if is_in_service { self.sample.mark_dispatched() } else { 0 };
+        let mark = if is_in_service { changes(&mut self.sample).mark_dispatched() } else { 0 };
         self.queues.get_mut(q).dispatched += 1;
         let info = self.requests.get(item).info;
-        if self.rate.note_dispatch(&info, self.in_driver, now) {
+        if changes(&mut self.rate).note_dispatch(&info, self.in_driver, now) {
             self.follow_rate();
         }
         if is_in_service {
-            self.service.last_position = info.end();
+            changes(&mut self.service).last_position = info.end();
         }
         self.take_out(q, item, now);
         let id = self.start(q, item, mark);
@@ -133,7 +134,7 @@ impl Bfq {
         let queue = self.queues.get_mut(q);
         self.mergeable.remove(&mut self.requests, &mut queue.sorted, &mut queue.fifo, item, merge);
         queue.nr_waiting -= 1;
-        self.nr_waiting -= 1;
+        *changes(&mut self.nr_waiting) -= 1;
         if !self.queues.get(q).is_empty() {
             self.place(q);
             return;

@@ -9,6 +9,7 @@ use super::inject::Injection;
 use super::queue::Name;
 use super::raise::Raising;
 use super::weight::weight;
+use crate::data::{Area, changes, reads};
 use crate::site::kept;
 use crate::slab::Index;
 use crate::{ClientId, ClientSettings, IoPriority, Time};
@@ -80,6 +81,7 @@ impl Client {
 #[derive(Debug, Clone)]
 pub(super) struct Clients {
     places: Vec<Option<Client>>,
+    area: Area,
     stranger: Client,
     len: usize,
 }
@@ -90,7 +92,7 @@ const STRANGER: u16 = u16::MAX;
 impl Clients {
     pub(super) fn new() -> Self {
         let stranger = Client::new(ClientId::default(), ClientSettings::default());
-        Self { places: Vec::new(), stranger, len: 0 }
+        Self { places: Vec::new(), area: Area::new("bfq.clients"), stranger, len: 0 }
     }
 
     pub(super) const fn len(&self) -> usize {
@@ -100,23 +102,23 @@ impl Clients {
     /// The place of a client.
     pub(super) fn place(&self, id: ClientId) -> u16 {
         match self.places.get(id.place()) {
-            Some(Some(client)) if client.id == id => id.place() as u16,
+            Some(Some(client)) if *reads(&client.id) == id => id.place() as u16,
             _ => STRANGER,
         }
     }
 
     pub(super) fn get(&self, place: u16) -> &Client {
         if place == STRANGER {
-            return &self.stranger;
+            return reads(&self.stranger);
         }
-        self.places[usize::from(place)].as_ref().expect("a client that has requests is there")
+        reads(&self.places[usize::from(place)]).as_ref().expect("a client that has requests is there")
     }
 
     pub(super) fn get_mut(&mut self, place: u16) -> &mut Client {
         if place == STRANGER {
-            return &mut self.stranger;
+            return changes(&mut self.stranger);
         }
-        self.places[usize::from(place)].as_mut().expect("a client that has requests is there")
+        changes(&mut self.places[usize::from(place)]).as_mut().expect("a client that has requests is there")
     }
 }
 
@@ -125,6 +127,7 @@ impl Bfq {
         let place = id.place();
         if self.clients.places.len() <= place {
             self.clients.places.resize(place + 1, None);
+            self.clients.area.is_of(&self.clients.places);
         }
         match &mut self.clients.places[place] {
             Some(client) if client.id == id => {

@@ -4,6 +4,7 @@ use super::choose::of_ticket;
 use super::clock::ticks;
 use super::request::is_waited_for;
 use super::{Bfq, Reason};
+use crate::data::changes;
 use crate::site::kept;
 use crate::slab::Index;
 use crate::{Event, Report, Ticket, Time};
@@ -41,7 +42,7 @@ impl Bfq {
         passing.with_device += requests;
         let over = requests.min(passing.early);
         passing.early -= over;
-        self.in_driver += requests;
+        *changes(&mut self.in_driver) += requests;
         self.count_passed(q, requests, sectors);
         if is_sync {
             self.count_in(q, requests);
@@ -68,9 +69,9 @@ impl Bfq {
         let (requests, sectors) = (u32::from(passed.requests), u64::from(passed.sectors));
         self.charge_passed(q, sectors, passed.at);
         self.pass_time(over.at);
-        self.in_driver += requests;
+        *changes(&mut self.in_driver) += requests;
         self.note_queueing();
-        self.in_driver -= requests;
+        *changes(&mut self.in_driver) -= requests;
         self.count_passed(q, requests, sectors);
         let queue = self.queues.get_mut(q);
         queue.habits.note_end(over.at);
@@ -141,7 +142,7 @@ impl Bfq {
             let group = client.latest_async.and_then(|name| self.named(name)).map(|q| self.queues.get(q).group);
             let group = group.unwrap_or_else(|| self.group_of(place));
             self.count_completed(group, requests, report);
-            self.in_driver -= requests;
+            *changes(&mut self.in_driver) -= requests;
             return;
         };
         self.count_completed(self.queues.get(q).group, requests, report);
@@ -159,7 +160,7 @@ impl Bfq {
     /// Requests of `q` have completed.
     fn complete(&mut self, q: Index, requests: u32, now: Time) {
         self.note_queueing();
-        self.in_driver -= requests;
+        *changes(&mut self.in_driver) -= requests;
         let queue = self.queues.get_mut(q);
         debug_assert!(queue.dispatched >= requests, "what completes was with the device");
         queue.dispatched -= requests;
@@ -177,11 +178,11 @@ impl Bfq {
     /// What is learnt of a completion beside how many requests there are.
     #[inline(always)]
     fn conclude(&mut self, q: Index, now: Time) {
-        if self.rate.note_completion(now) {
+        if changes(&mut self.rate).note_completion(now) {
             self.follow_rate();
         }
         let is_shared = self.queues.get(q).is_shared;
-        self.last_completed = (!is_shared).then(|| self.name_of(q));
+        *changes(&mut self.last_completed) = (!is_shared).then(|| self.name_of(q));
         self.note_completed_raising(q, ticks(now));
     }
 

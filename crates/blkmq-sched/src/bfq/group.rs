@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use super::Bfq;
 use super::weight::{NR_LEVELS, weight};
 use super::wf2q::Entity;
+use crate::data::{Area, changes, reads};
 use crate::site::kept;
 use crate::slab::Index;
 use crate::tree::Tree;
@@ -55,13 +56,17 @@ pub(super) struct Group {
 #[derive(Debug, Clone)]
 pub(super) struct Groups {
     places: Vec<Option<Group>>,
+    area: Area,
     /// Groups with a queue of their own that has requests, waiting or with the device.
     pub(super) nr_pending: u32,
 }
 
 impl Groups {
     pub(super) fn new(root: Entity) -> Self {
-        Self { places: Vec::from([Some(Group::new(GroupId::ROOT, root, 0))]), nr_pending: 0 }
+        let places = Vec::from([Some(Group::new(GroupId::ROOT, root, 0))]);
+        let groups = Self { places, area: Area::new("bfq.groups"), nr_pending: 0 };
+        groups.area.is_of(&groups.places);
+        groups
     }
 
     /// The place of a group that joined; that of the root for any other one.
@@ -71,11 +76,11 @@ impl Groups {
     }
 
     pub(super) fn get(&self, place: usize) -> &Group {
-        self.places[place].as_ref().expect("queues belong to groups that are there")
+        reads(&self.places[place]).as_ref().expect("queues belong to groups that are there")
     }
 
     pub(super) fn get_mut(&mut self, place: usize) -> &mut Group {
-        self.places[place].as_mut().expect("queues belong to groups that are there")
+        changes(&mut self.places[place]).as_mut().expect("queues belong to groups that are there")
     }
 
     pub(super) fn entity(&self, place: usize) -> Entity {
@@ -184,6 +189,7 @@ impl Bfq {
         }
         if self.groups.places.len() <= place {
             self.groups.places.resize(place + 1, None);
+            self.groups.area.is_of(&self.groups.places);
         }
         if self.groups.places[place].is_some() {
             self.drop_group(place);

@@ -34,6 +34,7 @@ use service_tree::ServiceTree;
 use virtual_time::{MOST_SERVICE, is_after, later, span};
 
 use super::clock::{Ticks, ticks};
+use crate::data::changes;
 use crate::slab::{Index, Slab};
 use crate::{Class, Time};
 
@@ -71,8 +72,8 @@ impl Forest {
     }
 
     /// Tells the time. The forest has no clock of its own.
-    pub(super) const fn set_now(&mut self, now: Time) {
-        self.now = ticks(now);
+    pub(super) fn set_now(&mut self, now: Time) {
+        *changes(&mut self.now) = ticks(now);
     }
 
     pub(super) const fn root(&self) -> Entity {
