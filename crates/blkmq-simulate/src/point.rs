@@ -7,7 +7,7 @@ use blkmq_vcpu::cache::Picoseconds;
 use blkmq_vcpu::schedule::Uniform;
 use blkmq_vcpu::{Cores, Ended, OnStage, Options, Random, run, thread};
 use blkmq_virtual::driver::spec::open;
-use blkmq_virtual::{Client, Locking, RequestQueue};
+use blkmq_virtual::{Accounting, Client, Locking, RequestQueue};
 
 use crate::load::{Load, LoadError, Worker};
 use crate::stages::{Private, Stages, Way};
@@ -22,7 +22,7 @@ pub type Each = Arc<dyn Fn(usize) + Send + Sync>;
 /// What a load runs on.
 #[derive(Clone)]
 pub struct Setting {
-    /// The CPUs. Thread n runs on the CPU with number n.
+    /// The CPUs. If there are more threads, several share a CPU.
     pub cores: Cores,
     /// The device's spec, in which `{threads}` stands for the number of threads.
     pub device: String,
@@ -32,6 +32,8 @@ pub struct Setting {
     pub locking: Locking,
     /// Whether requests may pass it by; `None`: as the locking has it.
     pub bypass: Option<bool>,
+    /// How the statistics know what is in flight.
+    pub accounting: Accounting,
     /// What threads do by themselves at each stage of a request's way. `None`: nothing, so that only accesses to shared
     /// lines take time.
     pub stages: Option<Stages>,
@@ -78,13 +80,6 @@ impl fmt::Debug for Setting {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PointError {
-    /// There are more threads than CPUs.
-    Cpus {
-        /// The threads.
-        threads: usize,
-        /// The CPUs.
-        cpus: usize,
-    },
     /// The device's spec is wrong.
     Device(String),
     /// The areas of the load's threads are not on the device, or the load has too many operations outstanding.
@@ -98,9 +93,6 @@ pub enum PointError {
 impl fmt::Display for PointError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Cpus { threads, cpus } => {
-                write!(f, "{threads} threads on {cpus} CPUs; a thread for each CPU at most is modelled so far")
-            }
             Self::Load(error) => error.fmt(f),
             Self::Device(what) | Self::Queue(what) | Self::Ended(what) => f.write_str(what),
         }
@@ -114,10 +106,6 @@ impl std::error::Error for PointError {}
 /// # Errors
 /// It cannot be run.
 pub(crate) fn measure(load: &Load, threads: usize, setting: &Setting) -> Result<Tally, PointError> {
-    let cpus = setting.cores.distances.nr_cpus();
-    if threads > cpus {
-        return Err(PointError::Cpus { threads, cpus });
-    }
     check(load, threads, setting)?;
     let Setting { cores, seed, requests, .. } = setting.clone();
     let private =
@@ -131,7 +119,7 @@ pub(crate) fn measure(load: &Load, threads: usize, setting: &Setting) -> Result<
     let options =
         Options { on_access: Some(on_access), cores: Some(cores), on_stage: Some(on_stage), ..Options::default() };
     let least = 8 * threads as u64 * u64::from(load.depth);
-    tally::begin(cpus, least.max(requests / 4), requests);
+    tally::begin(threads, least.max(requests / 4), requests);
     let (load, setting) = (Arc::new(load.clone()), setting.clone());
     let ended = run(Box::new(Uniform::new(Random::new(seed), 1)), options, move || work(&load, threads, &setting));
     let tally = tally::take();
@@ -148,12 +136,13 @@ fn check(load: &Load, threads: usize, setting: &Setting) -> Result<(), PointErro
 }
 
 fn queue(load: &Load, threads: usize, setting: &Setting) -> Result<Arc<RequestQueue>, PointError> {
-    let Setting { device, scheduler, locking, bypass, .. } = setting;
+    let Setting { device, scheduler, locking, bypass, accounting, .. } = setting;
     let spec = device.replace(THREADS, &threads.to_string());
     let device = open(&spec).map_err(|error| PointError::Device(format!("device {spec}: {error}")))?;
     let builder = RequestQueue::builder(device)
         .scheduler(&**scheduler)
         .locking(*locking)
+        .accounting(*accounting)
         .slots(load.slots())
         .wait_meter(tally::lock_meter)
         .observe_waits(tally::waited);

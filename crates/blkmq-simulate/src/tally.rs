@@ -20,9 +20,9 @@ pub(crate) struct Moves {
     pub(crate) waited: Picoseconds,
 }
 
-/// What one CPU does.
+/// What one thread does.
 #[derive(Debug, Clone, Copy, Default)]
-struct Cpu {
+struct Thread {
     waits_for_lock: bool,
     /// Requests that other threads left, and that this one took over: in all, and since the measurement began.
     taken_over: u64,
@@ -52,7 +52,7 @@ pub(crate) struct Tally {
     pub(crate) ns: u64,
     pub(crate) stats: Stats,
     pub(crate) lines: BTreeMap<&'static str, Moves>,
-    cpus: Vec<Cpu>,
+    threads: Vec<Thread>,
     /// For how long CPUs waited for lines while they waited for no lock.
     pub(crate) waited: Picoseconds,
     /// For how long threads had nothing to do but to wait for completions.
@@ -74,9 +74,9 @@ fn with<R>(act: impl FnOnce(&mut Tally) -> R) -> R {
     TALLY.with_borrow_mut(act)
 }
 
-/// Begins to count for a run of so many CPUs, of which `wanted` operations are measured after `warm` others.
-pub(crate) fn begin(nr_cpus: usize, warm: u64, wanted: u64) {
-    with(|tally| *tally = Tally { warm, wanted, cpus: vec![Cpu::default(); nr_cpus], ..Tally::default() });
+/// Begins to count for a run of so many threads, of which `wanted` operations are measured after `warm` others.
+pub(crate) fn begin(threads: usize, warm: u64, wanted: u64) {
+    with(|tally| *tally = Tally { warm, wanted, threads: vec![Thread::default(); threads], ..Tally::default() });
 }
 
 /// What was counted. `None`: the run ended before enough operations were over.
@@ -103,7 +103,7 @@ pub(crate) fn accessed(accessed: &Accessed) {
         // A CPU does not wait for a store.
         if access != Access::Store {
             moves.waited += cost.waited;
-            if !tally.cpus[usize::from(cpu)].waits_for_lock {
+            if !tally.threads[usize::from(cpu)].waits_for_lock {
                 tally.waited += cost.waited;
             }
         }
@@ -113,7 +113,7 @@ pub(crate) fn accessed(accessed: &Accessed) {
 /// The time, read by the block layer as a wait for the scheduler's lock begins, and as it ends.
 pub(crate) fn lock_meter() -> u64 {
     with(|tally| {
-        let waits = &mut tally.cpus[usize::from(cpu())].waits_for_lock;
+        let waits = &mut tally.threads[usize::from(cpu())].waits_for_lock;
         *waits = !*waits;
     });
     time::now()
@@ -123,7 +123,7 @@ pub(crate) fn lock_meter() -> u64 {
 pub(crate) fn waited(wait: Wait, ns: u64) {
     if wait == Wait::Staged {
         with(|tally| {
-            let cpu = &mut tally.cpus[usize::from(cpu())];
+            let cpu = &mut tally.threads[usize::from(cpu())];
             cpu.taken_over += 1;
             if tally.phase == Phase::Measuring {
                 cpu.measured += 1;
@@ -135,7 +135,7 @@ pub(crate) fn waited(wait: Wait, ns: u64) {
 
 /// How many requests of other threads the calling thread has taken over so far.
 pub(crate) fn nr_taken_over() -> u64 {
-    with(|tally| tally.cpus[usize::from(cpu())].taken_over)
+    with(|tally| tally.threads[usize::from(cpu())].taken_over)
 }
 
 /// A CPU has come to the end of a stage, with so many requests.
@@ -145,7 +145,7 @@ pub(crate) fn stage_ended(cpu: CpuId, stage: usize, requests: usize) {
     const CHOOSE: usize = Stage::Choose as usize;
     const READY: usize = Stage::Ready as usize;
     with(|tally| {
-        let in_hold = &mut tally.cpus[usize::from(cpu)].in_hold;
+        let in_hold = &mut tally.threads[usize::from(cpu)].in_hold;
         match stage {
             INSERT | THROUGH => *in_hold += requests as u64,
             CHOOSE | READY => {}
@@ -166,7 +166,7 @@ pub(crate) fn done(since: u64, taken_over: u64, q: &Arc<RequestQueue>) {
     let is_due = with(|tally| {
         tally.completed += 1;
         if tally.phase == Phase::Measuring {
-            let has_combined = tally.cpus[usize::from(cpu())].taken_over > taken_over;
+            let has_combined = tally.threads[usize::from(cpu())].taken_over > taken_over;
             if has_combined { &mut tally.combining_ns } else { &mut tally.others_ns }.push(now.saturating_sub(since));
         }
         let due = match tally.phase {
@@ -200,9 +200,9 @@ impl Tally {
         }
     }
 
-    /// The share of each CPU in the requests that were taken over for other threads.
+    /// The share of each thread in the requests that were taken over for other threads.
     pub(crate) fn shares(&self) -> Vec<f64> {
-        let all: u64 = self.cpus.iter().map(|cpu| cpu.measured).sum();
-        self.cpus.iter().map(|cpu| if all == 0 { 0.0 } else { cpu.measured as f64 / all as f64 }).collect()
+        let all: u64 = self.threads.iter().map(|thread| thread.measured).sum();
+        self.threads.iter().map(|thread| if all == 0 { 0.0 } else { thread.measured as f64 / all as f64 }).collect()
     }
 }

@@ -7,7 +7,7 @@ use blkmq_simulate::scaling::{Row, row};
 use blkmq_simulate::{Each, Load, Machine, Setting, Stages};
 use blkmq_vcpu::place_at;
 use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering};
-use blkmq_virtual::Locking;
+use blkmq_virtual::{Accounting, Locking};
 use blkmq_workbench::Job;
 use blkmq_workbench::job::Order;
 
@@ -33,6 +33,7 @@ fn setting(scheduler: &str, each: Option<Each>) -> Setting {
         scheduler: scheduler.to_owned(),
         locking: Locking::Combining,
         bypass: Some(false),
+        accounting: Accounting::PerThread,
         stages: Some(Stages::measured()),
         percent: 100,
         t0: 0,
@@ -99,6 +100,24 @@ fn a_scheduler_shows_as_batches_and_as_requests_that_are_left() {
     let bypass = Setting { bypass: Some(true), ..setting("mq-deadline", None) };
     let bypass = row(&load(), 8, &bypass).expect("it can be run");
     assert!(bypass.bypassed > 0.99 && bypass.ratio_to_none > 0.9, "{bypass:?}");
+}
+
+/// Red if threads that share a CPU take as long as if each had one, or if a machine of two CPUs cannot have four.
+#[test]
+fn threads_that_share_a_cpu_take_turns() {
+    let two = Machine::parse("two.csv", ",\n50,\n").expect("it is right").cores();
+    let setting = Setting { cores: two, t0: 5_000_000, ..setting("none", None) };
+    let [two, four] = [2, 4].map(|threads| row(&load(), threads, &setting).expect("it can be run"));
+    assert!((0.8..1.05).contains(&(four.requests_per_s / two.requests_per_s)), "{two:?} {four:?}");
+}
+
+/// Red if the counter of the block layer's own that all threads can be made to share is not seen.
+#[test]
+fn the_shared_accounting_is_named() {
+    let shared = Setting { accounting: Accounting::Shared, ..setting("none", None) };
+    let shared = row(&load(), 8, &shared).expect("it can be run");
+    let apart = modelled(8, "none", None);
+    assert!(shared.requests_per_s < 0.5 * apart.requests_per_s && busiest(&shared) == "queue.gauge", "{shared:?}");
 }
 
 /// Red if the model does not see a counter that all threads share, or does not tell which line it is.

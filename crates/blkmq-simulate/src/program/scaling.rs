@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use blkmq_program::page::Page;
-use blkmq_program::words::{counted, short};
+use blkmq_program::words::short;
 use blkmq_program::{Failure, columns, file, interrupt, json};
 use blkmq_simulate::scaling::{Row, row};
 use blkmq_simulate::{Load, Machine, Setting, Stages};
 use blkmq_vcpu::{Cores, LockKind};
-use blkmq_virtual::{Locking, scheduler_names};
+use blkmq_virtual::{Accounting, Locking, scheduler_names};
 use blkmq_workbench::{JobFile, Mode, System, TextError};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -26,7 +26,7 @@ Examples:
   blkmq simulate scaling --job job.fio --machine mine.toml --threads 8 --html page.html
 
 JOB.fio is a job file of fio with one job. Each thread does what the job says in a closed loop; numjobs, runtime and what
-is measured are left out. Thread n runs on a CPU of its own, at first one thread on each core.
+is measured are left out. Threads fill the cores of a machine before two share one, and the CPUs before two share one.
 
 The columns: requests per second; the same divided by those of 'none' with as many threads; the share of the threads' time
 that is lost to waiting, for lines that are busy with other CPUs and for the scheduler's lock; the share in which threads
@@ -60,6 +60,9 @@ pub(super) struct Scaling {
     /// combining, else off].
     #[arg(long, value_name = "on|off", value_parser = switch)]
     bypass: Option<bool>,
+    /// How the statistics know what is in flight: per-thread or shared.
+    #[arg(long, value_name = "HOW", default_value = "per-thread", value_parser = accounting)]
+    accounting: Accounting,
     /// As which locks those of the block layer behave: std's, the kernel's queued spinlocks, or ticket locks.
     #[arg(long, value_name = "LOCK", default_value = "futex")]
     lock: Lock,
@@ -85,6 +88,12 @@ pub(super) struct Scaling {
     /// Write a report as well: one HTML file with the table and curves.
     #[arg(long, value_name = "FILE.html", visible_alias = "html")]
     report: Option<PathBuf>,
+}
+
+fn accounting(text: &str) -> Result<Accounting, String> {
+    let all = [Accounting::PerThread, Accounting::Shared];
+    let found = all.into_iter().find(|accounting| accounting.name() == text);
+    found.ok_or_else(|| format!("'{text}' is not accepted; accepted: {}", all.map(Accounting::name).join(", ")))
 }
 
 /// The locks by their names.
@@ -143,6 +152,7 @@ struct Document<'a> {
     locking: String,
     bypass: bool,
     lock: String,
+    accounting: &'static str,
     t0_ns: u64,
     /// As text, because readers of JSON may know numbers only up to 2^53.
     seed: String,
@@ -155,7 +165,6 @@ impl Scaling {
         let machine = self.machine()?;
         let load = self.load()?;
         let threads = self.threads.concat();
-        self.check_threads(&machine, &threads)?;
         let json_file = self.json.iter().flatten().next().map(|path| open(path)).transpose()?;
         let page = Page::open(self.report.as_deref())?;
         let setting = self.setting(&machine);
@@ -175,6 +184,13 @@ impl Scaling {
             json::print(&document, out)?;
         } else {
             writeln!(out, "modelled: {}", self.title(&machine))?;
+            let (cpus, most) = (machine.nr_cpus(), threads.iter().copied().max().unwrap_or(0));
+            if most > cpus {
+                writeln!(
+                    out,
+                    "note: the machine has {cpus} CPUs; of more threads, several share a CPU and take turns"
+                )?;
+            }
             columns::lines(&curves::table(&rows), 0, 0).iter().try_for_each(|line| writeln!(out, "{line}"))?;
         }
         if rows.len() < threads.len() { Err(interrupt::failure("simulate scaling")) } else { Ok(()) }
@@ -210,22 +226,10 @@ impl Scaling {
         Load::of(job).map_err(|error| TextError { place: format!("{name}: [{}]", job.name), what: error.to_string() })
     }
 
-    fn check_threads(&self, machine: &Machine, threads: &[usize]) -> Result<(), TextError> {
-        let (cpus, most) = (machine.nr_cpus(), threads.iter().copied().max().unwrap_or(0));
-        if most <= cpus {
-            return Ok(());
-        }
-        let what = format!(
-            "{} on {cpus} CPUs; the machine '{}' has room for at most {cpus}, since each thread has a CPU of its own",
-            counted(most as u64, "thread"),
-            self.machine
-        );
-        Err(TextError { place: "--threads".to_owned(), what })
-    }
-
     fn setting(&self, machine: &Machine) -> Setting {
         Setting {
             cores: Cores { locks: self.lock.into(), ..machine.cores() },
+            accounting: self.accounting,
             device: self.device.clone(),
             scheduler: self.scheduler.clone(),
             locking: self.locking,
@@ -293,6 +297,7 @@ impl Scaling {
             locking: self.locking.to_string(),
             bypass: self.bypasses(),
             lock: format!("{:?}", self.lock).to_lowercase(),
+            accounting: self.accounting.name(),
             t0_ns: self.t0,
             seed: self.seed.to_string(),
             requests: self.requests,
