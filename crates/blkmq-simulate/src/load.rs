@@ -112,6 +112,13 @@ impl Load {
         u16::try_from(self.depth).map_or(u16::MAX, |depth| depth.max(256))
     }
 
+    /// The part of it for one of so many devices that each thread goes to in turn.
+    pub(crate) fn shared_by(&self, devices: usize) -> Self {
+        let depth = (self.depth / devices as u32).max(1);
+        let [batch, take_min, take_max] = [self.batch, self.take_min, self.take_max].map(|number| number.min(depth));
+        Self { depth, batch, take_min, take_max, low: self.low / devices as u32, ..self.clone() }
+    }
+
     /// Whether so many threads find their areas on a device of so many bytes.
     ///
     /// # Errors
@@ -203,18 +210,24 @@ impl<'l> Worker<'l> {
         Self { load, area, submitter, random, t0, next: 0, buffers, begun, free, outstanding: 0, plugged: 0 }
     }
 
-    /// Works until the run is over. `each` is called before each operation.
-    pub(crate) fn run(mut self, each: &dyn Fn()) -> Submitter {
-        // Threads of a real load do not begin at the same moment.
+    /// Waits for a moment: threads of a real load do not begin at the same time.
+    pub(crate) fn begin(&mut self) {
         work(self.random.below(1_000_000));
-        while !tally::is_over() {
-            while self.outstanding < self.load.depth {
-                each();
-                self.submit();
-            }
-            self.flush();
-            self.take_as_wanted();
+    }
+
+    /// Submits as many operations as may be outstanding, and takes back as many as the job says. `each` is called
+    /// before each operation.
+    pub(crate) fn go_round(&mut self, each: &dyn Fn()) {
+        while self.outstanding < self.load.depth {
+            each();
+            self.submit();
         }
+        self.flush();
+        self.take_as_wanted();
+    }
+
+    /// Takes back what is still outstanding.
+    pub(crate) fn end(mut self) -> Submitter {
         while self.outstanding > 0 {
             self.take_or_wait(u32::MAX, self.outstanding);
         }

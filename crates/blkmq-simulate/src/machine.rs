@@ -14,7 +14,7 @@ const CORE: &str = "core";
 
 /// What private work takes while both threads of a core have some, in percent: together they do 1.2 times as much as
 /// one alone.
-const BOTH_PERCENT: u64 = 165;
+pub(crate) const BOTH_PERCENT: u64 = 165;
 
 /// A machine. Its CPUs are numbered in the order in which threads fill them: at first one thread on each core, core by
 /// core along the levels, then the second thread of each core.

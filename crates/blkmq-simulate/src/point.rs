@@ -26,6 +26,8 @@ pub struct Setting {
     pub cores: Cores,
     /// The device's spec, in which `{threads}` stands for the number of threads.
     pub device: String,
+    /// So many such devices, with a queue each, to which each thread goes in turn; at least 1.
+    pub devices: usize,
     /// The scheduler's name.
     pub scheduler: String,
     /// The locking around it.
@@ -106,6 +108,8 @@ impl std::error::Error for PointError {}
 /// # Errors
 /// It cannot be run.
 pub(crate) fn measure(load: &Load, threads: usize, setting: &Setting) -> Result<Tally, PointError> {
+    assert!(setting.devices > 0, "a load goes to a device");
+    let load = &load.shared_by(setting.devices);
     check(load, threads, setting)?;
     let Setting { cores, seed, requests, .. } = setting.clone();
     let private =
@@ -152,20 +156,30 @@ fn queue(load: &Load, threads: usize, setting: &Setting) -> Result<Arc<RequestQu
 
 /// What the virtual CPUs do: the first one too is a thread of the load.
 fn work(load: &Arc<Load>, threads: usize, setting: &Setting) {
-    let q = queue(load, threads, setting).expect("it could be built just now");
+    let build = |_| queue(load, threads, setting).expect("it could be built just now");
+    let queues: Vec<_> = (0..setting.devices).map(build).collect();
     let mut random = Random::new(setting.seed);
-    let mut workers: Vec<_> = (0..threads)
+    let mut threads: Vec<_> = (0..threads)
         .map(|thread| {
-            let submitter = q.submitter(&Client::new(format!("thread {thread}"))).expect("there is a place for each");
-            let (load, random, t0, each) = (Arc::clone(load), random.fork(), setting.t0, setting.each.clone());
+            let client = Client::new(format!("thread {thread}"));
+            let join =
+                |q: &Arc<RequestQueue>| (q.submitter(&client).expect("there is a place for each"), random.fork());
+            let submitters: Vec<_> = queues.iter().map(join).collect();
+            let (load, t0, each) = (Arc::clone(load), setting.t0, setting.each.clone());
             move || {
                 let each = || each.iter().for_each(|each| each(thread));
-                Worker::new(&load, thread as u64, submitter, random, t0).run(&each)
+                let worker = |(submitter, random)| Worker::new(&load, thread as u64, submitter, random, t0);
+                let mut workers: Vec<_> = submitters.into_iter().map(worker).collect();
+                workers[0].begin();
+                while !tally::is_over() {
+                    workers.iter_mut().for_each(|worker| worker.go_round(&each));
+                }
+                workers.into_iter().map(Worker::end).collect::<Vec<_>>()
             }
         })
         .collect();
-    let first = workers.remove(0);
-    let others: Vec<_> = workers.into_iter().map(thread::spawn).collect();
+    let first = threads.remove(0);
+    let others: Vec<_> = threads.into_iter().map(thread::spawn).collect();
     let first = first();
     let others: Vec<_> = others.into_iter().map(|other| other.join().expect("a panic ends the run")).collect();
     drop((first, others));

@@ -30,6 +30,7 @@ fn setting(scheduler: &str, each: Option<Each>) -> Setting {
     Setting {
         cores: Machine::named("7950x").expect("it is known").cores(),
         device: "null,irqmode=0,poll_queues=0,submit_queues={threads}".to_owned(),
+        devices: 1,
         scheduler: scheduler.to_owned(),
         locking: Locking::Combining,
         bypass: Some(false),
@@ -58,8 +59,8 @@ fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Red if the same seed gives another result the second time, elsewhere in memory, or in a build of another kind; or if
-/// what is modelled has changed: then the number is to be changed with it, on purpose.
+/// Red if the same seed gives another result the second time, elsewhere in memory, or in a build of another kind; or
+/// if what is modelled has changed: then the number is to be changed with it, on purpose.
 #[test]
 fn the_same_seed_gives_the_same_rows() {
     let rows = || {
@@ -84,8 +85,8 @@ fn threads_without_a_scheduler_scale() {
     assert!((one.ratio_to_none - 1.0).abs() < 1e-9);
 }
 
-/// Red if what threads do at the scheduler is not counted: what is left and taken over, in which batches, and what that
-/// takes.
+/// Red if what threads do at the scheduler is not counted: what is left and taken over, in which batches, and what
+/// that takes.
 #[test]
 fn a_scheduler_shows_as_batches_and_as_requests_that_are_left() {
     let alone = modelled(1, "mq-deadline", None);

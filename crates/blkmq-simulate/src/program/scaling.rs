@@ -1,6 +1,5 @@
 //! `blkmq simulate scaling`: how a job scales with the number of threads.
 
-use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +16,7 @@ use blkmq_workbench::{JobFile, Mode, System, TextError};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use super::output::Output;
 use super::{curves, threads};
 
 const EXAMPLES: &str = "\
@@ -165,7 +165,7 @@ impl Scaling {
         let machine = self.machine()?;
         let load = self.load()?;
         let threads = self.threads.concat();
-        let json_file = self.json.iter().flatten().next().map(|path| open(path)).transpose()?;
+        let json_file = self.json.iter().flatten().next().map(|path| Output::open(path)).transpose()?;
         let page = Page::open(self.report.as_deref())?;
         let setting = self.setting(&machine);
         let stop = interrupt::flag();
@@ -174,11 +174,8 @@ impl Scaling {
             page.write("blkmq simulate", self.title(&machine), MODELLED.to_owned(), curves::sections(&rows))?;
         }
         let document = self.document(&machine, &rows);
-        if let Some((path, mut file)) = json_file {
-            let mut text = Vec::new();
-            json::print(&document, &mut text)?;
-            let written = file.set_len(0).and_then(|()| file.write_all(&text));
-            written.map_err(|error| Failure::writing(path.display(), &error))?;
+        if let Some(file) = json_file {
+            file.write(&document)?;
         }
         if matches!(self.json, Some(None)) {
             json::print(&document, out)?;
@@ -231,6 +228,7 @@ impl Scaling {
             cores: Cores { locks: self.lock.into(), ..machine.cores() },
             accounting: self.accounting,
             device: self.device.clone(),
+            devices: 1,
             scheduler: self.scheduler.clone(),
             locking: self.locking,
             bypass: self.bypass,
@@ -308,14 +306,3 @@ impl Scaling {
 
 const MODELLED: &str = "Every figure on this page is modelled: the code of the block layer ran on virtual CPUs, whose \
                         distances are those of the machine named in the title. Nothing was measured on the machine above.";
-
-/// Opens a file before anything is modelled, so that a path that cannot be written is refused at once.
-fn open(path: &Path) -> Result<(PathBuf, File), TextError> {
-    match OpenOptions::new().write(true).create(true).truncate(false).open(path) {
-        Ok(file) => Ok((path.to_owned(), file)),
-        Err(error) => {
-            let place = format!("--json {}", path.display());
-            Err(TextError { place, what: format!("the file cannot be written: {error}") })
-        }
-    }
-}

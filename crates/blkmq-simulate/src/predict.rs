@@ -1,0 +1,280 @@
+//! What the model says of published rows.
+//!
+//! One set of constants serves all rows: the distances of a machine's profile, and the defaults of
+//! [`Costs`](blkmq_vcpu::cache::Costs) and of [`Kernel`]. From a published row of one thread, which does not count,
+//! comes the work that a benchmark does beside what is modelled. Where a benchmark is a part of Linux, the path
+//! modelled is that of blkmq with a queued spinlock around its scheduler, or a section as long as was published of
+//! the kernel's.
+
+use std::collections::BTreeMap;
+
+use blkmq_vcpu::cache::{Distances, Picoseconds};
+use blkmq_vcpu::{Cores, Kernel, LockKind, Random, Smt};
+use blkmq_virtual::Accounting;
+use blkmq_workbench::{Job, JobFile, Mode, System};
+
+use crate::machine::BOTH_PERCENT;
+use crate::primitives::{self, Operation, Rounds};
+use crate::published::{self, Counting, Counts, Load, Machine, Profiled, Reason, Row, Scheduler, Section, Unit};
+use crate::scaling::row as row_of;
+use crate::{Level, Profile, Setting, Stages};
+
+/// The number from which the order of a machine's CPUs follows, and all else.
+const SEED: u64 = 1;
+
+/// Rounds of each thread that are measured.
+const EACH: u64 = 200;
+
+/// The hardware queues of the device in [`Load::InFlight`].
+const IN_FLIGHT_QUEUES: usize = 48;
+
+/// Work of its own that is tried, to see how much longer a thread then takes.
+const TRIED: Picoseconds = 1_000_000;
+
+/// The model, with the times that were taken from one thread.
+#[derive(Debug, Default)]
+pub struct Predictor {
+    /// By source and case of the row that a time was taken from.
+    fitted: BTreeMap<(&'static str, String), Picoseconds>,
+}
+
+impl Predictor {
+    /// What the model says of a row, in the row's unit. `rows`: all rows of its source at least, of which one may give
+    /// the work beside a lock. `None`: it does not model that.
+    pub fn value(&mut self, row: &Row, rows: &[Row]) -> Option<f64> {
+        let cores = cores_of(row.machine)?;
+        let own = match base(row, rows) {
+            Some(base) => self.fitted(base, rows, &cores)?,
+            None => 0,
+        };
+        let ns = measure(row, rows, &cores, own)?;
+        let threads = row.threads as f64;
+        Some(match row.unit {
+            Unit::NsPerOp => ns,
+            Unit::ThreadNsPerOp => ns * threads,
+            Unit::OpsPerSecond => 1e9 / ns,
+            Unit::Percent | Unit::Threads | Unit::Ratio => return None,
+        })
+    }
+
+    /// The work of its own that lets the model say of a row of one thread what was published.
+    fn fitted(&mut self, base: &Row, rows: &[Row], cores: &Cores) -> Option<Picoseconds> {
+        let key = (base.source, base.case.clone());
+        if let Some(own) = self.fitted.get(&key) {
+            return Some(*own);
+        }
+        let published = match base.unit {
+            Unit::NsPerOp | Unit::ThreadNsPerOp => base.published,
+            Unit::OpsPerSecond => 1e9 / base.published,
+            _ => return None,
+        };
+        // Work takes longer than alone where another thread has the other half of the core.
+        let without = measure(base, rows, cores, 0)?;
+        let with = measure(base, rows, cores, TRIED)?;
+        let ns = (published - without) / (with - without).max(1.0) * TRIED as f64;
+        // A path that takes longer than was published has no other work.
+        let own = ns.max(0.0).round() as Picoseconds;
+        self.fitted.insert(key, own);
+        Some(own)
+    }
+}
+
+/// The row of one thread from which a time is taken for this row: of the same thing, or for another scheduler or
+/// locking of Linux of the path beside it.
+fn base<'r>(row: &Row, rows: &'r [Row]) -> Option<&'r Row> {
+    let mut fitted = rows.iter().filter(|other| {
+        other.counts == Counts::No(Reason::Fitted)
+            && other.threads == 1
+            && other.source == row.source
+            && other.machine.key == row.machine.key
+    });
+    fitted.find(|other| match (&other.load, &row.load) {
+        (Load::SmallLocks { design, .. }, Load::SmallLocks { design: own, .. }) => design == own,
+        (Load::WillItScale { benchmark, .. }, Load::WillItScale { benchmark: own, .. }) => benchmark == own,
+        (Load::BlockLayer { devices, .. }, Load::BlockLayer { devices: own, .. }) => devices == own,
+        (one, other) => one == other,
+    })
+}
+
+/// The CPUs of a machine, in the order in which its threads fill them: one on each core, socket by socket, and then
+/// the second one of each core. The distances are those of the profile's levels of the same kind, so a profile can
+/// stand for a machine that has more cores.
+fn cores_of(machine: &Machine) -> Option<Cores> {
+    let (Profiled::Own(name) | Profiled::Near(name)) = machine.profile else { return None };
+    let profile = Profile::named(name)?;
+    let ps = |level: &Level| level.ns.map(|ns| (ns * 1000.0).round() as Picoseconds);
+    let named = |names: &[&str]| profile.levels.iter().find(|level| names.contains(&&*level.name));
+    let machine_level = profile.levels.last()?;
+    let socket_level = named(&["socket", "die"]).unwrap_or(machine_level);
+    let siblings = named(&["core"]);
+    let per_core = siblings.map_or(1, |level| level.cpus);
+    let cluster = named(&["chiplet", "complex", "cluster"]).map(|level| (level, level.cpus / per_core));
+    let [within, between] = [ps(socket_level)?, ps(machine_level)?];
+    let Machine { sockets, cores, .. } = *machine;
+    let distances = Distances::new(machine.cpus(), |one, other| {
+        let ([one, other], all) = ([one, other].map(|cpu| cpu % (sockets * cores)), (one, other));
+        if one == other && all.0 != all.1 {
+            return siblings.and_then(ps).unwrap_or(within);
+        }
+        if one / cores != other / cores {
+            return between;
+        }
+        let near = cluster.filter(|(_, size)| one % cores / size == other % cores / size);
+        near.and_then(|(level, _)| ps(level)).unwrap_or(within)
+    });
+    let smt = (machine.threads == 2).then_some(Smt { apart: sockets * cores, percent: BOTH_PERCENT });
+    Some(Cores { smt, ..Cores::new(distances) })
+}
+
+/// The same CPUs, filled in an order of chance: threads that are bound to none.
+fn shuffled(cores: &Cores) -> Cores {
+    let mut fill: Vec<usize> = (0..cores.distances.nr_cpus()).collect();
+    let mut random = Random::new(SEED);
+    for last in (1..fill.len()).rev() {
+        fill.swap(last, random.below(last as u64 + 1) as usize);
+    }
+    Cores { fill, ..cores.clone() }
+}
+
+/// Nanoseconds of all threads for an operation. `own`: the work beside a lock or a path, or in the lock.
+fn measure(row: &Row, rows: &[Row], cores: &Cores, own: Picoseconds) -> Option<f64> {
+    // std::mutex of C++ does not spin before it sleeps.
+    let kernel = Kernel { spin: 0, ..cores.kernel };
+    let rounds = Rounds { cores: Cores { kernel, ..cores.clone() }, seed: SEED, each: EACH };
+    let anywhere = || Rounds { cores: shuffled(&rounds.cores), ..rounds.clone() };
+    let threads = row.threads;
+    match &row.load {
+        Load::SmallLocks { design, asked } => {
+            Some(primitives::small_locks(&anywhere(), *design, *asked, own) / threads as f64)
+        }
+        Load::PriorityQueue { design, items } => primitives::priority_queue(&anywhere(), *design, *items, threads, own),
+        Load::ProducersConsumers { design, producers, consumers } => {
+            primitives::apart(&anywhere(), *design, [*producers, *consumers])
+        }
+        Load::Pairs { design } => primitives::pairs(&anywhere(), *design, threads, own / 2),
+        Load::Counter { design } => primitives::counter(&rounds, *design, threads),
+        Load::WillItScale { benchmark, locks } => {
+            let one_ns = 1e9 / base(row, rows)?.published;
+            let Section { holds, held_ns, .. } = benchmark.section()?;
+            // Of the time that the lock was held with many threads, one transfer is that of the lines, which a core
+            // fetches together. And one thread holds it for half of its time at most.
+            let far_ns = rounds.cores.distances.between(0, rounds.cores.distances.nr_cpus() / 2) as f64 / 1e3;
+            let inside = (held_ns - far_ns).clamp(0.0, one_ns / 2.0 / f64::from(holds));
+            let operation = Operation { holds, inside: (inside * 1e3) as Picoseconds, outside: own };
+            Some(primitives::sections(&rounds, *locks, operation, threads))
+        }
+        Load::BlockLayer { scheduler, locking, devices, queues, job } => {
+            let setting = Setting {
+                devices: *devices,
+                scheduler: name_of(*scheduler).to_owned(),
+                locking: locking.of_blkmq()?.parse().ok()?,
+                ..block_layer(cores, *queues, own, threads)
+            };
+            rate_of(&job_of(*job), threads, &setting)
+        }
+        Load::InFlight { counted } => {
+            // That blkmq counts nothing at all is no different from a count of each thread's own.
+            let accounting = if *counted == Counting::OneWord { Accounting::Shared } else { Accounting::PerThread };
+            let setting = Setting { accounting, ..block_layer(cores, IN_FLIGHT_QUEUES, own, threads) };
+            rate_of(&job("rw=randread\nbs=512", 1, 1), threads, &setting)
+        }
+    }
+}
+
+/// blkmq without a scheduler on a machine of Linux's.
+fn block_layer(cores: &Cores, queues: usize, own: Picoseconds, threads: usize) -> Setting {
+    Setting {
+        cores: Cores { locks: LockKind::Queued, ..cores.clone() },
+        device: format!("null,irqmode=0,poll_queues=0,submit_queues={queues}"),
+        devices: 1,
+        scheduler: "none".to_owned(),
+        locking: blkmq_virtual::Locking::Single,
+        bypass: Some(false),
+        accounting: Accounting::PerThread,
+        stages: Some(Stages::measured()),
+        percent: 100,
+        t0: own,
+        each: None,
+        seed: SEED,
+        requests: EACH * threads as u64,
+    }
+}
+
+/// Nanoseconds of all threads for an operation of a job.
+fn rate_of(job: &Job, threads: usize, setting: &Setting) -> Option<f64> {
+    let load = crate::Load::of(job).ok()?;
+    Some(1e9 / row_of(&load, threads, setting).ok()?.requests_per_s)
+}
+
+/// The name of a scheduler.
+const fn name_of(scheduler: Scheduler) -> &'static str {
+    match scheduler {
+        Scheduler::None => "none",
+        Scheduler::MqDeadline => "mq-deadline",
+        Scheduler::Kyber => "kyber",
+        Scheduler::Bfq => "bfq",
+    }
+}
+
+/// A job of a published row, for any number of threads.
+fn job_of(published: published::Job) -> Job {
+    let text = match published {
+        published::Job::Icpe24 => "rw=randread\nbs=4k",
+        published::Job::Scaling32x4 | published::Job::Scaling1x128 => "rw=randread\nbs=512",
+        published::Job::Batch16x32 => "rw=randwrite\nbs=4k",
+    };
+    job(text, published.depth(), published.batch())
+}
+
+fn job(text: &str, depth: usize, batch: usize) -> Job {
+    let text = format!(
+        "[job]\n{text}\ndirect=1\niodepth={depth}\niodepth_batch_submit={batch}\niodepth_batch_complete={batch}\n"
+    );
+    let file = JobFile::parse("job", &text, &[], Mode::Strict, &System).expect("the job is right");
+    file.jobs.into_iter().next().expect("there is one")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value_of(source: &str, case: &str) -> f64 {
+        let rows = published::rows();
+        let row = rows.iter().find(|row| row.source == source && row.case == case).expect("there is such a row");
+        Predictor::default().value(row, &rows).expect("it is modelled")
+    }
+
+    /// Red if the work that is taken from one thread is not given back to it.
+    #[test]
+    fn one_thread_takes_what_was_published() {
+        let rows = published::rows();
+        let fitted = rows.iter().filter(|row| row.counts == Counts::No(Reason::Fitted) && row.threads == 1);
+        // Those of the counters give no time: the model's own costs stand for them.
+        let fitted = fitted.filter(|row| !matches!(row.load, Load::Counter { .. } | Load::BlockLayer { .. }));
+        let mut predictor = Predictor::default();
+        for row in fitted {
+            if let Some(value) = predictor.value(row, &rows) {
+                let ratio = value / row.published;
+                assert!((0.98..1.02).contains(&ratio), "{}, {}: {value}", row.source, row.case);
+            }
+        }
+    }
+
+    /// Red if sections are not served one at a time, if a lock that combines is no better with many threads, or if the
+    /// work beside a section is not done meanwhile.
+    #[test]
+    fn combining_wins_where_many_threads_meet() {
+        let ns = |lock: &str, threads: usize| {
+            value_of("folly-locks", &format!("{lock}, {threads} thread{}", if threads == 1 { "" } else { "s" }))
+        };
+        assert!(ns("std::mutex", 2) < 2.0 * ns("std::mutex", 1), "the work beside overlaps");
+        assert!(ns("std::mutex", 19) > 5.0 * ns("std::mutex", 2), "the sections do not");
+        assert!(ns("DistributedMutex, combining", 19) < 0.5 * ns("std::mutex", 19));
+    }
+
+    #[test]
+    fn the_model_says_the_same_each_time() {
+        let [once, again] = [(); 2].map(|()| value_of("folly-queues", "flat combining, 64 items, 8 threads"));
+        assert_eq!(once, again);
+    }
+}

@@ -1,0 +1,132 @@
+//! Threads that add to one counter.
+
+use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering};
+use blkmq_vcpu::sync::{Arc, Condvar, Mutex};
+use blkmq_vcpu::{Cores, LockKind, place_at};
+
+use super::{MakeRound, Rounds};
+use crate::published::CounterDesign;
+
+/// A counter under a lock.
+#[repr(align(64))]
+#[derive(Debug, Default)]
+struct Locked(Mutex<Count>);
+
+/// What the lock protects, on a line of its own.
+#[repr(align(64))]
+#[derive(Debug, Default)]
+struct Count(AtomicU64);
+
+impl Count {
+    fn add(&self) {
+        let count = self.0.load(Ordering::Relaxed);
+        self.0.store(count + 1, Ordering::Relaxed);
+    }
+}
+
+/// How long all threads take for an addition of one of them, in nanoseconds. `None`: that design is not modelled.
+pub(crate) fn counter(rounds: &Rounds, design: CounterDesign, threads: usize) -> Option<f64> {
+    let locks = if design == CounterDesign::Ticket { LockKind::Ticket } else { LockKind::Futex };
+    let rounds = Rounds { cores: Cores { locks, ..rounds.cores.clone() }, ..rounds.clone() };
+    let make: fn() -> MakeRound = match design {
+        CounterDesign::Add => || {
+            let count = counted();
+            Box::new(move |_| {
+                let count = Arc::clone(&count);
+                Box::new(move || {
+                    count.0.fetch_add(1, Ordering::Relaxed);
+                    true
+                })
+            })
+        },
+        CounterDesign::Cas => || {
+            let count = counted();
+            Box::new(move |_| {
+                let count = Arc::clone(&count);
+                Box::new(move || {
+                    let mut seen = count.0.load(Ordering::Relaxed);
+                    while let Err(now) = count.0.compare_exchange(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed)
+                    {
+                        seen = now;
+                    }
+                    true
+                })
+            })
+        },
+        CounterDesign::Mutex | CounterDesign::Ticket => || {
+            let lock = Arc::new(Locked::default());
+            place_at("lock.word", &lock.0);
+            place_at("count", &*lock.0.lock().expect("it does not poison"));
+            Box::new(move |_| {
+                let lock = Arc::clone(&lock);
+                Box::new(move || {
+                    lock.0.lock().expect("it does not poison").add();
+                    true
+                })
+            })
+        },
+        CounterDesign::Fifo => || {
+            let lock = Fifo::new();
+            Box::new(move |me| {
+                let lock = Arc::clone(&lock);
+                Box::new(move || {
+                    lock.take(me);
+                    lock.count.add();
+                    lock.let_go();
+                    true
+                })
+            })
+        },
+        CounterDesign::PauseSpin => return None,
+    };
+    Some(rounds.ns_per_round(threads, make))
+}
+
+fn counted() -> Arc<Count> {
+    let count = Arc::new(Count::default());
+    place_at("count", &*count);
+    count
+}
+
+/// A lock that is handed to its waiters in turn. Each sleeps at a condition of its own.
+#[repr(align(64))]
+#[derive(Debug)]
+struct Fifo {
+    queue: Mutex<Vec<usize>>,
+    count: Count,
+    waiters: Vec<Waiter>,
+}
+
+#[repr(align(64))]
+#[derive(Debug, Default)]
+struct Waiter(Condvar);
+
+impl Fifo {
+    /// For any number of threads that a machine has.
+    fn new() -> Arc<Self> {
+        let mut waiters = Vec::new();
+        waiters.resize_with(512, Waiter::default);
+        let lock = Arc::new(Self { queue: Mutex::new(Vec::new()), count: Count::default(), waiters });
+        place_at("lock.word", &lock.queue);
+        place_at("count", &lock.count);
+        lock.waiters.iter().for_each(|waiter| place_at("lock.node", waiter));
+        lock
+    }
+
+    /// The first of the queue has the lock.
+    fn take(&self, me: usize) {
+        let mut queue = self.queue.lock().expect("it does not poison");
+        queue.push(me);
+        while queue.first() != Some(&me) {
+            queue = self.waiters[me].0.wait(queue).expect("it does not poison");
+        }
+    }
+
+    fn let_go(&self) {
+        let mut queue = self.queue.lock().expect("it does not poison");
+        queue.remove(0);
+        if let Some(next) = queue.first() {
+            self.waiters[*next].0.notify_one();
+        }
+    }
+}

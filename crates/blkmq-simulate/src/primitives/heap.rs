@@ -1,0 +1,261 @@
+//! folly's benchmarks of priority queues: a binary heap under a lock, or under flat combining.
+
+use std::sync::Mutex as Plain;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use blkmq_vcpu::cache::Picoseconds;
+use blkmq_vcpu::sync::atomic::AtomicU64;
+use blkmq_vcpu::sync::{Arc, Mutex};
+use blkmq_vcpu::{Cores, LockKind, Random, place_at, work};
+
+use super::flat::Flat;
+use super::{Round, Rounds};
+use crate::published::QueueDesign;
+
+/// What the holder does to take over an operation of another thread.
+const OTHER: Picoseconds = 5_000;
+
+/// Numbers of 4 bytes on a line of 64.
+const ON_A_LINE: usize = 16;
+
+/// Numbers for which a heap that is empty at first has room.
+const MOST: usize = 1 << 16;
+
+/// A line of the heap's memory. What is in it the heap keeps elsewhere.
+#[repr(align(64))]
+#[derive(Debug, Default)]
+struct Line(AtomicU64);
+
+/// A heap of numbers, the greatest first, which touches the lines that such a heap in an array touches.
+#[derive(Debug)]
+struct Heap {
+    numbers: Vec<u32>,
+    lines: Vec<Line>,
+}
+
+impl Heap {
+    fn new(items: usize, random: &mut Random) -> Self {
+        let mut lines = Vec::new();
+        lines.resize_with(items.max(MOST) / ON_A_LINE + 2, Line::default);
+        for line in &lines {
+            place_at("heap", line);
+            // So that it is in a cache.
+            line.0.load(Relaxed);
+        }
+        let mut numbers: Vec<u32> = (0..items).map(|_| random.below(1 << 32) as u32).collect();
+        // A list that falls is a heap.
+        numbers.sort_unstable_by(|one, other| other.cmp(one));
+        Self { numbers, lines }
+    }
+
+    fn look(&self, at: usize) -> u32 {
+        self.lines[at / ON_A_LINE].0.load(Relaxed);
+        self.numbers[at]
+    }
+
+    fn put(&mut self, at: usize, number: u32) {
+        self.lines[at / ON_A_LINE].0.store(0, Relaxed);
+        self.numbers[at] = number;
+    }
+
+    fn push(&mut self, number: u32) {
+        self.numbers.push(number);
+        let mut at = self.numbers.len() - 1;
+        while at > 0 {
+            let above = (at - 1) / 2;
+            let there = self.look(above);
+            if there >= number {
+                break;
+            }
+            self.put(at, there);
+            at = above;
+        }
+        self.put(at, number);
+    }
+
+    fn pop(&mut self) -> Option<u32> {
+        let last = self.numbers.len().checked_sub(1)?;
+        let (first, number) = (self.look(0), self.look(last));
+        self.numbers.pop();
+        let mut at = 0;
+        while 2 * at + 1 < last {
+            let left = 2 * at + 1;
+            let greater = if left + 1 < last && self.look(left + 1) > self.look(left) { left + 1 } else { left };
+            let there = self.look(greater);
+            if there <= number {
+                break;
+            }
+            self.put(at, there);
+            at = greater;
+        }
+        if last > 0 {
+            self.put(at, number);
+        }
+        Some(first)
+    }
+}
+
+/// The lock of a heap.
+#[repr(align(64))]
+#[derive(Debug, Default)]
+struct Aligned(Mutex<()>);
+
+/// How threads come to the heap.
+#[derive(Debug)]
+enum Way {
+    Lock(Aligned),
+    Flat(Arc<Flat>),
+}
+
+/// A heap, how threads come to it, and what each of them wants there.
+#[derive(Debug)]
+struct Queue {
+    way: Way,
+    /// One thread at a time is here, by the way. So this lock is no part of what is modelled.
+    heap: Plain<(Heap, Random)>,
+    /// By thread: whether it pushes. It stands in the record of flat combining.
+    pushes: Vec<AtomicBool>,
+    /// By thread: whether its pop found something.
+    found: Vec<AtomicBool>,
+    /// The work of an operation beside its accesses to lines.
+    inside: Picoseconds,
+}
+
+impl Queue {
+    fn new(design: QueueDesign, items: usize, threads: usize, inside: Picoseconds) -> Option<Arc<Self>> {
+        let way = match design {
+            QueueDesign::Lock => Way::Lock(Aligned::default()),
+            QueueDesign::FlatCombining => Way::Flat(Flat::new(threads)),
+            QueueDesign::Mound => return None,
+        };
+        let mut random = Random::new(1);
+        let heap = Heap::new(items, &mut random);
+        let no = || (0..threads).map(|_| AtomicBool::new(false)).collect();
+        let queue = Self { way, heap: Plain::new((heap, random)), pushes: no(), found: no(), inside };
+        let queue = Arc::new(queue);
+        if let Way::Lock(lock) = &queue.way {
+            place_at("lock.word", &lock.0);
+        }
+        Some(queue)
+    }
+
+    /// What thread `number` wants is done, by the thread that is at the heap.
+    fn act(&self, number: usize) {
+        let mut heap = self.heap.lock().expect("it does not poison");
+        let (heap, random) = &mut *heap;
+        if self.pushes[number].load(Relaxed) {
+            heap.push(random.below(1 << 32) as u32);
+        } else {
+            self.found[number].store(heap.pop().is_some(), Relaxed);
+        }
+        work(self.inside);
+    }
+
+    /// Thread `me` pushes or pops. Returns whether a pop found something.
+    fn run(&self, me: usize, pushes: bool) -> bool {
+        self.pushes[me].store(pushes, Relaxed);
+        match &self.way {
+            Way::Lock(lock) => {
+                let _held = lock.0.lock().expect("it does not poison");
+                self.act(me);
+            }
+            Way::Flat(flat) => flat.run(me, |number| self.act(number), OTHER),
+        }
+        self.found[me].load(Relaxed)
+    }
+}
+
+/// What the threads of a benchmark do.
+#[derive(Debug, Clone, Copy)]
+enum Task {
+    /// Each pushes and pops in turn, and does other work behind each of them for so long. An operation counts.
+    InTurn(Picoseconds),
+    /// So many push, and the others pop. What was popped counts.
+    Apart(usize),
+}
+
+/// How long all threads take for an operation, in nanoseconds. `None`: that design is not modelled.
+fn measure(
+    rounds: &Rounds,
+    design: QueueDesign,
+    items: usize,
+    threads: usize,
+    inside: Picoseconds,
+    task: Task,
+) -> Option<f64> {
+    if design == QueueDesign::Mound {
+        return None;
+    }
+    let rounds = Rounds { cores: Cores { locks: LockKind::Futex, ..rounds.cores.clone() }, ..rounds.clone() };
+    Some(rounds.ns_per_round(threads, move || {
+        let queue = Queue::new(design, items, threads, inside).expect("the design is modelled");
+        Box::new(move |me| -> Round {
+            let queue = Arc::clone(&queue);
+            match task {
+                Task::InTurn(outside) => {
+                    let mut pushes = false;
+                    Box::new(move || {
+                        pushes = !pushes;
+                        queue.run(me, pushes);
+                        work(outside);
+                        true
+                    })
+                }
+                Task::Apart(producers) if me < producers => Box::new(move || {
+                    queue.run(me, true);
+                    false
+                }),
+                Task::Apart(_) => Box::new(move || queue.run(me, false)),
+            }
+        })
+    }))
+}
+
+/// Nanoseconds of all threads for an operation, where each pushes and pops in turn. `inside`: what an operation takes
+/// beside its accesses to lines.
+pub(crate) fn priority_queue(
+    rounds: &Rounds,
+    design: QueueDesign,
+    items: usize,
+    threads: usize,
+    inside: Picoseconds,
+) -> Option<f64> {
+    measure(rounds, design, items, threads, inside, Task::InTurn(0))
+}
+
+/// Nanoseconds of all threads for a push and a pop, with work behind each of them.
+pub(crate) fn pairs(rounds: &Rounds, design: QueueDesign, threads: usize, outside: Picoseconds) -> Option<f64> {
+    measure(rounds, design, 64, threads, 0, Task::InTurn(outside)).map(|ns| 2.0 * ns)
+}
+
+/// Nanoseconds for a push and a pop, where some threads only push and the others only pop a queue that is empty at
+/// first.
+pub(crate) fn apart(rounds: &Rounds, design: QueueDesign, [producers, consumers]: [usize; 2]) -> Option<f64> {
+    measure(rounds, design, 0, producers + consumers, 0, Task::Apart(producers))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BinaryHeap;
+
+    use blkmq_vcpu::Random;
+
+    use super::Heap;
+
+    #[test]
+    fn the_heap_is_one() {
+        let mut random = Random::new(5);
+        let mut heap = Heap::new(100, &mut random);
+        let mut model: BinaryHeap<u32> = heap.numbers.iter().copied().collect();
+        for _ in 0..5000 {
+            if random.below(100) < 48 {
+                let number = random.below(1000) as u32;
+                heap.push(number);
+                model.push(number);
+            } else {
+                assert_eq!(heap.pop(), model.pop());
+            }
+        }
+    }
+}

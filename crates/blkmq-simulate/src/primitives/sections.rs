@@ -1,0 +1,97 @@
+//! Threads of a kernel that all take one lock: what a benchmark of system calls comes to, whose lock limits it.
+
+use blkmq_vcpu::cache::Picoseconds;
+use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering};
+use blkmq_vcpu::sync::{Arc, Mutex};
+use blkmq_vcpu::{Cores, LockKind, place_at, together, work};
+
+use super::combining::Chained;
+use super::{Round, Rounds};
+use crate::published::KernelLocks;
+
+/// Lines that the lock protects and that each holder changes.
+pub(crate) const LINES: usize = 3;
+
+/// Lines of a thread's own that its section reads and changes: its stack and its arguments. A combiner has to fetch
+/// them.
+const OWN_LINES: usize = 2;
+
+/// What a combiner does to go over to another thread's section and back, beside fetching its lines: it saves and loads
+/// registers, and returns to another stack.
+const OTHER: Picoseconds = 40_000;
+
+/// What an operation does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Operation {
+    /// How often it takes the lock.
+    pub(crate) holds: u32,
+    /// Its work while it holds the lock, each time, beside the lines.
+    pub(crate) inside: Picoseconds,
+    /// Its other work.
+    pub(crate) outside: Picoseconds,
+}
+
+#[repr(align(64))]
+#[derive(Debug, Default)]
+struct Number(AtomicU64);
+
+#[repr(align(64))]
+#[derive(Debug, Default)]
+struct Aligned(Mutex<()>);
+
+#[derive(Debug)]
+struct Lines {
+    shared: Vec<Number>,
+    own: Vec<Vec<Number>>,
+}
+
+impl Lines {
+    fn new(threads: usize) -> Self {
+        let numbers = |name, number| {
+            let mut numbers = Vec::new();
+            numbers.resize_with(number, Number::default);
+            numbers.iter().for_each(|number| place_at(name, number));
+            numbers
+        };
+        let own = (0..threads).map(|_| numbers("thread.stack", OWN_LINES)).collect();
+        Self { shared: numbers("lock.data", LINES), own }
+    }
+
+    /// The section of a thread.
+    fn section(&self, thread: usize, inside: Picoseconds) {
+        let all = || self.shared.iter().chain(&self.own[thread]);
+        together(|| all().for_each(|number| _ = number.0.load(Ordering::Relaxed)));
+        work(inside);
+        all().for_each(|number| number.0.store(1, Ordering::Relaxed));
+    }
+}
+
+/// Nanoseconds of all threads for an operation.
+pub(crate) fn sections(rounds: &Rounds, locks: KernelLocks, operation: Operation, threads: usize) -> f64 {
+    let rounds = Rounds { cores: Cores { locks: LockKind::Queued, ..rounds.cores.clone() }, ..rounds.clone() };
+    rounds.ns_per_round(threads, move || {
+        let lines = Arc::new(Lines::new(threads));
+        let hold: Arc<dyn Fn(usize) + Send + Sync> = match locks {
+            KernelLocks::Queued => {
+                let lock = Arc::new(Aligned::default());
+                place_at("lock.word", &lock.0);
+                Arc::new(move |me| {
+                    let _held = lock.0.lock().expect("it does not poison");
+                    lines.section(me, operation.inside);
+                })
+            }
+            KernelLocks::Combining => {
+                let lock = Chained::new(threads, true);
+                Arc::new(move |me| lock.run(me, |thread| lines.section(thread, operation.inside), OTHER))
+            }
+        };
+        Box::new(move |me| -> Round {
+            let hold = hold.clone();
+            Box::new(move || {
+                (0..operation.holds).for_each(|_| hold(me));
+                work(operation.outside);
+                true
+            })
+        })
+    })
+}

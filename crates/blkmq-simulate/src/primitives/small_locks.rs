@@ -1,0 +1,122 @@
+//! folly's benchmark of small locks: a section that adds to a few lines, and an empty loop.
+
+use blkmq_vcpu::cache::Picoseconds;
+use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering};
+use blkmq_vcpu::sync::{Arc, Mutex};
+use blkmq_vcpu::{Cores, LockKind, place_at, together, work};
+
+use super::combining::Chained;
+use super::flat::Flat;
+use super::{Round, Rounds};
+use crate::published::LockDesign;
+
+/// What a holder does to take over the section of another thread: to call it, and to pass its result on.
+const OTHER: Picoseconds = 5_000;
+
+/// A lock for small sections.
+#[derive(Debug, Clone)]
+enum Lock {
+    Mutex(Arc<Aligned>),
+    Chained(Arc<Chained>),
+    Flat(Arc<Flat>),
+    Free,
+}
+
+#[repr(align(64))]
+#[derive(Debug, Default)]
+struct Aligned(Mutex<()>);
+
+#[repr(align(64))]
+#[derive(Debug, Default)]
+struct Number(AtomicU64);
+
+impl Number {
+    fn look(&self) {
+        self.0.load(Ordering::Relaxed);
+    }
+
+    fn put(&self) {
+        self.0.store(1, Ordering::Relaxed);
+    }
+}
+
+/// How long a thread takes for a round, in nanoseconds. `asked`: so many threads were asked for at each lock, of which
+/// there are as many as the machine's CPUs allow. `outside`: the work between two sections.
+pub(crate) fn small_locks(rounds: &Rounds, design: LockDesign, asked: usize, outside: Picoseconds) -> f64 {
+    let cpus = rounds.cores.distances.nr_cpus();
+    let running = cpus.max(asked);
+    let nr_locks = (running / asked).max(1);
+    let rounds = Rounds { cores: Cores { locks: LockKind::Futex, ..rounds.cores.clone() }, ..rounds.clone() };
+    let ns = rounds.ns_per_round(running, move || {
+        let places: Vec<_> = (0..nr_locks).map(|_| Place::new(design, running)).collect();
+        Box::new(move |me| places[me % nr_locks].round(me, outside))
+    });
+    ns * running as f64
+}
+
+/// A lock with the lines that it protects.
+#[derive(Debug, Clone)]
+struct Place {
+    design: LockDesign,
+    lock: Lock,
+    numbers: Arc<Vec<Number>>,
+}
+
+impl Place {
+    fn new(design: LockDesign, threads: usize) -> Self {
+        let mut numbers = Vec::new();
+        numbers.resize_with(design.lines(), Number::default);
+        let numbers = Arc::new(numbers);
+        numbers.iter().for_each(|number| place_at("number", number));
+        let lock = match design {
+            LockDesign::Mutex => {
+                let lock = Arc::new(Aligned::default());
+                place_at("lock.word", &lock.0);
+                Lock::Mutex(lock)
+            }
+            LockDesign::Distributed => Lock::Chained(Chained::new(threads, false)),
+            LockDesign::Combining => Lock::Chained(Chained::new(threads, true)),
+            LockDesign::FlatCombining => Lock::Flat(Flat::new(threads)),
+            LockDesign::Add | LockDesign::Xor | LockDesign::Cas => Lock::Free,
+        };
+        Self { design, lock, numbers }
+    }
+
+    fn round(&self, me: usize, outside: Picoseconds) -> Round {
+        let Self { design, lock, numbers } = self.clone();
+        // The lines do not depend on each other, so a core has all of them under way at once.
+        let section = move || {
+            together(|| numbers.iter().for_each(Number::look));
+            numbers.iter().for_each(Number::put);
+        };
+        let numbers = Arc::clone(&self.numbers);
+        let mut act: Box<dyn FnMut() + Send> = match lock {
+            Lock::Mutex(lock) => Box::new(move || {
+                let _held = lock.0.lock().expect("it does not poison");
+                section();
+            }),
+            Lock::Chained(lock) => Box::new(move || lock.run(me, |_| section(), OTHER)),
+            Lock::Flat(lock) => Box::new(move || lock.run(me, |_| section(), OTHER)),
+            Lock::Free => Box::new(move || numbers.iter().for_each(|number| freely(design, &number.0))),
+        };
+        Box::new(move || {
+            act();
+            work(outside);
+            true
+        })
+    }
+}
+
+/// Changes a number without a lock.
+fn freely(design: LockDesign, number: &AtomicU64) {
+    match design {
+        LockDesign::Add => _ = number.fetch_add(1, Ordering::Relaxed),
+        LockDesign::Xor => _ = number.fetch_xor(1, Ordering::Relaxed),
+        _ => {
+            let mut seen = number.load(Ordering::Relaxed);
+            while let Err(now) = number.compare_exchange(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed) {
+                seen = now;
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! `blkmq simulate validate`: the model beside what others measured.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use blkmq_program::{Failure, interrupt, json};
+use blkmq_simulate::Predictor;
+use blkmq_simulate::compare::compare;
+use blkmq_simulate::published::{Row, rows, sources};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+
+use super::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  blkmq simulate validate
+  blkmq simulate validate --source icpe24 --source folly-locks --json rows.json
+
+A row is a published figure. The columns: where it was published; which figure it is; whether it is compared by its value,
+by its gain over another one, or by the shape of its curve; whether it counts towards the median, and if not, why; the
+figure, the model's, and how far the model is off. Below are the medians, and the comparisons of designs that the model has
+in another order. docs/scale.md says what was measured, and what each reason means.
+
+The exit code is 1 if the model is too far off: if the median of the rows that count is above 25 %, or an order is wrong.";
+
+/// Hold the model against published measurements.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
+pub(super) struct Validate {
+    /// Only what was published here. May be repeated.
+    #[arg(long, value_name = "SOURCE", value_parser = PossibleValuesParser::new(sources()))]
+    source: Vec<String>,
+    /// Print one JSON object instead of the table, or write it to a file beside the table.
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    json: Option<Option<PathBuf>>,
+}
+
+impl Validate {
+    pub(super) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        let is_wanted = |row: &Row| self.source.is_empty() || self.source.iter().any(|source| source == row.source);
+        let rows: Vec<Row> = rows().into_iter().filter(is_wanted).collect();
+        let json_file = self.json.iter().flatten().next().map(|path| Output::open(path)).transpose()?;
+        let Some(values) = predict(&rows) else { return Err(interrupt::failure("simulate validate")) };
+        let mut values = rows.iter().zip(values).filter(|(row, _)| row.is_point()).map(|(_, value)| value);
+        let comparison = compare(&rows, |_| values.next().flatten());
+        if let Some(file) = json_file {
+            file.write(&comparison)?;
+        }
+        if matches!(self.json, Some(None)) {
+            json::print(&comparison, out)?;
+        } else {
+            comparison.lines().iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        }
+        match comparison.failures().len() {
+            0 => Ok(()),
+            1 => Err(Failure::Running("simulate validate: the model is off in one thing".to_owned())),
+            some => Err(Failure::Running(format!("simulate validate: the model is off in {some} things"))),
+        }
+    }
+}
+
+/// What the model says of each row. `None`: it was interrupted.
+fn predict(rows: &[Row]) -> Option<Vec<Option<f64>>> {
+    let (next, values) = (AtomicUsize::new(0), Mutex::new(vec![None; rows.len()]));
+    let stop = interrupt::flag();
+    let work = || {
+        let mut predictor = Predictor::default();
+        loop {
+            // Publishes nothing: each number is taken once, and the values are behind a lock.
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(row) = rows.get(number).filter(|_| !stop.load(Ordering::Relaxed)) else { return };
+            let value = if row.is_point() { predictor.value(row, rows) } else { None };
+            values.lock().expect("no worker panics with it")[number] = value;
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    (!stop.load(Ordering::Relaxed)).then(|| values.into_inner().expect("no worker panicked"))
+}
