@@ -25,6 +25,10 @@ const SEED: u64 = 1;
 /// Rounds of each thread that are measured.
 const EACH: u64 = 200;
 
+/// So many ways to place threads that are bound to no CPU, of which the mean counts: a benchmark that repeats itself
+/// sees several.
+const PLACEMENTS: u64 = 4;
+
 /// The hardware queues of the device in [`Load::InFlight`].
 const IN_FLIGHT_QUEUES: usize = 48;
 
@@ -79,16 +83,15 @@ impl Predictor {
     }
 }
 
-/// The row of one thread from which a time is taken for this row: of the same thing, or for another scheduler or
-/// locking of Linux of the path beside it.
+/// The row from which a time is taken for this row: of the same thing, or for another scheduler or locking of Linux of
+/// the path beside it. It is one of one thread, or the only one that there is.
 fn base<'r>(row: &Row, rows: &'r [Row]) -> Option<&'r Row> {
     let mut fitted = rows.iter().filter(|other| {
-        other.counts == Counts::No(Reason::Fitted)
-            && other.threads == 1
-            && other.source == row.source
-            && other.machine.key == row.machine.key
+        other.counts == Counts::No(Reason::Fitted) && other.source == row.source && other.machine.key == row.machine.key
     });
     fitted.find(|other| match (&other.load, &row.load) {
+        (Load::InFlight { .. }, Load::InFlight { .. }) => true,
+        _ if other.threads != 1 => false,
         (Load::SmallLocks { design, .. }, Load::SmallLocks { design: own, .. }) => design == own,
         (Load::WillItScale { benchmark, .. }, Load::WillItScale { benchmark: own, .. }) => benchmark == own,
         (Load::BlockLayer { devices, .. }, Load::BlockLayer { devices: own, .. }) => devices == own,
@@ -100,7 +103,7 @@ fn base<'r>(row: &Row, rows: &'r [Row]) -> Option<&'r Row> {
 /// the second one of each core. The distances are those of the profile's levels of the same kind, so a profile can
 /// stand for a machine that has more cores.
 fn cores_of(machine: &Machine) -> Option<Cores> {
-    let (Profiled::Own(name) | Profiled::Near(name)) = machine.profile else { return None };
+    let (Profiled::Own(name) | Profiled::Near(name)) = machine.profile;
     let profile = Profile::named(name)?;
     let ps = |level: &Level| level.ns.map(|ns| (ns * 1000.0).round() as Picoseconds);
     let named = |names: &[&str]| profile.levels.iter().find(|level| names.contains(&&*level.name));
@@ -127,9 +130,9 @@ fn cores_of(machine: &Machine) -> Option<Cores> {
 }
 
 /// The same CPUs, filled in an order of chance: threads that are bound to none.
-fn shuffled(cores: &Cores) -> Cores {
+fn shuffled(cores: &Cores, seed: u64) -> Cores {
     let mut fill: Vec<usize> = (0..cores.distances.nr_cpus()).collect();
-    let mut random = Random::new(SEED);
+    let mut random = Random::new(seed);
     for last in (1..fill.len()).rev() {
         fill.swap(last, random.below(last as u64 + 1) as usize);
     }
@@ -141,17 +144,23 @@ fn measure(row: &Row, rows: &[Row], cores: &Cores, own: Picoseconds) -> Option<f
     // std::mutex of C++ does not spin before it sleeps.
     let kernel = Kernel { spin: 0, ..cores.kernel };
     let rounds = Rounds { cores: Cores { kernel, ..cores.clone() }, seed: SEED, each: EACH };
-    let anywhere = || Rounds { cores: shuffled(&rounds.cores), ..rounds.clone() };
+    let anywhere = |run: &dyn Fn(&Rounds) -> Option<f64>| {
+        let on = |seed| run(&Rounds { cores: shuffled(&rounds.cores, seed), ..rounds.clone() });
+        let times = (1..=PLACEMENTS).map(on).collect::<Option<Vec<f64>>>()?;
+        Some(times.iter().sum::<f64>() / times.len() as f64)
+    };
     let threads = row.threads;
     match &row.load {
         Load::SmallLocks { design, asked } => {
-            Some(primitives::small_locks(&anywhere(), *design, *asked, own) / threads as f64)
+            anywhere(&|rounds| Some(primitives::small_locks(rounds, *design, *asked, own) / threads as f64))
         }
-        Load::PriorityQueue { design, items } => primitives::priority_queue(&anywhere(), *design, *items, threads, own),
+        Load::PriorityQueue { design, items } => {
+            anywhere(&|rounds| primitives::priority_queue(rounds, *design, *items, threads, own))
+        }
         Load::ProducersConsumers { design, producers, consumers } => {
-            primitives::apart(&anywhere(), *design, [*producers, *consumers])
+            anywhere(&|rounds| primitives::apart(rounds, *design, [*producers, *consumers]))
         }
-        Load::Pairs { design } => primitives::pairs(&anywhere(), *design, threads, own / 2),
+        Load::Pairs { design } => anywhere(&|rounds| primitives::pairs(rounds, *design, threads, own / 2)),
         Load::Counter { design } => primitives::counter(&rounds, *design, threads),
         Load::WillItScale { benchmark, locks } => {
             let one_ns = 1e9 / base(row, rows)?.published;
@@ -228,7 +237,7 @@ fn job_of(published: published::Job) -> Job {
 
 fn job(text: &str, depth: usize, batch: usize) -> Job {
     let text = format!(
-        "[job]\n{text}\ndirect=1\niodepth={depth}\niodepth_batch_submit={batch}\niodepth_batch_complete={batch}\n"
+        "[job]\nioengine=io_uring\n{text}\ndirect=1\niodepth={depth}\niodepth_batch_submit={batch}\niodepth_batch_complete={batch}\n"
     );
     let file = JobFile::parse("job", &text, &[], Mode::Strict, &System).expect("the job is right");
     file.jobs.into_iter().next().expect("there is one")

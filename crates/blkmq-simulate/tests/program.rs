@@ -5,7 +5,7 @@ mod run;
 
 use std::fs;
 
-use run::{printed, refused, temporary};
+use run::{blkmq, printed, refused, temporary};
 use serde_json::Value;
 
 const JOB: &str =
@@ -122,4 +122,44 @@ fn bad_input_is_refused_in_one_line() {
     ] {
         assert!(said.contains(word) && said.contains(right), "{word}: {said}");
     }
+}
+
+/// Red if a field of the published form is missing, if rows of other sources are shown, or if the exit code does not
+/// say whether the model is too far off.
+#[test]
+fn the_model_is_held_against_what_was_published() {
+    let (code, out, error) = outcome(&["validate", "--source", "concurrency-hierarchy", "--json"]);
+    let json: Value = serde_json::from_str(&out).expect("it is JSON");
+    let rows = json["rows"].as_array().expect("there are rows");
+    assert!(rows.len() > 40 && rows.iter().all(|row| row["source"] == "concurrency-hierarchy"), "{out}");
+    for row in rows {
+        assert!(row["case"].is_string() && row["published"].is_f64() && row["counts"].is_boolean(), "{row}");
+        assert!(row["model"].is_f64() == row["error"].is_f64(), "{row}");
+    }
+    let median = json["median_abs_error"].as_f64().expect("enough rows have a model");
+    assert!((0.0..1.0).contains(&median), "{median}");
+    let is_right = json["order_right"].as_bool().expect("it says whether the orders are right");
+    assert_eq!(code == 0, is_right && median <= 0.25, "{error}");
+    assert_eq!(error.contains("the model is off in"), code != 0, "{error}");
+}
+
+/// Red if a way is not measured, or not modelled. How far both are apart says nothing beside other tests.
+#[test]
+fn this_machine_is_measured_and_modelled() {
+    let (_, out, error) = outcome(&["native", "--rounds", "1", "--length", "20", "--json"]);
+    let json: Value = serde_json::from_str(&out).unwrap_or_else(|bad| panic!("{bad}: {out}{error}"));
+    let rows = json["rows"].as_array().expect("there are rows");
+    let ways: Vec<(&str, u64)> =
+        rows.iter().filter_map(|row| Some((row["way"].as_str()?, row["threads"].as_u64()?))).collect();
+    let ordered = ["single", "batch", "combining"].map(|locking| format!("mq-deadline, {locking}"));
+    let all = std::iter::once("none").chain(ordered.iter().map(String::as_str));
+    assert_eq!(ways, all.flat_map(|way| [(way, 1), (way, 2)]).collect::<Vec<_>>());
+    assert!(rows.iter().all(|row| row["measured"].as_f64() > Some(0.0) && row["model"].as_f64() > Some(0.0)), "{out}");
+}
+
+/// The exit code of a run, and what it prints.
+fn outcome(arguments: &[&str]) -> (i32, String, String) {
+    let output = blkmq(arguments);
+    let [out, error] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("it prints text"));
+    (output.status.code().expect("no signal ends it"), out, error)
 }

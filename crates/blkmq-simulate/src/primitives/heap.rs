@@ -1,8 +1,7 @@
 //! folly's benchmarks of priority queues: a binary heap under a lock, or under flat combining.
 
 use std::sync::Mutex as Plain;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use blkmq_vcpu::cache::Picoseconds;
 use blkmq_vcpu::sync::atomic::AtomicU64;
@@ -41,7 +40,7 @@ impl Heap {
         for line in &lines {
             place_at("heap", line);
             // So that it is in a cache.
-            line.0.load(Relaxed);
+            line.0.load(Ordering::Relaxed);
         }
         let mut numbers: Vec<u32> = (0..items).map(|_| random.below(1 << 32) as u32).collect();
         // A list that falls is a heap.
@@ -50,12 +49,12 @@ impl Heap {
     }
 
     fn look(&self, at: usize) -> u32 {
-        self.lines[at / ON_A_LINE].0.load(Relaxed);
+        self.lines[at / ON_A_LINE].0.load(Ordering::Relaxed);
         self.numbers[at]
     }
 
     fn put(&mut self, at: usize, number: u32) {
-        self.lines[at / ON_A_LINE].0.store(0, Relaxed);
+        self.lines[at / ON_A_LINE].0.store(0, Ordering::Relaxed);
         self.numbers[at] = number;
     }
 
@@ -144,17 +143,17 @@ impl Queue {
     fn act(&self, number: usize) {
         let mut heap = self.heap.lock().expect("it does not poison");
         let (heap, random) = &mut *heap;
-        if self.pushes[number].load(Relaxed) {
+        if self.pushes[number].load(Ordering::Relaxed) {
             heap.push(random.below(1 << 32) as u32);
         } else {
-            self.found[number].store(heap.pop().is_some(), Relaxed);
+            self.found[number].store(heap.pop().is_some(), Ordering::Relaxed);
         }
         work(self.inside);
     }
 
     /// Thread `me` pushes or pops. Returns whether a pop found something.
     fn run(&self, me: usize, pushes: bool) -> bool {
-        self.pushes[me].store(pushes, Relaxed);
+        self.pushes[me].store(pushes, Ordering::Relaxed);
         match &self.way {
             Way::Lock(lock) => {
                 let _held = lock.0.lock().expect("it does not poison");
@@ -162,7 +161,7 @@ impl Queue {
             }
             Way::Flat(flat) => flat.run(me, |number| self.act(number), OTHER),
         }
-        self.found[me].load(Relaxed)
+        self.found[me].load(Ordering::Relaxed)
     }
 }
 

@@ -1,6 +1,7 @@
 //! `blkmq simulate`: the block layer on the CPUs of modelled machines. The program `blkmq` starts this one.
 
 mod curves;
+mod native;
 mod output;
 mod scaling;
 mod threads;
@@ -15,6 +16,7 @@ const EXAMPLES: &str = "\
 Examples:
   blkmq simulate scaling --job job.fio --machine 7950x --threads 1,2,4,..,32 --scheduler mq-deadline
   blkmq simulate validate
+  blkmq simulate native
 
 The very code of the block layer runs on virtual CPUs, on which each access to a cache line costs what the distance of the
 CPUs makes it cost. So what many cores do to a scheduler can be seen on a machine that has few. Everything that this program
@@ -32,11 +34,13 @@ struct Simulate {
 enum Command {
     Scaling(scaling::Scaling),
     Validate(validate::Validate),
+    Native(native::Native),
 }
 
 fn main() -> ExitCode {
     blkmq_program::main(|simulate: Simulate, out| match simulate.command {
         Command::Scaling(scaling) => scaling.run(out),
         Command::Validate(validate) => validate.run(out),
+        Command::Native(native) => native.run(out),
     })
 }

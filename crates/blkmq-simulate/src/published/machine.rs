@@ -25,8 +25,6 @@ pub enum Profiled {
     /// This one, as the nearest of those that were measured. It was chosen by what is known of the machine, never by
     /// a row. It may have fewer CPUs.
     Near(&'static str),
-    /// None.
-    Missing,
 }
 
 impl Machine {
@@ -45,15 +43,15 @@ impl Machine {
     /// All machines.
     pub const ALL: [Self; 17] = [
         machine("e5-2680v4-2s", "2 x Xeon E5-2680 v4, 2.4 GHz", [2, 14, 2], Profiled::Own("e5-2680v4-2s")),
-        machine("e5-2660-1s", "one socket of 2 x Xeon E5-2660, 2.2 GHz", [1, 8, 2], Profiled::Missing),
-        machine("d-2191", "Xeon D-2191, 1.6 GHz", [1, 18, 2], Profiled::Missing),
+        machine("e5-2660-1s", "one socket of 2 x Xeon E5-2660, 2.2 GHz", [1, 8, 2], Profiled::Near("e5-2680v4-2s")),
+        machine("d-2191", "Xeon D-2191, 1.6 GHz", [1, 18, 2], Profiled::Near("8375c-2s")),
         machine("skylake-4c", "a Skylake of 4 cores", [1, 4, 1], Profiled::Near("6700k")),
-        machine("icelake-4c", "an Ice Lake of 4 cores", [1, 4, 1], Profiled::Missing),
+        machine("icelake-4c", "an Ice Lake of 4 cores", [1, 4, 1], Profiled::Near("6700k")),
         machine("graviton2-16c", "16 cores of an AWS Graviton2", [1, 16, 1], Profiled::Near("graviton3")),
-        machine("graviton1-16c", "16 cores of AWS Graviton1", [1, 16, 1], Profiled::Missing),
+        machine("graviton1-16c", "16 cores of AWS Graviton1", [1, 16, 1], Profiled::Near("kunpeng-920")),
         machine("icpe24", "one socket of an Intel CPU of 10 cores", [1, 10, 1], Profiled::Near("8375c-2s")),
         machine("7950x", "Ryzen 9 7950X", [1, 16, 2], Profiled::Own("7950x")),
-        machine("r7525", "Dell R7525, 2 x EPYC", [2, 32, 2], Profiled::Missing),
+        machine("r7525", "Dell R7525, 2 x EPYC", [2, 32, 2], Profiled::Near("7742-2s")),
         machine("kunpeng-920-256", "Kunpeng 920, 256 cores", [4, 64, 1], Profiled::Near("kunpeng-920")),
         machine("kunpeng-920-128", "Kunpeng 920, 128 cores", [2, 64, 1], Profiled::Near("kunpeng-920")),
         machine("xeon-16c", "a Xeon of 16 cores", [1, 16, 1], Profiled::Near("8375c-2s")),
