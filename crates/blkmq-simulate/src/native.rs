@@ -67,7 +67,8 @@ fn rate(mut submitter: Submitter, batch: usize, begins: &Barrier, is_over: &Atom
     (batches * batch) as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// Submits everything in `bios`, and puts the operations back there as they complete.
+/// Submits everything in `bios`, and puts the operations back there as they complete. A thread that finds nothing to do
+/// sleeps, as those of the modelled load.
 fn pass_through(submitter: &mut Submitter, bios: &mut VecDeque<Bio>) {
     let (_, rejected) = submitter.submit_batch(bios);
     assert!(rejected.is_none(), "{rejected:?}");
@@ -79,6 +80,8 @@ fn pass_through(submitter: &mut Submitter, bios: &mut VecDeque<Bio>) {
         if submitter.nr_outstanding() == 0 {
             return;
         }
-        submitter.poll();
+        if !submitter.poll() {
+            submitter.wait();
+        }
     }
 }

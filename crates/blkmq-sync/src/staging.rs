@@ -17,7 +17,7 @@
 //! ```
 
 use crate::platform::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::platform::{Line, fence_at, kept, order};
+use crate::platform::{Line, fence_at, kept, order, pause};
 use crate::stack::{Chain, NIL};
 
 /// A thread holds the scheduler; and it has been told to look once more.
@@ -125,7 +125,7 @@ impl Staging {
     #[must_use]
     pub fn is_let_go_soon(&self) -> bool {
         let look = |_| {
-            std::hint::spin_loop();
+            pause();
             let seen = self.0.load(Ordering::Relaxed);
             (seen & HELD == 0 || newest(seen) != NIL).then_some(seen & HELD == 0)
         };

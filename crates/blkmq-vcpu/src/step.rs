@@ -5,6 +5,9 @@ use std::panic::Location;
 use crate::cache::{Access, Picoseconds};
 use crate::hot::HOT;
 use crate::machine;
+
+/// The looks for which [`Kernel::spin`](crate::Kernel::spin) was measured.
+const LOOKS: Picoseconds = 100;
 use crate::places::line_at;
 
 /// A step that is an operation on `value`, made by the code that calls the caller.
@@ -97,6 +100,15 @@ pub fn work(time: Picoseconds) {
         } else {
             step();
         }
+    }
+}
+
+/// Rests between two looks at something, as `std::hint::spin_loop` does: for a hundredth of
+/// [`Kernel::spin`](crate::Kernel::spin). Without [`Options::cores`](crate::Options::cores), and in an uninterrupted
+/// section, it is nothing.
+pub fn pause() {
+    if HOT.with(|hot| hot.is_timed.get()) && !machine::is_free() {
+        work(machine::kernel().spin / LOOKS);
     }
 }
 

@@ -10,8 +10,8 @@ use blkmq_vcpu::schedule::Uniform;
 use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering, fence};
 use blkmq_vcpu::sync::{Arc, Mutex};
 use blkmq_vcpu::{
-    Accessed, Cores, CpuId, Ended, Kernel, Options, Random, Schedule, cpu, place_at, run, stage, steps, thread, time,
-    together, uninterrupted, work,
+    Accessed, Cores, CpuId, Ended, Kernel, Options, Random, Schedule, cpu, pause, place_at, run, stage, steps, thread,
+    time, together, uninterrupted, work,
 };
 
 const DISTANCE: Picoseconds = 70_000;
@@ -133,6 +133,18 @@ fn work_takes_the_time_that_it_says_and_an_uninterrupted_section_takes_none() {
         assert_eq!(time::now(), before);
     });
     assert_eq!(without, Ended::Finished);
+}
+
+/// Red if a pause takes no time, or takes some in an uninterrupted section.
+#[test]
+fn a_pause_takes_a_hundredth_of_the_looks_before_a_sleep() {
+    let cores = Some(Cores::new(Distances::new(1, |_, _| DISTANCE)));
+    let ended = run(nobody_asks(), Options { cores, ..Options::default() }, || {
+        (0..50).for_each(|_| pause());
+        uninterrupted(pause);
+        assert_eq!(time::now(), Kernel::default().spin / 2 / 1000);
+    });
+    assert_eq!(ended, Ended::Finished);
 }
 
 /// Red if what a stage takes is not asked, or asked for no things or in an uninterrupted section.

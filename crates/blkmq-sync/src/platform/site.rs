@@ -31,6 +31,15 @@ pub fn kept(site: &'static str) -> bool {
     }
 }
 
+/// Rests between two looks at something that another thread changes soon.
+#[inline(always)]
+pub fn pause() {
+    #[cfg(virtual_cpus)]
+    blkmq_vcpu::pause();
+    #[cfg(not(virtual_cpus))]
+    std::hint::spin_loop();
+}
+
 /// What a debug assertion looks at. On virtual CPUs the look takes no step, so every build takes the same steps.
 #[inline(always)]
 pub fn peek<R>(look: impl FnOnce() -> R) -> R {
