@@ -26,7 +26,7 @@ pub struct Setting {
     pub cores: Cores,
     /// The device's spec, in which `{threads}` stands for the number of threads.
     pub device: String,
-    /// So many such devices, with a queue each, to which each thread goes in turn; at least 1.
+    /// So many such devices, with a queue each, between which threads go by chance; at least 1.
     pub devices: usize,
     /// The scheduler's name.
     pub scheduler: String,
@@ -166,13 +166,16 @@ fn work(load: &Arc<Load>, threads: usize, setting: &Setting) {
                 |q: &Arc<RequestQueue>| (q.submitter(&client).expect("there is a place for each"), random.fork());
             let submitters: Vec<_> = queues.iter().map(join).collect();
             let (load, t0, each) = (Arc::clone(load), setting.t0, setting.each.clone());
+            let mut turns = random.fork();
             move || {
                 let each = || each.iter().for_each(|each| each(thread));
                 let worker = |(submitter, random)| Worker::new(&load, thread as u64, submitter, random, t0);
                 let mut workers: Vec<_> = submitters.into_iter().map(worker).collect();
                 workers[0].begin();
                 while !tally::is_over() {
-                    workers.iter_mut().for_each(|worker| worker.go_round(&each));
+                    // In turn all threads would meet at each device: real ones answer when they like.
+                    let next = turns.below(workers.len() as u64) as usize;
+                    workers[next].go_round(&each);
                 }
                 workers.into_iter().map(Worker::end).collect::<Vec<_>>()
             }
