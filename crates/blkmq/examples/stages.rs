@@ -4,10 +4,7 @@
 
 fn main() {
     #[cfg(not(stages))]
-    {
-        eprintln!("stages: it measures only if it was built with --cfg stages, as scripts/stages does");
-        std::process::exit(2);
-    }
+    println!("stages: this build measures nothing; scripts/stages makes and runs one that does, with --cfg stages");
     #[cfg(stages)]
     measured::print();
 }
