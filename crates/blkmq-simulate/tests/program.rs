@@ -147,6 +147,9 @@ fn the_model_is_held_against_what_was_published() {
 #[test]
 fn this_machine_is_measured_and_modelled() {
     let (_, out, error) = outcome(&["native", "--rounds", "1", "--length", "20", "--json"]);
+    if error.contains("a machine needs two") {
+        return println!("SKIP this machine has one CPU, and to measure how far CPUs are apart takes two");
+    }
     let json: Value = serde_json::from_str(&out).unwrap_or_else(|bad| panic!("{bad}: {out}{error}"));
     let rows = json["rows"].as_array().expect("there are rows");
     let ways: Vec<(&str, u64)> =
