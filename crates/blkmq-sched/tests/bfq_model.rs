@@ -288,8 +288,8 @@ impl World {
         self.check();
     }
 
-    /// While all may pass, a request of any client that came now would be handed out at once. One of another level than
-    /// the client had would show another weight, of which the scheduler does not know yet.
+    /// While all may pass, a request of any client that came now would be handed out at once. One of another level
+    /// than the client had would show another weight, of which the scheduler does not know yet.
     ///
     /// Red if all may pass although clients differ, or while the queue in service is waited for.
     fn check_passing(&self, like: &Info) {
@@ -526,4 +526,55 @@ proptest! {
     ) {
         shares_are_kept(&groups, &clients, moves, slice);
     }
+}
+
+/// A client goes over to the queue of another one while the device waits for its own queue, and then all clients go.
+/// Found by the test above. Red if the queue that no client sends to stays in service.
+#[test]
+fn a_queue_that_is_waited_for_goes_with_its_client() {
+    use Class::{BestEffort, RealTime};
+    use InsertAt::{Head, Sorted};
+    let ask = |of, sector, class, level, at| Step::Ask {
+        of,
+        sector,
+        op: Op::Read,
+        class,
+        level,
+        merge: MergeLevel::Never,
+        at,
+    };
+    let pass = |of| Step::Pass { drains: false, of, op: Op::Read, class: RealTime, level: 4, requests: 1 };
+    let steps = [
+        pass(2),
+        ask(0, 0, RealTime, 4, Sorted),
+        ask(0, 0, RealTime, 4, Sorted),
+        ask(2, 0, RealTime, 0, Sorted),
+        ask(2, 8, RealTime, 4, Sorted),
+        Step::Rest { keeps: 1 },
+        ask(0, 0, RealTime, 4, Sorted),
+        ask(2, 0, BestEffort, 4, Sorted),
+        Step::Dispatch { times: 1 },
+        ask(1, 8208, RealTime, 4, Sorted),
+        Step::Rest { keeps: 1 },
+        ask(1, 0, RealTime, 4, Sorted),
+        ask(2, 0, RealTime, 4, Sorted),
+        Step::Dispatch { times: 1 },
+        Step::Complete { which: 0 },
+        Step::Dispatch { times: 1 },
+        pass(0),
+        Step::Complete { which: 0 },
+        Step::Wait { ns: 20_000_000 },
+        ask(1, 0, BestEffort, 0, Sorted),
+        Step::Dispatch { times: 1 },
+        ask(0, 0, RealTime, 4, Head),
+        Step::Complete { which: 0 },
+        ask(0, 0, BestEffort, 4, Sorted),
+        ask(1, 0, RealTime, 4, Sorted),
+    ];
+    let mut world = World::new(true);
+    for of in 0..NR_CLIENTS / 2 {
+        world.apply(&Step::Join { of, group: 0, weight: 100 });
+    }
+    steps.iter().for_each(|step| world.apply(step));
+    world.end();
 }

@@ -160,6 +160,7 @@ impl Bfq {
         }
         if kept("bfq.gone") {
             self.abandon_queue(place);
+            self.leave_orphan();
         }
         debug_assert!(
             self.all.iter(&self.queues).all(|(_, queue)| queue.owner != Some(place)),
@@ -184,6 +185,17 @@ impl Bfq {
                 self.leave_service(left, super::Reason::BudgetTimeout);
             }
             self.release(left, None);
+        }
+    }
+
+    /// Ends the service of a queue that no client sends to, if it has no requests either. A queue whose client went
+    /// over to another one stays in service until its wait is over, as in Linux. But if clients go, there may be no
+    /// thread that asks for a request after the wait.
+    fn leave_orphan(&mut self) {
+        let Some(q) = self.service.queue else { return };
+        let queue = self.queues.get(q);
+        if queue.is_sync && queue.clients == 0 && queue.is_empty() && queue.allocated == 0 {
+            self.leave_service(q, super::Reason::BudgetTimeout);
         }
     }
 
@@ -233,8 +245,8 @@ impl Bfq {
     }
 
     /// The client may have another group, weight or class: then its own queue follows, or the client leaves a shared
-    /// queue to the others. Without room for another queue, or while the device has requests of the client that passed,
-    /// that comes later.
+    /// queue to the others. Without room for another queue, or while the device has requests of the client that
+    /// passed, that comes later.
     fn follow_settings(&mut self, place: u16) {
         self.wish(place);
         let group = self.group_of(place);
