@@ -167,7 +167,7 @@ fn measure(row: &Row, rows: &[Row], cores: &Cores, own: Picoseconds) -> Option<f
             let Section { holds, held_ns, .. } = benchmark.section()?;
             // Of the time that the lock was held with many threads, one transfer is that of the lines, which a core
             // fetches together. And one thread holds it for half of its time at most.
-            let far_ns = rounds.cores.distances.between(0, rounds.cores.distances.nr_cpus() / 2) as f64 / 1e3;
+            let far_ns = rounds.cores.distances.between(0, (row.machine.sockets - 1) * row.machine.cores) as f64 / 1e3;
             let inside = (held_ns - far_ns).clamp(0.0, one_ns / 2.0 / f64::from(holds));
             let operation = Operation { holds, inside: (inside * 1e3) as Picoseconds, outside: own };
             Some(primitives::sections(&rounds, *locks, operation, threads))

@@ -71,9 +71,9 @@ fn the_same_seed_gives_the_same_rows() {
     let _elsewhere = vec![0_u8; 12345];
     assert_eq!(rows(), first);
     let other = Setting { seed: 2, ..setting("mq-deadline", None) };
-    let other = serde_json::to_string(&[row(&load(), 2, &other).expect("it can be run")]).expect("rows are numbers");
-    assert!(!first.starts_with(&other[..other.len() - 1]), "the seed decides something");
-    assert_eq!(format!("{:016x}", hash(&first)), "84eee1ecc94ef50c", "{first}");
+    let other = row(&load(), 5, &other).expect("it can be run");
+    assert_ne!(other, modelled(5, "mq-deadline", None), "the seed decides something");
+    assert_eq!(format!("{:016x}", hash(&first)), "b95b449d3da17bcb", "{first}");
 }
 
 /// Red if a row says that threads wait for each other which share nothing, or if 'none' is not the load itself.
@@ -93,7 +93,7 @@ fn a_scheduler_shows_as_batches_and_as_requests_that_are_left() {
     assert_eq!((alone.batch.mean, alone.batch.p99, alone.staged, alone.bypassed), (4.0, 4, 0.0, 0.0), "{alone:?}");
     assert!((alone.holds_per_request - 0.25).abs() < 0.01, "{alone:?}");
     let many = modelled(8, "mq-deadline", None);
-    assert!(many.staged > 0.3 && many.staged_ns.count > 0 && many.staged_ns.mean > 0.0, "{many:?}");
+    assert!(many.staged > 0.2 && many.staged_ns.count > 0 && many.staged_ns.mean > 0.0, "{many:?}");
     assert!(many.batch.mean > 4.0 && many.batch.p99 >= 8, "{many:?}");
     assert!((many.combining_share.iter().sum::<f64>() - 1.0).abs() < 1e-9 && many.combining_share.len() == 8);
     let measured = many.combining_ns.count + many.others_ns.count;

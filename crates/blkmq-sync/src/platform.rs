@@ -39,7 +39,7 @@ pub use mutex::{Mutex, MutexGuard};
 pub use parker::Parker;
 #[cfg(any(loom, shuttle, virtual_cpus))]
 pub use site::weaken;
-pub use site::{fence_at, kept, order, pause, peek};
+pub use site::{fence_at, kept, order, pause, peek, unless_explored};
 #[cfg(all(stages, not(virtual_cpus)))]
 pub use stage::take_stages;
 pub use stage::{Stage, stage};

@@ -17,7 +17,7 @@
 //! ```
 
 use crate::platform::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::platform::{Line, fence_at, kept, order, pause};
+use crate::platform::{Line, fence_at, kept, order, pause, unless_explored};
 use crate::stack::{Chain, NIL};
 
 /// A thread holds the scheduler; and it has been told to look once more.
@@ -26,9 +26,8 @@ const KICKED: u64 = 1 << 33;
 const NOTHING: u64 = NIL as u64;
 
 /// Loads: how often a thread that finds the word held looks whether the holder lets go, before it leaves its requests.
-/// So many loads take as long as a hold in which requests wait. The models need none: these looks change how often
-/// something happens, but not what may happen.
-const LOOKS: u32 = if cfg!(any(loom, shuttle, virtual_cpus)) { 0 } else { 128 };
+/// So many loads take as long as a hold in which requests wait. Where interleavings are explored there are none.
+const LOOKS: u32 = 128;
 
 /// How far the holder came in one round of [`Staging::serve`].
 #[derive(Debug, Clone, Copy)]
@@ -69,8 +68,8 @@ impl Staging {
         if seen & HELD != 0 { None } else { self.hold_from(seen) }
     }
 
-    /// Takes the hold, and what was left. If another thread has the hold, makes sure that the holder looks once more at
-    /// everything before it lets go. Called by a thread that has made visible what the holder is to see:
+    /// Takes the hold, and what was left. If another thread has the hold, makes sure that the holder looks once more
+    /// at everything before it lets go. Called by a thread that has made visible what the holder is to see:
     ///
     /// ```text
     ///     the thread that kicks                    the holder
@@ -83,8 +82,8 @@ impl Staging {
     /// a. In the second, 3 finds the kick of another thread, and the holder takes that kick away in a. So 3 reads the
     /// word as it was before a. In both cases fence 2 comes before fence b, and c finds what 1 left.
     ///
-    /// A holder that takes the kick away by [`give_up`](Self::give_up) does not take the steps b and c. The next holder
-    /// does, as is told there.
+    /// A holder that takes the kick away by [`give_up`](Self::give_up) does not take the steps b and c. The next
+    /// holder does, as is told there.
     ///
     /// COST: a load and a compare-exchange if the word is free. If the word is held, two loads and a fence, and a
     /// compare-exchange unless the holder has been kicked already.
@@ -118,8 +117,8 @@ impl Staging {
     /// another thread has left something, because then the holder stays longer. Returns whether the holder has let go.
     ///
     /// Leaving requests at once would cost more. The holder needs more time for requests that were left than for its
-    /// own, since their lines are in another processor's cache, and the leaver has nothing to do meanwhile. Correctness
-    /// does not depend on these looks.
+    /// own, since their lines are in another processor's cache, and the leaver has nothing to do meanwhile.
+    /// Correctness does not depend on these looks.
     ///
     /// COST: up to 128 loads of a line that the holder writes once.
     #[must_use]
@@ -129,13 +128,13 @@ impl Staging {
             let seen = self.0.load(Ordering::Relaxed);
             (seen & HELD == 0 || newest(seen) != NIL).then_some(seen & HELD == 0)
         };
-        (0..LOOKS).find_map(look).unwrap_or(false)
+        (0..unless_explored(LOOKS, 0)).find_map(look).unwrap_or(false)
     }
 
     fn hold_from(&self, seen: u64) -> Option<Chain> {
         debug_assert_eq!(seen & HELD, 0, "the hold is taken only from a word that no thread holds");
-        // Acquire pairs with the Release of `let_go`, `give_up` and `leave`: this thread sees what the last holder did,
-        // and what was left since.
+        // Acquire pairs with the Release of `let_go`, `give_up` and `leave`: this thread sees what the last holder
+        // did, and what was left since.
         let acquire = order("staging.hold", Ordering::Acquire);
         let taken = self.0.compare_exchange(seen, HELD | NOTHING, acquire, Ordering::Relaxed);
         taken.is_ok().then(|| Chain::from_newest(newest(seen)))
@@ -244,16 +243,16 @@ impl Staging {
     /// because the next holder fences and looks. The holder that gives up sets WAITING before, and [hands
     /// on](crate::liveness::Liveness::hand_on) afterwards, so that another thread comes and takes the hold. Only a
     /// holder clears WAITING where holders give up like this. So the next holder finds it set, and fences
-    /// ([`Liveness::told`](crate::liveness::Liveness::told)) before it looks at everything. These are the steps b and c
-    /// of [`hold_or_kick`](Self::hold_or_kick).
+    /// ([`Liveness::told`](crate::liveness::Liveness::told)) before it looks at everything. These are the steps b and
+    /// c of [`hold_or_kick`](Self::hold_or_kick).
     pub fn give_up(&self) {
         // Release as in `let_go`.
         let before = self.0.fetch_and(NOTHING, order("staging.give_up", Ordering::Release));
         debug_assert!(before & HELD != 0, "only the holder gives up");
     }
 
-    /// Gives up like [`give_up`](Self::give_up), for a holder that itself looks again at once: after this call it finds
-    /// what it was kicked for.
+    /// Gives up like [`give_up`](Self::give_up), for a holder that itself looks again at once: after this call it
+    /// finds what it was kicked for.
     pub fn give_up_and_look(&self) {
         self.give_up();
         // Step b of `hold_or_kick`, between the kick that `give_up` takes away and the look at what the kick was for;

@@ -103,6 +103,12 @@ pub fn work(time: Picoseconds) {
     }
 }
 
+/// Whether each CPU has a clock of its own ([`Options::cores`](crate::Options::cores)).
+#[must_use]
+pub fn is_timed() -> bool {
+    HOT.with(|hot| hot.is_timed.get())
+}
+
 /// Rests between two looks at something, as `std::hint::spin_loop` does: for a hundredth of
 /// [`Kernel::spin`](crate::Kernel::spin). Without [`Options::cores`](crate::Options::cores), and in an uninterrupted
 /// section, it is nothing.

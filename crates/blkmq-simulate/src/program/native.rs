@@ -83,11 +83,11 @@ impl Native {
         let json_file = self.json.iter().flatten().next().map(|path| Output::open(path)).transpose()?;
         let machine = Machine::host().map_err(|error| Failure::Running(error.to_string()))?;
         let Some(measured) = self.measure()? else { return Err(interrupt::failure("simulate native")) };
-        let percent = percent(&machine, measured[0].1[self.rounds as usize / 2])?;
+        let percent = percent(&machine, median(&measured[0].1))?;
         let mut rows = Vec::new();
         for ((scheduler, locking, threads), rates) in measured {
             let model = model(&machine, (scheduler, locking), threads, Some(percent))?;
-            let median = rates[rates.len() / 2];
+            let median = median(&rates);
             rows.push(Compared {
                 way: if scheduler == "none" { scheduler.to_owned() } else { format!("{scheduler}, {locking}") },
                 threads,
@@ -134,6 +134,11 @@ impl Native {
         found.iter_mut().for_each(|(_, rates)| rates.sort_by(f64::total_cmp));
         Ok(Some(found))
     }
+}
+
+/// The median of sorted values, of which there is one at least.
+fn median(sorted: &[f64]) -> f64 {
+    f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
 }
 
 /// How long the machine takes for private work, if one thread without a scheduler reaches `rate`.

@@ -6,9 +6,9 @@ pub(super) fn read(text: &str) -> Result<Vec<usize>, String> {
     let mut numbers: Vec<usize> = Vec::new();
     for (at, word) in words.iter().enumerate() {
         if matches!(*word, ".." | "..." | "…") {
-            let end = words.get(at + 1).and_then(|word| word.parse().ok());
+            let end = words.get(at + 1).and_then(|word| word.parse().ok()).filter(|end| (1..=MOST).contains(end));
             let (Some(begin), Some(end)) = (numbers.last().copied(), end) else {
-                return Err(format!("'{word}' stands between two numbers, as in 1,2,4,..,128"));
+                return Err(format!("'{word}' stands between two numbers from 1 to {MOST}, as in 1,2,4,..,128"));
             };
             numbers
                 .extend(std::iter::successors(Some(2 * begin), |last| Some(2 * last)).take_while(|next| *next < end));
@@ -45,9 +45,15 @@ mod tests {
     /// Red if anything else is taken, or if the message does not name the word.
     #[test]
     fn what_is_no_number_of_threads_is_refused_by_its_word() {
-        for (text, word) in
-            [("", "''"), ("0", "'0'"), ("257", "'257'"), ("1,x", "'x'"), ("..,4", "'..'"), ("1,..", "'..'")]
-        {
+        for (text, word) in [
+            ("", "''"),
+            ("0", "'0'"),
+            ("257", "'257'"),
+            ("1,x", "'x'"),
+            ("..,4", "'..'"),
+            ("1,..", "'..'"),
+            ("1,..,18446744073709551615", "'..'"),
+        ] {
             let said = read(text).expect_err(text);
             assert!(said.starts_with(word) && said.contains("1,2,4,..,128"), "{text}: {said}");
         }

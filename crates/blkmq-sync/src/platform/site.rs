@@ -31,6 +31,17 @@ pub fn kept(site: &'static str) -> bool {
     }
 }
 
+/// `product`, or `explored` where interleavings are explored: under a model checker, and on virtual CPUs without clocks
+/// of their own. For a number that says how often something happens, and not what may happen.
+#[inline(always)]
+#[must_use]
+pub fn unless_explored<T>(product: T, explored: T) -> T {
+    #[cfg(virtual_cpus)]
+    return if blkmq_vcpu::is_timed() { product } else { explored };
+    #[cfg(not(virtual_cpus))]
+    if cfg!(any(loom, shuttle)) { explored } else { product }
+}
+
 /// Rests between two looks at something that another thread changes soon.
 #[inline(always)]
 pub fn pause() {

@@ -1,7 +1,7 @@
 //! The gate: for which class the queue's word says that requests may pass the scheduler by while nothing waits.
 //!
-//! The scheduler says under its lock whether they may pass. A thread that shuts the gate fences and then reads how many
-//! requests have passed (see `word`). So a thread that inserts a request of another class knows of all that have
+//! The scheduler says under its lock whether they may pass. A thread that shuts the gate fences and then reads how
+//! many requests have passed (see `word`). So a thread that inserts a request of another class knows of all that have
 //! passed, and strict classes stay strict.
 //!
 //! # A split queue
@@ -26,13 +26,16 @@ use super::hold::{Hold, STEADY};
 use super::scheduler::another;
 use crate::queue::RequestQueue;
 use blkmq_sync::atomic::Ordering;
-use blkmq_sync::kept;
 use blkmq_sync::word::Gate;
+use blkmq_sync::{kept, unless_explored};
 
-/// How many requests must come in, with nothing waiting behind them, before the gate is opened again. A device that is
-/// as fast as requests come has some waiting now and then. For such a device it is cheaper to hand all requests through
-/// than to stop passing each time. The number is smaller in the rigs, where something waits most of the time.
-const CALM: u32 = if cfg!(any(shuttle, virtual_cpus)) { 16 } else { 256 };
+/// How many requests must come in, with nothing waiting behind them, before the gate is opened again. A device that
+/// is as fast as requests come has some waiting now and then. For such a device it is cheaper to hand all requests
+/// through than to stop passing each time.
+const CALM: u32 = 256;
+
+/// The same where interleavings are explored, and something waits most of the time.
+const CALM_EXPLORED: u32 = 16;
 
 /// A request other than a read, to ask whether a scheduler bounds such.
 fn a_write(client: ClientId) -> Info {
@@ -88,8 +91,8 @@ impl Hold {
     #[cold]
     fn shut_gate(&mut self, q: &RequestQueue) {
         debug_assert!(self.gate.is_some(), "a gate that is shut is not shut again");
-        // Requests may have passed until now. `note_insertion` says so to the scheduler only while the gate is open, so
-        // it is said here.
+        // Requests may have passed until now. `note_insertion` says so to the scheduler only while the gate is open,
+        // so it is said here.
         self.note_end_of_passing();
         q.live.word.shut_gate();
         (self.gate, self.gate_client, self.is_fold_due) = (None, None, kept("bypass.fold"));
@@ -129,7 +132,7 @@ impl Hold {
             self.gate
         );
         if seen.is_waiting() || !self.is_window_open() {
-            self.until_open = CALM;
+            self.until_open = unless_explored(CALM, CALM_EXPLORED);
             if self.gate.is_some() {
                 self.shut_gate(q);
             }

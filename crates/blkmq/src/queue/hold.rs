@@ -5,7 +5,7 @@ use blkmq_sched::{
 };
 
 use super::backlog::Backlog;
-use super::member::RING;
+use super::member::ring;
 use super::opening::Opening;
 use super::pools::Lender;
 use crate::queue::RequestQueue;
@@ -131,7 +131,7 @@ impl Hold {
             gate: self.gate,
             gate_client: self.gate_client,
             wants_reports: is_told,
-            reports: Vec::with_capacity(if is_told { RING } else { 0 }),
+            reports: Vec::with_capacity(if is_told { ring() } else { 0 }),
             ..Self::empty(self.first)
         };
         self.note_areas();

@@ -14,13 +14,16 @@ use crate::queue::service::{Served, Service};
 use crate::request::limits::MAX_MEMBERS;
 use blkmq_sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use blkmq_sync::grace::Activity;
-use blkmq_sync::placed;
 use blkmq_sync::ring::Ring;
 use blkmq_sync::stack::SlotStack;
 use blkmq_sync::wake::Wake;
+use blkmq_sync::{placed, unless_explored};
 
-/// Records of a thread that the scheduler has not been told of: 8 KiB. Few in the rigs, where the ring shall be full.
-pub(super) const RING: usize = if cfg!(any(test, shuttle, virtual_cpus)) { 8 } else { 256 };
+/// Records of a thread that the scheduler has not been told of: 8 KiB. Few in tests and where interleavings are
+/// explored, so that rings are full there.
+pub(super) fn ring() -> usize {
+    if cfg!(test) { 8 } else { unless_explored(256, 8) }
+}
 
 /// The shared side of one thread. Each field lies on lines of its own, and the whole lies on a page of its own.
 /// Processors fetch lines ahead of those that a thread goes through, up to the end of the page. On a shared page they
@@ -39,7 +42,8 @@ pub(crate) struct Member {
     pub(crate) flows: Flows,
     /// What the thread notes for a scheduler that wants reports. Made when the queue first has one.
     reports: OnceLock<Box<Ring>>,
-    /// What the thread adds to the statistics of the ranges of sectors, by place. Made when the queue first has ranges.
+    /// What the thread adds to the statistics of the ranges of sectors, by place. Made when the queue first has
+    /// ranges.
     ranges: OnceLock<Box<[Sums]>>,
     /// The completion ring: what other threads completed for this thread.
     pub(crate) completions: SlotStack,
@@ -51,8 +55,8 @@ pub(crate) struct Member {
     pub(crate) service: Service,
     taken: AtomicBool,
     is_background: AtomicBool,
-    /// The id of the client that the thread serves, and of that client's group. Written by threads that change clients,
-    /// under the lock of their table.
+    /// The id of the client that the thread serves, and of that client's group. Written by threads that change
+    /// clients, under the lock of their table.
     client: AtomicU32,
     group: AtomicU32,
 }
@@ -122,7 +126,7 @@ impl Member {
 
     /// Called under the control lock.
     pub(super) fn make_reports(&self) {
-        let _ = self.reports.get_or_init(|| Box::new(Ring::new(RING)));
+        let _ = self.reports.get_or_init(|| Box::new(Ring::new(ring())));
     }
 
     /// Called under the control lock.
@@ -218,8 +222,8 @@ impl Members {
         (0u16..).zip(&self.entries[..high]).filter_map(|(index, entry)| Some((index, &**entry.get()?)))
     }
 
-    /// Calls `each` with those of [`iter`](Self::iter) whose number modulo 64 is that of a bit that is set, in the same
-    /// order.
+    /// Calls `each` with those of [`iter`](Self::iter) whose number modulo 64 is that of a bit that is set, in the
+    /// same order.
     ///
     /// COST: one step for each of them, and for each 64 numbers.
     #[inline]

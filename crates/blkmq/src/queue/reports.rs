@@ -14,7 +14,7 @@ use blkmq_sched::{Class, ClientId, Event, IoPriority, Op, Report, Ticket, Time};
 
 use super::RequestQueue;
 use super::hold::Hold;
-use super::member::RING;
+use super::member::ring;
 use crate::request::Request;
 use blkmq_sync::kept;
 use blkmq_sync::ring::{Record, Ring, Trial};
@@ -231,7 +231,7 @@ impl Hold {
             if let Some(ring) = member.reports() {
                 ring.take(|record| reports.push(unpack(record)));
             }
-            debug_assert!(reports.len() <= RING, "member {index} has noted more than its ring holds");
+            debug_assert!(reports.len() <= ring(), "member {index} has noted more than its ring holds");
             if !reports.is_empty() {
                 scheduler.report(reports, now);
                 reports.clear();
