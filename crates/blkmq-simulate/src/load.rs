@@ -4,7 +4,7 @@ use std::fmt;
 
 use blkmq_vcpu::{Random, time, work};
 use blkmq_virtual::bio::SECTOR_SIZE;
-use blkmq_virtual::{Bio, Buffer, Buffers, Flags, Op, Submitter, Time};
+use blkmq_virtual::{Bio, Buffer, Buffers, Flags, Limits, Op, Submitter, Time};
 use blkmq_workbench::Job;
 use blkmq_workbench::job::{BlockSize, Direction, Distribution, Extent, Operations, Order};
 
@@ -101,7 +101,7 @@ impl Load {
     /// The area of thread `thread` on a device of so many bytes. `None`: the device ends before it.
     fn area(&self, thread: u64, capacity: u64) -> Option<Area> {
         let increment = self.increment.bytes(capacity).checked_mul(thread)?;
-        let start = self.offset.bytes(capacity).checked_add(increment)?.next_multiple_of(self.bytes);
+        let start = self.offset.bytes(capacity).checked_add(increment)?.checked_next_multiple_of(self.bytes)?;
         let left = capacity.checked_sub(start)?;
         let places = self.size.map_or(left, |size| size.bytes(capacity).min(left)) / self.bytes;
         (places > 0).then_some(Area { sector: start / SECTOR_SIZE as u64, places })
@@ -119,21 +119,43 @@ impl Load {
         Self { depth, batch, take_min, take_max, low: self.low / devices as u32, ..self.clone() }
     }
 
-    /// Whether so many threads find their areas on a device of so many bytes.
+    /// Whether so many threads can do this to a device with such limits.
     ///
     /// # Errors
-    /// They do not.
-    pub fn fits(&self, threads: usize, capacity: u64) -> Result<(), LoadError> {
-        match (1..=threads as u64).find(|thread| self.area(thread - 1, capacity).is_none()) {
-            None => Ok(()),
-            Some(thread) => Err(LoadError {
-                option: "size, offset, offset_increment",
-                what: format!(
-                    "the area of thread {thread} does not fit; the device ends at {capacity} bytes, and --device \
-                     may give it another size"
-                ),
-            }),
+    /// Their areas are not on it, or it takes no such operations, or a thread has no slots for all of them.
+    pub fn fits(&self, threads: usize, limits: &Limits) -> Result<(), LoadError> {
+        let capacity = limits.size_bytes();
+        if let Some(thread) = (1..=threads as u64).find(|thread| self.area(thread - 1, capacity).is_none()) {
+            let what = format!(
+                "the area of thread {thread} does not fit; the device ends at {capacity} bytes, and --device may give \
+                 it another size"
+            );
+            return Err(fault("size, offset, offset_increment", what));
         }
+        let nr_sectors = self.bytes / SECTOR_SIZE as u64;
+        let reads = (self.read_percent > 0).then_some((Op::Read, Flags::NONE));
+        let others = (self.read_percent < 100).then_some((self.other, self.flags));
+        for (op, flags) in reads.into_iter().chain(others) {
+            let sector = self.area(0, capacity).map_or(0, |area| area.sector);
+            let checked = limits.check(op, sector, nr_sectors);
+            checked.and_then(|()| limits.check_durability(op, &flags)).map_err(|status| {
+                let what = format!(
+                    "the device takes no such operation ({op:?} of {nr_sectors} sectors): {status}; --device may give \
+                     another one"
+                );
+                fault("rw, bs, sync", what)
+            })?;
+            let parts = nr_sectors.div_ceil(limits.max_op_sectors(op).into());
+            if parts * u64::from(self.depth) > self.slots().into() {
+                let what = format!(
+                    "{} operations of {parts} requests each are more than the {} that a thread may have outstanding",
+                    self.depth,
+                    self.slots()
+                );
+                return Err(fault("bs, iodepth", what));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -84,7 +84,7 @@ impl fmt::Debug for Setting {
 pub enum PointError {
     /// The device's spec is wrong.
     Device(String),
-    /// The areas of the load's threads are not on the device, or the load has too many operations outstanding.
+    /// The load cannot be done to the device.
     Load(LoadError),
     /// The queue cannot be built so.
     Queue(String),
@@ -136,7 +136,7 @@ pub(crate) fn measure(load: &Load, threads: usize, setting: &Setting) -> Result<
 /// Whether the queue of a run can be built.
 fn check(load: &Load, threads: usize, setting: &Setting) -> Result<(), PointError> {
     let q = queue(load, threads, setting)?;
-    load.fits(threads, q.limits().size_bytes()).map_err(PointError::Load)
+    load.fits(threads, &q.limits()).map_err(PointError::Load)
 }
 
 fn queue(load: &Load, threads: usize, setting: &Setting) -> Result<Arc<RequestQueue>, PointError> {
