@@ -1,9 +1,9 @@
 //! CPUs that have a clock each, and on which accesses to shared lines cost time.
 //!
-//! The thread that runs is always the one whose CPU's clock is earliest of all that can go on, and of two with the same
-//! clock that with the lower number. So what is done to shared data takes effect in the order of the clocks: an
-//! operation takes effect when it begins, and the CPU's clock then moves on by what the operation costs. A thread that
-//! sleeps until a certain time counts as one whose clock shows that time.
+//! The thread that runs is always the one whose CPU's clock is earliest of all that can go on, and of two with the
+//! same clock that with the lower number. So what is done to shared data takes effect in the order of the clocks: an
+//! operation takes effect when it begins, and the CPU's clock then moves on by what the operation costs. A thread
+//! that sleeps until a certain time counts as one whose clock shows that time.
 
 mod threads;
 
@@ -40,11 +40,11 @@ pub struct Cores {
 /// Cores of two CPUs each. While both have a thread, spinning or not, private work takes longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Smt {
-    /// How far the numbers of a core's two CPUs are apart: with 1, CPUs 0 and 1 are a core, and 2 and 3; with 2, CPUs 0
-    /// and 2 are one, 1 and 3, 4 and 6.
+    /// How far the numbers of a core's two CPUs are apart: with 1, CPUs 0 and 1 are a core, and 2 and 3; with 2, CPUs
+    /// 0 and 2 are one, 1 and 3, 4 and 6.
     pub apart: usize,
-    /// What private work takes while both have a thread, in percent of what it takes alone: 165 if two threads together
-    /// do 1.2 times as much as one.
+    /// What private work, and accesses to lines of the core's own, take while both have a thread, in percent of what
+    /// it takes alone: 165 if two threads together do 1.2 times as much as one.
     pub percent: u64,
 }
 
@@ -97,10 +97,10 @@ impl Clocks {
         self.threads.begin(now);
     }
 
-    /// What an access of a thread to the line of this number costs that begins at `now`. Without a number it costs what
-    /// an access to a line of its CPU's own does.
+    /// What an access of a thread to the line of this number costs that begins at `now`. Without a number it costs
+    /// what an access to a line of its CPU's own does.
     pub(crate) fn access(&mut self, thread: CpuId, line: Option<usize>, access: Access, now: Picoseconds) -> Outcome {
-        match line {
+        let outcome = match line {
             Some(line) => self.cache.access(self.threads.cpu(thread), line, access, now),
             None => {
                 let Costs { hit, store, update, .. } = self.costs;
@@ -111,7 +111,11 @@ impl Clocks {
                 };
                 Outcome { done: now + cost, waited: 0, moved: 0, fetched: 0 }
             }
-        }
+        };
+        // A core that both its threads use is slower at what is its own. A line from elsewhere takes as long.
+        let is_own = outcome.moved + outcome.fetched == 0;
+        let done = if is_own { now + self.threads.takes(thread, outcome.done - now) } else { outcome.done };
+        Outcome { done, ..outcome }
     }
 
     /// What it costs a thread to read plain data at `now`, or to change it. On no line it costs nothing.
@@ -137,6 +141,7 @@ impl Clocks {
     pub(crate) fn fence(&mut self, thread: CpuId, now: Picoseconds) -> Picoseconds {
         self.cache.fence(self.threads.cpu(thread), now)
     }
+
     /// A thread looks at this address until something is written to its line.
     pub(crate) fn watch(&mut self, thread: CpuId, address: usize) {
         self.watched.entry(address).or_default().push(thread);
