@@ -2,15 +2,13 @@
 //! [CLOCK [LOCKING [BYPASS]]]]]]]`, by default `none`, 100000, 1, `per-thread` (or `off`, or `shared`), `real` (or
 //! `coarse`), the default locking and 0. `scripts/cost` counts its instructions.
 
-use std::collections::VecDeque;
+mod passing;
 
 use blkmq::driver::spec;
-use blkmq::{Accounting, Bio, Buffer, Client, Clock, Locking, RequestQueue, Submitter};
+use blkmq::{Accounting, Client, Clock, Locking, RequestQueue};
+use passing::{pass_through, reads};
 
 const USAGE: &str = "[SCHEDULER [REQUESTS [BATCH [STATISTICS [CLOCK [LOCKING [BYPASS]]]]]]]";
-
-/// Sectors between requests: far enough apart that none merge.
-const STRIDE: u64 = 64;
 
 fn argument<T: std::str::FromStr>(place: usize, default: T) -> T {
     match std::env::args().nth(place) {
@@ -22,22 +20,6 @@ fn argument<T: std::str::FromStr>(place: usize, default: T) -> T {
 fn fail(text: &str) -> ! {
     eprintln!("cost: {text}");
     std::process::exit(2)
-}
-
-/// Submits everything in `bios`, and puts the operations back there as they complete.
-fn pass_through(submitter: &mut Submitter, bios: &mut VecDeque<Bio>) {
-    let (_, rejected) = submitter.submit_batch(bios);
-    assert!(rejected.is_none(), "{rejected:?}");
-    loop {
-        submitter.reap_all(|completion| {
-            assert!(completion.status.is_ok(), "{}", completion.status);
-            bios.push_back(completion.bio);
-        });
-        if submitter.nr_outstanding() == 0 {
-            return;
-        }
-        submitter.poll();
-    }
 }
 
 fn main() {
@@ -63,7 +45,7 @@ fn main() {
         q.set_knob("iostats", "0").unwrap_or_else(|error| fail(&error.to_string()));
     }
     let mut submitter = q.submitter(&Client::new("cost")).unwrap_or_else(|error| fail(&error.to_string()));
-    let mut bios: VecDeque<Bio> = (0..batch as u64).map(|at| Bio::read(at * STRIDE, Buffer::zeroed(4096))).collect();
+    let mut bios = reads(batch);
     if !(1..=256).contains(&batch) {
         fail("BATCH is from 1 to 256");
     }

@@ -2,6 +2,9 @@
 //! with `--cfg stages`; `scripts/stages` does that. Prints a line for each scheduler and stage: picoseconds for a
 //! batch, and for each request of it.
 
+#[cfg(stages)]
+mod passing;
+
 fn main() {
     #[cfg(not(stages))]
     println!("stages: this build measures nothing; scripts/stages makes and runs one that does, with --cfg stages");
@@ -11,13 +14,15 @@ fn main() {
 
 #[cfg(stages)]
 mod measured {
-    use std::collections::{BTreeMap, VecDeque};
+    use std::collections::BTreeMap;
     use std::hint::black_box;
     use std::time::Instant;
 
     use blkmq::driver::spec;
-    use blkmq::{Bio, Buffer, Client, Locking, RequestQueue, Submitter};
+    use blkmq::{Client, Locking, RequestQueue};
     use blkmq_sync::{Stage, take_stages};
+
+    use crate::passing::{pass_through, reads};
 
     /// Requests of a run.
     const REQUESTS: usize = 200_000;
@@ -25,9 +30,6 @@ mod measured {
     const RUNS: usize = 15;
     /// The lengths of batches from which the two parts of a cost are found.
     const BATCHES: [usize; 2] = [1, 32];
-    /// Sectors between requests: far enough apart that none merge.
-    const STRIDE: u64 = 64;
-
     /// Every way past a scheduler that one thread can take. The holder of a combining lock hands requests through, so
     /// that only a batch is put in and chosen together.
     fn ways() -> Vec<(&'static str, &'static str, bool)> {
@@ -58,21 +60,6 @@ mod measured {
         values[values.len() / 2]
     }
 
-    fn pass_through(submitter: &mut Submitter, bios: &mut VecDeque<Bio>) {
-        let (_, rejected) = submitter.submit_batch(bios);
-        assert!(rejected.is_none(), "{rejected:?}");
-        loop {
-            submitter.reap_all(|completion| {
-                assert!(completion.status.is_ok(), "{}", completion.status);
-                bios.push_back(completion.bio);
-            });
-            if submitter.nr_outstanding() == 0 {
-                return;
-            }
-            submitter.poll();
-        }
-    }
-
     /// For each stage that a way has: the time of a batch of so many requests, in picoseconds.
     fn measure(way: (&str, &str, bool), batch: usize, clock: f64) -> BTreeMap<Stage, Vec<f64>> {
         let (scheduler, locking, bypass) = way;
@@ -81,7 +68,7 @@ mod measured {
         let builder = RequestQueue::builder(driver).scheduler(scheduler).locking(locking).bypass(bypass);
         let q = builder.build().expect("it is a queue");
         let mut submitter = q.submitter(&Client::new("stages")).expect("there is a place");
-        let mut bios = (0..batch as u64).map(|at| Bio::read(at * STRIDE, Buffer::zeroed(4096))).collect();
+        let mut bios = reads(batch);
         let _ = take_stages();
         for _ in 0..REQUESTS / batch {
             pass_through(&mut submitter, &mut bios);
