@@ -5,10 +5,10 @@ use std::panic::Location;
 use crate::cache::{Access, Picoseconds};
 use crate::hot::HOT;
 use crate::machine;
+use crate::places::line_at;
 
 /// The looks for which [`Kernel::spin`](crate::Kernel::spin) was measured.
 const LOOKS: Picoseconds = 100;
-use crate::places::line_at;
 
 /// A step that is an operation on `value`, made by the code that calls the caller.
 #[inline]
@@ -84,7 +84,7 @@ fn tell_data(access: Access, address: usize, bytes: usize, at: &'static Location
 
 /// A step that is a fence.
 pub(crate) fn step_fence() {
-    if HOT.with(|hot| hot.is_timed.get()) {
+    if is_timed() {
         machine::charge_fence();
     }
     step();
@@ -93,7 +93,7 @@ pub(crate) fn step_fence() {
 /// Work on what no other CPU sees, which takes this long, and longer while the other CPU of the core is busy. Without
 /// [`Options::cores`](crate::Options::cores), and in an uninterrupted section, it takes no time.
 pub fn work(time: Picoseconds) {
-    if HOT.with(|hot| hot.is_timed.get() && hot.quantum.get() > 0 && hot.depth.get() == 0) {
+    if is_charged() {
         if machine::work(time) {
             HOT.with(|hot| (hot.touched.set(None), hot.left.set(hot.left.get().saturating_sub(1))));
             machine::decide(None);
@@ -109,11 +109,16 @@ pub fn is_timed() -> bool {
     HOT.with(|hot| hot.is_timed.get())
 }
 
+/// Whether what the running code does moves the clock of its CPU.
+fn is_charged() -> bool {
+    is_timed() && !machine::is_free()
+}
+
 /// Rests between two looks at something, as `std::hint::spin_loop` does: for a hundredth of
 /// [`Kernel::spin`](crate::Kernel::spin). Without [`Options::cores`](crate::Options::cores), and in an uninterrupted
 /// section, it is nothing.
 pub fn pause() {
-    if HOT.with(|hot| hot.is_timed.get()) && !machine::is_free() {
+    if is_charged() {
         work(machine::kernel().spin / LOOKS);
     }
 }
@@ -123,8 +128,7 @@ pub fn pause() {
 /// [`Costs::width`](crate::cache::Costs::width) allows, and all are there when this returns. It must change nothing
 /// that is shared, and wait for nothing.
 pub fn together<R>(act: impl FnOnce() -> R) -> R {
-    let begins = HOT.with(|hot| hot.is_timed.get()) && !machine::is_free();
-    if !begins || HOT.with(|hot| hot.together.replace(true)) {
+    if !is_charged() || HOT.with(|hot| hot.together.replace(true)) {
         return act();
     }
     let result = act();
@@ -138,7 +142,7 @@ pub fn together<R>(act: impl FnOnce() -> R) -> R {
 /// [`Options::on_stage`](crate::Options::on_stage) says. Nothing is called for no things, without
 /// [`Options::cores`](crate::Options::cores), and in an uninterrupted section.
 pub fn stage(stage: usize, number: usize) {
-    if number > 0 && HOT.with(|hot| hot.is_timed.get() && hot.quantum.get() > 0 && hot.depth.get() == 0) {
+    if number > 0 && is_charged() {
         work(machine::stage_time(crate::cpu(), stage, number));
     }
 }

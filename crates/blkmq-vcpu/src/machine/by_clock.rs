@@ -274,7 +274,7 @@ pub(crate) fn kernel() -> Kernel {
 
 /// As which locks those of the run behave; `None` if CPUs have no clocks of their own.
 pub(crate) fn kind_of_locks() -> Option<LockKind> {
-    if !HOT.with(|hot| hot.is_timed.get()) {
+    if !crate::is_timed() {
         return None;
     }
     with(|machine| machine.clocks.as_ref().map(|clocks| clocks.locks))
