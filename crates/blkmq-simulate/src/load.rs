@@ -5,8 +5,8 @@ use std::fmt;
 use blkmq_vcpu::{Random, time, work};
 use blkmq_virtual::bio::SECTOR_SIZE;
 use blkmq_virtual::{Bio, Buffer, Buffers, Flags, Limits, Op, Submitter, Time};
-use blkmq_workbench::Job;
 use blkmq_workbench::job::{BlockSize, Direction, Distribution, Extent, Operations, Order};
+use blkmq_workbench::{Job, JobFile, Mode, System};
 
 use crate::tally;
 
@@ -96,6 +96,22 @@ impl Load {
             take_max: job.iodepth_batch_complete_max.max(1),
             low: job.iodepth_low,
         })
+    }
+
+    /// The load of a job that does `operations`, written as options of fio, with `depth` of them outstanding, which it
+    /// submits and takes back by `batch`.
+    ///
+    /// # Panics
+    /// If that is no job, or none that is modelled.
+    #[must_use]
+    pub fn closed_loop(operations: &str, depth: usize, batch: usize) -> Self {
+        // Without an engine that submits many at once, a job has one operation outstanding.
+        let text = format!(
+            "[job]\nioengine=io_uring\ndirect=1\n{operations}\niodepth={depth}\niodepth_batch_submit={batch}\n\
+             iodepth_batch_complete={batch}\n"
+        );
+        let file = JobFile::parse("job", &text, &[], Mode::Strict, &System).expect("the caller names a job");
+        Self::of(&file.jobs[0]).expect("the caller names a job that is modelled")
     }
 
     /// The area of thread `thread` on a device of so many bytes. `None`: the device ends before it.

@@ -52,6 +52,27 @@ pub struct Setting {
 }
 
 impl Setting {
+    /// A device with a queue of the block layer in front of it, without a scheduler. Threads do what they were measured
+    /// to do, and nothing beside that.
+    #[must_use]
+    pub fn new(cores: Cores, device: impl Into<String>) -> Self {
+        Self {
+            cores,
+            device: device.into(),
+            devices: 1,
+            scheduler: "none".to_owned(),
+            locking: Locking::Single,
+            bypass: Some(false),
+            accounting: Accounting::PerThread,
+            stages: Some(Stages::measured()),
+            percent: 100,
+            t0: 0,
+            each: None,
+            seed: 1,
+            requests: 20_000,
+        }
+    }
+
     /// Whether requests may pass the scheduler by.
     #[must_use]
     pub fn bypasses(&self) -> bool {

@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 use blkmq_vcpu::cache::{Distances, Picoseconds};
 use blkmq_vcpu::{Cores, Kernel, LockKind, Random, Smt};
 use blkmq_virtual::Accounting;
-use blkmq_workbench::{Job, JobFile, Mode, System};
 
 use crate::machine::BOTH_PERCENT;
 use crate::primitives::{self, Operation, Rounds};
-use crate::published::{self, Counting, Counts, Load, Machine, Profiled, Reason, Row, Scheduler, Section, Unit};
-use crate::scaling::row as row_of;
-use crate::{Level, Profile, Setting, Stages};
+use crate::profile::picoseconds;
+use crate::published::{Counting, Counts, Job, Load, Machine, Profiled, Reason, Row, Section, Unit};
+use crate::scaling::requests_per_s;
+use crate::{Level, Profile, Setting};
 
 /// The number from which the order of a machine's CPUs follows, and all else.
 const SEED: u64 = 1;
@@ -105,7 +105,7 @@ fn base<'r>(row: &Row, rows: &'r [Row]) -> Option<&'r Row> {
 fn cores_of(machine: &Machine) -> Option<Cores> {
     let (Profiled::Own(name) | Profiled::Near(name)) = machine.profile;
     let profile = Profile::named(name)?;
-    let ps = |level: &Level| level.ns.map(|ns| (ns * 1000.0).round() as Picoseconds);
+    let ps = |level: &Level| level.ns.and_then(picoseconds);
     let named = |names: &[&str]| profile.levels.iter().find(|level| names.contains(&&*level.name));
     let machine_level = profile.levels.last()?;
     let socket_level = named(&["socket", "die"]).unwrap_or(machine_level);
@@ -175,77 +175,47 @@ fn measure(row: &Row, rows: &[Row], cores: &Cores, own: Picoseconds) -> Option<f
         Load::BlockLayer { scheduler, locking, devices, queues, job } => {
             let setting = Setting {
                 devices: *devices,
-                scheduler: name_of(*scheduler).to_owned(),
+                scheduler: scheduler.name().to_owned(),
                 locking: locking.of_blkmq()?.parse().ok()?,
                 ..block_layer(cores, *queues, own, threads)
             };
-            rate_of(&job_of(*job), threads, &setting)
+            ns_of(&load_of(*job), threads, &setting)
         }
         Load::InFlight { counted } => {
             // That blkmq counts nothing at all is no different from a count of each thread's own.
             let accounting = if *counted == Counting::OneWord { Accounting::Shared } else { Accounting::PerThread };
             let setting = Setting { accounting, ..block_layer(cores, IN_FLIGHT_QUEUES, own, threads) };
-            rate_of(&job("rw=randread\nbs=512", 1, 1), threads, &setting)
+            ns_of(&crate::Load::closed_loop("rw=randread\nbs=512", 1, 1), threads, &setting)
         }
     }
 }
 
 /// blkmq without a scheduler on a machine of Linux's.
 fn block_layer(cores: &Cores, queues: usize, own: Picoseconds, threads: usize) -> Setting {
-    Setting {
-        cores: Cores { locks: LockKind::Queued, ..cores.clone() },
-        device: format!("null,irqmode=0,poll_queues=0,submit_queues={queues}"),
-        devices: 1,
-        scheduler: "none".to_owned(),
-        locking: blkmq_virtual::Locking::Single,
-        bypass: Some(false),
-        accounting: Accounting::PerThread,
-        stages: Some(Stages::measured()),
-        percent: 100,
-        t0: own,
-        each: None,
-        seed: SEED,
-        requests: EACH * threads as u64,
-    }
+    let cores = Cores { locks: LockKind::Queued, ..cores.clone() };
+    let device = format!("null,irqmode=0,poll_queues=0,submit_queues={queues}");
+    Setting { t0: own, seed: SEED, requests: EACH * threads as u64, ..Setting::new(cores, device) }
 }
 
-/// Nanoseconds of all threads for an operation of a job.
-fn rate_of(job: &Job, threads: usize, setting: &Setting) -> Option<f64> {
-    let load = crate::Load::of(job).ok()?;
-    Some(1e9 / row_of(&load, threads, setting).ok()?.requests_per_s)
+/// Nanoseconds of all threads for an operation of a load.
+fn ns_of(load: &crate::Load, threads: usize, setting: &Setting) -> Option<f64> {
+    Some(1e9 / requests_per_s(load, threads, setting).ok()?)
 }
 
-/// The name of a scheduler.
-const fn name_of(scheduler: Scheduler) -> &'static str {
-    match scheduler {
-        Scheduler::None => "none",
-        Scheduler::MqDeadline => "mq-deadline",
-        Scheduler::Kyber => "kyber",
-        Scheduler::Bfq => "bfq",
-    }
-}
-
-/// A job of a published row, for any number of threads.
-fn job_of(published: published::Job) -> Job {
-    let text = match published {
-        published::Job::Icpe24 => "rw=randread\nbs=4k",
-        published::Job::Scaling32x4 | published::Job::Scaling1x128 => "rw=randread\nbs=512",
-        published::Job::Batch16x32 => "rw=randwrite\nbs=4k",
+/// The load of a published job, for any number of threads.
+fn load_of(job: Job) -> crate::Load {
+    let operations = match job {
+        Job::Icpe24 => "rw=randread\nbs=4k",
+        Job::Scaling32x4 | Job::Scaling1x128 => "rw=randread\nbs=512",
+        Job::Batch16x32 => "rw=randwrite\nbs=4k",
     };
-    job(text, published.depth(), published.batch())
-}
-
-fn job(text: &str, depth: usize, batch: usize) -> Job {
-    let text = format!(
-        "[job]\nioengine=io_uring\n{text}\ndirect=1\niodepth={depth}\niodepth_batch_submit={batch}\niodepth_batch_complete={batch}\n"
-    );
-    let file = JobFile::parse("job", &text, &[], Mode::Strict, &System).expect("the job is right");
-    file.jobs.into_iter().next().expect("there is one")
+    crate::Load::closed_loop(operations, job.depth(), job.batch())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::published;
 
     fn value_of(source: &str, case: &str) -> f64 {
         let rows = published::rows();

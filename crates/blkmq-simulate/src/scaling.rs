@@ -84,9 +84,17 @@ pub fn row(load: &Load, threads: usize, setting: &Setting) -> Result<Row, PointE
         None
     } else {
         let none = Setting { scheduler: "none".to_owned(), ..setting.clone() };
-        Some(rate(&measure(load, threads, &none)?, setting))
+        Some(requests_per_s(load, threads, &none)?)
     };
     Ok(told(tally, threads, setting, none_rate))
+}
+
+/// Operations per second of `load` with so many threads, for a caller that asks for nothing else: one run.
+///
+/// # Errors
+/// It cannot be run.
+pub fn requests_per_s(load: &Load, threads: usize, setting: &Setting) -> Result<f64, PointError> {
+    Ok(rate(&measure(load, threads, setting)?, setting))
 }
 
 /// Operations per second.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use blkmq_simulate::scaling::{Row, row};
-use blkmq_simulate::{Each, Load, Machine, Setting, Stages};
+use blkmq_simulate::{Each, Load, Machine, Setting};
 use blkmq_vcpu::place_at;
 use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering};
 use blkmq_virtual::{Accounting, Locking};
@@ -27,20 +27,13 @@ fn load() -> Load {
 }
 
 fn setting(scheduler: &str, each: Option<Each>) -> Setting {
+    let cores = Machine::named("7950x").expect("it is known").cores();
     Setting {
-        cores: Machine::named("7950x").expect("it is known").cores(),
-        device: "null,irqmode=0,poll_queues=0,submit_queues={threads}".to_owned(),
-        devices: 1,
         scheduler: scheduler.to_owned(),
         locking: Locking::Combining,
-        bypass: Some(false),
-        accounting: Accounting::PerThread,
-        stages: Some(Stages::measured()),
-        percent: 100,
-        t0: 0,
         each,
-        seed: 1,
         requests: 4000,
+        ..Setting::new(cores, "null,irqmode=0,poll_queues=0,submit_queues={threads}")
     }
 }
 

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use blkmq_program::words::short;
-use blkmq_program::{Failure, columns, interrupt, json};
-use blkmq_simulate::scaling::row;
+use blkmq_program::{Failure, columns, interrupt};
+use blkmq_simulate::scaling::requests_per_s;
 use blkmq_simulate::{Load, Machine, NativeLoad, Setting, Stages, Way};
-use blkmq_virtual::{Accounting, Locking};
-use blkmq_workbench::{JobFile, Mode, System};
+use blkmq_virtual::Locking;
 use clap::Args;
 use serde::Serialize;
 
@@ -28,7 +27,7 @@ where nothing else runs.";
 /// The device of both.
 const DEVICE: &str = "null,irqmode=0,poll_queues=0,submit_queues=2";
 /// Requests of a batch, of which a thread has one outstanding.
-const BATCH: u32 = 4;
+const BATCH: usize = 4;
 const THREADS: [usize; 2] = [1, 2];
 /// How far the model may be off.
 const MOST_ERROR: f64 = 0.25;
@@ -80,7 +79,7 @@ fn ways() -> Vec<(&'static str, Locking)> {
 
 impl Native {
     pub(super) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
-        let json_file = self.json.iter().flatten().next().map(|path| Output::open(path)).transpose()?;
+        let output = Output::open(self.json.as_ref())?;
         let machine = Machine::host().map_err(|error| Failure::Running(error.to_string()))?;
         let Some(measured) = self.measure()? else { return Err(interrupt::failure("simulate native")) };
         let percent = percent(&machine, median(&measured[0].1))?;
@@ -99,14 +98,7 @@ impl Native {
             });
         }
         let document = Document { machine: machine.cpu().to_owned(), percent, rows };
-        if let Some(file) = json_file {
-            file.write(&document)?;
-        }
-        if matches!(self.json, Some(None)) {
-            json::print(&document, out)?;
-        } else {
-            table(&document).iter().try_for_each(|line| writeln!(out, "{line}"))?;
-        }
+        output.write(&document, out, |out| table(&document).iter().try_for_each(|line| writeln!(out, "{line}")))?;
         let off = document.rows.iter().filter(|row| row.error.abs() > MOST_ERROR).count();
         if off == 0 {
             return Ok(());
@@ -127,7 +119,7 @@ impl Native {
                     return Ok(None);
                 }
                 let way = Way { scheduler: (*scheduler).to_owned(), locking: locking.to_string(), bypass: false };
-                let load = NativeLoad { device: DEVICE.to_owned(), way, threads: *threads, batch: BATCH as usize };
+                let load = NativeLoad { device: DEVICE.to_owned(), way, threads: *threads, batch: BATCH };
                 rates.push(load.measure(Duration::from_millis(self.length)).map_err(Failure::Running)?);
             }
         }
@@ -155,29 +147,16 @@ fn model(
     threads: usize,
     percent: Option<u64>,
 ) -> Result<f64, Failure> {
-    let text = format!(
-        "[job]\nioengine=io_uring\nrw=randread\nbs=4k\ndirect=1\niodepth={BATCH}\niodepth_batch_submit={BATCH}\n\
-         iodepth_batch_complete={BATCH}\n"
-    );
-    let file = JobFile::parse("job", &text, &[], Mode::Strict, &System)?;
-    let load = Load::of(&file.jobs[0]).map_err(|error| Failure::Running(error.to_string()))?;
+    let load = Load::closed_loop("rw=randread\nbs=4k", BATCH, BATCH);
     let setting = Setting {
-        cores: machine.cores(),
-        device: DEVICE.to_owned(),
-        devices: 1,
         scheduler: scheduler.to_owned(),
         locking,
-        bypass: Some(false),
-        accounting: Accounting::PerThread,
         stages: percent.map(|_| Stages::measured()),
         percent: percent.unwrap_or(100),
-        t0: 0,
-        each: None,
-        seed: 1,
         requests: REQUESTS,
+        ..Setting::new(machine.cores(), DEVICE)
     };
-    let row = row(&load, threads, &setting).map_err(|error| Failure::Running(error.to_string()))?;
-    Ok(row.requests_per_s)
+    requests_per_s(&load, threads, &setting).map_err(|error| Failure::Running(error.to_string()))
 }
 
 fn table(document: &Document) -> Vec<String> {

@@ -7,9 +7,9 @@ use std::thread;
 
 use blkmq_program::page::Page;
 use blkmq_program::words::short;
-use blkmq_program::{Failure, columns, file, interrupt, json};
+use blkmq_program::{Failure, columns, file, interrupt};
 use blkmq_simulate::scaling::{Row, row};
-use blkmq_simulate::{Load, Machine, Setting, Stages};
+use blkmq_simulate::{Load, Machine, Setting};
 use blkmq_vcpu::{Cores, LockKind};
 use blkmq_virtual::{Accounting, Locking, scheduler_names};
 use blkmq_workbench::{JobFile, Mode, System, TextError};
@@ -165,22 +165,17 @@ impl Scaling {
         let machine = self.machine()?;
         let load = self.load()?;
         let threads = self.threads.concat();
-        let json_file = self.json.iter().flatten().next().map(|path| Output::open(path)).transpose()?;
+        let output = Output::open(self.json.as_ref())?;
         let page = Page::open(self.report.as_deref())?;
         let setting = self.setting(&machine);
         let stop = interrupt::flag();
         let rows = self.rows(&load, &threads, &setting, &stop)?;
         if let Some(page) = page {
-            page.write("blkmq simulate", self.title(&machine), MODELLED.to_owned(), curves::sections(&rows))?;
+            page.write("blkmq simulate", self.title(&machine, &setting), MODELLED.to_owned(), curves::sections(&rows))?;
         }
-        let document = self.document(&machine, &rows);
-        if let Some(file) = json_file {
-            file.write(&document)?;
-        }
-        if matches!(self.json, Some(None)) {
-            json::print(&document, out)?;
-        } else {
-            writeln!(out, "modelled: {}", self.title(&machine))?;
+        let document = self.document(&machine, &setting, &rows);
+        output.write(&document, out, |out| {
+            writeln!(out, "modelled: {}", self.title(&machine, &setting))?;
             let (cpus, most) = (machine.nr_cpus(), threads.iter().copied().max().unwrap_or(0));
             if most > cpus {
                 writeln!(
@@ -188,8 +183,8 @@ impl Scaling {
                     "note: the machine has {cpus} CPUs; of more threads, several share a CPU and take turns"
                 )?;
             }
-            columns::lines(&curves::table(&rows), 0, 0).iter().try_for_each(|line| writeln!(out, "{line}"))?;
-        }
+            columns::lines(&curves::table(&rows), 0, 0).iter().try_for_each(|line| writeln!(out, "{line}"))
+        })?;
         if rows.len() < threads.len() { Err(interrupt::failure("simulate scaling")) } else { Ok(()) }
     }
 
@@ -224,20 +219,16 @@ impl Scaling {
     }
 
     fn setting(&self, machine: &Machine) -> Setting {
+        let cores = Cores { locks: self.lock.into(), ..machine.cores() };
         Setting {
-            cores: Cores { locks: self.lock.into(), ..machine.cores() },
             accounting: self.accounting,
-            device: self.device.clone(),
-            devices: 1,
             scheduler: self.scheduler.clone(),
             locking: self.locking,
             bypass: self.bypass,
-            stages: Some(Stages::measured()),
-            percent: 100,
             t0: self.t0 * 1000,
-            each: None,
             seed: self.seed,
             requests: self.requests,
+            ..Setting::new(cores, &*self.device)
         }
     }
 
@@ -268,9 +259,9 @@ impl Scaling {
         Ok(found)
     }
 
-    fn title(&self, machine: &Machine) -> String {
+    fn title(&self, machine: &Machine, setting: &Setting) -> String {
         let Self { job, scheduler, locking, t0, seed, .. } = self;
-        let bypass = if self.bypasses() { "on" } else { "off" };
+        let bypass = if setting.bypasses() { "on" } else { "off" };
         format!(
             "{} on {} ({}), scheduler {scheduler}, locking {locking}, bypass {bypass}, t0 {t0} ns, seed {seed}, {} requests",
             job.display(),
@@ -280,11 +271,7 @@ impl Scaling {
         )
     }
 
-    fn bypasses(&self) -> bool {
-        self.bypass.unwrap_or(self.locking == Locking::Combining)
-    }
-
-    fn document<'a>(&'a self, machine: &'a Machine, rows: &'a [Row]) -> Document<'a> {
+    fn document<'a>(&'a self, machine: &'a Machine, setting: &Setting, rows: &'a [Row]) -> Document<'a> {
         Document {
             modelled: true,
             machine: &self.machine,
@@ -293,7 +280,7 @@ impl Scaling {
             device: &self.device,
             scheduler: &self.scheduler,
             locking: self.locking.to_string(),
-            bypass: self.bypasses(),
+            bypass: setting.bypasses(),
             lock: format!("{:?}", self.lock).to_lowercase(),
             accounting: self.accounting.name(),
             t0_ns: self.t0,

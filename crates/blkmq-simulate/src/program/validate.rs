@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use blkmq_program::{Failure, interrupt, json};
+use blkmq_program::{Failure, interrupt};
 use blkmq_simulate::Predictor;
 use blkmq_simulate::compare::compare;
 use blkmq_simulate::published::{Row, rows, sources};
@@ -43,18 +43,11 @@ impl Validate {
     pub(super) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
         let is_wanted = |row: &Row| self.source.is_empty() || self.source.iter().any(|source| source == row.source);
         let rows: Vec<Row> = rows().into_iter().filter(is_wanted).collect();
-        let json_file = self.json.iter().flatten().next().map(|path| Output::open(path)).transpose()?;
+        let output = Output::open(self.json.as_ref())?;
         let Some(values) = predict(&rows) else { return Err(interrupt::failure("simulate validate")) };
         let mut values = rows.iter().zip(values).filter(|(row, _)| row.is_point()).map(|(_, value)| value);
         let comparison = compare(&rows, |_| values.next().flatten());
-        if let Some(file) = json_file {
-            file.write(&comparison)?;
-        }
-        if matches!(self.json, Some(None)) {
-            json::print(&comparison, out)?;
-        } else {
-            comparison.lines().iter().try_for_each(|line| writeln!(out, "{line}"))?;
-        }
+        output.write(&comparison, out, |out| comparison.lines().iter().try_for_each(|line| writeln!(out, "{line}")))?;
         match comparison.failures().len() {
             0 => Ok(()),
             1 => Err(Failure::Running("simulate validate: the model is off in one thing".to_owned())),

@@ -253,6 +253,19 @@ pub enum Scheduler {
     Bfq,
 }
 
+impl Scheduler {
+    /// Its name in blkmq.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::MqDeadline => "mq-deadline",
+            Self::Kyber => "kyber",
+            Self::Bfq => "bfq",
+        }
+    }
+}
+
 /// How threads take turns at a scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
