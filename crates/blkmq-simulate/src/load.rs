@@ -11,7 +11,7 @@ use blkmq_workbench::{Job, JobFile, Mode, System};
 use crate::tally;
 
 /// The longest time that a thread sleeps before it looks whether the run is over, in nanoseconds.
-const LONGEST_NS: u64 = 50_000_000;
+pub(crate) const LONGEST_NS: u64 = 50_000_000;
 
 /// What each thread of a load does.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,10 +29,10 @@ pub struct Load {
     flags: Flags,
     /// As in the job: operations outstanding, submitted together, and taken together.
     pub(crate) depth: u32,
-    batch: u32,
-    take_min: u32,
-    take_max: u32,
-    low: u32,
+    pub(crate) batch: u32,
+    pub(crate) take_min: u32,
+    pub(crate) take_max: u32,
+    pub(crate) low: u32,
 }
 
 /// Why a job cannot be modelled.
@@ -58,6 +58,35 @@ struct Area {
     sector: u64,
     /// How many operations lie in it, one behind the other.
     places: u64,
+}
+
+/// What the operations of a thread are, and where they go, one after the other.
+pub(crate) struct Course {
+    read_percent: u64,
+    other: Op,
+    is_random: bool,
+    area: Area,
+    nr_sectors: u64,
+    random: Random,
+    /// Where the next operation goes, unless that is random.
+    next: u64,
+}
+
+impl Course {
+    /// For how long the thread waits before it begins, in picoseconds: threads of a real load do not begin at the same
+    /// time.
+    pub(crate) fn lateness(&mut self) -> u64 {
+        self.random.below(1_000_000)
+    }
+
+    /// The next operation, and its first sector.
+    pub(crate) fn next(&mut self) -> (Op, u64) {
+        let Self { area, random, .. } = self;
+        let op = if random.below(100) < self.read_percent { Op::Read } else { self.other };
+        let place = if self.is_random { random.below(area.places) } else { self.next % area.places };
+        self.next += 1;
+        (op, area.sector + place * self.nr_sectors)
+    }
 }
 
 impl Load {
@@ -123,6 +152,33 @@ impl Load {
         (places > 0).then_some(Area { sector: start / SECTOR_SIZE as u64, places })
     }
 
+    /// What thread `thread` does to a device of so many bytes that has room for it.
+    pub(crate) fn course(&self, thread: u64, capacity: u64, random: Random) -> Course {
+        let area = self.area(thread, capacity).expect("the areas of all threads were looked at");
+        let Self { read_percent, other, is_random, .. } = *self;
+        Course { read_percent, other, is_random, area, nr_sectors: self.nr_sectors(), random, next: 0 }
+    }
+
+    /// Sectors of an operation.
+    pub(crate) const fn nr_sectors(&self) -> u64 {
+        self.bytes / SECTOR_SIZE as u64
+    }
+
+    /// Bytes of an operation.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
+
+    /// Whether all of its operations are reads.
+    pub(crate) const fn only_reads(&self) -> bool {
+        self.read_percent == 100
+    }
+
+    /// Whether a thread polls for its reads at a queue for that.
+    pub(crate) const fn is_polled(&self) -> bool {
+        self.flags.polled
+    }
+
     /// Slots that each submitter needs.
     pub(crate) fn slots(&self) -> u16 {
         u16::try_from(self.depth).map_or(u16::MAX, |depth| depth.max(256))
@@ -148,7 +204,7 @@ impl Load {
             );
             return Err(fault("size, offset, offset_increment", what));
         }
-        let nr_sectors = self.bytes / SECTOR_SIZE as u64;
+        let nr_sectors = self.nr_sectors();
         let reads = (self.read_percent > 0).then_some((Op::Read, Flags::NONE));
         let others = (self.read_percent < 100).then_some((self.other, self.flags));
         for (op, flags) in reads.into_iter().chain(others) {
@@ -221,13 +277,10 @@ fn block_size(job: &Job) -> Result<u64, LoadError> {
 /// A thread of a load.
 pub(crate) struct Worker<'l> {
     load: &'l Load,
-    area: Area,
+    course: Course,
     submitter: Submitter,
-    random: Random,
     /// Work of its own before each operation, in picoseconds.
     t0: u64,
-    /// Where the next operation goes, unless that is random.
-    next: u64,
     buffers: Vec<Buffer>,
     /// When each outstanding operation was submitted, and what the thread had done for others then; and which places
     /// in this list are free.
@@ -241,16 +294,16 @@ impl<'l> Worker<'l> {
     /// Thread `thread` of a load, whose device has so many bytes and room for it.
     pub(crate) fn new(load: &'l Load, thread: u64, submitter: Submitter, random: Random, t0: u64) -> Self {
         let capacity = submitter.queue().limits().size_bytes();
-        let area = load.area(thread, capacity).expect("the areas of all threads were looked at");
+        let course = load.course(thread, capacity, random);
         let depth = load.depth as usize;
         let buffers = (0..depth).map(|_| Buffer::zeroed(load.bytes as usize)).collect();
         let (begun, free) = (vec![(0, 0); depth], (0..depth).collect());
-        Self { load, area, submitter, random, t0, next: 0, buffers, begun, free, outstanding: 0, plugged: 0 }
+        Self { load, course, submitter, t0, buffers, begun, free, outstanding: 0, plugged: 0 }
     }
 
-    /// Waits for a moment: threads of a real load do not begin at the same time.
+    /// Waits for a moment.
     pub(crate) fn begin(&mut self) {
-        work(self.random.below(1_000_000));
+        work(self.course.lateness());
     }
 
     /// Submits as many operations as may be outstanding, and takes back as many as the job says. `each` is called
@@ -273,21 +326,18 @@ impl<'l> Worker<'l> {
     }
 
     fn submit(&mut self) {
-        let Self { load, area, random, .. } = self;
+        let load = self.load;
         if self.t0 > 0 {
             work(self.t0);
         }
-        let op = if random.below(100) < load.read_percent { Op::Read } else { load.other };
-        let place = if load.is_random { random.below(area.places) } else { self.next % area.places };
-        self.next += 1;
-        let nr_sectors = load.bytes / SECTOR_SIZE as u64;
+        let (op, sector) = self.course.next();
         let buffer = if op == Op::Discard { None } else { self.buffers.pop() };
         let buffers = buffer.map_or(Buffers::None, Buffers::One);
         let begun = self.free.pop().expect("it is free while fewer operations are outstanding");
         self.begun[begun] = (time::now(), tally::nr_taken_over());
         let flags = if op == Op::Write { load.flags } else { Flags { polled: load.flags.polled, ..Flags::NONE } };
-        let sector = area.sector + place * nr_sectors;
-        let bio = Bio { op, sector, nr_sectors, flags, priority: None, buffers, user_data: begun as u64 };
+        let bio =
+            Bio { op, sector, nr_sectors: load.nr_sectors(), flags, priority: None, buffers, user_data: begun as u64 };
         self.submitter.submit(bio).expect("there are slots, and the device takes such operations");
         self.outstanding += 1;
         self.plugged += 1;
@@ -319,14 +369,15 @@ impl<'l> Worker<'l> {
     fn take_or_wait(&mut self, most: u32, wanted: u32) -> u32 {
         let got = self.take(most);
         if got == 0 {
-            let began = time::now();
-            let until = Time(began + LONGEST_NS);
-            if wanted >= self.outstanding {
-                self.submitter.wait_until_last(until);
-            } else {
-                self.submitter.wait_until(until);
-            }
-            tally::idled(began);
+            let until = Time(time::now() + LONGEST_NS);
+            let submitter = &mut self.submitter;
+            tally::in_wait(|| {
+                _ = if wanted >= self.outstanding {
+                    submitter.wait_until_last(until)
+                } else {
+                    submitter.wait_until(until)
+                };
+            });
         }
         got
     }
@@ -340,11 +391,14 @@ impl<'l> Worker<'l> {
                 }
                 continue;
             };
-            assert!(done.status.is_ok(), "the device of a modelled load does not fail: {}", done.status);
             got += 1;
             let begun = done.bio.user_data as usize;
             let (since, taken_over) = self.begun[begun];
-            tally::done(since, taken_over, self.submitter.queue());
+            if done.status.is_ok() {
+                tally::done(since, taken_over);
+            } else {
+                tally::fail(format!("an operation of the load failed: {}", done.status));
+            }
             self.free.push(begun);
             if let Buffers::One(buffer) = done.bio.buffers {
                 self.buffers.push(buffer);

@@ -1,20 +1,21 @@
 //! What the machine that this runs on reaches with real threads, to hold the model against.
+//!
+//! The threads make the calls that those of the modelled load make (`load::Worker`), and go to the same sectors.
 
-use std::collections::VecDeque;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use blkmq::driver::spec::open;
-use blkmq::{Bio, Buffer, Client, Locking, RequestQueue, Submitter};
+use blkmq::{Bio, Buffer, Buffers, Client, Flags, Locking, RequestQueue, Submitter};
+use blkmq_virtual::Op;
 
-use crate::Way;
+use crate::load::{Course, LONGEST_NS};
+use crate::point::Chance;
+use crate::{Load, Way};
 
-/// Sectors between requests: far enough apart that none merge.
-const STRIDE: u64 = 64;
-
-/// A load for this machine: threads that pass batches of reads through one queue, each when the one before is over.
+/// A load for this machine: the threads of a job that reads, on one queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NativeLoad {
     /// The device, as a spec.
@@ -23,65 +24,213 @@ pub struct NativeLoad {
     pub way: Way,
     /// The threads.
     pub threads: usize,
-    /// Requests of a batch.
-    pub batch: usize,
+    /// What each thread does.
+    pub load: Load,
+    /// The number from which the sectors follow, as in a [`Setting`](crate::Setting).
+    pub seed: u64,
 }
 
 impl NativeLoad {
     /// Requests per second of all threads, over about so long.
     ///
     /// # Errors
-    /// The queue cannot be built.
+    /// The queue cannot be built, the load is none of reads, it does not fit, or the device fails an operation.
     pub fn measure(&self, length: Duration) -> Result<f64, String> {
-        let Self { device, way, threads, batch } = self;
+        let Self { device, way, threads, load, .. } = self;
+        if !load.only_reads() {
+            return Err("a load that is measured has reads only".to_owned());
+        }
+        // The model's device of this spec has the same size, and takes the same operations.
+        let limits = blkmq_virtual::driver::spec::open(device).map_err(|error| format!("device {device}: {error}"))?;
+        load.fits(*threads, &limits.limits()).map_err(|error| error.to_string())?;
         let device = open(device).map_err(|error| format!("device {device}: {error}"))?;
         let locking: Locking = way.locking.parse().map_err(|error: blkmq::QueueError| error.to_string())?;
-        let builder = RequestQueue::builder(device).scheduler(&*way.scheduler).locking(locking).bypass(way.bypass);
+        let builder = RequestQueue::builder(device)
+            .scheduler(&*way.scheduler)
+            .locking(locking)
+            .bypass(way.bypass)
+            .slots(load.slots());
         let q = builder.build().map_err(|error| error.to_string())?;
-        let submitters: Result<Vec<_>, _> = (0..*threads).map(|_| q.submitter(&Client::new("native"))).collect();
+        let courses = self.courses(q.limits().size_bytes());
+        let join = |course| Ok((q.submitter(&Client::new("native"))?, course));
+        let submitters: Result<Vec<_>, blkmq::QueueError> = courses.map(join).collect();
         let submitters = submitters.map_err(|error| error.to_string())?;
         let (is_over, begins) = (AtomicBool::new(false), Barrier::new(threads + 1));
         let rates = thread::scope(|scope| {
-            let spawn = |submitter| scope.spawn(|| rate(submitter, *batch, &begins, &is_over));
+            let spawn = |(submitter, course)| {
+                let mut worker = Worker::new(load, submitter, course, &is_over);
+                let begins = &begins;
+                scope.spawn(move || worker.rate(begins))
+            };
             let workers: Vec<_> = submitters.into_iter().map(spawn).collect();
             begins.wait();
             thread::sleep(length);
-            // Publishes nothing: a thread that sees it late only passes another batch.
+            // Publishes nothing: a thread that sees it late only goes round once more.
             is_over.store(true, Ordering::Relaxed);
             workers.into_iter().map(|worker| worker.join().expect("no worker panics")).collect::<Vec<_>>()
         });
-        Ok(rates.into_iter().sum())
+        rates.into_iter().sum()
+    }
+
+    /// Where the operations of each thread go: as in a modelled run of this seed.
+    fn courses(&self, capacity: u64) -> impl Iterator<Item = Course> {
+        let chances = Chance::of_threads(self.seed, self.threads, 1).enumerate();
+        chances.map(move |(thread, Chance { mut by_device, .. })| {
+            let mut course = self.load.course(thread as u64, capacity, by_device.remove(0));
+            // The modelled thread draws this, and waits for so long.
+            _ = course.lateness();
+            course
+        })
     }
 }
 
-/// Passes batches through until it is over. Returns requests per second.
-fn rate(mut submitter: Submitter, batch: usize, begins: &Barrier, is_over: &AtomicBool) -> f64 {
-    let mut bios: VecDeque<_> = (0..batch as u64).map(|at| Bio::read(at * STRIDE, Buffer::zeroed(4096))).collect();
-    pass_through(&mut submitter, &mut bios);
-    begins.wait();
-    let (begun, mut batches) = (Instant::now(), 0);
-    while !is_over.load(Ordering::Relaxed) {
-        pass_through(&mut submitter, &mut bios);
-        batches += 1;
-    }
-    (batches * batch) as f64 / begun.elapsed().as_secs_f64()
+/// A thread of a load.
+struct Worker<'l> {
+    load: &'l Load,
+    submitter: Submitter,
+    course: Course,
+    is_over: &'l AtomicBool,
+    buffers: Vec<Buffer>,
+    outstanding: u32,
+    plugged: u32,
+    done: u64,
+    failed: Option<String>,
 }
 
-/// Submits everything in `bios`, and puts the operations back there as they complete. A thread that finds nothing to do
-/// sleeps, as those of the modelled load.
-fn pass_through(submitter: &mut Submitter, bios: &mut VecDeque<Bio>) {
-    let (_, rejected) = submitter.submit_batch(bios);
-    assert!(rejected.is_none(), "{rejected:?}");
-    loop {
-        submitter.reap_all(|completion| {
-            assert!(completion.status.is_ok(), "{}", completion.status);
-            bios.push_back(completion.bio);
-        });
-        if submitter.nr_outstanding() == 0 {
-            return;
+impl<'l> Worker<'l> {
+    fn new(load: &'l Load, submitter: Submitter, course: Course, is_over: &'l AtomicBool) -> Self {
+        let buffers = (0..load.depth).map(|_| Buffer::zeroed(load.bytes())).collect();
+        Self { load, submitter, course, is_over, buffers, outstanding: 0, plugged: 0, done: 0, failed: None }
+    }
+
+    /// Goes round until it is over. Returns requests per second.
+    fn rate(&mut self, begins: &Barrier) -> Result<f64, String> {
+        self.go_round();
+        begins.wait();
+        let (begun, before) = (Instant::now(), self.done);
+        while !self.is_over.load(Ordering::Relaxed) {
+            self.go_round();
         }
-        if !submitter.poll() {
-            submitter.wait();
+        let (done, elapsed) = (self.done - before, begun.elapsed());
+        while self.outstanding > 0 {
+            self.take_or_wait(u32::MAX, self.outstanding);
         }
+        self.failed.take().map_or(Ok(done as f64 / elapsed.as_secs_f64()), Err)
+    }
+
+    fn go_round(&mut self) {
+        while self.outstanding < self.load.depth {
+            self.submit();
+        }
+        self.flush();
+        self.take_as_wanted();
+    }
+
+    fn submit(&mut self) {
+        let (op, sector) = self.course.next();
+        assert_eq!(op, Op::Read, "the load has reads only");
+        let buffer = self.buffers.pop().expect("there is one for each operation");
+        let flags = Flags { polled: self.load.is_polled(), ..Flags::NONE };
+        let bio = Bio { flags, ..Bio::read(sector, buffer) };
+        self.submitter.submit(bio).expect("there are slots, and the device takes such operations");
+        self.outstanding += 1;
+        self.plugged += 1;
+        if self.plugged >= self.load.batch {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.plugged > 0 {
+            self.submitter.flush_plug();
+            self.plugged = 0;
+        }
+    }
+
+    fn take_as_wanted(&mut self) {
+        let mut wanted = self.load.take_min.min(self.outstanding);
+        while wanted > 0 && !self.is_over.load(Ordering::Relaxed) {
+            let got = self.take_or_wait(self.load.take_max.max(wanted), wanted);
+            wanted = wanted.saturating_sub(got);
+            if wanted == 0 && self.outstanding > self.load.low {
+                wanted = self.load.take_min.min(self.outstanding);
+            }
+        }
+    }
+
+    fn take_or_wait(&mut self, most: u32, wanted: u32) -> u32 {
+        let got = self.take(most);
+        if got == 0 {
+            let until = self.submitter.queue().clock().now().after(LONGEST_NS);
+            _ = if wanted >= self.outstanding {
+                self.submitter.wait_until_last(until)
+            } else {
+                self.submitter.wait_until(until)
+            };
+        }
+        got
+    }
+
+    fn take(&mut self, most: u32) -> u32 {
+        let mut got = 0;
+        while got < most {
+            let Some(done) = self.submitter.reap() else {
+                if got > 0 || !self.submitter.poll() {
+                    break;
+                }
+                continue;
+            };
+            got += 1;
+            if !done.status.is_ok() {
+                _ = self.failed.get_or_insert_with(|| format!("an operation of the load failed: {}", done.status));
+            }
+            if let Buffers::One(buffer) = done.bio.buffers {
+                self.buffers.push(buffer);
+            }
+        }
+        self.outstanding -= got;
+        self.done += u64::from(got);
+        got
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(operations: &str) -> NativeLoad {
+        let way = Way { scheduler: "mq-deadline".to_owned(), locking: "combining".to_owned(), bypass: false };
+        let device = "null,irqmode=0,poll_queues=0,submit_queues=2".to_owned();
+        NativeLoad { device, way, threads: 2, load: Load::closed_loop(operations, 4, 4), seed: 1 }
+    }
+
+    /// Red if two threads go to the same sectors, as if a job of random reads were none, or if another seed does not
+    /// lead elsewhere.
+    #[test]
+    fn each_thread_goes_to_sectors_of_its_own_by_chance() {
+        let some = |load: &NativeLoad| {
+            let courses = load.courses(1 << 30);
+            courses.map(|mut course| std::array::from_fn(|_| course.next().1)).collect::<Vec<[u64; 8]>>()
+        };
+        let load = load("rw=randread\nbs=4k");
+        let [first, second] = some(&load).try_into().expect("there are two threads");
+        assert!(first != second && first.is_sorted() == second.is_sorted() && !first.is_sorted());
+        assert_eq!(some(&load), [first, second]);
+        assert_ne!(some(&NativeLoad { seed: 2, ..load }), [first, second]);
+    }
+
+    /// Red if nothing is done, or if what cannot be measured panics or gets a rate.
+    #[test]
+    fn a_load_is_measured_or_refused() {
+        let length = Duration::from_millis(10);
+        let rate = load("rw=randread\nbs=4k").measure(length).expect("it can be run");
+        assert!(rate > 100.0, "{rate}");
+        let refused = |load: NativeLoad| load.measure(length).expect_err("it cannot be run");
+        assert!(refused(load("rw=randwrite\nbs=4k")).contains("reads only"));
+        let bad = "null,irqmode=0,badblocks=0-999999999".to_owned();
+        let said = refused(NativeLoad { device: bad, ..load("rw=randread\nbs=4k") });
+        assert!(said.contains("an operation of the load failed"), "{said}");
+        let far = load("rw=randread\nbs=4k\noffset_increment=300g");
+        assert!(refused(far).contains("the area of thread 2"));
     }
 }

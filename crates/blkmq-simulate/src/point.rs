@@ -109,6 +109,10 @@ pub enum PointError {
     Load(LoadError),
     /// The queue cannot be built so.
     Queue(String),
+    /// The run would have none of these: threads or devices.
+    Nothing(&'static str),
+    /// The device failed an operation.
+    Failed(String),
     /// The run did not come to its end. That is an error of the model or of the block layer.
     Ended(String),
 }
@@ -117,7 +121,8 @@ impl fmt::Display for PointError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Load(error) => error.fmt(f),
-            Self::Device(what) | Self::Queue(what) | Self::Ended(what) => f.write_str(what),
+            Self::Nothing(what) => write!(f, "no {what}; a load has 1 or more"),
+            Self::Device(what) | Self::Queue(what) | Self::Failed(what) | Self::Ended(what) => f.write_str(what),
         }
     }
 }
@@ -129,7 +134,11 @@ impl std::error::Error for PointError {}
 /// # Errors
 /// It cannot be run.
 pub(crate) fn measure(load: &Load, threads: usize, setting: &Setting) -> Result<Tally, PointError> {
-    assert!(setting.devices > 0, "a load goes to a device");
+    for (number, what) in [(threads, "threads"), (setting.devices, "devices")] {
+        if number == 0 {
+            return Err(PointError::Nothing(what));
+        }
+    }
     let load = &load.shared_by(setting.devices);
     check(load, threads, setting)?;
     let Setting { cores, seed, requests, .. } = setting.clone();
@@ -138,20 +147,29 @@ pub(crate) fn measure(load: &Load, threads: usize, setting: &Setting) -> Result<
     let on_access = Box::new(|accessed| tally::accessed(&accessed));
     let mut charge = private.map(Private::on_stage);
     let on_stage: Box<OnStage> = Box::new(move |cpu, stage, requests| {
-        tally::stage_ended(cpu, stage, requests);
-        charge.as_mut().map_or(0, |charge| charge(cpu, stage, requests))
+        let work = charge.as_mut().map_or(0, |charge| charge(cpu, stage, requests));
+        tally::stage_ended(cpu, stage, requests, work);
+        work
     });
     let options =
         Options { on_access: Some(on_access), cores: Some(cores), on_stage: Some(on_stage), ..Options::default() };
     let least = 8 * threads as u64 * u64::from(load.depth);
     tally::begin(threads, least.max(requests / 4), requests);
-    let (load, setting) = (Arc::new(load.clone()), setting.clone());
-    let ended = run(Box::new(Uniform::new(Random::new(seed), 1)), options, move || work(&load, threads, &setting));
+    let (load, theirs) = (Arc::new(load.clone()), setting.clone());
+    let ended = run(Box::new(Uniform::new(Random::new(seed), 1)), options, move || work(&load, threads, &theirs));
     let tally = tally::take();
     match (ended, tally) {
+        (_, Some(Tally { failed: Some(why), .. })) => {
+            Err(PointError::Failed(format!("device {}: {why}", spec(threads, setting))))
+        }
         (Ended::Finished, Some(tally)) => Ok(tally),
         (ended, _) => Err(PointError::Ended(format!("the run did not come to its end: {ended:?}"))),
     }
+}
+
+/// The spec of a run's device.
+fn spec(threads: usize, setting: &Setting) -> String {
+    setting.device.replace(THREADS, &threads.to_string())
 }
 
 /// Whether the queue of a run can be built.
@@ -161,8 +179,8 @@ fn check(load: &Load, threads: usize, setting: &Setting) -> Result<(), PointErro
 }
 
 fn queue(load: &Load, threads: usize, setting: &Setting) -> Result<Arc<RequestQueue>, PointError> {
-    let Setting { device, scheduler, locking, bypass, accounting, .. } = setting;
-    let spec = device.replace(THREADS, &threads.to_string());
+    let Setting { scheduler, locking, bypass, accounting, .. } = setting;
+    let spec = spec(threads, setting);
     let device = open(&spec).map_err(|error| PointError::Device(format!("device {spec}: {error}")))?;
     let builder = RequestQueue::builder(device)
         .scheduler(&**scheduler)
@@ -175,19 +193,37 @@ fn queue(load: &Load, threads: usize, setting: &Setting) -> Result<Arc<RequestQu
     builder.build().map_err(|error| PointError::Queue(error.to_string()))
 }
 
+/// The numbers of chance of a thread.
+pub(crate) struct Chance {
+    /// From which follows where its operations go on each device.
+    pub(crate) by_device: Vec<Random>,
+    /// From which follows the device that is next.
+    turns: Random,
+}
+
+impl Chance {
+    /// Those of so many threads, in their order.
+    pub(crate) fn of_threads(seed: u64, threads: usize, devices: usize) -> impl Iterator<Item = Self> {
+        let mut random = Random::new(seed);
+        (0..threads).map(move |_| {
+            let by_device = (0..devices).map(|_| random.fork()).collect();
+            Self { by_device, turns: random.fork() }
+        })
+    }
+}
+
 /// What the virtual CPUs do: the first one too is a thread of the load.
 fn work(load: &Arc<Load>, threads: usize, setting: &Setting) {
     let build = |_| queue(load, threads, setting).expect("it could be built just now");
     let queues: Vec<_> = (0..setting.devices).map(build).collect();
-    let mut random = Random::new(setting.seed);
-    let mut threads: Vec<_> = (0..threads)
-        .map(|thread| {
+    tally::runs_through(&queues);
+    let mut threads: Vec<_> = Chance::of_threads(setting.seed, threads, setting.devices)
+        .enumerate()
+        .map(|(thread, Chance { by_device, mut turns })| {
             let client = Client::new(format!("thread {thread}"));
-            let join =
-                |q: &Arc<RequestQueue>| (q.submitter(&client).expect("there is a place for each"), random.fork());
-            let submitters: Vec<_> = queues.iter().map(join).collect();
+            let join = |q: &Arc<RequestQueue>| q.submitter(&client).expect("there is a place for each");
+            let submitters: Vec<_> = queues.iter().map(join).zip(by_device).collect();
             let (load, t0, each) = (Arc::clone(load), setting.t0, setting.each.clone());
-            let mut turns = random.fork();
             move || {
                 let each = || each.iter().for_each(|each| each(thread));
                 let worker = |(submitter, random)| Worker::new(&load, thread as u64, submitter, random, t0);

@@ -24,8 +24,12 @@ pub struct Row {
     pub wait_share: f64,
     /// The part of that in which they waited for the scheduler's lock.
     pub lock_share: f64,
-    /// The share of the threads' time in which they had nothing to do until an operation completed.
+    /// The share of the threads' time in which they waited for operations to complete, without their private work
+    /// meanwhile.
     pub idle_share: f64,
+    /// The share of the threads' time that is such work: while a thread waits, it looks whether something has
+    /// completed, and does what it finds, for itself or for other threads.
+    pub work_in_wait_share: f64,
     /// Lines that moved from one CPU to another for each operation, by the name of the line.
     pub lines_per_request: BTreeMap<&'static str, f64>,
     /// Nanoseconds for which CPUs waited because a line was busy, for each operation, by the name of the line.
@@ -105,6 +109,7 @@ fn rate(tally: &Tally, setting: &Setting) -> f64 {
 fn told(tally: Tally, threads: usize, setting: &Setting, none: Option<f64>) -> Row {
     let (ns, operations) = (tally.ns.max(1) as f64 * threads as f64, setting.requests as f64);
     let lock_ns = tally.stats.lock_wait_ns as f64;
+    let work_in_wait_ns = tally.work_in_wait as f64 / 1e3;
     let requests_per_s = rate(&tally, setting);
     let none = none.unwrap_or(requests_per_s);
     let moved = tally.lines.iter().filter(|(_, moves)| moves.moved > 0);
@@ -116,7 +121,8 @@ fn told(tally: Tally, threads: usize, setting: &Setting, none: Option<f64>) -> R
         ratio_to_none: requests_per_s / none,
         wait_share: (tally.waited as f64 / 1e3 + lock_ns) / ns,
         lock_share: lock_ns / ns,
-        idle_share: tally.idle_ns as f64 / ns,
+        idle_share: (tally.in_wait_ns as f64 - work_in_wait_ns).max(0.0) / ns,
+        work_in_wait_share: work_in_wait_ns / ns,
         lines_per_request: moved.map(|(name, moves)| (*name, moves.moved as f64 / operations)).collect(),
         waits_per_request: waited.map(|(name, moves)| (*name, moves.waited as f64 / 1e3 / operations)).collect(),
         bypassed: tally.stats.bypassed as f64 / operations,

@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use blkmq_sync_virtual::Stage;
 use blkmq_vcpu::cache::{Access, Picoseconds};
@@ -24,6 +24,7 @@ pub(crate) struct Moves {
 #[derive(Debug, Clone, Copy, Default)]
 struct Thread {
     waits_for_lock: bool,
+    waits_for_completions: bool,
     /// Requests that other threads left, and that this one took over: in all, and since the measurement began.
     taken_over: u64,
     measured: u64,
@@ -49,14 +50,20 @@ pub(crate) struct Tally {
     completed: u64,
     began_ns: u64,
     began_stats: Stats,
+    /// The queues of the run, whose statistics are added up.
+    queues: Vec<Weak<RequestQueue>>,
+    /// Why an operation failed, which ends the run.
+    pub(crate) failed: Option<String>,
     pub(crate) ns: u64,
     pub(crate) stats: Stats,
     pub(crate) lines: BTreeMap<&'static str, Moves>,
     threads: Vec<Thread>,
     /// For how long CPUs waited for lines while they waited for no lock.
     pub(crate) waited: Picoseconds,
-    /// For how long threads had nothing to do but to wait for completions.
-    pub(crate) idle_ns: u64,
+    /// For how long threads waited for completions, and how much private work they did meanwhile, because they looked
+    /// whether something had completed.
+    pub(crate) in_wait_ns: u64,
+    pub(crate) work_in_wait: Picoseconds,
     /// Requests that were brought to the scheduler while a thread was there, of those times in which any were.
     pub(crate) batches: Vec<u64>,
     /// How long each request that was left waited for the thread that took it over.
@@ -79,9 +86,22 @@ pub(crate) fn begin(threads: usize, warm: u64, wanted: u64) {
     with(|tally| *tally = Tally { warm, wanted, threads: vec![Thread::default(); threads], ..Tally::default() });
 }
 
+/// The run goes through these queues.
+pub(crate) fn runs_through(queues: &[Arc<RequestQueue>]) {
+    with(|tally| tally.queues = queues.iter().map(Arc::downgrade).collect());
+}
+
 /// What was counted. `None`: the run ended before enough operations were over.
 pub(crate) fn take() -> Option<Tally> {
     Some(with(std::mem::take)).filter(|tally| tally.phase == Phase::Over)
+}
+
+/// An operation has failed. That ends the run.
+pub(crate) fn fail(why: String) {
+    with(|tally| {
+        tally.phase = Phase::Over;
+        _ = tally.failed.get_or_insert(why);
+    });
 }
 
 pub(crate) fn is_over() -> bool {
@@ -138,13 +158,16 @@ pub(crate) fn nr_taken_over() -> u64 {
     with(|tally| tally.threads[usize::from(cpu())].taken_over)
 }
 
-/// A CPU has come to the end of a stage, with so many requests.
-pub(crate) fn stage_ended(cpu: CpuId, stage: usize, requests: usize) {
+/// A CPU has come to the end of a stage, with so many requests. Its private work takes this long.
+pub(crate) fn stage_ended(cpu: CpuId, stage: usize, requests: usize, work: Picoseconds) {
     const INSERT: usize = Stage::Insert as usize;
     const THROUGH: usize = Stage::Through as usize;
     const CHOOSE: usize = Stage::Choose as usize;
     const READY: usize = Stage::Ready as usize;
     with(|tally| {
+        if tally.phase == Phase::Measuring && tally.threads[usize::from(cpu)].waits_for_completions {
+            tally.work_in_wait += work;
+        }
         let in_hold = &mut tally.threads[usize::from(cpu)].in_hold;
         match stage {
             INSERT | THROUGH => *in_hold += requests as u64,
@@ -161,7 +184,7 @@ pub(crate) fn stage_ended(cpu: CpuId, stage: usize, requests: usize) {
 }
 
 /// An operation is over that was submitted `since` then, when its thread had taken over so many requests.
-pub(crate) fn done(since: u64, taken_over: u64, q: &Arc<RequestQueue>) {
+pub(crate) fn done(since: u64, taken_over: u64) {
     let now = time::now();
     let is_due = with(|tally| {
         tally.completed += 1;
@@ -177,16 +200,23 @@ pub(crate) fn done(since: u64, taken_over: u64, q: &Arc<RequestQueue>) {
         tally.completed >= due
     });
     if is_due {
-        let stats = uninterrupted(|| q.stats());
+        let queues = with(|tally| tally.queues.clone());
+        let mut stats = Stats::default();
+        uninterrupted(|| queues.iter().filter_map(Weak::upgrade).for_each(|q| stats += q.stats()));
         with(|tally| tally.pass_mark(now, stats));
     }
 }
 
-/// The calling thread has waited since `began` for operations to complete.
-pub(crate) fn idled(began: u64) {
+/// The calling thread waits, by `wait`, for operations to complete.
+pub(crate) fn in_wait(wait: impl FnOnce()) {
+    let set = |waits| with(|tally| tally.threads[usize::from(cpu())].waits_for_completions = waits);
+    let began = time::now();
+    set(true);
+    wait();
+    set(false);
     with(|tally| {
         if tally.phase == Phase::Measuring {
-            tally.idle_ns += time::now().saturating_sub(began.max(tally.began_ns));
+            tally.in_wait_ns += time::now().saturating_sub(began.max(tally.began_ns));
         }
     });
 }

@@ -66,7 +66,7 @@ fn the_same_seed_gives_the_same_rows() {
     let other = Setting { seed: 2, ..setting("mq-deadline", None) };
     let other = row(&load(), 5, &other).expect("it can be run");
     assert_ne!(other, modelled(5, "mq-deadline", None), "the seed decides something");
-    assert_eq!(format!("{:016x}", hash(&first)), "b95b449d3da17bcb", "{first}");
+    assert_eq!(format!("{:016x}", hash(&first)), "b63fbda92e63c25d", "{first}");
 }
 
 /// Red if a row says that threads wait for each other which share nothing, or if 'none' is not the load itself.
@@ -103,6 +103,41 @@ fn threads_that_share_a_cpu_take_turns() {
     let setting = Setting { cores: two, t0: 5_000_000, ..setting("none", None) };
     let [two, four] = [2, 4].map(|threads| row(&load(), threads, &setting).expect("it can be run"));
     assert!((0.8..1.05).contains(&(four.requests_per_s / two.requests_per_s)), "{two:?} {four:?}");
+}
+
+/// Red if the counts of one of several devices are taken for those of all, or if one is subtracted from another's:
+/// then the second mark panics, or finds too few. Each request of a device is counted by its own queue.
+#[test]
+fn several_devices_are_counted_together() {
+    let eight = Setting { devices: 8, bypass: Some(true), ..setting("mq-deadline", None) };
+    let eight = |seed| row(&load(), 4, &Setting { seed, ..eight.clone() }).expect("it can be run");
+    for seed in 1..=4 {
+        let row = eight(seed);
+        assert!((0.99..1.01).contains(&row.bypassed), "{row:?}");
+    }
+}
+
+/// Red if a device that fails makes the program panic, or if it is not said what failed; or if a load of nothing runs.
+#[test]
+fn what_cannot_be_modelled_is_an_error() {
+    let said = |threads, setting: Setting| row(&load(), threads, &setting).expect_err("it cannot be run").to_string();
+    let bad = "null,irqmode=0,badblocks=0-999999999";
+    let failing = Setting { device: bad.to_owned(), ..setting("none", None) };
+    assert!(said(2, failing).starts_with(&format!("device {bad}: an operation of the load failed: ")));
+    assert_eq!(said(0, setting("none", None)), "no threads; a load has 1 or more");
+    assert_eq!(said(2, Setting { devices: 0, ..setting("none", None) }), "no devices; a load has 1 or more");
+}
+
+/// Red if what threads do while they wait counts as waiting, or the other way round: beside a device that takes its
+/// time one thread waits for most of its time and does the rest there; beside one that takes none it never waits.
+#[test]
+fn work_that_is_done_while_a_thread_waits_is_told_apart() {
+    let slow = Setting { device: "null,irqmode=2,completion_nsec=20us".to_owned(), ..setting("none", None) };
+    let slow = row(&load(), 1, &slow).expect("it can be run");
+    assert!((0.8..0.99).contains(&slow.idle_share), "{slow:?}");
+    assert!((0.001..0.2).contains(&slow.work_in_wait_share), "{slow:?}");
+    let quick = modelled(1, "none", None);
+    assert_eq!((quick.idle_share, quick.work_in_wait_share), (0.0, 0.0), "{quick:?}");
 }
 
 /// Red if the counter of the block layer's own that all threads can be made to share is not seen.

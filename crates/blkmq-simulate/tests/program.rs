@@ -105,6 +105,7 @@ fn bad_input_is_refused_in_one_line() {
         (of(&far, &[]), "the area of thread 2", "--device"),
         (of(&job, &["--option", "rw=trim"]), "Discard of 8 sectors", "--device"),
         (of(&job, &["--option", "bs=512", "--device", "null,bs=4096"]), "Read of 1 sectors", "--device"),
+        (of(&job, &["--device", "null,badblocks=0-999999999"]), "operation of the load failed", "badblocks"),
         (of(&job, &["--option", "bs=4m", "--option", "iodepth=256"]), "bs, iodepth: 256 operations", "outstanding"),
         (of(&job, &["--option", "iodepht=5"]), "'iodepht'", "'iodepth'"),
         (of(&job, &["--scheduler", "deadline"]), "'deadline'", "mq-deadline"),

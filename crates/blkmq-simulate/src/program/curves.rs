@@ -88,7 +88,7 @@ pub(super) fn sections(rows: &[Row]) -> Vec<Section> {
         plot(
             "Time that is lost",
             "The shares of the threads' time in which they wait for busy lines and for the scheduler's lock, and in \
-             which they have nothing to do until a request completes.",
+             which they wait until a request completes, without their own work meanwhile.",
             "share of the threads' time",
             Unit::Percent,
             vec![curve("waits", &|row| 100.0 * row.wait_share), curve("idle", &|row| 100.0 * row.idle_share)],

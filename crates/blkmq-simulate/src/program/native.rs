@@ -31,6 +31,8 @@ const BATCH: usize = 4;
 const THREADS: [usize; 2] = [1, 2];
 /// How far the model may be off.
 const MOST_ERROR: f64 = 0.25;
+/// The number from which the sectors of both follow.
+const SEED: u64 = 1;
 /// Requests that are modelled.
 const REQUESTS: u64 = 20_000;
 
@@ -70,6 +72,11 @@ struct Document {
     /// How long this machine takes for private work that took 100 where the stages were measured.
     percent: u64,
     rows: Vec<Compared>,
+}
+
+/// What each thread does, on both sides.
+fn load() -> Load {
+    Load::closed_loop("rw=randread\nbs=4k", BATCH, BATCH)
 }
 
 fn ways() -> Vec<(&'static str, Locking)> {
@@ -119,7 +126,8 @@ impl Native {
                     return Ok(None);
                 }
                 let way = Way { scheduler: (*scheduler).to_owned(), locking: locking.to_string(), bypass: false };
-                let load = NativeLoad { device: DEVICE.to_owned(), way, threads: *threads, batch: BATCH };
+                let (device, threads) = (DEVICE.to_owned(), *threads);
+                let load = NativeLoad { device, way, threads, load: load(), seed: SEED };
                 rates.push(load.measure(Duration::from_millis(self.length)).map_err(Failure::Running)?);
             }
         }
@@ -147,16 +155,16 @@ fn model(
     threads: usize,
     percent: Option<u64>,
 ) -> Result<f64, Failure> {
-    let load = Load::closed_loop("rw=randread\nbs=4k", BATCH, BATCH);
     let setting = Setting {
         scheduler: scheduler.to_owned(),
         locking,
         stages: percent.map(|_| Stages::measured()),
         percent: percent.unwrap_or(100),
+        seed: SEED,
         requests: REQUESTS,
         ..Setting::new(machine.cores(), DEVICE)
     };
-    requests_per_s(&load, threads, &setting).map_err(|error| Failure::Running(error.to_string()))
+    requests_per_s(&load(), threads, &setting).map_err(|error| Failure::Running(error.to_string()))
 }
 
 fn table(document: &Document) -> Vec<String> {

@@ -30,7 +30,7 @@ is measured are left out. Threads fill the cores of a machine before two share o
 
 The columns: requests per second; the same divided by those of 'none' with as many threads; the share of the threads' time
 that is lost to waiting, for lines that are busy with other CPUs and for the scheduler's lock; the share in which threads
-have nothing to do until a request completes; lines that move between CPUs for each request; requests that pass the
+wait until a request completes, without their own work meanwhile; lines that move between CPUs for each request; requests that pass the
 scheduler by and that are left with another thread, in percent; requests of a hold of the scheduler (mean, p99); how long
 requests that are left wait for the thread that takes them over (mean, p99); the largest share of one thread in taking them
 over; and the p99 latency of requests whose submitters combine, and of others. The last column names the lines that move
