@@ -15,6 +15,7 @@
 //! assert_eq!(cache.access(16, 0, Access::Update, there).done - there, 72_700);
 //! ```
 
+pub mod band;
 pub mod compare;
 mod host;
 mod load;

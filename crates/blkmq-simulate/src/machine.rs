@@ -22,6 +22,8 @@ pub(crate) const BOTH_PERCENT: u64 = 165;
 pub struct Machine {
     cpu: String,
     distances: Distances,
+    /// If only bounds of the distances are known: the greatest ones. `distances` are then the least.
+    farthest: Option<Distances>,
     costs: Costs,
     smt: Option<Smt>,
 }
@@ -34,8 +36,6 @@ pub enum MachineError {
     Profile(ProfileError),
     /// It is no matrix.
     Matrix(MatrixError),
-    /// It is a profile that has no distance for this level, but bounds.
-    Bounds(String),
 }
 
 impl fmt::Display for MachineError {
@@ -43,7 +43,6 @@ impl fmt::Display for MachineError {
         match self {
             Self::Profile(error) => write!(f, "no profile: {error}"),
             Self::Matrix(error) => write!(f, "no matrix: {error}"),
-            Self::Bounds(level) => write!(f, "level {level:?} has bounds alone; give it ns, the distance to model"),
         }
     }
 }
@@ -59,7 +58,7 @@ impl Machine {
     /// The machine of this name, if it is known.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        Self::of(&Profile::named(name)?).ok()
+        Some(Self::of(&Profile::named(name)?))
     }
 
     /// Reads the contents of the file called `name`: TOML is a profile, anything else a matrix.
@@ -68,29 +67,29 @@ impl Machine {
     /// The text is neither.
     pub fn parse(name: &str, text: &str) -> Result<Self, MachineError> {
         if name.ends_with(".toml") {
-            return Self::of(&Profile::parse(text).map_err(MachineError::Profile)?);
+            return Ok(Self::of(&Profile::parse(text).map_err(MachineError::Profile)?));
         }
         // A matrix does not tell which CPUs are one core, so they are filled in its order.
         let distances = Matrix::parse(text).map_err(MachineError::Matrix)?.distances();
         let cpu = format!("matrix of {} CPUs", distances.nr_cpus());
-        Ok(Self { cpu, distances, costs: Costs::default(), smt: None })
+        Ok(Self { cpu, distances, farthest: None, costs: Costs::default(), smt: None })
     }
 
     /// The machine of a profile.
     ///
-    /// # Errors
-    /// A level has bounds alone.
-    pub fn of(profile: &Profile) -> Result<Self, MachineError> {
-        let Some(along) = profile.typical() else {
-            let level = profile.levels.iter().find(|level| level.ns.is_none());
-            return Err(MachineError::Bounds(level.map_or_else(String::new, |level| level.name.clone())));
-        };
+    /// # Panics
+    /// If a level has neither a distance nor bounds, as none has that was read from a text.
+    #[must_use]
+    pub fn of(profile: &Profile) -> Self {
+        let along = profile.nearest_and_farthest().expect("each level has a distance or bounds");
         let a_core = profile.levels.first().filter(|level| level.name == CORE).map_or(1, |level| level.cpus);
-        let cores = along.nr_cpus() / a_core;
+        let cores = profile.nr_cpus() / a_core;
         let place = |cpu: usize| cpu % cores * a_core + cpu / cores;
-        let distances = Distances::new(along.nr_cpus(), |high, low| along.between(place(high), place(low)));
+        let [nearest, farthest] =
+            along.map(|along| Distances::new(along.nr_cpus(), |high, low| along.between(place(high), place(low))));
         let smt = (a_core == 2).then_some(Smt { apart: cores, percent: BOTH_PERCENT });
-        Ok(Self { cpu: profile.cpu.clone(), distances, costs: Costs::default(), smt })
+        let farthest = profile.typical().is_none().then_some(farthest);
+        Self { cpu: profile.cpu.clone(), distances: nearest, farthest, costs: Costs::default(), smt }
     }
 
     /// The name of the machine that this runs on.
@@ -113,7 +112,7 @@ impl Machine {
             ns(fence)
         );
         // Whether the system's two CPUs are one core, it does not tell.
-        Ok(Self { cpu, distances, costs, smt: None })
+        Ok(Self { cpu, distances, farthest: None, costs, smt: None })
     }
 
     /// What it is, for people.
@@ -134,13 +133,23 @@ impl Machine {
         self.costs
     }
 
-    /// Its CPUs, for a run.
+    /// Its CPUs, for a run. If only bounds of their distances are known, they are as near as they may be.
     #[must_use]
     pub fn cores(&self) -> Cores {
-        Cores { costs: self.costs, smt: self.smt, ..Cores::new(self.distances.clone()) }
+        self.cores_at(&self.distances)
     }
 
-    /// How far apart they are.
+    /// If only bounds of the distances are known: its CPUs as far apart as they may be.
+    #[must_use]
+    pub fn farthest_cores(&self) -> Option<Cores> {
+        self.farthest.as_ref().map(|distances| self.cores_at(distances))
+    }
+
+    fn cores_at(&self, distances: &Distances) -> Cores {
+        Cores { costs: self.costs, smt: self.smt, ..Cores::new(distances.clone()) }
+    }
+
+    /// How far apart they are, as in [`cores`](Self::cores).
     #[must_use]
     pub const fn distances(&self) -> &Distances {
         &self.distances
@@ -171,12 +180,20 @@ mod tests {
         assert_eq!((machine.nr_cpus(), machine.distances().between(0, 2)), (3, 20_000));
     }
 
+    /// Red if a machine whose distances are known by bounds is refused, or stands at one distance.
+    #[test]
+    fn a_machine_of_bounds_has_its_cpus_near_and_far() {
+        let bounds = "cpu = 'C'\nsource = 'S'\n[[level]]\nname = 'l'\ncpus = 2\nlow = 5\nhigh = 7\n";
+        let machine = Machine::parse("a.toml", bounds).expect("it is right");
+        let far = machine.farthest_cores().expect("it has bounds").distances.between(0, 1);
+        assert_eq!((machine.cores().distances.between(0, 1), far), (5000, 7000));
+        assert!(Machine::named("7950x").expect("it is known").farthest_cores().is_none());
+    }
+
     #[test]
     fn what_is_no_machine_is_refused_with_what_is_wrong() {
         let said = |name: &str, text: &str| Machine::parse(name, text).unwrap_err().to_string();
         assert!(said("a.toml", "5,,").starts_with("no profile: "));
         assert!(said("a.csv", "cpu = 'C'").starts_with("no matrix: 1 rows; "));
-        let bounds = "cpu = 'C'\nsource = 'S'\n[[level]]\nname = 'l'\ncpus = 2\nlow = 5\nhigh = 7\n";
-        assert_eq!(said("a.toml", bounds), "level \"l\" has bounds alone; give it ns, the distance to model");
     }
 }

@@ -144,6 +144,14 @@ impl Profile {
         Some((low, self.distances(|level| level.high.or(level.ns))?))
     }
 
+    /// The distances of its CPUs as near and as far as they may be: they differ in the levels of which only bounds are
+    /// known. `None`: the profile was not read from a text, and a level has neither.
+    #[must_use]
+    pub fn nearest_and_farthest(&self) -> Option<[Distances; 2]> {
+        let nearest = self.distances(|level| level.ns.or(level.low))?;
+        Some([nearest, self.distances(|level| level.ns.or(level.high))?])
+    }
+
     fn distances(&self, ns: impl Fn(&Level) -> Option<f64>) -> Option<Distances> {
         let of_level = |level: &Level| Some((level.cpus, ns(level).and_then(picoseconds)?));
         let levels = self.levels.iter().map(of_level).collect::<Option<Vec<_>>>()?;
@@ -252,6 +260,10 @@ mod tests {
         let (low, high) = profile.band().unwrap();
         let pairs = |distances: &Distances| (distances.between(0, 1), distances.between(0, 2));
         assert_eq!((pairs(&low), pairs(&high)), ((8000, 40_000), (8000, 120_000)));
+        let [nearest, farthest] = profile.nearest_and_farthest().unwrap();
+        assert_eq!((pairs(&nearest), pairs(&farthest)), ((8000, 40_000), (8000, 120_000)));
+        let known = Profile::parse(&text.replace("low", "ns = 50\nlow")).unwrap();
+        assert_eq!(known.nearest_and_farthest().unwrap().map(|distances| distances.between(0, 2)), [50_000; 2]);
     }
 
     /// Red if anything wrong is read, or if the message does not say what is wrong.

@@ -59,6 +59,57 @@ fn a_page_has_the_curves_and_says_that_all_is_modelled() {
     }
 }
 
+/// Red if a band is not as wide as its runs, if the run in the middle is not shown, or if the table, the file and the
+/// page do not say the same.
+#[test]
+fn several_seeds_give_a_median_and_a_band() {
+    let job = temporary("seeds.fio", JOB.as_bytes());
+    let page = temporary("seeds.html", b"");
+    let arguments = |more: &[&'static str]| {
+        let rest = [&["--threads", "8", "--bypass", "off", "--json"], more].concat();
+        let json: Value = serde_json::from_str(&printed(&scaling(&job, &rest))).expect("it is JSON");
+        json["rows"][0].clone()
+    };
+    let mut alone: Vec<f64> = ["1", "2", "3"]
+        .map(|seed| arguments(&["--seed", seed])["requests_per_s"].as_f64().expect("it is a number"))
+        .to_vec();
+    alone.sort_by(f64::total_cmp);
+    let row = arguments(&["--seeds", "3"]);
+    assert_eq!(row["requests_per_s"].as_f64(), Some(alone[1]), "{row}");
+    assert_eq!(row["band"]["requests_per_s"], serde_json::json!([alone[0], alone[2]]), "{row}");
+    assert!(alone[0] < alone[2], "the seed decides something: {alone:?}");
+    let more = ["--threads", "4,8", "--bypass", "off", "--seeds", "3", "--html", &page];
+    let table = printed(&scaling(&job, &more));
+    assert!(table.contains("3 seeds from 1") && table.contains("lowest") && table.contains("highest"), "{table}");
+    let text = fs::read_to_string(page).expect("it was written");
+    assert!(text.contains("modelled, lowest") && text.contains("none, highest"));
+}
+
+/// Red if a machine of which only ranges are known is refused, or gets a line that nothing stands for.
+#[test]
+fn a_machine_without_a_matrix_gives_a_band_and_no_line() {
+    let job = temporary("ranges.fio", JOB.as_bytes());
+    let profile = |name: &str, ns: &str| {
+        let text = format!("cpu = 'C'\nsource = 'S'\n[[level]]\nname = 'm'\ncpus = 4\n{ns}\n");
+        temporary(name, text.as_bytes())
+    };
+    let rows = |machine: &str| {
+        let arguments = ["scaling", "--machine", machine, "--requests", "500", "--job", &job, "--bypass", "off"];
+        let table = printed(&[&arguments[..], &["--threads", "4"]].concat());
+        let json = printed(&[&arguments[..], &["--threads", "4", "--json"]].concat());
+        let json: Value = serde_json::from_str(&json).expect("it is JSON");
+        (table, json["rows"][0].clone())
+    };
+    let (table, row) = rows(&profile("ranges.toml", "low = 20\nhigh = 200"));
+    let alone = [("far.toml", "ns = 200"), ("near.toml", "ns = 20")];
+    let alone = alone.map(|(name, ns)| rows(&profile(name, ns)).1["requests_per_s"].as_f64().expect("a number"));
+    assert_eq!(row["band"]["requests_per_s"], serde_json::json!(alone), "{row}");
+    assert!(alone[0] < 0.8 * alone[1] && row["requests_per_s"].is_null(), "{row}");
+    assert!(table.contains("only bounds are known"), "{table}");
+    let begins: Vec<String> = table.lines().skip(3).map(|line| line.split_whitespace().take(2).collect()).collect();
+    assert_eq!(begins, ["4lowest", "4highest"], "{table}");
+}
+
 /// Red if t0, a matrix, or an option of the job has no effect.
 #[test]
 fn what_is_asked_for_is_modelled() {
@@ -90,7 +141,6 @@ fn bad_input_is_refused_in_one_line() {
     let sizes = bad("sizes.fio", "[a]\nbsrange=4k-8k\n");
     let far = bad("far.fio", "[a]\nsize=1g\noffset_increment=300g\n");
     let (toml, matrix) = (bad("bad.toml", "cpu = 5\n"), bad("bad.csv", "1,2\n3,4\n"));
-    let bounds = bad("bounds.toml", "cpu = 'C'\nsource = 'S'\n[[level]]\nname = 'm'\ncpus = 2\nlow = 5\nhigh = 9\n");
     let of = |job: &str, more: &[&str]| refused(&scaling(job, &[&["--threads", "2"], more].concat()));
     let on = |machine: &str| refused(&["scaling", "--threads", "2", "--job", &job, "--machine", machine]);
     for (said, word, right) in [
@@ -122,7 +172,6 @@ fn bad_input_is_refused_in_one_line() {
         (on("7950"), "--machine 7950", "7950x, 7773x"),
         (on(&toml), "bad.toml: no profile", "cpu"),
         (on(&matrix), "bad.csv: no matrix: row 1, column 1", "below the diagonal"),
-        (on(&bounds), "level \"m\" has bounds alone", "ns"),
     ] {
         assert!(said.contains(word) && said.contains(right), "{word}: {said}");
     }

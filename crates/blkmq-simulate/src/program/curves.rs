@@ -1,11 +1,15 @@
 //! Rows as a table and as curves.
 
 use blkmq_program::words::{short, us};
+use blkmq_simulate::band::{Point, Shown};
 use blkmq_simulate::scaling::{Row, Summary};
 use blkmq_workbench::report::{Axis, Content, Line, Lines, Scale, Section, Table, Unit};
 
 /// How many of the lines that move most are named in a row.
 const NAMED: usize = 3;
+
+/// Where the columns of the band come in.
+const AT_BAND: usize = 2;
 
 const HEAD: [&str; 14] = [
     "threads",
@@ -24,11 +28,26 @@ const HEAD: [&str; 14] = [
     "p99 us: combiners, others",
 ];
 
-/// The table, with its head.
-pub(super) fn table(rows: &[Row]) -> Vec<Vec<String>> {
+/// The table, with its head. If points have several runs, it has columns for the lowest and the highest rate.
+pub(super) fn table(points: &[Point]) -> Vec<Vec<String>> {
     let mut head = HEAD.map(str::to_owned).to_vec();
     head.push("lines that move most, per request".to_owned());
-    std::iter::once(head).chain(rows.iter().map(cells)).collect()
+    let has_band = points.iter().any(|point| point.band.runs > 1);
+    if has_band {
+        head.splice(AT_BAND..AT_BAND, ["lowest", "highest"].map(str::to_owned));
+    }
+    let rows = points.iter().flat_map(|point| point.rows().map(move |(name, row)| (point, name, row)));
+    let cells = |(point, name, row): (&Point, &str, &Row)| {
+        let mut cells = cells(row);
+        if has_band {
+            cells.splice(AT_BAND..AT_BAND, point.band.requests_per_s.map(short));
+        }
+        if matches!(point.shown, Shown::Ends { .. }) {
+            cells[0] = format!("{} {name}", cells[0]);
+        }
+        cells
+    };
+    std::iter::once(head).chain(rows.map(cells)).collect()
 }
 
 fn cells(row: &Row) -> Vec<String> {
@@ -62,28 +81,57 @@ fn cells(row: &Row) -> Vec<String> {
 }
 
 /// The sections of a report.
-pub(super) fn sections(rows: &[Row]) -> Vec<Section> {
-    let curve = |name: &str, of: &dyn Fn(&Row) -> f64| {
-        let points = rows.iter().map(|row| (row.threads as f64, of(row))).collect();
-        Line { name: name.to_owned(), points }
+pub(super) fn sections(points: &[Point]) -> Vec<Section> {
+    let line = |name: String, of: &dyn Fn(&Point) -> f64| {
+        let points = points.iter().map(|point| (point.threads() as f64, of(point))).collect();
+        Line { name, points }
+    };
+    // The median run's; of a machine of bounds alone that of the slowest run and that of the fastest.
+    let curve = |name: &str, of: &dyn Fn(&Row) -> f64| -> Vec<Line> {
+        let runs = points.first().map_or(0, |point| point.rows().count());
+        let one = |at: usize| {
+            let shown = points.first().and_then(|point| point.rows().nth(at)).map_or("", |(shown, _)| shown);
+            let name = if runs == 1 { name.to_owned() } else { format!("{name}, {shown}") };
+            line(name, &|point| point.rows().nth(at).map_or(0.0, |(_, row)| of(row)))
+        };
+        (0..runs).map(one).collect()
+    };
+    // The lowest and the highest of all runs, around the median if there is one.
+    let banded = |name: &str, of: &dyn Fn(&Row) -> f64, ends: &dyn Fn(&Point) -> [f64; 2]| -> Vec<Line> {
+        let is_line = points.iter().all(|point| matches!(point.shown, Shown::Median(_)));
+        let median = if is_line { curve(name, of) } else { Vec::new() };
+        let has_band = points.iter().any(|point| point.band.runs > 1);
+        let ends = ["lowest", "highest"]
+            .into_iter()
+            .enumerate()
+            .filter(|_| has_band)
+            .map(|(at, end)| line(format!("{name}, {end}"), &|point| ends(point)[at]));
+        median.into_iter().chain(ends).collect()
     };
     let plot = |title: &str, note: &str, label: &str, unit: Unit, lines: Vec<Line>| {
         let x = Axis::new("threads", Scale::Log, Unit::Number);
         let content = Content::Lines(Lines { x, y: Axis::linear(label, unit), lines });
         Section { title: title.to_owned(), note: note.to_owned(), content }
     };
-    let mut all = table(rows);
+    let mut all = table(points);
     let head = all.remove(0);
-    let names: std::collections::BTreeSet<&str> =
-        rows.iter().flat_map(|row| row.lines_per_request.keys().copied()).collect();
+    let names: std::collections::BTreeSet<&str> = points
+        .iter()
+        .flat_map(|point| point.rows().flat_map(|(_, row)| row.lines_per_request.keys().copied()))
+        .collect();
     let moved = |name: &str| curve(name, &|row| row.lines_per_request.get(name).copied().unwrap_or(0.0));
     vec![
         plot(
             "Requests per second",
-            "Of the scheduler, and of the same load without one.",
+            "Of the scheduler, and of the same load without one. If there are several runs, the run of median rate is \
+             modelled, and the lowest and the highest rate are a band.",
             "requests per second",
             Unit::Number,
-            vec![curve("modelled", &|row| row.requests_per_s), curve("none", &|row| row.none_requests_per_s)],
+            [
+                banded("modelled", &|row| row.requests_per_s, &|point| point.band.requests_per_s),
+                banded("none", &|row| row.none_requests_per_s, &|point| point.band.none_requests_per_s),
+            ]
+            .concat(),
         ),
         plot(
             "Time that is lost",
@@ -91,14 +139,14 @@ pub(super) fn sections(rows: &[Row]) -> Vec<Section> {
              which they wait until a request completes, without their own work meanwhile.",
             "share of the threads' time",
             Unit::Percent,
-            vec![curve("waits", &|row| 100.0 * row.wait_share), curve("idle", &|row| 100.0 * row.idle_share)],
+            [curve("waits", &|row| 100.0 * row.wait_share), curve("idle", &|row| 100.0 * row.idle_share)].concat(),
         ),
         plot(
             "Lines that move",
             "How many cache lines move from one CPU to another for each request, by the name of the line.",
             "lines for each request",
             Unit::Number,
-            names.into_iter().map(moved).collect(),
+            names.into_iter().flat_map(moved).collect(),
         ),
         Section {
             title: "All rows".to_owned(),

@@ -8,7 +8,7 @@ use std::thread;
 use blkmq_program::page::Page;
 use blkmq_program::words::short;
 use blkmq_program::{Failure, columns, file, interrupt};
-use blkmq_simulate::scaling::{Row, row};
+use blkmq_simulate::band::Point;
 use blkmq_simulate::{Load, Machine, Setting};
 use blkmq_vcpu::{Cores, LockKind};
 use blkmq_virtual::{Accounting, Locking, scheduler_names};
@@ -37,7 +37,8 @@ over; and the p99 latency of requests whose submitters combine, and of others. T
 most.
 
 Everything is modelled, and follows from the seed: the same command gives the same result, bit for bit, but for the machine
-two-core, whose distances and costs are measured anew each time.";
+two-core, whose distances and costs are measured anew each time. A curve is a band if each point has several runs: with
+--seeds, or for a machine of whose distances only bounds are known.";
 
 /// Model how a job scales with the number of threads.
 #[derive(Debug, Args)]
@@ -79,6 +80,10 @@ pub(super) struct Scaling {
     /// The number from which everything follows.
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
+    /// Run each point with so many seeds, from --seed on, and show the run of median rate, the lowest and the highest
+    /// rate.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: u64,
     /// Requests that are measured for each number of threads, after a quarter as many.
     #[arg(long, value_name = "N", default_value = "50000", value_parser = clap::value_parser!(u64).range(100..=100_000_000))]
     requests: u64,
@@ -156,8 +161,9 @@ struct Document<'a> {
     t0_ns: u64,
     /// As text, because readers of JSON may know numbers only up to 2^53.
     seed: String,
+    seeds: u64,
     requests: u64,
-    rows: &'a [Row],
+    rows: &'a [Point],
 }
 
 impl Scaling {
@@ -167,15 +173,24 @@ impl Scaling {
         let threads = self.threads.concat();
         let output = Output::open(self.json.as_ref())?;
         let page = Page::open(self.report.as_deref())?;
-        let setting = self.setting(&machine);
+        let settings = self.settings(&machine);
         let stop = interrupt::flag();
-        let rows = self.rows(&load, &threads, &setting, &stop)?;
+        let by_bounds = machine.farthest_cores().is_some();
+        let rows = rows(&load, &threads, &settings, by_bounds, &stop)?;
+        let setting = &settings[0];
         if let Some(page) = page {
-            page.write("blkmq simulate", self.title(&machine, &setting), MODELLED.to_owned(), curves::sections(&rows))?;
+            page.write("blkmq simulate", self.title(&machine, setting), MODELLED.to_owned(), curves::sections(&rows))?;
         }
-        let document = self.document(&machine, &setting, &rows);
+        let document = self.document(&machine, setting, &rows);
         output.write(&document, out, |out| {
-            writeln!(out, "modelled: {}", self.title(&machine, &setting))?;
+            writeln!(out, "modelled: {}", self.title(&machine, setting))?;
+            if by_bounds {
+                writeln!(
+                    out,
+                    "note: of this machine's distances only bounds are known; each point is run with the least and with \
+                     the greatest"
+                )?;
+            }
             let (cpus, most) = (machine.nr_cpus(), threads.iter().copied().max().unwrap_or(0));
             if most > cpus {
                 writeln!(
@@ -218,52 +233,36 @@ impl Scaling {
         Load::of(job).map_err(|error| TextError { place: format!("{name}: [{}]", job.name), what: error.to_string() })
     }
 
-    fn setting(&self, machine: &Machine) -> Setting {
-        let cores = Cores { locks: self.lock.into(), ..machine.cores() };
+    /// What each point is run with: each seed, and if the machine is known by bounds, both ends of them.
+    fn settings(&self, machine: &Machine) -> Vec<Setting> {
+        let ends = std::iter::once(machine.cores()).chain(machine.farthest_cores());
+        let seeds = |cores: Cores| {
+            let seeds = (0..self.seeds).map(|number| self.seed.wrapping_add(number));
+            seeds.map(move |seed| self.setting(cores.clone(), seed))
+        };
+        ends.flat_map(seeds).collect()
+    }
+
+    fn setting(&self, cores: Cores, seed: u64) -> Setting {
+        let cores = Cores { locks: self.lock.into(), ..cores };
         Setting {
             accounting: self.accounting,
             scheduler: self.scheduler.clone(),
             locking: self.locking,
             bypass: self.bypass,
             t0: self.t0 * 1000,
-            seed: self.seed,
+            seed,
             requests: self.requests,
             ..Setting::new(cores, &*self.device)
         }
     }
 
-    /// The rows, in the order of the numbers of threads. The machine's cores work at them side by side. Ctrl-C ends
-    /// that early.
-    fn rows(&self, load: &Load, threads: &[usize], setting: &Setting, stop: &AtomicBool) -> Result<Vec<Row>, Failure> {
-        let mut found = Vec::new();
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        for some in threads.chunks(cores) {
-            if stop.load(Ordering::Relaxed) {
-                break;
-            }
-            let rows: Vec<_> = thread::scope(|scope| {
-                let run = |threads: &usize| {
-                    let threads = *threads;
-                    scope.spawn(move || row(load, threads, setting))
-                };
-                let running: Vec<_> = some.iter().map(run).collect();
-                running
-                    .into_iter()
-                    .map(|row| row.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                    .collect()
-            });
-            for row in rows {
-                found.push(row.map_err(|error| Failure::Input(format!("simulate scaling: {error}")))?);
-            }
-        }
-        Ok(found)
-    }
-
     fn title(&self, machine: &Machine, setting: &Setting) -> String {
-        let Self { job, scheduler, locking, t0, seed, .. } = self;
+        let Self { job, scheduler, locking, t0, seed, seeds, .. } = self;
+        let seeds = if *seeds == 1 { format!("seed {seed}") } else { format!("{seeds} seeds from {seed}") };
         let bypass = if setting.bypasses() { "on" } else { "off" };
         format!(
-            "{} on {} ({}), scheduler {scheduler}, locking {locking}, bypass {bypass}, t0 {t0} ns, seed {seed}, {} requests",
+            "{} on {} ({}), scheduler {scheduler}, locking {locking}, bypass {bypass}, t0 {t0} ns, {seeds}, {} requests",
             job.display(),
             self.machine,
             machine.cpu(),
@@ -271,7 +270,7 @@ impl Scaling {
         )
     }
 
-    fn document<'a>(&'a self, machine: &'a Machine, setting: &Setting, rows: &'a [Row]) -> Document<'a> {
+    fn document<'a>(&'a self, machine: &'a Machine, setting: &Setting, rows: &'a [Point]) -> Document<'a> {
         Document {
             modelled: true,
             machine: &self.machine,
@@ -285,10 +284,42 @@ impl Scaling {
             accounting: self.accounting.name(),
             t0_ns: self.t0,
             seed: self.seed.to_string(),
+            seeds: self.seeds,
             requests: self.requests,
             rows,
         }
     }
+}
+
+/// The rows, in the order of the numbers of threads. The machine's cores work at them side by side. Ctrl-C ends that
+/// early.
+fn rows(
+    load: &Load,
+    threads: &[usize],
+    settings: &[Setting],
+    by_bounds: bool,
+    stop: &AtomicBool,
+) -> Result<Vec<Point>, Failure> {
+    let mut found = Vec::new();
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    for some in threads.chunks(cores) {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let points: Vec<_> = thread::scope(|scope| {
+            let run = |threads: &usize| {
+                let threads = *threads;
+                scope.spawn(move || Point::of(load, threads, settings, by_bounds))
+            };
+            let running: Vec<_> = some.iter().map(run).collect();
+            let or_panic = |joined: thread::Result<_>| joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            running.into_iter().map(|point| or_panic(point.join())).collect()
+        });
+        for point in points {
+            found.push(point.map_err(|error| Failure::Input(format!("simulate scaling: {error}")))?);
+        }
+    }
+    Ok(found)
 }
 
 const MODELLED: &str = "Every figure on this page is modelled: the code of the block layer ran on virtual CPUs, whose \
