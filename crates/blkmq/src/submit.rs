@@ -277,7 +277,9 @@ impl Submitter {
         self.collect();
         let is_over = self.settle();
         self.is_held_back = !self.plug.is_empty();
-        if self.is_held_back && !self.is_in_vain() { self.retry_plug(now) } else { is_over }
+        let is_over = if self.is_held_back && !self.is_in_vain() { self.retry_plug(now) } else { is_over };
+        stage(Stage::Look, usize::from(!is_over));
+        is_over
     }
 
     /// Whether the plug still lacks room, as it did when it was last tried. Then the plug is not tried again, because a

@@ -26,11 +26,13 @@ pub enum Stage {
     Complete,
     /// The application takes back its operations.
     Reap,
+    /// A poll finds nothing to take back. What other stages the poll has had is not in it. A look is for one thing.
+    Look,
 }
 
 impl Stage {
     /// All stages.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Submit,
         Self::Start,
         Self::Leave,
@@ -41,6 +43,7 @@ impl Stage {
         Self::Issue,
         Self::Complete,
         Self::Reap,
+        Self::Look,
     ];
 
     /// The name in lower case.
@@ -57,12 +60,13 @@ impl Stage {
             Self::Issue => "issue",
             Self::Complete => "complete",
             Self::Reap => "reap",
+            Self::Look => "look",
         }
     }
 }
 
-/// What this thread has done since the last such call was `stage`, for so many requests. For none of them, it was a
-/// look in vain, which belongs to what comes next.
+/// What this thread has done since the last such call was `stage`, for so many requests. For none of them, it belongs to
+/// what comes next.
 #[inline(always)]
 pub fn stage(stage: Stage, requests: usize) {
     #[cfg(virtual_cpus)]
