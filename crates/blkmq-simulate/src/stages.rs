@@ -262,8 +262,8 @@ fn count_accesses(way: &Way, costs: Costs, batch: usize) -> [Picoseconds; NR_STA
     std::array::from_fn(accesses)
 }
 
-/// Passes batches through a queue, twice as many as count, with a poll in vain after each. `mark` is called when those begin that count, with true,
-/// and when they have ended, with false.
+/// Passes batches through a queue, twice as many as count, with a poll in vain after each. `mark` is called when those
+/// begin that count, with true, and when they have ended, with false.
 fn pass_through(way: &Way, batch: usize, mut mark: impl FnMut(bool)) {
     let device = open("null,irqmode=0,poll_queues=0").expect("it is a device");
     let leaves = way.locking == LEAVING;

@@ -123,7 +123,7 @@ fn what_cannot_be_modelled_is_an_error() {
     let said = |threads, setting: Setting| row(&load(), threads, &setting).expect_err("it cannot be run").to_string();
     let bad = "null,irqmode=0,badblocks=0-999999999";
     let failing = Setting { device: bad.to_owned(), ..setting("none", None) };
-    assert!(said(2, failing).starts_with(&format!("device {bad}: an operation of the load failed: ")));
+    assert_eq!(said(2, failing), format!("device {bad}: an operation of the load failed: medium error"));
     assert_eq!(said(0, setting("none", None)), "no threads; a load has 1 or more");
     assert_eq!(said(2, Setting { devices: 0, ..setting("none", None) }), "no devices; a load has 1 or more");
 }
@@ -159,7 +159,10 @@ fn a_counter_that_all_threads_share_is_named() {
     });
     let [without, with] = [None, Some(each)].map(|each| modelled(16, "none", each));
     assert!(with.requests_per_s < 0.7 * without.requests_per_s, "{without:?} {with:?}");
-    assert_eq!(busiest(&with), "planted.counter");
+    // The line goes from thread to thread with each addition, and nothing else moves.
+    let moved = with.lines_per_request["planted.counter"];
+    let others = with.lines_per_request.values().sum::<f64>() - moved;
+    assert!((0.9..=1.0).contains(&moved) && others < 0.01, "{with:?}");
     assert!(with.wait_share > 0.1 && with.waits_per_request["planted.counter"] > 1.0, "{with:?}");
 }
 
@@ -182,8 +185,10 @@ fn two_words_on_one_line_are_named() {
     };
     let [apart, together] = [2, 1].map(|nr_lines| modelled(2, "none", Some(each(nr_lines))));
     assert!(apart.lines_per_request.get("planted.words").copied().unwrap_or(0.0) < 0.01, "{apart:?}");
-    assert_eq!(busiest(&together), "planted.words", "{together:?}");
-    assert!(together.lines_per_request["planted.words"] > 0.3, "{together:?}");
+    let moved = together.lines_per_request["planted.words"];
+    let others = together.lines_per_request.values().sum::<f64>() - moved;
+    assert!((0.3..=2.0).contains(&moved) && others < 0.01, "two accesses move it twice at most: {together:?}");
+    assert!(together.requests_per_s < 0.97 * apart.requests_per_s, "{apart:?} {together:?}");
 }
 
 /// Red if threads that wait in a queue for a lock, and all look at the same word meanwhile, are not seen.

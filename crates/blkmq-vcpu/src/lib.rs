@@ -47,7 +47,7 @@ pub use cores::{Cores, Smt};
 pub use hot::{CpuId, cpu, go_on_for, steps, touch, uninterrupted};
 pub use kernel::{Kernel, LockKind};
 pub use machine::{Ended, Idle, OnStage, Options, Switch, is_running, run, stop};
-pub use places::{Accessed, LineOf, Place, place_at, place_bytes, touch_at, touch_place};
+pub use places::{Accessed, LineOf, Place, neighbours, place_at, place_bytes, touch_at, touch_place};
 pub use random::Random;
 pub use schedule::Schedule;
 pub use step::{changes, is_timed, pause, reads, stage, together, work};

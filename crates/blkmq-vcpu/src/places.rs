@@ -6,7 +6,7 @@
 //! as such.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,6 +87,8 @@ struct Places {
     instances: BTreeMap<&'static str, u32>,
     /// How many lines the places have.
     nr_lines: usize,
+    /// The names of places that lay on one line of the real memory at the same time, in the order of addresses.
+    neighbours: BTreeSet<(&'static str, &'static str)>,
     /// The number of the run, in the upper half; the lower half is 0. It tells the places of a run from those of
     /// earlier runs.
     run: u64,
@@ -139,6 +141,15 @@ pub fn place_bytes(name: &'static str, place: &Place, base: usize, bytes: usize)
     if HOT.with(|hot| hot.tells.get()) {
         PLACES.with(|places| places.borrow_mut().note(name, &place.0, base, bytes));
     }
+}
+
+/// The names of places that have lain on one line of the real memory in this run, in the order of addresses. A model
+/// takes them to lie on lines of their own, because nothing in it may depend on an address. So it does not see that
+/// CPUs take such a line from each other. Where the first of two values begins at a line, this does not depend on
+/// addresses either; where it does not, it is a matter of chance whether they share one.
+#[must_use]
+pub fn neighbours() -> Vec<(&'static str, &'static str)> {
+    PLACES.with(|places| places.borrow().neighbours.iter().copied().collect())
 }
 
 /// The line at an address.
@@ -210,7 +221,23 @@ impl Places {
             let begin = *begin;
             self.there.remove(&begin);
         }
+        self.note_neighbours(number);
         self.there.insert(base, number);
+    }
+
+    /// Notes which places lie on the first or the last line of a place.
+    fn note_neighbours(&mut self, number: usize) {
+        let name_at = |number: &usize| self.known[*number].name;
+        let Known { name, base, bytes, .. } = self.known[number];
+        let before = self.there.range(..base).next_back().filter(|(begin, other)| {
+            let last = *begin + self.known[**other].bytes.max(1) - 1;
+            last / LINE_BYTES == base / LINE_BYTES
+        });
+        let last = base + bytes.max(1) - 1;
+        let behind = self.there.range(base + 1..).next().filter(|(begin, _)| *begin / LINE_BYTES == last / LINE_BYTES);
+        let before = before.map(|(_, other)| (name_at(other), name));
+        let behind = behind.map(|(_, other)| (name, name_at(other)));
+        self.neighbours.extend(before.into_iter().chain(behind));
     }
 
     /// Takes a place away, unless another one lies there already.
@@ -293,6 +320,21 @@ mod tests {
         let options = Options { on_access: Some(on_access), ..Options::default() };
         assert_eq!(run(schedule, options, body), Ended::Finished);
         std::mem::take(&mut *told.lock().unwrap())
+    }
+
+    /// Red if two values on one line are not noticed, or if two are taken for neighbours that lie on lines of their
+    /// own.
+    #[test]
+    fn values_on_one_line_are_neighbours() {
+        #[repr(align(64))]
+        struct Lines([AtomicU64; 24]);
+        told(|| {
+            let lines = Lines([const { AtomicU64::new(0) }; 24]);
+            for (name, at) in [("a", 0), ("b", 7), ("c", 8), ("d", 16), ("e", 12)] {
+                place_at(name, &lines.0[at]);
+            }
+            assert_eq!(neighbours(), [("a", "b"), ("c", "e")]);
+        });
     }
 
     fn lines(body: impl FnOnce() + Send + 'static) -> Vec<Name> {

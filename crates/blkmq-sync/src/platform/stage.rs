@@ -65,8 +65,8 @@ impl Stage {
     }
 }
 
-/// What this thread has done since the last such call was `stage`, for so many requests. For none of them, it belongs to
-/// what comes next.
+/// What this thread has done since the last such call was `stage`, for so many requests. For none of them, it belongs
+/// to what comes next.
 #[inline(always)]
 pub fn stage(stage: Stage, requests: usize) {
     #[cfg(virtual_cpus)]
