@@ -14,7 +14,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 /// runs in which another program took it are few.
 const RUNS: usize = 101;
 
-/// Rounds of a run that passes a line to and fro, and operations of any other run.
+/// How many rounds a run has in which two threads pass a line to and fro, and how many operations any other run has.
 const ROUNDS: u64 = 1000;
 const OPERATIONS: u32 = 10_000;
 

@@ -27,7 +27,9 @@ pub struct Load {
     increment: Extent,
     size: Option<Extent>,
     flags: Flags,
-    /// As in the job: operations outstanding, submitted together, and taken together.
+    /// As in the job (`iodepth`, `iodepth_batch_submit`, `iodepth_batch_complete_min` and `_max`, `iodepth_low`): how
+    /// many operations are outstanding at most; how many are submitted together; how many a thread waits for at least,
+    /// and takes back at once at most; and how many may be outstanding when it submits again.
     pub(crate) depth: u32,
     pub(crate) batch: u32,
     pub(crate) take_min: u32,

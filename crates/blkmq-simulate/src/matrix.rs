@@ -6,8 +6,8 @@ use blkmq_vcpu::cache::{Distances, Picoseconds};
 
 use crate::profile::picoseconds;
 
-/// How long a line takes between each two CPUs: a lower triangle of nanoseconds, a row of comma-separated values for
-/// each CPU. The diagonal and what is above it are empty.
+/// How long a line takes from one CPU to another, in nanoseconds. A text has a row for each CPU, with comma-separated
+/// values. Only those below the diagonal are given: the others are empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matrix(Vec<Vec<Picoseconds>>);
 

@@ -31,10 +31,11 @@ pub struct NativeLoad {
 }
 
 impl NativeLoad {
-    /// Requests per second of all threads, over about so long.
+    /// Requests per second of all threads together. The measurement takes about `length`.
     ///
     /// # Errors
-    /// The queue cannot be built, the load is none of reads, it does not fit, or the device fails an operation.
+    /// The queue cannot be built, the load has operations that are no reads, the load does not fit the device, or the
+    /// device fails an operation.
     pub fn measure(&self, length: Duration) -> Result<f64, String> {
         let Self { device, way, threads, load, .. } = self;
         if !load.only_reads() {

@@ -26,7 +26,8 @@ pub struct Setting {
     pub cores: Cores,
     /// The device's spec, in which `{threads}` stands for the number of threads.
     pub device: String,
-    /// So many such devices, with a queue each, between which threads go by chance; at least 1.
+    /// How many such devices there are, each with a queue of its own; at least 1. A thread goes from device to device
+    /// by chance.
     pub devices: usize,
     /// The scheduler's name.
     pub scheduler: String,
@@ -39,15 +40,15 @@ pub struct Setting {
     /// What threads do by themselves at each stage of a request's way. `None`: nothing, so that only accesses to shared
     /// lines take time.
     pub stages: Option<Stages>,
-    /// How long the machine takes for what took 100 where the stages were measured.
+    /// How long private work takes, in percent of what it took on the machine where the stages were measured.
     pub percent: u64,
-    /// Work of a thread of its own for each operation.
+    /// How much work a thread does for each operation beside the block layer's: that of another stack.
     pub t0: Picoseconds,
-    /// What a thread does beside that.
+    /// What else a thread does for each operation.
     pub each: Option<Each>,
     /// The number from which everything else follows.
     pub seed: u64,
-    /// Operations that are measured, after some that are not.
+    /// How many operations of all threads together are measured. Before these come others that are not measured.
     pub requests: u64,
 }
 

@@ -43,11 +43,11 @@ pub struct Level {
     pub name: String,
     /// How many CPUs one of its kind has.
     pub cpus: usize,
-    /// How long a line takes between two of its CPUs, in nanoseconds. `None`: not known better than by its bounds.
+    /// How long a line takes from one of its CPUs to another, in nanoseconds. `None`: only bounds of that are known.
     pub ns: Option<f64>,
-    /// The distance of CPUs that are near each other in it.
+    /// A lower bound of that, in nanoseconds: CPUs that are near each other in the level.
     pub low: Option<f64>,
-    /// The distance of CPUs that are far from each other in it.
+    /// An upper bound of that, in nanoseconds: CPUs that are far from each other in the level.
     pub high: Option<f64>,
 }
 

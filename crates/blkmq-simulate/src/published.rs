@@ -74,11 +74,11 @@ pub struct Row {
 pub enum Unit {
     /// Operations of all threads in a second.
     OpsPerSecond,
-    /// Nanoseconds, divided by the operations of all threads.
+    /// Nanoseconds of the whole run, divided by the number of operations of all threads together.
     NsPerOp,
     /// How many nanoseconds a thread takes for one of its operations, with its work outside.
     ThreadNsPerOp,
-    /// Hundredths of the time or the cycles of all threads.
+    /// Percent of the time of all threads, or of their cycles.
     Percent,
     /// A number of threads.
     Threads,

@@ -17,7 +17,7 @@ pub struct Row {
     pub requests_per_s: f64,
     /// The same load without a scheduler.
     pub none_requests_per_s: f64,
-    /// The one by the other.
+    /// `requests_per_s` divided by `none_requests_per_s`.
     pub ratio_to_none: f64,
     /// The share of the threads' time in which they waited for lines that were busy with other CPUs, or for the
     /// scheduler's lock.
@@ -32,8 +32,8 @@ pub struct Row {
     pub work_in_wait_share: f64,
     /// Lines that moved from one CPU to another for each operation, by the name of the line.
     pub lines_per_request: BTreeMap<&'static str, f64>,
-    /// Nanoseconds for which CPUs waited because a line was busy, for each operation, by the name of the line.
-    pub waits_per_request: BTreeMap<&'static str, f64>,
+    /// How long CPUs waited because a line was busy, in nanoseconds for each operation, by the name of the line.
+    pub wait_ns_per_request: BTreeMap<&'static str, f64>,
     /// The share of the requests that passed the scheduler by.
     pub bypassed: f64,
     /// The share of the requests that were left with another thread.
@@ -124,7 +124,7 @@ fn told(tally: Tally, threads: usize, setting: &Setting, none: Option<f64>) -> R
         idle_share: (tally.in_wait_ns as f64 - work_in_wait_ns).max(0.0) / ns,
         work_in_wait_share: work_in_wait_ns / ns,
         lines_per_request: moved.map(|(name, moves)| (*name, moves.moved as f64 / operations)).collect(),
-        waits_per_request: waited.map(|(name, moves)| (*name, moves.waited as f64 / 1e3 / operations)).collect(),
+        wait_ns_per_request: waited.map(|(name, moves)| (*name, moves.waited as f64 / 1e3 / operations)).collect(),
         bypassed: tally.stats.bypassed as f64 / operations,
         staged: tally.stats.staged as f64 / operations,
         holds_per_request: tally.stats.holds as f64 / operations,

@@ -176,13 +176,13 @@ fn parse_line(line: &str) -> Result<(Way, Stage, Cost), String> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Private {
     costs: [Cost; NR_STAGES],
-    /// Hundredths: how long a machine takes for what takes the measured one 100.
+    /// How long private work takes on the modelled machine, in percent of what it took on the measured one.
     percent: u64,
 }
 
 impl Private {
-    /// The private part of a way, if accesses cost `costs`. `percent`: how long the modelled machine takes for what
-    /// takes the measured one 100.
+    /// The private part of a way, if accesses cost `costs`. `percent`: how long private work takes on the modelled
+    /// machine, in percent of what it took on the measured one.
     ///
     /// # Panics
     /// If the way is none that the block layer knows.

@@ -26,7 +26,7 @@ where nothing else runs.";
 
 /// The device of both.
 const DEVICE: &str = "null,irqmode=0,poll_queues=0,submit_queues=2";
-/// Requests of a batch, of which a thread has one outstanding.
+/// How many operations each thread has outstanding. It submits all of them at once, and waits for all of them.
 const BATCH: usize = 4;
 const THREADS: [usize; 2] = [1, 2];
 /// How far the model may be off.
@@ -62,14 +62,14 @@ struct Compared {
     greatest: f64,
     /// Modelled requests per second.
     model: f64,
-    /// The model's by the measured, less 1.
+    /// `model` divided by `measured`, less 1.
     error: f64,
 }
 
 #[derive(Debug, Serialize)]
 struct Document {
     machine: String,
-    /// How long this machine takes for private work that took 100 where the stages were measured.
+    /// How long private work takes on this machine, in percent of what it took where the stages were measured.
     percent: u64,
     rows: Vec<Compared>,
 }
@@ -141,7 +141,8 @@ fn median(sorted: &[f64]) -> f64 {
     f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
 }
 
-/// How long the machine takes for private work, if one thread without a scheduler reaches `rate`.
+/// How long private work takes on the machine, in percent of what it took where the stages were measured, if one thread
+/// without a scheduler reaches `rate` requests per second.
 fn percent(machine: &Machine, rate: f64) -> Result<u64, Failure> {
     let ns = |percent| Ok::<_, Failure>(1e9 / model(machine, ("none", Locking::Single), 1, percent)?);
     let (accesses, all) = (ns(None)?, ns(Some(100))?);

@@ -34,6 +34,9 @@ pub(super) struct Validate {
     /// Only what was published here. May be repeated.
     #[arg(long, value_name = "SOURCE", value_parser = PossibleValuesParser::new(sources()))]
     source: Vec<String>,
+    /// The number from which everything follows.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    seed: u64,
     /// Print one JSON object instead of the table, or write it to a file beside the table.
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     json: Option<Option<PathBuf>>,
@@ -44,7 +47,7 @@ impl Validate {
         let is_wanted = |row: &Row| self.source.is_empty() || self.source.iter().any(|source| source == row.source);
         let rows: Vec<Row> = rows().into_iter().filter(is_wanted).collect();
         let output = Output::open(self.json.as_ref())?;
-        let Some(values) = predict(&rows) else { return Err(interrupt::failure("simulate validate")) };
+        let Some(values) = predict(&rows, self.seed) else { return Err(interrupt::failure("simulate validate")) };
         let mut values = rows.iter().zip(values).filter(|(row, _)| row.is_point()).map(|(_, value)| value);
         let comparison = compare(&rows, |_| values.next().flatten());
         output.write(&comparison, out, |out| comparison.lines().iter().try_for_each(|line| writeln!(out, "{line}")))?;
@@ -57,11 +60,11 @@ impl Validate {
 }
 
 /// What the model says of each row. `None`: it was interrupted.
-fn predict(rows: &[Row]) -> Option<Vec<Option<f64>>> {
+fn predict(rows: &[Row], seed: u64) -> Option<Vec<Option<f64>>> {
     let (next, values) = (AtomicUsize::new(0), Mutex::new(vec![None; rows.len()]));
     let stop = interrupt::flag();
+    let predictor = Predictor::new(seed);
     let work = || {
-        let mut predictor = Predictor::default();
         loop {
             // Publishes nothing: each number is taken once, and the values are behind a lock.
             let number = next.fetch_add(1, Ordering::Relaxed);

@@ -94,6 +94,18 @@ impl Load {
         }
     }
 
+    /// Whether its threads are bound to no CPU.
+    #[must_use]
+    pub const fn is_anywhere(&self) -> bool {
+        match self {
+            Self::SmallLocks { .. }
+            | Self::PriorityQueue { .. }
+            | Self::ProducersConsumers { .. }
+            | Self::Pairs { .. } => true,
+            Self::Counter { .. } | Self::WillItScale { .. } | Self::BlockLayer { .. } | Self::InFlight { .. } => false,
+        }
+    }
+
     /// How many threads of [`Load::SmallLocks`] are at the fullest lock on a machine of so many CPUs.
     #[must_use]
     pub const fn at_the_fullest_lock(asked: usize, cpus: usize) -> usize {
