@@ -152,8 +152,8 @@ pub(crate) fn measure(load: &Load, threads: usize, setting: &Setting) -> Result<
         tally::stage_ended(cpu, stage, requests, work);
         work
     });
-    let options =
-        Options { on_access: Some(on_access), cores: Some(cores), on_stage: Some(on_stage), ..Options::default() };
+    let cores = Some(Cores { seed, ..cores });
+    let options = Options { on_access: Some(on_access), cores, on_stage: Some(on_stage), ..Options::default() };
     let least = 8 * threads as u64 * u64::from(load.depth);
     tally::begin(threads, least.max(requests / 4), requests);
     let (load, theirs) = (Arc::new(load.clone()), setting.clone());

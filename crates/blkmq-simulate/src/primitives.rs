@@ -57,7 +57,8 @@ impl Rounds {
         let rounds = self.each * threads as u64;
         let warm = rounds / 2;
         let progress = Arc::new(Progress::default());
-        let options = Options { cores: Some(self.cores.clone()), ..Options::default() };
+        let cores = Cores { seed: self.seed, ..self.cores.clone() };
+        let options = Options { cores: Some(cores), ..Options::default() };
         let (seed, kept) = (self.seed, Arc::clone(&progress));
         let main = move || {
             let (mut make, mut random) = (make(), Random::new(seed));

@@ -12,10 +12,12 @@
 //! | store, update | others have it | the distance of the farthest, which hears of it last | the CPU alone has it |
 //! | any | it is in memory only | [`Costs::memory`] | the CPU alone has it |
 //!
-//! - **A line serves one at a time**, in the order of the calls. While it moves, others wait. While it is read from
-//!   CPUs that share it, they wait for [`Costs::share`].
+//! - **A line serves one at a time.** While it moves, others wait. While it is read from CPUs that share it, they wait
+//!   for [`Costs::share`]. Each time that the line is free, chance says which of those that wait is served
+//!   ([`Cache::ask`], [`Cache::serve`]). A call without a question before it is served in the order of the calls.
 //! - **Stores are posted.** The CPU goes on after [`Costs::store`], and the line moves meanwhile. Stores end in their
-//!   order, [`Costs::buffer`] of them are under way at most, and updates and fences wait for all of them.
+//!   order, [`Costs::buffer`] of them are under way at most, and updates and fences wait for all of them. Among CPUs
+//!   that wait for the line, chance gives a store its place as it is posted, and CPUs that come later go behind it.
 //! - **Independent loads overlap**, [`Costs::width`] of them at a time ([`Cache::load_all`]).
 //!
 //! The caches have room for everything: no line ever goes back to memory.
@@ -33,11 +35,14 @@ mod distances;
 mod holders;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::collections::VecDeque;
 
 pub use distances::Distances;
 use holders::Holders;
+pub use waiting::{Asked, Wants};
+use waiting::{Turns, Waiter};
 
 /// A time, or a length of time, in picoseconds: to look at a CPU's own line takes a fraction of a nanosecond.
 pub type Picoseconds = u64;
@@ -97,10 +102,19 @@ pub struct Outcome {
     pub done: Picoseconds,
     /// How long lines were busy with other CPUs before they served this access.
     pub waited: Picoseconds,
+    /// How long the CPU's own stores had to end first, before an update.
+    pub drained: Picoseconds,
     /// How many lines moved from one CPU to another, or were made void elsewhere.
     pub moved: u32,
     /// How many lines came from memory.
     pub fetched: u32,
+}
+
+impl Outcome {
+    /// The CPU goes on then, and waited for nothing.
+    pub(crate) const fn at_once(done: Picoseconds) -> Self {
+        Self { done, waited: 0, drained: 0, moved: 0, fetched: 0 }
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -109,6 +123,8 @@ struct Line {
     holders: Holders,
     /// Until when it serves earlier accesses.
     busy: Picoseconds,
+    /// The CPUs that wait for it to be free.
+    waiters: Vec<Waiter>,
 }
 
 /// How a line came to a CPU.
@@ -131,6 +147,7 @@ pub struct Cache {
     /// Loads under way. Kept here so that nothing is allocated each time.
     loads: Vec<Picoseconds>,
     last_call: Picoseconds,
+    turns: Turns,
 }
 
 impl Cache {
@@ -143,7 +160,8 @@ impl Cache {
         assert!(costs.width > 0 && costs.buffer > 0, "a load and a store are under way at least");
         let stores = (0..distances.nr_cpus()).map(|_| VecDeque::with_capacity(costs.buffer)).collect();
         let (done, loads) = (vec![0; distances.nr_cpus()], Vec::with_capacity(costs.width));
-        Self { distances, costs, lines: Vec::new(), stores, done, loads, last_call: 0 }
+        let turns = Turns::new(distances.nr_cpus());
+        Self { distances, costs, lines: Vec::new(), stores, done, loads, last_call: 0, turns }
     }
 
     /// `cpu` accesses `line` at `now`. Lines are numbers, best without gaps.
@@ -153,13 +171,14 @@ impl Cache {
     /// call.
     pub fn access(&mut self, cpu: usize, line: usize, access: Access, now: Picoseconds) -> Outcome {
         self.arrive(cpu, now);
-        let outcome = match access {
+        let served = self.turns.take_served(cpu);
+        let outcome = served.unwrap_or_else(|| match access {
             Access::Load => self.load(cpu, line, now),
             Access::Store => self.store(cpu, line, now),
             Access::Update => self.update(cpu, line, now),
-        };
+        });
         self.done[cpu] = outcome.done;
-        outcome
+        Outcome { drained: outcome.drained + self.turns.take_drained(cpu), ..outcome }
     }
 
     /// `cpu` reads plain data on `line` at `now`, or `changes` it. If the CPU has the line, this is a part of its own
@@ -170,16 +189,14 @@ impl Cache {
     /// As [`access`](Self::access).
     pub fn data(&mut self, cpu: usize, line: usize, changes: bool, now: Picoseconds) -> Outcome {
         self.arrive(cpu, now);
-        let Line { holders, .. } = *self.line(line);
-        let outcome = match (holders.has(cpu), changes) {
+        let holders = self.line(line).holders;
+        let served = self.turns.take_served(cpu);
+        let outcome = served.unwrap_or_else(|| match (holders.has(cpu), changes) {
             (true, true) if !holders.is_only(cpu) => self.store(cpu, line, now),
-            (true, _) => Outcome { done: now, waited: 0, moved: 0, fetched: 0 },
+            (true, _) => Outcome::at_once(now),
             (false, false) => self.load(cpu, line, now),
-            (false, true) => match self.own(cpu, line, now) {
-                Ok(transfer) => self.came(now, &transfer, transfer.ended),
-                Err(done) => Outcome { done, waited: 0, moved: 0, fetched: 0 },
-            },
-        };
+            (false, true) => self.fetch(cpu, line, now, 0),
+        });
         self.done[cpu] = outcome.done;
         outcome
     }
@@ -238,14 +255,16 @@ impl Cache {
     fn load(&mut self, cpu: usize, line: usize, now: Picoseconds) -> Outcome {
         // A CPU that has posted a store to the line reads what it stored, and does not wait for the line.
         if self.line(line).holders.has(cpu) {
-            return Outcome { done: now + self.costs.hit, waited: 0, moved: 0, fetched: 0 };
+            return Outcome::at_once(now + self.costs.hit);
         }
         let share = self.costs.share;
         let (holders, begun) = self.begin(line, now);
         let ended = begun + holders.nearest(cpu, &self.distances).unwrap_or(self.costs.memory);
-        let line = self.line(line);
-        line.busy = if holders.len() > 1 { begun + share } else { ended };
-        line.holders.add(cpu);
+        let at = self.line(line);
+        let busy = if holders.len() > 1 { begun + share } else { ended };
+        let was = std::mem::replace(&mut at.busy, busy);
+        at.holders.add(cpu);
+        self.stays_busy(line, was);
         self.came(now, &Transfer { begun, ended, is_from_memory: holders.len() == 0 }, ended)
     }
 
@@ -254,7 +273,7 @@ impl Cache {
         let done = now + self.costs.store;
         let (ended, outcome) = match self.own(cpu, line, now) {
             Ok(transfer) => (transfer.ended, self.came(now, &transfer, done)),
-            Err(is_there) => (is_there, Outcome { done, waited: 0, moved: 0, fetched: 0 }),
+            Err(is_there) => (is_there, Outcome::at_once(done)),
         };
         let stores = &mut self.stores[cpu];
         let ended = stores.back().map_or(ended, |last| ended.max(*last));
@@ -265,36 +284,42 @@ impl Cache {
     }
 
     fn update(&mut self, cpu: usize, line: usize, now: Picoseconds) -> Outcome {
-        let now = self.drain(cpu, now);
+        let begun = self.drain(cpu, now);
+        Outcome { drained: begun - now, ..self.fetch(cpu, line, begun, self.costs.update) }
+    }
+
+    /// The CPU goes on when it alone has the line, or `more` later if it has it already.
+    fn fetch(&mut self, cpu: usize, line: usize, now: Picoseconds, more: Picoseconds) -> Outcome {
         match self.own(cpu, line, now) {
             Ok(transfer) => self.came(now, &transfer, transfer.ended),
-            Err(is_there) => {
-                let done = now.max(is_there) + self.costs.update;
-                Outcome { done, waited: 0, moved: 0, fetched: 0 }
-            }
+            Err(is_there) => Outcome::at_once(now.max(is_there) + more),
         }
     }
 
     /// Makes `cpu` the only one that has `line`. `Err`: it is already, from then on.
     fn own(&mut self, cpu: usize, line: usize, now: Picoseconds) -> Result<Transfer, Picoseconds> {
-        let (holders, begun) = self.begin(line, now);
-        if holders.is_only(cpu) {
+        if self.line(line).holders.is_only(cpu) {
             return Err(self.line(line).busy);
         }
+        let (holders, begun) = self.begin(line, now);
         let ended = begun + holders.farthest(cpu, &self.distances).unwrap_or(self.costs.memory);
-        *self.line(line) = Line { holders: Holders::only(cpu), busy: ended };
+        let at = self.line(line);
+        at.holders = Holders::only(cpu);
+        let was = std::mem::replace(&mut at.busy, ended);
+        self.stays_busy(line, was);
         Ok(Transfer { begun, ended, is_from_memory: holders.len() == 0 })
     }
 
     /// The CPUs that have `line`, and when it begins to serve an access that comes at `now`.
     fn begin(&mut self, line: usize, now: Picoseconds) -> (Holders, Picoseconds) {
-        let Line { holders, busy } = self.line(line);
+        self.let_some_go_first(line);
+        let Line { holders, busy, .. } = self.line(line);
         (*holders, now.max(*busy))
     }
 
     fn came(&self, now: Picoseconds, transfer: &Transfer, done: Picoseconds) -> Outcome {
         let fetched = u32::from(transfer.is_from_memory);
-        Outcome { done, waited: transfer.begun - now, moved: 1 - fetched, fetched }
+        Outcome { done, waited: transfer.begun - now, drained: 0, moved: 1 - fetched, fetched }
     }
 
     /// When all stores of `cpu` have ended.

@@ -1,16 +1,17 @@
 //! CPUs that have a clock each, and on which accesses to shared lines cost time.
 //!
 //! The thread that runs is always the one whose CPU's clock is earliest of all that can go on, and of two with the
-//! same clock that with the lower number. So what is done to shared data takes effect in the order of the clocks: an
-//! operation takes effect when it begins, and the CPU's clock then moves on by what the operation costs. A thread
-//! that sleeps until a certain time counts as one whose clock shows that time.
+//! same clock that with the lower number. So what is done to shared data takes effect in the order of the clocks. A
+//! load or an update waits until its line is free and serves it, takes effect then, and the CPU's clock moves on by
+//! what the operation costs. A store takes effect when the CPU makes it. A thread that sleeps until a certain time
+//! counts as one whose clock shows that time.
 
 mod threads;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::cache::{Access, Cache, Costs, Distances, Outcome, Picoseconds};
+use crate::cache::{Access, Asked, Cache, Costs, Distances, Outcome, Picoseconds, Wants};
 use crate::hot::CpuId;
 use crate::kernel::{Kernel, LockKind};
 use crate::places;
@@ -35,6 +36,8 @@ pub struct Cores {
     pub fill: Vec<usize>,
     /// Which CPUs are one core, if any are.
     pub smt: Option<Smt>,
+    /// The number from which chance follows, which says which CPU a busy line serves next.
+    pub seed: u64,
 }
 
 /// Cores of two CPUs each. While both have a thread, spinning or not, private work takes longer.
@@ -61,7 +64,7 @@ impl Cores {
     pub fn new(distances: Distances) -> Self {
         let (costs, locks, kernel) = (Costs::default(), LockKind::default(), Kernel::default());
         let fill = (0..distances.nr_cpus()).collect();
-        Self { distances, costs, locks, kernel, fill, smt: None }
+        Self { distances, costs, locks, kernel, fill, smt: None, seed: 1 }
     }
 }
 
@@ -86,15 +89,46 @@ pub(crate) struct Clocks {
 impl Clocks {
     pub(crate) fn new(cores: Cores) -> Self {
         let threads = Threads::new(&cores);
-        let Cores { distances, costs, locks, kernel, .. } = cores;
+        let Cores { distances, costs, locks, kernel, seed, .. } = cores;
         let (watched, nodes) = (BTreeMap::new(), Vec::new());
-        Self { cache: Cache::new(distances, costs), costs, threads, watched, nodes, kernel, locks }
+        Self { cache: Cache::new(distances, costs).with_seed(seed), costs, threads, watched, nodes, kernel, locks }
     }
 
     /// The next thread begins.
     pub(crate) fn add(&mut self, now: Picoseconds) {
         self.nodes.push(Box::new(Node([0; 64])));
         self.threads.begin(now);
+    }
+
+    /// A thread asks whether it may act on the line of this number. A thread that waits stops.
+    pub(crate) fn ask(&mut self, thread: CpuId, line: usize, wants: Wants, now: Picoseconds) -> Asked {
+        let asked = self.cache.ask(self.threads.cpu(thread), line, wants, now);
+        if asked == Asked::Waits {
+            self.threads.stop(thread, now, Then::Waits);
+        }
+        asked
+    }
+
+    /// When the next line is free for which a thread waits.
+    pub(crate) fn next_free(&self) -> Option<Picoseconds> {
+        self.cache.next_free()
+    }
+
+    /// The line that is free next chooses the thread that it serves.
+    pub(crate) fn serve(&mut self) {
+        self.cache.serve();
+        self.tell_served();
+    }
+
+    fn tell_served(&mut self) {
+        while let Some((cpu, at)) = self.cache.next_served() {
+            self.threads.serve(cpu, at);
+        }
+    }
+
+    /// What the clock of a thread that runs in the program must show for something to happen first.
+    pub(crate) fn limit(&self, thread: CpuId) -> Picoseconds {
+        self.threads.limit(thread).min(self.next_free().unwrap_or(Picoseconds::MAX))
     }
 
     /// What an access of a thread to the line of this number costs that begins at `now`. Without a number it costs
@@ -109,9 +143,10 @@ impl Clocks {
                     Access::Store => store,
                     Access::Update => update,
                 };
-                Outcome { done: now + cost, waited: 0, moved: 0, fetched: 0 }
+                Outcome::at_once(now + cost)
             }
         };
+        self.tell_served();
         // A core that both its threads use is slower at what is its own. A line from elsewhere takes as long.
         let is_own = outcome.moved + outcome.fetched == 0;
         let done = if is_own { now + self.threads.takes(thread, outcome.done - now) } else { outcome.done };
@@ -120,10 +155,10 @@ impl Clocks {
 
     /// What it costs a thread to read plain data at `now`, or to change it. On no line it costs nothing.
     pub(crate) fn data(&mut self, thread: CpuId, line: Option<usize>, changes: bool, now: Picoseconds) -> Outcome {
-        match line {
-            Some(line) => self.cache.data(self.threads.cpu(thread), line, changes, now),
-            None => Outcome { done: now, waited: 0, moved: 0, fetched: 0 },
-        }
+        let Some(line) = line else { return Outcome::at_once(now) };
+        let outcome = self.cache.data(self.threads.cpu(thread), line, changes, now);
+        self.tell_served();
+        outcome
     }
 
     /// When all of these lines are there that a thread loads together at `now`; `each` is told of them one by one.
@@ -134,7 +169,9 @@ impl Clocks {
         now: Picoseconds,
         each: impl FnMut(Outcome),
     ) -> Picoseconds {
-        self.cache.load_all(self.threads.cpu(thread), lines, now, each)
+        let done = self.cache.load_all(self.threads.cpu(thread), lines, now, each);
+        self.tell_served();
+        done
     }
 
     /// When a fence of a thread ends that begins at `now`.

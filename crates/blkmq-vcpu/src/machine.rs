@@ -16,8 +16,8 @@ use crate::places::{self, Accessed, Found};
 use crate::schedule::{Decision, Schedule};
 use crate::sync::waiters;
 pub(crate) use by_clock::{
-    call_system, charge_fence, clock, end_together, is_free, kernel, kind_of_locks, node, spin, stage_time, tell,
-    tell_data, work, yield_cpu,
+    begin, call_system, charge_fence, clock, end_together, is_free, kernel, kind_of_locks, node, spin, stage_time,
+    tell, tell_data, work, yield_cpu,
 };
 
 /// The options of a run, beside its schedule.
@@ -201,6 +201,10 @@ pub fn run(schedule: Box<dyn Schedule>, mut options: Options, main: impl FnOnce(
         hot.step_ns.set(step_ns);
         hot.tells.set(tells);
         hot.is_timed.set(is_timed);
+        if is_timed {
+            // The run before may have ended with another thread, which is not there in this one.
+            hot.cpu.set(0);
+        }
         hot.clock.set(0);
         hot.limit.set(Picoseconds::MAX);
         hot.begin(0);

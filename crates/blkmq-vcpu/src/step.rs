@@ -10,33 +10,64 @@ use crate::places::line_at;
 /// The looks for which [`Kernel::spin`](crate::Kernel::spin) was measured.
 const LOOKS: Picoseconds = 100;
 
-/// A step that is an operation on `value`, made by the code that calls the caller.
+/// An operation on `value`, made by the code at `at`, and a step. `does` is the operation: it takes effect when the
+/// line serves it, and before the step.
 #[inline]
-#[track_caller]
-pub(crate) fn step_on<T>(value: &T, access: Access) {
-    step_at(value, access, Location::caller());
+pub(crate) fn operate<T, R>(value: &T, access: Access, at: &'static Location<'static>, does: impl FnOnce() -> R) -> R {
+    operate_at(std::ptr::from_ref(value).addr(), access, at, does)
 }
 
-/// A step that is an operation on `value`, made by the code at `at`.
+/// The same on what lies at an address.
 #[inline]
-pub(crate) fn step_at<T>(value: &T, access: Access, at: &'static Location<'static>) {
-    step_at_address(std::ptr::from_ref(value).addr(), access, at);
+pub(crate) fn operate_at<R>(
+    address: usize,
+    access: Access,
+    at: &'static Location<'static>,
+    does: impl FnOnce() -> R,
+) -> R {
+    let result = operate_only(address, access, at, does);
+    step();
+    result
 }
 
-/// A step that is an operation on what lies at an address, made by the code at `at`.
+/// The same without a step behind it.
 #[inline]
-pub(crate) fn step_at_address(address: usize, access: Access, at: &'static Location<'static>) {
-    if HOT.with(|hot| hot.tells.get()) {
-        machine::tell(access, address, at);
+pub(crate) fn operate_only<R>(
+    address: usize,
+    access: Access,
+    at: &'static Location<'static>,
+    does: impl FnOnce() -> R,
+) -> R {
+    if !HOT.with(|hot| hot.tells.get()) {
+        return does();
+    }
+    let found = machine::begin(access, address);
+    let result = does();
+    machine::tell(access, address, found, at);
+    result
+}
+
+/// One look at what lies at an address, made by the code at `at`: what it finds, or `None` if that is not as the CPU
+/// wants it. A look that finds something is a step. With clocks, the CPU that finds nothing then waits until something
+/// is written to the line or until `until`; otherwise a look in vain is a step too.
+pub(crate) fn look_at<R>(
+    address: usize,
+    at: &'static Location<'static>,
+    until: Option<Picoseconds>,
+    look: impl FnOnce() -> Option<R>,
+) -> Option<R> {
+    let tells = HOT.with(|hot| hot.tells.get());
+    let place = if tells { machine::begin(Access::Load, address) } else { None };
+    let found = look();
+    if found.is_none() && machine::kind_of_locks().is_some() {
+        machine::spin(address, place, at, until);
+        return None;
+    }
+    if tells {
+        machine::tell(Access::Load, address, place, at);
     }
     step();
-}
-
-/// An operation on `value`, made by the code at `at`, that is not a step.
-pub(crate) fn tell_at<T>(value: &T, access: Access, at: &'static Location<'static>) {
-    if HOT.with(|hot| hot.tells.get()) {
-        machine::tell(access, std::ptr::from_ref(value).addr(), at);
-    }
+    found
 }
 
 /// `value`, plain data that other CPUs have at other times, and that the caller reads now. Told line by line, and not a

@@ -62,6 +62,7 @@ impl Naive {
 
     fn access(&mut self, cpu: usize, line: usize, access: Access, now: u64) -> Outcome {
         let far = distances();
+        let asked = now;
         let now = match access {
             Access::Load => now,
             Access::Update => now.max(self.last_store(cpu)),
@@ -96,7 +97,8 @@ impl Naive {
             (Access::Load | Access::Update, false) => ended,
         };
         let from_memory = u32::from(!is_hit && before.is_empty());
-        Outcome { done, waited: begun - now, moved: u32::from(!is_hit) - from_memory, fetched: from_memory }
+        let drained = if access == Access::Update { now - asked } else { 0 };
+        Outcome { done, waited: begun - now, drained, moved: u32::from(!is_hit) - from_memory, fetched: from_memory }
     }
 }
 
@@ -120,7 +122,8 @@ fn any_access() -> impl Strategy<Value = (usize, Access, u64)> {
 }
 
 proptest! {
-    /// Red if any rule of the table, the order in which a line serves, or the bounds of posted stores change.
+    /// Red if any rule of the table, the order in which a line serves without a question, the bounds of posted stores,
+    /// or what is told of waiting change.
     #[test]
     fn accesses_cost_what_the_list_of_all_of_them_says(accesses in vec(any_access(), 1..200)) {
         let (mut cache, mut naive, mut clocks) = (cache(), Naive::default(), Clocks::new(NR_CPUS));
@@ -234,9 +237,120 @@ fn accesses_cost_the_same_everywhere() {
     for _ in 0..200_000 {
         let (cpu, now) = clocks.next();
         let access = *random.pick(&[Access::Load, Access::Store, Access::Update]);
-        let Outcome { done, waited, moved, fetched } = cache.access(cpu, random.below(64) as usize, access, now);
+        let Outcome { done, waited, moved, fetched, .. } = cache.access(cpu, random.below(64) as usize, access, now);
         [cpu as u64, done, waited, moved.into(), fetched.into()].into_iter().for_each(&mut note);
         clocks.0[cpu] = done + random.below(200_000);
     }
     assert_eq!(hash, 12_542_509_292_629_059_940);
+}
+
+/// CPUs that ask before they act: each does so again and again, and what it does next follows from what it has done.
+struct Asking {
+    cache: Cache,
+    clocks: Clocks,
+    /// By CPU: it waits.
+    waits: Vec<bool>,
+    /// By CPU: it has waited, and may act.
+    may_act: Vec<bool>,
+}
+
+impl Asking {
+    fn new(nr_cpus: usize, seed: u64) -> Self {
+        let cache = Cache::new(Distances::new(nr_cpus, |_, _| 70), COSTS).with_seed(seed);
+        Self { cache, clocks: Clocks::new(nr_cpus), waits: vec![false; nr_cpus], may_act: vec![false; nr_cpus] }
+    }
+
+    /// The next CPU that may act, and when.
+    fn next(&mut self, mut wants: impl FnMut(usize) -> (usize, Wants)) -> (usize, u64) {
+        loop {
+            let ready = self.clocks.0.iter().copied().enumerate().filter(|(cpu, _)| !self.waits[*cpu]);
+            let (cpu, now) = ready.min_by_key(|(_, now)| *now).unwrap_or((0, u64::MAX));
+            if self.cache.next_free().is_some_and(|free| free <= now) {
+                self.cache.serve();
+                while let Some((cpu, at)) = self.cache.next_served() {
+                    self.clocks.0[cpu] = at;
+                    (self.waits[cpu], self.may_act[cpu]) = (false, true);
+                }
+                continue;
+            }
+            if std::mem::take(&mut self.may_act[cpu]) {
+                return (cpu, now);
+            }
+            let (line, wants) = wants(cpu);
+            match self.cache.ask(cpu, line, wants, now) {
+                Asked::Ready => return (cpu, now),
+                Asked::Later(at) => self.clocks.0[cpu] = at,
+                Asked::Waits => self.waits[cpu] = true,
+            }
+        }
+    }
+}
+
+/// With `n` CPUs that load a number and then change it if it is as it was, where chance says which one is served, a
+/// change takes as many attempts as in the problem of birthdays: about `sqrt(pi n / 2)`. Red if a line serves in the
+/// order of the calls (about `n` attempts), or if some CPU is never served.
+#[test]
+fn a_compare_exchange_loop_takes_as_many_attempts_as_chance_says() {
+    for nr_cpus in [4_usize, 16, 64] {
+        let mut asking = Asking::new(nr_cpus, 7);
+        let (mut number, mut seen, mut done) = (0_u64, vec![0_u64; nr_cpus], vec![0_u64; nr_cpus]);
+        let attempts = 40_000;
+        for _ in 0..attempts {
+            let (cpu, now) = asking.next(|_| (0, Wants::Access(Access::Update)));
+            asking.clocks.0[cpu] = asking.cache.access(cpu, 0, Access::Update, now).done;
+            if seen[cpu] == number {
+                number += 1;
+                done[cpu] += 1;
+            }
+            seen[cpu] = number;
+        }
+        let (each, expected) = (attempts as f64 / number as f64, (std::f64::consts::PI * nr_cpus as f64 / 2.0).sqrt());
+        assert!((0.8..1.2).contains(&(each / expected)), "{nr_cpus} CPUs: {each} attempts, {expected} expected");
+        let mean = number / nr_cpus as u64;
+        assert!(done.iter().all(|done| (mean / 2..mean * 2).contains(done)), "{done:?}");
+    }
+}
+
+/// Red if a CPU does not say how long it waited for its own stores, or if that is taken for waiting for the line.
+#[test]
+fn an_update_says_how_long_its_own_stores_kept_it() {
+    let mut cache = Cache::new(Distances::new(2, |_, _| 70), COSTS);
+    for line in 0..2 {
+        cache.access(1, line, Access::Load, 1000 * line as u64);
+    }
+    cache.access(0, 0, Access::Store, 10_000);
+    let update = Wants::Access(Access::Update);
+    assert_eq!(cache.ask(0, 1, update, 10_010), Asked::Later(10_070));
+    assert_eq!(cache.ask(0, 1, update, 10_070), Asked::Ready);
+    let expected = Outcome { done: 10_140, waited: 0, drained: 60, moved: 1, fetched: 0 };
+    assert_eq!(cache.access(0, 1, Access::Update, 10_070), expected);
+}
+
+/// Red if a store that is posted while others wait for the line always goes before them or behind them all, if it does
+/// not know when it ends, or if what it lets go first does not.
+#[test]
+fn chance_gives_a_posted_store_its_place_among_those_that_wait() {
+    let place = |seed| {
+        let mut cache = Cache::new(Distances::new(4, |_, _| 70), COSTS).with_seed(seed);
+        cache.access(0, 0, Access::Update, 0);
+        let waits = [1, 2].map(|cpu| cache.ask(cpu, 0, Wants::Access(Access::Update), 10));
+        assert_eq!(waits, [Asked::Waits; 2]);
+        cache.access(3, 0, Access::Store, 20);
+        let first: Vec<_> = std::iter::from_fn(|| cache.next_served()).collect();
+        // The line comes from memory to CPU 0, and from there on to those that go first, and to CPU 3.
+        assert_eq!(cache.fence(3, 22), COSTS.memory + 70 * (first.len() as u64 + 1));
+        assert!(first.iter().all(|(_, at)| (0..2).any(|before| *at == COSTS.memory + 70 * before)), "{first:?}");
+        for _ in first.len()..2 {
+            assert_eq!(cache.next_free(), Some(cache.line(0).busy));
+            cache.serve();
+            assert!(cache.next_served().is_some());
+        }
+        assert_eq!((cache.next_free(), cache.next_served()), (None, None));
+        first.len()
+    };
+    let places: Vec<_> = (0..300).map(place).collect();
+    for first in 0..=2 {
+        let times = places.iter().filter(|place| **place == first).count();
+        assert!((70..130).contains(&times), "{times} times {first} of two went first");
+    }
 }

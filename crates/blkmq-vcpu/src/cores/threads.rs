@@ -27,6 +27,8 @@ pub(crate) enum Then {
     Spins(Option<Picoseconds>),
     /// It leaves its CPU, and can go on when it is woken, or at this time.
     Sleeps(Option<Picoseconds>),
+    /// It waits for a line, and keeps its CPU: nothing happens to it until it is told.
+    Waits,
     /// It leaves its CPU for ever.
     Ends,
 }
@@ -40,6 +42,8 @@ enum Doing {
     Works { left: Picoseconds, since: Picoseconds },
     /// It spins until it is told or until this time. Once it is told, it could go on.
     Spins(Option<Picoseconds>),
+    /// It is in the middle of an access. Once it is told, it goes on at this time.
+    Waits(Option<Picoseconds>),
     /// It is about to leave its CPU. `None`: for ever. Otherwise when it can go on again, if that is known.
     Leaves(Option<Option<Picoseconds>>),
     /// It sleeps.
@@ -68,6 +72,7 @@ struct Cpu {
 /// The next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Due {
+    pub(crate) at: Picoseconds,
     pub(crate) thread: CpuId,
     /// The thread sleeps, and its time has come.
     pub(crate) is_timer: bool,
@@ -119,6 +124,7 @@ impl Threads {
             Then::Works(left) => Doing::Works { left, since: now },
             Then::Spins(until) => Doing::Spins(until),
             Then::Sleeps(until) => Doing::Leaves(Some(until)),
+            Then::Waits => Doing::Waits(None),
             Then::Ends => Doing::Leaves(None),
         };
         self.plan_on_cpu(thread);
@@ -149,10 +155,20 @@ impl Threads {
         }
     }
 
+    /// The thread that a CPU runs, and that waits for a line, goes on at `at`.
+    pub(crate) fn serve(&mut self, cpu: usize, at: Picoseconds) {
+        let Some(thread) = self.cpus[cpu].runs else { return };
+        let served = &mut self.threads[usize::from(thread)];
+        if served.doing == Doing::Waits(None) {
+            (served.doing, served.shows) = (Doing::Waits(Some(at)), at);
+            self.plan_on_cpu(thread);
+        }
+    }
+
     /// What happens next.
     pub(crate) fn due(&self) -> Option<Due> {
-        let (_, thread) = *self.events.first()?;
-        Some(Due { thread, is_timer: self.threads[usize::from(thread)].doing == Doing::Sleeps })
+        let (at, thread) = *self.events.first()?;
+        Some(Due { at, thread, is_timer: self.threads[usize::from(thread)].doing == Doing::Sleeps })
     }
 
     /// What the clock of a thread that runs in the program must show for something to happen first.
@@ -223,6 +239,7 @@ impl Threads {
         let goes_on = match doing {
             Doing::Works { left, since } => Some(since + self.on(cpu, left)),
             Doing::Spins(until) => until.map(|until| until.max(shows)),
+            Doing::Waits(at) => at,
             _ => Some(shows),
         };
         let at = goes_on.into_iter().chain(self.slice_ends(thread)).min();
@@ -233,7 +250,7 @@ impl Threads {
     fn slice_ends(&self, thread: CpuId) -> Option<Picoseconds> {
         let Thread { cpu, shows, doing, .. } = self.threads[usize::from(thread)];
         let Cpu { queue, slice_ends, .. } = &self.cpus[cpu];
-        let may_end = !queue.is_empty() && !matches!(doing, Doing::Leaves(_));
+        let may_end = !queue.is_empty() && !matches!(doing, Doing::Leaves(_) | Doing::Waits(_));
         may_end.then(|| (*slice_ends).max(shows))
     }
 

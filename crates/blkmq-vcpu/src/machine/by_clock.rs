@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::panic::Location;
 
-use super::{Machine, State, suspend, with};
+use super::{Machine, State, decide, suspend, with};
 use crate::Switch;
-use crate::cache::{Access, Outcome, Picoseconds};
+use crate::cache::{Access, Asked, Outcome, Picoseconds, Wants};
 use crate::cores::{Clocks, Due, Then};
 use crate::hot::{CpuId, HOT, PS_PER_NS};
 use crate::kernel::{Kernel, LockKind};
@@ -24,7 +24,13 @@ impl Machine {
             clocks.threads.stop(me, clock(), std::mem::replace(&mut self.then, Then::GoesOn));
         }
         loop {
-            let Due { thread, is_timer } = clocks.threads.due()?;
+            let due = clocks.threads.due();
+            // A thread that has been served at this line just now is not among those that wait.
+            if clocks.next_free().is_some_and(|free| due.is_none_or(|due| free <= due.at)) {
+                clocks.serve();
+                continue;
+            }
+            let Due { thread, is_timer, .. } = due?;
             let state = |cpu: CpuId| self.cpus[usize::from(cpu)].state;
             if is_timer && matches!(state(thread), State::Asleep(_)) {
                 let is_awake = |cpu: &CpuId| matches!(state(*cpu), State::Runnable | State::Spins);
@@ -75,20 +81,50 @@ pub(crate) fn is_free() -> bool {
 
 /// Notes when the CPU that runs has to let another one go on.
 pub(super) fn note_limit(clocks: &Clocks) {
-    HOT.with(|hot| hot.limit.set(clocks.threads.limit(hot.cpu.get())));
+    HOT.with(|hot| hot.limit.set(clocks.limit(hot.cpu.get())));
 }
 
-/// Tells of an operation on something shared, which has just been done.
+/// Waits until an operation on what lies at an address may be done, which the CPU that runs does next, and tells of at
+/// once. Returns where that lies.
 #[cold]
-pub(crate) fn tell(access: Access, address: usize, at: &'static Location<'static>) {
+pub(crate) fn begin(access: Access, address: usize) -> Option<Found> {
+    let found = places::line_at(address)?;
+    let is_loaded_later = access == Access::Load && HOT.with(|hot| hot.together.get());
+    if crate::is_timed() && !is_free() && !is_loaded_later {
+        wait_for(found.number, Wants::Access(access));
+    }
+    Some(found)
+}
+
+/// Waits until the line of this number serves the CPU that runs.
+fn wait_for(line: usize, wants: Wants) {
+    loop {
+        let ask = |clocks: &mut Clocks| clocks.ask(crate::cpu(), line, wants, clock());
+        match with(|machine| machine.clocks.as_mut().map_or(Asked::Ready, ask)) {
+            Asked::Ready => return,
+            Asked::Waits => return suspend(),
+            Asked::Later(at) => {
+                if HOT.with(|hot| (hot.clock.set(at), at >= hot.limit.get()).1) {
+                    decide(None);
+                }
+            }
+        }
+    }
+}
+
+/// Tells of an operation on something shared, which has just been done and [began](begin) right before.
+#[cold]
+pub(crate) fn tell(access: Access, address: usize, found: Option<Found>, at: &'static Location<'static>) {
     if HOT.with(|hot| hot.quantum.get() == 0) {
         return;
     }
-    let found = places::line_at(address);
     with(|machine| {
         if access != Access::Load {
             machine
                 .wake_watchers(found.as_ref().map_or(address..address + 1, |found| found.addresses.clone()), clock());
+        }
+        if is_free() {
+            return;
         }
         if access == Access::Load
             && HOT.with(|hot| hot.together.get())
@@ -96,15 +132,17 @@ pub(crate) fn tell(access: Access, address: usize, at: &'static Location<'static
         {
             return machine.loads.push((found, at));
         }
-        if !is_free() {
-            machine.charge(access, found, at, |clocks, cpu, line, now| clocks.access(cpu, line, access, now));
-        }
+        machine.charge(access, found, at, |clocks, cpu, line, now| clocks.access(cpu, line, access, now));
     });
 }
 
 /// Tells of plain data on one line that is read or changed. Returns whether the clock of the CPU has gone on.
 pub(crate) fn tell_data(access: Access, found: Option<Found>, at: &'static Location<'static>) -> bool {
-    let (begun, changes) = (clock(), access != Access::Load);
+    let (asked, changes) = (clock(), access != Access::Load);
+    if let Some(found) = found.as_ref().filter(|_| crate::is_timed()) {
+        wait_for(found.number, if changes { Wants::ChangeData } else { Wants::ReadData });
+    }
+    let begun = clock();
     let addresses = found.as_ref().map(|found| found.addresses.clone());
     with(|machine| {
         let cost = machine.charge(access, found, at, |clocks, cpu, line, now| clocks.data(cpu, line, changes, now));
@@ -112,7 +150,7 @@ pub(crate) fn tell_data(access: Access, found: Option<Found>, at: &'static Locat
             machine.wake_watchers(addresses, begun);
         }
     });
-    begun != clock()
+    asked != clock()
 }
 
 impl Machine {
@@ -190,12 +228,12 @@ pub(crate) fn charge_fence() {
 }
 
 /// The CPU that runs has looked at what lies at this address, which is not yet as the CPU wants it. It looks again when
-/// something is written to the line, or at `until`; the caller does that. A look costs a load. CPUs need clocks of
-/// their own for this.
-pub(crate) fn spin(address: usize, at: &'static Location<'static>, until: Option<Picoseconds>) {
+/// something is written to the line, or at `until`; the caller does that. A look costs a load, which the caller
+/// [began](begin). CPUs need clocks of their own for this.
+pub(crate) fn spin(address: usize, found: Option<Found>, at: &'static Location<'static>, until: Option<Picoseconds>) {
     let me = crate::cpu();
     // What is written from here on, while the line is on its way, is seen: since the look there was no step.
-    tell(Access::Load, address, at);
+    tell(Access::Load, address, found, at);
     with(|machine| {
         machine.cpus[usize::from(me)].state = State::Spins;
         if let Some(clocks) = &mut machine.clocks {

@@ -5,8 +5,7 @@ pub use std::sync::atomic::Ordering;
 use std::panic::Location;
 
 use crate::cache::Access::{Load, Store, Update};
-use crate::machine::{kind_of_locks, spin};
-use crate::step::{step, step_at, step_fence, step_on};
+use crate::step::{look_at, operate, step, step_fence};
 
 /// The operations of an atomic value. Each is one step.
 macro_rules! operations {
@@ -17,9 +16,7 @@ macro_rules! operations {
                 #[inline]
                 #[track_caller]
                 pub fn $method(&self, $($argument: $type),*) -> $result {
-                    let result = self.0.$method($($argument),*);
-                    step_on(self, $access);
-                    result
+                    operate(self, $access, Location::caller(), || self.0.$method($($argument),*))
                 }
             )*
         }
@@ -56,9 +53,7 @@ macro_rules! atomic {
                 failure: Ordering,
                 update: impl FnMut($value) -> Option<$value>,
             ) -> Result<$value, $value> {
-                let result = self.0.fetch_update(success, failure, update);
-                step_on(self, Update);
-                result
+                operate(self, Update, Location::caller(), || self.0.fetch_update(success, failure, update))
             }
 
             /// Looks at the value again and again while it is as `goes_on` says, and returns it as it is then. If CPUs
@@ -66,19 +61,13 @@ macro_rules! atomic {
             /// written to the line. Otherwise each look is a step.
             #[track_caller]
             pub fn spin_while(&self, order: Ordering, mut goes_on: impl FnMut($value) -> bool) -> $value {
-                let at = Location::caller();
+                let (at, address) = (Location::caller(), std::ptr::from_ref(self).addr());
                 loop {
-                    let value = self.0.load(order);
-                    if !goes_on(value) {
-                        step_at(self, Load, at);
+                    let look = || Some(self.0.load(order)).filter(|value| !goes_on(*value));
+                    if let Some(value) = look_at(address, at, None, look) {
                         return value;
                     }
-                    if kind_of_locks().is_some() {
-                        spin(std::ptr::from_ref(self).addr(), at, None);
-                    } else {
-                        step_at(self, Load, at);
-                        std::hint::spin_loop();
-                    }
+                    std::hint::spin_loop();
                 }
             }
         }

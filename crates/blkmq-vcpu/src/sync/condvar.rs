@@ -43,9 +43,8 @@ impl Condvar {
 
     fn wait_until<'a, T>(&self, mut guard: MutexGuard<'a, T>, until: Option<u64>) -> MutexGuard<'a, T> {
         let (mutex, me) = (guard.mutex, crate::cpu());
-        // Between this line and the sleep there is no step, so no other CPU notifies in between.
-        waiters::at(self.address(), |waiters| waiters.sleepers.push_back(me));
-        guard.release();
+        // Between this and the sleep there is no step, so no other CPU notifies in between.
+        guard.release(|| waiters::at(self.address(), |waiters| waiters.sleepers.push_back(me)));
         sleep(until);
         waiters::known(self.address(), |waiters| waiters.sleepers.retain(|waiting| *waiting != me));
         drop(guard);

@@ -12,8 +12,8 @@ use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
 use super::waiters;
 use crate::cache::{Access, Picoseconds};
 use crate::kernel::LockKind;
-use crate::machine::{clock, is_running, kind_of_locks, sleep, spin, wake};
-use crate::step::{data_at, step_at, step_at_address, tell_at};
+use crate::machine::{clock, is_running, kind_of_locks, sleep, wake};
+use crate::step::{data_at, look_at, operate, operate_at, operate_only};
 
 /// The size of a value in a lock, in bytes, up to which every access to the value is told as one to all of it: two
 /// lines.
@@ -96,7 +96,7 @@ impl<T> Mutex<T> {
                     sleep(None);
                 }
                 Some(value) => {
-                    tell_at(self, Access::Update, Location::caller());
+                    operate_only(self.address(), Access::Update, Location::caller(), || ());
                     return Ok(self.guard(value));
                 }
             }
@@ -131,11 +131,12 @@ impl<T> Mutex<T> {
     /// The lock is not free.
     #[track_caller]
     pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
-        let has_queue = waiters::known(self.address(), |waiters| waiters.has_queue()).unwrap_or(false);
-        let value = if has_queue { None } else { self.take() };
         let at = Location::caller();
-        let tried = value.map(|value| MutexGuard { mutex: self, at, value: Some(value) });
-        step_at(self, Access::Update, at);
+        let tried = operate(self, Access::Update, at, || {
+            let has_queue = waiters::known(self.address(), |waiters| waiters.has_queue()).unwrap_or(false);
+            let value = if has_queue { None } else { self.take() };
+            value.map(|value| MutexGuard { mutex: self, at, value: Some(value) })
+        });
         tried.ok_or(TryLockError::WouldBlock)
     }
 }
@@ -160,15 +161,19 @@ impl<T> MutexGuard<'_, T> {
         }
     }
 
-    /// Lets go without a step, for a CPU that falls asleep next.
-    pub(super) fn release(&mut self) {
-        let Some(kind) = kind_of_locks() else { return self.let_go() };
-        if self.value.take().is_some() {
-            let is_marked = unlock(kind, self.mutex.address());
-            tell_at(self.mutex, access_of_unlock(kind), self.at);
-            if is_marked {
-                futex::wake_one(self.mutex.address());
-            }
+    /// Lets go without a step behind it, for a CPU that falls asleep next. Another CPU may go on before the lock is let
+    /// go, and none between `first` and when this returns.
+    pub(super) fn release(&mut self, first: impl FnOnce()) {
+        let Some(kind) = kind_of_locks() else {
+            first();
+            return self.let_go();
+        };
+        let is_marked = operate_only(self.mutex.address(), access_of_unlock(kind), self.at, || {
+            first();
+            self.value.take().is_some() && unlock(kind, self.mutex.address())
+        });
+        if is_marked {
+            futex::wake_one(self.mutex.address());
         }
     }
 }
@@ -176,12 +181,13 @@ impl<T> MutexGuard<'_, T> {
 impl<T> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
         let Some(kind) = kind_of_locks() else {
-            self.let_go();
-            return step_at(self.mutex, Access::Store, self.at);
+            return operate(self.mutex, Access::Store, self.at, || self.let_go());
         };
-        if self.value.take().is_some() {
-            let is_marked = unlock(kind, self.mutex.address());
-            step_at(self.mutex, access_of_unlock(kind), self.at);
+        if self.value.is_some() {
+            let is_marked = operate(self.mutex, access_of_unlock(kind), self.at, || {
+                self.value = None;
+                unlock(kind, self.mutex.address())
+            });
             if is_marked {
                 futex::wake_one(self.mutex.address());
                 crate::step::step();
@@ -206,9 +212,7 @@ const fn access_of_unlock(kind: LockKind) -> Access {
 impl Wanted<'_> {
     /// One operation on the lock's line, which does this.
     fn access<R>(&mut self, access: Access, does: impl FnOnce(&mut Self) -> R) -> R {
-        let result = does(self);
-        step_at_address(self.address, access, self.at);
-        result
+        operate_at(self.address, access, self.at, || does(self))
     }
 
     /// Looks at the lock's line until this is so, or until `until`. Returns whether it is so.
@@ -225,12 +229,14 @@ impl Wanted<'_> {
         mut is_so: impl FnMut(&mut Self) -> bool,
     ) -> bool {
         loop {
-            let found = is_so(self);
-            if found || until.is_some_and(|until| clock() >= until) {
-                step_at_address(address, Access::Load, self.at);
+            let at = self.at;
+            let look = || {
+                let found = is_so(self);
+                Some(found).filter(|found| *found || until.is_some_and(|until| clock() >= until))
+            };
+            if let Some(found) = look_at(address, at, until, look) {
                 return found;
             }
-            spin(address, self.at, until);
         }
     }
 

@@ -6,7 +6,7 @@ use super::Wanted;
 use crate::cache::Access;
 use crate::hot::CpuId;
 use crate::machine::node;
-use crate::step::step_at_address;
+use crate::step::operate_at;
 use crate::sync::waiters::{self, Node, Waiters};
 
 pub(super) fn lock(wanted: &mut Wanted<'_>) {
@@ -40,7 +40,7 @@ fn wait_in_queue(wanted: &mut Wanted<'_>) {
     let (address, me) = (wanted.address, crate::cpu());
     let at = wanted.at;
     let mine = node(me);
-    step_at_address(mine, Access::Store, at);
+    operate_at(mine, Access::Store, at, || ());
     let before = wanted.access(Access::Update, |_| {
         waiters::at(address, |waiters| {
             let before = waiters.queue.back().map(|node| node.cpu);
@@ -49,8 +49,8 @@ fn wait_in_queue(wanted: &mut Wanted<'_>) {
         })
     });
     if let Some(before) = before {
-        on_node(address, before, |node| node.knows_next = true);
-        step_at_address(node(before), Access::Store, at);
+        let tell = || on_node(address, before, |node| node.knows_next = true);
+        operate_at(node(before), Access::Store, at, tell);
         wanted.look_at(mine, None, |_| on_node(address, me, |node| node.is_first));
     }
     wanted.look_until(None, |wanted| {
@@ -81,7 +81,7 @@ fn wait_in_queue(wanted: &mut Wanted<'_>) {
         next.is_first = true;
         Some(next.cpu)
     });
-    step_at_address(node(next.expect("another CPU has come")), Access::Store, at);
+    operate_at(node(next.expect("another CPU has come")), Access::Store, at, || ());
 }
 
 /// Does this to the node of a CPU in the queue of a lock.
