@@ -61,7 +61,7 @@ pub struct Newcomer {
 pub(crate) const DEFAULT_NR_REQUESTS: u32 = 256;
 
 /// The largest number of requests that are handed through a scheduler at once ([`Scheduler::hand_through`]).
-pub const MOST_NEWCOMERS: usize = 32;
+pub const MOST_NEWCOMERS: usize = 64;
 
 /// A policy: which request next?
 ///

@@ -37,6 +37,12 @@ impl<T> Handover<T> {
         Self { incoming: SlotStack::new("issue.incoming"), holder: TryLock::new("issue.lock", state) }
     }
 
+    /// Asks for the line of the list's lock, for a caller that will [put](Self::put) something soon.
+    #[inline]
+    pub fn fetch(&self) {
+        self.holder.fetch();
+    }
+
     /// Appends `slots` in order, as one chain. The caller then owes a [`drain`](Self::drain). Returns whether nothing
     /// else was incoming.
     #[inline]

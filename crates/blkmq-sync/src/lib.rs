@@ -40,5 +40,5 @@ pub use platform::take_stages;
 pub use platform::weaken;
 pub use platform::{
     Arc, Area, Instant, Line, Mutex, MutexGuard, Parker, Stage, TryGuard, TryLock, UnsafeCell, atomic, changes,
-    fence_at, kept, on_line, order, pause, peek, placed, reads, stage, thread, unless_explored,
+    fence_at, fetch, kept, on_line, order, pause, peek, placed, reads, stage, thread, unless_explored,
 };

@@ -13,6 +13,7 @@ mod cell;
 mod data;
 #[cfg(loom)]
 mod explored;
+mod fetch;
 mod line;
 mod mutex;
 mod parker;
@@ -34,6 +35,7 @@ pub use backend::sync::Arc;
 pub use backend::time::Instant;
 pub use cell::UnsafeCell;
 pub use data::{Area, changes, reads};
+pub use fetch::fetch;
 pub use line::{Line, on_line, placed};
 pub use mutex::{Mutex, MutexGuard};
 pub use parker::Parker;

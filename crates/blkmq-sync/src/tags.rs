@@ -12,7 +12,7 @@
 use std::fmt;
 
 use crate::platform::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::platform::{Line, order, placed};
+use crate::platform::{Line, fetch, order, placed};
 
 /// The number of a request in flight. The number is unique in its map while it is out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -338,6 +338,13 @@ impl Tags {
     pub fn get(&self, hint: &mut Hint) -> Option<Tag> {
         let mut tag = [Tag(0)];
         (self.get_batch(hint, &mut tag) == 1).then_some(tag[0])
+    }
+
+    /// Asks for the line of the word in which a caller with this hint, which will take tags soon, looks first.
+    #[inline]
+    pub fn fetch(&self, hint: &Hint) {
+        let geometry = self.geometry();
+        fetch(self.word((hint.0 % geometry.depth) >> geometry.shift));
     }
 
     /// Takes up to `out.len()` tags into the front of `out`, and returns how many.

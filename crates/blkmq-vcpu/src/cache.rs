@@ -18,7 +18,8 @@
 //! - **Stores are posted.** The CPU goes on after [`Costs::store`], and the line moves meanwhile. Stores end in their
 //!   order, [`Costs::buffer`] of them are under way at most, and updates and fences wait for all of them. Among CPUs
 //!   that wait for the line, chance gives a store its place as it is posted, and CPUs that come later go behind it.
-//! - **Independent loads overlap**, [`Costs::width`] of them at a time ([`Cache::load_all`]).
+//! - **Independent loads overlap**, [`Costs::width`] of them at a time ([`Cache::load_all`]). Lines that a CPU
+//!   [fetches](Cache::fetch) ahead come while it goes on, as many at a time.
 //!
 //! The caches have room for everything: no line ever goes back to memory.
 //!
@@ -73,7 +74,7 @@ pub struct Costs {
     pub memory: Picoseconds,
     /// For how long a load of a line that others share keeps further accesses waiting.
     pub share: Picoseconds,
-    /// How many independent loads of a CPU are under way at most; at least 1.
+    /// How many independent loads of a CPU are under way at most, and how many lines that it fetches ahead; at least 1.
     pub width: usize,
     /// How many stores of a CPU are under way at most; at least 1.
     pub buffer: usize,
@@ -142,6 +143,8 @@ pub struct Cache {
     lines: Vec<Line>,
     /// For each CPU, when its stores that may be under way end; the oldest first.
     stores: Vec<VecDeque<Picoseconds>>,
+    /// For each CPU, the lines that it fetched ahead and that may be under way, and when they are there.
+    fetches: Vec<Vec<(usize, Picoseconds)>>,
     /// For each CPU, when it goes on after its last call.
     done: Vec<Picoseconds>,
     /// Loads under way. Kept here so that nothing is allocated each time.
@@ -159,9 +162,10 @@ impl Cache {
     pub fn new(distances: Distances, costs: Costs) -> Self {
         assert!(costs.width > 0 && costs.buffer > 0, "a load and a store are under way at least");
         let stores = (0..distances.nr_cpus()).map(|_| VecDeque::with_capacity(costs.buffer)).collect();
+        let fetches = (0..distances.nr_cpus()).map(|_| Vec::with_capacity(costs.width)).collect();
         let (done, loads) = (vec![0; distances.nr_cpus()], Vec::with_capacity(costs.width));
         let turns = Turns::new(distances.nr_cpus());
-        Self { distances, costs, lines: Vec::new(), stores, done, loads, last_call: 0, turns }
+        Self { distances, costs, lines: Vec::new(), stores, fetches, done, loads, last_call: 0, turns }
     }
 
     /// `cpu` accesses `line` at `now`. Lines are numbers, best without gaps.
@@ -193,9 +197,9 @@ impl Cache {
         let served = self.turns.take_served(cpu);
         let outcome = served.unwrap_or_else(|| match (holders.has(cpu), changes) {
             (true, true) if !holders.is_only(cpu) => self.store(cpu, line, now),
-            (true, _) => Outcome::at_once(now),
+            (true, _) => Outcome::at_once(self.is_there(cpu, line, now)),
             (false, false) => self.load(cpu, line, now),
-            (false, true) => self.fetch(cpu, line, now, 0),
+            (false, true) => self.take(cpu, line, now, 0),
         });
         self.done[cpu] = outcome.done;
         outcome
@@ -229,6 +233,41 @@ impl Cache {
         all
     }
 
+    /// `cpu` asks at `now` for `line`, which it will change, and goes on after [`Costs::store`]. An access before the
+    /// line is there waits for it.
+    ///
+    /// # Panics
+    /// As [`access`](Self::access).
+    pub fn fetch(&mut self, cpu: usize, line: usize, now: Picoseconds) -> Outcome {
+        self.arrive(cpu, now);
+        let fetches = &mut self.fetches[cpu];
+        fetches.retain(|(_, there)| *there > now);
+        let begin = if fetches.len() < self.costs.width {
+            now
+        } else {
+            let (at, (_, there)) = fetches.iter().enumerate().min_by_key(|(_, (_, there))| *there).expect("it is full");
+            let there = *there;
+            fetches.swap_remove(at);
+            there
+        };
+        let done = begin + self.costs.store;
+        let outcome = match self.own(cpu, line, begin) {
+            Ok(transfer) => {
+                self.fetches[cpu].push((line, transfer.ended));
+                self.came(begin, &transfer, done)
+            }
+            Err(_) => Outcome::at_once(done),
+        };
+        self.done[cpu] = outcome.done;
+        outcome
+    }
+
+    /// When `cpu`, which has `line`, can use it: at once, unless it was fetched ahead and is under way.
+    fn is_there(&self, cpu: usize, line: usize, now: Picoseconds) -> Picoseconds {
+        let fetch = self.fetches[cpu].iter().find(|(fetched, _)| *fetched == line);
+        fetch.map_or(now, |(_, there)| now.max(*there))
+    }
+
     /// `cpu` waits at `now` until its stores have ended. Returns when the CPU goes on.
     ///
     /// # Panics
@@ -255,7 +294,7 @@ impl Cache {
     fn load(&mut self, cpu: usize, line: usize, now: Picoseconds) -> Outcome {
         // A CPU that has posted a store to the line reads what it stored, and does not wait for the line.
         if self.line(line).holders.has(cpu) {
-            return Outcome::at_once(now + self.costs.hit);
+            return Outcome::at_once(self.is_there(cpu, line, now) + self.costs.hit);
         }
         let share = self.costs.share;
         let (holders, begun) = self.begin(line, now);
@@ -285,11 +324,11 @@ impl Cache {
 
     fn update(&mut self, cpu: usize, line: usize, now: Picoseconds) -> Outcome {
         let begun = self.drain(cpu, now);
-        Outcome { drained: begun - now, ..self.fetch(cpu, line, begun, self.costs.update) }
+        Outcome { drained: begun - now, ..self.take(cpu, line, begun, self.costs.update) }
     }
 
     /// The CPU goes on when it alone has the line, or `more` later if it has it already.
-    fn fetch(&mut self, cpu: usize, line: usize, now: Picoseconds, more: Picoseconds) -> Outcome {
+    fn take(&mut self, cpu: usize, line: usize, now: Picoseconds, more: Picoseconds) -> Outcome {
         match self.own(cpu, line, now) {
             Ok(transfer) => self.came(now, &transfer, transfer.ended),
             Err(is_there) => Outcome::at_once(now.max(is_there) + more),

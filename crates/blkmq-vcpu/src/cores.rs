@@ -161,6 +161,14 @@ impl Clocks {
         outcome
     }
 
+    /// What it costs a thread to ask for the line of this number at `now`.
+    pub(crate) fn fetch(&mut self, thread: CpuId, line: Option<usize>, now: Picoseconds) -> Outcome {
+        match line {
+            Some(line) => self.cache.fetch(self.threads.cpu(thread), line, now),
+            None => Outcome::at_once(now + self.costs.store),
+        }
+    }
+
     /// When all of these lines are there that a thread loads together at `now`; `each` is told of them one by one.
     pub(crate) fn load_all(
         &mut self,

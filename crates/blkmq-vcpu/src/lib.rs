@@ -50,4 +50,4 @@ pub use machine::{Ended, Idle, OnStage, Options, Switch, is_running, run, stop};
 pub use places::{Accessed, LineOf, Place, neighbours, place_at, place_bytes, touch_at, touch_place};
 pub use random::Random;
 pub use schedule::Schedule;
-pub use step::{changes, is_timed, pause, reads, stage, together, work};
+pub use step::{changes, fetch, is_timed, pause, reads, stage, together, work};

@@ -17,7 +17,7 @@ use crate::schedule::{Decision, Schedule};
 use crate::sync::waiters;
 pub(crate) use by_clock::{
     begin, call_system, charge_fence, clock, end_together, is_free, kernel, kind_of_locks, node, spin, stage_time,
-    tell, tell_data, work, yield_cpu,
+    tell, tell_data, tell_fetch, work, yield_cpu,
 };
 
 /// The options of a run, beside its schedule.

@@ -87,6 +87,23 @@ pub fn changes<T: ?Sized>(value: &mut T) -> &mut T {
     value
 }
 
+/// Asks for the lines of `value`, which the CPU will change, and goes on while they come. Without
+/// [`Options::cores`](crate::Options::cores), and in an uninterrupted section, it is nothing.
+#[track_caller]
+pub fn fetch<T: ?Sized>(value: &T) {
+    if !is_charged() {
+        return;
+    }
+    let (begin, at) = (std::ptr::from_ref(value).addr(), Location::caller());
+    let (mut next, end) = (begin, begin + size_of_val(value));
+    while next < end {
+        let found = line_at(next);
+        next = found.as_ref().map_or(end, |found| found.addresses.end);
+        machine::tell_fetch(found, at);
+        step();
+    }
+}
+
 /// Tells that the code at `at` reads or changes plain data.
 #[inline]
 pub(crate) fn data_at<T: ?Sized>(value: &T, access: Access, at: &'static Location<'static>) {

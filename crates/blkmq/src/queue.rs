@@ -54,6 +54,7 @@ pub use window::WindowInfo;
 
 pub(crate) use self::{
     account::{Count, Ending, Starting, check_ranges, mark_of_flush},
+    backlog::ROUNDS,
     domain::Domain,
     flows::FlowBatch,
     flush::{Steps, first_step},

@@ -1,11 +1,12 @@
 //! A request that was handed through the scheduler counts as if it had been inserted and chosen.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use blkmq::driver::{Batch, Driver, Topology, spec};
-use blkmq::{Bio, Buffer, Client, Limits, Locking, RequestQueue, Status, Submitter, Time};
+use blkmq::{Bio, Buffer, Client, Flags, Limits, Locking, RequestQueue, Status, Submitter, Time};
+use blkmq_sched::{Info, InsertAt, Newcomer, RqId, Scheduler};
 
 /// Submits all in one batch, and polls for it a limited number of times. So the test fails, and does not hang, if a
 /// request is held back for ever.
@@ -97,4 +98,76 @@ fn nothing_is_handed_through_past_what_the_driver_gave_back() {
         over += submitter.reap_all(|completion| assert!(completion.status.is_ok()));
     }
     assert_eq!(*device.got.lock().unwrap(), [0, 64, 128, 192, 256]);
+}
+
+/// First in, first out. Counts what it hands through.
+#[derive(Debug, Default)]
+struct Fifo {
+    waiting: VecDeque<RqId>,
+    through: Arc<AtomicUsize>,
+}
+
+impl Scheduler for Fifo {
+    fn name(&self) -> &'static str {
+        "fifo"
+    }
+
+    fn reserve(&mut self, capacity: usize) {
+        self.waiting.reserve(capacity);
+    }
+
+    fn insert(&mut self, rq: RqId, _info: &Info, _at: InsertAt, _now: Time) {
+        self.waiting.push_back(rq);
+    }
+
+    fn dispatch(&mut self, _now: Time) -> Option<RqId> {
+        self.waiting.pop_front()
+    }
+
+    fn hand_through(&mut self, newcomers: &[Newcomer], _now: Time, order: &mut [u8]) -> bool {
+        self.through.fetch_add(newcomers.len(), Ordering::Relaxed);
+        (0..).zip(order).for_each(|(number, place)| *place = number);
+        self.waiting.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+/// Red if requests of several hardware queues do not go through together, if they do although one of the queues lacks
+/// tags, if tags that were taken for nothing do not come back, or if a request gets a tag of another hardware queue
+/// (the completer then finds a tag that is put back twice).
+#[test]
+fn requests_of_two_hardware_queues_go_through_together_if_both_have_tags() {
+    let device = spec::open("null,irqmode=0,submit_queues=1,poll_queues=1,hw_queue_depth=4").unwrap();
+    let through = Arc::new(AtomicUsize::new(0));
+    let fifo = Fifo { through: Arc::clone(&through), ..Fifo::default() };
+    let q = RequestQueue::builder(device).scheduler(Box::new(fifo) as Box<dyn Scheduler>);
+    let q = q.locking(Locking::Combining).bypass(false).build().unwrap();
+    let mut submitter = q.submitter(&Client::new("reader")).unwrap();
+    // Which of the reads are polled, and whether there are tags for all.
+    for (polled, has_tags) in [
+        (&[true, false, true, false, false][..], true),
+        (&[true, false, true, true, true, true], false),
+        (&[false, false, false, false, false, true], false),
+        (&[false, true, false, true, false, true, false, true], true),
+    ] {
+        for _ in 0..10 {
+            let bio = |(place, polled): (u64, &bool)| {
+                let bio = Bio::read(place * 64, Buffer::zeroed(4096));
+                bio.with_flags(Flags { polled: *polled, ..Flags::NONE })
+            };
+            let before = through.load(Ordering::Relaxed);
+            let over = pass(&mut submitter, &mut (0..).zip(polled).map(bio).collect());
+            if over < polled.len() {
+                // The submitter would wait for them when it is dropped.
+                std::mem::forget(submitter);
+                panic!("{over} of {polled:?}");
+            }
+            let expected = if has_tags { polled.len() } else { 0 };
+            assert_eq!(through.load(Ordering::Relaxed) - before, expected, "{polled:?}");
+            assert_eq!(q.in_flight(), 0, "all tags are back");
+        }
+    }
 }

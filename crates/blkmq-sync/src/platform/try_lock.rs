@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use super::atomic::{AtomicBool, Ordering};
-use super::{Line, UnsafeCell, changes, order, reads};
+use super::{Line, UnsafeCell, changes, fetch, order, reads};
 
 /// A value that one thread at a time may use. Other threads turn back at once.
 pub struct TryLock<T>(Line<Marked<T>>);
@@ -33,6 +33,12 @@ impl<T> TryLock<T> {
     /// A free lock around `value`, on a line called `name`.
     pub fn new(name: &'static str, value: T) -> Self {
         Self(Line::new(name, Marked { held: AtomicBool::new(false), value: UnsafeCell::new(value) }))
+    }
+
+    /// Asks for the line of the lock, which the caller will take soon.
+    #[inline]
+    pub fn fetch(&self) {
+        fetch(&*self.0);
     }
 
     /// Takes the lock if it is free. Never spins.

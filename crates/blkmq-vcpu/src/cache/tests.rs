@@ -209,6 +209,35 @@ fn independent_loads_overlap_up_to_the_width() {
     assert_eq!(load(1, 8..9, 30_000), (30_000 + COSTS.memory, vec![(30_000 + COSTS.memory, 0, 1)]));
 }
 
+/// Red if a CPU waits for a line that it fetches, if it can use the line before that is there, if more lines than
+/// `width` are under way, or if a CPU that fetches does not take the line away from others.
+#[test]
+fn a_line_that_was_fetched_comes_while_the_cpu_goes_on() {
+    let mut cache = Cache::new(Distances::new(2, |_, _| 100), COSTS);
+    cache.load_all(0, 0..4, 0, |_| ());
+    let fetched = cache.fetch(1, 0, 10_000);
+    assert_eq!((fetched.done, fetched.moved), (10_000 + COSTS.store, 1));
+    assert_eq!(cache.fetch(1, 1, 10_010).done, 10_010 + COSTS.store);
+    let full = cache.fetch(1, 2, 10_020).done;
+    assert_eq!(full, 10_100 + COSTS.store, "two are under way, of which the first is there then");
+    assert_eq!(cache.access(1, 1, Access::Load, full).done, 10_110 + COSTS.hit);
+    assert_eq!(cache.data(1, 2, true, 10_115).done, 10_200);
+    assert_eq!(cache.access(1, 0, Access::Update, 10_200).done, 10_200 + COSTS.update, "it is long there");
+    assert_eq!(cache.fetch(1, 0, 10_300), Outcome::at_once(10_300 + COSTS.store));
+    assert_eq!(cache.access(0, 0, Access::Load, 11_000).moved, 1, "it was taken away");
+}
+
+/// Red if a CPU that lost a line which it had fetched takes it for there.
+#[test]
+fn a_line_that_was_fetched_and_lost_is_fetched_anew() {
+    let mut cache = Cache::new(Distances::new(2, |_, _| 100), COSTS);
+    cache.access(0, 0, Access::Update, 0);
+    cache.fetch(1, 0, 10_000);
+    let taken = cache.access(0, 0, Access::Update, 10_010);
+    assert_eq!((taken.waited, taken.done), (90, 10_200), "the line serves the fetch first");
+    assert_eq!(cache.access(1, 0, Access::Load, 10_210).done, 10_310);
+}
+
 /// Red if a CPU can do two things at a time.
 #[test]
 #[should_panic(expected = "CPU 1 goes on at 907 ps, and calls at 906 ps")]

@@ -145,7 +145,7 @@ impl Cache {
         let Waiter { cpu, since, loads } = at.waiters.swap_remove(waiter);
         // They are away meanwhile, so that what is served does not choose again.
         let others = std::mem::take(&mut at.waiters);
-        let outcome = if loads { self.load(cpu, line, begun) } else { self.fetch(cpu, line, begun, self.costs.update) };
+        let outcome = if loads { self.load(cpu, line, begun) } else { self.take(cpu, line, begun, self.costs.update) };
         self.turns.served[cpu] = Some(Outcome { waited: begun - since, ..outcome });
         self.turns.chosen.push((cpu, begun));
         self.turns.lines.remove(&(begun, line));

@@ -153,6 +153,11 @@ pub(crate) fn tell_data(access: Access, found: Option<Found>, at: &'static Locat
     asked != clock()
 }
 
+/// Asks for a line that the CPU that runs will change.
+pub(crate) fn tell_fetch(found: Option<Found>, at: &'static Location<'static>) {
+    with(|machine| machine.charge(Access::Store, found, at, Clocks::fetch));
+}
+
 impl Machine {
     /// CPUs that spin on a line that was written look again.
     fn wake_watchers(&mut self, line: Range<usize>, now: Picoseconds) {

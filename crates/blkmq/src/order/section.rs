@@ -42,7 +42,7 @@ impl Domain {
     ) -> R {
         debug_assert!(std::ptr::eq(member, runner.member(q)), "member and runner belong to one thread");
         debug_assert!(std::ptr::eq(self, q.domain(self.first_hctx())), "the domain is one of those in use");
-        let (result, tells) = self.with_hold(q, &member.counters, |hold| {
+        let (result, tells) = self.with_hold(q, runner.member, |hold| {
             hold.begin(q, now);
             let mut section = Section::new(q, member, self, hold, runner, now);
             (run(&mut section), section.tells)
@@ -126,7 +126,7 @@ impl<'q, 's> Section<'q, 's> {
     pub(super) fn take_over(&mut self, left: Chain) {
         if !left.is_empty() {
             let mut list = RqList::default();
-            list.take_over(&self.q.slots, left, Place::Staged);
+            list.take_over_left(&self.q.slots, left, Place::Staged);
             self.hold.backlog.add(list);
         }
     }

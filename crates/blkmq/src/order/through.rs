@@ -9,14 +9,14 @@
 //! Requests that it declines, or that find no tags, are inserted in the usual way.
 //!
 //! Requests that were left with the holder go in the order in which they were left, and not in rounds of their
-//! submitters, because all of them go at once.
+//! submitters, because all of them go at once, or all that the rounds would take.
 
 use blkmq_sched::MOST_NEWCOMERS;
 
 use super::section::Section;
 use crate::device::Runner;
-use crate::queue::{Count, Domain, Mapping, RequestQueue, Starting};
-use crate::request::{Place, RqList};
+use crate::queue::{Count, Domain, Mapping, ROUNDS, RequestQueue, Starting};
+use crate::request::{Place, Request, RqList};
 use blkmq_sync::tags::Tag;
 use blkmq_sync::{Stage, stage};
 
@@ -33,7 +33,7 @@ impl Runner {
         if plug.len() > MOST_NEWCOMERS || domain.has_waiting() {
             return false;
         }
-        let noted = self.newcomers.note_front(plug, &q.slots, |rq| _ = mapping.assign(rq));
+        let noted = self.newcomers.note_front(plug, &q.slots, MOST_NEWCOMERS, |rq| _ = mapping.assign(rq));
         let rest = std::mem::replace(plug, noted);
         let all_may_go = rest.is_empty();
         debug_assert_eq!(plug.len(), self.newcomers.known.len(), "each request that may go was noted");
@@ -58,82 +58,144 @@ impl<'q> Section<'q, '_> {
         operations.map_or((0, 0), |operations| (operations, requests))
     }
 
-    /// Hands through all that was left with the holder, if that is possible. Otherwise all of it stays there. Returns
-    /// how many requests went through.
+    /// Hands through what was left with the holder, if that is possible: all of it, or the requests that stand in front
+    /// of the backlog, whose rounds would take just these. Otherwise all of it stays there. Returns how many requests
+    /// went through.
     ///
     /// COST: as of [`hand_own_through`](Self::hand_own_through).
     #[inline]
     pub(super) fn hand_left_through(&mut self, share: usize) -> usize {
-        let left = self.hold.backlog.len();
+        let most = self.hold.backlog.len().min(ROUNDS);
         let is_told = self.q.has_reports();
-        if left == 0 || self.q.pools().is_some() || is_told || left > share || !self.may_hand_through(left) {
+        if most == 0 || self.q.pools().is_some() || is_told || most > share || !self.may_hand_through(most) {
             0
         } else {
-            self.hand_some_left_through()
+            self.hand_some_left_through(most)
         }
     }
 
     #[inline(never)]
-    fn hand_some_left_through(&mut self) -> usize {
+    fn hand_some_left_through(&mut self, most: usize) -> usize {
         let slots = &self.q.slots;
         let Some(mut left) = self.hold.backlog.take_all() else { return 0 };
-        let mut run = self.runner.newcomers.note_front(&mut left, slots, |_| ());
-        let requests = run.len();
-        if left.is_empty() && self.hand_through(&mut run, None).is_some() {
-            return requests;
+        let mut run = self.runner.newcomers.note_front(&mut left, slots, most, |_| ());
+        let mut through = 0;
+        if run.len() == most {
+            self.fetch_hctxs();
+            through = self.hand_through(&mut run, None).map_or(0, |_| most);
         }
         run.append(left);
         self.hold.backlog.add(run);
-        0
+        through
+    }
+
+    /// Asks for the lines of the newcomers' hardware queues that are written under the hold. So they come together.
+    fn fetch_hctxs(&self) {
+        let mut next = 0;
+        while let Some((index, places)) = self.runner.newcomers.run(next) {
+            next = places.end;
+            let hctx = self.q.hctx(index);
+            hctx.tags.fetch(&self.runner.hint);
+            hctx.issue.fetch();
+        }
     }
 
     /// Hands through a run that was noted: each request gets a tag, the run is put in the scheduler's order, and is
     /// then ready. Returns how many operations went through. Returns nothing, and leaves the run as it was, if that is
     /// not possible. `starting`: the requests begin with this.
     fn hand_through(&mut self, run: &mut RqList, starting: Option<&Starting<'q>>) -> Option<u64> {
-        let Self { q, member, domain, hold, runner, now, .. } = self;
-        let q = *q;
-        debug_assert_eq!(run.len(), runner.newcomers.known.len(), "the run is what was noted");
-        let like = runner.newcomers.known.first()?.info;
-        let (number, index) = (run.len(), runner.newcomers.hctx);
-        let hctx = q.hctx(index);
-        if hctx.nr_parked() > 0 || !hold.may_hand_through_like(q, &like) {
-            return None;
-        }
+        debug_assert_eq!(run.len(), self.runner.newcomers.known.len(), "the run is what was noted");
+        let like = self.runner.newcomers.known.first()?.info;
+        let number = run.len();
         let (mut tags, mut order) = ([Tag(0); MOST_NEWCOMERS], [0; MOST_NEWCOMERS]);
         let (tags, order) = (&mut tags[..number], &mut order[..number]);
-        let got = hctx.tags.get_batch(&mut runner.hint, tags);
-        let is_ordered = got == number && hold.order_through(&runner.newcomers.known, *now, order);
-        // There are no more tags than `nr_requests` allows requests, so a request that has a tag has room.
-        if !is_ordered {
-            runner.put_back(q, hctx, &tags[..got]);
+        if !self.hold.may_hand_through_like(self.q, &like) || !self.take_tags(tags, order) {
             return None;
         }
-        run.reorder(order);
-        runner.make_ready_on(q, index);
-        let mut tags = tags.iter();
-        let observed = if starting.is_none() { domain.observed_now() } else { None };
-        let mut operations = 0;
-        let through = run.take_while(&q.slots, |rq| {
-            if let Some(starting) = starting {
-                starting.add(rq);
-            }
-            let body = rq.body_mut();
-            debug_assert!(body.tag.is_none(), "a request gets one tag");
-            if let Some(now) = observed {
-                domain.tell_staged(std::mem::take(&mut body.issued), now);
-            }
-            operations += u64::from(body.nr_parts);
-            (body.tag, body.ordered) = (tags.next().copied(), true);
-            rq.rest_at(Place::IssueList);
-            true
-        });
-        runner.ready.append(through);
-        hold.note_through(&like, number);
-        member.counters.count(Count::DispatchBatches, 1);
+        let operations = self.make_through_ready(run, tags, order, starting);
+        self.hold.note_through(&like, number);
+        self.member.counters.count(Count::DispatchBatches, 1);
         self.plan(false);
         stage(Stage::Through, number);
         Some(operations)
+    }
+
+    /// Takes a tag for each newcomer, and asks the scheduler for the order in which they go. Returns false if a tag is
+    /// lacking, or the scheduler declines; then all tags are back.
+    #[inline(always)]
+    fn take_tags(&mut self, tags: &mut [Tag], order: &mut [u8]) -> bool {
+        let Self { q, hold, runner, now, .. } = self;
+        let Runner { newcomers, hint, .. } = &mut **runner;
+        let mut got = 0;
+        while let Some((index, places)) = newcomers.run(got) {
+            let (hctx, wanted) = (q.hctx(index), places.end);
+            if hctx.nr_parked() == 0 {
+                got += hctx.tags.get_batch(hint, &mut tags[places]);
+            }
+            if got < wanted {
+                break;
+            }
+        }
+        // There are no more tags than `nr_requests` allows requests, so a request that has a tag has room.
+        let is_ordered = got == tags.len() && hold.order_through(&newcomers.known, *now, order);
+        if is_ordered {
+            newcomers.gather(order);
+        } else {
+            self.put_tags_back(&tags[..got]);
+        }
+        is_ordered
+    }
+
+    /// Puts back the tags of the newcomers that have one: of those that came first.
+    #[cold]
+    fn put_tags_back(&mut self, tags: &[Tag]) {
+        let mut next = 0;
+        while next < tags.len()
+            && let Some((index, places)) = self.runner.newcomers.run(next)
+        {
+            next = places.end.min(tags.len());
+            self.runner.put_back(self.q, self.q.hctx(index), &tags[places.start..next]);
+        }
+    }
+
+    /// Puts the newcomers in their order, gives them their tags, and makes them ready. Returns how many operations they
+    /// are.
+    #[inline(always)]
+    fn make_through_ready(
+        &mut self,
+        run: &mut RqList,
+        tags: &[Tag],
+        order: &[u8],
+        starting: Option<&Starting<'q>>,
+    ) -> u64 {
+        let Self { q, domain, runner, .. } = self;
+        let q = *q;
+        run.reorder(order);
+        let mut tag_of = order.iter().map(|place| tags[usize::from(*place)]);
+        let observed = if starting.is_none() { domain.observed_now() } else { None };
+        let mut operations = 0;
+        while let Some(index) = run.with_first(&q.slots, Request::hctx) {
+            runner.make_ready_on(q, index);
+            let through = run.take_while(&q.slots, |rq| {
+                if rq.hctx() != index {
+                    return false;
+                }
+                if let Some(starting) = starting {
+                    starting.add(rq);
+                }
+                let body = rq.body_mut();
+                debug_assert!(body.tag.is_none(), "a request gets one tag");
+                if let Some(now) = observed {
+                    domain.tell_staged(std::mem::take(&mut body.issued), now);
+                }
+                operations += u64::from(body.nr_parts);
+                (body.tag, body.ordered) = (tag_of.next(), true);
+                rq.rest_at(Place::IssueList);
+                true
+            });
+            runner.ready.append(through);
+        }
+        operations
     }
 
     /// Whether so many requests may be handed through together, as far as the scheduler's holder can tell at once.

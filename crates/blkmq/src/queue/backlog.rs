@@ -19,7 +19,10 @@ use crate::request::{Place, Request, RqList, Slots};
 use blkmq_sync::{Area, changes, reads};
 
 /// How many requests stand in front and are taken in rounds before the next ones come to the front.
-const ROUNDS: usize = 64;
+pub(crate) const ROUNDS: usize = 64;
+
+// So the requests that stand in front can go through the scheduler together.
+const _: () = assert!(ROUNDS <= blkmq_sched::MOST_NEWCOMERS);
 
 /// A set of members.
 type Set = [u64; MAX_MEMBERS / 64];

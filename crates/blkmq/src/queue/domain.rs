@@ -85,8 +85,8 @@ pub(crate) struct Domain {
 /// scheduler, or a function of the program that is told of waits, has panicked.
 ///
 /// The thread has the requests and the tags of other threads in its hands then, and what the scheduler keeps may no
-/// longer agree with the counts. Storage that hangs, or a freeze that believes a queue drained, is worse than a process
-/// that ends with a reason. Model checkers and the torture rig unwind, because they report what they found.
+/// longer agree with the counts. Storage that hangs, or a freeze that believes a queue drained, is worse than a
+/// process that ends with a reason. Model checkers and the torture rig unwind, because they report what they found.
 struct EndsProcess;
 
 impl Drop for EndsProcess {
@@ -140,21 +140,17 @@ impl Domain {
         self.lock.hold.lock()
     }
 
-    /// Runs a section under the lock, on the path of a request. Then brings up to date what other threads see of the
-    /// domain, and lets go the lock.
+    /// Runs a section of a member's thread under the lock, on the path of a request. Then brings up to date what
+    /// other threads see of the domain, and lets go the lock.
     ///
-    /// COST: of a free lock a compare-exchange, and a swap to unlock; of a held lock also two readings of the meter, if
-    /// there is a meter. At the end a load of the queue's word and three of the counts, which are written only if they
-    /// have changed.
+    /// COST: of a free lock a compare-exchange, and a swap to unlock; of a held lock also two readings of the meter,
+    /// if there is a meter. At the end a load of the queue's word and three of the counts, which are written only if
+    /// they have changed.
     #[inline]
-    pub(crate) fn with_hold<R>(
-        &self,
-        q: &RequestQueue,
-        counters: &Counters,
-        section: impl FnOnce(&mut Hold) -> R,
-    ) -> R {
+    pub(crate) fn with_hold<R>(&self, q: &RequestQueue, member: u16, section: impl FnOnce(&mut Hold) -> R) -> R {
         let ends_process = EndsProcess;
-        let mut hold = self.acquire(counters);
+        let mut hold = self.acquire(&q.member(member).counters);
+        hold.note_holder(member);
         hold.tell_touched();
         hold.room = (0, 0);
         let result = section(&mut hold);
@@ -169,7 +165,8 @@ impl Domain {
         result
     }
 
-    /// Tells the scheduler what all threads have noted, for a thread on the path of a request that is not in a section.
+    /// Tells the scheduler what all threads have noted, for a thread on the path of a request that is not in a
+    /// section.
     pub(super) fn tell_reports(&self, q: &RequestQueue, now: Time) {
         let ends_process = EndsProcess;
         self.control().take_reports(q, now);
@@ -290,8 +287,8 @@ impl Domain {
             Some(_) if is_held_back => {
                 let wakeup = hold.wakeup(now);
                 // A plan for a time that is still to come stands until something is chosen. A scheduler that is asked
-                // in vain may name different times at different calls. A thread that is woken for the earlier time asks
-                // it again.
+                // in vain may name different times at different calls. A thread that is woken for the earlier time
+                // asks it again.
                 if planned > now.0 { wakeup.min(planned) } else { wakeup }
             }
             _ => u64::MAX,

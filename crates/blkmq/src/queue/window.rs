@@ -146,8 +146,7 @@ impl RequestQueue {
         // Relaxed: the scheduler's lock orders folds.
         let won = self.window_look.compare_exchange(due, u64::MAX, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if won && let Some(domain) = self.whole_domain() {
-            let counters = &self.member(member).counters;
-            domain.with_hold(self, counters, |hold| {
+            domain.with_hold(self, member, |hold| {
                 let next = hold.fold_window(self, now);
                 self.window_look.store(next, Ordering::Relaxed);
             });

@@ -6,12 +6,13 @@ use std::ptr::NonNull;
 
 use blkmq_sched::MOST_NEWCOMERS;
 
-use super::index::SlotIndex;
-use super::slot::{Slot, Slots};
+use super::index::{NIL, SlotIndex};
+use super::slot::{AHEAD, Slot, Slots};
 use super::state::Place;
 use super::token::Request;
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::handover::Handover;
+use blkmq_sync::reads;
 use blkmq_sync::stack::{Chain, SlotStack};
 use blkmq_sync::staging::Staging;
 
@@ -210,6 +211,20 @@ impl RqList {
         })
     }
 
+    /// The addresses on the list. Every sixth slot, counted from the last, is told which slots come before it.
+    fn indices_told<'a>(&'a self, slots: &'a Slots) -> impl Iterator<Item = u32> + 'a {
+        let (mut before, mut behind) = ([NIL; AHEAD], self.len);
+        self.indices(slots).map(move |index| {
+            behind -= 1;
+            let ahead = if behind.is_multiple_of(AHEAD + 1) { before } else { [NIL; AHEAD] };
+            // SAFETY: slot Invariant 1; the list has the slot's token (Invariant 1).
+            unsafe { *slots.slot(index).ahead.get() = ahead };
+            before.rotate_right(1);
+            before[0] = index;
+            index.0
+        })
+    }
+
     /// Gives the whole list to an issue list, in order. Owes a drain of it.
     pub(crate) fn hand_over(self, slots: &Slots, issue: &Handover<RqList>) {
         issue.append(self.indices(slots).map(|index| index.0), |index| slots.link(index));
@@ -217,14 +232,14 @@ impl RqList {
 
     /// Leaves the whole list, in order, with the thread at the scheduler. Gives the list back if no thread is there.
     pub(crate) fn leave(self, slots: &Slots, staging: &Staging) -> Result<(), Self> {
-        let left = staging.leave(self.indices(slots).map(|index| index.0), |index| slots.link(index));
+        let left = staging.leave(self.indices_told(slots), |index| slots.link(index));
         if left { Ok(()) } else { Err(self) }
     }
 
     /// Leaves the whole list in the staging even if no thread is at the scheduler. The caller makes sure that a thread
     /// comes.
     pub(crate) fn leave_anyway(self, slots: &Slots, staging: &Staging) {
-        staging.leave_anyway(self.indices(slots).map(|index| index.0), |index| slots.link(index));
+        staging.leave_anyway(self.indices_told(slots), |index| slots.link(index));
     }
 
     /// Gives the whole list to a completion ring, in order.
@@ -241,10 +256,36 @@ impl RqList {
         }
     }
 
+    /// Takes over what [`leave`](Self::leave) or [`leave_anyway`](Self::leave_anyway) gave away, as
+    /// [`take_over`](Self::take_over) does, and asks early for the slots' lines.
+    pub(crate) fn take_over_left(&mut self, slots: &Slots, mut chain: Chain, place: Place) {
+        let mut taken = Self::default();
+        while let Some(index) = chain.pop_newest(|index| {
+            slots.fetch(SlotIndex(index));
+            // SAFETY: slot Invariant 1; the chain gives this thread the slot's token, and the staging's Release and
+            // Acquire publish what the leaver wrote.
+            for ahead in *reads(unsafe { &*slots.slot(SlotIndex(index)).ahead.get() }) {
+                if ahead == NIL {
+                    break;
+                }
+                slots.fetch(ahead);
+            }
+            slots.link(index)
+        }) {
+            // SAFETY: as in `take_over_some`.
+            let rq = unsafe { slots.adopt(SlotIndex(index)) };
+            taken.push_front(rq, place);
+        }
+        self.append(taken);
+    }
+
     #[inline(never)]
     fn take_over_some(&mut self, slots: &Slots, mut chain: Chain, place: Place) {
         let mut taken = Self::default();
-        while let Some(index) = chain.pop_newest(|index| slots.link(index)) {
+        while let Some(index) = chain.pop_newest(|index| {
+            slots.fetch(SlotIndex(index));
+            slots.link(index)
+        }) {
             // SAFETY: a list gave the address up, the stack gives each address out once, and the stack's Release and
             // Acquire publish what the giver wrote into the request.
             let rq = unsafe { slots.adopt(SlotIndex(index)) };

@@ -13,12 +13,13 @@ use super::index::{NIL, SlotIndex, generation_of};
 use super::state::{Deadline, Place, State};
 use crate::request::bio::Bio;
 use blkmq_sync::atomic::{AtomicPtr, AtomicU32};
-use blkmq_sync::{changes, placed};
+use blkmq_sync::{changes, fetch, placed};
 
 /// A place for one request.
 ///
 /// # Invariants
-/// 1. `body` is reached only through the one [`Request`](super::Request) token of the slot. Tokens are made by
+/// 1. `body` and `ahead` are reached only through the one [`Request`](super::Request) token of the slot. Tokens are
+/// made by
 ///    [`Slots::take_own`] for the slot's submitter when the slot is free and on no list of free ones, and by
 ///    [`Slots::adopt`] from an address that a token left behind.
 /// 2. `bio` is written only by the slot's submitter while no part of it is in flight, and read by the holders of its
@@ -35,9 +36,18 @@ pub(super) struct Slot {
     /// The part behind this one in the same request. Only the holder of that request's token touches it.
     pub(super) next_part: AtomicU32,
     pub(super) deadline: Deadline,
+    pub(super) ahead: UnsafeCell<Ahead>,
     pub(super) body: UnsafeCell<Body>,
     pub(super) bio: UnsafeCell<BioCell>,
 }
+
+/// How many slots another slot tells of.
+pub(super) const AHEAD: usize = 5;
+
+/// The slots that come behind this one on a chain that was left, the next one first, as far as this slot tells of
+/// them. So the thread that takes the chain need not wait for one slot's line to learn where the next one is. Only a
+/// hint.
+pub(super) type Ahead = [SlotIndex; AHEAD];
 
 /// A bio or none. An `Option` would not do: the mark of an `Option` would lie inside the bio. The bio would then be
 /// moved in odd pieces, for which the next move has to wait.
@@ -95,6 +105,7 @@ impl Slot {
             link: AtomicU32::new(NIL.0),
             deadline: Deadline::new(),
             next_part: AtomicU32::new(NIL.0),
+            ahead: UnsafeCell::new([NIL; AHEAD]),
             body: UnsafeCell::new(Body::EMPTY),
             bio: UnsafeCell::new(BioCell::EMPTY),
         }
@@ -107,8 +118,8 @@ impl fmt::Debug for Slot {
     }
 }
 
-/// The pools of all submitters. A pool is made once, used again by later submitters, and lives as long as the queue. So
-/// an address stays good however old it is.
+/// The pools of all submitters. A pool is made once, used again by later submitters, and lives as long as the queue.
+/// So an address stays good however old it is.
 #[derive(Debug)]
 pub(crate) struct Slots {
     pools: Box<[OnceLock<Box<[Slot]>>]>,
@@ -178,11 +189,20 @@ impl Slots {
         slot.state.is_issued(generation).then(|| slot.deadline.get())
     }
 
-    /// The timeout scan reserves a request that the driver has. Returns when the request is overdue, which may be later
-    /// than a look at [`deadline`](Self::deadline) found: the request may have been given back since, and issued anew.
+    /// The timeout scan reserves a request that the driver has. Returns when the request is overdue, which may be
+    /// later than a look at [`deadline`](Self::deadline) found: the request may have been given back since, and
+    /// issued anew.
     pub(crate) fn begin_timeout(&self, id: RqId) -> Option<Time> {
         let (slot, generation) = self.find(id)?;
         slot.state.begin_timeout(generation).then(|| slot.deadline.get())
+    }
+
+    /// Asks for the lines of a request that this thread will work on, beside the bio.
+    #[inline]
+    pub(super) fn fetch(&self, index: SlotIndex) {
+        let slot = self.slot(index);
+        fetch(&slot.state);
+        fetch(&slot.body);
     }
 
     /// The link of the stack that a request is on.
