@@ -19,8 +19,7 @@ use blkmq_sync::{changes, fetch, placed};
 ///
 /// # Invariants
 /// 1. `body` and `ahead` are reached only through the one [`Request`](super::Request) token of the slot. Tokens are
-/// made by
-///    [`Slots::take_own`] for the slot's submitter when the slot is free and on no list of free ones, and by
+///    made by [`Slots::take_own`] for the slot's submitter when the slot is free and on no list of free ones, and by
 ///    [`Slots::adopt`] from an address that a token left behind.
 /// 2. `bio` is written only by the slot's submitter while no part of it is in flight, and read by the holders of its
 ///    parts' tokens.
