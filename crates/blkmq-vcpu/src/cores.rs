@@ -163,10 +163,10 @@ impl Clocks {
 
     /// What it costs a thread to ask for the line of this number at `now`.
     pub(crate) fn fetch(&mut self, thread: CpuId, line: Option<usize>, now: Picoseconds) -> Outcome {
-        match line {
-            Some(line) => self.cache.fetch(self.threads.cpu(thread), line, now),
-            None => Outcome::at_once(now + self.costs.store),
-        }
+        let Some(line) = line else { return Outcome::at_once(now + self.costs.store) };
+        let outcome = self.cache.fetch(self.threads.cpu(thread), line, now);
+        self.tell_served();
+        outcome
     }
 
     /// When all of these lines are there that a thread loads together at `now`; `each` is told of them one by one.

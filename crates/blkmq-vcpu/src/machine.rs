@@ -461,7 +461,8 @@ fn hear_panics() {
     ONCE.call_once(|| {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            if !is_running() {
+            // A failed assertion of the machine itself is shown at once, and then unwinds to the machine.
+            if !is_running() || MACHINE.with(|machine| machine.try_borrow_mut().is_err()) {
                 return before(info);
             }
             let place = info.location().map(|place| format!(", {}:{}", place.file(), place.line())).unwrap_or_default();

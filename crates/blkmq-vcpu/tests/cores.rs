@@ -10,8 +10,8 @@ use blkmq_vcpu::schedule::Uniform;
 use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering, fence};
 use blkmq_vcpu::sync::{Arc, Mutex};
 use blkmq_vcpu::{
-    Accessed, Cores, CpuId, Ended, Kernel, Options, Random, Schedule, cpu, pause, place_at, run, stage, steps, thread,
-    time, together, uninterrupted, work,
+    Accessed, Cores, CpuId, Ended, Kernel, Options, Random, Schedule, cpu, fetch, pause, place_at, run, stage, steps,
+    thread, time, together, uninterrupted, work,
 };
 
 const DISTANCE: Picoseconds = 70_000;
@@ -341,4 +341,28 @@ fn a_run_is_the_same_each_time() {
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
     assert_eq!(hash, 0x57eb_e058_ffa8_bc22, "{hash:#x}");
+}
+
+/// Red if a CPU that is chosen while another one fetches the line is not told: its access then comes too late, which
+/// the cache refuses.
+#[test]
+fn cpus_that_wait_for_a_line_are_served_while_others_fetch_it() {
+    const NR: u64 = 100;
+    let told = operations(6, || {
+        let line = Arc::new(Lonely::default());
+        let each = |line: Arc<Lonely>| {
+            move || {
+                for round in 0..NR {
+                    fetch(&*line);
+                    work(round % 10 * 40_000);
+                    line.value().fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        };
+        let others: Vec<_> = (0..5).map(|_| thread::spawn(each(line.clone()))).collect();
+        each(line.clone())();
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert_eq!(line.value().load(Ordering::Relaxed), 6 * NR);
+    });
+    assert!(told.iter().filter(|(_, access, ..)| *access == Access::Store).count() as u64 >= 6 * NR);
 }
