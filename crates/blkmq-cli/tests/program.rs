@@ -3,7 +3,7 @@
 mod run;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -180,12 +180,13 @@ fn output_that_cannot_be_written_is_no_panic() {
     assert_eq!(code(blkmq.arg("repay").stderr(full().expect("it was there"))), Some(2));
 }
 
-/// A folder with the program in it, and nothing beside it.
+/// A folder with the program in it, and nothing beside it. A link, because a file that this process wrote cannot be
+/// started while a program that another thread starts has it open too.
 fn lonely(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).expect("the folder for tests is writable");
-    fs::copy(env!("CARGO_BIN_EXE_blkmq"), folder.join("blkmq")).expect("the program can be copied");
+    fs::hard_link(env!("CARGO_BIN_EXE_blkmq"), folder.join("blkmq")).expect("it is the same file system");
     folder
 }
 
@@ -199,8 +200,7 @@ fn a_command_starts_the_program_that_lies_beside_it() {
     let folder = lonely("beside");
     for (command, program) in BESIDE {
         let program = folder.join(program);
-        fs::write(&program, "#!/bin/sh\necho \"$$ $0 $*\"\nexit 7\n").expect("the folder is ours");
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("the file is ours");
+        symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/beside"), &program).expect("the folder is ours");
         for options in [&["--seed", "1", "--json"][..], &["--help"], &[]] {
             let child = Command::new(folder.join("blkmq")).arg(command).args(options).stdout(Stdio::piped()).spawn();
             let child = child.expect("the program starts");
