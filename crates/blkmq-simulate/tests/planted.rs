@@ -96,6 +96,17 @@ fn a_scheduler_shows_as_batches_and_as_requests_that_are_left() {
     assert!(bypass.bypassed > 0.99 && bypass.ratio_to_none > 0.9, "{bypass:?}");
 }
 
+/// Red if a holder that cannot finish what was left puts a part of it into the scheduler: the next holders then can
+/// hand nothing through, as long as there is always more.
+#[test]
+fn requests_that_many_threads_leave_go_through_the_scheduler() {
+    let cores = Machine::named("7773x").expect("it is known").cores();
+    let many = row(&load(), 48, &Setting { cores, ..setting("mq-deadline", None) }).expect("it can be run");
+    assert!(many.staged > 0.9 && many.batch.mean > 40.0, "{many:?}");
+    let node = many.lines_per_request.get("sched.node").copied().unwrap_or(0.0);
+    assert!(node < 0.1, "a request that is inserted moves a node: {node} of {many:?}");
+}
+
 /// Red if threads that share a CPU take as long as if each had one, or if a machine of two CPUs cannot have four.
 #[test]
 fn threads_that_share_a_cpu_take_turns() {

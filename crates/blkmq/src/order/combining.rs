@@ -4,8 +4,8 @@
 //! # Liveness
 //! A thread that finds another thread at the scheduler changes the staging word: it leaves its requests there, or a
 //! kick. Until the holder has done its share, it lets go only by an exchange from the word in which nothing was left.
-//! If something was left, the exchange fails, and the holder looks again, behind a fence, at everything: what was left,
-//! tags that came back, what the scheduler held back, dispatch lists. The steps of both threads are shown at
+//! If something was left, the exchange fails, and the holder looks again, behind a fence, at everything: what was
+//! left, tags that came back, what the scheduler held back, dispatch lists. The steps of both threads are shown at
 //! [`Staging::hold_or_kick`](blkmq_sync::staging::Staging::hold_or_kick).
 //!
 //! So a leaver may go at once, also when it leaves just before the holder lets go, and whether or not anything is in
@@ -15,16 +15,18 @@
 //! would find. News is whatever may let a request go: a completion, a request that was parked, a time that has come,
 //! the end of a quiescence, and what another thread left.
 //!
-//! A holder that has done its share while something is left gives up: it sets WAITING and lets go. What was left stays
-//! in the word, and what the holder has taken over stays in the backlog. Then the holder [hands
-//! on](blkmq_sync::liveness::Liveness::hand_on), so that a thread that polls or sleeps goes on (`Runner::run`). Such a
-//! thread needs both: WAITING, and the count of `hand_on` as its news. A holder that may not dispatch, because the
-//! queue was quiesced when it came in, works off what was left and lets go as usual. Its caller hands on (`pass_on` in
-//! `submit`).
+//! A holder that has done its share while something is left gives up, and so does one whose share does not suffice
+//! for what is left and might go through the scheduler under the next hold: it sets WAITING and lets go. What was
+//! left stays in the word, and what the holder has taken over stays in the backlog. Then the holder [hands
+//! on](blkmq_sync::liveness::Liveness::hand_on), so that a thread that polls or sleeps goes on (`Runner::run`). Such
+//! a thread needs both: WAITING, and the count of `hand_on` as its news. A holder that may not dispatch, because the
+//! queue was quiesced when it came in, works off what was left and lets go as usual. Its caller hands on (`pass_on`
+//! in `submit`).
 //!
 //! A request that stays behind without a tag, or held back by the scheduler, is found by the completer that changes
-//! that: see [`liveness`](blkmq_sync::liveness). Under this locking only the holder clears WAITING; the holder sets it,
-//! and so do threads that park something. So a holder that finds WAITING set behind a fence need not set it again.
+//! that: see [`liveness`](blkmq_sync::liveness). Under this locking only the holder clears WAITING; the holder sets
+//! it, and so do threads that park something. So a holder that finds WAITING set behind a fence need not set it
+//! again.
 //!
 //! The scheduler changes only while the queue is frozen, drained, and quiesced. At that time no thread is at the
 //! scheduler, and nothing is left.
@@ -151,8 +153,8 @@ pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: 
         q.live.word.set_waiting();
         runner.has_news = true;
     }
-    // A thread that has no news would find what the last holder found. But a request that the driver gave back is tried
-    // at each poll.
+    // A thread that has no news would find what the last holder found. But a request that the driver gave back is
+    // tried at each poll.
     let gave_back = || q.hctxs().any(|(_, hctx)| hctx.gave_back.load(Ordering::Relaxed));
     if !std::mem::take(&mut runner.has_news) && !gave_back() {
         return Dispatched::all(0);
@@ -234,15 +236,20 @@ fn serve<'q>(
             if let Some(enter) = enter.take() {
                 chosen += enter(section);
             }
+            let mut through = 0;
             if may_dispatch {
-                let through = section.hand_left_through(share.min(bound - chosen));
+                through = section.hand_left_through(share.min(bound - chosen));
                 (share, chosen) = (share - through, chosen + through);
             }
-            share -= section.insert_left(share);
+            // What this holder cannot finish the next one may hand through, if none of it is in the scheduler by then.
+            let is_for_the_next = through > 0 || may_dispatch && share < bound && section.could_go_through(share);
+            if !is_for_the_next {
+                share -= section.insert_left(share);
+            }
             if may_dispatch {
                 chosen += dispatch_held(section, bound - chosen);
             }
-            section.settle(chosen == bound || !may_dispatch);
+            section.settle(chosen == bound || !may_dispatch || is_for_the_next);
             section.hold.backlog.is_untried()
         });
         debug_assert!(chosen <= bound, "the holder chooses {chosen} requests, at most {bound}");

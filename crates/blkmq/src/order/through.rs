@@ -74,6 +74,13 @@ impl<'q> Section<'q, '_> {
         }
     }
 
+    /// Whether more was left than `share`, and a holder with a greater share might hand it through.
+    #[inline]
+    pub(super) fn could_go_through(&self, share: usize) -> bool {
+        let may_go = self.q.pools().is_none() && !self.q.has_reports() && self.may_hand_through(1);
+        self.hold.backlog.len() > share && may_go
+    }
+
     #[inline(never)]
     fn hand_some_left_through(&mut self, most: usize) -> usize {
         let slots = &self.q.slots;
