@@ -241,7 +241,8 @@ impl Cache {
     pub fn fetch(&mut self, cpu: usize, line: usize, now: Picoseconds) -> Outcome {
         self.arrive(cpu, now);
         let fetches = &mut self.fetches[cpu];
-        fetches.retain(|(_, there)| *there > now);
+        // What was under way to this CPU and was taken away meanwhile comes anew.
+        fetches.retain(|(fetched, there)| *there > now && *fetched != line);
         let begin = if fetches.len() < self.costs.width {
             now
         } else {

@@ -238,6 +238,18 @@ fn a_line_that_was_fetched_and_lost_is_fetched_anew() {
     assert_eq!(cache.access(1, 0, Access::Load, 10_210).done, 10_310);
 }
 
+/// Red if a CPU that fetches a line for the second time, while the first fetch has not ended, takes the end of the
+/// first one for that of the second.
+#[test]
+fn a_line_that_is_fetched_twice_is_there_after_the_second_time() {
+    let mut cache = Cache::new(Distances::new(2, |_, _| 100), COSTS);
+    cache.access(0, 0, Access::Update, 0);
+    cache.fetch(1, 0, 10_000);
+    assert_eq!(cache.access(0, 0, Access::Store, 10_010).moved, 1, "the line is to be taken away again, at 10 200");
+    cache.fetch(1, 0, 10_020);
+    assert_eq!(cache.access(1, 0, Access::Load, 10_030).done, 10_300 + COSTS.hit);
+}
+
 /// Red if a CPU can do two things at a time.
 #[test]
 #[should_panic(expected = "CPU 1 goes on at 907 ps, and calls at 906 ps")]

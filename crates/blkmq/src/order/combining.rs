@@ -3,7 +3,7 @@
 //!
 //! # Liveness
 //! A thread that finds another thread at the scheduler changes the staging word: it leaves its requests there, or a
-//! kick. Until the holder has done its share, it lets go only by an exchange from the word in which nothing was left.
+//! kick. Unless the holder gives up, it lets go only by an exchange from the word in which nothing was left.
 //! If something was left, the exchange fails, and the holder looks again, behind a fence, at everything: what was
 //! left, tags that came back, what the scheduler held back, dispatch lists. The steps of both threads are shown at
 //! [`Staging::hold_or_kick`](blkmq_sync::staging::Staging::hold_or_kick).
@@ -15,8 +15,9 @@
 //! would find. News is whatever may let a request go: a completion, a request that was parked, a time that has come,
 //! the end of a quiescence, and what another thread left.
 //!
-//! A holder that has done its share while something is left gives up, and so does one whose share does not suffice
-//! for what is left and might go through the scheduler under the next hold: it sets WAITING and lets go. What was
+//! A holder that has done its share while something is left gives up. So does a holder that has handed requests
+//! through the scheduler and has to leave others, so that the next holder can hand these through. A holder that gives
+//! up sets WAITING and lets go. What was
 //! left stays in the word, and what the holder has taken over stays in the backlog. Then the holder [hands
 //! on](blkmq_sync::liveness::Liveness::hand_on), so that a thread that polls or sleeps goes on (`Runner::run`). Such
 //! a thread needs both: WAITING, and the count of `hand_on` as its news. A holder that may not dispatch, because the
@@ -221,6 +222,8 @@ fn serve<'q>(
     let owes = !domain.is_whole() && std::mem::take(&mut runner.parked);
     let (mut enter, mut now) = (Some(enter), now);
     let (mut chosen, mut share) = (0, bound);
+    // Whether anything has gone through the scheduler under this hold without being inserted.
+    let mut hands_through = false;
     let round = |left| {
         if enter.is_none() {
             // Each round costs a part of the share, so that the rounds end even if other threads go on kicking. The
@@ -235,14 +238,18 @@ fn serve<'q>(
             section.retry_without_room();
             if let Some(enter) = enter.take() {
                 chosen += enter(section);
+                hands_through = chosen > 0;
             }
             let mut through = 0;
             if may_dispatch {
                 through = section.hand_left_through(share.min(bound - chosen));
                 (share, chosen) = (share - through, chosen + through);
+                hands_through |= through > 0;
             }
-            // What this holder cannot finish the next one may hand through, if none of it is in the scheduler by then.
-            let is_for_the_next = through > 0 || may_dispatch && share < bound && section.could_go_through(share);
+            let may_go = hands_through && share < bound && section.could_go_through(share.min(bound - chosen));
+            // The next holder, which has a whole share, may hand the rest through. It could not if a part of the rest
+            // were in the scheduler by then.
+            let is_for_the_next = through > 0 || may_dispatch && may_go;
             if !is_for_the_next {
                 share -= section.insert_left(share);
             }

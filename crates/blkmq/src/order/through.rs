@@ -58,11 +58,11 @@ impl<'q> Section<'q, '_> {
         operations.map_or((0, 0), |operations| (operations, requests))
     }
 
-    /// Hands through what was left with the holder, if that is possible: all of it, or the requests that stand in front
-    /// of the backlog, whose rounds would take just these. Otherwise all of it stays there. Returns how many requests
-    /// went through.
+    /// Hands through what was left with the holder, if that is possible: all of it, or the [`ROUNDS`] requests that
+    /// were left first, if there are more. Otherwise all of it stays there. Returns how many requests went through.
     ///
-    /// COST: as of [`hand_own_through`](Self::hand_own_through).
+    /// COST: as of [`hand_own_through`](Self::hand_own_through). Requests of several hardware queues cost a
+    /// read-modify-write of a tag word each time that the hardware queue changes from one request to the next.
     #[inline]
     pub(super) fn hand_left_through(&mut self, share: usize) -> usize {
         let most = self.hold.backlog.len().min(ROUNDS);
@@ -74,11 +74,12 @@ impl<'q> Section<'q, '_> {
         }
     }
 
-    /// Whether more was left than `share`, and a holder with a greater share might hand it through.
+    /// Whether more was left than `share`, and a holder with a greater share could hand it through, as far as this one
+    /// can tell.
     #[inline]
     pub(super) fn could_go_through(&self, share: usize) -> bool {
         let may_go = self.q.pools().is_none() && !self.q.has_reports() && self.may_hand_through(1);
-        self.hold.backlog.len() > share && may_go
+        self.hold.backlog.len() > share && may_go && self.hold.backlog.is_between_rounds()
     }
 
     #[inline(never)]
@@ -165,8 +166,8 @@ impl<'q> Section<'q, '_> {
         }
     }
 
-    /// Puts the newcomers in their order, gives them their tags, and makes them ready. Returns how many operations they
-    /// are.
+    /// Puts the newcomers in their order, gives them their tags, and makes them ready. Returns how many operations
+    /// they are.
     #[inline(always)]
     fn make_through_ready(
         &mut self,

@@ -161,6 +161,12 @@ impl Backlog {
         self.nr_incoming > 0 || !self.later.is_empty()
     }
 
+    /// Whether no request stands in front: all of them wait for the next rounds, or for room.
+    #[inline]
+    pub(crate) fn is_between_rounds(&self) -> bool {
+        self.nr_incoming == 0
+    }
+
     /// Requests that wait here.
     pub(crate) fn len(&self) -> usize {
         self.nr_incoming + self.later.len() + self.nr_without_room

@@ -211,7 +211,8 @@ impl RqList {
         })
     }
 
-    /// The addresses on the list. Every sixth slot, counted from the last, is told which slots come before it.
+    /// The addresses on the list. Every sixth slot, counted from the last, is told of the five slots before it on the
+    /// list, which come behind it on the chain that the list becomes.
     fn indices_told<'a>(&'a self, slots: &'a Slots) -> impl Iterator<Item = u32> + 'a {
         let (mut before, mut behind) = ([NIL; AHEAD], self.len);
         self.indices(slots).map(move |index| {
