@@ -20,8 +20,8 @@ use crate::published::{Counting, Counts, Job, Load, Machine, Profiled, Reason, R
 use crate::scaling::requests_per_s;
 use crate::{Level, Profile, Setting};
 
-/// Runs of a row whose threads are bound to CPUs, each with a seed of its own, of which the median counts: with few
-/// threads, and with more. An odd number.
+/// How often a row is run whose threads are bound to CPUs: with few threads, and with more. Each run has a seed of its
+/// own, and the median counts, so these are odd numbers.
 const RUNS: [u64; 2] = [9, 3];
 /// So many threads are few.
 const FEW: usize = 8;

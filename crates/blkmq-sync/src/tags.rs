@@ -69,6 +69,13 @@ impl Geometry {
         u64::MAX >> (64 - bits)
     }
 
+    /// The tag at which a caller with this hint looks first, and the word that has it.
+    const fn first(self, hint: &Hint) -> (u32, u32) {
+        // The division is only for fresh hints and for maps that were made smaller.
+        let start = if hint.0 < self.depth { hint.0 } else { hint.0 % self.depth };
+        (start, start >> self.shift)
+    }
+
     const fn place(self, tag: Tag) -> (u32, u64) {
         let tag = tag.0 as u32;
         (tag >> self.shift, 1 << (tag & ((1 << self.shift) - 1)))
@@ -343,8 +350,8 @@ impl Tags {
     /// Asks for the line of the word in which a caller with this hint, which will take tags soon, looks first.
     #[inline]
     pub fn fetch(&self, hint: &Hint) {
-        let geometry = self.geometry();
-        fetch(self.word((hint.0 % geometry.depth) >> geometry.shift));
+        let (_, index) = self.geometry().first(hint);
+        fetch(self.word(index));
     }
 
     /// Takes up to `out.len()` tags into the front of `out`, and returns how many.
@@ -374,9 +381,7 @@ impl Tags {
     #[inline]
     pub fn take<'a>(&'a self, hint: &'a mut Hint, count: usize) -> Taken<'a> {
         let geometry = self.geometry();
-        // The division is only for fresh hints and for maps that were made smaller.
-        let start = if hint.0 < geometry.depth { hint.0 } else { hint.0 % geometry.depth };
-        let index = start >> geometry.shift;
+        let (start, index) = geometry.first(hint);
         Taken { tags: self, geometry, hint, start, index, words: geometry.words(), bits: 0, count, ends: None }
     }
 

@@ -1,7 +1,7 @@
 //! Plain data that threads hand to each other: under a lock, or with the right to touch it.
 //!
 //! A test rig can count on which cache lines such data lies and which threads they move between. A product build
-//! compiles everything here to nothing, but for [`fetch`].
+//! compiles everything here to nothing.
 
 use std::fmt;
 

@@ -122,8 +122,8 @@ impl Cache {
         self.turns.chosen.pop()
     }
 
-    /// An access whose time has to be known now gets its place by chance among those that wait for the line: some are
-    /// chosen at once that are served before it.
+    /// Chance gives an access its place among the CPUs that wait for the line. The time of the access has to be known
+    /// now. So the CPUs that are served before it are chosen at once.
     pub(super) fn let_some_go_first(&mut self, line: usize) {
         loop {
             let waiters = self.line(line).waiters.len();

@@ -3,9 +3,9 @@
 //!
 //! # Liveness
 //! A thread that finds another thread at the scheduler changes the staging word: it leaves its requests there, or a
-//! kick. Unless the holder gives up, it lets go only by an exchange from the word in which nothing was left.
-//! If something was left, the exchange fails, and the holder looks again, behind a fence, at everything: what was
-//! left, tags that came back, what the scheduler held back, dispatch lists. The steps of both threads are shown at
+//! kick. Unless the holder gives up, it lets go only by an exchange from the word in which nothing was left. If
+//! something was left, the exchange fails, and the holder looks again, behind a fence, at everything: what was left,
+//! tags that came back, what the scheduler held back, dispatch lists. The steps of both threads are shown at
 //! [`Staging::hold_or_kick`](blkmq_sync::staging::Staging::hold_or_kick).
 //!
 //! So a leaver may go at once, also when it leaves just before the holder lets go, and whether or not anything is in
@@ -17,12 +17,11 @@
 //!
 //! A holder that has done its share while something is left gives up. So does a holder that has handed requests
 //! through the scheduler and has to leave others, so that the next holder can hand these through. A holder that gives
-//! up sets WAITING and lets go. What was
-//! left stays in the word, and what the holder has taken over stays in the backlog. Then the holder [hands
-//! on](blkmq_sync::liveness::Liveness::hand_on), so that a thread that polls or sleeps goes on (`Runner::run`). Such
-//! a thread needs both: WAITING, and the count of `hand_on` as its news. A holder that may not dispatch, because the
-//! queue was quiesced when it came in, works off what was left and lets go as usual. Its caller hands on (`pass_on`
-//! in `submit`).
+//! up sets WAITING and lets go. What was left stays in the word, and what the holder has taken over stays in the
+//! backlog. Then the holder [hands on](blkmq_sync::liveness::Liveness::hand_on), so that a thread that polls or sleeps
+//! goes on (`Runner::run`). Such a thread needs both: WAITING, and the count of `hand_on` as its news. A holder that
+//! may not dispatch, because the queue was quiesced when it came in, works off what was left and lets go as usual. Its
+//! caller hands on (`pass_on` in `submit`).
 //!
 //! A request that stays behind without a tag, or held back by the scheduler, is found by the completer that changes
 //! that: see [`liveness`](blkmq_sync::liveness). Under this locking only the holder clears WAITING; the holder sets

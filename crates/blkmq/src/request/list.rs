@@ -257,34 +257,29 @@ impl RqList {
         }
     }
 
-    /// Takes over what [`leave`](Self::leave) or [`leave_anyway`](Self::leave_anyway) gave away, as
-    /// [`take_over`](Self::take_over) does, and asks early for the slots' lines.
-    pub(crate) fn take_over_left(&mut self, slots: &Slots, mut chain: Chain, place: Place) {
-        let mut taken = Self::default();
-        while let Some(index) = chain.pop_newest(|index| {
-            slots.fetch(SlotIndex(index));
+    /// As [`take_over`](Self::take_over), for what [`leave`](Self::leave) or [`leave_anyway`](Self::leave_anyway) gave
+    /// away. Asks for the lines of the slots that a slot tells of too.
+    pub(crate) fn take_over_left(&mut self, slots: &Slots, chain: Chain, place: Place) {
+        self.take_over_fetched(slots, chain, place, |index| {
+            slots.fetch(index);
             // SAFETY: slot Invariant 1; the chain gives this thread the slot's token, and the staging's Release and
             // Acquire publish what the leaver wrote.
-            for ahead in *reads(unsafe { &*slots.slot(SlotIndex(index)).ahead.get() }) {
-                if ahead == NIL {
-                    break;
-                }
-                slots.fetch(ahead);
-            }
-            slots.link(index)
-        }) {
-            // SAFETY: as in `take_over_some`.
-            let rq = unsafe { slots.adopt(SlotIndex(index)) };
-            taken.push_front(rq, place);
-        }
-        self.append(taken);
+            let told = *reads(unsafe { &*slots.slot(index).ahead.get() });
+            told.into_iter().take_while(|ahead| *ahead != NIL).for_each(|ahead| slots.fetch(ahead));
+        });
     }
 
     #[inline(never)]
-    fn take_over_some(&mut self, slots: &Slots, mut chain: Chain, place: Place) {
+    fn take_over_some(&mut self, slots: &Slots, chain: Chain, place: Place) {
+        self.take_over_fetched(slots, chain, place, |index| slots.fetch(index));
+    }
+
+    /// Takes over a chain. `fetch` asks for lines, before the link of the slot that it gets is read.
+    #[inline]
+    fn take_over_fetched(&mut self, slots: &Slots, mut chain: Chain, place: Place, fetch: impl Fn(SlotIndex)) {
         let mut taken = Self::default();
         while let Some(index) = chain.pop_newest(|index| {
-            slots.fetch(SlotIndex(index));
+            fetch(SlotIndex(index));
             slots.link(index)
         }) {
             // SAFETY: a list gave the address up, the stack gives each address out once, and the stack's Release and
