@@ -385,7 +385,8 @@ fn readme_is_short_and_its_commands_exist() {
     assert!(read(".ci/run").contains("make test"), ".ci/run calls the README's test command");
 }
 
-/// Red if a target could refuse all that it is given, and nothing would tell.
+/// Red if a target could refuse all that it is given, and nothing would tell. Red too if what a fuzzer has found were
+/// kept as seeds: the fuzzer names each such file by 40 hexadecimal digits, and no reader knows what it is for.
 #[test]
 fn every_fuzz_target_has_seeds_and_says_what_they_reach() {
     let targets: Vec<_> = fs::read_dir(root().join("fuzz/fuzz_targets"))
@@ -399,8 +400,14 @@ fn every_fuzz_target_has_seeds_and_says_what_they_reach() {
         let name = path.file_stem().and_then(|name| name.to_str()).expect("its name is text");
         let text = fs::read_to_string(&path).expect("it can be read");
         assert!(text.contains(&format!("reach::seeds(\"{name}\", ")), "{name} does not say what its seeds reach");
-        let seeds = fs::read_dir(root().join("fuzz/seeds").join(name)).expect("it has seeds").count();
-        assert!(seeds >= 3, "{name} has {seeds} seeds");
+        let seeds: Vec<_> = fs::read_dir(root().join("fuzz/seeds").join(name))
+            .expect("it has seeds")
+            .flatten()
+            .map(|seed| seed.file_name().into_string().expect("its name is text"))
+            .collect();
+        assert!(seeds.len() >= 3, "{name} has the seeds {seeds:?}");
+        let found = seeds.iter().filter(|seed| seed.len() == 40 && seed.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        assert_eq!(found.collect::<Vec<_>>(), Vec::<&String>::new(), "{name} has seeds that have no name");
         assert!(read("fuzz/Cargo.toml").contains(&format!("name = \"{name}\"")), "{name} is not built");
     }
 }
