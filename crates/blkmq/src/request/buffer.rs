@@ -119,6 +119,17 @@ impl Buffer {
         Self { start, len, owner: null() }
     }
 
+    /// Cuts the buffer in two: it keeps the first `at` bytes, and the rest is another buffer. `None`, and nothing
+    /// changes, if there are not so many bytes, or the memory does not [belong to the caller](Self::borrowed).
+    pub fn split_off(&mut self, at: usize) -> Option<Self> {
+        let rest = self.len.checked_sub(at).filter(|_| matches!(self.owner(), Owner::Another))?;
+        // SAFETY: `at` is within the memory, or at its end (Invariant 1). The two buffers share no byte, so each of
+        // them is the only way to its own (Invariant 2).
+        let start = unsafe { self.start.add(at) };
+        self.len = at;
+        Some(Self { start, len: rest, owner: null() })
+    }
+
     fn view(&self, offset: usize, len: usize) -> Segment<'_> {
         assert!(offset <= self.len && len <= self.len - offset, "a segment lies within its buffer");
         // SAFETY: `offset` is within the allocation, as just checked (Invariant 1).
@@ -328,6 +339,24 @@ mod tests {
             buffer[10..20].fill(7);
         }
         assert_eq!(memory.iter().map(|byte| usize::from(*byte)).sum::<usize>(), 70);
+    }
+
+    /// Red if the two parts share a byte or lose one, or if memory that a buffer owns is cut, and so freed twice.
+    #[test]
+    fn a_borrowed_buffer_is_cut_in_two_and_one_that_owns_its_memory_is_not() {
+        let mut memory = [0_u8; 64];
+        {
+            // SAFETY: the array outlives the buffers, which are dropped before the array is looked at.
+            let mut first = unsafe { Buffer::borrowed(NonNull::from(&mut memory).cast(), 64) };
+            assert!(first.split_off(65).is_none() && first.len() == 64);
+            let mut second = first.split_off(24).unwrap();
+            assert_eq!(second.split_off(40).map(|rest| rest.len()), Some(0));
+            first.fill(1);
+            second.fill(2);
+        }
+        assert!(memory[..24].iter().all(|byte| *byte == 1) && memory[24..].iter().all(|byte| *byte == 2));
+        let mut owned = Buffer::zeroed(64);
+        assert!(owned.split_off(32).is_none() && owned.len() == 64);
     }
 
     #[test]
