@@ -6,8 +6,26 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The folders of crates that have an order: each imports only from those before it.
-const FOLDERS: [(&str, &[&str]); 1] =
-    [("blkmq", &["request", "driver", "queue", "device", "order", "path", "submit", "control"])];
+const FOLDERS: [(&str, &[&str]); 2] = [
+    ("blkmq", &["request", "driver", "queue", "device", "order", "path", "submit", "control"]),
+    (
+        "blkmq-engine",
+        &[
+            "failure",
+            "ask",
+            "log",
+            "clients",
+            "stop",
+            "placement",
+            "export",
+            "memory",
+            "engine",
+            "patience",
+            "wait",
+            "desk",
+        ],
+    ),
+];
 
 /// A module by its path within the crate; the root is empty.
 type Module = Vec<String>;

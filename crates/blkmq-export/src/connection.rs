@@ -1,31 +1,22 @@
 //! One client: its socket from the greeting to the end. Each client has a thread, which calls in by [`Connection`].
 //!
 //! This page negotiates, as a [`visitor`] of the server. Then [`transmission`] receives requests and sends replies
-//! through a [`stream`], with TLS or without, and the [`desk`] makes requests operations of the queue. [`shared`] is
-//! what all connections of a server use, [`budget`] the memory that they divide. The server makes both; from outside,
-//! nothing else of this folder is called.
+//! through a [`stream`], with TLS or without, and the [`clerk`] brings requests to the engine and makes replies of what
+//! comes back. [`shared`] is what all connections of a server use. The server makes it; from outside, nothing else of
+//! this folder is called.
 
-mod account;
 mod arrival;
-pub(crate) mod budget;
-mod desk;
-mod edges;
-mod failures;
+mod clerk;
 mod input;
 mod manners;
 mod name;
 mod offer;
 mod outbox;
-mod patience;
-mod plan;
-mod pool;
 mod session;
 pub(crate) mod shared;
 mod socket;
 mod stream;
-mod task;
 mod transmission;
-mod turns;
 mod visitor;
 
 use std::fmt;
@@ -36,25 +27,24 @@ use std::time::{Duration, Instant};
 
 use blkmq::Submitter;
 use blkmq::event::EventFd;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use blkmq_engine::{Entry, Phase, Watch};
+use rustix::event::PollFlags;
 use rustix::io::Errno as SystemError;
 
-use self::account::Account;
-use self::desk::Desk;
-use self::failures::Failures;
+use self::clerk::Clerk;
 use self::input::Input;
-use self::pool::Pool;
 use self::shared::Shared;
 use self::socket::Fault;
 use self::socket::Fault::System;
 use self::stream::Stream;
 use self::transmission::Transmission;
 use self::visitor::Visitor;
-use crate::clients::Entry;
 use crate::nbd::command::NoRequest;
 use crate::nbd::negotiation::{Agreement, Encryption, Negotiation, Step};
-use crate::stop::Phase;
 use crate::tls::Tls;
+
+/// The engine's part of a connection.
+type Desk = blkmq_engine::Desk<clerk::Own>;
 
 /// Why a connection ended, if the client did not end it in order.
 #[derive(Debug)]
@@ -108,40 +98,23 @@ impl fmt::Display for Ending {
     }
 }
 
-/// Waits until one of `events` holds for the socket (if there is one), the bell rings, one of the device's descriptors
-/// is readable, or the time is over. Returns the events of the socket, and also `PRI` if something other than the time
-/// ended the wait. The bell has been silenced then.
+/// Waits until one of `events` holds for the socket (if there is one), the bell rings, or the time is over. Returns the
+/// events of the socket, and also `PRI` if the bell ended the wait. The bell has been silenced then.
 fn wait(
     socket: Option<BorrowedFd<'_>>,
     bell: &EventFd,
-    device: &[BorrowedFd<'_>],
     events: PollFlags,
     timeout: Option<Duration>,
 ) -> Result<PollFlags, Ending> {
-    let bell_fd = bell.as_fd();
-    let (first, events) = socket.map_or((bell_fd, PollFlags::empty()), |socket| (socket, events));
-    let mut two = [PollFd::from_borrowed_fd(first, events), PollFd::from_borrowed_fd(bell_fd, PollFlags::IN)];
-    let mut more;
-    let fds = if device.is_empty() {
-        &mut two[..]
-    } else {
-        more = two.to_vec();
-        more.extend(device.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
-        &mut more[..]
-    };
-    // A time that does not fit into the type is so long that it counts as no limit.
-    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-    match poll(fds, timeout.as_ref()) {
-        Ok(_) | Err(SystemError::INTR) => (),
-        Err(error) => return Err(Ending::Broken(error.into())),
-    }
-    let socket = fds[0].revents();
-    if !fds[1].revents().is_empty() {
-        bell.drain();
-    } else if fds[2..].iter().all(|fd| fd.revents().is_empty()) {
-        return Ok(socket);
-    }
-    Ok(socket | PollFlags::PRI)
+    let mut watch = socket.map(|fd| Watch { fd, wanted: events, ready: PollFlags::empty() });
+    let has_rung = blkmq_engine::wait(watch.as_mut_slice(), bell, &[], timeout).map_err(broken)?;
+    let ready = watch.map_or(PollFlags::empty(), |watch| watch.ready);
+    Ok(if has_rung { ready | PollFlags::PRI } else { ready })
+}
+
+/// The end of a connection that cannot wait.
+fn broken(error: SystemError) -> Ending {
+    Ending::Broken(error.into())
 }
 
 /// A client from its connection on.
@@ -164,16 +137,13 @@ impl Connection {
         let mut output = Vec::new();
         let Some((agreement, mut submitter)) = self.negotiate(&mut output, deadline)? else { return Ok(()) };
         let Self { mut stream, shared, entry, input } = self;
-        let export = &shared.exports[agreement.export];
+        let export = &shared.engine.exports[agreement.export];
         submitter.set_notify(Some(entry.bell.clone()));
         send_all(&mut stream, &shared, &entry, &mut output, deadline)?;
-        shared.inform(format_args!("{entry} uses export {:?}", export.name));
-        let failures = Failures::new(Arc::clone(&shared), entry.number, agreement.export);
-        let account = Account::new(Arc::clone(&shared.budget), Arc::clone(&entry));
-        let pool = Pool::new(export.queue.driver().keeps_data(), account);
-        let (nr_slots, bounds) = (submitter.nr_slots(), shared.bounds);
-        let desk = Desk::new(export, &agreement, nr_slots, pool, bounds, Arc::clone(&entry), failures);
-        Transmission::new(stream, entry, shared.stop.clone(), shared.stall_timeout, submitter, desk, input).run()
+        shared.engine.inform(format_args!("{entry} uses export {:?}", export.name));
+        let clerk = Clerk::new(&shared.engine, &agreement, submitter.nr_slots(), Arc::clone(&entry));
+        let stop = shared.engine.stop.clone();
+        Transmission::new(stream, entry, stop, shared.stall_timeout, submitter, clerk, input).run()
     }
 
     /// Talks to the client until it has chosen an export, and has a place in that export's queue. The answer to the
@@ -214,7 +184,7 @@ impl Connection {
 
 /// How long the negotiation may still take. An error if that time is over, or if the server does not run any more.
 fn time_left(shared: &Shared, entry: &Entry, deadline: Instant) -> Result<Duration, Ending> {
-    if shared.stop.phase() != Phase::Running {
+    if shared.engine.stop.phase() != Phase::Running {
         return Err(Ending::Stopped);
     }
     if entry.is_displaced() {
@@ -235,7 +205,7 @@ fn wait_until(
     // The state is also checked before the wait: the thread that stops the server rings the bells only of the clients
     // that it finds.
     let left = time_left(shared, entry, deadline)?;
-    wait(Some(stream.as_fd()), &entry.bell, &[], events, Some(left)).map(|_| ())
+    wait(Some(stream.as_fd()), &entry.bell, events, Some(left)).map(|_| ())
 }
 
 /// Begins to encrypt the connection. The client has been told that already.

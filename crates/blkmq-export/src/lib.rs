@@ -25,23 +25,14 @@
 pub mod handed;
 pub mod nbd;
 
-mod clients;
 mod connection;
-mod export;
-mod log;
-mod placement;
 mod server;
-mod stop;
 mod tls;
 
-pub use clients::{ClientInfo, Errors, Histogram, Kind, Latencies, NR_BUCKETS, Rejections};
-pub use connection::shared::Bounds;
-pub use export::{Allow, Export, ExportError, ExportFault, Permit, Who};
-pub use log::{Level, Log};
-pub use placement::{
-    Layout, MAX_CHANGED, MAX_GROUPS, MAX_RULES, Network, NetworkError, PathError, Placement, PlacementError, Rule,
-    WEIGHTS, check_group,
+pub use blkmq_engine::{
+    Allow, Bounds, Cause, ClientInfo, Errors, Export, ExportError, ExportFault, FrontEnd, Histogram, Kind, Latencies,
+    Layout, Level, Log, MAX_CHANGED, MAX_GROUPS, MAX_RULES, NR_BUCKETS, Network, NetworkError, PathError, Permit,
+    Placement, PlacementError, Rejections, Rule, Stop, WEIGHTS, Who, check_group,
 };
 pub use server::{Address, Bound, Builder, MAX_CONNECTIONS, Server, SocketError, StartError};
-pub use stop::Stop;
 pub use tls::{Tls, TlsError};

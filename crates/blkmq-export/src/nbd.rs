@@ -9,3 +9,5 @@ pub mod reply;
 mod option;
 
 pub use blkmq_nbd::*;
+
+const _: () = assert!(MAX_STRING == blkmq_engine::MAX_TEXT, "what an export is called fits into the protocol");

@@ -16,16 +16,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
+use blkmq_engine::{ClientInfo, Errors, Latencies, Phase, Rejections, Source, Stop, Teller};
+
 pub use self::builder::{Bound, Builder, MAX_CONNECTIONS};
 pub use self::error::StartError;
 use self::listener::Listener;
 use self::listener::unix_peer;
 pub use self::listener::{Address, SocketError};
-use crate::clients::source::Source;
-use crate::clients::{ClientInfo, Errors, Latencies, Rejections};
 use crate::connection::shared::Shared;
-use crate::log::Teller;
-use crate::stop::{Phase, Stop};
 
 /// An NBD server in front of queues. Dropping it stops it at once and waits until it has.
 ///
@@ -41,7 +39,10 @@ pub struct Server {
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("uris", &self.uris).field("stop", &self.shared.stop).finish_non_exhaustive()
+        f.debug_struct("Server")
+            .field("uris", &self.uris)
+            .field("stop", &self.shared.engine.stop)
+            .finish_non_exhaustive()
     }
 }
 
@@ -62,32 +63,32 @@ impl Server {
     /// The clients that are connected, by number.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientInfo> {
-        self.shared.clients.list()
+        self.shared.engine.clients.list()
     }
 
     /// How long the requests of an export took since the server was started, including those of clients that have left.
     #[must_use]
     pub fn latencies(&self, export: &str) -> Latencies {
-        self.shared.clients.latencies(export)
+        self.shared.engine.clients.latencies(export)
     }
 
     /// The requests of an export that were answered with an error since the server was started, including those of
     /// clients that have left.
     #[must_use]
     pub fn errors(&self, export: &str) -> Errors {
-        self.shared.clients.errors(export)
+        self.shared.engine.clients.errors(export)
     }
 
     /// Bytes of memory that the connections have, and the most that they may have.
     #[must_use]
     pub fn memory(&self) -> (usize, usize) {
-        self.shared.memory()
+        self.shared.engine.memory()
     }
 
     /// Connections that were not served, by reason.
     #[must_use]
     pub fn rejections(&self) -> Rejections {
-        self.shared.clients.rejected()
+        self.shared.engine.clients.rejected()
     }
 
     /// The sockets that the server listens with, for a server that takes its place. Clients that come while neither
@@ -104,7 +105,7 @@ impl Server {
     /// The handle that ends the server.
     #[must_use]
     pub fn stop(&self) -> Stop {
-        self.shared.stop.clone()
+        self.shared.engine.stop.clone()
     }
 
     /// Serves a client whose connected stream socket the caller has: one end of a socket pair, or a socket that other
@@ -114,7 +115,7 @@ impl Server {
     /// # Errors
     /// The server stops, too many connections negotiate, or the system gives no thread or no descriptor.
     pub fn serve(&self, socket: OwnedFd, peer: Option<&str>) -> io::Result<()> {
-        if self.shared.stop.phase() != Phase::Running {
+        if self.shared.engine.stop.phase() != Phase::Running {
             return Err(io::Error::other("the server stops"));
         }
         let peer = peer.map_or_else(|| unix_peer(socket.as_fd()), ToOwned::to_owned);
@@ -135,14 +136,14 @@ impl Server {
             // A thread that panicked has already reported it.
             let _ = acceptor.join();
         }
-        self.shared.clients.wait_empty();
-        self.shared.end_log(&self.teller);
+        self.shared.engine.clients.wait_empty();
+        self.shared.engine.end_log(&self.teller);
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.shared.stop.now();
+        self.shared.engine.stop.now();
         self.join();
     }
 }

@@ -27,38 +27,6 @@ impl Errno {
     pub const ALL: [Self; 7] =
         [Self::Perm, Self::Io, Self::NoMemory, Self::Invalid, Self::NoSpace, Self::NotSupported, Self::Shutdown];
 
-    /// The word for this error in statistics.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Perm => "perm",
-            Self::Io => "io",
-            Self::NoMemory => "nomem",
-            Self::Invalid => "invalid",
-            Self::NoSpace => "nospace",
-            Self::NotSupported => "notsup",
-            Self::Shutdown => "shutdown",
-        }
-    }
-
-    /// The error that a client gets for an operation that ended with `status`; `None` if the operation is done. The
-    /// protocol keeps `ENOTSUP` for fast zeroes, so for any other operation that a device cannot do the error is
-    /// `EINVAL`.
-    #[must_use]
-    pub fn of_status(status: Status, is_fast_zero: bool) -> Option<Self> {
-        match status {
-            Status::Ok => None,
-            Status::Unsupported if is_fast_zero => Some(Self::NotSupported),
-            Status::NoSpace => Some(Self::NoSpace),
-            // The server checks this before the queue gets the request. If the queue refuses the request all the same,
-            // the queue is right.
-            Status::Unsupported | Status::BeyondEnd | Status::Misaligned | Status::TooLarge => Some(Self::Invalid),
-            Status::Gone => Some(Self::Shutdown),
-            // What the device did not do, and what no client can cause: `Again`, `BadBuffer` and `BadPriority`.
-            _ => Some(Self::Io),
-        }
-    }
-
     /// The status of an operation that a server answers with this number. A number without a status of its own counts
     /// as a failure of the device.
     #[must_use]
@@ -85,27 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_status_has_its_number() {
-        let expected = [
-            (Status::Unsupported, 22),
-            (Status::Timeout, 5),
-            (Status::NoSpace, 28),
-            (Status::Medium, 5),
-            (Status::IoError, 5),
-            (Status::Again, 5),
-            (Status::BeyondEnd, 22),
-            (Status::Misaligned, 22),
-            (Status::TooLarge, 22),
-            (Status::BadBuffer, 5),
-            (Status::BadPriority, 5),
-            (Status::Gone, 108),
-        ];
-        for (status, number) in expected {
-            assert_eq!(Errno::of_status(status, false).map(Errno::number), Some(number), "{status}");
-        }
-        assert_eq!(Errno::of_status(Status::Ok, false), None);
-        assert_eq!(Errno::of_status(Status::Unsupported, true), Some(Errno::NotSupported));
-        assert_eq!(Errno::of_status(Status::Medium, true), Some(Errno::Io));
+    fn every_number_has_its_status() {
         for (number, status) in [
             (0, Status::Ok),
             (28, Status::NoSpace),

@@ -373,7 +373,7 @@ fn labels(client: &Connection) -> String {
 /// The histogram of each kind of request that has occurred.
 fn show_latencies(out: &mut String, name: &str, labels: &str, latencies: &Latencies) {
     for (kind, operation) in
-        [(Kind::Read, "read"), (Kind::Write, "write"), (Kind::Trim, "discard"), (Kind::Flush, "flush")]
+        [(Kind::Read, "read"), (Kind::Write, "write"), (Kind::Discard, "discard"), (Kind::Flush, "flush")]
     {
         let histogram = latencies.of(kind);
         let labels = format!("{labels},operation=\"{operation}\"");

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use blkmq_export::nbd::Errno;
-use blkmq_export::{Errors, Latencies};
+use blkmq_export::{Cause, Errors, Latencies};
 use serde::{Deserialize, Serialize};
 
 use super::window::Told;
@@ -114,7 +113,7 @@ pub(crate) struct Stat {
 
 /// Requests that were answered with an error, by the word for it. Words with a count of 0 are included.
 pub(crate) fn by_kind(errors: &Errors) -> BTreeMap<String, u64> {
-    Errno::ALL.into_iter().map(|errno| (errno.word().to_owned(), errors.of(errno))).collect()
+    Cause::ALL.into_iter().map(|cause| (cause.word().to_owned(), errors.of(cause))).collect()
 }
 
 /// Counts of the answers for an export.

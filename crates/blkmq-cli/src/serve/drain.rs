@@ -254,6 +254,7 @@ mod tests {
     fn it_is_said_which_clients_are_waited_for_and_why() {
         let client = |number, unread| ClientInfo {
             number,
+            front_end: blkmq_export::FrontEnd::Nbd,
             peer: "127.0.0.1:99".to_owned(),
             name: (number == 2).then(|| "a".to_owned()),
             export: Some(String::new()),

@@ -1,35 +1,21 @@
 //! What a client is told of an export, and what its requests are checked against.
 
-use blkmq::{Flags, Limits, Op};
+use blkmq_engine::Export;
 
-use crate::export::Export;
 use crate::nbd::command::Terms;
 use crate::nbd::negotiation::{Agreement, Offer};
 use crate::nbd::{MAX_PAYLOAD, transmission};
 
-/// The size in bytes: all whole blocks of the device, without the part that the device lacks of its last block.
-fn size(export: &Export) -> u64 {
-    let limits = export.queue.limits();
-    let bytes = limits.size_bytes();
-    if limits.missing_bytes > 0 { bytes } else { bytes - bytes % u64::from(limits.logical_block_size) }
-}
-
-/// Whether nothing can be written, because the export or the device is read-only.
-fn is_read_only(export: &Export) -> bool {
-    export.read_only || export.queue.limits().read_only
-}
-
-/// `writes`: whether the client may write.
-fn flags(export: &Export, writes: bool) -> u16 {
-    let limits = export.queue.limits();
-    let mut flags = transmission::HAS_FLAGS | transmission::SEND_CACHE | promises(&limits);
-    if limits.rotational {
+/// `terms`: what the client can ask of the export.
+fn flags(export: &Export, terms: &blkmq_engine::Terms) -> u16 {
+    let mut flags = transmission::HAS_FLAGS | transmission::SEND_CACHE | promises(terms);
+    if export.queue.limits().rotational {
         flags |= transmission::ROTATIONAL;
     }
-    if is_read_only(export) || !writes {
+    if terms.is_read_only {
         return flags | transmission::READ_ONLY;
     }
-    if limits.max_discard_sectors > 0 {
+    if terms.can_discard {
         flags |= transmission::SEND_TRIM;
     }
     // If a device cannot write zeroes, they are written as data, and a fast request for zeroes is refused at once.
@@ -45,46 +31,35 @@ pub(super) fn offer(export: &Export, most: usize, writes: bool) -> Offer {
     // A power of two that fits into one request. Clients assume 4096 anyway.
     let longest = 1 << maximum.ilog2();
     let preferred = limits.physical_block_size.max(limits.logical_block_size).clamp(4096, longest).next_power_of_two();
-    let (name, description) = (export.name.clone(), export.description.clone());
-    Offer { name, description, size: size(export), flags: flags(export, writes), preferred, maximum }
+    let (name, description, terms) = (export.name.clone(), export.description.clone(), export.terms(writes));
+    Offer { name, description, size: terms.size, flags: flags(export, &terms), preferred, maximum }
 }
 
 /// What the requests of a connection are checked against.
 pub(super) fn terms(export: &Export, agreement: &Agreement) -> Terms {
-    let limits = export.queue.limits();
-    let offer = &agreement.offer;
+    let (own, offer) = (export.terms(true), &agreement.offer);
     Terms {
         size: offer.size,
-        block: limits.logical_block_size,
+        block: own.block,
         maximum: offer.maximum,
         is_read_only: offer.flags & transmission::READ_ONLY != 0,
-        can_flush: can_flush(&limits),
-        can_fua: can_fua(&limits),
-        can_trim: limits.max_discard_sectors > 0,
-        can_zero: limits.max_write_zeroes_sectors > 0,
+        can_flush: own.can_flush,
+        can_fua: own.can_fua,
+        can_trim: own.can_discard,
+        can_zero: own.can_zero,
         has_structured_replies: agreement.has_structured_replies,
         has_allocation: agreement.has_allocation,
     }
 }
 
-/// Whether completed data is durable after a flush.
-fn can_flush(limits: &Limits) -> bool {
-    limits.check_durability(Op::Flush, &Flags::NONE).is_ok()
-}
-
-/// Whether a write can be answered only when it is durable.
-fn can_fua(limits: &Limits) -> bool {
-    limits.check_durability(Op::Write, &Flags { fua: true, ..Flags::NONE }).is_ok()
-}
-
 /// The flags that promise durability. The flags promise no more than the device can keep.
-fn promises(limits: &Limits) -> u16 {
+fn promises(terms: &blkmq_engine::Terms) -> u16 {
     let mut flags = 0;
-    if can_flush(limits) {
+    if terms.can_flush {
         // All connections share the queue, and a flush of the queue covers what any of them completed.
         flags |= transmission::SEND_FLUSH | transmission::CAN_MULTI_CONN;
     }
-    if can_fua(limits) {
+    if terms.can_fua {
         flags |= transmission::SEND_FUA;
     }
     flags
@@ -93,7 +68,12 @@ fn promises(limits: &Limits) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::tests::export;
+
+    /// An export of a device, by its spec.
+    fn export(device: &str) -> Export {
+        let driver = blkmq::driver::spec::open(device).unwrap();
+        Export::new("a", blkmq::RequestQueue::builder(driver).build().unwrap())
+    }
 
     #[test]
     fn flags_say_what_the_device_can() {
@@ -118,8 +98,8 @@ mod tests {
             (false, true, true, SEND_FUA),
             (false, false, true, 0),
         ] {
-            let limits = Limits { write_cache, fua, no_flush, ..Limits::default() };
-            assert_eq!(promises(&limits), expected, "{limits:?}");
+            let limits = blkmq::Limits { write_cache, fua, no_flush, ..blkmq::Limits::default() };
+            assert_eq!(promises(&blkmq_engine::Terms::of(&limits)), expected, "{limits:?}");
         }
     }
 

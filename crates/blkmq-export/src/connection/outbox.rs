@@ -4,9 +4,11 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
+use blkmq_engine::TaskId;
+
+use super::Desk;
 use super::socket::Fault;
 use super::stream::Stream;
-use super::task::{TaskId, Tasks};
 use crate::nbd::reply::Head;
 
 /// The most pieces of memory that one call sends. The kernel takes 1024.
@@ -24,8 +26,8 @@ struct Reply {
 }
 
 impl Reply {
-    fn parts<'a>(&'a self, tasks: &'a Tasks) -> impl Iterator<Item = &'a [u8]> {
-        let data = tasks.get(self.task).wanted();
+    fn parts<'a>(&'a self, desk: &'a Desk) -> impl Iterator<Item = &'a [u8]> {
+        let data = desk.pieces(self.task);
         [self.head.bytes(), &self.message.as_bytes()[..self.message_len]].into_iter().chain(data)
     }
 }
@@ -46,10 +48,10 @@ impl Outbox {
         message: Cow<'static, str>,
         message_len: usize,
         task: TaskId,
-        tasks: &Tasks,
+        desk: &Desk,
     ) {
         let mut reply = Reply { head, message, message_len, task, len: 0 };
-        reply.len = reply.parts(tasks).map(<[u8]>::len).sum();
+        reply.len = reply.parts(desk).map(<[u8]>::len).sum();
         self.replies.push_back(reply);
     }
 
@@ -64,14 +66,14 @@ impl Outbox {
     ///
     /// # Errors
     /// Those of [`Stream::send`]; `AGAIN` if the socket takes nothing now.
-    pub(super) fn send(&mut self, stream: &mut Stream, tasks: &Tasks) -> Result<usize, Fault> {
+    pub(super) fn send(&mut self, stream: &mut Stream, desk: &Desk) -> Result<usize, Fault> {
         debug_assert!(
             !self.is_empty() || stream.wants_write(),
             "there is a reply to send, or what TLS still has of one"
         );
         let mut slices = [IoSlice::new(&[]); MAX_SLICES];
         let (mut count, mut skip) = (0, self.sent);
-        for part in self.replies.iter().flat_map(|reply| reply.parts(tasks)) {
+        for part in self.replies.iter().flat_map(|reply| reply.parts(desk)) {
             let skipped = skip.min(part.len());
             skip -= skipped;
             if skipped < part.len() {

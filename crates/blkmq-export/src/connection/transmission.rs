@@ -2,29 +2,26 @@
 
 mod parting;
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use blkmq::event::EventFd;
 use blkmq::idle::Idle;
 use blkmq::{Buffer, Clock, Submitter};
+use blkmq_engine::{Entry, Patience, Phase, Piece, Stop, TaskId, Watch};
 use rustix::event::PollFlags;
 use rustix::io::Errno as SystemError;
 
-use super::desk::{Desk, Piece};
+use super::clerk::Clerk;
 use super::input::Input;
 use super::manners::{Awaited, Manners, Rest};
-use super::patience::Patience;
 use super::socket::Fault::System;
 use super::stream::Stream;
-use super::task::TaskId;
-use super::{Ending, wait};
-use crate::clients::Entry;
+use super::{Ending, broken, wait};
 use crate::nbd::Errno;
 use crate::nbd::command::{Command, REQUEST_SIZE, Request};
 use crate::nbd::reply::Refusal;
-use crate::stop::{Phase, Stop};
 
 /// How long the connection gives a client time to take its many answers. During this time the connection is not woken
 /// for each request that the client sends. A client that takes no answer before it has sent more requests can still
@@ -53,7 +50,7 @@ pub(super) struct Transmission {
     entry: Arc<Entry>,
     stop: Stop,
     submitter: Submitter,
-    desk: Desk,
+    clerk: Clerk,
     input: Input,
     incoming: Option<Incoming>,
     /// The first request of the input waits until other requests are answered.
@@ -90,7 +87,7 @@ impl Transmission {
         stop: Stop,
         stall_timeout: Option<Duration>,
         submitter: Submitter,
-        desk: Desk,
+        clerk: Clerk,
         input: Input,
     ) -> Self {
         Self {
@@ -99,7 +96,7 @@ impl Transmission {
             entry,
             stop,
             submitter,
-            desk,
+            clerk,
             input,
             incoming: None,
             is_full: false,
@@ -130,7 +127,7 @@ impl Transmission {
             is_busy |= self.parse()?;
             is_busy |= self.drive();
             is_busy |= self.send()?;
-            if self.is_ended() && !self.is_full && self.desk.is_idle() && self.has_closed()? {
+            if self.is_ended() && !self.is_full && self.clerk.is_idle() && self.has_closed()? {
                 return if self.is_gone { Err(Ending::Gone) } else { self.see_off() };
             }
             if is_busy {
@@ -184,7 +181,7 @@ impl Transmission {
                 self.end_input(Refusal::new(Errno::Io, "the client stopped within the data of the request"));
             }
             Ok(received) => {
-                self.desk.now = self.submitter.queue().clock().now();
+                self.clerk.set_now(self.submitter.queue().clock().now());
                 // This comes before the work for the device, which takes time.
                 self.idle.arrive();
                 self.sender.end();
@@ -225,14 +222,14 @@ impl Transmission {
         (self.is_gone, self.is_readable, self.is_writable) = (true, true, true);
         self.sender.end();
         self.note_progress();
-        self.desk.abandon();
+        self.clerk.abandon();
     }
 
     /// Called when nothing more is read. A request whose data is not complete fails, also if it is taken later.
     fn end_input(&mut self, refusal: Refusal) {
         let refusal = self.end.get_or_insert(refusal);
         if let Some(Incoming { task, buffer, .. }) = self.incoming.take() {
-            self.desk.break_payload(task, buffer, refusal.clone());
+            self.clerk.break_payload(task, buffer, refusal.clone());
         }
     }
 
@@ -245,13 +242,13 @@ impl Transmission {
         while self.incoming.is_none() {
             let Some(head) = self.input.bytes().first_chunk::<REQUEST_SIZE>() else { break };
             let request = Request::parse(head).map_err(Ending::NoRequest)?;
-            let checked = request.check(&self.desk.terms);
+            let checked = request.check(&self.clerk.terms);
             if checked == Ok(Command::Disconnect) {
                 self.end_input(Refusal::new(Errno::Shutdown, "the client has left"));
                 self.input.clear();
                 break;
             }
-            let Some(task) = self.desk.take(&request, checked) else {
+            let Some(task) = self.clerk.take(&request, checked) else {
                 self.is_full = true;
                 break;
             };
@@ -268,7 +265,7 @@ impl Transmission {
         if let Some(refusal) = self.end.take() {
             self.end_input(refusal);
         }
-        Ok(has_any | self.desk.submit(&mut self.submitter))
+        Ok(has_any | self.clerk.submit(&mut self.submitter))
     }
 
     /// Continues with the data of a request. Returns whether a piece of the data is complete.
@@ -276,7 +273,7 @@ impl Transmission {
         let mut has_piece = false;
         while let Some(mut incoming) = self.incoming.take() {
             if incoming.is_waiting {
-                let (buffer, filled) = match self.desk.next_piece(incoming.task) {
+                let (buffer, filled) = match self.clerk.next_piece(incoming.task) {
                     Piece::Here(buffer, filled) => (Some(buffer), filled),
                     Piece::Useless => (None, 0),
                     Piece::Later => {
@@ -307,10 +304,10 @@ impl Transmission {
             }
             has_piece = true;
             if let Some(buffer) = incoming.buffer.take() {
-                self.desk.take_piece(incoming.task, buffer);
+                self.clerk.take_piece(incoming.task, buffer);
             }
             if incoming.left == 0 {
-                self.desk.end_payload(incoming.task);
+                self.clerk.end_payload(incoming.task);
                 break;
             }
             self.incoming = Some(Incoming { is_waiting: true, ..incoming });
@@ -320,19 +317,12 @@ impl Transmission {
 
     /// Drives the queue, and settles the operations that are over. Returns whether there were any.
     fn drive(&mut self) -> bool {
-        let Self { submitter, desk, .. } = self;
-        if submitter.nr_outstanding() == 0 {
-            return false;
-        }
-        submitter.poll();
-        desk.now = submitter.queue().clock().now();
-        let has_any = submitter.reap_all(|done| desk.settle(done.bio, done.status)) > 0;
-        has_any | desk.submit(submitter)
+        self.clerk.drive(&mut self.submitter)
     }
 
     /// Whether bytes wait for the socket. For a client that is gone, the bytes that TLS has would wait for ever.
     fn has_output(&self) -> bool {
-        !self.desk.outbox.is_empty() || (!self.is_gone && self.stream.wants_write())
+        self.clerk.has_replies() || (!self.is_gone && self.stream.wants_write())
     }
 
     /// Sends replies until the socket takes no more. Returns whether any reply was completely sent.
@@ -340,14 +330,12 @@ impl Transmission {
         let mut has_any = false;
         while self.is_writable && self.has_output() {
             if self.is_gone {
-                self.desk.outbox.discard();
-                return Ok(self.desk.forget_sent());
+                return Ok(self.clerk.discard());
             }
-            let (outbox, tasks) = self.desk.outgoing();
-            match outbox.send(&mut self.stream, tasks) {
+            match self.clerk.send(&mut self.stream) {
                 Ok(_) => {
                     self.note_progress();
-                    has_any |= self.desk.forget_sent();
+                    has_any |= self.clerk.forget_sent();
                 }
                 Err(System(SystemError::AGAIN)) => {
                     self.is_writable = false;
@@ -439,22 +427,13 @@ impl Transmission {
         if self.has_output() {
             events |= PollFlags::OUT;
         }
-        // The threads of other clients find what the device has done for these clients. `device_fds` may wait for a
-        // thread that polls for them, so it is called before the time is read.
-        let device = if is_waiting { self.submitter.device_fds() } else { Vec::new() };
-        let wakeup = self.submitter.next_wakeup();
-        let clock = self.submitter.queue().clock();
-        let timeout = wakeup.map(|wakeup| match clock {
-            Clock::Virtual(_) => Duration::ZERO,
-            Clock::Real(_) => Duration::from_nanos(wakeup.since(clock.now())),
-        });
-        let timeout = [timeout, patience].into_iter().flatten().min();
-        let ready = wait(self.socket(), &self.bell, &device, events, timeout)?;
-        if let (Clock::Virtual(clock), Some(wakeup), true) = (clock, wakeup, ready.is_empty()) {
-            // As in a submitter's wait, sleeping moves a virtual clock.
-            clock.advance_to(wakeup);
+        // `None` for a client that is gone: its socket is always ready, and brings nothing.
+        let socket = (!self.is_gone).then(|| self.stream.as_fd());
+        let mut watch = socket.map(|fd| Watch { fd, wanted: events, ready: PollFlags::empty() });
+        blkmq_engine::sleep(&mut self.submitter, watch.as_mut_slice(), &self.bell, patience).map_err(broken)?;
+        if let Some(ready) = watch.map(|watch| watch.ready) {
+            self.note_ready(ready);
         }
-        self.note_ready(ready);
         Ok(())
     }
 
@@ -463,14 +442,10 @@ impl Transmission {
     ///
     /// COST: a system call. For a client that is behind, up to [`RELIEF`] of sleep as well.
     fn leave_alone(&mut self) -> Result<bool, Ending> {
-        let ready = wait(self.socket(), &self.bell, &[], PollFlags::OUT, Some(RELIEF))?;
+        let socket = (!self.is_gone).then(|| self.stream.as_fd());
+        let ready = wait(socket, &self.bell, PollFlags::OUT, Some(RELIEF))?;
         self.note_ready(ready);
         Ok(!ready.is_empty())
-    }
-
-    /// `None` for a client that is gone: its socket is always ready, and brings nothing.
-    fn socket(&self) -> Option<BorrowedFd<'_>> {
-        (!self.is_gone).then(|| self.stream.as_fd())
     }
 
     fn note_ready(&mut self, ready: PollFlags) {

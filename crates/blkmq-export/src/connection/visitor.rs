@@ -3,11 +3,10 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use blkmq::{Notify, QueueError, Submitter};
+use blkmq_engine::{Entry, Reason, Topic};
 
 use super::offer::offer;
 use super::shared::Shared;
-use crate::clients::{Entry, Reason};
-use crate::log::Topic;
 use crate::nbd::negotiation::{Catalogue, NotAdmitted, Offer};
 
 /// One client, before it has chosen an export.
@@ -54,19 +53,19 @@ impl Visitor {
     /// Counts and logs a client that is not served. A client that asks again and again is counted and logged once.
     fn reject(&self, is_told: &OnceLock<()>, reason: Reason, why: &str) {
         if is_told.set(()).is_ok() {
-            self.shared.clients.reject(reason);
-            self.shared.warn(Topic::Refusal, format_args!("{} is refused: {why}", self.entry));
+            self.shared.engine.clients.reject(reason);
+            self.shared.engine.warn(Topic::Refusal, format_args!("{} is refused: {why}", self.entry));
         }
     }
 }
 
 impl Catalogue for Visitor {
     fn names(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.shared.exports.iter().map(|export| (export.name.as_str(), export.description.as_str()))
+        self.shared.engine.exports.iter().map(|export| (export.name.as_str(), export.description.as_str()))
     }
 
     fn refusal(&self, export: usize) -> Option<String> {
-        let export = &self.shared.exports[export];
+        let export = &self.shared.engine.exports[export];
         export.is_open(&self.entry).is_none().then(|| export.refusal(&self.entry))
     }
 
@@ -78,33 +77,34 @@ impl Catalogue for Visitor {
     /// until the client leaves.
     fn offer(&self, export: usize) -> Offer {
         let Self { shared, entry, .. } = self;
-        let export = &shared.exports[export];
+        let export = &shared.engine.exports[export];
         let writes = export.is_open(entry) == Some(true);
         if let Err(error) = export.queue.revalidate() {
-            shared.warn_of_shrinking(&export.name, &error);
+            shared.engine.warn_of_shrinking(&export.name, &error);
         }
-        offer(export, shared.longest(), writes)
+        offer(export, shared.engine.longest(), writes)
     }
 
     /// A place among the server's clients comes first, then one in the queue: this is done before the client hears that
     /// it is let in, so that it can still be told that it is not.
     fn admit(&self, export: usize) -> Result<(), NotAdmitted> {
         let Self { shared, entry, .. } = self;
-        if !shared.clients.admit(entry) {
-            let why = format!("the server has as many clients as it may, {}; try again later", shared.clients.most());
+        if !shared.engine.clients.admit(entry) {
+            let why =
+                format!("the server has as many clients as it may, {}; try again later", shared.engine.clients.most());
             self.reject(&self.was_turned_away, Reason::Full, &why);
             return Err(NotAdmitted(why));
         }
-        let export = &shared.exports[export];
+        let export = &shared.engine.exports[export];
         match export.join(entry) {
             Some(Ok(submitter)) => {
                 *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(submitter);
                 // Now there is room for another connection to negotiate.
-                shared.bell.notify();
+                shared.engine.bell.notify();
                 Ok(())
             }
             refused => {
-                shared.clients.dismiss(entry);
+                shared.engine.clients.dismiss(entry);
                 Err(match refused {
                     Some(Err(error)) => self.refuse_place(&export.name, &error),
                     _ => NotAdmitted(export.refusal(entry)),

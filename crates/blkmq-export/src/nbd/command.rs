@@ -75,28 +75,12 @@ pub enum Command {
         fast: bool,
         /// Leave no hole.
         no_hole: bool,
-        /// Send the zeroes to the device, because the device cannot make them itself.
-        by_writing: bool,
     },
     /// Tell what is allocated.
     BlockStatus {
         /// Tell only the first extent.
         one: bool,
     },
-}
-
-impl Command {
-    /// Whether the command changes nothing, so that only the client that gets its answer uses it.
-    #[must_use]
-    pub const fn only_tells(self) -> bool {
-        matches!(self, Self::Read | Self::Cache | Self::BlockStatus { .. })
-    }
-
-    /// Whether the command changes the contents of the device.
-    #[must_use]
-    pub const fn changes(self) -> bool {
-        matches!(self, Self::Write { .. } | Self::Trim { .. } | Self::WriteZeroes { .. })
-    }
 }
 
 /// No request begins where one should begin. So the bytes that follow cannot be understood either.
@@ -220,13 +204,12 @@ impl Request {
 
     fn check_zeroes(&self, terms: &Terms) -> Result<Command, Refusal> {
         let (fast, no_hole) = (self.has(command_flags::FAST_ZERO), self.has(command_flags::NO_HOLE));
-        let by_writing = !terms.can_zero;
         // If some bytes of a block do not change, the block is read and then written.
         let has_edge = self.length > 0 && (self.offset | u64::from(self.length)) & u64::from(terms.block - 1) != 0;
-        if fast && (by_writing || has_edge) {
+        if fast && (!terms.can_zero || has_edge) {
             return Err(Refusal::new(Errno::NotSupported, "these zeroes would take as long as writing them"));
         }
-        Ok(Command::WriteZeroes { fua: self.has(command_flags::FUA), fast, no_hole, by_writing })
+        Ok(Command::WriteZeroes { fua: self.has(command_flags::FUA), fast, no_hole })
     }
 
     fn check_status(&self, terms: &Terms) -> Result<Command, Refusal> {

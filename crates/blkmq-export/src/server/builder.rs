@@ -8,16 +8,14 @@ use std::thread;
 use std::time::Duration;
 
 use blkmq::event::EventFd;
+use blkmq_engine::{Bounds, Engine, Export, Journal, Level, Log, least_memory};
 
 use super::Server;
 use super::available;
 use super::door::accept_all;
 use super::error::StartError;
 use super::listener::{Address, Listener};
-use crate::connection::budget;
-use crate::connection::shared::{Bounds, Shared};
-use crate::export::Export;
-use crate::log::{Journal, Level, Log};
+use crate::connection::shared::Shared;
 use crate::tls::Tls;
 
 /// The most connections at a time, unless the builder sets another number.
@@ -162,7 +160,7 @@ impl Builder {
         if self.max_connections == 0 {
             return Err(StartError::NoConnection);
         }
-        let least = budget::least(self.max_connections);
+        let least = least_memory(self.max_connections);
         if let Some(bytes) = self.memory.filter(|bytes| *bytes < least) {
             return Err(StartError::Memory { bytes, connections: self.max_connections, least });
         }
@@ -195,7 +193,7 @@ impl Builder {
             listeners.push(adopted?);
         }
         // The memory is looked up now, while the process may still read the files that say it.
-        let least = budget::least(self.max_connections);
+        let least = least_memory(self.max_connections);
         self.memory.get_or_insert_with(|| (available::memory().unwrap_or(0) / 4).max(least));
         Ok(Bound { builder: self, listeners, bell })
     }
@@ -220,10 +218,15 @@ impl Bound {
         let is_secure = builder.tls.as_ref().is_some_and(Tls::is_required);
         let uris_of = |listener: &Listener| names.clone().map(|name| listener.uri(is_secure, name)).collect::<Vec<_>>();
         let uris = listeners.iter().flat_map(uris_of).collect();
-        let memory = builder.memory.unwrap_or_else(|| budget::least(builder.max_connections));
-        let (journal, teller) = Journal::start(builder.log).map_err(StartError::System)?;
-        let shared = Shared::new(builder.exports, builder.bounds, memory, builder.max_connections, bell, journal);
-        let shared = Arc::new(shared.with(builder.tls, builder.negotiation_timeout, builder.stall_timeout));
+        let memory = builder.memory.unwrap_or_else(|| least_memory(builder.max_connections));
+        let (journal, teller) = Journal::start(builder.log, "nbd log").map_err(StartError::System)?;
+        let engine = Engine::new(builder.exports, builder.bounds, memory, builder.max_connections, bell, journal);
+        let shared = Arc::new(Shared {
+            engine: Arc::new(engine),
+            tls: builder.tls,
+            negotiation_timeout: builder.negotiation_timeout,
+            stall_timeout: builder.stall_timeout,
+        });
         let listeners = Arc::new(listeners);
         let shares = Arc::downgrade(&listeners);
         let accept = {

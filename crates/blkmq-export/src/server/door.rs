@@ -7,17 +7,14 @@ use std::thread;
 
 use blkmq::Notify;
 use blkmq::event::EventFd;
+use blkmq_engine::{Clients, Entry, FrontEnd, Phase, Reason, Source, Topic};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::listener::Listener;
 use super::reserve::Reserve;
-use crate::clients::source::Source;
-use crate::clients::{Clients, Entry, Reason};
 use crate::connection::shared::Shared;
 use crate::connection::{Connection, Ending};
-use crate::log::Topic;
-use crate::stop::Phase;
 
 /// How long the server pauses accepting when the system has no descriptors or memory left.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -26,11 +23,15 @@ const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 pub(super) fn serve(shared: &Arc<Shared>, socket: OwnedFd, peer: String, source: Source) -> io::Result<bool> {
     rustix::io::ioctl_fionbio(&socket, true)?;
     let bell = Arc::new(EventFd::new()?);
-    let Some(entry) = shared.clients.join(peer.clone(), source, bell) else {
-        shared.warn(Topic::Refusal, format_args!("a client from {peer} is refused: too many negotiate"));
+    let Some(entry) = shared.engine.clients.join(FrontEnd::Nbd, peer.clone(), source, bell) else {
+        shared.engine.warn(Topic::Refusal, format_args!("a client from {peer} is refused: too many negotiate"));
         return Ok(false);
     };
-    let place = Place { clients: Arc::clone(&shared.clients), bell: Arc::clone(&shared.bell), number: entry.number };
+    let place = Place {
+        clients: Arc::clone(&shared.engine.clients),
+        bell: Arc::clone(&shared.engine.bell),
+        number: entry.number,
+    };
     let shared = Arc::clone(shared);
     let thread = thread::Builder::new().name(format!("nbd {}", entry.number));
     // No thread joins this thread. This thread gives back its place last, after it has released the queues.
@@ -46,17 +47,17 @@ pub(super) fn serve(shared: &Arc<Shared>, socket: OwnedFd, peer: String, source:
 /// Serves one client until its end.
 fn serve_alone(shared: &Arc<Shared>, socket: OwnedFd, entry: Arc<Entry>) {
     match Connection::new(socket, Arc::clone(shared), Arc::clone(&entry)).run() {
-        Ok(()) => shared.inform(format_args!("{entry} left")),
+        Ok(()) => shared.engine.inform(format_args!("{entry} left")),
         Err(ending @ (Ending::Gone | Ending::Stopped | Ending::Refused)) => {
-            shared.inform(format_args!("{entry}: {ending}"));
+            shared.engine.inform(format_args!("{entry}: {ending}"));
         }
         Err(ending) => {
             match ending {
-                Ending::Late(_) => shared.clients.reject(Reason::Late),
-                Ending::Displaced => shared.clients.reject(Reason::Crowded),
+                Ending::Late(_) => shared.engine.clients.reject(Reason::Late),
+                Ending::Displaced => shared.engine.clients.reject(Reason::Crowded),
                 _ => (),
             }
-            shared.warn(Topic::Ending, format_args!("{entry}: {ending}"));
+            shared.engine.warn(Topic::Ending, format_args!("{entry}: {ending}"));
         }
     }
 }
@@ -81,30 +82,31 @@ impl Drop for Place {
 pub(super) fn accept_all(shared: &Arc<Shared>, listeners: &[Listener]) {
     let mut pauses = false;
     let mut reserve = Reserve::new();
-    while shared.stop.phase() == Phase::Running {
-        let is_open = !pauses && !shared.clients.is_crowded();
+    while shared.engine.stop.phase() == Phase::Running {
+        let is_open = !pauses && !shared.engine.clients.is_crowded();
         let events = if is_open { PollFlags::IN } else { PollFlags::empty() };
         let mut fds: Vec<_> =
             listeners.iter().map(|listener| PollFd::from_borrowed_fd(listener.as_fd(), events)).collect();
-        fds.push(PollFd::new(&*shared.bell, PollFlags::IN));
+        fds.push(PollFd::new(&*shared.engine.bell, PollFlags::IN));
         if let Err(error) = poll(&mut fds, pauses.then_some(&PAUSE))
             && error != Errno::INTR
         {
-            shared.warn(Topic::Server, format_args!("clients are accepted no more: {error}"));
+            shared.engine.warn(Topic::Server, format_args!("clients are accepted no more: {error}"));
             return;
         }
-        shared.bell.drain();
+        shared.engine.bell.drain();
         reserve.renew();
         pauses = false;
         let ready = fds.iter().map(|fd| fd.revents().contains(PollFlags::IN));
         for (listener, _) in listeners.iter().zip(ready).filter(|(_, is_ready)| *is_ready) {
-            let accepted = listener.accept().inspect_err(|error| reserve.turn_away(listener, error, &shared.clients));
+            let accepted =
+                listener.accept().inspect_err(|error| reserve.turn_away(listener, error, &shared.engine.clients));
             let accepted = accepted.and_then(|accepted| match accepted {
                 Some((socket, peer, source)) => serve(shared, socket, peer, source).map(drop),
                 None => Ok(()),
             });
             if let Err(error) = accepted {
-                shared.warn(Topic::Server, format_args!("a client could not be accepted: {error}"));
+                shared.engine.warn(Topic::Server, format_args!("a client could not be accepted: {error}"));
                 pauses = true;
             }
         }

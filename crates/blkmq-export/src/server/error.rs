@@ -5,9 +5,9 @@ use std::fmt;
 use std::io;
 use std::os::fd::RawFd;
 
+use blkmq_engine::{Bounds, ExportError};
+
 use super::listener::{Address, SocketError};
-use crate::connection::shared::Bounds;
-use crate::export::ExportError;
 
 /// Why a server did not start.
 #[derive(Debug)]

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf, absolute};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use blkmq_engine::Source;
 use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl, socket_acceptconn, socket_domain,
     socket_type,
@@ -18,7 +19,6 @@ use rustix::net::sockopt::{
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
 use super::uri;
-use crate::clients::source::Source;
 
 /// The most connections that may wait to be accepted.
 const BACKLOG: i32 = 128;

@@ -3,10 +3,10 @@
 use std::io;
 
 use blkmq::event::EventFd;
+use blkmq_engine::{Clients, Reason};
 use rustix::io::Errno;
 
 use super::listener::Listener;
-use crate::clients::{Clients, Reason};
 
 /// A descriptor that is kept for the case that none is left. With this descriptor the server can tell a client that
 /// waits to be accepted: the server accepts the connection and closes it at once. Otherwise the client would wait until

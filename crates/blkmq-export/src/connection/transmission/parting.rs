@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use blkmq_engine::Phase;
 use rustix::event::PollFlags;
 use rustix::io::Errno as SystemError;
 
 use super::Transmission;
 use crate::connection::socket::Fault::System;
 use crate::connection::{Ending, wait};
-use crate::stop::Phase;
 
 /// How often a connection that has ended checks whether the client has got everything. Such a check wakes no other
 /// thread.
@@ -40,7 +40,7 @@ impl Transmission {
     /// Waits until a client that may go on sending has got what it was sent. If a TCP socket is closed with unread
     /// bytes, or is sent something after that, the bytes that are still on the way to the client are lost.
     pub(super) fn see_off(&mut self) -> Result<(), Ending> {
-        self.desk.leave();
+        self.clerk.leave();
         self.stream.end_sending();
         let (mut waited, mut last) = (Duration::ZERO, usize::MAX);
         loop {
@@ -62,7 +62,7 @@ impl Transmission {
             }
             // This does not wait for the socket. So the connection reads from a client that sends without end only at
             // this rate.
-            wait(None, &self.bell, &[], PollFlags::empty(), Some(SEEING_OFF))?;
+            wait(None, &self.bell, PollFlags::empty(), Some(SEEING_OFF))?;
             waited += SEEING_OFF;
         }
         Ok(())

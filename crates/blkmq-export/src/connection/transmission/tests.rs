@@ -4,43 +4,33 @@ use std::thread;
 
 use blkmq::RequestQueue;
 use blkmq::driver::spec;
+use blkmq_engine::{Bounds, Clients, Engine, Export, FrontEnd, Journal, Level, Source, least_memory};
 
 use super::*;
-use crate::clients::Clients;
-use crate::clients::source::Source;
-use crate::connection::account::Account;
-use crate::connection::budget;
-use crate::connection::failures::Failures;
 use crate::connection::offer::offer;
-use crate::connection::pool::Pool;
-use crate::connection::shared::{Bounds, Shared};
-use crate::log::Journal;
 use crate::nbd::commands;
 use crate::nbd::negotiation::Agreement;
-use crate::{Export, Level};
 
 /// A client's end of a socket, and the connection at the other end. The client has just chosen a device of 1 MiB.
 fn connection() -> (UnixStream, Transmission) {
     let queue = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
-    let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ())).unwrap();
+    let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ()), "log").unwrap();
     let bell = Arc::new(EventFd::new().unwrap());
     let exports = vec![Export::new("", queue)];
-    let shared = Arc::new(Shared::new(exports, Bounds::default(), budget::least(1), 1, bell, journal));
+    let engine = Arc::new(Engine::new(exports, Bounds::default(), least_memory(1), 1, bell, journal));
     let (theirs, ours) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     let bell = Arc::new(EventFd::new().unwrap());
-    let entry = Clients::new(1).join("a test".into(), Source::User(0), Arc::clone(&bell)).unwrap();
-    let export = &shared.exports[0];
+    let source = Source::User(0);
+    let entry = Clients::new(1).join(FrontEnd::Nbd, "a test".into(), source, Arc::clone(&bell)).unwrap();
+    let export = &engine.exports[0];
     let mut submitter = export.join(&entry).unwrap().unwrap();
     submitter.set_notify(Some(bell.clone()));
-    let offer = offer(export, shared.bounds.bytes, true);
+    let offer = offer(export, engine.bounds.bytes, true);
     let agreement = Agreement { export: 0, offer, has_structured_replies: false, has_allocation: false };
-    let failures = Failures::new(Arc::clone(&shared), 1, 0);
-    let pool = Pool::new(true, Account::new(Arc::clone(&shared.budget), Arc::clone(&entry)));
-    let (nr_slots, bounds) = (submitter.nr_slots(), shared.bounds);
-    let desk = Desk::new(export, &agreement, nr_slots, pool, bounds, Arc::clone(&entry), failures);
-    let (stream, stop) = (Stream::new(ours.into()), shared.stop.clone());
-    (theirs, Transmission::new(stream, entry, stop, None, submitter, desk, Input::new()))
+    let clerk = Clerk::new(&engine, &agreement, submitter.nr_slots(), Arc::clone(&entry));
+    let (stream, stop) = (Stream::new(ours.into()), engine.stop.clone());
+    (theirs, Transmission::new(stream, entry, stop, None, submitter, clerk, Input::new()))
 }
 
 /// The bytes of a request for the first block.

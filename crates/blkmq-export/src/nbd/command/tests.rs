@@ -133,12 +133,12 @@ fn zeroes_are_written_where_the_device_cannot_make_them() {
     let (no_hole, fast, fua) = (command_flags::NO_HOLE, command_flags::FAST_ZERO, command_flags::FUA);
     let made = |flags: u16| {
         let has = |flag| flags & flag != 0;
-        Ok(Command::WriteZeroes { fua: has(fua), fast: has(fast), no_hole: has(no_hole), by_writing: false })
+        Ok(Command::WriteZeroes { fua: has(fua), fast: has(fast), no_hole: has(no_hole) })
     };
     for flags in [0, no_hole, fast, fua, fast | fua, fast | no_hole] {
         assert_eq!(zeroes(flags, &TERMS), made(flags));
     }
-    let written = |no_hole| Ok(Command::WriteZeroes { fua: false, fast: false, no_hole, by_writing: true });
+    let written = |no_hole| Ok(Command::WriteZeroes { fua: false, fast: false, no_hole });
     assert_eq!([zeroes(0, &by_hand), zeroes(no_hole, &by_hand)], [written(false), written(true)]);
     let part = request(commands::WRITE_ZEROES, fast, 4096, 512).check(&TERMS);
     for refused in [zeroes(fast, &by_hand), part] {

@@ -1,0 +1,69 @@
+//! What a front-end asks the engine for.
+
+use blkmq::IoPriority;
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// Read.
+    Read,
+    /// Write.
+    Write {
+        /// Over only when the data is durable.
+        fua: bool,
+    },
+    /// Make completed data durable.
+    Flush,
+    /// Discard the blocks that lie whole within the range.
+    Discard {
+        /// Over only when the discard is durable.
+        fua: bool,
+    },
+    /// Write zeroes. If the device cannot make them itself, they are sent to it as data.
+    WriteZeroes {
+        /// Over only when the zeroes are durable.
+        fua: bool,
+        /// Leave no hole.
+        no_hole: bool,
+        /// Fail if the device cannot make them itself. The front-end asks for whole blocks then.
+        fast: bool,
+    },
+    /// Read, and keep nothing of what was read.
+    Cache,
+    /// No operation of the queue: the front-end answers from what it knows. The request takes a place among the others,
+    /// and memory for its answer.
+    Tell {
+        /// The most bytes of memory that the answer needs ([`Desk::answer`](crate::Desk::answer)).
+        bytes: u32,
+    },
+}
+
+impl Ask {
+    /// Whether it changes nothing, so that only the client that gets its answer uses it.
+    #[must_use]
+    pub const fn only_tells(self) -> bool {
+        matches!(self, Self::Read | Self::Cache | Self::Tell { .. })
+    }
+
+    /// Whether it changes the contents of the device.
+    #[must_use]
+    pub const fn changes(self) -> bool {
+        matches!(self, Self::Write { .. } | Self::Discard { .. } | Self::WriteZeroes { .. })
+    }
+}
+
+/// A request, as a front-end hands it to a [`Desk`](crate::Desk).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request<F> {
+    /// What is to be done.
+    pub ask: Ask,
+    /// First byte. A flush has none.
+    pub offset: u64,
+    /// Length in bytes. A flush has none.
+    pub length: u64,
+    /// The priority of the request's operations; `None` takes that of the queue's client.
+    pub priority: Option<IoPriority>,
+    /// What the front-end needs to answer the request, as the client's own number for it. The engine hands it back, and
+    /// does not look at it.
+    pub own: F,
+}

@@ -1,0 +1,305 @@
+//! The clients that are connected: [`Entry`] is what is known of one of them. The thread that accepts and the threads
+//! of connections call in.
+
+mod entry;
+mod errors;
+mod front;
+mod latency;
+mod rejection;
+mod source;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use blkmq::Notify;
+use blkmq::event::EventFd;
+
+pub use self::entry::{ClientInfo, Entry};
+pub use self::errors::Errors;
+pub use self::front::FrontEnd;
+pub use self::latency::{Histogram, Kind, Latencies, NR_BUCKETS};
+pub use self::rejection::{Reason, Rejections};
+pub use self::source::Source;
+
+/// Connections that may negotiate at a time. Such connections have places of their own, because it is not known whether
+/// a connection becomes a client before it has chosen an export.
+const MAX_NEGOTIATING: usize = 128;
+/// How many connections of one source may negotiate at a time.
+const MAX_OF_SOURCE: usize = 64;
+/// How long a connection that negotiates may say nothing before another connection may take its place.
+const SILENCE: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+struct Inside {
+    last_number: u64,
+    entries: BTreeMap<u64, Arc<Entry>>,
+    /// The connections that have not chosen an export yet.
+    negotiating: Vec<Arc<Entry>>,
+    rejected: Rejections,
+    /// By export, the counts of connections that are closed.
+    past: BTreeMap<String, Past>,
+}
+
+/// What is kept of connections that are closed.
+#[derive(Debug, Clone, Copy, Default)]
+struct Past {
+    latencies: Latencies,
+    errors: Errors,
+}
+
+impl Inside {
+    /// The connections that use an export.
+    fn users(&self, export: &str) -> impl Iterator<Item = &Arc<Entry>> {
+        self.entries.values().filter(move |entry| entry.export().is_some_and(|name| name == export))
+    }
+}
+
+/// All connections of a front-end.
+#[derive(Debug)]
+pub struct Clients {
+    most: usize,
+    /// How long a connection that negotiates may say nothing before another connection may take its place.
+    silence: Duration,
+    inside: Mutex<Inside>,
+    left: Condvar,
+}
+
+impl Clients {
+    /// No connections, and places for this many clients.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        Self { most, silence: SILENCE, inside: Mutex::default(), left: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place in the negotiation for a connection that comes through a front-end. `peer` says where the client
+    /// comes from, and `bell` wakes the connection's thread. `None` if there is none. A connection that has been silent
+    /// gives its place to one that comes.
+    pub fn join(&self, front_end: FrontEnd, peer: String, source: Source, bell: Arc<EventFd>) -> Option<Arc<Entry>> {
+        let mut inside = self.lock();
+        if !inside.make_room(source, self.silence) {
+            inside.rejected.add(Reason::Crowded);
+            return None;
+        }
+        inside.last_number += 1;
+        let number = inside.last_number;
+        let entry = Arc::new(Entry::new(number, front_end, peer, source, bell));
+        inside.entries.insert(number, Arc::clone(&entry));
+        inside.negotiating.push(Arc::clone(&entry));
+        Some(entry)
+    }
+
+    /// Gives a connection that negotiates a place among the clients. Returns false if there is none.
+    pub fn admit(&self, entry: &Entry) -> bool {
+        let mut inside = self.lock();
+        let Some(place) = inside.negotiating.iter().position(|other| other.number == entry.number) else {
+            return true;
+        };
+        if inside.entries.len() - inside.negotiating.len() >= self.most {
+            return false;
+        }
+        inside.negotiating.swap_remove(place);
+        entry.keep_place();
+        true
+    }
+
+    /// Takes its place among the clients from a connection that got no export after all. It negotiates on.
+    pub fn dismiss(&self, entry: &Arc<Entry>) {
+        let mut inside = self.lock();
+        debug_assert!(inside.negotiating.iter().all(|other| other.number != entry.number), "it was admitted");
+        inside.negotiating.push(Arc::clone(entry));
+    }
+
+    /// The most clients that there may be.
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Counts a connection that was not served.
+    pub fn reject(&self, reason: Reason) {
+        self.lock().rejected.add(reason);
+    }
+
+    /// Connections that were not served, by reason.
+    pub fn rejected(&self) -> Rejections {
+        self.lock().rejected
+    }
+
+    /// Gives the connection's place back.
+    pub fn leave(&self, number: u64) {
+        let mut inside = self.lock();
+        inside.negotiating.retain(|entry| entry.number != number);
+        if let Some(entry) = inside.entries.remove(&number)
+            && let Some(export) = entry.export()
+        {
+            let past = inside.past.entry(export.clone()).or_default();
+            past.latencies += entry.latencies();
+            past.errors += entry.errors();
+        }
+        self.left.notify_all();
+    }
+
+    /// Whether so many connections are about to end that the server accepts no more until some have ended.
+    pub fn is_crowded(&self) -> bool {
+        self.lock().negotiating.len() >= 2 * MAX_NEGOTIATING
+    }
+
+    /// The connections that there are, by number.
+    pub fn list(&self) -> Vec<ClientInfo> {
+        self.lock().entries.values().map(|entry| entry.info()).collect()
+    }
+
+    /// How long the requests of an export took, those of closed connections included.
+    pub fn latencies(&self, export: &str) -> Latencies {
+        let inside = self.lock();
+        let mut sum = inside.past.get(export).copied().unwrap_or_default().latencies;
+        inside.users(export).for_each(|entry| sum += entry.latencies());
+        sum
+    }
+
+    /// The requests of an export that were answered with an error, those of closed connections included.
+    pub fn errors(&self, export: &str) -> Errors {
+        let inside = self.lock();
+        let mut sum = inside.past.get(export).copied().unwrap_or_default().errors;
+        inside.users(export).for_each(|entry| sum += entry.errors());
+        sum
+    }
+
+    /// Connections, and bytes of memory that they have for data.
+    pub fn memory(&self) -> (usize, usize) {
+        let inside = self.lock();
+        let bytes = inside.entries.values().map(|entry| entry.memory()).sum();
+        (inside.entries.len(), bytes)
+    }
+
+    /// Wakes every connection's thread.
+    pub fn ring(&self) {
+        self.lock().entries.values().for_each(|entry| entry.bell.notify());
+    }
+
+    /// Waits until no client is connected.
+    pub fn wait_empty(&self) {
+        let mut inside = self.lock();
+        while !inside.entries.is_empty() {
+            inside = self.left.wait(inside).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Inside {
+    /// Makes sure that there is a place in the negotiation for one more connection of that source. If there is none,
+    /// the connection that has been silent for longest has to end. A connection that has not been silent need not end,
+    /// with one exception: if other sources have all places, a connection of the source that has the most places has to
+    /// end.
+    fn make_room(&self, source: Source, silence: Duration) -> bool {
+        let here = || self.negotiating.iter().filter(|entry| !entry.is_displaced());
+        let count = |source: Source| here().filter(|entry| entry.source == source).count();
+        let of_source = count(source);
+        let source = if of_source >= MAX_OF_SOURCE {
+            source
+        } else if here().count() >= MAX_NEGOTIATING {
+            let greediest = here().map(|entry| entry.source).max_by_key(|source| count(*source));
+            greediest.unwrap_or(source)
+        } else {
+            return true;
+        };
+        // One time is used for all comparisons. Otherwise a thread that is held up between two looks at the clock would
+        // take a client that came later for the oldest one.
+        let now = Instant::now();
+        let Some(oldest) = here().filter(|entry| entry.source == source).max_by_key(|entry| entry.silence(now)) else {
+            return false;
+        };
+        if oldest.silence(now) < silence && of_source + 1 >= count(source) {
+            return false;
+        }
+        oldest.displace();
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Cause;
+
+    fn join(clients: &Clients, user: u32) -> Option<Arc<Entry>> {
+        clients.join(FrontEnd::Nbd, "a test".into(), Source::User(user), Arc::new(EventFd::new().unwrap()))
+    }
+
+    /// Red if one source can have all places for negotiation, or if silent connections keep their places.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no eventfds")]
+    fn one_source_cannot_keep_others_from_negotiating() {
+        let clients = Clients { silence: Duration::MAX, ..Clients::new(1) };
+        let first: Vec<_> = (0..MAX_OF_SOURCE).map(|_| join(&clients, 1).unwrap()).collect();
+        assert!(join(&clients, 1).is_none(), "none of its connections has been silent for long");
+        assert_eq!(clients.rejected().crowded, 1);
+        let second: Vec<_> = (0..MAX_NEGOTIATING - MAX_OF_SOURCE).map(|_| join(&clients, 2).unwrap()).collect();
+        assert!(join(&clients, 3).is_some(), "one of those that have most has to go");
+        let gone = |entries: &[Arc<Entry>]| entries.iter().filter(|entry| entry.is_displaced()).count();
+        assert_eq!(gone(&first) + gone(&second), 1);
+    }
+
+    /// Red if two reasons are counted as one.
+    #[test]
+    fn every_reason_for_a_rejection_is_counted_apart() {
+        let clients = Clients::new(1);
+        let reasons =
+            [Reason::Denied, Reason::Full, Reason::Crowded, Reason::Late, Reason::NoDescriptor, Reason::QueueFull];
+        for (reason, times) in reasons.into_iter().zip(1..) {
+            (0..times).for_each(|_| clients.reject(reason));
+        }
+        let expected = Rejections { denied: 1, full: 2, crowded: 3, late: 4, no_descriptor: 5, queue_full: 6 };
+        assert_eq!(clients.rejected(), expected);
+    }
+
+    /// Red if the errors of a connection that is closed are forgotten, or if those of another export are counted.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no eventfds")]
+    fn errors_outlive_their_connection() {
+        let clients = Clients::new(2);
+        let [one, other] = [("a", 1), ("b", 2)].map(|(export, user)| {
+            let entry = join(&clients, user).unwrap();
+            entry.choose(export);
+            entry
+        });
+        one.count_error(Cause::NoSpace);
+        other.count_error(Cause::Io);
+        clients.leave(one.number);
+        assert_eq!((clients.errors("a").of(Cause::NoSpace), clients.errors("a").count()), (1, 1));
+        assert_eq!((clients.errors("b").of(Cause::Io), clients.errors("b").count()), (1, 1));
+    }
+
+    /// Red if a place is taken before an export is chosen.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no eventfds")]
+    fn a_place_is_taken_when_an_export_is_chosen_and_given_back() {
+        let clients = Clients::new(1);
+        let [one, other] = [(); 2].map(|()| join(&clients, 1).unwrap());
+        assert!(clients.admit(&one) && clients.admit(&one) && !clients.admit(&other));
+        clients.leave(one.number);
+        assert!(clients.admit(&other));
+        let third = join(&clients, 1).unwrap();
+        assert!(!clients.admit(&third));
+        clients.dismiss(&other);
+        assert!(clients.admit(&third) && !clients.admit(&other), "it gave its place back, and negotiates");
+    }
+
+    /// Red if another connection than the one that has been silent for longest has to end.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no eventfds")]
+    fn the_one_that_has_been_silent_for_longest_goes() {
+        let clients = Clients { silence: Duration::ZERO, ..Clients::new(1) };
+        let entries: Vec<_> = (0..MAX_OF_SOURCE).map(|_| join(&clients, 1).unwrap()).collect();
+        std::thread::sleep(Duration::from_millis(2));
+        entries.iter().filter(|entry| entry.number != 7).for_each(|entry| entry.note_word());
+        assert!(join(&clients, 1).is_some());
+        let gone: Vec<_> = entries.iter().filter(|entry| entry.is_displaced()).map(|entry| entry.number).collect();
+        assert_eq!(gone, [7]);
+        clients.leave(7);
+    }
+}

@@ -1,0 +1,25 @@
+//! Through which front-end clients come.
+
+/// A front-end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FrontEnd {
+    /// The NBD protocol, through sockets.
+    Nbd,
+    /// Virtual machines, through shared memory and the protocol vhost-user.
+    VhostUser,
+    /// Block devices of this machine, through ublk.
+    Ublk,
+}
+
+impl FrontEnd {
+    /// The word for it, as commands and statistics show it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Nbd => "nbd",
+            Self::VhostUser => "vhost-user",
+            Self::Ublk => "ublk",
+        }
+    }
+}

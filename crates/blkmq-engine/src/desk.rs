@@ -1,0 +1,498 @@
+//! Where requests become operations of the queue, and where operations that are over end them. A front-end's thread
+//! calls in, with the requests of one connection.
+
+mod brought;
+mod edges;
+mod failures;
+mod finished;
+mod payload;
+mod plan;
+mod task;
+mod turns;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use blkmq::limits::SECTOR_SIZE;
+use blkmq::{Bio, Buffer, Buffers, Flags, Op, RejectReason, RequestQueue, Status, Submitter, Time};
+
+use self::edges::{Edges, Hands, changes, changing};
+use self::failures::Failures;
+pub use self::payload::Piece;
+use self::plan::Plan;
+pub use self::task::TaskId;
+use self::task::{Task, Tasks};
+use self::turns::Turns;
+use crate::ask::{Ask, Request};
+use crate::clients::Entry;
+use crate::engine::Engine;
+use crate::failure::{Cause, Failure};
+use crate::memory::account::Account;
+use crate::memory::pool::{Pool, footprint, footprints};
+
+/// No request ends behind this byte, so that sums of bytes do not overflow. No device is that large.
+const MAX_END: u64 = 1 << 62;
+
+/// What a connection is working on between its front-end and the queue.
+///
+/// A request that is [taken](Self::take) becomes a *task*, whose number the front-end gets. When the task is over,
+/// [`next_finished`](Self::next_finished) returns that number once. The task keeps its place, its memory, and what was
+/// read until the front-end has answered the client and [forgets](Self::forget) it.
+///
+/// The data of a request lies in one of two places:
+///
+/// - In memory of the engine, which counts against what the connection may have. The data of a write then comes piece
+///   by piece: [`next_piece`](Self::next_piece), [`take_piece`](Self::take_piece), and at the end
+///   [`end_payload`](Self::end_payload). What was read is in the task's [`pieces`](Self::pieces).
+/// - In buffers that the front-end brings ([`take_brought`](Self::take_brought)), as memory of a virtual machine.
+///
+/// A thread of a front-end repeats these steps: it takes requests, [submits](Self::submit) them together,
+/// [drives](Self::drive) the queue, and answers what is finished. If a step found nothing to do, it
+/// [sleeps](crate::sleep).
+///
+/// Nothing is allocated for a request once there were as many requests as large before, except for changes of parts of
+/// blocks and for failures.
+#[derive(Debug)]
+pub struct Desk<F> {
+    queue: Arc<RequestQueue>,
+    plan: Plan,
+    /// Whether the device can make zeroes that are not sent to it.
+    can_zero: bool,
+    most_bytes: usize,
+    /// Bytes that all tasks together are charged for.
+    bytes: usize,
+    tasks: Tasks,
+    /// What the front-end keeps with each task.
+    own: Box<[F]>,
+    pool: Pool,
+    edges: Edges,
+    /// Operations that the submitter has not taken yet.
+    waiting: VecDeque<Bio>,
+    /// Tasks that are over, and that the front-end has not heard of yet.
+    finished: VecDeque<TaskId>,
+    /// The client is gone. Operations that only this client would have used are not begun.
+    is_abandoned: bool,
+    /// The time, as of the last look at the clock.
+    now: Time,
+    entry: Arc<Entry>,
+    failures: Failures,
+}
+
+impl<F: Copy + Default> Desk<F> {
+    /// A desk for a client that has chosen the engine's export of this index, with a submitter of this many slots. The
+    /// submitter notifies the bell of `entry`.
+    #[must_use]
+    pub fn new(engine: &Arc<Engine>, export: usize, entry: Arc<Entry>, nr_slots: usize) -> Self {
+        let (queue, bounds) = (Arc::clone(&engine.exports[export].queue), engine.bounds);
+        let limits = queue.limits();
+        let account = Account::new(Arc::clone(&engine.budget), Arc::clone(&entry));
+        let pool = Pool::new(queue.driver().keeps_data(), account);
+        let edges = Edges::new(limits.logical_block_size, Turns::of(&queue).join(Arc::clone(&entry.bell)));
+        let mut plan = Plan::new(&limits, nr_slots);
+        // With the edges of its range, which take at most 128 KiB, a step fits into the connection's own part. So it
+        // never waits for memory for ever.
+        plan.idle = plan.idle.min(pool.own() as u64 / 2);
+        let most = usize::from(bounds.requests);
+        Self {
+            plan,
+            can_zero: limits.max_write_zeroes_sectors > 0,
+            most_bytes: bounds.bytes,
+            bytes: 0,
+            tasks: Tasks::new(bounds.requests),
+            own: vec![F::default(); most].into_boxed_slice(),
+            pool,
+            queue,
+            edges,
+            waiting: VecDeque::with_capacity(most),
+            finished: VecDeque::with_capacity(most),
+            is_abandoned: false,
+            now: Time(0),
+            failures: Failures::new(Arc::clone(engine), entry.number, export),
+            entry,
+        }
+    }
+
+    /// The queue.
+    #[must_use]
+    pub fn queue(&self) -> &Arc<RequestQueue> {
+        &self.queue
+    }
+
+    /// Tells the desk the time, from which requests that are taken now are measured.
+    pub fn set_now(&mut self, now: Time) {
+        self.now = now;
+    }
+
+    /// Whether there is no task.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.tasks.is_idle()
+    }
+
+    /// What the task was asked for. A task that was refused from the start asks to tell.
+    #[must_use]
+    pub fn ask(&self, id: TaskId) -> Ask {
+        self.tasks.get(id).ask
+    }
+
+    /// The first byte of the task's request, and its length.
+    #[must_use]
+    pub fn range(&self, id: TaskId) -> (u64, u64) {
+        let task = self.tasks.get(id);
+        (task.offset, task.length)
+    }
+
+    /// What the front-end keeps with the task.
+    #[must_use]
+    pub fn own(&self, id: TaskId) -> &F {
+        &self.own[usize::from(id)]
+    }
+
+    /// The data of a read that is over, or of an answer, in order; in memory of the engine.
+    pub fn pieces(&self, id: TaskId) -> impl Iterator<Item = &[u8]> {
+        self.tasks.get(id).wanted()
+    }
+
+    /// Bytes of buffers that a request is charged for, and how many of them it needs before it begins. The rest is for
+    /// the data of a write, which is yet to come.
+    fn charge(&self, request: &Request<F>) -> [usize; 2] {
+        let bytes = || request.offset..request.offset + request.length;
+        let length = || {
+            let blocks = self.edges.around(bytes());
+            blocks.end - blocks.start
+        };
+        match request.ask {
+            Ask::Read => [footprints(length(), self.plan.data); 2],
+            Ask::Write { .. } => {
+                let edges = self.edges.charge(bytes());
+                [footprints(length(), self.plan.data) + edges, edges]
+            }
+            Ask::Tell { bytes } if bytes > 0 => [footprint(bytes as usize); 2],
+            Ask::Cache => [footprint(length().min(self.plan.idle) as usize); 2],
+            // If the device cannot write zeroes after all, it is sent them.
+            Ask::WriteZeroes { fast: false, .. } => {
+                [footprint(length().min(self.plan.idle) as usize) + self.edges.charge(bytes()); 2]
+            }
+            _ => [0; 2],
+        }
+    }
+
+    /// Called when the client is gone, and no client would get an answer. Operations that are with the queue are waited
+    /// for. Of the others, only operations that change the export are still begun.
+    pub fn abandon(&mut self) {
+        self.is_abandoned = true;
+        for _ in 0..self.waiting.len() {
+            let Some(bio) = self.waiting.pop_front() else { break };
+            if self.tasks.get(bio.user_data as TaskId).ask.only_tells() {
+                self.settle(bio, Status::Gone);
+            } else {
+                self.waiting.push_back(bio);
+            }
+        }
+    }
+
+    /// Takes a request whose data is to lie in memory of the engine, if the bounds allow one more. `None` if they do
+    /// not, or if there is no memory now; then the bell rings when another try may succeed, or a task of this desk has
+    /// to be forgotten first.
+    ///
+    /// A write of any length waits for its data. Everything else begins.
+    ///
+    /// The buffers of a request, rounded up and with the blocks at its ends, may exceed the bounds although its length
+    /// does not. Such a request is taken when the connection works on nothing else.
+    pub fn take(&mut self, request: &Request<F>) -> Option<TaskId> {
+        if !fits(request) {
+            let failure = Failure::new(Cause::Invalid, "no device is that large");
+            return self.refuse(request.own, failure, matches!(request.ask, Ask::Write { .. }) && request.length > 0);
+        }
+        if self.is_abandoned && request.ask.only_tells() {
+            return self.refuse(request.own, Failure::gone(), false);
+        }
+        let [charge, promised] = self.charge(request);
+        if !self.tasks.has_room() || (self.bytes > 0 && charge > self.most_bytes.saturating_sub(self.bytes)) {
+            return None;
+        }
+        if !self.pool.promise(promised, true) {
+            return None;
+        }
+        let is_receiving = matches!(request.ask, Ask::Write { .. }) && request.length > 0;
+        self.begin(request, [charge, promised], None, is_receiving, Buffers::None)
+    }
+
+    /// Takes a request that the front-end refuses itself, so that it is answered in its turn. `brings_data`: data
+    /// follows that has to be skipped; the task is over after [`end_payload`](Self::end_payload). `None` if the bounds
+    /// allow no further request.
+    pub fn refuse(&mut self, own: F, failure: Failure, brings_data: bool) -> Option<TaskId> {
+        let request = Request { ask: Ask::Tell { bytes: 0 }, offset: 0, length: 0, priority: None, own };
+        self.begin(&request, [0; 2], Some(failure), brings_data, Buffers::None)
+    }
+
+    fn begin(
+        &mut self,
+        request: &Request<F>,
+        [charge, promised]: [usize; 2],
+        failure: Option<Failure>,
+        is_receiving: bool,
+        brought: Buffers,
+    ) -> Option<TaskId> {
+        let id = self.tasks.take()?;
+        self.bytes += charge;
+        self.entry.count_request();
+        self.own[usize::from(id)] = request.own;
+        let task = self.tasks.get_mut(id);
+        let data = std::mem::take(&mut task.data);
+        let taken = failure.is_none().then_some(self.now);
+        let &Request { ask, offset, length, priority, .. } = request;
+        let bytes = offset..offset.saturating_add(length);
+        let (mut skip, mut surplus) = (0, 0);
+        let Range { start: next, end } = match ask {
+            // One operation, which has no range.
+            Ask::Flush => 0..1,
+            Ask::Tell { .. } => 0..0,
+            Ask::Read | Ask::Cache => {
+                let blocks = self.edges.around(bytes.clone());
+                (skip, surplus) = ((bytes.start - blocks.start) as usize, (blocks.end - bytes.end) as usize);
+                blocks
+            }
+            // A block can only be discarded as a whole.
+            Ask::Discard { .. } => self.edges.within(bytes),
+            Ask::Write { .. } | Ask::WriteZeroes { .. } => bytes,
+        };
+        *task = Task {
+            ask,
+            offset,
+            length,
+            priority,
+            by_writing: !self.can_zero,
+            next,
+            end,
+            outstanding: 0,
+            is_receiving,
+            taken,
+            failure,
+            charge,
+            promised,
+            data,
+            skip,
+            surplus,
+            is_brought: !matches!(brought, Buffers::None),
+            brought,
+        };
+        if !is_receiving {
+            self.go_on(id);
+        }
+        Some(id)
+    }
+
+    fn change_part(&mut self, id: TaskId, bytes: Range<u64>, buffer: Buffer, fua: bool) {
+        let Self { tasks, pool, edges, waiting, .. } = self;
+        edges.change_part(&mut Hands { tasks, pool, waiting }, id, bytes, buffer, fua);
+    }
+
+    /// Passes an operation of a task on when its turn has come.
+    fn push(&mut self, id: TaskId, bio: Bio) {
+        let Self { tasks, pool, edges, waiting, .. } = self;
+        let bio = Bio { priority: tasks.get(id).priority, ..bio.with_user_data(edges.mark(id)) };
+        if edges.is_wary() && changes(bio.op) {
+            edges.change_whole(&mut Hands { tasks, pool, waiting }, bio);
+        } else {
+            waiting.push_back(bio);
+        }
+    }
+
+    /// Hands operations to the submitter until it takes no more. Returns whether it took any.
+    pub fn submit(&mut self, submitter: &mut Submitter) -> bool {
+        let mut has_taken = false;
+        loop {
+            let Self { tasks, pool, edges, waiting, .. } = self;
+            edges.look(&mut Hands { tasks, pool, waiting });
+            if self.waiting.is_empty() {
+                break;
+            }
+            let (taken, rejected) = submitter.submit_batch(&mut self.waiting);
+            has_taken |= taken > 0;
+            match (rejected, self.waiting.pop_front()) {
+                (Some(RejectReason::Bad(status)), Some(bio)) => self.settle(bio, status),
+                (_, Some(bio)) => {
+                    self.waiting.push_front(bio);
+                    break;
+                }
+                (_, None) => break,
+            }
+        }
+        has_taken
+    }
+
+    /// Drives the queue, and settles the operations that are over. Returns whether there were any, or the submitter has
+    /// taken any.
+    pub fn drive(&mut self, submitter: &mut Submitter) -> bool {
+        if submitter.nr_outstanding() == 0 {
+            return false;
+        }
+        submitter.poll();
+        self.now = submitter.queue().clock().now();
+        let has_any = submitter.reap_all(|done| self.settle(done.bio, done.status)) > 0;
+        has_any | self.submit(submitter)
+    }
+
+    /// Called when an operation that this desk has submitted is over.
+    pub fn settle(&mut self, mut bio: Bio, mut status: Status) {
+        let id = bio.user_data as TaskId;
+        if self.edges.is_wary() {
+            let Self { tasks, pool, edges, waiting, .. } = self;
+            if !edges.settle(&mut Hands { tasks, pool, waiting }, &mut bio, &mut status) {
+                return;
+            }
+        }
+        let task = self.tasks.get_mut(id);
+        task.outstanding -= 1;
+        let is_read = task.ask == Ask::Read;
+        if !status.is_ok() {
+            note_failure(task, &bio, status);
+            // The client has caused any other error itself, so only the client is told of it.
+            if matches!(Cause::of_status(status), Some(Cause::Io | Cause::NoSpace)) {
+                self.failures.note(&bio, status);
+            }
+        }
+        if task.is_brought {
+            // If the task has more operations, it has the other buffers too, and these are needed no more.
+            if matches!(task.brought, Buffers::None) {
+                task.brought = std::mem::take(&mut bio.buffers);
+            }
+        } else if let Buffers::One(buffer) = std::mem::take(&mut bio.buffers) {
+            if matches!(task.ask, Ask::Write { .. }) {
+                // The next piece of the write may have the memory.
+                let size = footprint(buffer.len()).min(task.promised);
+                task.promised -= size;
+                self.pool.forgo(size);
+                // The client may never send the rest of the write, and others may wait for the memory meanwhile.
+                if task.is_receiving {
+                    self.pool.shrink();
+                }
+            }
+            if is_read { task.data.push(buffer) } else { self.pool.give(buffer) }
+        }
+        self.go_on(id);
+    }
+
+    /// Takes the next step of a task: an operation, or the reply if nothing more is to be done.
+    fn go_on(&mut self, id: TaskId) {
+        let task = self.tasks.get_mut(id);
+        if task.is_receiving {
+            return;
+        }
+        if self.is_abandoned && task.next < task.end && task.ask.only_tells() {
+            task.failure.get_or_insert_with(Failure::gone);
+        }
+        let may_start = task.failure.is_none() && task.next < task.end;
+        match if may_start { self.next_operation(id) } else { None } {
+            Some(bio) => self.push(id, bio),
+            None if self.tasks.get(id).outstanding == 0 => self.finish(id),
+            None => (),
+        }
+    }
+
+    /// The next operation of a task that does one operation at a time. `None` if there is none, or if the operation is
+    /// already in progress as the change of a part of a block.
+    fn next_operation(&mut self, id: TaskId) -> Option<Bio> {
+        let Self { tasks, pool, plan, edges, .. } = self;
+        let task = tasks.get_mut(id);
+        let mut end = task.end;
+        if let (Ask::WriteZeroes { fua, .. }, true) = (task.ask, edges.skip(task.next | end) > 0) {
+            let whole = edges.within(task.next..end);
+            if whole.start > task.next || whole.is_empty() {
+                let bytes = task.next..end.min(edges.up(task.next + 1));
+                task.next = bytes.end;
+                task.outstanding += 1;
+                let mut buffer = pool.take_block(edges.up(1) as usize);
+                buffer.fill(0);
+                self.change_part(id, bytes, buffer, fua);
+                return None;
+            }
+            end = whole.end;
+        }
+        let step = match task.ask {
+            Ask::Read => plan.data,
+            Ask::Write { .. } if task.is_brought => plan.data,
+            Ask::Cache => plan.idle,
+            Ask::WriteZeroes { .. } if task.by_writing => plan.idle,
+            Ask::WriteZeroes { .. } => plan.zeroes,
+            Ask::Discard { .. } => plan.discard,
+            Ask::Flush => 1,
+            Ask::Write { .. } | Ask::Tell { .. } => return None,
+        };
+        let (sector, len) = (task.next / SECTOR_SIZE as u64, (end - task.next).min(step));
+        let nr_sectors = len / SECTOR_SIZE as u64;
+        task.next += len;
+        task.outstanding += 1;
+        if task.is_brought {
+            return brought::operation(task, sector, len);
+        }
+        Some(match task.ask {
+            Ask::Flush => Bio::flush(),
+            Ask::Discard { fua } => Bio::discard(sector, nr_sectors).with_flags(changing(fua)),
+            Ask::WriteZeroes { fua, no_hole, .. } if !task.by_writing => {
+                let flags = Flags { nounmap: no_hole, ..changing(fua) };
+                Bio::write_zeroes(sector, nr_sectors).with_flags(flags)
+            }
+            ask => {
+                let buffer = if ask == Ask::Read { pool.take_for_read(len as usize) } else { pool.take(len as usize) };
+                let Some(mut buffer) = buffer else {
+                    task.failure = Some(Failure::no_memory());
+                    task.outstanding -= 1;
+                    return None;
+                };
+                match ask {
+                    Ask::WriteZeroes { fua, .. } => {
+                        buffer.fill(0);
+                        Bio::write(sector, buffer).with_flags(changing(fua))
+                    }
+                    Ask::Cache => {
+                        let flags = Flags { readahead: true, ..Flags::NONE };
+                        Bio::read(sector, buffer).with_flags(flags)
+                    }
+                    _ => Bio::read(sector, buffer),
+                }
+            }
+        })
+    }
+
+    /// Called when every task is forgotten, and no more requests come.
+    pub fn leave(&mut self) {
+        self.edges.leave();
+    }
+
+    /// Called when nothing more is to be done for a task.
+    fn finish(&mut self, id: TaskId) {
+        let Self { tasks, pool, finished, now, entry, .. } = self;
+        let task = tasks.get_mut(id);
+        if let Some(taken) = task.taken {
+            entry.count_time(task.ask, taken, *now);
+        }
+        if task.failure.is_some() {
+            task.data.drain(..).for_each(|buffer| pool.give(buffer));
+        } else if matches!(task.ask, Ask::Read | Ask::Write { .. }) {
+            entry.count_bytes(task.length);
+        }
+        finished.push_back(id);
+    }
+}
+
+/// Whether a request ends where a device could.
+fn fits<F>(request: &Request<F>) -> bool {
+    request.offset.checked_add(request.length).is_some_and(|end| end <= MAX_END)
+}
+
+/// Called when an operation of the task ended with an error. The task fails, unless there is another way to do it.
+fn note_failure(task: &mut Task, bio: &Bio, status: Status) {
+    if let (Op::WriteZeroes, Status::Unsupported, Ask::WriteZeroes { fast: false, .. }) = (bio.op, status, task.ask) {
+        // The device cannot write zeroes after all, or not in this way. From here on the zeroes are sent as data. Such
+        // a task has one operation at a time.
+        task.by_writing = true;
+        task.next = bio.sector * SECTOR_SIZE as u64;
+        return;
+    }
+    if let Some(cause) = Cause::of_status(status) {
+        task.failure.get_or_insert_with(|| Failure::new(cause, status.to_string()));
+    }
+}

@@ -1,0 +1,161 @@
+use std::sync::Arc;
+
+use blkmq::RequestQueue;
+use blkmq::driver::spec;
+use blkmq::event::EventFd;
+
+use super::*;
+use crate::ask::Ask;
+use crate::clients::{Clients, FrontEnd, Source};
+use crate::desk::turns::Turns;
+use crate::memory::account::Account;
+use crate::memory::budget::Budget;
+
+fn edges(block: u32) -> Edges {
+    let q = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
+    Edges::new(block, Turns::of(&q).join(Arc::new(EventFd::new().unwrap())))
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "there are no descriptors")]
+fn bytes_are_rounded_to_blocks_outwards_and_inwards() {
+    let edges = edges(4096);
+    for (bytes, around, within, nr_edges) in [
+        (0..4096, 0..4096, 0..4096, 0),
+        (1..4096, 0..4096, 4096..4096, 1),
+        (4096..4097, 4096..8192, 4096..4096, 1),
+        (4095..12289, 0..16384, 4096..12288, 2),
+        (5000..6000, 4096..8192, 8192..8192, 2),
+        (5000..5000, 5000..5000, 8192..8192, 0),
+    ] {
+        assert_eq!(edges.around(bytes.clone()), around, "{bytes:?}");
+        assert_eq!(edges.within(bytes.clone()), within, "{bytes:?}");
+        assert_eq!(edges.charge(bytes.clone()), nr_edges * 4096, "{bytes:?}");
+    }
+    assert_eq!((edges.skip(4097), edges.up(4097), edges.down(4097)), (1, 8192, 4096));
+}
+
+/// Red if a connection takes claims for passed that were made before it joined: its change would be undone by the write
+/// of the claim's owner, which had read the block before.
+#[test]
+#[cfg_attr(miri, ignore = "there are no descriptors")]
+fn a_connection_that_comes_later_looks_before_its_first_change() {
+    let q = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
+    let bell = || Arc::new(EventFd::new().unwrap());
+    let mut first = Turns::of(&q).join(bell());
+    let (ticket, is_due) = first.claim_part(0..4096, true);
+    assert!(is_due, "there is nobody to ask");
+    let mut late = Edges::new(4096, Turns::of(&q).join(bell()));
+    assert!(late.is_wary());
+    assert!(late.seat.claim_whole(&(0..4096)).is_some(), "it waits for the claim");
+    first.end(ticket);
+}
+
+/// A first connection, which has claimed the first and the third block. And a second connection with changes of the
+/// first block that wait for the first connection: as many as may have claims, and one more.
+fn crowded() -> (Seat, [Ticket; 2], Edges, Bench) {
+    let q = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
+    let bell = || Arc::new(EventFd::new().unwrap());
+    let mut first = Turns::of(&q).join(bell());
+    let tickets = [0..4096, 8192..12288].map(|blocks| first.claim_part(blocks, true).0);
+    let mut bench = Bench::new();
+    let mut edges = Edges::new(4096, Turns::of(&q).join(bell()));
+    (0..=MAX_CLAIMS).for_each(|_| bench.change(&mut edges, 0));
+    assert_eq!((edges.claims.len(), edges.backlog.len()), (MAX_CLAIMS, 1));
+    (first, tickets, edges, bench)
+}
+
+/// The parts of a connection other than its edges, with one task that makes all changes.
+struct Bench {
+    tasks: Tasks,
+    task: TaskId,
+    pool: Pool,
+    waiting: VecDeque<Bio>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let bell = Arc::new(EventFd::new().unwrap());
+        let entry = Clients::new(1).join(FrontEnd::Nbd, "a test".into(), Source::User(0), bell).unwrap();
+        let mut tasks = Tasks::new(1);
+        let task = tasks.take().unwrap();
+        let all = tasks.get_mut(task);
+        (all.ask, all.length) = (Ask::Discard { fua: false }, 1 << 20);
+        let pool = Pool::new(true, Account::new(Arc::new(Budget::new(1 << 30, 1)), entry));
+        Self { tasks, task, pool, waiting: VecDeque::new() }
+    }
+
+    fn hands(&mut self) -> Hands<'_> {
+        Hands { tasks: &self.tasks, pool: &mut self.pool, waiting: &mut self.waiting }
+    }
+
+    /// Changes the block that begins at this byte.
+    fn change(&mut self, edges: &mut Edges, start: u64) {
+        self.tasks.get_mut(self.task).outstanding += 1;
+        let bio = Bio::discard(start / SECTOR_SIZE as u64, 8).with_user_data(edges.mark(self.task));
+        edges.change_whole(&mut self.hands(), bio);
+    }
+
+    /// Tells that the device has done this many of the changes that wait for it.
+    fn settle(&mut self, edges: &mut Edges, changes: usize) {
+        for _ in 0..changes {
+            let (mut bio, mut status) = (self.waiting.pop_front().expect("it has begun"), Status::Ok);
+            assert!(edges.settle(&mut self.hands(), &mut bio, &mut status));
+            self.tasks.get_mut(self.task).outstanding -= 1;
+        }
+    }
+}
+
+/// Red if a new change takes the claim that another change waits for: a write of zeroes in many steps would keep that
+/// change waiting until all of its steps are over.
+#[test]
+#[cfg_attr(miri, ignore = "there are no descriptors")]
+fn a_change_that_waits_for_a_claim_comes_before_one_that_comes_later() {
+    let (mut first, [ticket, other], mut edges, mut bench) = crowded();
+    first.end(ticket);
+    edges.look(&mut bench.hands());
+    assert_eq!(bench.waiting.len(), MAX_CLAIMS);
+    bench.settle(&mut edges, 1);
+    // A part of this block is claimed, so this change needs a claim too.
+    bench.change(&mut edges, 8192);
+    assert_eq!((edges.claims.len(), edges.backlog.len()), (MAX_CLAIMS - 1, 2));
+    edges.look(&mut bench.hands());
+    assert_eq!((edges.claims.len(), edges.backlog.len()), (MAX_CLAIMS, 0));
+    let sectors: Vec<_> = bench.waiting.iter().map(|bio| bio.sector).collect();
+    assert_eq!(sectors, [0; MAX_CLAIMS], "the one that waited has found its block free");
+    first.end(other);
+}
+
+/// Red if a connection whose rest has ended within a look goes on without looking again: claims that others made in
+/// between would count as known to it, and it would change blocks that the others have read.
+#[test]
+#[cfg_attr(miri, ignore = "there are no descriptors")]
+fn a_connection_whose_rest_has_ended_within_a_look_looks_again() {
+    let (mut first, [ticket, other], mut edges, mut bench) = crowded();
+    edges.look(&mut bench.hands());
+    assert!(edges.seat.rests(), "all it has waits for others");
+    first.end(other);
+    first.end(ticket);
+    edges.look(&mut bench.hands());
+    bench.settle(&mut edges, MAX_CLAIMS);
+    assert!(edges.seat.rests());
+    // No claim is left, so the last change needs none.
+    edges.look(&mut bench.hands());
+    assert!(!edges.seat.rests() && !edges.has_works() && bench.waiting.len() == 1);
+    assert!(edges.is_wary());
+    edges.look(&mut bench.hands());
+    assert!(!edges.is_wary(), "there is nothing to be seen");
+}
+
+/// Red if epochs that have wrapped around are compared as if they had not: a part would wait for ever, or not at all.
+#[test]
+fn what_an_operation_is_for_comes_back_with_it_and_epochs_go_round() {
+    for (place, epoch) in [(None, 0), (Some(0), 1), (Some((1 << PLACE_BITS) - 2), (1 << EPOCH_BITS) - 1)] {
+        let mark = Mark { task: 0x8001, place, epoch };
+        assert_eq!(Mark::of(mark.bits()), mark);
+        assert_eq!(mark.bits() as TaskId, mark.task);
+    }
+    let last = (1 << EPOCH_BITS) - 1;
+    assert!(is_before(0, 1) && is_before(last, 0) && is_before(last - 5, 3));
+    assert!(!is_before(1, 1) && !is_before(1, 0) && !is_before(0, last));
+}

@@ -1,0 +1,97 @@
+//! The data of a write, piece by piece: where each piece goes, and what becomes of it when it has arrived.
+
+use blkmq::limits::SECTOR_SIZE;
+use blkmq::{Bio, Buffer};
+
+use super::Desk;
+use super::edges::changing;
+use super::task::TaskId;
+use crate::ask::Ask;
+use crate::failure::Failure;
+use crate::memory::pool::footprint;
+
+/// Bytes for which a write gets memory when it begins.
+const FIRST_PIECE: u64 = 256 << 10;
+/// Bytes for which a write gets memory if there is not enough for [`FIRST_PIECE`]. No block is longer than this.
+const LEAST_PIECE: u64 = 64 << 10;
+
+/// Where the next piece of a write's data goes.
+#[derive(Debug)]
+pub enum Piece {
+    /// Into this buffer, behind its first bytes, which are so many. If the piece begins within a block, these first
+    /// bytes are for what the block has before the piece.
+    Here(Buffer, usize),
+    /// Nowhere. The write has failed, and its remaining data is not used.
+    Useless,
+    /// There is no memory for the piece now.
+    Later,
+}
+
+impl<F: Copy + Default> Desk<F> {
+    /// Where the next piece of a write's data goes. Each piece is an operation of its own, which begins when the piece
+    /// has arrived. So a write that is half received holds no more memory than a piece, and it waits for more memory
+    /// without holding what others need. The first piece is short, and each further piece is as long as all pieces
+    /// before it together: a client gets memory for data that it sends, and not for data that it announces.
+    pub fn next_piece(&mut self, id: TaskId) -> Piece {
+        let Self { tasks, pool, edges, plan, .. } = self;
+        let task = tasks.get_mut(id);
+        let left = task.end - task.next;
+        if task.failure.is_some() || left == 0 {
+            return Piece::Useless;
+        }
+        let skip = edges.skip(task.next);
+        // A piece is no longer than the connection's own part. So a client that stops in the middle of a write holds no
+        // memory that others wait for.
+        let most = (task.next - task.offset).clamp(FIRST_PIECE, FIRST_PIECE.max(pool.own() as u64));
+        for most in [most, LEAST_PIECE] {
+            let len = left.min(plan.data.min(edges.down(most)) - skip);
+            let whole = edges.up(skip + len) as usize;
+            if !pool.promise(footprint(whole), false) {
+                continue;
+            }
+            let Some(mut buffer) = pool.take(whole) else {
+                pool.forgo(footprint(whole));
+                task.failure = Some(Failure::no_memory());
+                return Piece::Useless;
+            };
+            task.promised += footprint(whole);
+            let fits = buffer.set_len((skip + len) as usize);
+            debug_assert!(fits, "a buffer can be shorter");
+            return Piece::Here(buffer, skip as usize);
+        }
+        Piece::Later
+    }
+
+    /// Called when a piece of a write's data has arrived.
+    pub fn take_piece(&mut self, id: TaskId, buffer: Buffer) {
+        let task = self.tasks.get_mut(id);
+        let Ask::Write { fua } = task.ask else { return self.pool.give(buffer) };
+        let start = task.next;
+        let end = self.edges.down(start) + buffer.len() as u64;
+        task.next = end;
+        task.outstanding += 1;
+        if self.edges.skip(start | end) > 0 {
+            return self.change_part(id, start..end, buffer, fua);
+        }
+        self.push(id, Bio::write(start / SECTOR_SIZE as u64, buffer).with_flags(changing(fua)));
+    }
+
+    /// Called when all data of a request has arrived, or is skipped.
+    pub fn end_payload(&mut self, id: TaskId) {
+        let task = self.tasks.get_mut(id);
+        task.is_receiving = false;
+        task.taken = task.taken.map(|_| self.now);
+        self.go_on(id);
+    }
+
+    /// Called when the data of a request will never be complete. `buffer` was to take the data.
+    pub fn break_payload(&mut self, id: TaskId, buffer: Option<Buffer>, failure: Failure) {
+        if let Some(mut buffer) = buffer {
+            let whole = self.edges.up(buffer.len() as u64);
+            buffer.set_len(whole as usize);
+            self.pool.give(buffer);
+        }
+        self.tasks.get_mut(id).failure.get_or_insert(failure);
+        self.end_payload(id);
+    }
+}

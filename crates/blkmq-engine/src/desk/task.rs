@@ -1,0 +1,122 @@
+//! Requests that are not answered yet.
+
+use blkmq::{Buffer, Buffers, IoPriority, Time};
+
+use crate::ask::Ask;
+use crate::failure::Failure;
+
+/// The number of a task among those of its desk: from 0 to one less than the requests that the bounds allow.
+pub type TaskId = u16;
+
+/// A request, from the time when it is taken until it is forgotten.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) ask: Ask,
+    pub(super) offset: u64,
+    pub(super) length: u64,
+    pub(super) priority: Option<IoPriority>,
+    /// Zeroes are sent to the device as data, because it cannot make them itself.
+    pub(super) by_writing: bool,
+    /// The bytes of the device for which no operation was made yet: from `next` to `end`.
+    pub(super) next: u64,
+    pub(super) end: u64,
+    /// Operations that were made and are not over.
+    pub(super) outstanding: u32,
+    /// Data of the request is still to come.
+    pub(super) is_receiving: bool,
+    /// When all data of the request was there. `None` if the request was refused.
+    pub(super) taken: Option<Time>,
+    /// Why the request failed, if it did.
+    pub(super) failure: Option<Failure>,
+    /// Bytes that the request is charged for while it lasts.
+    pub(super) charge: usize,
+    /// Bytes of buffers that are promised to the request.
+    pub(super) promised: usize,
+    /// The data that was read, in whole blocks.
+    pub(super) data: Vec<Buffer>,
+    /// Bytes at the start of the data that the client did not ask for.
+    pub(super) skip: usize,
+    /// Bytes at the end of the data that the client did not ask for.
+    pub(super) surplus: usize,
+    /// Whether the front-end has brought the buffers for the data.
+    pub(super) is_brought: bool,
+    /// The buffers that the front-end has brought, unless an operation has them.
+    pub(super) brought: Buffers,
+}
+
+impl Task {
+    /// The data that was read and that the client asked for.
+    pub(super) fn wanted(&self) -> impl Iterator<Item = &[u8]> {
+        let last = self.data.len().wrapping_sub(1);
+        self.data.iter().enumerate().map(move |(index, buffer)| {
+            let from = if index == 0 { self.skip } else { 0 };
+            let until = buffer.len() - if index == last { self.surplus } else { 0 };
+            &buffer[from..until]
+        })
+    }
+}
+
+/// All tasks of a connection, in places that are used again.
+#[derive(Debug)]
+pub(super) struct Tasks {
+    places: Box<[Task]>,
+    free: Vec<TaskId>,
+}
+
+impl Tasks {
+    pub(super) fn new(most: u16) -> Self {
+        let empty = |_| Task {
+            ask: Ask::Flush,
+            offset: 0,
+            length: 0,
+            priority: None,
+            by_writing: false,
+            next: 0,
+            end: 0,
+            outstanding: 0,
+            is_receiving: false,
+            taken: None,
+            failure: None,
+            charge: 0,
+            promised: 0,
+            data: Vec::new(),
+            skip: 0,
+            surplus: 0,
+            is_brought: false,
+            brought: Buffers::None,
+        };
+        Self { places: (0..most).map(empty).collect(), free: (0..most).rev().collect() }
+    }
+
+    /// Takes a place, whose fields are left from its last use. `None` if all places are in use.
+    pub(super) fn take(&mut self) -> Option<TaskId> {
+        self.free.pop()
+    }
+
+    pub(super) fn give(&mut self, id: TaskId) {
+        self.free.push(id);
+    }
+
+    pub(super) fn get(&self, id: TaskId) -> &Task {
+        &self.places[usize::from(id)]
+    }
+
+    pub(super) fn get_mut(&mut self, id: TaskId) -> &mut Task {
+        &mut self.places[usize::from(id)]
+    }
+
+    /// The tasks that change something and have operations in progress.
+    pub(super) fn changing(&self) -> impl Iterator<Item = (TaskId, &Task)> {
+        let is_changing = |task: &Task| task.outstanding > 0 && task.ask.changes();
+        (0..).zip(&self.places).filter(move |(_, task)| is_changing(task))
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Whether every request is forgotten.
+    pub(super) fn is_idle(&self) -> bool {
+        self.free.len() == self.places.len()
+    }
+}

@@ -1,0 +1,82 @@
+//! What servers of a queue have in common. A front-end speaks to clients in a protocol of its own, as NBD; this crate
+//! makes their requests operations of a [`blkmq::RequestQueue`], and says how these ended.
+//!
+//! An [`Engine`] is what the threads of a front-end share: [`Export`]s, each a queue with a name; the [`Clients`] with
+//! their statistics; bounds for what they may hold; a log, and a handle that ends all of it. A client has an [`Entry`]
+//! there. By [`Export::join`] it becomes a client of the queue, and gets a [`blkmq::Submitter`]. Then the client's
+//! thread has a [`Desk`], which takes the client's requests:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use blkmq::RequestQueue;
+//! use blkmq::driver::spec;
+//! use blkmq::event::EventFd;
+//! use blkmq_engine::{Ask, Bounds, Desk, Engine, Export, FrontEnd, Journal, Level, Request, Source, least_memory};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let q = RequestQueue::builder(spec::open("ram,size=1M")?).build()?;
+//! let (journal, teller) = Journal::start(Arc::new(|_: Level, line: &str| eprintln!("{line}")), "log")?;
+//! let [bell, own_bell] = [Arc::new(EventFd::new()?), Arc::new(EventFd::new()?)];
+//! let exports = vec![Export::new("disk", q)];
+//! let engine = Arc::new(Engine::new(exports, Bounds::default(), least_memory(1), 1, bell, journal));
+//!
+//! // A client comes, and chooses the first export.
+//! let entry = engine.clients.join(FrontEnd::Nbd, "somewhere".into(), Source::User(1000), own_bell.clone());
+//! let entry = entry.expect("there is a place");
+//! assert!(engine.clients.admit(&entry), "there is a place for a client too");
+//! let mut submitter = engine.exports[0].join(&entry).expect("anybody may use it")?;
+//! submitter.set_notify(Some(own_bell.clone()));
+//! let mut desk = Desk::new(&engine, 0, Arc::clone(&entry), submitter.nr_slots());
+//!
+//! // Its request. The front-end's own number for it comes back with it.
+//! let read = Request { ask: Ask::Read, offset: 4096, length: 512, priority: None, own: 7_u64 };
+//! desk.take(&read).expect("it has no other request");
+//! desk.submit(&mut submitter);
+//! let (id, failure) = loop {
+//!     match desk.next_finished() {
+//!         Some(finished) => break finished,
+//!         None if desk.drive(&mut submitter) => (),
+//!         None => blkmq_engine::sleep(&mut submitter, &mut [], &own_bell, None)?,
+//!     }
+//! };
+//! assert!(failure.is_none() && *desk.own(id) == 7);
+//! assert_eq!(desk.pieces(id).flatten().count(), 512);
+//! desk.forget(id);
+//! desk.leave();
+//! engine.clients.leave(entry.number);
+//! # Ok(())
+//! # }
+//! ```
+
+mod ask;
+mod clients;
+mod desk;
+mod engine;
+mod export;
+mod failure;
+mod log;
+mod memory;
+mod patience;
+mod placement;
+mod stop;
+mod wait;
+
+pub use ask::{Ask, Request};
+pub use clients::{
+    ClientInfo, Clients, Entry, Errors, FrontEnd, Histogram, Kind, Latencies, NR_BUCKETS, Reason, Rejections, Source,
+};
+pub use desk::{Desk, Piece, TaskId};
+pub use engine::{Bounds, Engine};
+pub use export::{Allow, Export, ExportError, ExportFault, MAX_TEXT, Permit, Terms, Who};
+pub use failure::{Cause, Failure};
+pub use log::{Journal, Level, Log, Teller, Topic};
+pub use memory::budget::least as least_memory;
+pub use patience::Patience;
+pub use placement::{
+    Layout, MAX_CHANGED, MAX_GROUPS, MAX_RULES, Network, NetworkError, PathError, Placement, PlacementError, Rule,
+    WEIGHTS, check_group,
+};
+pub use rustix::event::PollFlags;
+pub use stop::{Phase, Stop};
+pub use wait::{Watch, sleep, wait};

@@ -1,0 +1,109 @@
+//! What a connection takes of the server's memory.
+
+use std::sync::Arc;
+
+use super::budget::{Budget, CHUNK};
+use crate::clients::Entry;
+
+/// How much more of the common part than its requests need a connection keeps while it is busy, in bytes.
+const SLACK: usize = 2 << 20;
+
+/// The memory of one connection: what its requests are charged for, and the buffers that the connection keeps.
+#[derive(Debug)]
+pub(crate) struct Account {
+    budget: Arc<Budget>,
+    entry: Arc<Entry>,
+    /// Bytes in use.
+    used: usize,
+    /// Bytes of the common part that the connection has.
+    extra: usize,
+    is_waiting: bool,
+}
+
+impl Account {
+    pub(crate) fn new(budget: Arc<Budget>, entry: Arc<Entry>) -> Self {
+        Self { budget, entry, used: 0, extra: 0, is_waiting: false }
+    }
+
+    /// Bytes that the connection may keep without taking them from another connection.
+    pub(crate) fn own(&self) -> usize {
+        self.budget.own()
+    }
+
+    /// Whether this many more bytes fit into what the connection has already.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        self.used + bytes <= self.budget.own() + self.extra
+    }
+
+    /// Takes this many bytes. Returns false if they are not available now. Then the connection's bell rings when
+    /// another try may succeed. `in_line`: the connection begins nothing else before it has got them.
+    ///
+    /// COST: two additions; a lock where the connection needs more than it has.
+    pub(crate) fn take(&mut self, bytes: usize, in_line: bool) -> bool {
+        if !self.has_room(bytes) {
+            let least = self.used + bytes - self.budget.own() - self.extra;
+            let (number, bell) = (self.entry.number, &self.entry.bell);
+            let taken = self.budget.take(number, bell, self.extra, least..=least.next_multiple_of(CHUNK), in_line);
+            self.is_waiting = taken == 0;
+            self.extra += taken;
+            if taken == 0 {
+                return false;
+            }
+        } else if self.is_waiting {
+            self.is_waiting = false;
+            self.budget.forget(self.entry.number);
+        }
+        self.used += bytes;
+        self.entry.note_memory(self.used);
+        true
+    }
+
+    /// Gives this many bytes back. The connection may take them again at once.
+    pub(crate) fn give(&mut self, bytes: usize) {
+        debug_assert!(bytes <= self.used, "no more is given back than is in use");
+        self.used -= bytes;
+        self.entry.note_memory(self.used);
+    }
+
+    /// Takes this many bytes, which [have room](Self::has_room).
+    pub(crate) fn take_back(&mut self, bytes: usize) {
+        debug_assert!(self.has_room(bytes), "nothing is taken that was not there");
+        self.used += bytes;
+        self.entry.note_memory(self.used);
+    }
+
+    /// Bytes of the common part that the connection should return for others. `kept`: bytes in use that no request
+    /// needs.
+    ///
+    /// COST: a few comparisons.
+    pub(crate) fn surplus(&self, kept: usize) -> usize {
+        debug_assert!(kept <= self.used, "what is kept is in use");
+        let own = self.budget.own();
+        let needed = (self.used - kept).saturating_sub(own);
+        let spare = self.extra.saturating_sub(needed);
+        let most = if needed == 0 { 0 } else { SLACK.min(own) };
+        if spare > most { spare - most / 2 } else { 0 }
+    }
+
+    /// Whether the bytes in use leave this many bytes of the common part unused.
+    pub(crate) fn leaves(&self, bytes: usize) -> bool {
+        self.used <= self.budget.own() + self.extra - bytes
+    }
+
+    /// Returns this many bytes of the common part for others. [`leaves`](Self::leaves) must hold for them.
+    ///
+    /// COST: a lock.
+    pub(crate) fn hand_over(&mut self, bytes: usize) {
+        debug_assert!(self.leaves(bytes), "nothing is handed over that is in use");
+        self.extra -= bytes;
+        self.budget.give(bytes);
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.entry.note_memory(0);
+        self.budget.forget(self.entry.number);
+        self.budget.give(self.extra);
+    }
+}

@@ -1,0 +1,216 @@
+//! Requests whose data lies in memory of the front-end's own, as that of a virtual machine, beside others.
+#![expect(unsafe_code, reason = "buffers borrow the memory of the guest")]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use blkmq::driver::spec;
+use blkmq::event::EventFd;
+use blkmq::{Buffer, Buffers, RequestQueue, Submitter};
+use blkmq_engine::{
+    Ask, Bounds, Cause, Desk, Engine, Entry, Export, Failure, FrontEnd, Journal, Level, Piece, Request, Source, TaskId,
+    least_memory, sleep,
+};
+
+const MIB: usize = 1 << 20;
+
+/// Memory of a guest, of which buffers are made.
+struct Guest {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Guest {
+    fn new(len: usize) -> Self {
+        let memory = Box::leak(vec![0_u8; len].into_boxed_slice());
+        Self { start: NonNull::from(memory).cast(), len }
+    }
+
+    fn buffer(&self, start: usize, len: usize) -> Buffer {
+        assert!(start + len <= self.len);
+        // SAFETY: the part lies within the memory, as was just checked.
+        let start = unsafe { self.start.add(start) };
+        // SAFETY: the memory stays for ever, and a test looks at it only when no operation has it.
+        unsafe { Buffer::borrowed(start, len) }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: no operation has the memory, and it was initialised.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+/// A client of an engine, with what its thread has.
+struct Client {
+    desk: Desk<u32>,
+    submitter: Submitter,
+    entry: Arc<Entry>,
+    engine: Arc<Engine>,
+}
+
+/// An engine with one device.
+fn engine(device: &str) -> Arc<Engine> {
+    let q = RequestQueue::builder(spec::open(device).unwrap()).build().unwrap();
+    let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ()), "log").unwrap();
+    let (bell, bounds) = (Arc::new(EventFd::new().unwrap()), Bounds { requests: 8, ..Bounds::default() });
+    Arc::new(Engine::new(vec![Export::new("", q)], bounds, least_memory(2), 2, bell, journal))
+}
+
+impl Client {
+    /// `nr_slots`: how many requests of the device one operation may become.
+    fn new(engine: &Arc<Engine>, front_end: FrontEnd, nr_slots: usize) -> Self {
+        let bell = Arc::new(EventFd::new().unwrap());
+        let entry = engine.clients.join(front_end, "a test".into(), Source::User(0), Arc::clone(&bell)).unwrap();
+        assert!(engine.clients.admit(&entry));
+        let mut submitter = engine.exports[0].join(&entry).unwrap().unwrap();
+        submitter.set_notify(Some(bell));
+        let desk = Desk::new(engine, 0, Arc::clone(&entry), nr_slots);
+        Self { desk, submitter, entry, engine: Arc::clone(engine) }
+    }
+
+    /// Returns whether anything was done.
+    fn step(&mut self) -> bool {
+        self.desk.submit(&mut self.submitter) | self.desk.drive(&mut self.submitter)
+    }
+
+    fn finish(&mut self) -> (TaskId, Option<Failure>) {
+        loop {
+            let is_busy = self.step();
+            match self.desk.next_finished() {
+                Some(finished) => return finished,
+                None if is_busy => (),
+                None => sleep(&mut self.submitter, &mut [], &self.entry.bell, None).unwrap(),
+            }
+        }
+    }
+
+    /// Does a request with the guest's memory. Returns the cause of its failure, and the buffers.
+    fn do_brought(&mut self, ask: Ask, offset: u64, mut buffers: Buffers) -> (Option<Cause>, Buffers) {
+        let request = Request { ask, offset, length: buffers.len() as u64, priority: None, own: 7 };
+        let id = self.desk.take_brought(&request, &mut buffers).unwrap();
+        assert!(matches!(buffers, Buffers::None));
+        let (finished, failure) = self.finish();
+        assert_eq!((finished, *self.desk.own(id)), (id, 7));
+        let buffers = self.desk.reclaim(id);
+        self.desk.forget(id);
+        (failure.map(|failure| failure.cause), buffers)
+    }
+}
+
+fn pattern(len: usize) -> impl Iterator<Item = u8> {
+    (0..len).map(|at| (at / 512 + at % 251) as u8)
+}
+
+/// Red if the pieces of memory are taken in another order, if a long request loses or repeats bytes where it is cut
+/// into operations, if the cut is not tried at all (16 MiB in operations of one request each), or if the buffers do not
+/// come back.
+#[test]
+fn data_goes_from_and_to_the_memory_that_was_brought() {
+    let engine = engine("ram,size=32M");
+    let mut client = Client::new(&engine, FrontEnd::VhostUser, 1);
+    let most = engine.exports[0].queue.limits().max_sectors as usize * 512;
+    let whole = 16 * MIB;
+    assert!(most < whole / 4, "a request of {most} bytes is cut");
+    let mut guest = Guest::new(2 * whole);
+    // Pieces that end where no operation ends, in the reverse of their order in memory.
+    let pieces = |guest: &Guest, from: usize, len: usize| {
+        let lens = [512, 4096, 3 * 512, MIB + 512, len];
+        let (mut at, mut pieces) = (0, Vec::new());
+        for piece in lens {
+            let piece = piece.min(len - at);
+            at += piece;
+            pieces.push(guest.buffer(from + len - at, piece));
+        }
+        Buffers::Many(pieces)
+    };
+    for len in [8192, whole] {
+        let start = len - len.min(512);
+        guest.bytes()[..len].iter_mut().zip(pattern(len)).for_each(|(to, from)| *to = from);
+        guest.bytes()[whole..].fill(0);
+        let out = pieces(&guest, 0, len);
+        let (failure, buffers) = client.do_brought(Ask::Write { fua: false }, 4096, out);
+        assert_eq!(failure, None);
+        assert!(buffers.iter().count() > 0, "they come back");
+        let into = pieces(&guest, whole, len);
+        assert_eq!(client.do_brought(Ask::Read, 4096, into).0, None);
+        assert!(guest.bytes()[whole..whole + len].iter().copied().eq(pattern(len)), "{len} bytes");
+        // The first 512 bytes of the device's part are the last of the memory.
+        let last = Buffers::One(guest.buffer(whole, 512));
+        assert_eq!(client.do_brought(Ask::Read, 4096, last).0, None);
+        assert!(guest.bytes()[whole..whole + 512].iter().copied().eq(pattern(len).skip(start)), "{len} bytes");
+    }
+    let info = &client.engine.clients.list()[0];
+    assert_eq!((info.front_end, info.requests, info.unanswered), (FrontEnd::VhostUser, 6, 0));
+    assert_eq!(info.memory, 0, "nothing of the engine's memory was used");
+    assert_eq!(info.bytes, 2 * (8192 + whole as u64) + 1024);
+}
+
+/// Red if a request is accepted whose buffers are not whole blocks, or not as many as it says; if what the queue
+/// refuses is not told; or if there is a place for more requests than the bounds allow.
+#[test]
+fn what_cannot_be_done_with_brought_memory_is_refused() {
+    let engine = engine("ram,size=1M,bs=4K");
+    let mut client = Client::new(&engine, FrontEnd::VhostUser, 8);
+    let guest = Guest::new(MIB);
+    let one = |len| Buffers::One(guest.buffer(0, len));
+    for (offset, len) in [(0, 512), (512, 4096), (MIB as u64, 4096), (u64::MAX - 4095, 4096)] {
+        let (cause, buffers) = client.do_brought(Ask::Write { fua: false }, offset, one(len));
+        assert_eq!(cause, Some(Cause::Invalid), "{len} bytes at {offset}");
+        assert_eq!(buffers.len(), len, "the memory comes back");
+    }
+    assert_eq!(client.do_brought(Ask::Flush, 0, one(4096)).0, Some(Cause::Invalid));
+    let request = Request { ask: Ask::Read, offset: 0, length: 4096, priority: None, own: 0 };
+    for taken in 0..9 {
+        let mut buffers = one(4096);
+        let id = client.desk.take_brought(&request, &mut buffers);
+        assert_eq!((id.is_some(), buffers.is_empty()), (taken < 8, taken < 8), "after {taken} others");
+    }
+    for _ in 0..8 {
+        let (id, failure) = client.finish();
+        assert_eq!(failure, None);
+        client.desk.forget(id);
+    }
+    assert!(client.desk.is_idle());
+}
+
+/// Red if a write of whole blocks with brought memory does not take its turn at a block of which a client of another
+/// front-end changes a part: the part's write, which has read the block before, would undo it.
+#[test]
+fn brought_memory_takes_its_turn_at_blocks_that_others_change_in_part() {
+    let engine = engine("ram,size=1M,bs=4K");
+    let [mut part, mut whole] = [FrontEnd::Nbd, FrontEnd::VhostUser].map(|front| Client::new(&engine, front, 8));
+    let mut guest = Guest::new(4096);
+    for round in 1..=100_u8 {
+        // A part of the first block, whose bytes come first.
+        let write = Request { ask: Ask::Write { fua: false }, offset: 512, length: 512, priority: None, own: 0 };
+        let id = part.desk.take(&write).unwrap();
+        let Piece::Here(mut buffer, filled) = part.desk.next_piece(id) else { panic!("there is memory") };
+        buffer[filled..].fill(round);
+        part.desk.take_piece(id, buffer);
+        part.desk.end_payload(id);
+        // The claim is entered now, and its read is with the device before the other client writes the whole block.
+        (0..round % 4).for_each(|_| _ = part.step());
+        whole.step();
+        guest.bytes().fill(!round);
+        let ask = Ask::Write { fua: false };
+        let request = Request { ask, offset: 0, length: 4096, priority: None, own: 0 };
+        let mut buffers = Buffers::One(guest.buffer(0, 4096));
+        let other = whole.desk.take_brought(&request, &mut buffers).unwrap();
+        let mut left = 2;
+        while left > 0 {
+            for (client, own) in [(&mut part, id), (&mut whole, other)] {
+                client.step();
+                if let Some((finished, failure)) = client.desk.next_finished() {
+                    assert_eq!((finished, failure), (own, None));
+                    client.desk.forget(finished);
+                    left -= 1;
+                }
+            }
+        }
+        assert_eq!(whole.do_brought(Ask::Read, 0, Buffers::One(guest.buffer(0, 4096))).0, None);
+        let bytes = guest.bytes();
+        let outside = bytes[..512].iter().chain(&bytes[1024..]);
+        assert!(outside.copied().all(|byte| byte == !round), "round {round}: the write of the block was undone");
+        assert!(bytes[512..1024].iter().all(|byte| *byte == round || *byte == !round));
+    }
+}
