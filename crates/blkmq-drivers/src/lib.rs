@@ -1,4 +1,5 @@
-//! Real storage behind the block layer: files and block devices through io_uring, and exports of NBD servers.
+//! Real storage behind the block layer: files and block devices through io_uring, exports of NBD servers, and images of
+//! Ceph clusters.
 //!
 //! A device is opened by its spec, as the devices of the crate blkmq are:
 //!
@@ -13,6 +14,7 @@
 mod error;
 pub mod file;
 pub mod nbd;
+pub mod rbd;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -30,7 +32,7 @@ const HW_QUEUE_DEPTH: Parameter = Parameter::new(
     "requests that a hardware queue takes at once",
 );
 
-const DEVICES: [DeviceDescription; 2] = [file::DEVICE, nbd::DEVICE];
+const DEVICES: [DeviceDescription; 3] = [file::DEVICE, nbd::DEVICE, rbd::DEVICE];
 
 /// Every device that a spec can name, those of the crate blkmq included.
 #[must_use]

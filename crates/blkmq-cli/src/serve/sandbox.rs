@@ -49,7 +49,11 @@ impl Needs {
             read.extend(files::of_tls(Path::new(&tls.folder.text)));
         }
         read.extend(config.into_iter().flat_map(files::of_config));
-        let is_tcp = |device: &Given| device.text.starts_with("nbd,") && !device.text.contains("+unix:");
+        let is_tcp = |device: &Given| match device.text.split_once(',') {
+            Some(("nbd", more)) => !more.contains("+unix:"),
+            Some(("rbd", _)) => true,
+            _ => false,
+        };
         let connects = plan.exports.iter().any(|export| match &export.disk {
             Disk::Own { device, .. } => is_tcp(device),
             Disk::Shared(_) => false,

@@ -94,7 +94,7 @@ pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
     let is_known = DEVICES.iter().any(|device| Some(device.name) == spec.split(',').next());
     open_one_of(DEVICES, spec, &Opener::SILENT).map_err(|error| match is_known {
         true => error,
-        false => error.and("file and nbd come with the crate blkmq-drivers, by blkmq_drivers::open"),
+        false => error.and("file, nbd and rbd come with the crate blkmq-drivers, by blkmq_drivers::open"),
     })
 }
 
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn an_error_names_the_offending_word_and_what_would_be_right() {
-        let others = "file and nbd come with the crate blkmq-drivers, by blkmq_drivers::open";
+        let others = "file, nbd and rbd come with the crate blkmq-drivers, by blkmq_drivers::open";
         assert_eq!(
             error_of(""),
             format!("a device spec begins with the name of a device: null, hdd, ram, ssd, cloud; {others}")
