@@ -294,6 +294,7 @@ impl Edges {
         let block = self.block;
         let Some(work) = &mut self.works[place] else { return };
         let mark = Mark { task: work.task, place: Some(place), epoch: 0 }.bits();
+        let priority = hands.tasks.get(work.task).priority;
         match &mut work.what {
             What::Whole(_) => {
                 if let What::Whole(bio) = std::mem::replace(&mut work.what, What::Last) {
@@ -306,7 +307,8 @@ impl Edges {
                 for start in [first, last.filter(|last| first != Some(*last))].into_iter().flatten() {
                     part.reads += 1;
                     let buffer = hands.pool.take_block(block as usize);
-                    hands.waiting.push_back(Bio::read(start / SECTOR_SIZE as u64, buffer).with_user_data(mark));
+                    let read = Bio::read(start / SECTOR_SIZE as u64, buffer).with_user_data(mark);
+                    hands.waiting.push_back(Bio { priority, ..read });
                 }
             }
             What::Last => (),
@@ -378,7 +380,8 @@ impl Edges {
             let Some((sector, failure)) = part.failed else {
                 let flags = changing(part.fua);
                 let write = Bio::write(work.blocks.start / SECTOR_SIZE as u64, part.buffer).with_flags(flags);
-                hands.waiting.push_back(write.with_user_data(Mark { task, place: Some(place), epoch }.bits()));
+                let write = write.with_user_data(Mark { task, place: Some(place), epoch }.bits());
+                hands.waiting.push_back(Bio { priority: hands.tasks.get(task).priority, ..write });
                 return false;
             };
             hands.pool.give(part.buffer);

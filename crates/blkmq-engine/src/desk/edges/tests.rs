@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
-use blkmq::RequestQueue;
 use blkmq::driver::spec;
 use blkmq::event::EventFd;
+use blkmq::{Class, IoPriority, RequestQueue};
 
 use super::*;
 use crate::ask::Ask;
@@ -145,6 +145,29 @@ fn a_connection_whose_rest_has_ended_within_a_look_looks_again() {
     assert!(edges.is_wary());
     edges.look(&mut bench.hands());
     assert!(!edges.is_wary(), "there is nothing to be seen");
+}
+
+/// Red if the reads of blocks that a change does not fill, or the write that follows, lack the request's priority.
+#[test]
+#[cfg_attr(miri, ignore = "there are no descriptors")]
+fn a_change_of_a_part_has_the_priority_of_its_request() {
+    let (mut edges, mut bench) = (edges(4096), Bench::new());
+    let priority = Some(IoPriority { class: Class::Idle, level: 3 });
+    let task = bench.task;
+    bench.tasks.get_mut(task).priority = priority;
+    bench.tasks.get_mut(task).outstanding += 1;
+    let buffer = bench.pool.take(8192).unwrap();
+    edges.change_part(&mut bench.hands(), task, 512..8000, buffer, false);
+    for ops in [&[Op::Read, Op::Read][..], &[Op::Write]] {
+        edges.look(&mut bench.hands());
+        let bios: Vec<_> = bench.waiting.drain(..).collect();
+        assert_eq!(bios.iter().map(|bio| bio.op).collect::<Vec<_>>(), ops);
+        for mut bio in bios {
+            assert_eq!(bio.priority, priority, "{:?}", bio.op);
+            let is_over = edges.settle(&mut bench.hands(), &mut bio, &mut Status::Ok);
+            assert_eq!(is_over, bio.op == Op::Write);
+        }
+    }
 }
 
 /// Red if epochs that have wrapped around are compared as if they had not: a part would wait for ever, or not at all.
