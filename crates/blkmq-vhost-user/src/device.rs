@@ -1,0 +1,111 @@
+//! A disk as a front-end sees it: a queue behind a socket.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::{error, fmt};
+
+use blkmq::{Client, RequestQueue};
+
+use crate::request::NAME;
+
+/// The most rings of a device.
+pub const MAX_QUEUES: u16 = 256;
+
+/// A disk for one virtual machine: a queue, and the socket at which the machine's front-end finds it.
+#[derive(Debug, Clone)]
+pub struct Device {
+    /// The Unix socket at which the server listens.
+    pub socket: PathBuf,
+    /// The queue. Several devices, and other servers, may share one.
+    pub queue: Arc<RequestQueue>,
+    /// The most rings that the machine may use, 1 to [`MAX_QUEUES`]. The machine is told this number.
+    pub nr_queues: u16,
+    /// The threads that serve the rings, 1 to the number of rings.
+    pub nr_threads: u16,
+    /// Whether nothing can be written.
+    pub read_only: bool,
+    /// What the machine is told if it asks for the disk's serial number: up to 20 bytes of ASCII.
+    pub serial: String,
+    /// The queue's client on whose account the machine's operations go, with their priority.
+    pub client: Client,
+    /// Whether a request has the priority that the machine gives it, up to the client's own. The standard has no such
+    /// field; Linux writes it where the standard has a reserved one.
+    pub guest_priority: bool,
+    /// Who may connect: the permissions of the socket.
+    pub mode: u32,
+}
+
+/// What is wrong with a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The number of rings.
+    Queues(u16),
+    /// The number of threads, for so many rings.
+    Threads(u16, u16),
+    /// The serial number.
+    Serial(String),
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Queues(nr) => write!(f, "{nr} queues; give a number from 1 to {MAX_QUEUES}"),
+            Self::Threads(nr, queues) => {
+                write!(f, "{nr} threads for {queues} queues; give a number from 1 to {queues}")
+            }
+            Self::Serial(serial) => {
+                write!(f, "the serial number {serial:?}; give up to {NAME} letters, digits and other signs of ASCII")
+            }
+        }
+    }
+}
+
+impl error::Error for DeviceError {}
+
+impl Device {
+    /// A writable disk with one ring, which only the server's own user may use, and a client of its own that has the
+    /// socket's name.
+    #[must_use]
+    pub fn new(socket: impl Into<PathBuf>, queue: Arc<RequestQueue>) -> Self {
+        let socket = socket.into();
+        let visible = |c: &char| !blkmq::is_hidden(*c);
+        let name: String = format!("vhost-user:{}", socket.display()).chars().filter(visible).collect();
+        Self {
+            client: Client::new(name),
+            socket,
+            queue,
+            nr_queues: 1,
+            nr_threads: 1,
+            read_only: false,
+            serial: "blkmq".to_owned(),
+            guest_priority: false,
+            mode: 0o600,
+        }
+    }
+
+    /// What is wrong with the device, if anything is.
+    ///
+    /// # Errors
+    /// A number that cannot be, or a serial number that cannot be told.
+    pub fn check(&self) -> Result<(), DeviceError> {
+        let &Self { nr_queues, nr_threads, ref serial, .. } = self;
+        if nr_queues == 0 || nr_queues > MAX_QUEUES {
+            return Err(DeviceError::Queues(nr_queues));
+        }
+        if nr_threads == 0 || nr_threads > nr_queues {
+            return Err(DeviceError::Threads(nr_threads, nr_queues));
+        }
+        if serial.len() > NAME || !serial.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
+            return Err(DeviceError::Serial(serial.clone()));
+        }
+        Ok(())
+    }
+
+    /// The serial number as the machine gets it.
+    pub(crate) fn name(&self) -> [u8; NAME] {
+        let mut name = [0; NAME];
+        name[..self.serial.len()].copy_from_slice(self.serial.as_bytes());
+        name
+    }
+}

@@ -1,0 +1,154 @@
+//! The part of a split ring.
+
+use crate::memory::Area;
+
+/// Bytes of the header, and of an entry.
+pub(super) const HEADER: usize = 16;
+pub(super) const ENTRY: usize = 16;
+/// In the header: the chain that was given back last, and the index of what was used when all marks were right.
+const LAST_AT: usize = 12;
+const USED_AT: usize = 14;
+/// In an entry: whether it is in progress, the chain that was given back before it, and when it was begun.
+const MARK: usize = 0;
+const NEXT: usize = 6;
+const COUNTER: usize = 8;
+
+/// Keeps what is in progress in a split ring.
+#[derive(Debug)]
+pub(crate) struct Tracker {
+    area: Area,
+    size: u16,
+    counter: u64,
+    /// Given back since the last [`published`](Self::published).
+    batch: Vec<u16>,
+}
+
+impl Tracker {
+    pub(super) fn new(area: Area, size: u16) -> Self {
+        Self { area, size, counter: 0, batch: Vec::new() }
+    }
+
+    fn at(head: u16, field: usize) -> usize {
+        HEADER + ENTRY * usize::from(head) + field
+    }
+
+    fn mark(&self, head: u16, is_in_progress: bool) {
+        self.area.write(Self::at(head, MARK), u8::from(is_in_progress));
+    }
+
+    fn short(&self, at: usize) -> u16 {
+        u16::from_le_bytes(self.area.read(at))
+    }
+
+    /// What was in progress, the oldest first, given the index of what was used.
+    pub(crate) fn recover(&mut self, used: u16) -> Vec<u16> {
+        // The last server may have shown a batch to the guest, and ended before it had removed the marks.
+        let nr = used.wrapping_sub(self.short(USED_AT));
+        let mut head = self.short(LAST_AT);
+        for _ in 0..nr.min(self.size) {
+            if head >= self.size {
+                break;
+            }
+            self.mark(head, false);
+            head = self.short(Self::at(head, NEXT));
+        }
+        self.area.write(USED_AT, used.to_le_bytes());
+        let counter = |head: u16| u64::from_le_bytes(self.area.read(Self::at(head, COUNTER)));
+        let is_marked = |head: &u16| self.area.read::<u8>(Self::at(*head, MARK)) != 0;
+        let mut found: Vec<_> = (0..self.size).filter(is_marked).map(|head| (counter(head), head)).collect();
+        found.sort_unstable();
+        self.counter = found.last().map_or(0, |(counter, _)| counter.wrapping_add(1));
+        found.into_iter().map(|(_, head)| head).collect()
+    }
+
+    /// Called when a chain has been taken, before anything is done about it.
+    pub(crate) fn taken(&mut self, head: u16) {
+        self.area.write(Self::at(head, COUNTER), self.counter.to_le_bytes());
+        self.counter = self.counter.wrapping_add(1);
+        self.mark(head, true);
+    }
+
+    /// Called when a chain is given back, before the guest can see it.
+    pub(crate) fn put(&mut self, head: u16) {
+        let last = self.short(LAST_AT);
+        self.area.write(Self::at(head, NEXT), last.to_le_bytes());
+        self.area.write(LAST_AT, head.to_le_bytes());
+        self.batch.push(head);
+    }
+
+    /// Called when the guest can see all that was given back, and what was used has this index.
+    pub(crate) fn published(&mut self, used: u16) {
+        while let Some(head) = self.batch.pop() {
+            self.mark(head, false);
+        }
+        self.area.write(USED_AT, used.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use super::super::Inflight;
+    use super::*;
+    use crate::protocol::message::InflightInfo;
+
+    fn kept() -> (InflightInfo, OwnedFd) {
+        Inflight::make(2, 8).unwrap()
+    }
+
+    /// What the next server sees.
+    fn next(kept: &(InflightInfo, OwnedFd)) -> Tracker {
+        Inflight::take(kept.0, kept.1.try_clone().unwrap()).unwrap().tracker(1, 8).unwrap()
+    }
+
+    /// Red if something in progress is forgotten, chain 0 included, or is begun in another order.
+    #[test]
+    fn what_is_in_progress_is_found_in_its_order() {
+        let kept = kept();
+        let mut tracker = next(&kept);
+        assert!(tracker.recover(7).is_empty());
+        [3, 0, 5, 1].into_iter().for_each(|head| tracker.taken(head));
+        tracker.put(5);
+        tracker.published(8);
+        assert_eq!(next(&kept).recover(8), [3, 0, 1]);
+        let mut second = next(&kept);
+        assert_eq!(second.recover(8), [3, 0, 1]);
+        second.taken(5);
+        assert_eq!(next(&kept).recover(8), [3, 0, 1, 5], "what the second server took is newer");
+    }
+
+    /// Red if an end between two stores loses a chain, or does one twice that the guest has back.
+    #[test]
+    fn an_end_at_any_time_loses_nothing() {
+        let kept = kept();
+        let mut tracker = next(&kept);
+        tracker.recover(0xfffe);
+        [0, 1, 2, 3].into_iter().for_each(|head| tracker.taken(head));
+        tracker.put(2);
+        tracker.put(0);
+        assert_eq!(next(&kept).recover(0xfffe), [0, 1, 2, 3], "the guest has seen nothing");
+        assert_eq!(next(&kept).recover(0), [1, 3], "the guest has seen the batch, and the marks stand");
+        assert_eq!(next(&kept).recover(0), [1, 3]);
+    }
+
+    /// Red if numbers in the memory are believed: the front-end has kept it, and may have changed it.
+    #[test]
+    fn memory_of_any_content_is_survived() {
+        let kept = kept();
+        let all = Inflight::take(kept.0, kept.1.try_clone().unwrap()).unwrap();
+        let area = all.of(1);
+        for at in 0..HEADER + 8 * ENTRY {
+            area.write(at, 0xff_u8);
+        }
+        assert_eq!(next(&kept).recover(3), [0, 1, 2, 3, 4, 5, 6, 7]);
+        let wrong = |change: fn(&mut InflightInfo)| {
+            let mut info = kept.0;
+            change(&mut info);
+            Inflight::take(info, kept.1.try_clone().unwrap()).is_err()
+        };
+        assert!(wrong(|info| info.offset = 4) && wrong(|info| info.size = 64) && wrong(|info| info.nr_queues = 9));
+        assert!(wrong(|info| info.offset = u64::MAX - 7), "an end beyond all addresses");
+        assert!(all.tracker(2, 8).is_none() && all.tracker(0, 16).is_none());
+    }
+}

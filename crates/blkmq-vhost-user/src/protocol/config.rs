@@ -1,0 +1,103 @@
+//! What a guest reads of its disk.
+
+use blkmq::limits::SECTOR_SIZE;
+use blkmq::{Limits, Op};
+
+use super::feature;
+use crate::request::MAX_RANGES;
+
+/// Bytes of the configuration that mean something.
+pub(crate) const SIZE: usize = 60;
+/// Where the driver says whether it wants a cache that writes back.
+pub(crate) const WRITEBACK: u32 = 32;
+/// The most data descriptors of a request. Two more, for header and status, fit into a ring of 128 descriptors.
+pub(crate) const SEG_MAX: u32 = 126;
+
+/// Features that a disk has by what its device can do.
+pub(crate) fn features(limits: &Limits, is_read_only: bool) -> u64 {
+    let mut bits = feature::SEG_MAX | feature::BLOCK_SIZE | feature::TOPOLOGY | feature::SEVERAL_QUEUES;
+    if is_read_only || limits.read_only {
+        return bits | feature::READ_ONLY;
+    }
+    // Without a cache, what is over is durable, and the guest needs no flush. With a cache that cannot be flushed, a
+    // guest that is told of flushes would believe what is not so.
+    if limits.write_cache && !limits.no_flush {
+        bits |= feature::FLUSH | feature::CONFIG_WCE;
+    }
+    if limits.max_op_sectors(Op::Discard) > 0 {
+        bits |= feature::DISCARD;
+    }
+    if limits.max_op_sectors(Op::WriteZeroes) > 0 {
+        bits |= feature::WRITE_ZEROES;
+    }
+    bits
+}
+
+/// The configuration, in the order of the standard's `virtio_blk_config`.
+pub(crate) fn bytes(limits: &Limits, nr_queues: u16, is_writeback: bool) -> [u8; SIZE] {
+    let mut bytes = [0; SIZE];
+    let mut at = 0;
+    let mut put = |field: &[u8]| {
+        bytes[at..at + field.len()].copy_from_slice(field);
+        at += field.len();
+    };
+    let block = u64::from(limits.logical_block_size) / SECTOR_SIZE as u64;
+    // Only whole blocks can be addressed.
+    put(&(limits.capacity_sectors - limits.capacity_sectors % block).to_le_bytes());
+    put(&0_u32.to_le_bytes()); // size_max: a segment may have any size, for the block layer cuts it.
+    put(&SEG_MAX.to_le_bytes());
+    put(&[0; 4]); // geometry: none.
+    put(&limits.logical_block_size.to_le_bytes());
+    let ratio = (limits.physical_block_size / limits.logical_block_size).max(1);
+    put(&[ratio.ilog2() as u8, 0]); // physical_block_exp, alignment_offset
+    put(&(ratio as u16).to_le_bytes()); // min_io_size, in blocks
+    put(&0_u32.to_le_bytes()); // opt_io_size
+    put(&[u8::from(is_writeback), 0]);
+    put(&nr_queues.to_le_bytes());
+    let most = |op| limits.max_op_sectors(op);
+    let ranges = |op| if most(op) > 0 { MAX_RANGES as u32 } else { 0 };
+    // A range may be as long as a number of sectors can be: it is cut here.
+    let longest = |op| if most(op) > 0 { u32::MAX - u32::MAX % block as u32 } else { 0 };
+    put(&longest(Op::Discard).to_le_bytes());
+    put(&ranges(Op::Discard).to_le_bytes());
+    put(&(block as u32).to_le_bytes()); // discard_sector_alignment
+    put(&longest(Op::WriteZeroes).to_le_bytes());
+    put(&ranges(Op::WriteZeroes).to_le_bytes());
+    put(&[1, 0, 0, 0]); // write_zeroes_may_unmap
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Red if a field stands elsewhere than in the standard, or if the disk promises what the device cannot do.
+    #[test]
+    fn the_configuration_tells_what_the_device_can_do() {
+        let limits = Limits {
+            capacity_sectors: 2049,
+            logical_block_size: 4096,
+            physical_block_size: 16384,
+            max_discard_sectors: 8,
+            ..Limits::default()
+        };
+        let found = bytes(&limits, 3, true);
+        let word = |at: usize| u32::from_le_bytes(found[at..at + 4].try_into().unwrap());
+        assert_eq!((word(0), word(4), word(8), word(12), word(20)), (2048, 0, 0, SEG_MAX, 4096));
+        assert_eq!((found[24], found[25], found[26], found[32], found[34]), (2, 0, 4, 1, 3));
+        assert_eq!((word(36), word(40), word(44)), (0xffff_fff8, 32, 8));
+        assert_eq!((word(48), word(52), found[56]), (0, 0, 1));
+        assert_eq!(features(&limits, false) & (feature::DISCARD | feature::WRITE_ZEROES), feature::DISCARD);
+    }
+
+    #[test]
+    fn flushes_are_offered_where_they_help() {
+        let has = |limits, read_only| features(&limits, read_only) & (feature::FLUSH | feature::READ_ONLY);
+        let cached = Limits { write_cache: true, ..Limits::default() };
+        assert_eq!(has(cached, false), feature::FLUSH);
+        assert_eq!(has(Limits { no_flush: true, ..cached }, false), 0);
+        assert_eq!(has(Limits::default(), false), 0);
+        assert_eq!(has(cached, true), feature::READ_ONLY);
+        assert_eq!(has(Limits { read_only: true, ..cached }, false), feature::READ_ONLY);
+    }
+}

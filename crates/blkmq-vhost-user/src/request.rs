@@ -1,0 +1,142 @@
+//! Requests of a block device, as they stand in a chain.
+
+use blkmq::limits::SECTOR_SIZE;
+
+use crate::memory::{Memory, Piece};
+use crate::ring::{Chain, Fault};
+
+/// Bytes of a request's header.
+const HEADER: usize = 16;
+/// Bytes of a range of a discard, or of zeroes.
+const RANGE: usize = 16;
+/// The most ranges of one request. The configuration tells the guest.
+pub(crate) const MAX_RANGES: usize = 32;
+/// Bytes of a device's name.
+pub(crate) const NAME: usize = 20;
+
+/// Answers to a guest.
+pub(crate) const STATUS_OK: u8 = 0;
+pub(crate) const STATUS_ERROR: u8 = 1;
+pub(crate) const STATUS_UNSUPPORTED: u8 = 2;
+
+const READ: u32 = 0;
+const WRITE: u32 = 1;
+const FLUSH: u32 = 4;
+const GET_NAME: u32 = 8;
+const DISCARD: u32 = 11;
+const WRITE_ZEROES: u32 = 13;
+
+/// The flag of a range: zeroes need no room.
+const UNMAP: u32 = 1;
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    Read,
+    Write,
+    Flush,
+    Name,
+    Discard,
+    WriteZeroes,
+    Unknown,
+}
+
+/// A range of sectors, and its flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) sector: u64,
+    pub(crate) nr_sectors: u32,
+    flags: u32,
+}
+
+/// A request. Its data is what is left of the chain: what is read, without the header, and what is written, without the
+/// status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) ask: Ask,
+    pub(crate) sector: u64,
+    /// What the guest says of the priority: a field that the standard reserves, and Linux sets.
+    pub(crate) priority: u32,
+    /// Where the status is to be written.
+    pub(crate) status: Piece,
+}
+
+/// Cuts so many bytes off the front. False if there are not as many.
+fn cut_front(memory: &Memory, pieces: &mut Vec<Piece>, to: &mut [u8]) -> bool {
+    let (mut filled, mut whole) = (0, 0);
+    for piece in pieces.iter_mut() {
+        let (first, rest) = piece.split((to.len() - filled) as u32);
+        memory.read(first, &mut to[filled..]);
+        filled += first.len as usize;
+        *piece = rest;
+        if rest.len > 0 {
+            break;
+        }
+        whole += 1;
+    }
+    pieces.drain(..whole);
+    filled == to.len()
+}
+
+impl Request {
+    /// Reads the header, and takes header and status out of the chain.
+    pub(crate) fn parse(memory: &Memory, chain: &mut Chain) -> Result<Self, Fault> {
+        let mut header = [0; HEADER];
+        if !cut_front(memory, &mut chain.readable, &mut header) {
+            return Err(Fault::NoHeader);
+        }
+        let last = chain.writable.pop().ok_or(Fault::NoStatus)?;
+        let (rest, status) = last.split(last.len - 1);
+        if rest.len > 0 {
+            chain.writable.push(rest);
+        }
+        let [a, b, c, d, e, f, g, h, sector @ ..] = header;
+        let ask = match u32::from_le_bytes([a, b, c, d]) {
+            READ => Ask::Read,
+            WRITE => Ask::Write,
+            FLUSH => Ask::Flush,
+            GET_NAME => Ask::Name,
+            DISCARD => Ask::Discard,
+            WRITE_ZEROES => Ask::WriteZeroes,
+            _ => Ask::Unknown,
+        };
+        let priority = u32::from_le_bytes([e, f, g, h]);
+        Ok(Self { ask, sector: u64::from_le_bytes(sector), priority, status })
+    }
+}
+
+/// Whether the device's memory is cut into whole sectors, as the block layer wants it.
+pub(crate) fn is_whole(pieces: &[Piece]) -> bool {
+    pieces.iter().all(|piece| (piece.len as usize).is_multiple_of(SECTOR_SIZE))
+}
+
+/// The bytes of all pieces.
+pub(crate) fn len(pieces: &[Piece]) -> usize {
+    pieces.iter().map(|piece| piece.len as usize).sum()
+}
+
+impl Range {
+    /// The ranges of a discard, or of zeroes. The status if they cannot be.
+    pub(crate) fn all(memory: &Memory, pieces: &mut Vec<Piece>) -> Result<Vec<Self>, u8> {
+        let len = len(pieces);
+        if len == 0 || !len.is_multiple_of(RANGE) || len > MAX_RANGES * RANGE {
+            return Err(STATUS_ERROR);
+        }
+        let mut bytes = [0; MAX_RANGES * RANGE];
+        cut_front(memory, pieces, &mut bytes[..len]);
+        let ranges = bytes[..len].as_chunks::<RANGE>().0.iter().map(|&[sector @ .., a, b, c, d, e, f, g, h]| {
+            let (nr_sectors, flags) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+            Self { sector: u64::from_le_bytes(sector), nr_sectors, flags }
+        });
+        Ok(ranges.collect())
+    }
+
+    /// Whether the flags are those that the operation may have.
+    pub(crate) fn has_known_flags(&self, ask: Ask) -> bool {
+        self.flags & !if ask == Ask::WriteZeroes { UNMAP } else { 0 } == 0
+    }
+
+    pub(crate) fn may_unmap(&self) -> bool {
+        self.flags & UNMAP != 0
+    }
+}

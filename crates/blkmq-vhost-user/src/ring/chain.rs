@@ -1,0 +1,134 @@
+//! Chains of descriptors: the memory of one request.
+
+use super::fault::Fault;
+use crate::memory::{Memory, NoMemory, Piece};
+
+/// The most descriptors of a chain, with those of its table. As with QEMU: the length that a driver may use follows
+/// from `seg_max`, which is far below.
+pub(crate) const MAX_CHAIN: usize = 1024;
+/// The most bytes of one chain. No guest asks for that much; it bounds what the numbers below may come to.
+const MAX_BYTES: u64 = 1 << 30;
+
+pub(super) const NEXT: u16 = 1;
+pub(super) const WRITE: u16 = 2;
+pub(super) const INDIRECT: u16 = 4;
+/// Bytes of a descriptor, in both kinds of rings.
+pub(super) const DESCRIPTOR: usize = 16;
+
+/// A descriptor as it was read, once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Descriptor {
+    pub(super) address: u64,
+    pub(super) len: u32,
+    /// In a packed ring the id of the buffer.
+    pub(super) next: u16,
+    pub(super) flags: u16,
+}
+
+impl Descriptor {
+    /// From a split ring, or from a table of one.
+    pub(super) fn split(bytes: [u8; DESCRIPTOR]) -> Self {
+        let (address, len, [a, b, c, d]) = parts(bytes);
+        Self { address, len, flags: u16::from_le_bytes([a, b]), next: u16::from_le_bytes([c, d]) }
+    }
+
+    /// From a packed ring, or from a table of one.
+    pub(super) fn packed(bytes: [u8; DESCRIPTOR]) -> Self {
+        let (address, len, [a, b, c, d]) = parts(bytes);
+        Self { address, len, next: u16::from_le_bytes([a, b]), flags: u16::from_le_bytes([c, d]) }
+    }
+}
+
+fn parts(bytes: [u8; DESCRIPTOR]) -> (u64, u32, [u8; 4]) {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, rest @ ..] = bytes;
+    (u64::from_le_bytes([a, b, c, d, e, f, g, h]), u32::from_le_bytes([i, j, k, l]), rest)
+}
+
+/// The memory of one request: first what the device reads, then what it writes.
+#[derive(Debug, Default)]
+pub(crate) struct Chain {
+    /// The number by which the guest knows the chain.
+    pub(crate) id: u16,
+    /// Descriptors of the ring, without those of tables.
+    pub(crate) nr_descriptors: u16,
+    pub(crate) readable: Vec<Piece>,
+    pub(crate) writable: Vec<Piece>,
+    /// Descriptors so far, with those of tables.
+    nr_all: usize,
+    nr_bytes: u64,
+}
+
+impl Chain {
+    /// Forgets the last chain, and keeps its memory.
+    pub(super) fn begin(&mut self) {
+        (self.nr_descriptors, self.nr_all, self.nr_bytes) = (0, 0, 0);
+        self.readable.clear();
+        self.writable.clear();
+    }
+
+    /// Adds a descriptor of the ring itself, which may stand for a table.
+    pub(super) fn add(
+        &mut self,
+        memory: &Memory,
+        descriptor: Descriptor,
+        has_indirect: bool,
+        is_packed: bool,
+    ) -> Result<(), Fault> {
+        self.nr_descriptors += 1;
+        if descriptor.flags & INDIRECT == 0 {
+            return self.add_memory(memory, descriptor);
+        }
+        // A table ends its chain, and in these rings it is all of its chain: a driver MUST NOT set both flags.
+        if !has_indirect || descriptor.flags & NEXT != 0 {
+            return Err(Fault::Table);
+        }
+        let (len, size) = (descriptor.len, DESCRIPTOR as u32);
+        let nr = len / size;
+        if !len.is_multiple_of(size) || nr == 0 || nr as usize > MAX_CHAIN {
+            return Err(Fault::TableLength(len));
+        }
+        let none = Fault::Memory(NoMemory { address: descriptor.address, len: len.into() });
+        let mut index = 0;
+        loop {
+            let address = descriptor.address.checked_add(u64::from(index) * DESCRIPTOR as u64).ok_or(none)?;
+            let bytes = memory.read_at(address).map_err(|_| none)?;
+            let inner = if is_packed { Descriptor::packed(bytes) } else { Descriptor::split(bytes) };
+            if inner.flags & INDIRECT != 0 {
+                return Err(Fault::Table);
+            }
+            self.add_memory(memory, inner)?;
+            // The descriptors of a packed ring's table follow one another, and only WRITE means something.
+            if is_packed {
+                index += 1;
+                if index == nr {
+                    return Ok(());
+                }
+            } else if inner.flags & NEXT == 0 {
+                return Ok(());
+            } else {
+                index = inner.next.into();
+                if index >= nr {
+                    return Err(Fault::Index(inner.next));
+                }
+            }
+        }
+    }
+
+    fn add_memory(&mut self, memory: &Memory, descriptor: Descriptor) -> Result<(), Fault> {
+        let Descriptor { address, len, flags, .. } = descriptor;
+        self.nr_all += 1;
+        self.nr_bytes += u64::from(len);
+        if self.nr_all > MAX_CHAIN || self.nr_bytes > MAX_BYTES {
+            return Err(Fault::TooLong);
+        }
+        if len == 0 {
+            return Err(Fault::Empty);
+        }
+        let is_write = flags & WRITE != 0;
+        if !is_write && !self.writable.is_empty() {
+            return Err(Fault::Order);
+        }
+        let pieces = if is_write { &mut self.writable } else { &mut self.readable };
+        memory.pieces(address, len, |piece| pieces.push(piece)).map_err(Fault::Memory)
+    }
+}

@@ -1,0 +1,429 @@
+//! A front-end from its connection on: its messages, and what they do.
+//!
+//! The thread of a session never touches a ring that is at work. It asks the ring's worker for it, which waits until
+//! nothing of it is in progress, changes what is to be changed, and hands it back.
+
+mod vring;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+use std::{error, fmt, io};
+
+use blkmq::QueueError;
+use blkmq::event::EventFd;
+
+use self::vring::Vring;
+use crate::count::Counters;
+use crate::device::Device;
+use crate::inflight::Inflight;
+use crate::lane::Terms;
+use crate::memory::{MAX_REGIONS, Memory, MemoryError};
+use crate::protocol::config::{self, WRITEBACK};
+use crate::protocol::message::{Message, config_change};
+use crate::protocol::wire::{self, Received, Wire, WireError};
+use crate::protocol::{feature, protocol_feature};
+use crate::ring::{Fault, MAX_SIZE};
+use crate::stop::Stop;
+use crate::worker::{Order, Signal, Trouble, Worker};
+
+/// Features of rings and of the protocol, which do not depend on the device.
+const FEATURES: u64 = feature::INDIRECT | feature::EVENT_IDX | feature::PROTOCOL | feature::VERSION_1;
+const PROTOCOL_FEATURES: u64 = protocol_feature::SEVERAL_QUEUES
+    | protocol_feature::REPLY_ACK
+    | protocol_feature::BACKEND_REQUEST
+    | protocol_feature::CONFIG
+    | protocol_feature::INFLIGHT
+    | protocol_feature::RESET_DEVICE
+    | protocol_feature::MEMORY_SLOTS;
+/// How often a session looks whether the device has grown, if the front-end can be told.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The most bytes of configuration that a front-end may ask for: what the standard leaves for a device.
+const MAX_CONFIG: u32 = 256;
+
+/// Why a session has ended.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// The front-end has gone.
+    Gone,
+    /// The server stops.
+    Stopped,
+    /// The socket failed, or what came by it is no message.
+    Wire(WireError),
+    /// The guest has written what cannot be into a ring.
+    Ring(u16, Fault),
+    Memory(MemoryError),
+    /// What the front-end asks for cannot be.
+    Front(String),
+    Queue(QueueError),
+    System(io::Error),
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone => f.write_str("the front-end has gone"),
+            Self::Stopped => f.write_str("the server stops"),
+            Self::Wire(error) => error.fmt(f),
+            Self::Ring(ring, fault) => write!(f, "ring {ring}: {fault}"),
+            Self::Memory(error) => error.fmt(f),
+            Self::Front(text) => f.write_str(text),
+            Self::Queue(error) => error.fmt(f),
+            Self::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl error::Error for Ending {}
+
+impl From<WireError> for Ending {
+    fn from(error: WireError) -> Self {
+        if matches!(error, WireError::Closed) { Self::Gone } else { Self::Wire(error) }
+    }
+}
+
+impl From<MemoryError> for Ending {
+    fn from(error: MemoryError) -> Self {
+        Self::Memory(error)
+    }
+}
+
+/// What a message gets for an answer.
+enum Answer {
+    /// Whether it went well, if the front-end wants to know.
+    Done,
+    Body(Vec<u8>),
+    BodyWith(Vec<u8>, OwnedFd),
+}
+
+fn number(value: u64) -> Answer {
+    Answer::Body(value.to_le_bytes().to_vec())
+}
+
+/// A front-end that is connected.
+#[derive(Debug)]
+pub(crate) struct Session<'a> {
+    device: &'a Device,
+    wire: Wire,
+    bell: &'a Arc<EventFd>,
+    stop: &'a Stop,
+    workers: Vec<Worker>,
+    troubles: Receiver<Trouble>,
+    terms: Arc<Terms>,
+    features: u64,
+    protocol_features: u64,
+    memory: Memory,
+    vrings: Vec<Vring>,
+    inflight: Option<Inflight>,
+    /// Where the front-end takes messages of the device.
+    channel: Option<OwnedFd>,
+    /// The capacity that the front-end knows, in sectors.
+    capacity: u64,
+    /// The guest wants a cache that writes back, if it can choose.
+    wants_writeback: bool,
+}
+
+impl<'a> Session<'a> {
+    /// A session, whose workers wait for rings.
+    pub(crate) fn new(
+        device: &'a Device,
+        socket: OwnedFd,
+        bell: &'a Arc<EventFd>,
+        stop: &'a Stop,
+        counters: &Arc<[Counters]>,
+    ) -> Result<Self, Ending> {
+        let (tell, troubles) = channel();
+        let start = |number: u16| {
+            let submitter = device.queue.submitter(&device.client).map_err(Ending::Queue)?;
+            let name = format!("vhost-user {number}");
+            Worker::start(name, submitter, tell.clone(), Arc::clone(bell)).map_err(Ending::System)
+        };
+        let limits = device.queue.limits();
+        let terms = Terms {
+            limits,
+            is_read_only: device.read_only || limits.read_only,
+            is_write_through: AtomicBool::new(false),
+            name: device.name(),
+            guest_priority: device.guest_priority.then_some(device.client.priority),
+            counters: Arc::clone(counters),
+        };
+        Ok(Self {
+            device,
+            wire: Wire::new(socket),
+            bell,
+            stop,
+            workers: (0..device.nr_threads).map(start).collect::<Result<_, _>>()?,
+            troubles,
+            terms: Arc::new(terms),
+            features: 0,
+            protocol_features: 0,
+            memory: Memory::default(),
+            vrings: (0..device.nr_queues).map(|_| Vring::default()).collect(),
+            inflight: None,
+            channel: None,
+            capacity: limits.capacity_sectors,
+            wants_writeback: true,
+        })
+    }
+
+    /// Serves the front-end until it goes, until it or its guest does what cannot be, or until the server stops. All
+    /// requests that were taken are answered then.
+    pub(crate) fn run(&mut self) -> Ending {
+        let ending = loop {
+            if let Err(ending) = self.step() {
+                break ending;
+            }
+        };
+        for ring in 0..self.device.nr_queues {
+            self.halt(ring);
+        }
+        ending
+    }
+
+    fn step(&mut self) -> Result<(), Ending> {
+        if self.stop.is_stopped() {
+            return Err(Ending::Stopped);
+        }
+        if let Ok((ring, fault)) = self.troubles.try_recv() {
+            return Err(Ending::Ring(ring, fault));
+        }
+        if let Some(received) = self.wire.receive()? {
+            return self.answer(received);
+        }
+        self.tell_of_growth()?;
+        let timeout = self.channel.is_some().then_some(LOOK_EVERY);
+        self.bell.wait_beside(&[self.wire.as_fd()], timeout);
+        Ok(())
+    }
+
+    /// Tells the front-end if the device has grown.
+    fn tell_of_growth(&mut self) -> Result<(), Ending> {
+        let found = self.device.queue.limits().capacity_sectors;
+        if let (Some(channel), true) = (&self.channel, found != self.capacity) {
+            self.capacity = found;
+            wire::send(channel.as_fd(), &config_change(), None)?;
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, received: Received) -> Result<(), Ending> {
+        let Received { header, body, message, files } = received;
+        let wants_reply = header.wants_reply() && self.protocol_features & protocol_feature::REPLY_ACK != 0;
+        let reply = |wire: &Wire, body: &[u8], file: Option<&OwnedFd>| {
+            wire.send(&header.reply(body), file.map(|file| file.as_fd())).map_err(Ending::from)
+        };
+        match message.map_err(|error| Ending::Wire(error.into())).and_then(|message| self.handle(message, files)) {
+            Ok(Answer::Body(answer)) => reply(&self.wire, &answer, None),
+            Ok(Answer::BodyWith(mut answer, file)) => {
+                // QEMU's body has padding at its end.
+                answer.resize(body.len().max(answer.len()), 0);
+                reply(&self.wire, &answer, Some(&file))
+            }
+            Ok(Answer::Done) if wants_reply => reply(&self.wire, &0_u64.to_le_bytes(), None),
+            Ok(Answer::Done) => Ok(()),
+            Err(ending) => {
+                if wants_reply {
+                    // The session ends for another reason, whether the front-end learns of it or not.
+                    let _ = reply(&self.wire, &1_u64.to_le_bytes(), None);
+                }
+                Err(ending)
+            }
+        }
+    }
+
+    fn offered(&self) -> u64 {
+        FEATURES | config::features(&self.device.queue.limits(), self.device.read_only)
+    }
+
+    fn handle(&mut self, message: Message, mut files: Vec<OwnedFd>) -> Result<Answer, Ending> {
+        let wrong = |text: String| Err(Ending::Front(text));
+        match message {
+            Message::GetFeatures => return Ok(number(self.offered())),
+            Message::SetFeatures(features) => {
+                let unknown = features & !self.offered();
+                if unknown != 0 {
+                    return wrong(format!("features {unknown:#x}, which were not offered"));
+                }
+                self.features = features;
+                self.choose_cache();
+            }
+            Message::GetProtocolFeatures => return Ok(number(PROTOCOL_FEATURES)),
+            Message::SetProtocolFeatures(features) => self.protocol_features = features & PROTOCOL_FEATURES,
+            Message::GetNrQueues => return Ok(number(self.device.nr_queues.into())),
+            Message::SetOwner => (),
+            Message::ResetOwner | Message::ResetDevice => {
+                for ring in 0..self.device.nr_queues {
+                    self.halt(ring);
+                    self.vrings[usize::from(ring)] = Vring::default();
+                }
+            }
+            Message::GetMaxRegions => return Ok(number(MAX_REGIONS as u64)),
+            Message::SetMemory(regions) => {
+                let mut memory = Memory::default();
+                for (info, file) in regions.into_iter().zip(files) {
+                    memory.add(info, file)?;
+                }
+                self.change_memory(memory)?;
+            }
+            Message::AddRegion(info) => {
+                let mut memory = self.memory.clone();
+                memory.add(info, files.remove(0))?;
+                self.change_memory(memory)?;
+            }
+            Message::RemoveRegion(info) => {
+                let mut memory = self.memory.clone();
+                memory.remove(info)?;
+                self.change_memory(memory)?;
+            }
+            Message::GetConfig { offset, len, .. } => return Ok(self.config(offset, len)),
+            Message::SetConfig { offset, bytes } => match bytes[..] {
+                [value] if offset == WRITEBACK => {
+                    self.wants_writeback = value != 0;
+                    self.choose_cache();
+                }
+                _ => return wrong(format!("{} bytes of the configuration at {offset} to be changed", bytes.len())),
+            },
+            Message::SetBackendChannel => self.channel = files.pop(),
+            Message::GetInflight(info) => {
+                if info.nr_queues > self.device.nr_queues || info.size == 0 || info.size > MAX_SIZE {
+                    return wrong(format!("{} rings of {} to be kept", info.nr_queues, info.size));
+                }
+                let (info, file) = Inflight::make(info.nr_queues, info.size).map_err(Ending::Front)?;
+                return Ok(Answer::BodyWith(info.bytes(), file));
+            }
+            Message::SetInflight(info) => {
+                self.inflight =
+                    files.pop().map(|file| Inflight::take(info, file)).transpose().map_err(Ending::Front)?;
+            }
+            Message::SetRingSize { ring, size } => {
+                let size = u16::try_from(size).map_err(|_| Ending::Front(format!("a ring of {size}")))?;
+                self.change(ring, |vring| vring.size = size)?;
+            }
+            Message::SetRingPlace { ring, flags, descriptors, used, available } => {
+                // The only flag asks for a log of what is written, which was not offered.
+                if flags != 0 {
+                    return wrong(format!("a ring with the flags {flags:#x}"));
+                }
+                self.change(ring, |vring| vring.place = Some([descriptors, available, used]))?;
+            }
+            Message::SetRingBase { ring, base } => self.change(ring, |vring| vring.base = base)?,
+            Message::GetRingBase { ring } => {
+                self.vring(ring)?;
+                self.halt(ring as u16);
+                let vring = self.vring(ring)?;
+                vring.signals = Default::default();
+                let base = vring.base;
+                return Ok(Answer::Body([ring.to_le_bytes(), base.to_le_bytes()].concat()));
+            }
+            Message::SetKick { ring, has_file } => {
+                if !has_file {
+                    return wrong(format!("ring {ring} without kicks"));
+                }
+                let file = files.pop();
+                self.change(ring, |vring| vring.signals.kick = file)?;
+            }
+            Message::SetCall { ring, .. } => self.set_signal(ring, Signal::Call, files.pop())?,
+            Message::SetError { ring, .. } => self.set_signal(ring, Signal::Error, files.pop())?,
+            Message::EnableRing { ring, is_enabled } => {
+                let vring = self.vring(ring)?;
+                vring.is_enabled = is_enabled;
+                if vring.is_started {
+                    self.worker(ring as u16).order(Order::Enable(ring as u16, is_enabled));
+                }
+            }
+        }
+        Ok(Answer::Done)
+    }
+
+    /// The answer to a question for the configuration: of no length if there is none such.
+    fn config(&self, offset: u32, len: u32) -> Answer {
+        let limits = self.device.queue.limits();
+        let mut config =
+            config::bytes(&limits, self.device.nr_queues, limits.write_cache && self.wants_writeback).to_vec();
+        config.resize(MAX_CONFIG as usize, 0);
+        let range = offset.checked_add(len).filter(|end| *end <= MAX_CONFIG).map(|end| offset as usize..end as usize);
+        let bytes = range.map_or(&[][..], |range| &config[range]);
+        let words = [offset, bytes.len() as u32, 0].map(u32::to_le_bytes);
+        Answer::Body([words.as_flattened(), bytes].concat())
+    }
+
+    /// Writes are durable when they are over if the guest does not flush, or wants no cache.
+    fn choose_cache(&self) {
+        let limits = self.terms.limits;
+        let has_cache = limits.write_cache && !limits.no_flush;
+        let flushes = self.features & feature::FLUSH != 0;
+        let is_write_through = has_cache && !(flushes && self.wants_writeback);
+        // Relaxed: the guest waits for the answer before it relies on it.
+        self.terms.is_write_through.store(is_write_through, Ordering::Relaxed);
+    }
+
+    fn vring(&mut self, ring: u32) -> Result<&mut Vring, Ending> {
+        let nr = self.device.nr_queues;
+        let index = usize::try_from(ring).ok().filter(|index| *index < self.vrings.len());
+        index.map(|index| &mut self.vrings[index]).ok_or(Ending::Front(format!("ring {ring} of {nr} rings")))
+    }
+
+    fn worker(&self, ring: u16) -> &Worker {
+        &self.workers[usize::from(ring) % self.workers.len()]
+    }
+
+    /// Changes a ring while it does not work.
+    fn change(&mut self, ring: u32, change: impl FnOnce(&mut Vring)) -> Result<(), Ending> {
+        self.vring(ring)?;
+        self.halt(ring as u16);
+        change(self.vring(ring)?);
+        self.start(ring as u16)
+    }
+
+    fn set_signal(&mut self, ring: u32, signal: Signal, file: Option<OwnedFd>) -> Result<(), Ending> {
+        let vring = self.vring(ring)?;
+        if vring.is_started {
+            self.worker(ring as u16).order(Order::Change(ring as u16, signal, file));
+        } else {
+            match signal {
+                Signal::Call => vring.signals.call = file,
+                Signal::Error => vring.signals.error = file,
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the guest's memory while no ring works.
+    fn change_memory(&mut self, memory: Memory) -> Result<(), Ending> {
+        (0..self.device.nr_queues).for_each(|ring| self.halt(ring));
+        self.memory = memory;
+        (0..self.device.nr_queues).try_for_each(|ring| self.start(ring))
+    }
+
+    /// Stops a ring, and waits until nothing of it is in progress.
+    fn halt(&mut self, ring: u16) {
+        let index = usize::from(ring);
+        if !std::mem::take(&mut self.vrings[index].is_started) {
+            return;
+        }
+        let (done, lanes) = channel();
+        self.worker(ring).order(Order::Stop(ring, done));
+        // A worker that has panicked gives no ring back.
+        if let Ok(lane) = lanes.recv() {
+            let vring = &mut self.vrings[index];
+            vring.base = lane.base();
+            vring.signals = lane.into_signals();
+        }
+    }
+
+    /// Starts a ring if all of it is known.
+    fn start(&mut self, ring: u16) -> Result<(), Ending> {
+        let Self { vrings, memory, terms, inflight, features, .. } = self;
+        let vring = &mut vrings[usize::from(ring)];
+        let lane = vring.start(ring, memory, *features, inflight.as_ref(), terms);
+        if let Some(lane) = lane.map_err(|fault| Ending::Ring(ring, fault))? {
+            self.worker(ring).order(Order::Start(lane));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,438 @@
+//! Front-ends as other people have written them, with a guest of our own behind them.
+
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Mutex;
+
+use blkmq::driver::spec;
+use blkmq::limits::SECTOR_SIZE;
+use blkmq::{IoPriority, RequestQueue};
+use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserInflight, VhostUserProtocolFeatures};
+use vhost::vhost_user::{Frontend, VhostUserFrontend};
+use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+use vmm_sys_util::eventfd::EventFd as Signal;
+
+use super::*;
+use crate::protocol::config::SIZE;
+use crate::ring::tests::{DATA, END, Entry, Guest, INDIRECT, NEXT, WRITE};
+use crate::{Level, Server, Stats};
+
+/// Where a guest's memory is for its front-end.
+const USER: u64 = 1 << 40;
+/// Bytes between the rings of a guest.
+const APART: u64 = 0x20000;
+
+/// A server of one device, with what it has logged.
+pub(super) struct Served {
+    server: Option<Server>,
+    pub(super) folder: tempfile::TempDir,
+    pub(super) lines: Arc<Mutex<Vec<(Level, String)>>>,
+}
+
+impl Served {
+    pub(super) fn new(device: &str, change: impl FnOnce(&mut Device)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let q = RequestQueue::builder(spec::open(device).unwrap()).build().unwrap();
+        Self::with(folder, q, change)
+    }
+
+    fn with(folder: tempfile::TempDir, q: Arc<RequestQueue>, change: impl FnOnce(&mut Device)) -> Self {
+        let mut device = Device::new(folder.path().join("disk.sock"), q);
+        change(&mut device);
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&lines);
+        let log = move |level, line: &str| kept.lock().unwrap().push((level, line.to_owned()));
+        let server = Server::start(vec![device], Arc::new(log)).unwrap();
+        Self { server: Some(server), folder, lines }
+    }
+
+    pub(super) fn socket(&self) -> std::path::PathBuf {
+        self.folder.path().join("disk.sock")
+    }
+
+    fn stats(&self) -> Stats {
+        self.server.as_ref().unwrap().stats(0).unwrap()
+    }
+
+    fn end(&mut self) {
+        let server = self.server.take().unwrap();
+        server.stop().drain();
+        server.wait();
+    }
+
+    /// Waits for a warning that the server logs.
+    fn warning(&self) -> String {
+        loop {
+            let lines = self.lines.lock().unwrap();
+            if let Some((_, line)) = lines.iter().find(|(level, _)| *level == Level::Warning) {
+                return line.clone();
+            }
+            drop(lines);
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A ring of a guest, as its driver sees it.
+pub(super) struct Disk {
+    pub(super) guest: Guest,
+    number: usize,
+    kick: Signal,
+    call: Signal,
+    /// What the driver has seen of what was used.
+    seen: u16,
+    head: u16,
+}
+
+/// Connects, agrees on everything that is offered, and lends the memory.
+pub(super) fn connect(socket: &Path, guest: &Guest, without: u64) -> Frontend {
+    let mut front = Frontend::connect(socket, 8).unwrap();
+    front.set_owner().unwrap();
+    let features = front.get_features().unwrap() & !without;
+    let protocol = front.get_protocol_features().unwrap();
+    front.set_protocol_features(protocol & !VhostUserProtocolFeatures::BACKEND_REQ).unwrap();
+    front.set_features(features).unwrap();
+    front.set_mem_table(&[region(guest)]).unwrap();
+    front
+}
+
+fn region(guest: &Guest) -> VhostUserMemoryRegionInfo {
+    VhostUserMemoryRegionInfo {
+        guest_phys_addr: 0,
+        memory_size: END,
+        userspace_addr: USER,
+        mmap_offset: 0,
+        mmap_handle: guest.file.as_raw_fd(),
+    }
+}
+
+impl Disk {
+    /// Sets up one ring of 8 descriptors.
+    pub(super) fn new(front: &mut Frontend, guest: Guest, number: usize) -> Self {
+        let [kick, call] = [0, 0].map(|flags| Signal::new(flags).unwrap());
+        let mut disk = Self { guest, number, kick, call, seen: 0, head: 0 };
+        disk.start(front, 0);
+        disk
+    }
+
+    fn start(&mut self, front: &mut Frontend, base: u16) {
+        let (number, layout) = (self.number, &self.guest.layout);
+        front.set_vring_num(number, layout.size).unwrap();
+        front.set_vring_base(number, base).unwrap();
+        let place = VringConfigData {
+            queue_max_size: layout.size,
+            queue_size: layout.size,
+            flags: 0,
+            desc_table_addr: USER + layout.descriptors,
+            used_ring_addr: USER + layout.device,
+            avail_ring_addr: USER + layout.driver,
+            log_addr: None,
+        };
+        front.set_vring_addr(number, &place).unwrap();
+        front.set_vring_kick(number, &self.kick).unwrap();
+        front.set_vring_call(number, &self.call).unwrap();
+        front.set_vring_enable(number, true).unwrap();
+    }
+
+    fn data(&self) -> u64 {
+        DATA + APART * self.number as u64
+    }
+
+    fn status_at(&self) -> u64 {
+        self.data() + 16
+    }
+
+    /// Makes a request available, with data from these places. Its header lies in front, and its status behind.
+    pub(super) fn ask(&mut self, kind: u32, sector: u64, priority: u32, data: &[(u64, u32)], is_write: bool) {
+        let at = self.data();
+        self.guest.all.write(at as usize, [kind.to_le_bytes(), priority.to_le_bytes()].concat_array());
+        self.guest.all.write(at as usize + 8, sector.to_le_bytes());
+        self.guest.all.write(at as usize + 16, 0xff_u8);
+        let direction = if is_write { WRITE } else { 0 };
+        let mut entries: Vec<Entry> = vec![(at, 16, NEXT, 1)];
+        for &(start, len) in data {
+            entries.push((start, len, direction | NEXT, entries.len() as u16 + 1));
+        }
+        entries.push((self.status_at(), 1, WRITE, 0));
+        let table = at + 0x100;
+        self.guest.table(table, &entries);
+        let entry = (table, 16 * entries.len() as u32, INDIRECT, 0);
+        if self.guest.layout.is_packed {
+            self.guest.offer_packed(self.head, &[entry]);
+        } else {
+            self.guest.table(self.guest.layout.descriptors + 16 * u64::from(self.head), &[entry]);
+            self.guest.offer(self.head);
+        }
+        self.head = (self.head + 1) % self.guest.layout.size;
+        self.kick.write(1).unwrap();
+    }
+
+    /// Waits until the device has told of it. Returns the status, and the length.
+    pub(super) fn wait(&mut self) -> (u8, u32) {
+        while self.guest.number(self.guest.layout.device + 2) == self.seen {
+            self.call.read().unwrap();
+        }
+        let (_, len) = self.guest.used(self.seen);
+        self.seen = self.seen.wrapping_add(1);
+        // As a driver that wants to be told of the next one.
+        let event = self.guest.layout.driver as usize + 4 + 2 * usize::from(self.guest.layout.size);
+        self.guest.all.write(event, self.seen.to_le_bytes());
+        (self.guest.all.read(self.status_at() as usize), len)
+    }
+
+    fn request(&mut self, kind: u32, sector: u64, data: &[(u64, u32)], is_write: bool) -> (u8, u32) {
+        self.ask(kind, sector, 0, data, is_write);
+        self.wait()
+    }
+
+    fn fill(&self, at: u64, len: usize, byte: u8) {
+        (0..len).for_each(|offset| self.guest.all.write(at as usize + offset, byte));
+    }
+
+    fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
+        (0..len).map(|offset| self.guest.all.read(at as usize + offset)).collect()
+    }
+}
+
+/// Two arrays in a row.
+trait Concat {
+    fn concat_array(self) -> [u8; 8];
+}
+
+impl Concat for [[u8; 4]; 2] {
+    fn concat_array(self) -> [u8; 8] {
+        let [[a, b, c, d], [e, f, g, h]] = self;
+        [a, b, c, d, e, f, g, h]
+    }
+}
+
+const READ: u32 = 0;
+const OUT: u32 = 1;
+const FLUSH: u32 = 4;
+const NAME: u32 = 8;
+const DISCARD: u32 = 11;
+const ZEROES: u32 = 13;
+
+/// Every kind of request, by somebody else's front-end. Red if data goes elsewhere than it was sent, if a request that
+/// cannot be is done, or if one that is done is not counted.
+#[test]
+fn a_guest_reads_what_it_has_written() {
+    let mut served = Served::new("ram,size=1M", |device| device.serial = "a disk".to_owned());
+    let guest = Guest::new(8, false, true);
+    let mut front = connect(&served.socket(), &guest, 0);
+    let mut disk = Disk::new(&mut front, guest, 0);
+    let far = disk.data() + 0x1000;
+    disk.fill(far, 1024, 7);
+    disk.fill(far + 1024, 512, 8);
+    assert_eq!(disk.request(OUT, 8, &[(far, 1024), (far + 1024, 512)], false), (0, 1));
+    assert_eq!(disk.request(READ, 9, &[(far + 0x1000, 1024)], true), (0, 1025));
+    let found = disk.bytes(far + 0x1000, 1024);
+    assert_eq!(found, [[7; 512], [8; 512]].concat());
+    // Pieces that are no whole sectors are copied.
+    assert_eq!(disk.request(READ, 8, &[(far + 0x2001, 100), (far + 0x2100, 924)], true), (0, 1025));
+    assert_eq!([disk.bytes(far + 0x2001, 100), disk.bytes(far + 0x2100, 924)].concat(), [7; 1024]);
+    assert_eq!(disk.request(OUT, 0, &[(far, 1), (far, 511)], false), (0, 1));
+    assert_eq!(disk.request(READ, 0, &[(far + 0x3000, 512)], true), (0, 513));
+    assert_eq!(disk.bytes(far + 0x3000, 512), [7; 512]);
+    assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1));
+    assert_eq!(disk.request(NAME, 0, &[(far, 5), (far + 5, 15)], true), (0, 21));
+    assert_eq!(disk.bytes(far, 20), b"a disk\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
+    // Two ranges of zeroes, of which the second may leave a hole.
+    let ranges: [[u8; 8]; 4] = [8_u64, 1, 10, 1 | 1 << 32].map(u64::to_le_bytes);
+    ranges.iter().enumerate().for_each(|(at, bytes)| disk.guest.all.write(far as usize + 8 * at, *bytes));
+    assert_eq!(disk.request(ZEROES, 0, &[(far, 32)], false), (0, 1));
+    assert_eq!(disk.request(READ, 8, &[(far + 0x3000, 1536)], true), (0, 1537));
+    assert_eq!(disk.bytes(far + 0x3000, 1536), [[0; 512], [7; 512], [0; 512]].concat());
+    disk.fill(far, 16, 0);
+    disk.fill(far + 8, 1, 1);
+    assert_eq!(disk.request(DISCARD, 0, &[(far, 16)], false).0, 0);
+    // What cannot be.
+    disk.fill(far + 12, 1, 1);
+    assert_eq!(disk.request(DISCARD, 0, &[(far, 16)], false), (2, 1), "a flag that a discard does not have");
+    assert_eq!(disk.request(DISCARD, 0, &[(far, 15)], false), (1, 1));
+    assert_eq!(disk.request(77, 0, &[], false), (2, 1));
+    assert_eq!(disk.request(READ, 2048, &[(far, 512)], true), (1, 1), "behind the end");
+    assert_eq!(disk.request(READ, u64::MAX, &[(far, 512)], true), (1, 1));
+    assert_eq!(disk.request(READ, 0, &[(far, 511)], true), (1, 1));
+    assert_eq!(disk.request(OUT, 0, &[], false), (1, 1));
+    let stats = served.stats();
+    let found = (stats.reads, stats.writes, stats.flushes, stats.others, stats.errors, stats.sessions);
+    assert_eq!(found, (7, 3, 1, 6, 7, 1), "{stats:?}");
+    served.end();
+    let lines = served.lines.lock().unwrap();
+    assert!(lines.iter().all(|(level, _)| *level == Level::Info), "{lines:?}");
+}
+
+/// Red if two rings on two threads disturb one another, or if a ring that goes on later has lost its place.
+#[test]
+fn several_rings_are_served_by_several_threads() {
+    let served = Served::new("ram,size=1M", |device| (device.nr_queues, device.nr_threads) = (3, 2));
+    let guest = Guest::new(8, false, true);
+    let mut front = connect(&served.socket(), &guest, 0);
+    assert_eq!(front.get_queue_num().unwrap(), 3);
+    let mut disks: Vec<_> =
+        (0..3).map(|number| Disk::new(&mut front, guest.beside(APART * number as u64), number)).collect();
+    for turn in 0..100 {
+        for disk in &mut disks {
+            let far = disk.data() + 0x1000;
+            disk.fill(far, 512, turn + disk.number as u8);
+            disk.ask(OUT, disk.number as u64, 0, &[(far, 512)], false);
+        }
+        disks.iter_mut().for_each(|disk| assert_eq!(disk.wait(), (0, 1)));
+        for disk in &mut disks {
+            let far = disk.data() + 0x2000;
+            assert_eq!(disk.request(READ, disk.number as u64, &[(far, 512)], true), (0, 513));
+            assert_eq!(disk.bytes(far, 512), [turn + disk.number as u8; 512]);
+        }
+        if turn % 10 == 0 {
+            // As QEMU does when the machine is stopped and goes on, and when it gets more memory.
+            let disk = &mut disks[2];
+            let base = front.get_vring_base(2).unwrap();
+            assert_eq!(base, u32::from(disk.seen));
+            disk.start(&mut front, base as u16);
+            front.set_mem_table(&[region(&guest)]).unwrap();
+        }
+    }
+    assert_eq!(served.stats().errors, 0);
+}
+
+/// A chain that no driver makes ends the session, with a line that says why, and the next front-end is served.
+#[test]
+fn a_hostile_guest_ends_its_session_and_no_more() {
+    let mut served = Served::new("ram,size=1M", |_| ());
+    let guest = Guest::new(8, false, true);
+    let mut front = connect(&served.socket(), &guest, 0);
+    let mut disk = Disk::new(&mut front, guest, 0);
+    assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1));
+    disk.ask(READ, 0, 0, &[(END - 1, 512)], true);
+    assert!(served.warning().ends_with("ring 0: a descriptor of 512 bytes at 0x7ffff"), "{}", served.warning());
+    assert!(front.get_features().is_err(), "the session is over");
+    let guest = Guest::new(8, false, true);
+    let mut front = connect(&served.socket(), &guest, 0);
+    let mut disk = Disk::new(&mut front, guest, 0);
+    assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1));
+    served.end();
+}
+
+/// Red if the configuration is not the device's, if more than it cannot be asked for, or if a change of what cannot be
+/// changed is believed.
+#[test]
+fn the_configuration_is_told_and_the_cache_is_chosen() {
+    let served = Served::new("ram,size=1M", |device| device.nr_queues = 5);
+    let guest = Guest::new(8, false, true);
+    let mut front = connect(&served.socket(), &guest, 0);
+    let config = |front: &mut Frontend, len: u32| {
+        let flags = VhostUserConfigFlags::empty();
+        front.get_config(0, len, flags, &vec![0; len as usize]).map(|(_, bytes)| bytes)
+    };
+    let all = config(&mut front, 256).unwrap();
+    assert_eq!((all.len(), &all[..8], &all[34..36]), (256, &2048_u64.to_le_bytes()[..], &[5, 0][..]));
+    assert_eq!(config(&mut front, SIZE as u32).unwrap(), all[..SIZE]);
+    drop(front);
+    // The front-end above waits for ever for an answer of no length.
+    let mut client = UnixStream::connect(served.socket()).unwrap();
+    let words = [24_u32, 1, 12 + 257, 0, 257, 0].map(u32::to_le_bytes);
+    client.write_all(&[words.as_flattened(), &[0; 257]].concat()).unwrap();
+    let mut answer = [0; 24];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, *[24_u32, 5, 12, 0, 0, 0].map(u32::to_le_bytes).as_flattened());
+    drop(client);
+    let mut front = connect(&served.socket(), &guest, 0);
+    front.set_config(32, VhostUserConfigFlags::WRITABLE, &[0]).unwrap();
+    assert_eq!(config(&mut front, 60).unwrap()[32], 0);
+    front.set_config(0, VhostUserConfigFlags::WRITABLE, &[0]).unwrap();
+    assert!(served.warning().ends_with("1 bytes of the configuration at 0 to be changed"), "{}", served.warning());
+}
+
+#[test]
+fn a_read_only_device_is_not_written() {
+    let served = Served::new("ram,size=1M", |device| device.read_only = true);
+    let guest = Guest::new(8, false, true);
+    let mut front = connect(&served.socket(), &guest, 0);
+    assert_eq!(front.get_features().unwrap() & (feature::READ_ONLY | feature::FLUSH), feature::READ_ONLY);
+    let mut disk = Disk::new(&mut front, guest, 0);
+    let data = disk.data() + 0x1000;
+    for kind in [OUT, DISCARD, ZEROES] {
+        assert_eq!(disk.request(kind, 0, &[(data, 512)], false), (1, 1));
+    }
+    assert_eq!(disk.request(READ, 0, &[(data, 512)], true), (0, 513));
+}
+
+/// Red if front-ends that break the protocol end more than themselves, or do it without a word.
+#[test]
+fn messages_that_cannot_be_end_their_session() {
+    let served = Served::new("ram,size=1M", |_| ());
+    let guest = Guest::new(8, false, true);
+    let front = connect(&served.socket(), &guest, 0);
+    front.set_vring_num(7, 8).unwrap();
+    assert!(served.warning().ends_with("ring 7 of 1 rings"), "{}", served.warning());
+    drop(front);
+    served.lines.lock().unwrap().clear();
+    let front = Frontend::connect(served.socket(), 8).unwrap();
+    front.set_features(1 << 63).unwrap();
+    assert!(served.warning().contains("which were not offered"), "{}", served.warning());
+    drop(front);
+    served.lines.lock().unwrap().clear();
+    let mut client = UnixStream::connect(served.socket()).unwrap();
+    client.write_all(&[0xff; 64]).unwrap();
+    assert!(served.warning().contains("flags"), "{}", served.warning());
+}
+
+/// A server ends while requests are in its device, and the next one does them once more. Red if a request is lost, the
+/// one of descriptor 0 included, or if the guest gets an answer twice.
+#[test]
+fn what_was_in_progress_is_done_by_the_next_server() {
+    let served = Served::new("ram,size=1M", |_| ());
+    let guest = Guest::new(8, false, true);
+    let mut front = connect(&served.socket(), &guest, 0);
+    let info = VhostUserInflight { num_queues: 1, queue_size: 8, ..VhostUserInflight::default() };
+    let (info, file) = front.get_inflight_fd(&info).unwrap();
+    let kept = Inflight::take(
+        crate::protocol::message::InflightInfo { len: info.mmap_size, offset: 0, nr_queues: 1, size: 8 },
+        file.try_clone().unwrap().into(),
+    );
+    front.set_inflight_fd(&info, file.as_raw_fd()).unwrap();
+    let mut disk = Disk::new(&mut front, guest, 0);
+    assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1), "this one has descriptor 0");
+    front.get_vring_base(0).unwrap();
+    drop(front);
+    // The server has taken two requests, 1 and 0, and ended.
+    disk.head = 1;
+    let far = disk.data() + 0x1000;
+    disk.fill(far, 512, 5);
+    disk.ask(OUT, 3, 0, &[(far, 512)], false);
+    disk.head = 0;
+    disk.ask(OUT, 3, 0, &[(far, 512)], false);
+    let mut tracker = kept.unwrap().tracker(0, 8).unwrap();
+    assert!(tracker.recover(1).is_empty());
+    tracker.taken(1);
+    tracker.taken(0);
+    let guest = disk.guest.beside(0);
+    let mut front = connect(&served.socket(), &guest, 0);
+    front.set_inflight_fd(&info, file.as_raw_fd()).unwrap();
+    disk.start(&mut front, 1);
+    assert_eq!((disk.wait().0, disk.wait().0), (0, 0));
+    assert_eq!([1, 2].map(|at| disk.guest.used(at).0), [1, 0], "in their order");
+    disk.head = 2;
+    assert_eq!(disk.request(READ, 3, &[(far + 0x1000, 512)], true), (0, 513));
+    assert_eq!(disk.bytes(far + 0x1000, 512), [5; 512]);
+    assert_eq!(disk.guest.number(disk.guest.layout.device + 2), 4, "each is answered once");
+}
+
+/// Red if the guest's priority counts although it was not asked for, or rises above the client's.
+#[test]
+fn the_guests_priority_counts_if_that_is_wanted() {
+    use blkmq::Class::{BestEffort, Idle, RealTime};
+    let best = IoPriority { class: BestEffort, level: 2 };
+    let of = |class: u32, level: u32| crate::lane::priority_of(class << 13 | level, best);
+    assert_eq!(of(0, 0), None);
+    assert_eq!(of(1, 7), Some(best));
+    assert_eq!(of(2, 1), Some(best));
+    assert_eq!(of(2, 5), Some(IoPriority { class: BestEffort, level: 5 }));
+    assert_eq!(of(3, 0), Some(IoPriority { class: Idle, level: 0 }));
+    let best = IoPriority { class: RealTime, level: 0 };
+    assert_eq!(crate::lane::priority_of(1 << 13 | 3, best), Some(IoPriority { class: RealTime, level: 3 }));
+    assert_eq!(SECTOR_SIZE, 512);
+}
