@@ -4,6 +4,7 @@
 //!   describes.
 //! - [`serve`] is a server, and [`control`] its control socket. [`list`], [`get`], [`set`], [`stat`], [`clients`],
 //!   [`groups`] and [`dump`] speak to a running server by [`control::client`].
+//! - [`ublk`] lists and removes the block devices of the kernel's ublk.
 //! - [`devices`] and [`schedulers`] print what there is; [`torture`] and [`simulate`] start programs of their own that
 //!   lie [`beside`] this one.
 //!
@@ -39,6 +40,7 @@ mod simulate;
 mod stat;
 mod target;
 mod torture;
+mod ublk;
 
 use std::process::ExitCode;
 
@@ -93,6 +95,7 @@ enum Command {
     Clients(clients::Clients),
     Groups(groups::Groups),
     Dump(dump::Dump),
+    Ublk(ublk::Ublk),
 }
 
 fn main() -> ExitCode {
@@ -115,5 +118,6 @@ fn main() -> ExitCode {
         Command::Clients(clients) => clients.run(out),
         Command::Groups(groups) => groups.run(out),
         Command::Dump(dump) => dump.run(out),
+        Command::Ublk(ublk) => ublk.run(out),
     })
 }

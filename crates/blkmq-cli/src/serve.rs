@@ -2,7 +2,7 @@
 //!
 //! This page goes through the steps of a server from its arguments to its end, and each step is a module of the folder:
 //! `plan` and `config` say what is served, `queue` opens the devices, `nbd` the server in front of them, `sandbox`
-//! gives up rights, `drain` ends it all. Nothing else calls in there.
+//! gives up rights, `drain` ends it all. `ublk` has the block devices beside that server. Nothing else calls in there.
 
 mod allow;
 mod check;
@@ -25,6 +25,7 @@ mod queue;
 mod reload;
 mod replace;
 mod sandbox;
+mod ublk;
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -61,6 +62,7 @@ Examples:
   blkmq serve --export a=ram,size=1G --export b=ssd --nbd tcp:127.0.0.1:10809
   blkmq serve --nbd tcp:0.0.0.0:10809 --tls require --tls-certificates /etc/blkmq/pki --tls-verify-peer \\
     --allow certificate=gold,access=write,priority=rt/0 --allow certificate=silver
+  blkmq serve --device file,path=disk.img --ublk id=0,queues=2,recover
   blkmq serve --run 'nbdinfo \"$uri\"'
   blkmq serve --config disks.toml
   blkmq serve --check disks.toml
@@ -108,6 +110,15 @@ pub(crate) struct Serve {
     /// Where NBD clients connect: the path of a Unix socket, or tcp:HOST:PORT. May be repeated.
     #[arg(long, value_name = "SOCKET|tcp:HOST:PORT")]
     nbd: Vec<String>,
+    /// Make a block device of this machine, /dev/ublkbN, by the kernel's ublk. With 'recover' and an id it outlives the
+    /// server, and the next one takes it over. May be repeated.
+    #[arg(
+        long,
+        value_name = "[export=NAME,][id=N,][queues=N,][depth=N,][recover]",
+        num_args = 0..=1,
+        default_missing_value = ""
+    )]
+    ublk: Vec<String>,
     /// The scheduler in front of the devices [default: mq-deadline for a device with one hardware queue, else none].
     #[arg(long, value_name = "NAME")]
     scheduler: Option<String>,
@@ -200,6 +211,7 @@ impl Serve {
         // This comes before anything else opens descriptors, which could get the numbers of those that are handed over.
         let handed = handed::take().map_err(|error| Failure::Input(error.to_string()))?;
         let plan = Plan::new(self)?;
+        let wishes = ublk::wishes(&plan)?;
         if self.check.is_some() {
             return check::check(&plan, out);
         }
@@ -224,6 +236,8 @@ impl Serve {
         };
         let queues = queue::build_all(&plan.exports)?;
         let placements = reload::placements(&plan, &queues).map_err(|error| Failure::Input(error.to_string()))?;
+        let is_alone = plan.nbd.is_empty() && handed.is_empty() && plan.run.is_none();
+        let added = ublk::add(&wishes, &queues)?;
         let needs_own = addresses.is_empty() && handed.is_empty();
         let own = if needs_own || plan.control.is_none() { Some(folder::make()?) } else { None };
         let [nbd, control] = own.as_deref().map(folder::own).unwrap_or_default();
@@ -249,6 +263,7 @@ impl Serve {
         let (tell, events) = mpsc::channel();
         let failed = |error: io::Error| Failure::Running(format!("serve: {error}"));
         let uris: Vec<_> = (0..queues.len()).map(|index| server.uris(index)).collect();
+        let devices = ublk::start(&plan.exports, &wishes, added, is_alone, &tell)?;
         let (stop, signal) = (tell.clone(), tell.clone());
         let state = State {
             queues: served(&plan.exports, &queues, &placements, &uris),
@@ -262,11 +277,11 @@ impl Serve {
         };
         let url = scraped.as_ref().map(metrics::url);
         state.queues.iter().for_each(|queue| _ = queue.warn_of_shares());
-        let devices = state.queues.iter().map(|queue| (queue.name.clone(), Arc::clone(&queue.q))).collect();
+        let watched = state.queues.iter().map(|queue| (queue.name.clone(), Arc::clone(&queue.q))).collect();
         let histories = state.queues.iter().map(|queue| (Arc::clone(&queue.q), Arc::clone(&queue.history))).collect();
         sampler::start(histories).map_err(failed)?;
         control::start(listener, scraped, state).map_err(failed)?;
-        let _watch = Watch::start(devices, operator::say).map_err(failed)?;
+        let _watch = Watch::start(watched, operator::say).map_err(failed)?;
         interrupt::tell(move || drop(signal.send(Event::Signal))).map_err(failed)?;
         hangups.tell(move || reload.run().iter().for_each(|line| operator::say(line))).map_err(failed)?;
         let command = match &plan.run {
@@ -277,13 +292,16 @@ impl Serve {
                 Some(Running::start(text, &uris[0][0], &socket, ended).map_err(failed)?)
             }
             None => {
+                let ublk = ublk::lines(&plan.exports, &wishes, &devices);
                 // If it cannot be written, no operator can be told, and clients are served all the same.
-                let _ = io::stderr().write_all(greeting(&plan, &uris, url.as_deref(), &control, &held).as_bytes());
+                let _ =
+                    io::stderr().write_all(greeting(&plan, &uris, url.as_deref(), &control, &held, &ublk).as_bytes());
                 None
             }
         };
         notify::ready();
-        drain::until_the_end(&server, command, drain_timeout, &tell, &events)
+        let outcome = drain::until_the_end(&server, command, drain_timeout, &tell, &events);
+        outcome.and(ublk::end(devices))
     }
 }
 
@@ -358,7 +376,14 @@ fn warn_of_loss(exports: &[Export], queues: &[Arc<RequestQueue>]) {
 
 /// What is served, and what to type next. The text goes to standard error, because standard output belongs to the
 /// program that starts a server.
-fn greeting(plan: &Plan, uris: &[Vec<String>], metrics: Option<&str>, control: &Path, held: &str) -> String {
+fn greeting(
+    plan: &Plan,
+    uris: &[Vec<String>],
+    metrics: Option<&str>,
+    control: &Path,
+    held: &str,
+    ublk: &str,
+) -> String {
     let mut text = String::new();
     for (export, uris) in plan.exports.iter().zip(uris) {
         let disk = match &export.disk {
@@ -367,6 +392,7 @@ fn greeting(plan: &Plan, uris: &[Vec<String>], metrics: Option<&str>, control: &
         };
         text += &format!("{}: {disk} at {}\n", shown(&export.name.text), uris.join(" and "));
     }
+    text += ublk;
     if let Some(url) = metrics {
         text += &format!("metrics: {url}\n");
     }

@@ -19,6 +19,8 @@ const RAM_DISK: &str = "ram,size=1G";
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) nbd: Vec<Given>,
+    /// The block devices of this machine.
+    pub(super) ublk: Vec<Given>,
     /// `None`: connections are not encrypted.
     pub(super) tls: Option<Tls>,
     pub(super) exports: Vec<Export>,
@@ -114,6 +116,7 @@ impl Plan {
         file.placements.check(&names, names_clients)?;
         Ok(Self {
             nbd,
+            ublk: options.ublk.iter().map(|text| Given::option("ublk", text)).collect(),
             tls,
             exports,
             placements: file.placements,

@@ -1,0 +1,154 @@
+//! Block devices of this machine, by the kernel's ublk.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
+
+use blkmq::{Client, RequestQueue};
+use blkmq_ublk::{Added, Control, Device, Error, Options};
+use blkmq_workbench::TextError;
+
+use super::Event;
+use super::config::Export;
+use super::given::Given;
+use super::name::shown;
+use super::plan::Plan;
+use crate::operator;
+use blkmq_program::Failure;
+
+/// A block device that is to be.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Wish {
+    /// The number of the export that it stands in front of.
+    export: usize,
+    options: Options,
+}
+
+const FORM: &str = "words are export=NAME, id=N, queues=N, depth=N and recover, as in --ublk id=0,queues=2";
+
+/// Reads what each `--ublk` says.
+pub(super) fn wishes(plan: &Plan) -> Result<Vec<Wish>, TextError> {
+    if let (Some(given), true) = (plan.ublk.first(), plan.identity.is_some()) {
+        return Err(
+            given.fault("the kernel takes commands for block devices from root alone; leave out --user and --group")
+        );
+    }
+    plan.ublk.iter().map(|given| wish(given, &plan.exports)).collect()
+}
+
+fn wish(given: &Given, exports: &[Export]) -> Result<Wish, TextError> {
+    let mut wish = Wish { export: 0, options: Options::default() };
+    for word in given.text.split(',').filter(|word| !word.is_empty()) {
+        let wrong = |what: &str| given.fault(format!("'{word}': {what}; {FORM}"));
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        let number = || value.parse::<u32>().map_err(|_| wrong("a number is missing"));
+        let small = || number()?.try_into().map_err(|_| wrong("so many cannot be"));
+        match name {
+            "export" => {
+                let found = exports.iter().position(|export| shown(&export.name.text) == value);
+                wish.export = found.ok_or_else(|| wrong("there is no such export"))?;
+            }
+            "id" => wish.options.id = Some(number()?),
+            "queues" => wish.options.queues = small()?,
+            "depth" => wish.options.depth = small()?,
+            "recover" if value.is_empty() => wish.options.recover = true,
+            _ => return Err(wrong("there is no such word")),
+        }
+    }
+    if wish.options.recover && wish.options.id.is_none() {
+        return Err(given.fault("recover needs id=N, by which the next server finds the device"));
+    }
+    wish.options.read_only = exports[wish.export].read_only;
+    Ok(wish)
+}
+
+fn failure(error: Error) -> Failure {
+    if error.is_bad_configuration() { Failure::Input(error.to_string()) } else { Failure::Running(error.to_string()) }
+}
+
+/// Makes the devices, which have no thread yet.
+pub(super) fn add(wishes: &[Wish], queues: &[Arc<RequestQueue>]) -> Result<Vec<Added>, Failure> {
+    let add = |wish: &Wish| {
+        let q = &queues[wish.export];
+        if q.limits().no_flush {
+            operator::say("ublk: the device cannot be flushed: what users of the block device flush may be lost");
+        }
+        Added::new(Control::open()?, q, &wish.options)
+    };
+    wishes.iter().map(add).collect::<Result<_, _>>().map_err(failure)
+}
+
+/// Begins to serve the devices. If clients come in no other way, the server ends with the last of them.
+pub(super) fn start(
+    exports: &[Export],
+    wishes: &[Wish],
+    added: Vec<Added>,
+    is_alone: bool,
+    tell: &Sender<Event>,
+) -> Result<Vec<Device>, Failure> {
+    let nr_left = Arc::new(AtomicUsize::new(added.len()));
+    let start = |(wish, added): (&Wish, Added)| {
+        let (id, export) = (added.id(), &exports[wish.export]);
+        let mut client = Client::new(format!("ublk{id}")).with_priority(export.priority);
+        client.weight = export.weight;
+        let (tell, nr_left) = (Mutex::new(tell.clone()), Arc::clone(&nr_left));
+        let ended = move |error: Option<Error>| {
+            match error {
+                None => operator::say(&format!("ublk: device {id} is not served any more")),
+                Some(error) => operator::say(&format!("ublk: device {id} is not served any more: {error}")),
+            }
+            let is_last = nr_left.fetch_sub(1, Ordering::Relaxed) == 1;
+            if let (true, true, Ok(tell)) = (is_alone, is_last, tell.lock()) {
+                let _ = tell.send(Event::Stop);
+            }
+        };
+        added.start(&client, ended)
+    };
+    wishes.iter().zip(added).map(start).collect::<Result<_, _>>().map_err(failure)
+}
+
+/// What is served, for the greeting.
+pub(super) fn lines(exports: &[Export], wishes: &[Wish], devices: &[Device]) -> String {
+    let line = |(wish, device): (&Wish, &Device)| {
+        let (info, name) = (device.info(), shown(&exports[wish.export].name.text));
+        let keeps = if device.is_recoverable() { ", kept for the next server" } else { "" };
+        format!("{name}: {}, {} x {} requests{keeps}\n", device.path(), info.nr_hw_queues, info.queue_depth)
+    };
+    wishes.iter().zip(devices).map(line).collect()
+}
+
+/// Ends the devices: one that outlives its server is left to the next one.
+pub(super) fn end(devices: Vec<Device>) -> Result<(), Failure> {
+    let ended: Vec<_> = devices.into_iter().map(Device::leave).collect();
+    ended.into_iter().collect::<Result<(), _>>().map_err(failure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Wish, TextError> {
+        let exports = ["", "b"].map(|name| {
+            let given = |text: &str| Given::option("export", text);
+            Export::new(given(name), given("ram"), Default::default(), name == "b")
+        });
+        wish(&Given::option("ublk", text), &exports)
+    }
+
+    #[test]
+    fn words_say_what_the_device_is_like() {
+        assert_eq!(read("").unwrap().options, Options::default());
+        let wish = read("export=b,id=3,queues=2,depth=64,recover").unwrap();
+        let expected = Options { id: Some(3), queues: 2, depth: 64, recover: true, read_only: true };
+        assert_eq!((wish.export, wish.options), (1, expected));
+        assert_eq!(read("export=default").unwrap().export, 0);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_the_words_that_can() {
+        for text in ["export=c", "queues=x", "queues=70000", "depth", "recovered", "recover=1", "recover"] {
+            let error = read(text).unwrap_err();
+            assert!(error.place == "--ublk" && error.what.contains("id="), "{error:?}");
+        }
+    }
+}

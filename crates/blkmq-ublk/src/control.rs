@@ -1,0 +1,292 @@
+//! Commands to the control device.
+//!
+//! The kernel may take as long as it likes for a command, and some kernels take for ever: a device is removed when its
+//! character device is closed, and a block device when its requests are over. So each command runs in a thread of its
+//! own, with a ring of its own, and the caller waits for a limited time. The thread owns the memory that the kernel
+//! reads and writes. A thread that is not answered stays behind with this memory.
+#![expect(unsafe_code, reason = "memory is handed to the kernel")]
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+
+use crate::abi::{
+    CONTROL_PATH, CONTROL_SIZE, ControlCommand, DeviceInfo, INFO_SIZE, PARAMETERS_SIZE, Parameters, State, control,
+    feature,
+};
+use crate::error::Error;
+
+/// How long a command may take, unless it is told otherwise.
+pub const LIMIT: Duration = Duration::from_secs(10);
+
+/// Bytes of a path in front of what a command takes.
+const PATH_SIZE: usize = 32;
+
+/// The control device.
+#[derive(Debug, Clone)]
+pub struct Control {
+    file: Arc<File>,
+    limit: Duration,
+}
+
+/// One command on its way.
+struct Sent {
+    op: u32,
+    command: ControlCommand,
+    data: Vec<u8>,
+}
+
+/// Hands the command to the kernel, and waits for as long as that takes.
+fn wait_for(file: &File, sent: &mut Sent) -> io::Result<()> {
+    let mut ring: IoUring<squeue::Entry128, cqueue::Entry> = IoUring::builder().build(1)?;
+    sent.command.addr = if sent.data.is_empty() { 0 } else { sent.data.as_mut_ptr().expose_provenance() as u64 };
+    sent.command.len = sent.data.len() as u16;
+    let mut cmd = [0; 80];
+    cmd[..CONTROL_SIZE].copy_from_slice(&sent.command.to_bytes());
+    let entry = opcode::UringCmd80::new(types::Fd(file.as_raw_fd()), sent.op).cmd(cmd).build();
+    // SAFETY: the file is open and the memory at `addr` is there until the completion has come: this function returns
+    // before only if the kernel has not taken the entry.
+    let pushed = unsafe { ring.submission().push(&entry) };
+    pushed.map_err(|_| io::Error::other("the ring is full"))?;
+    loop {
+        let submitted = ring.submit_and_wait(1);
+        if let Some(entry) = ring.completion().next() {
+            let result = entry.result();
+            return if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) };
+        }
+        match submitted {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted && !ring.submission().is_empty() => {
+                return Err(error);
+            }
+            _ => (),
+        }
+    }
+}
+
+/// Runs `work` in a thread of its own. `None` if it is not over in time.
+fn limited<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 'static) -> io::Result<Option<T>> {
+    let (tell, over) = mpsc::sync_channel(1);
+    thread::Builder::new().name("ublk control".to_owned()).spawn(move || _ = tell.send(work()))?;
+    Ok(over.recv_timeout(limit).ok())
+}
+
+impl Control {
+    /// Opens the control device.
+    ///
+    /// # Errors
+    /// There is none, or it may not be opened.
+    pub fn open() -> Result<Self, Error> {
+        let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(CONTROL_PATH);
+        let file = opened.map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => Error::NoPermission("opening /dev/ublk-control"),
+            _ => Error::NoControl(error),
+        })?;
+        Ok(Self { file: Arc::new(file), limit: LIMIT })
+    }
+
+    /// The same device, with another limit for each command.
+    #[must_use]
+    pub fn limited(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Has the kernel do a command for a device, with memory that the command reads or writes. `path_len`: bytes of a
+    /// path at the memory's beginning. Returns the memory.
+    fn run(
+        &self,
+        (what, op): (&'static str, u32),
+        dev_id: u32,
+        number: u64,
+        data: Vec<u8>,
+        path_len: usize,
+    ) -> Result<Vec<u8>, Error> {
+        let command = ControlCommand { dev_id, data: number, dev_path_len: path_len as u16, ..Default::default() };
+        let (file, mut sent) = (Arc::clone(&self.file), Sent { op, command, data });
+        let work = move || {
+            let result = wait_for(&file, &mut sent);
+            (result, sent.data)
+        };
+        match limited(self.limit, work).map_err(Error::System)? {
+            None => Err(Error::NoAnswer(what, self.limit)),
+            Some((Ok(()), data)) => Ok(data),
+            Some((Err(error), _)) => Err(match error.raw_os_error() {
+                Some(libc::EPERM) => Error::NoPermission(what),
+                Some(libc::ENODEV) if dev_id != u32::MAX => Error::NoDevice(dev_id),
+                _ => Error::Command(what, error),
+            }),
+        }
+    }
+
+    /// The features that the kernel has.
+    ///
+    /// # Errors
+    /// The kernel is too old to tell, or refuses.
+    pub fn features(&self) -> Result<u64, Error> {
+        let answer = self.run(("GET_FEATURES", control::GET_FEATURES), u32::MAX, 0, vec![0; 8], 0);
+        let answer = answer.map_err(|error| match error.errno() {
+            Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOTTY) => Error::TooOld,
+            _ => error,
+        })?;
+        let features = u64::from_ne_bytes(answer.try_into().expect("the memory is as long as it was"));
+        if features & feature::CMD_IOCTL_ENCODE == 0 { Err(Error::TooOld) } else { Ok(features) }
+    }
+
+    /// Makes a device. Returns what the kernel has made of the wish.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn add(&self, info: &DeviceInfo) -> Result<DeviceInfo, Error> {
+        let answer = self.run(("ADD_DEV", control::ADD_DEV), info.dev_id, 0, info.to_bytes().to_vec(), 0);
+        let answer = answer.map_err(|error| match error.errno() {
+            Some(libc::EEXIST) => match self.info(info.dev_id) {
+                Ok(found) => Error::Exists(info.dev_id, found.state),
+                Err(_) => Error::Exists(info.dev_id, State::Live),
+            },
+            Some(libc::EACCES | libc::ENOSPC) => Error::TooManyDevices,
+            _ => error,
+        })?;
+        Ok(info_of(&answer, 0))
+    }
+
+    /// Says what a block device is to be like, before it is started.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_parameters(&self, id: u32, parameters: &Parameters) -> Result<(), Error> {
+        self.run(("SET_PARAMS", control::SET_PARAMS), id, 0, parameters.to_bytes().to_vec(), 0).map(drop)
+    }
+
+    /// What a block device is like.
+    ///
+    /// # Errors
+    /// There is no such device, or the kernel refuses.
+    pub fn parameters(&self, id: u32) -> Result<Parameters, Error> {
+        // The kernel looks for the length in what it is to fill.
+        let memory = Parameters::default().to_bytes().to_vec();
+        let answer = self.run(("GET_PARAMS", control::GET_PARAMS), id, 0, memory, 0)?;
+        let bytes: &[u8; PARAMETERS_SIZE] = answer[..].try_into().expect("the memory is as long as it was");
+        Ok(Parameters::from_bytes(bytes))
+    }
+
+    /// What the kernel knows of a device.
+    ///
+    /// # Errors
+    /// There is no such device, or the kernel refuses.
+    pub fn info(&self, id: u32) -> Result<DeviceInfo, Error> {
+        let mut memory = vec![0; PATH_SIZE + INFO_SIZE];
+        let path = character_path(id);
+        memory[..path.len()].copy_from_slice(path.as_bytes());
+        let answer = self.run(("GET_DEV_INFO2", control::GET_DEV_INFO2), id, 0, memory, PATH_SIZE)?;
+        Ok(info_of(&answer, PATH_SIZE))
+    }
+
+    /// Makes the block device of a device whose queues have fetched or will. `is_recovered`: it exists, and waits.
+    ///
+    /// # Errors
+    /// The kernel refuses, or the queues have not fetched in time.
+    pub fn start(&self, id: u32, is_recovered: bool) -> Result<(), Error> {
+        let op = match is_recovered {
+            false => ("START_DEV", control::START_DEV),
+            true => ("END_USER_RECOVERY", control::END_USER_RECOVERY),
+        };
+        self.run(op, id, std::process::id().into(), Vec::new(), 0).map(drop)
+    }
+
+    /// Takes over a device whose server is gone.
+    ///
+    /// # Errors
+    /// The device has a server, or cannot be taken over.
+    pub fn begin_recovery(&self, id: u32) -> Result<(), Error> {
+        let begun = self.run(("START_USER_RECOVERY", control::START_USER_RECOVERY), id, 0, Vec::new(), 0).map(drop);
+        begun.map_err(|error| match error.errno() {
+            Some(libc::EBUSY) => Error::Served(id),
+            _ => error,
+        })
+    }
+
+    /// Removes a block device, when its requests are over. The device itself stays.
+    ///
+    /// # Errors
+    /// There is no such device, or the kernel refuses, or its requests are not over in time.
+    pub fn stop(&self, id: u32) -> Result<(), Error> {
+        self.run(("STOP_DEV", control::STOP_DEV), id, 0, Vec::new(), 0).map(drop)
+    }
+
+    /// Removes a device, when no process has its character device open.
+    ///
+    /// # Errors
+    /// There is no such device, or the kernel refuses, or a server does not close it in time.
+    pub fn delete(&self, id: u32) -> Result<(), Error> {
+        self.run(("DEL_DEV", control::DEL_DEV), id, 0, Vec::new(), 0).map(drop)
+    }
+}
+
+fn info_of(memory: &[u8], at: usize) -> DeviceInfo {
+    let bytes: &[u8; INFO_SIZE] = memory[at..].try_into().expect("the memory is as long as it was");
+    DeviceInfo::from_bytes(bytes)
+}
+
+/// The path of a device's character device.
+#[must_use]
+pub fn character_path(id: u32) -> String {
+    format!("/dev/ublkc{id}")
+}
+
+/// The path of a device's block device.
+#[must_use]
+pub fn block_path(id: u32) -> String {
+    format!("/dev/ublkb{id}")
+}
+
+/// The numbers of all devices, in order.
+///
+/// # Errors
+/// `/dev` cannot be read.
+pub fn ids() -> io::Result<Vec<u32>> {
+    let names = fs::read_dir("/dev")?.flatten().map(|entry| entry.file_name());
+    let mut ids: Vec<_> = names.filter_map(|name| id_of(name.to_str()?)).collect();
+    ids.sort_unstable();
+    Ok(ids)
+}
+
+/// The number in the name of a character device.
+fn id_of(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix("ublkc")?;
+    if digits.starts_with('+') { None } else { digits.parse().ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_character_devices_have_a_number() {
+        let found = ["ublkc0", "ublkc17", "ublkb0", "ublk-control", "ublkc", "ublkc+1", "ublkcx"].map(id_of);
+        assert_eq!(found, [Some(0), Some(17), None, None, None, None, None]);
+        assert_eq!((character_path(3), block_path(3)), ("/dev/ublkc3".to_owned(), "/dev/ublkb3".to_owned()));
+        assert!(character_path(u32::MAX).len() < PATH_SIZE, "an end of the path is left");
+    }
+
+    /// Red if the caller waits for what is not over, or gets no answer that is there.
+    #[test]
+    fn what_takes_for_ever_is_given_up_and_what_is_over_is_told() {
+        assert_eq!(limited(Duration::from_secs(600), || 7).unwrap(), Some(7));
+        let (hold, held) = mpsc::channel::<()>();
+        assert_eq!(limited(Duration::from_millis(20), move || held.recv().is_ok()).unwrap(), None);
+        drop(hold);
+    }
+
+    /// Red if a missing module is told in the system's words alone.
+    #[test]
+    fn without_the_module_the_error_says_what_to_type() {
+        let error = Error::NoControl(io::Error::from_raw_os_error(libc::ENOENT)).to_string();
+        assert!(error.contains("modprobe ublk_drv"), "{error}");
+    }
+}

@@ -1,0 +1,372 @@
+//! A block device, from its wish to its end.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use blkmq::event::EventFd;
+use blkmq::{Client, Notify, RequestQueue};
+
+use crate::abi::{DeviceInfo, MAX_NR_QUEUES, MAX_QUEUE_DEPTH, State, feature};
+use crate::control::{Control, block_path, character_path};
+use crate::descriptors::Descriptors;
+use crate::error::Error;
+use crate::parameters::{difference, most_bytes, parameters};
+use crate::queue::{Queue, Strings};
+use crate::work::Work;
+
+/// How long a device that is to be taken over may take to notice that its server is gone.
+const NOTICE: Duration = Duration::from_secs(10);
+/// The pause between two looks at such a device.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What a block device is to be like, beside what follows from its queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// The number in its name; `None` takes any.
+    pub id: Option<u32>,
+    /// Its queues, each with a thread.
+    pub queues: u16,
+    /// Requests of a queue at a time. Each has a buffer for the largest request, at most 512 KiB.
+    pub depth: u16,
+    /// The block device outlives its server, and waits for the next one. If the device exists and waits, it is taken
+    /// over, with the queues and the depth that it has.
+    pub recover: bool,
+    /// Nothing may be changed.
+    pub read_only: bool,
+}
+
+impl Default for Options {
+    /// One queue, 128 requests deep.
+    fn default() -> Self {
+        Self { id: None, queues: 1, depth: 128, recover: false, read_only: false }
+    }
+}
+
+/// A device that the kernel knows, and that has no block device yet, or one that waits. It has no thread yet either:
+/// the process can give up rights before it has. Dropping the value removes the device, if it was made for it.
+#[derive(Debug)]
+pub struct Added {
+    inner: Option<Inner>,
+    maps: Vec<Descriptors>,
+    /// The device existed before.
+    is_recovered: bool,
+}
+
+#[derive(Debug)]
+struct Inner {
+    control: Control,
+    info: DeviceInfo,
+    /// The character device, until the threads have it.
+    file: Option<Arc<File>>,
+    q: Arc<RequestQueue>,
+}
+
+/// Opens a device's character device. It may appear a moment after the device, and an old server may have it for a
+/// moment more.
+fn open(id: u32) -> Result<File, Error> {
+    let (path, deadline) = (character_path(id), Instant::now() + NOTICE);
+    loop {
+        match OpenOptions::new().read(true).write(true).open(&path) {
+            Ok(file) => return Ok(file),
+            Err(error) => {
+                let may_pass = matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EBUSY | libc::ENXIO));
+                if !may_pass || Instant::now() > deadline {
+                    return Err(Error::Device(path, error));
+                }
+            }
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Takes over the device, once it has noticed that its server is gone. `None` if there is no such device.
+fn take_over(control: &Control, id: u32) -> Result<Option<DeviceInfo>, Error> {
+    let deadline = Instant::now() + NOTICE;
+    loop {
+        let info = match control.info(id) {
+            Err(Error::NoDevice(_)) => return Ok(None),
+            info => info?,
+        };
+        if info.flags & feature::USER_RECOVERY == 0 {
+            return Err(Error::NoRecovery(id));
+        }
+        let begun = match info.state {
+            State::Quiesced | State::FailIo => control.begin_recovery(id),
+            State::Dead => return Err(Error::Exists(id, State::Dead)),
+            _ => Err(Error::Served(id)),
+        };
+        match begun {
+            Ok(()) => return Ok(Some(info)),
+            Err(Error::Served(_)) if Instant::now() < deadline => thread::sleep(PAUSE),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+impl Added {
+    /// Makes a device in front of a queue, or takes over the one that waits.
+    ///
+    /// # Errors
+    /// The options or the queue's limits cannot be had, or the kernel refuses. Then no device is left behind that was
+    /// not there.
+    pub fn new(control: Control, q: &Arc<RequestQueue>, options: &Options) -> Result<Self, Error> {
+        let limits = q.limits();
+        if !(1..=MAX_NR_QUEUES).contains(&options.queues) {
+            return Err(Error::Queues(options.queues));
+        }
+        if !(1..=MAX_QUEUE_DEPTH).contains(&options.depth) {
+            return Err(Error::Depth(options.depth));
+        }
+        let wished = parameters(&limits, most_bytes(&limits), options.read_only)?;
+        let features = control.features()?;
+        let recovered = match options.id.filter(|_| options.recover) {
+            Some(id) => take_over(&control, id)?,
+            None => None,
+        };
+        if let Some(info) = recovered {
+            let old = control.parameters(info.dev_id)?;
+            if let Some(what) = difference(&old, &wished) {
+                return Err(Error::Differs(info.dev_id, what));
+            }
+            return Self::opened(control, info, q, true);
+        }
+        let recovery = feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE;
+        if options.recover && features & recovery != recovery {
+            return Err(Error::TooOld);
+        }
+        let info = control.add(&DeviceInfo {
+            nr_hw_queues: options.queues,
+            queue_depth: options.depth,
+            max_io_buf_bytes: most_bytes(&limits),
+            dev_id: options.id.unwrap_or(u32::MAX),
+            flags: feature::CMD_IOCTL_ENCODE | if options.recover { recovery } else { 0 },
+            ..DeviceInfo::default()
+        })?;
+        let made = control.set_parameters(info.dev_id, &wished);
+        made.and_then(|()| Self::opened(control.clone(), info, q, false)).inspect_err(|_| {
+            // The first error counts.
+            let _ = control.delete(info.dev_id);
+        })
+    }
+
+    fn opened(control: Control, info: DeviceInfo, q: &Arc<RequestQueue>, is_recovered: bool) -> Result<Self, Error> {
+        let file = open(info.dev_id)?;
+        let map = |queue| Descriptors::map(&file, queue, info.queue_depth);
+        let maps = (0..info.nr_hw_queues).map(map).collect::<Result<Vec<_>, _>>();
+        let maps = maps.map_err(|error| Error::Device(character_path(info.dev_id), error))?;
+        let inner = Inner { control, info, file: Some(Arc::new(file)), q: Arc::clone(q) };
+        Ok(Self { inner: Some(inner), maps, is_recovered })
+    }
+
+    /// The device's number.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.inner.as_ref().map_or(0, |inner| inner.info.dev_id)
+    }
+
+    /// Begins to serve: each queue has a thread, whose submitter is this client's. Then the block device is there.
+    /// `ended` is called when the last of the threads has ended, whatever ended it, with what failed first if anything
+    /// did.
+    ///
+    /// # Errors
+    /// The queue does not take so many submitters, the system gives no thread, or the kernel refuses.
+    pub fn start(
+        mut self,
+        client: &Client,
+        ended: impl Fn(Option<Error>) + Send + Sync + 'static,
+    ) -> Result<Device, Error> {
+        let Some(inner) = self.inner.take() else { unreachable!("it is taken here alone") };
+        let mut device = Device { inner, threads: Vec::new(), strings: Vec::new(), is_over: false };
+        let id = device.id();
+        let started = device.launch(std::mem::take(&mut self.maps), client, Arc::new(ended));
+        match started.and_then(|()| device.inner.control.start(id, self.is_recovered)) {
+            Ok(()) => Ok(device),
+            Err(error) => {
+                device.give_up();
+                if !self.is_recovered {
+                    let _ = device.end();
+                } else {
+                    device.is_over = true;
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for Added {
+    fn drop(&mut self) {
+        if let (Some(Inner { control, info, file, .. }), false) = (self.inner.take(), self.is_recovered) {
+            // The kernel removes a device only when its character device is closed.
+            self.maps.clear();
+            drop(file);
+            // No caller could do anything about it.
+            let _ = control.delete(info.dev_id);
+        }
+    }
+}
+
+/// A block device that is served. Dropping it removes it.
+#[derive(Debug)]
+pub struct Device {
+    inner: Inner,
+    threads: Vec<JoinHandle<()>>,
+    strings: Vec<Arc<Strings>>,
+    is_over: bool,
+}
+
+type Ended = Arc<dyn Fn(Option<Error>) + Send + Sync>;
+
+/// What the threads of a device leave behind: the last one tells how it ended.
+struct Count {
+    nr_left: AtomicUsize,
+    failure: Mutex<Option<Error>>,
+    ended: Ended,
+}
+
+impl Count {
+    fn leave(&self, result: io::Result<()>) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = result {
+            failure.get_or_insert(Error::System(error));
+        }
+        // AcqRel: the last thread is ordered behind the ends of the others.
+        if self.nr_left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            (self.ended)(failure.take());
+        }
+    }
+}
+
+impl Device {
+    /// Starts the threads, and waits until each has fetched.
+    fn launch(&mut self, maps: Vec<Descriptors>, client: &Client, ended: Ended) -> Result<(), Error> {
+        let Inner { info, file, q, .. } = &mut self.inner;
+        // The threads alone have it: the kernel removes a device only when its character device is closed.
+        let Some(file) = file.take() else { return Ok(()) };
+        let most = info.max_io_buf_bytes as usize;
+        let (tell, told) = mpsc::channel();
+        let nr_left = AtomicUsize::new(maps.len());
+        let count = Arc::new(Count { nr_left, failure: Mutex::default(), ended });
+        let mut ready = Vec::new();
+        for (number, map) in (0..).zip(maps) {
+            let mut submitter = q.submitter(client).map_err(Error::Queue)?;
+            let bell = Arc::new(EventFd::new().map_err(Error::System)?);
+            submitter.set_notify(Some(bell.clone()));
+            let work = Work::new(info.queue_depth, most)
+                .ok_or_else(|| Error::System(io::Error::from(io::ErrorKind::OutOfMemory)))?;
+            let strings = Arc::new(Strings { bell, is_given_up: AtomicBool::new(false) });
+            ready.push((number, map, submitter, work, strings));
+        }
+        let nr = ready.len();
+        for (number, map, submitter, work, strings) in ready {
+            let (tell, count, file, depth) = (tell.clone(), Arc::clone(&count), Arc::clone(&file), info.queue_depth);
+            self.strings.push(Arc::clone(&strings));
+            let serve = move || {
+                let begun = Queue::begin((file, map), (number, depth), strings, work, submitter);
+                let result = match begun {
+                    Ok(queue) => {
+                        let _ = tell.send(Ok(()));
+                        queue.run()
+                    }
+                    Err(error) => {
+                        let _ = tell.send(Err(error));
+                        Ok(())
+                    }
+                };
+                count.leave(result);
+            };
+            let name = format!("ublk{} {number}", info.dev_id);
+            self.threads.push(thread::Builder::new().name(name).spawn(serve).map_err(Error::System)?);
+        }
+        told.iter().take(nr).try_for_each(|begun| begun.map_err(Error::System))
+    }
+
+    /// Ends the threads although the kernel has their tags, which it then takes as those of a server that is gone.
+    fn give_up(&mut self) {
+        for strings in &self.strings {
+            // Release: pairs with the look of the queue's thread, which the bell wakes.
+            strings.is_given_up.store(true, Ordering::Release);
+            strings.bell.notify();
+        }
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+
+    /// The device's number.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.inner.info.dev_id
+    }
+
+    /// The path of the block device.
+    #[must_use]
+    pub fn path(&self) -> String {
+        block_path(self.id())
+    }
+
+    /// What the kernel has made of the device.
+    #[must_use]
+    pub fn info(&self) -> &DeviceInfo {
+        &self.inner.info
+    }
+
+    /// Whether the block device outlives its server.
+    #[must_use]
+    pub fn is_recoverable(&self) -> bool {
+        self.inner.info.flags & feature::USER_RECOVERY != 0
+    }
+
+    /// Removes the block device in order: its requests are done, what the kernel has in memory for it is written, and
+    /// then it is gone.
+    ///
+    /// # Errors
+    /// The kernel refuses, or its requests are not over in time.
+    pub fn end(mut self) -> Result<(), Error> {
+        self.remove()
+    }
+
+    /// Leaves the block device to the next server. Requests that are on their way are given to that one too.
+    ///
+    /// # Errors
+    /// The device cannot outlive its server. Then it is removed as by [`end`](Self::end).
+    pub fn leave(mut self) -> Result<(), Error> {
+        if !self.is_recoverable() {
+            return self.remove();
+        }
+        self.is_over = true;
+        self.give_up();
+        Ok(())
+    }
+
+    fn remove(&mut self) -> Result<(), Error> {
+        if std::mem::replace(&mut self.is_over, true) {
+            return Ok(());
+        }
+        let id = self.id();
+        let stopped = self.inner.control.stop(id);
+        match &stopped {
+            // The threads end by themselves.
+            Ok(()) => self.threads.drain(..).for_each(|thread| drop(thread.join())),
+            // Another process has removed it.
+            Err(Error::NoDevice(_)) => {
+                self.give_up();
+                return Ok(());
+            }
+            Err(_) => self.give_up(),
+        }
+        match stopped.and(self.inner.control.delete(id)) {
+            Err(Error::NoDevice(_)) => Ok(()),
+            ended => ended,
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // No caller could do anything about it.
+        let _ = self.remove();
+    }
+}
