@@ -14,6 +14,7 @@ mod given;
 mod group;
 mod health;
 mod limits;
+mod machine;
 mod metrics;
 mod name;
 mod nbd;
@@ -47,6 +48,7 @@ use blkmq_program::interrupt::{self, Hangups};
 use command::Running;
 use config::{Disk, Export};
 use health::Watch;
+use machine::Machines;
 use name::shown;
 use nbd::Nbd;
 use plan::Plan;
@@ -63,6 +65,7 @@ Examples:
   blkmq serve --nbd tcp:0.0.0.0:10809 --tls require --tls-certificates /etc/blkmq/pki --tls-verify-peer \\
     --allow certificate=gold,access=write,priority=rt/0 --allow certificate=silver
   blkmq serve --device file,path=disk.img --ublk id=0,queues=2,recover
+  blkmq serve disk.img --vhost-user /run/vm.sock,queues=4,threads=2
   blkmq serve --run 'nbdinfo \"$uri\"'
   blkmq serve --config disks.toml
   blkmq serve --check disks.toml
@@ -88,6 +91,12 @@ Once sockets and devices are open, the server gives up what it does not need: it
 and connects only to the servers of its devices. With --run it gives up nothing.
 
 Without --nbd, the server uses listening sockets that LISTEN_FDS and LISTEN_PID hand over, as systemd does.
+
+--vhost-user is the disk of a virtual machine: QEMU finds it by '-chardev socket,id=c,path=SOCKET,reconnect=1 -device
+vhost-user-blk-pci,chardev=c,num-queues=N', with memory that is shared ('-object memory-backend-memfd,...,share=on'). It is
+the first export's queue, or that of export=NAME, and takes part as a client of its own, with the export's weight and
+priority; with prio=guest each request has the priority that the machine gives it, up to the export's. NBD clients of the
+same queue see the same data.
 
 Ctrl-C or SIGTERM ends the server: it takes no more requests, and completes those that it has. It says which clients it
 waits for. After --drain-timeout, or at the next signal a second later or more, it waits no longer.
@@ -119,6 +128,9 @@ pub(crate) struct Serve {
         default_missing_value = ""
     )]
     ublk: Vec<String>,
+    /// Where the front-end of a virtual machine finds its disk: a Unix socket, and parameters. May be repeated.
+    #[arg(long, value_name = "SOCKET[,queues=N][,threads=N][,export=NAME][,prio=guest]")]
+    vhost_user: Vec<String>,
     /// The scheduler in front of the devices [default: mq-deadline for a device with one hardware queue, else none].
     #[arg(long, value_name = "NAME")]
     scheduler: Option<String>,
@@ -229,6 +241,7 @@ impl Serve {
         let addresses = plan.nbd.iter().map(|given| nbd::address(given, mode)).collect::<Result<Vec<_>, _>>()?;
         let scraped = plan.metrics.as_ref().map(metrics::address).transpose()?;
         let tls = plan.tls.as_ref().map(nbd::tls).transpose()?;
+        machine::check(&plan)?;
         let drain_timeout = limits::drain_timeout(plan.drain_timeout.as_ref())?;
         let (handed, addresses) = match &self.replace {
             Some(control) => take_place(&plan, control, handed, addresses)?,
@@ -249,12 +262,16 @@ impl Serve {
         // No sandbox with a command: the command would inherit it, and could not do what it is for.
         let is_boxed = plan.sandbox && plan.run.is_none();
         let reload = Reload { options: self.clone(), tls: tls.clone(), placements: placements.clone(), is_boxed };
+        let machines = machine::bind(&plan, &queues)?;
         let (needs, mut held) = (Needs::of(&plan, self.config.as_deref(), &addresses, &control), String::new());
         let give_up = || {
             held = sandbox::enter(&needs, plan.identity.as_ref(), is_boxed)?;
             Ok(())
         };
-        let server = Nbd::start(&plan, &queues, &placements, &addresses, handed, tls, give_up)?;
+        let mut server = Nbd::start(&plan, &queues, &placements, &addresses, handed, tls, give_up)?;
+        if !plan.vhost_user.is_empty() {
+            server.serve_beside(Machines::serve(machines)?);
+        }
         warn_of_loss(&plan.exports, &queues);
         if let Some(line) = descriptors::provide(plan.max_connections.unwrap_or(blkmq_export::MAX_CONNECTIONS).into()) {
             operator::say(&line);
@@ -393,6 +410,9 @@ fn greeting(
         text += &format!("{}: {disk} at {}\n", shown(&export.name.text), uris.join(" and "));
     }
     text += ublk;
+    for given in &plan.vhost_user {
+        text += &format!("virtual machine: {}\n", given.text);
+    }
     if let Some(url) = metrics {
         text += &format!("metrics: {url}\n");
     }

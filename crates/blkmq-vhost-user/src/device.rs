@@ -31,6 +31,9 @@ pub struct Device {
     /// Whether a request has the priority that the machine gives it, up to the client's own. The standard has no such
     /// field; Linux writes it where the standard has a reserved one.
     pub guest_priority: bool,
+    /// Whether the machine may have packed rings, which take fewer accesses to its memory. What is in progress in them
+    /// is not kept for the next server: if this one is killed, the machine has to start anew.
+    pub packed: bool,
     /// Who may connect: the permissions of the socket.
     pub mode: u32,
 }
@@ -80,6 +83,7 @@ impl Device {
             read_only: false,
             serial: "blkmq".to_owned(),
             guest_priority: false,
+            packed: false,
             mode: 0o600,
         }
     }

@@ -31,6 +31,8 @@
 
 mod count;
 mod device;
+#[doc(hidden)]
+pub mod hostile;
 mod inflight;
 mod lane;
 mod lent;

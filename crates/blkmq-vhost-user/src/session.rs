@@ -38,7 +38,7 @@ const PROTOCOL_FEATURES: u64 = protocol_feature::SEVERAL_QUEUES
     | protocol_feature::INFLIGHT
     | protocol_feature::RESET_DEVICE
     | protocol_feature::MEMORY_SLOTS;
-/// How often a session looks whether the device has grown, if the front-end can be told.
+/// How often a session looks whether the device has grown, if the front-end can be told, and whether a worker is there.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The most bytes of configuration that a front-end may ask for: what the standard leaves for a device.
 const MAX_CONFIG: u32 = 256;
@@ -192,16 +192,17 @@ impl<'a> Session<'a> {
         if let Some(received) = self.wire.receive()? {
             return self.answer(received);
         }
-        self.tell_of_growth()?;
         let timeout = self.channel.is_some().then_some(LOOK_EVERY);
         self.bell.wait_beside(&[self.wire.as_fd()], timeout);
-        Ok(())
+        self.tell_of_growth()
     }
 
     /// Tells the front-end if the device has grown.
     fn tell_of_growth(&mut self) -> Result<(), Ending> {
-        let found = self.device.queue.limits().capacity_sectors;
-        if let (Some(channel), true) = (&self.channel, found != self.capacity) {
+        let Some(channel) = &self.channel else { return Ok(()) };
+        // A device that has become smaller fails what lies behind its end, and the machine is not told.
+        let found = self.device.queue.revalidate().unwrap_or(self.capacity);
+        if found != self.capacity {
             self.capacity = found;
             wire::send(channel.as_fd(), &config_change(), None)?;
         }
@@ -233,8 +234,14 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// What is in progress is kept for split rings alone.
+    fn offered_of_protocol(&self) -> u64 {
+        PROTOCOL_FEATURES & !if self.device.packed { protocol_feature::INFLIGHT } else { 0 }
+    }
+
     fn offered(&self) -> u64 {
-        FEATURES | config::features(&self.device.queue.limits(), self.device.read_only)
+        let packed = if self.device.packed { feature::PACKED } else { 0 };
+        FEATURES | packed | config::features(&self.device.queue.limits(), self.device.read_only)
     }
 
     fn handle(&mut self, message: Message, mut files: Vec<OwnedFd>) -> Result<Answer, Ending> {
@@ -249,8 +256,8 @@ impl<'a> Session<'a> {
                 self.features = features;
                 self.choose_cache();
             }
-            Message::GetProtocolFeatures => return Ok(number(PROTOCOL_FEATURES)),
-            Message::SetProtocolFeatures(features) => self.protocol_features = features & PROTOCOL_FEATURES,
+            Message::GetProtocolFeatures => return Ok(number(self.offered_of_protocol())),
+            Message::SetProtocolFeatures(features) => self.protocol_features = features & self.offered_of_protocol(),
             Message::GetNrQueues => return Ok(number(self.device.nr_queues.into())),
             Message::SetOwner => (),
             Message::ResetOwner | Message::ResetDevice => {
@@ -405,12 +412,17 @@ impl<'a> Session<'a> {
         }
         let (done, lanes) = channel();
         self.worker(ring).order(Order::Stop(ring, done));
-        // A worker that has panicked gives no ring back.
-        if let Ok(lane) = lanes.recv() {
-            let vring = &mut self.vrings[index];
-            vring.base = lane.base();
-            vring.signals = lane.into_signals();
-        }
+        let lane = loop {
+            match lanes.recv_timeout(LOOK_EVERY) {
+                Ok(lane) => break lane,
+                // A worker that has panicked gives no ring back.
+                Err(_) if self.worker(ring).has_ended() => return,
+                Err(_) => (),
+            }
+        };
+        let vring = &mut self.vrings[index];
+        vring.base = lane.base();
+        vring.signals = lane.into_signals();
     }
 
     /// Starts a ring if all of it is known.

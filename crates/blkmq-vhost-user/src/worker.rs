@@ -96,6 +96,13 @@ impl Worker {
     }
 }
 
+impl Worker {
+    /// Whether the worker's thread is over: it has panicked, for nothing has told it to end.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(thread::JoinHandle::is_finished)
+    }
+}
+
 impl Drop for Worker {
     fn drop(&mut self) {
         self.order(Order::End);

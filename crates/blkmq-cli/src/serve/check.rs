@@ -5,7 +5,7 @@ use std::io::Write;
 use super::config::Disk;
 use super::name::shown;
 use super::plan::Plan;
-use super::{limits, metrics, nbd, queue};
+use super::{limits, machine, metrics, nbd, queue};
 use blkmq_program::Failure;
 
 /// Checks what a server is told, opens nothing, and says in a sentence that it is right. A server that runs with the
@@ -14,6 +14,7 @@ pub(super) fn check(plan: &Plan, out: &mut dyn Write) -> Result<(), Failure> {
     for given in &plan.nbd {
         nbd::address(given, 0o600)?;
     }
+    machine::check(plan)?;
     plan.metrics.as_ref().map(metrics::address).transpose()?;
     plan.tls.as_ref().map(nbd::tls).transpose()?;
     limits::drain_timeout(plan.drain_timeout.as_ref())?;

@@ -168,6 +168,7 @@ pub(super) fn check_shared(exports: &[Export]) -> Result<(), TextError> {
 pub(super) struct File {
     pub(super) device: Option<Given>,
     pub(super) nbd: Vec<Given>,
+    pub(super) vhost_user: Vec<Given>,
     pub(super) settings: Settings,
     pub(super) read_only: bool,
     pub(super) exports: Vec<Export>,
@@ -194,6 +195,7 @@ pub(super) struct File {
 struct Written {
     device: Option<Spanned<String>>,
     nbd: Option<Spanned<Addresses>>,
+    vhost_user: Option<Spanned<Addresses>>,
     scheduler: Option<Spanned<String>>,
     locking: Option<Spanned<String>>,
     bypass: Option<Spanned<Word>>,
@@ -272,6 +274,15 @@ impl Source<'_> {
         Given { text: word.get_ref().text(), place: self.place(word.span()) }
     }
 
+    fn addresses(&self, written: Option<&Spanned<Addresses>>) -> Vec<Given> {
+        let Some(written) = written else { return Vec::new() };
+        let texts = match written.get_ref() {
+            Addresses::One(address) => std::slice::from_ref(address),
+            Addresses::Many(addresses) => addresses,
+        };
+        texts.iter().map(|text| Given { text: text.clone(), place: self.place(written.span()) }).collect()
+    }
+
     fn set(&self, set: &BTreeMap<String, Spanned<Word>>) -> Vec<(String, Given)> {
         set.iter().map(|(name, value)| (name.clone(), self.word(value))).collect()
     }
@@ -340,15 +351,10 @@ impl File {
             }
             number => number.as_ref().map(|number| *number.get_ref()),
         };
-        let nbd = match written.nbd.as_ref().map(Spanned::get_ref) {
-            None => &[][..],
-            Some(Addresses::One(address)) => std::slice::from_ref(address),
-            Some(Addresses::Many(addresses)) => addresses,
-        };
-        let place = written.nbd.as_ref().map(|nbd| source.place(nbd.span())).unwrap_or_default();
         Ok(Self {
             device: written.device.as_ref().map(|text| source.given(text)),
-            nbd: nbd.iter().map(|text| Given { text: text.clone(), place: place.clone() }).collect(),
+            nbd: source.addresses(written.nbd.as_ref()),
+            vhost_user: source.addresses(written.vhost_user.as_ref()),
             settings: Settings {
                 scheduler: written.scheduler.as_ref().map(|text| source.given(text)),
                 locking: written.locking.as_ref().map(|text| source.given(text)),

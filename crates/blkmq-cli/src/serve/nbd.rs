@@ -18,6 +18,7 @@ use blkmq_workbench::TextError;
 use super::config;
 use super::given::Given;
 use super::limits;
+use super::machine::Machines;
 use super::name::shown;
 use super::plan::Plan;
 use crate::control::schema::{Answered, Connection, by_kind};
@@ -73,6 +74,8 @@ pub(super) struct Nbd {
     /// For each address in turn, one for each export.
     uris: Vec<String>,
     nr_exports: usize,
+    /// What is served beside it, and ends with it.
+    machines: Option<Machines>,
 }
 
 impl Nbd {
@@ -122,7 +125,12 @@ impl Nbd {
         give_up()?;
         let server = bound.start().map_err(failure)?;
         let (uris, stop) = (server.uris().to_vec(), server.stop());
-        Ok(Self { slot: Arc::new(Mutex::new(Some(server))), stop, uris, nr_exports: queues.len() })
+        Ok(Self { slot: Arc::new(Mutex::new(Some(server))), stop, uris, nr_exports: queues.len(), machines: None })
+    }
+
+    /// Serves machines beside the clients, until the server is drained.
+    pub(super) fn serve_beside(&mut self, machines: Machines) {
+        self.machines = Some(machines);
     }
 
     /// The URIs of the export with this number: one for each address.
@@ -205,7 +213,8 @@ impl Nbd {
     /// Takes no more requests. Calls `done` when the requests that were taken are answered and the clients are gone.
     pub(super) fn drain(&self, done: impl FnOnce() + Send + 'static) {
         self.stop.drain();
-        let slot = Arc::clone(&self.slot);
+        self.machines.iter().for_each(Machines::drain);
+        let (slot, machines) = (Arc::clone(&self.slot), self.machines.clone());
         thread::spawn(move || {
             // The server stays in its slot until its clients are gone, so that `blkmq clients` shows the clients that
             // it waits for.
@@ -216,6 +225,7 @@ impl Nbd {
             if let Some(server) = server {
                 server.wait();
             }
+            machines.iter().for_each(Machines::wait);
             done();
         });
     }

@@ -21,6 +21,8 @@ pub(super) struct Plan {
     pub(super) nbd: Vec<Given>,
     /// The block devices of this machine.
     pub(super) ublk: Vec<Given>,
+    /// The disks of virtual machines.
+    pub(super) vhost_user: Vec<Given>,
     /// `None`: connections are not encrypted.
     pub(super) tls: Option<Tls>,
     pub(super) exports: Vec<Export>,
@@ -102,6 +104,10 @@ impl Plan {
             [] => file.nbd,
             given => given.iter().map(|text| Given::option("nbd", text)).collect(),
         };
+        let vhost_user = match &options.vhost_user[..] {
+            [] => file.vhost_user,
+            given => given.iter().map(|text| Given::option("vhost-user", text)).collect(),
+        };
         let given = |name: &str, text: &Option<String>| text.as_deref().map(|text| Given::option(name, text));
         let tls = config::tls(
             given("tls", &options.tls).or(file.tls),
@@ -117,6 +123,7 @@ impl Plan {
         Ok(Self {
             nbd,
             ublk: options.ublk.iter().map(|text| Given::option("ublk", text)).collect(),
+            vhost_user,
             tls,
             exports,
             placements: file.placements,

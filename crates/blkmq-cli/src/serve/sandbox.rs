@@ -15,6 +15,7 @@ use rustix::thread::set_no_new_privs;
 
 use super::config::Disk;
 use super::given::Given;
+use super::machine;
 use super::plan::Plan;
 use blkmq_program::Failure;
 use user::Identity;
@@ -41,6 +42,8 @@ impl Needs {
             _ => None,
         });
         let folder = |path: &Path| std::path::absolute(path).ok()?.parent().map(Path::to_owned);
+        let machines = machine::sockets(plan);
+        let sockets = sockets.chain(machines.iter().map(PathBuf::as_path));
         let remove = sockets.chain([control]).filter_map(folder).collect();
         // How much memory and how many processors there are.
         let mut read: Vec<PathBuf> =

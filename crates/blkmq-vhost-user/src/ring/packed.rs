@@ -79,16 +79,9 @@ impl Packed {
     pub(super) fn new(memory: &Memory, layout: &Layout, base: u32) -> Result<Self, Fault> {
         let Layout { size, descriptors, driver, device, has_event_idx, has_indirect, .. } = *layout;
         let area = |address, len, align| memory.area(address, len, align).map_err(Fault::Place);
-        // The front-end has both places in one number, the used one in the upper half.
-        let cursor = |bits| Cursor::of(bits, size).ok_or(Fault::Index(bits & !LAP));
-        let (next_available, next_used) = (cursor(base as u16)?, cursor((base >> 16) as u16)?);
-        let ahead = |a: Cursor, b: Cursor| {
-            let laps = if a.lap == b.lap { 0 } else { i32::from(size) };
-            i32::from(a.index) - i32::from(b.index) + laps
-        };
-        if !(0..=i32::from(size)).contains(&ahead(next_available, next_used)) {
-            return Err(Fault::Index(next_used.index));
-        }
+        // The front-end has both places in one number, the used one in the upper half, which some leave out. A ring is
+        // given back with nothing in progress, so the places are the same.
+        let next = Cursor::of(base as u16, size).ok_or(Fault::Index(base as u16 & !LAP))?;
         Ok(Self {
             size,
             descriptors: area(descriptors, DESCRIPTOR * usize::from(size), 16)?,
@@ -96,9 +89,8 @@ impl Packed {
             device: area(device, 4, 4)?,
             has_event_idx,
             has_indirect,
-            next_available,
-            // All that was taken before is over, or is made available once more.
-            next_used,
+            next_available: next,
+            next_used: next,
             nr_taken: 0,
             nr_hidden: 0,
             first: None,
@@ -163,7 +155,7 @@ impl Packed {
         let nr = std::mem::take(&mut self.nr_hidden);
         // Release: the guest that sees the flags sees what stands beside them, the data and the status.
         self.descriptors.store(at, flags, Ordering::Release);
-        // The flags are visible before the guest's wish is read, as in a split ring.
+        // SeqCst: the flags are visible before the guest's wish is read, as in a split ring.
         fence(Ordering::SeqCst);
         let flags = self.driver.load(2, Ordering::Acquire);
         if flags == ONE && self.has_event_idx {
@@ -185,12 +177,14 @@ impl Packed {
             self.device.store(2, ALL, Ordering::Relaxed);
         }
         self.wants_kicks = true;
+        // SeqCst: the wish is visible before the flags of the next descriptor are read once more.
         fence(Ordering::SeqCst);
         Ok(self.look().is_some())
     }
 
     pub(super) fn refuse_kicks(&mut self) {
         if self.wants_kicks {
+            // Relaxed: a guest that sees it late kicks once too often.
             self.device.store(2, NOTHING, Ordering::Relaxed);
         }
         self.wants_kicks = false;

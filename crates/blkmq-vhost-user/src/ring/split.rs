@@ -45,6 +45,7 @@ impl Split {
         let event = if layout.has_event_idx { 2 } else { 0 };
         let area = |address, len, align| memory.area(address, len, align).map_err(Fault::Place);
         let used = area(layout.device, ENTRIES + USED * size + event, 4)?;
+        // Acquire: as for what is available. Only a device writes this index, and here it is the last one.
         let next_used = used.load(INDEX, Ordering::Acquire);
         let next_available = base as u16;
         Ok(Self {
@@ -134,8 +135,8 @@ impl Split {
         self.shown = new;
         // Release: the guest that sees the index sees the entries, the data and the status.
         self.used.store(INDEX, new, Ordering::Release);
-        // The index is visible before the event is read: otherwise the guest could look at the index, wait for the
-        // event, and both sides would believe that the other one knows.
+        // SeqCst: the index is visible before the event is read. Otherwise the guest could look at the index, wait for
+        // the event, and both sides would believe that the other one knows.
         fence(Ordering::SeqCst);
         if self.has_event_idx {
             let event = self.available.load(ENTRIES + 2 * usize::from(self.size), Ordering::Relaxed);
@@ -164,7 +165,7 @@ impl Split {
             self.used.store(0, 0, Ordering::Relaxed);
         }
         self.wants_kicks = true;
-        // The wish is visible before the index is read once more.
+        // SeqCst: the wish is visible before the index is read once more.
         fence(Ordering::SeqCst);
         Ok(self.look()? > 0)
     }
@@ -172,6 +173,7 @@ impl Split {
     pub(super) fn refuse_kicks(&mut self) {
         // With an event index, the old one stays, which the guest has passed.
         if !self.has_event_idx && self.wants_kicks {
+            // Relaxed: a guest that sees it late kicks once too often.
             self.used.store(0, NO_NOTIFY, Ordering::Relaxed);
         }
         self.wants_kicks = false;

@@ -50,6 +50,7 @@ fn a_file_says_what_the_command_line_could() {
     let text = r#"
         device = "null"
         nbd = ["a.sock", "tcp:127.0.0.1:0"]
+        vhost_user = "vm.sock,queues=2"
         scheduler = "none"
         bypass = true
         set = { nr_requests = 64, "iosched/fifo_batch" = "1" }
@@ -74,11 +75,13 @@ fn a_file_says_what_the_command_line_could() {
     let plan = merged(&[], text).unwrap();
     let places: Vec<_> = plan.nbd.iter().map(|nbd| (nbd.text.as_str(), nbd.place.as_str())).collect();
     assert_eq!(places, [("a.sock", "disks.toml: line 3"), ("tcp:127.0.0.1:0", "disks.toml: line 3")]);
+    let machines: Vec<_> = plan.vhost_user.iter().map(|given| (given.text.as_str(), given.place.as_str())).collect();
+    assert_eq!(machines, [("vm.sock,queues=2", "disks.toml: line 4")]);
     assert_eq!((plan.control, plan.run), (Some("c.sock".into()), Some("true".to_owned())));
     assert_eq!(plan.max_connections, Some(3));
     let timeouts = [&plan.drain_timeout, &plan.stall_timeout].map(|given| given.clone().unwrap());
     assert_eq!(timeouts.each_ref().map(|given| given.text.as_str()), ["7s", "off"]);
-    assert_eq!(timeouts[1].place, "disks.toml: line 11");
+    assert_eq!(timeouts[1].place, "disks.toml: line 12");
     let [default, b] = &plan.exports[..] else { panic!("{:?}", plan.exports) };
     let said = |given: &Option<Given>| given.as_ref().map(|given| given.text.clone()).unwrap_or_default();
     assert_eq!(
@@ -93,7 +96,7 @@ fn a_file_says_what_the_command_line_could() {
     assert_eq!((said(&settings(b).scheduler), said(&settings(b).locking)), ("mq-deadline".into(), "single".into()));
     assert_eq!((b.read_only, b.weight, b.description.as_str()), (true, 1000, "a slow one"));
     assert_eq!(b.priority, IoPriority { class: Class::RealTime, level: 3 });
-    assert_eq!(settings(b).locking.as_ref().unwrap().place, "disks.toml: line 17");
+    assert_eq!(settings(b).locking.as_ref().unwrap().place, "disks.toml: line 18");
 }
 
 #[test]
@@ -108,12 +111,26 @@ fn exports_share_a_queue() {
 
 #[test]
 fn the_command_line_counts() {
-    let text = "device = \"null\"\nnbd = \"a\"\nscheduler = \"none\"\nset = { nomerges = 1 }";
-    let options = ["--device", "ram", "--nbd", "b", "--scheduler", "mq-deadline", "--set", "nomerges=2", "--read-only"];
+    let text =
+        "device = \"null\"\nnbd = \"a\"\nvhost_user = [\"x\", \"y\"]\nscheduler = \"none\"\nset = { nomerges = 1 }";
+    let options = [
+        "--device",
+        "ram",
+        "--nbd",
+        "b",
+        "--vhost-user",
+        "v",
+        "--scheduler",
+        "mq-deadline",
+        "--set",
+        "nomerges=2",
+        "--read-only",
+    ];
     let plan = merged(&[&options[..], &["--export", "x=hdd"]].concat(), text).unwrap();
     let devices: Vec<_> = plan.exports.iter().map(|export| (&*export.name.text, spec(export))).collect();
     assert_eq!(devices, [("", "ram"), ("x", "hdd")]);
     assert_eq!(plan.nbd.iter().map(|nbd| &*nbd.text).collect::<Vec<_>>(), ["b"]);
+    assert_eq!(plan.vhost_user.iter().map(|given| &*given.text).collect::<Vec<_>>(), ["v"]);
     assert!(plan.exports.iter().all(|export| export.read_only));
     let settings = settings(&plan.exports[1]);
     assert_eq!(settings.scheduler.as_ref().unwrap().text, "mq-deadline");

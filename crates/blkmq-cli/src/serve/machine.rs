@@ -1,0 +1,192 @@
+//! The disks of virtual machines, in front of the same queues as the NBD server.
+
+use std::path::absolute;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use blkmq::RequestQueue;
+use blkmq_vhost_user::{Bound, Device, Level, Server, StartError, Stop};
+use blkmq_workbench::{TextError, assignment};
+
+use super::config::Export;
+use super::given::Given;
+use super::name::{DEFAULT, shown};
+use super::plan::Plan;
+use crate::operator;
+use blkmq_program::Failure;
+
+/// A disk of a machine, as it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Wanted {
+    socket: String,
+    /// The export whose queue it is.
+    export: String,
+    queues: u16,
+    threads: u16,
+    read_only: bool,
+    guest_priority: bool,
+    packed: bool,
+    serial: Option<String>,
+}
+
+impl Wanted {
+    /// Reads `PATH[,queues=N][,threads=N][,export=NAME][,prio=guest][,serial=TEXT][,read_only=1][,packed=1]`.
+    fn read(given: &Given) -> Result<Self, TextError> {
+        let wrong = |what: String| given.fault(format!("{what}, as in /run/vm.sock,queues=4,threads=2"));
+        let mut parts = given.text.split(',');
+        let socket = parts.next().unwrap_or_default().to_owned();
+        if socket.is_empty() || socket.contains('=') {
+            return Err(wrong(format!("'{}' does not begin with the path of a socket", given.text)));
+        }
+        let export = DEFAULT.to_owned();
+        let (queues, threads, read_only, guest_priority, packed, serial) = (1, 1, false, false, false, None);
+        let mut wanted = Self { socket, export, queues, threads, read_only, guest_priority, packed, serial };
+        for part in parts {
+            let (name, value) =
+                assignment(part).map_err(|_| wrong(format!("'{part}' is not of the form NAME=VALUE")))?;
+            let number = || value.parse().map_err(|_| wrong(format!("{name}: '{value}' is no number up to 65535")));
+            match (name, value) {
+                ("queues", _) => wanted.queues = number()?,
+                ("threads", _) => wanted.threads = number()?,
+                ("export", _) => wanted.export = value.to_owned(),
+                ("serial", _) => wanted.serial = Some(value.to_owned()),
+                ("prio", "guest") => wanted.guest_priority = true,
+                ("prio", "export") => wanted.guest_priority = false,
+                ("prio", _) => return Err(wrong(format!("prio: '{value}' is not accepted; accepted: export, guest"))),
+                ("read_only", "0" | "1") => wanted.read_only = value == "1",
+                ("packed", "0" | "1") => wanted.packed = value == "1",
+                ("read_only" | "packed", _) => {
+                    return Err(wrong(format!("{name}: '{value}' is not accepted; accepted: 0, 1")));
+                }
+                _ => {
+                    let known = "queues, threads, export, prio, serial, read_only, packed";
+                    return Err(wrong(format!("there is no parameter '{name}'; known: {known}")));
+                }
+            }
+        }
+        Ok(wanted)
+    }
+
+    /// The place of the export in the plan.
+    fn export(&self, given: &Given, exports: &[Export]) -> Result<usize, TextError> {
+        exports.iter().position(|export| shown(&export.name.text) == self.export).ok_or_else(|| {
+            let names: Vec<_> = exports.iter().map(|export| shown(&export.name.text)).collect();
+            given.fault(format!("there is no export '{}'; exports: {}", self.export, names.join(", ")))
+        })
+    }
+
+    fn device(self, export: &Export, q: &Arc<RequestQueue>) -> Device {
+        let mut device = Device::new(self.socket, Arc::clone(q));
+        (device.nr_queues, device.nr_threads) = (self.queues, self.threads);
+        device.read_only = self.read_only || export.read_only;
+        (device.guest_priority, device.packed) = (self.guest_priority, self.packed);
+        (device.client.weight, device.client.priority) = (export.weight, export.priority);
+        if let Some(serial) = self.serial {
+            device.serial = serial;
+        }
+        device
+    }
+}
+
+/// Checks what was asked for, as far as that can be told without starting anything.
+pub(super) fn check(plan: &Plan) -> Result<(), TextError> {
+    for given in &plan.vhost_user {
+        Wanted::read(given)?.export(given, &plan.exports)?;
+    }
+    Ok(())
+}
+
+/// The sockets of the machines, as paths from the root.
+pub(super) fn sockets(plan: &Plan) -> Vec<std::path::PathBuf> {
+    let path = |given: &Given| absolute(given.text.split(',').next().unwrap_or_default()).ok();
+    plan.vhost_user.iter().filter_map(path).collect()
+}
+
+/// Makes the sockets of all machines.
+pub(super) fn bind(plan: &Plan, queues: &[Arc<RequestQueue>]) -> Result<Bound, Failure> {
+    let device = |given: &Given| {
+        let wanted = Wanted::read(given)?;
+        let index = wanted.export(given, &plan.exports)?;
+        Ok(wanted.device(&plan.exports[index], &queues[index]))
+    };
+    let devices = plan.vhost_user.iter().map(device).collect::<Result<Vec<_>, TextError>>()?;
+    Bound::new(devices).map_err(|error| match error {
+        StartError::Device(..) => Failure::Input(format!("--vhost-user: {error}")),
+        error => Failure::Running(format!("--vhost-user: {error}")),
+    })
+}
+
+/// The machines that are served.
+#[derive(Clone)]
+pub(super) struct Machines {
+    server: Arc<Mutex<Option<Server>>>,
+    stop: Stop,
+}
+
+impl Machines {
+    pub(super) fn serve(bound: Bound) -> Result<Self, Failure> {
+        let server = bound.serve(Arc::new(say)).map_err(|error| Failure::Running(format!("--vhost-user: {error}")))?;
+        let stop = server.stop();
+        Ok(Self { server: Arc::new(Mutex::new(Some(server))), stop })
+    }
+
+    /// Takes no more requests, answers those that were taken, and disconnects.
+    pub(super) fn drain(&self) {
+        self.stop.drain();
+    }
+
+    /// Waits for the end that [`drain`](Self::drain) has begun.
+    pub(super) fn wait(&self) {
+        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(server) = server {
+            server.wait();
+        }
+    }
+}
+
+/// Writes what should not happen to standard error. That machines come and go is not written.
+fn say(level: Level, text: &str) {
+    if level == Level::Warning {
+        operator::say(text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Wanted, String> {
+        let given = Given { text: text.to_owned(), place: "--vhost-user".to_owned() };
+        Wanted::read(&given).map_err(|error| error.to_string())
+    }
+
+    /// Red if a parameter is lost, or one that is not known is ignored.
+    #[test]
+    fn a_machine_is_a_socket_and_parameters() {
+        let plain = read("/run/a").unwrap();
+        assert_eq!((plain.queues, plain.threads, plain.export.as_str(), plain.guest_priority), (1, 1, DEFAULT, false));
+        let all = read("a b,queues=4,threads=2,export=x,prio=guest,serial=s,read_only=1,packed=1").unwrap();
+        let expected = Wanted {
+            socket: "a b".to_owned(),
+            export: "x".to_owned(),
+            queues: 4,
+            threads: 2,
+            read_only: true,
+            guest_priority: true,
+            packed: true,
+            serial: Some("s".to_owned()),
+        };
+        assert_eq!(all, expected);
+        for (bad, why) in [
+            ("", "path"),
+            ("queues=2", "path"),
+            ("a,queues", "NAME=VALUE"),
+            ("a,queues=x", "no number"),
+            ("a,prio=rt", "accepted: export, guest"),
+            ("a,read_only=yes", "accepted: 0, 1"),
+            ("a,size=1", "known: queues"),
+        ] {
+            let error = read(bad).unwrap_err();
+            assert!(error.starts_with("--vhost-user: ") && error.contains(why), "{bad}: {error}");
+        }
+    }
+}
