@@ -215,33 +215,37 @@ impl<F: Copy + Default> Desk<F> {
         if !self.pool.promise(promised, true) {
             return None;
         }
-        let is_receiving = matches!(request.ask, Ask::Write { .. }) && request.length > 0;
-        self.begin(request, [charge, promised], None, is_receiving, Buffers::None)
+        let id = self.enter(request, [charge, promised])?;
+        let task = self.tasks.get_mut(id);
+        task.is_receiving = matches!(request.ask, Ask::Write { .. }) && request.length > 0;
+        if !task.is_receiving {
+            self.go_on(id);
+        }
+        Some(id)
     }
 
     /// Takes a request that the front-end refuses itself, so that it is answered in its turn. `brings_data`: data
     /// follows that has to be skipped; the task is over after [`end_payload`](Self::end_payload). `None` if the bounds
     /// allow no further request.
+    #[cold]
     pub fn refuse(&mut self, own: F, failure: Failure, brings_data: bool) -> Option<TaskId> {
         let request = Request { ask: Ask::Tell { bytes: 0 }, offset: 0, length: 0, priority: None, own };
-        self.begin(&request, [0; 2], Some(failure), brings_data, Buffers::None)
+        let id = self.enter(&request, [0; 2])?;
+        let task = self.tasks.get_mut(id);
+        (task.failure, task.taken, task.is_receiving) = (Some(failure), None, brings_data);
+        if !brings_data {
+            self.go_on(id);
+        }
+        Some(id)
     }
 
-    fn begin(
-        &mut self,
-        request: &Request<F>,
-        [charge, promised]: [usize; 2],
-        failure: Option<Failure>,
-        is_receiving: bool,
-        brought: Buffers,
-    ) -> Option<TaskId> {
+    /// Makes a task of a request, which has not failed and has brought nothing.
+    #[inline]
+    fn enter(&mut self, request: &Request<F>, [charge, promised]: [usize; 2]) -> Option<TaskId> {
         let id = self.tasks.take()?;
         self.bytes += charge;
         self.entry.count_request();
         self.own[usize::from(id)] = request.own;
-        let task = self.tasks.get_mut(id);
-        let data = std::mem::take(&mut task.data);
-        let taken = failure.is_none().then_some(self.now);
         let &Request { ask, offset, length, priority, .. } = request;
         let bytes = offset..offset.saturating_add(length);
         let (mut skip, mut surplus) = (0, 0);
@@ -258,29 +262,13 @@ impl<F: Copy + Default> Desk<F> {
             Ask::Discard { .. } => self.edges.within(bytes),
             Ask::Write { .. } | Ask::WriteZeroes { .. } => bytes,
         };
-        *task = Task {
-            ask,
-            offset,
-            length,
-            priority,
-            by_writing: !self.can_zero,
-            next,
-            end,
-            outstanding: 0,
-            is_receiving,
-            taken,
-            failure,
-            charge,
-            promised,
-            data,
-            skip,
-            surplus,
-            is_brought: !matches!(brought, Buffers::None),
-            brought,
-        };
-        if !is_receiving {
-            self.go_on(id);
-        }
+        let task = self.tasks.get_mut(id);
+        debug_assert!(task.failure.is_none() && task.data.is_empty(), "a task that is forgotten leaves nothing");
+        (task.ask, task.offset, task.length, task.priority) = (ask, offset, length, priority);
+        (task.next, task.end, task.skip, task.surplus) = (next, end, skip, surplus);
+        (task.outstanding, task.is_receiving, task.is_brought) = (0, false, false);
+        (task.charge, task.promised, task.taken) = (charge, promised, Some(self.now));
+        task.by_writing = !self.can_zero;
         Some(id)
     }
 
@@ -442,17 +430,15 @@ impl<F: Copy + Default> Desk<F> {
                     task.outstanding -= 1;
                     return None;
                 };
-                match ask {
+                let (op, flags) = match ask {
                     Ask::WriteZeroes { fua, .. } => {
                         buffer.fill(0);
-                        Bio::write(sector, buffer).with_flags(changing(fua))
+                        (Op::Write, changing(fua))
                     }
-                    Ask::Cache => {
-                        let flags = Flags { readahead: true, ..Flags::NONE };
-                        Bio::read(sector, buffer).with_flags(flags)
-                    }
-                    _ => Bio::read(sector, buffer),
-                }
+                    Ask::Cache => (Op::Read, Flags { readahead: true, ..Flags::NONE }),
+                    _ => (Op::Read, Flags::NONE),
+                };
+                Bio::new(op, sector, nr_sectors, Buffers::One(buffer)).with_flags(flags)
             }
         })
     }

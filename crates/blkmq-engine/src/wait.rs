@@ -48,8 +48,12 @@ pub fn wait(
     let rest = device.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
     let all = std::iter::once(of_bell.clone()).chain(own).chain(rest);
     let count = 1 + watches.len() + device.len();
-    let (mut few, mut many);
-    let fds = if count <= FEW {
+    let (mut two, mut few, mut many);
+    let fds = if let ([watch], []) = (&*watches, device) {
+        // The most common case, without a loop.
+        two = [of_bell, PollFd::from_borrowed_fd(watch.fd, watch.wanted)];
+        &mut two[..]
+    } else if count <= FEW {
         few = std::array::from_fn::<_, FEW, _>(|_| of_bell.clone());
         few.iter_mut().zip(all).for_each(|(place, fd)| *place = fd);
         &mut few[..count]

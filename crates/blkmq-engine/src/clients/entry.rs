@@ -167,16 +167,19 @@ impl Entry {
     }
 
     /// Counts a request that was taken.
+    #[inline]
     pub(crate) fn count_request(&self) {
         add(&self.requests, 1);
     }
 
     /// Counts a request that is answered.
+    #[inline]
     pub(crate) fn count_answer(&self) {
         add(&self.answers, 1);
     }
 
     /// Notes that the connection has this many bytes of memory for data.
+    #[inline]
     pub(crate) fn note_memory(&self, bytes: usize) {
         // Relaxed: this number is only shown to people, and orders nothing.
         self.memory.store(bytes, Ordering::Relaxed);
@@ -227,6 +230,7 @@ impl Entry {
     }
 
     /// Counts a request that asked for this when it is over.
+    #[inline]
     pub(crate) fn count_time(&self, ask: Ask, taken: Time, over: Time) {
         self.meter.count(ask, taken, over);
     }
@@ -251,6 +255,7 @@ impl Entry {
     }
 
     /// Counts bytes that the client has read or written.
+    #[inline]
     pub(crate) fn count_bytes(&self, bytes: u64) {
         add(&self.bytes, bytes);
     }

@@ -75,6 +75,7 @@ impl AddAssign for Histogram {
 }
 
 /// The bucket of a request that took this many nanoseconds.
+#[inline]
 fn bucket(ns: u64) -> usize {
     // The number of bits of the time, counted in lengths of the first bucket.
     let bits = u64::BITS - (ns.saturating_sub(1) >> FIRST).leading_zeros();
@@ -106,6 +107,7 @@ struct Cells {
 }
 
 /// COST: a load and a store of a line that one thread writes; no read-modify-write.
+#[inline]
 pub(super) fn add(cell: &AtomicU64, n: u64) {
     cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
@@ -116,6 +118,7 @@ pub(super) struct Meter([Cells; Kind::ALL.len()]);
 
 impl Meter {
     /// Counts a request that asked for this when it is over.
+    #[inline]
     pub(super) fn count(&self, ask: Ask, taken: Time, over: Time) {
         let Some(kind) = Kind::of(ask) else { return };
         let (cells, ns) = (&self.0[kind as usize], over.since(taken));

@@ -30,7 +30,14 @@ impl<F: Copy + Default> Desk<F> {
         } else {
             None
         };
-        self.begin(request, [0; 2], failure, false, std::mem::take(buffers))
+        let id = self.enter(request, [0; 2])?;
+        let task = self.tasks.get_mut(id);
+        (task.brought, task.is_brought) = (std::mem::take(buffers), true);
+        if failure.is_some() {
+            (task.failure, task.taken) = (failure, None);
+        }
+        self.go_on(id);
+        Some(id)
     }
 
     /// The buffers that the front-end has brought for a finished task. If the task took several operations, these are

@@ -30,12 +30,14 @@ const PLACE_BITS: u32 = 24;
 const EPOCH_BITS: u32 = 24;
 
 impl Mark {
+    #[inline]
     fn of(user_data: u64) -> Self {
         let place = (user_data >> 16) as usize & ((1 << PLACE_BITS) - 1);
         let epoch = (user_data >> (16 + PLACE_BITS)) as u32;
         Self { task: user_data as TaskId, place: place.checked_sub(1), epoch }
     }
 
+    #[inline]
     fn bits(self) -> u64 {
         let place = self.place.map_or(0, |place| place as u64 + 1);
         u64::from(self.task) | place << 16 | u64::from(self.epoch) << (16 + PLACE_BITS)
@@ -120,12 +122,14 @@ pub(super) struct Edges {
     ready: Vec<Ticket>,
 }
 
+#[inline]
 pub(super) const fn changes(op: Op) -> bool {
     matches!(op, Op::Write | Op::Discard | Op::WriteZeroes)
 }
 
 /// The flags of an operation that changes the device. The client waits for it: no cache is between, so Linux calls such
 /// a write synchronous, and a scheduler that shares by client knows whose it is.
+#[inline]
 pub(super) const fn changing(fua: bool) -> Flags {
     Flags { sync: true, fua, ..Flags::NONE }
 }
@@ -149,42 +153,50 @@ impl Edges {
     }
 
     /// Bytes from the start of the block to this byte.
+    #[inline]
     pub(super) fn skip(&self, byte: u64) -> u64 {
         byte & (self.block - 1)
     }
 
     /// The start of the block that the byte is in.
+    #[inline]
     pub(super) fn down(&self, byte: u64) -> u64 {
         byte & !(self.block - 1)
     }
 
     /// The end of the last block that the bytes before this one reach into.
+    #[inline]
     pub(super) fn up(&self, byte: u64) -> u64 {
         self.down(byte + (self.block - 1))
     }
 
     /// The whole blocks that hold the bytes; none if there are no bytes.
+    #[inline]
     pub(super) fn around(&self, bytes: Range<u64>) -> Range<u64> {
         if bytes.is_empty() { bytes } else { self.down(bytes.start)..self.up(bytes.end) }
     }
 
     /// The whole blocks among the bytes.
+    #[inline]
     pub(super) fn within(&self, bytes: Range<u64>) -> Range<u64> {
         let start = self.up(bytes.start);
         start..self.down(bytes.end).max(start)
     }
 
     /// Bytes of the buffers for the blocks that a change of these bytes reads.
+    #[inline]
     pub(super) fn charge(&self, bytes: Range<u64>) -> usize {
         let edges = [bytes.start, bytes.end].into_iter().filter(|byte| self.skip(*byte) > 0).count();
         if bytes.is_empty() { 0 } else { edges * footprint(self.block as usize) }
     }
 
+    #[inline]
     pub(super) fn is_wary(&self) -> bool {
         self.is_wary
     }
 
     /// The `user_data` of a task's operation that has no claim.
+    #[inline]
     pub(super) fn mark(&self, task: TaskId) -> u64 {
         Mark { task, place: None, epoch: self.epoch }.bits()
     }
@@ -318,6 +330,7 @@ impl Edges {
     /// Looks whether other connections change parts of blocks, and does the changes that waited for that.
     ///
     /// COST: a load of a line that is written only when a connection changes a part of a block.
+    #[inline]
     pub(super) fn look(&mut self, hands: &mut Hands<'_>) {
         let looks = if self.is_wary { self.has_works() || !self.seat.rests() } else { self.seat.has_news() };
         if looks {

@@ -46,6 +46,7 @@ pub(super) struct Task {
 
 impl Task {
     /// The data that was read and that the client asked for.
+    #[inline]
     pub(super) fn wanted(&self) -> impl Iterator<Item = &[u8]> {
         let last = self.data.len().wrapping_sub(1);
         self.data.iter().enumerate().map(move |(index, buffer)| {
@@ -89,18 +90,22 @@ impl Tasks {
     }
 
     /// Takes a place, whose fields are left from its last use. `None` if all places are in use.
+    #[inline]
     pub(super) fn take(&mut self) -> Option<TaskId> {
         self.free.pop()
     }
 
+    #[inline]
     pub(super) fn give(&mut self, id: TaskId) {
         self.free.push(id);
     }
 
+    #[inline]
     pub(super) fn get(&self, id: TaskId) -> &Task {
         &self.places[usize::from(id)]
     }
 
+    #[inline]
     pub(super) fn get_mut(&mut self, id: TaskId) -> &mut Task {
         &mut self.places[usize::from(id)]
     }
@@ -111,11 +116,13 @@ impl Tasks {
         (0..).zip(&self.places).filter(move |(_, task)| is_changing(task))
     }
 
+    #[inline]
     pub(super) fn has_room(&self) -> bool {
         !self.free.is_empty()
     }
 
     /// Whether every request is forgotten.
+    #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.free.len() == self.places.len()
     }

@@ -176,11 +176,13 @@ impl Seat {
     /// Whether there may be claims that the connection does not know of.
     ///
     /// COST: a load of a line that is written only when a connection changes a part of a block.
+    #[inline]
     pub(super) fn has_news(&self) -> bool {
         // Acquire: pairs with the Release in `claim_part`, so that a thread that the bell woke sees the reason.
         self.turns.latest.load(Ordering::Acquire) > self.seen
     }
 
+    #[inline]
     pub(super) fn rests(&self) -> bool {
         self.rests
     }

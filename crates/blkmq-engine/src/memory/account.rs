@@ -26,11 +26,13 @@ impl Account {
     }
 
     /// Bytes that the connection may keep without taking them from another connection.
+    #[inline]
     pub(crate) fn own(&self) -> usize {
         self.budget.own()
     }
 
     /// Whether this many more bytes fit into what the connection has already.
+    #[inline]
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.used + bytes <= self.budget.own() + self.extra
     }
@@ -39,6 +41,7 @@ impl Account {
     /// another try may succeed. `in_line`: the connection begins nothing else before it has got them.
     ///
     /// COST: two additions; a lock where the connection needs more than it has.
+    #[inline]
     pub(crate) fn take(&mut self, bytes: usize, in_line: bool) -> bool {
         if !self.has_room(bytes) {
             let least = self.used + bytes - self.budget.own() - self.extra;
@@ -59,6 +62,7 @@ impl Account {
     }
 
     /// Gives this many bytes back. The connection may take them again at once.
+    #[inline]
     pub(crate) fn give(&mut self, bytes: usize) {
         debug_assert!(bytes <= self.used, "no more is given back than is in use");
         self.used -= bytes;
@@ -66,6 +70,7 @@ impl Account {
     }
 
     /// Takes this many bytes, which [have room](Self::has_room).
+    #[inline]
     pub(crate) fn take_back(&mut self, bytes: usize) {
         debug_assert!(self.has_room(bytes), "nothing is taken that was not there");
         self.used += bytes;
@@ -76,6 +81,7 @@ impl Account {
     /// needs.
     ///
     /// COST: a few comparisons.
+    #[inline]
     pub(crate) fn surplus(&self, kept: usize) -> usize {
         debug_assert!(kept <= self.used, "what is kept is in use");
         let own = self.budget.own();

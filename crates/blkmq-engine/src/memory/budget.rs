@@ -83,6 +83,7 @@ impl Budget {
     }
 
     /// Bytes that each connection may have without asking.
+    #[inline]
     pub(crate) fn own(&self) -> usize {
         self.own
     }

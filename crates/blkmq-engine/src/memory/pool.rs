@@ -25,18 +25,21 @@ pub(crate) struct Pool {
 }
 
 /// The index of the smallest size that holds this many bytes.
+#[inline]
 fn place(len: usize) -> usize {
     let exponent = len.max(1).next_power_of_two().trailing_zeros();
     exponent.saturating_sub(SMALLEST) as usize
 }
 
 /// Bytes that a buffer for `len` bytes takes up.
+#[inline]
 pub(crate) const fn footprint(len: usize) -> usize {
     let least = 1 << SMALLEST;
     if len < least { least } else { len.next_power_of_two() }
 }
 
 /// Bytes that the buffers for `len` bytes take up, each but the last for `step` bytes.
+#[inline]
 pub(crate) const fn footprints(len: u64, step: u64) -> usize {
     let rest = match (len % step) as usize {
         0 => 0,
@@ -55,12 +58,14 @@ impl Pool {
     /// memory now. Then the connection is woken when another try may succeed, before all others if it is `in_line`.
     ///
     /// COST: two additions; a lock where the connection needs more than it has.
+    #[inline]
     pub(crate) fn promise(&mut self, bytes: usize, in_line: bool) -> bool {
         // If buffers are kept for later, they are freed before the connection waits for memory.
         self.account.take(bytes, in_line) || (self.kept > 0 && self.clear().take(bytes, in_line))
     }
 
     /// Gives back this many bytes of a promise, which are not needed any more.
+    #[inline]
     pub(crate) fn forgo(&mut self, bytes: usize) {
         self.account.give(bytes);
     }
@@ -69,6 +74,7 @@ impl Pool {
     /// use. `None` if the system has no memory for it.
     ///
     /// COST: a push and a pop of a vector; an allocation where none of this size was given back.
+    #[inline]
     pub(crate) fn take(&mut self, len: usize) -> Option<Buffer> {
         let mut buffer = match self.take_kept(len) {
             Some(buffer) => buffer,
@@ -94,6 +100,7 @@ impl Pool {
     /// what an earlier request left there. So a buffer for such a device is zeroed first.
     ///
     /// COST: that of [`take`](Self::take); for a device that keeps no data also a pass over the buffer.
+    #[inline]
     pub(crate) fn take_for_read(&mut self, len: usize) -> Option<Buffer> {
         let mut buffer = self.take(len)?;
         if !self.keeps_data {
@@ -102,6 +109,7 @@ impl Pool {
         Some(buffer)
     }
 
+    #[inline]
     fn take_kept(&mut self, len: usize) -> Option<Buffer> {
         let buffer = self.by_size[place(len)].pop()?;
         debug_assert!(self.kept >= footprint(len), "a buffer that was kept was counted");
@@ -113,6 +121,7 @@ impl Pool {
     /// Takes back a buffer that [`take`](Self::take) gave out. The pool keeps the buffer if the connection has memory
     /// for it beside what its requests need, and frees it otherwise. All that is kept takes no more than the
     /// connection's own part.
+    #[inline]
     pub(crate) fn give(&mut self, buffer: Buffer) {
         let size = footprint(buffer.len());
         if self.kept + size <= MAX_KEPT.min(self.account.own()) && self.account.has_room(size) {
@@ -123,6 +132,7 @@ impl Pool {
     }
 
     /// The length of the longest buffer that takes nothing of the common part.
+    #[inline]
     pub(crate) fn own(&self) -> usize {
         1 << self.account.own().ilog2()
     }
@@ -130,6 +140,7 @@ impl Pool {
     /// Returns what is not needed now for others, including the buffers that are kept.
     ///
     /// COST: a few comparisons; where there is much, a lock, and buffers are freed.
+    #[inline]
     pub(crate) fn shrink(&mut self) {
         let surplus = self.account.surplus(self.kept);
         if surplus > 0 {
