@@ -159,3 +159,25 @@ for number, wrong in enumerate((
     parts("", "1 a / 2 4\n1 b / 2 4\n", "a 1\na 2\n"),
 )):
     write("decisions", f"bad-{number}", wrong)
+
+
+def descriptor(tag, kind, sector, sectors, flags=0):
+    return struct.pack("<HIIQQ", tag, kind | flags << 8, sectors, sector, 0)
+
+
+META, FUA, NOUNMAP, SWAP = 1 << 3, 1 << 5, 1 << 7, 1 << 8
+alone, together = b"\0", b"\1"
+good = [
+    descriptor(0, 1, 8, 16, FUA | META), descriptor(1, 0, 8, 16), descriptor(2, 2, 0, 0), descriptor(3, 5, 8, 8, NOUNMAP),
+    descriptor(4, 0, 0, 128, SWAP), descriptor(5, 3, 16, 8), descriptor(6, 5, 0, 8), descriptor(7, 0, 504, 8),
+    descriptor(0, 1, 384, 128), descriptor(0, 0, 384, 128), descriptor(1, 2, 2**64 - 1, 2**32 - 1),
+]
+bad = [
+    descriptor(0, 0, 0, 0), descriptor(1, 1, 0, 2**32 - 1), descriptor(2, 0, 2**64 - 1, 8), descriptor(3, 0, 1, 8),
+    descriptor(4, 1, 512, 8), descriptor(5, 4, 0, 8), descriptor(6, 255, 0, 8, 2**24 - 1), descriptor(7, 1, 0, 136),
+    descriptor(0, 3, 508, 8), descriptor(1, 5, 2**63, 2**31), descriptor(2, 13, 0, 0), descriptor(3, 0, 0, 7),
+]
+write("ublk_descriptors", "requests", alone, *good)
+write("ublk_descriptors", "nonsense", alone, *bad)
+write("ublk_descriptors", "mixed", alone, *(each for pair in zip(good, bad) for each in pair))
+write("ublk_descriptors", "tags", together, *good[:8], *bad[:8], descriptor(8, 0, 0, 8), descriptor(65535, 1, 0, 8), *good[:3], *good[:3])
