@@ -276,6 +276,7 @@ mod tests {
 
     /// Red if the caller waits for what is not over, or gets no answer that is there.
     #[test]
+    #[cfg_attr(miri, ignore = "Miri wants all threads over at its end")]
     fn what_takes_for_ever_is_given_up_and_what_is_over_is_told() {
         assert_eq!(limited(Duration::from_secs(600), || 7).unwrap(), Some(7));
         let (hold, held) = mpsc::channel::<()>();

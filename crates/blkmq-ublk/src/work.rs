@@ -66,8 +66,7 @@ fn operation(descriptor: &Descriptor) -> Result<Bio, i32> {
 }
 
 impl Work {
-    /// For this many tags, with buffers of `most` bytes. The memory is not touched before it is used. `None` if there
-    /// is not so much.
+    /// For this many tags, with buffers of `most` bytes. `None` if there is not so much memory.
     #[must_use]
     pub fn new(depth: u16, most: usize) -> Option<Self> {
         let tag = |_| Some(Tag { buffer: Some(Buffer::try_zeroed(most)?), is_working: false, bytes: 0 });

@@ -89,7 +89,7 @@ pub(super) fn start(
     let nr_left = Arc::new(AtomicUsize::new(added.len()));
     let start = |(wish, added): (&Wish, Added)| {
         let (id, export) = (added.id(), &exports[wish.export]);
-        let mut client = Client::new(format!("ublk{id}")).with_priority(export.priority);
+        let mut client = Client::new(format!("ublk{id}@{}", shown(&export.name.text))).with_priority(export.priority);
         client.weight = export.weight;
         let (tell, nr_left) = (Mutex::new(tell.clone()), Arc::clone(&nr_left));
         let ended = move |error: Option<Error>| {
