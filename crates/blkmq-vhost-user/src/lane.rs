@@ -340,6 +340,11 @@ impl Lane {
         }
     }
 
+    /// The most requests that may be in progress.
+    pub(crate) fn size(&self) -> usize {
+        self.tasks.len()
+    }
+
     /// Whether one more request may be in progress.
     pub(crate) fn has_room(&self) -> bool {
         self.bytes_copied < ALL_COPIED && !self.free.is_empty()

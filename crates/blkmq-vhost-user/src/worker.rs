@@ -224,8 +224,8 @@ impl Inside {
             if served.is_broken || !served.lane.is_open() || self.is_stopping(served.lane.number) {
                 continue;
             }
-            // A ring has no more than fits into its tasks, so this ends.
-            loop {
+            // A guest may go on asking for what is answered at once. Other rings, and orders, have their turn.
+            for _ in 0..served.lane.size() {
                 let Self { lanes, chain, waiting, .. } = self;
                 match lanes[index].lane.take(chain, waiting) {
                     Ok(true) => {
