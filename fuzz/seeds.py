@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the seeds that are not text: `fuzz/seeds.py`, anywhere in the repository. Numbers are those of the NBD protocol."""
+"""Makes the seeds that are not text: `fuzz/seeds.py`, anywhere in the repository. Numbers are those of the protocols."""
 
 import gzip
 import struct
@@ -181,3 +181,67 @@ write("ublk_descriptors", "requests", alone, *good)
 write("ublk_descriptors", "nonsense", alone, *bad)
 write("ublk_descriptors", "mixed", alone, *(each for pair in zip(good, bad) for each in pair))
 write("ublk_descriptors", "tags", together, *good[:8], *bad[:8], descriptor(8, 0, 0, 8), descriptor(65535, 1, 0, 8), *good[:3], *good[:3])
+
+
+def guest(kind, *parts, size=0x800):
+    """A ring's kind and a guest's memory, with each part at its place."""
+    image = bytearray(size)
+    for place, data in parts:
+        image[place:place + len(data)] = data
+    return bytes([kind]) + bytes(image)
+
+
+def split(address, length, flags=0, following=0):
+    return struct.pack("<QIHH", address, length, flags, following)
+
+
+def packed(address, length, flags, buffer=0):
+    return struct.pack("<QIHH", address, length, buffer, flags)
+
+
+def header(kind, sector=0):
+    return struct.pack("<IIQ", kind, 0, sector)
+
+
+NEXT, WRITES, TABLE, HERE = 1, 2, 4, 1 << 7
+EIGHT, PACKED, EVENT, PLAIN = 3 << 3, 1, 2, 4
+ONE, TWO = (0x200, struct.pack("<HHHH", 0, 1, 0, 0)), (0x200, struct.pack("<HHHH", 0, 2, 0, 3))
+READS = split(0x400, 16, NEXT, 1) + split(0x600, 512, WRITES | NEXT, 2) + split(0x420, 1, WRITES)
+FLUSHES = split(0x410, 16, NEXT, 4) + split(0x421, 1, WRITES)
+write("chains", "read-and-flush", guest(EIGHT | EVENT, (0, READS + FLUSHES), TWO, (0x400, header(0) + header(4))))
+write("chains", "table", guest(EIGHT, (0, split(0x480, 48, TABLE)), ONE, (0x480, READS), (0x400, header(0, 7))))
+RANGES = struct.pack("<QIIQII", 8, 8, 0, 32, 1, 1)
+ZEROES_OF = split(0x400, 16, NEXT, 1) + split(0x440, 32, NEXT, 2) + split(0x420, 1, WRITES)
+write("chains", "ranges", guest(EIGHT, (0, ZEROES_OF), ONE, (0x400, header(13)), (0x440, RANGES)))
+write("chains", "across", guest(EIGHT, (0, split(0xff8, 16, NEXT, 1) + split(0xfff, 2, WRITES)), ONE))
+write("chains", "loop", guest(EIGHT, (0, split(0x400, 16, NEXT, 1) + split(0x400, 16, NEXT)), ONE))
+write("chains", "no-status", guest(EIGHT, (0, split(0x400, 16)), ONE))
+write("chains", "no-tables", guest(EIGHT | PLAIN, (0, split(0x480, 48, TABLE)), ONE, (0x480, READS)))
+P_READ = packed(0x400, 16, HERE | NEXT) + packed(0x600, 64, HERE | NEXT | WRITES) + packed(0x420, 1, HERE | WRITES, 5)
+write("chains", "packed", guest(EIGHT | PACKED | EVENT, (0, P_READ), (0x400, header(0))))
+P_TABLE = packed(0x400, 16, 0) + packed(0x420, 1, WRITES)
+write("chains", "packed-table", guest(EIGHT | PACKED, (0, packed(0x480, 32, HERE | TABLE, 2)), (0x480, P_TABLE)))
+write("chains", "packed-short", guest(EIGHT | PACKED, (0, packed(0x400, 16, HERE | NEXT))))
+
+
+def message(code, *words, form=None, flags=1):
+    body = struct.pack("<" + (form or f"{len(words)}I"), *words)
+    return struct.pack("<III", code, flags, len(body)) + body
+
+
+REGION = struct.pack("<QQQQ", 0, 1 << 20, 1 << 40, 0)
+HELLO = b"".join([message(3), message(1), message(2, 1 << 30, form="Q"), message(15), message(16, 0xb22b, form="Q")])
+RINGS = b"".join([
+    message(17), message(8, 0, 128), message(10, 0, 0), message(9, 0, 0, 1, 2, 3, 0, form="IIQQQQ"),
+    message(18, 0, 256), message(11, 0, 0), message(12, 0x100, form="Q"), message(34), message(4), message(36),
+])
+write("vhost_messages", "hello", b"\0", HELLO, RINGS)
+write("vhost_messages", "config", b"\0", message(24, 0, 256, 0) + message(25, 32, 1, 1, 0, form="3IB", flags=9))
+write("vhost_messages", "memory", b"\1", struct.pack("<IIIII", 5, 1, 40, 1, 0), REGION,
+      struct.pack("<IIIQ", 37, 9, 40, 0), REGION, message(13, 0, form="Q"), message(21),
+      message(32, 4096, 0, 1, 128, 0, form="QQHHI"))
+write("vhost_messages", "two-regions", b"\2", struct.pack("<IIIII", 5, 1, 72, 2, 0), REGION, REGION)
+write("vhost_messages", "kept", b"\0", message(31, 0, 0, 2, 128, form="QQHH"), struct.pack("<IIIQ", 38, 1, 40, 0),
+      REGION)
+write("vhost_messages", "unknown", b"\0", message(99), message(1, flags=2))
+write("vhost_messages", "short", b"\0", message(5, 9, 0), message(9, 0)[:-1])
