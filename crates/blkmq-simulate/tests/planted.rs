@@ -107,6 +107,19 @@ fn requests_that_many_threads_leave_go_through_the_scheduler() {
     assert!(node < 0.1, "a request that is inserted moves a node: {node} of {many:?}");
 }
 
+/// Red if a scheduler that declines once what many threads left is not asked again for long. On a device this small two
+/// of 64 reads often touch each other.
+#[test]
+fn requests_of_many_threads_go_through_again_after_some_were_declined() {
+    let cores = Machine::named("7773x").expect("it is known").cores();
+    let setting = Setting { cores, ..setting("mq-deadline", None) };
+    let setting = Setting { device: format!("{},size=256M", setting.device), ..setting };
+    let many = row(&load(), 48, &setting).expect("it can be run");
+    let node = many.lines_per_request.get("sched.node").copied().unwrap_or(0.0);
+    assert!(node > 0.0, "nothing was declined: {many:?}");
+    assert!(node < 0.3, "a request that is inserted moves a node: {node} of {many:?}");
+}
+
 /// Red if threads that share a CPU take as long as if each had one, or if a machine of two CPUs cannot have four.
 #[test]
 fn threads_that_share_a_cpu_take_turns() {

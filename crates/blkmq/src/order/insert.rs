@@ -142,7 +142,7 @@ impl<'q> Section<'q, '_> {
         let mut tried = 0;
         let observed = self.domain.observed_now();
         while tried < share
-            && let Some(mut rq) = self.hold.backlog.take(&q.slots)
+            && let Some(mut rq) = self.hold.backlog.take(&q.slots, share - tried)
         {
             tried += 1;
             if let Some(now) = observed {

@@ -61,8 +61,10 @@ impl<'q> Section<'q, '_> {
     /// Hands through what was left with the holder, if that is possible: all of it, or the [`ROUNDS`] requests that
     /// were left first, if there are more. Otherwise all of it stays there. Returns how many requests went through.
     ///
-    /// COST: as of [`hand_own_through`](Self::hand_own_through). Requests of several hardware queues cost a
-    /// read-modify-write of a tag word each time that the hardware queue changes from one request to the next.
+    /// COST: as of [`hand_own_through`](Self::hand_own_through). Tags are taken for one run of requests after the other,
+    /// in the order in which the requests were left, and a run ends where the hardware queue changes. So requests of
+    /// several hardware queues that alternate cost a call of `get_batch` each, which is a read-modify-write of a tag
+    /// word at least; and another one each to put the tags back, if the scheduler declines.
     #[inline]
     pub(super) fn hand_left_through(&mut self, share: usize) -> usize {
         let most = self.hold.backlog.len().min(ROUNDS);
@@ -212,3 +214,6 @@ impl<'q> Section<'q, '_> {
         number <= MOST_NEWCOMERS && self.hold.may_hand_through()
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;

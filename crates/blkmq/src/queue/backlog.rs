@@ -2,10 +2,11 @@
 //! The holder's own requests are among them if they have to wait behind these. What no holder has taken over yet lies
 //! in the staging word or, under the locking `staged`, in a bucket.
 //!
-//! What was left first is taken first, in rounds. The [`ROUNDS`] requests that were left first stand in front. Each
-//! round takes one request of each member that has some in front. The rounds give two promises. A request waits only
-//! for those that were there when it came, and for a few more, however much other members leave behind it. And among
-//! those in front no member's k-th request waits for another member's (k + 1)-th.
+//! What was left first is taken first, in rounds. The [`ROUNDS`] requests that were left first stand in front, or as
+//! many as the holder may still take if these are fewer. Each round takes one request of each member that has some in
+//! front. The rounds give two promises. A request waits only for those that were there when it came, and for a few
+//! more, however much other members leave behind it. And among those in front no member's k-th request waits for
+//! another member's (k + 1)-th.
 //!
 //! Requests for which the scheduler had no room stay in one list per member, class and sync or async. So the order
 //! within each list is kept, and no list holds up another. Room that comes goes round the members that wait for it: no
@@ -202,10 +203,12 @@ impl Backlog {
         self.without_room[word] & bit != 0 && !self.members[member].without_room[kind(rq)].is_empty()
     }
 
-    /// The next request whose turn it is, which the caller tries.
-    pub(crate) fn take<'q>(&mut self, slots: &'q Slots) -> Option<Request<'q>> {
+    /// The next request whose turn it is, which the caller tries. `most` is how many the caller may still take, this
+    /// one included. If new rounds begin, they have no more requests than that, so that they are over when the caller
+    /// stops. While rounds are half done nothing can be [taken together](Self::take_all).
+    pub(crate) fn take<'q>(&mut self, slots: &'q Slots, most: usize) -> Option<Request<'q>> {
         if self.nr_incoming == 0 {
-            self.begin_rounds(slots);
+            self.begin_rounds(slots, most.min(ROUNDS));
         }
         let member = next(&self.incoming, self.turn)?;
         *changes(&mut self.turn) = member + 1;
@@ -220,9 +223,9 @@ impl Backlog {
         rq
     }
 
-    fn begin_rounds(&mut self, slots: &Slots) {
+    fn begin_rounds(&mut self, slots: &Slots, most: usize) {
         debug_assert_eq!(self.nr_incoming, 0, "rounds begin when the rounds before are over");
-        while self.nr_incoming < ROUNDS
+        while self.nr_incoming < most
             && let Some(rq) = changes(&mut self.later).pop_front(slots)
         {
             *changes(&mut self.nr_incoming) += 1;

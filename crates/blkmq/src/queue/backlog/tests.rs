@@ -23,8 +23,8 @@ fn list(slots: &Slots, requests: &[(u16, u16)]) -> RqList {
     list
 }
 
-fn taken(backlog: &mut Backlog, slots: &Slots) -> Option<(u16, u16)> {
-    let rq = backlog.take(slots)?;
+fn taken(backlog: &mut Backlog, slots: &Slots, most: usize) -> Option<(u16, u16)> {
+    let rq = backlog.take(slots, most)?;
     let at = (rq.index().pool(), rq.index().slot());
     rq.free();
     Some(at)
@@ -46,10 +46,10 @@ fn members_are_served_in_rounds_and_what_comes_later_waits() {
     backlog.reserve(69);
     backlog.add(list(&slots, &[(1, 0), (1, 1), (1, 2), (69, 0), (3, 0), (3, 1)]));
     assert_eq!((backlog.len(), backlog.is_untried()), (6, true));
-    let first: Vec<_> = (0..2).map(|_| taken(&mut backlog, &slots).unwrap()).collect();
+    let first: Vec<_> = (0..2).map(|_| taken(&mut backlog, &slots, ROUNDS).unwrap()).collect();
     assert_eq!(first, [(1, 0), (3, 0)]);
     backlog.add(list(&slots, &[(2, 0)]));
-    let rest: Vec<_> = std::iter::from_fn(|| taken(&mut backlog, &slots)).collect();
+    let rest: Vec<_> = std::iter::from_fn(|| taken(&mut backlog, &slots, ROUNDS)).collect();
     assert_eq!(rest, [(69, 0), (1, 1), (3, 1), (1, 2), (2, 0)]);
     assert!(backlog.is_empty() && !backlog.is_untried());
 }
@@ -151,13 +151,12 @@ fn places(front: &[Rq]) -> HashMap<Rq, usize> {
 }
 
 proptest! {
-    /// The two promises, whatever is left between the holds. A request is taken by hold ceil(n / 64) + 1 after it was
-    /// left, where n is the number of requests that were there with it. Of the 64 that stood in front, no member's k-th
-    /// is taken while another member's (k - 1)-th waits. Red if the rounds take all that is there, and when a round
-    /// takes a member's whole list.
+    /// The two promises, whatever is left between the holds. A request is taken by hold ceil(n / share) + 1 after it
+    /// was left, where n is the number of requests that were there with it. Of those that stood in front, 64 at most,
+    /// no member's k-th is taken while another member's (k - 1)-th waits. Red if the rounds take all that is there, and
+    /// when a round takes a member's whole list. Red if a holder stops within rounds.
     #[test]
-    fn staging_is_fair_in_rounds(batches in vec(vec((1u16..6, 1usize..40), 0..6), 1..12)) {
-        const SHARE: usize = 64;
+    fn staging_is_fair_in_rounds(batches in vec(vec((1u16..6, 1usize..40), 0..6), 1..12), share in 1usize..150) {
         let nr_members = 6;
         let slots = slots(nr_members, 4096);
         let mut backlog = Backlog::new();
@@ -181,17 +180,19 @@ proptest! {
                 order.extend(requests.iter().copied());
                 left.extend(requests.into_iter().map(|rq| (rq, (backlog.len(), hold))));
             }
-            for _ in 0..SHARE {
-                let Some(rq) = taken(&mut backlog, &slots) else { break };
+            for tried in 0..share {
+                let Some(rq) = taken(&mut backlog, &slots, share - tried) else { break };
                 if front.is_empty() {
-                    front = places(&order.drain(..order.len().min(ROUNDS)).collect::<Vec<_>>());
+                    let len = order.len().min(ROUNDS).min(share - tried);
+                    front = places(&order.drain(..len).collect::<Vec<_>>());
                 }
                 let place = front.remove(&rq).expect("what was left later waits");
                 let behind = front.iter().find(|(_, other)| place > **other);
                 prop_assert!(behind.is_none(), "{rq:?} is the {place}th, and {behind:?} waits");
                 let (there, since): (usize, usize) = left.remove(&rq).expect("it was left");
-                prop_assert!(hold < since + there.div_ceil(SHARE) + 1, "{rq:?} in hold {hold} after {since}");
+                prop_assert!(hold < since + there.div_ceil(share) + 1, "{rq:?} in hold {hold} after {since}");
             }
+            prop_assert!(backlog.is_between_rounds(), "{share} were taken");
         }
         prop_assert!(left.is_empty());
     }
