@@ -347,6 +347,37 @@ mod tests {
         assert!(list.is_empty());
     }
 
+    /// Red if the last slot, which the holder reads first, is told of no others, if a slot is told of others than those
+    /// that the holder reads next, or if a slot keeps what it was told before it was left again.
+    #[test]
+    fn every_sixth_slot_from_the_last_is_told_of_the_five_before_it() {
+        let slots = slots(15);
+        let mut list = RqList::default();
+        // For each slot in turn, the slots that it is told of.
+        let told = |list: &RqList| -> Vec<Vec<u32>> {
+            let all: Vec<_> = list.indices(&slots).collect();
+            assert!(list.indices_told(&slots).eq(all.iter().map(|index| index.0)), "all of them, in order");
+            let known = |index: &SlotIndex| {
+                // SAFETY: slot Invariant 1; the list has the slot's token.
+                let told = unsafe { *slots.slot(*index).ahead.get() };
+                told.into_iter().take_while(|ahead| *ahead != NIL).map(|ahead| ahead.slot().into()).collect()
+            };
+            all.iter().map(known).collect()
+        };
+        let expected = |len: u32, first: u32| -> Vec<Vec<u32>> {
+            let before = |at: u32| (at.saturating_sub(5)..at).rev().collect();
+            (0..len).map(|at| if at % 6 == first { before(at) } else { vec![] }).collect()
+        };
+        for (len, first) in [(1, 0), (2, 1), (6, 5), (14, 1), (15, 2)] {
+            while list.len() < len as usize {
+                let slot = list.len() as u16;
+                list.push_back(plugged(&slots, slot, u64::from(slot), &[0; 512]), Place::Held);
+            }
+            assert_eq!(told(&list), expected(len, first));
+        }
+        std::iter::from_fn(|| list.pop_front(&slots)).for_each(|rq| _ = rq.free());
+    }
+
     #[test]
     fn the_front_of_a_list_moves_as_far_as_it_belongs_together() {
         let slots = slots(6);

@@ -158,6 +158,29 @@ fn inserted(places: impl IntoIterator<Item = u64>) -> Vec<Step> {
     places.into_iter().map(Step::Inserted).collect()
 }
 
+/// Red if requests that several submitters left for several hardware queues do not go together, if they are not shown
+/// to the scheduler in the order in which they were left, or if a hardware queue gets its own in another order than the
+/// scheduler's.
+#[test]
+fn what_was_left_for_several_hardware_queues_goes_through_in_one_order() {
+    let mut rig = Rig::new(3, 3, 0);
+    rig.leave([(0, 0..2), (2, 2..4), (1, 4..5), (0, 5..6), (1, 6..8)]);
+    assert_eq!(rig.poll(1), [Step::Through((0..8).collect())]);
+    rig.end(&[vec![5, 1, 0], vec![7, 6, 4], vec![3, 2]]);
+}
+
+/// Red if a holder does not hand through as many as its share is, if it leaves other ones than those that came last,
+/// or if it inserts some of these, so that the next holder cannot hand them through.
+#[test]
+fn a_holder_hands_through_its_share_and_leaves_the_rest_in_order() {
+    let mut rig = Rig::new(3, 1, 0);
+    rig.leave([(0, 0..20), (1, 20..50), (0, 50..60), (1, 60..80)]);
+    assert_eq!(rig.poll(2), [Step::Through((0..64).collect())]);
+    rig.leave([(0, 80..90)]);
+    assert_eq!(rig.poll(2), [Step::Through((64..90).collect())]);
+    rig.end(&[(0..64).rev().chain((64..90).rev()).collect()]);
+}
+
 /// Red if a holder whose share is not a multiple of 64 stops within rounds: then the next ones can hand nothing
 /// through, as long as there is always more.
 #[test]
