@@ -51,7 +51,7 @@ impl<'q> Section<'q, '_> {
     #[inline]
     pub(super) fn hand_own_through(&mut self, starting: &Starting<'q>, plug: &mut RqList) -> (u64, usize) {
         let requests = plug.len();
-        if !self.may_hand_through(requests) {
+        if !self.hold.may_hand_through() {
             return (0, 0);
         }
         let operations = self.hand_through(plug, Some(starting));
@@ -61,27 +61,22 @@ impl<'q> Section<'q, '_> {
     /// Hands through what was left with the holder, if that is possible: all of it, or the [`ROUNDS`] requests that
     /// were left first, if there are more. Otherwise all of it stays there. Returns how many requests went through.
     ///
-    /// COST: as of [`hand_own_through`](Self::hand_own_through). Tags are taken for one run of requests after the other,
-    /// in the order in which the requests were left, and a run ends where the hardware queue changes. So requests of
-    /// several hardware queues that alternate cost a call of `get_batch` each, which is a read-modify-write of a tag
-    /// word at least; and another one each to put the tags back, if the scheduler declines.
+    /// COST: as of [`hand_own_through`](Self::hand_own_through). Tags are taken for one run of requests after the
+    /// other, in the order in which the requests were left, and a run ends where the hardware queue changes. So
+    /// requests of several hardware queues that alternate cost a call of `get_batch` each, which is a read-modify-write
+    /// of a tag word at least; and another one each to put the tags back, if the scheduler declines.
     #[inline]
     pub(super) fn hand_left_through(&mut self, share: usize) -> usize {
         let most = self.hold.backlog.len().min(ROUNDS);
-        let is_told = self.q.has_reports();
-        if most == 0 || self.q.pools().is_some() || is_told || most > share || !self.may_hand_through(most) {
-            0
-        } else {
-            self.hand_some_left_through(most)
-        }
+        if most == 0 || most > share || !self.may_hand_left_through() { 0 } else { self.hand_some_left_through(most) }
     }
 
     /// Whether more was left than `share`, and a holder with a greater share could hand it through, as far as this one
     /// can tell.
     #[inline]
     pub(super) fn could_go_through(&self, share: usize) -> bool {
-        let may_go = self.q.pools().is_none() && !self.q.has_reports() && self.may_hand_through(1);
-        self.hold.backlog.len() > share && may_go && self.hold.backlog.is_between_rounds()
+        let backlog = &self.hold.backlog;
+        backlog.len() > share && backlog.is_between_rounds() && self.may_hand_left_through()
     }
 
     #[inline(never)]
@@ -208,10 +203,10 @@ impl<'q> Section<'q, '_> {
         operations
     }
 
-    /// Whether so many requests may be handed through together, as far as the scheduler's holder can tell at once.
+    /// Whether requests that were left may be handed through, as far as the holder can tell at once.
     #[inline]
-    fn may_hand_through(&self, number: usize) -> bool {
-        number <= MOST_NEWCOMERS && self.hold.may_hand_through()
+    fn may_hand_left_through(&self) -> bool {
+        self.q.pools().is_none() && !self.q.has_reports() && self.hold.may_hand_through()
     }
 }
 
