@@ -22,6 +22,7 @@ mod load;
 mod machine;
 mod matrix;
 mod native;
+mod pace;
 mod point;
 mod predict;
 mod primitives;

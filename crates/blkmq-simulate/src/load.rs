@@ -8,6 +8,7 @@ use blkmq_virtual::{Bio, Buffer, Buffers, Flags, Limits, Op, Submitter, Time};
 use blkmq_workbench::job::{BlockSize, Direction, Distribution, Extent, Operations, Order};
 use blkmq_workbench::{Job, JobFile, Mode, System};
 
+use crate::pace::{Paced, UnderWay};
 use crate::tally;
 
 /// The longest time that a thread sleeps before it looks whether the run is over, in nanoseconds.
@@ -288,8 +289,7 @@ pub(crate) struct Worker<'l> {
     /// in this list are free.
     begun: Vec<(u64, u64)>,
     free: Vec<usize>,
-    outstanding: u32,
-    plugged: u32,
+    under_way: UnderWay,
 }
 
 impl<'l> Worker<'l> {
@@ -300,7 +300,7 @@ impl<'l> Worker<'l> {
         let depth = load.depth as usize;
         let buffers = (0..depth).map(|_| Buffer::zeroed(load.bytes as usize)).collect();
         let (begun, free) = (vec![(0, 0); depth], (0..depth).collect());
-        Self { load, course, submitter, t0, buffers, begun, free, outstanding: 0, plugged: 0 }
+        Self { load, course, submitter, t0, buffers, begun, free, under_way: UnderWay::default() }
     }
 
     /// Waits for a moment.
@@ -308,26 +308,23 @@ impl<'l> Worker<'l> {
         work(self.course.lateness());
     }
 
-    /// Submits as many operations as may be outstanding, and takes back as many as the job says. `each` is called
-    /// before each operation.
-    pub(crate) fn go_round(&mut self, each: &dyn Fn()) {
-        while self.outstanding < self.load.depth {
-            each();
-            self.submit();
-        }
-        self.flush();
-        self.take_as_wanted();
-    }
-
     /// Takes back what is still outstanding.
     pub(crate) fn end(mut self) -> Submitter {
-        while self.outstanding > 0 {
-            self.take_or_wait(u32::MAX, self.outstanding);
-        }
+        self.take_all();
         self.submitter
     }
+}
 
-    fn submit(&mut self) {
+impl Paced for Worker<'_> {
+    fn load(&self) -> &Load {
+        self.load
+    }
+
+    fn under_way(&mut self) -> &mut UnderWay {
+        &mut self.under_way
+    }
+
+    fn submit_one(&mut self) {
         let load = self.load;
         if self.t0 > 0 {
             work(self.t0);
@@ -341,72 +338,41 @@ impl<'l> Worker<'l> {
         let bio =
             Bio { op, sector, nr_sectors: load.nr_sectors(), flags, priority: None, buffers, user_data: begun as u64 };
         self.submitter.submit(bio).expect("there are slots, and the device takes such operations");
-        self.outstanding += 1;
-        self.plugged += 1;
-        if self.plugged >= load.batch {
-            self.flush();
-        }
     }
 
-    fn flush(&mut self) {
-        if self.plugged > 0 {
-            self.submitter.flush_plug();
-            self.plugged = 0;
-        }
+    fn flush_plug(&mut self) {
+        self.submitter.flush_plug();
     }
 
-    /// Takes completions as the job says, so that more can be submitted.
-    fn take_as_wanted(&mut self) {
-        let mut wanted = self.load.take_min.min(self.outstanding);
-        while wanted > 0 && !tally::is_over() {
-            let got = self.take_or_wait(self.load.take_max.max(wanted), wanted);
-            wanted = wanted.saturating_sub(got);
-            if wanted == 0 && self.outstanding > self.load.low {
-                wanted = self.load.take_min.min(self.outstanding);
-            }
+    fn reap(&mut self) -> bool {
+        let Some(done) = self.submitter.reap() else { return false };
+        let begun = done.bio.user_data as usize;
+        let (since, taken_over) = self.begun[begun];
+        if done.status.is_ok() {
+            tally::done(since, taken_over);
+        } else {
+            tally::fail(format!("an operation of the load failed: {}", done.status));
         }
+        self.free.push(begun);
+        if let Buffers::One(buffer) = done.bio.buffers {
+            self.buffers.push(buffer);
+        }
+        true
     }
 
-    /// Takes up to `most` completions. If there are none, waits for one, or for all if it wants all.
-    fn take_or_wait(&mut self, most: u32, wanted: u32) -> u32 {
-        let got = self.take(most);
-        if got == 0 {
-            let until = Time(time::now() + LONGEST_NS);
-            let submitter = &mut self.submitter;
-            tally::in_wait(|| {
-                _ = if wanted >= self.outstanding {
-                    submitter.wait_until_last(until)
-                } else {
-                    submitter.wait_until(until)
-                };
-            });
-        }
-        got
+    fn poll(&mut self) -> bool {
+        self.submitter.poll()
     }
 
-    fn take(&mut self, most: u32) -> u32 {
-        let mut got = 0;
-        while got < most {
-            let Some(done) = self.submitter.reap() else {
-                if got > 0 || !self.submitter.poll() {
-                    break;
-                }
-                continue;
-            };
-            got += 1;
-            let begun = done.bio.user_data as usize;
-            let (since, taken_over) = self.begun[begun];
-            if done.status.is_ok() {
-                tally::done(since, taken_over);
-            } else {
-                tally::fail(format!("an operation of the load failed: {}", done.status));
-            }
-            self.free.push(begun);
-            if let Buffers::One(buffer) = done.bio.buffers {
-                self.buffers.push(buffer);
-            }
-        }
-        self.outstanding -= got;
-        got
+    fn wait(&mut self, for_all: bool) {
+        let until = Time(time::now() + LONGEST_NS);
+        let submitter = &mut self.submitter;
+        tally::in_wait(|| {
+            _ = if for_all { submitter.wait_until_last(until) } else { submitter.wait_until(until) };
+        });
+    }
+
+    fn is_over(&self) -> bool {
+        tally::is_over()
     }
 }

@@ -12,6 +12,7 @@ use blkmq::{Bio, Buffer, Buffers, Client, Flags, Locking, RequestQueue, Submitte
 use blkmq_virtual::Op;
 
 use crate::load::{Course, LONGEST_NS};
+use crate::pace::{Paced, UnderWay};
 use crate::point::Chance;
 use crate::{Load, Way};
 
@@ -92,8 +93,7 @@ struct Worker<'l> {
     course: Course,
     is_over: &'l AtomicBool,
     buffers: Vec<Buffer>,
-    outstanding: u32,
-    plugged: u32,
+    under_way: UnderWay,
     done: u64,
     failed: Option<String>,
 }
@@ -101,97 +101,68 @@ struct Worker<'l> {
 impl<'l> Worker<'l> {
     fn new(load: &'l Load, submitter: Submitter, course: Course, is_over: &'l AtomicBool) -> Self {
         let buffers = (0..load.depth).map(|_| Buffer::zeroed(load.bytes())).collect();
-        Self { load, submitter, course, is_over, buffers, outstanding: 0, plugged: 0, done: 0, failed: None }
+        Self { load, submitter, course, is_over, buffers, under_way: UnderWay::default(), done: 0, failed: None }
     }
 
     /// Goes round until it is over. Returns requests per second.
     fn rate(&mut self, begins: &Barrier) -> Result<f64, String> {
-        self.go_round();
+        self.go_round(|| ());
         begins.wait();
         let (begun, before) = (Instant::now(), self.done);
         while !self.is_over.load(Ordering::Relaxed) {
-            self.go_round();
+            self.go_round(|| ());
         }
         let (done, elapsed) = (self.done - before, begun.elapsed());
-        while self.outstanding > 0 {
-            self.take_or_wait(u32::MAX, self.outstanding);
-        }
+        self.take_all();
         self.failed.take().map_or(Ok(done as f64 / elapsed.as_secs_f64()), Err)
     }
+}
 
-    fn go_round(&mut self) {
-        while self.outstanding < self.load.depth {
-            self.submit();
-        }
-        self.flush();
-        self.take_as_wanted();
+impl Paced for Worker<'_> {
+    fn load(&self) -> &Load {
+        self.load
     }
 
-    fn submit(&mut self) {
+    fn under_way(&mut self) -> &mut UnderWay {
+        &mut self.under_way
+    }
+
+    fn submit_one(&mut self) {
         let (op, sector) = self.course.next();
         assert_eq!(op, Op::Read, "the load has reads only");
         let buffer = self.buffers.pop().expect("there is one for each operation");
         let flags = Flags { polled: self.load.is_polled(), ..Flags::NONE };
         let bio = Bio { flags, ..Bio::read(sector, buffer) };
         self.submitter.submit(bio).expect("there are slots, and the device takes such operations");
-        self.outstanding += 1;
-        self.plugged += 1;
-        if self.plugged >= self.load.batch {
-            self.flush();
-        }
     }
 
-    fn flush(&mut self) {
-        if self.plugged > 0 {
-            self.submitter.flush_plug();
-            self.plugged = 0;
-        }
+    fn flush_plug(&mut self) {
+        self.submitter.flush_plug();
     }
 
-    fn take_as_wanted(&mut self) {
-        let mut wanted = self.load.take_min.min(self.outstanding);
-        while wanted > 0 && !self.is_over.load(Ordering::Relaxed) {
-            let got = self.take_or_wait(self.load.take_max.max(wanted), wanted);
-            wanted = wanted.saturating_sub(got);
-            if wanted == 0 && self.outstanding > self.load.low {
-                wanted = self.load.take_min.min(self.outstanding);
-            }
+    fn reap(&mut self) -> bool {
+        let Some(done) = self.submitter.reap() else { return false };
+        self.done += 1;
+        if !done.status.is_ok() {
+            _ = self.failed.get_or_insert_with(|| format!("an operation of the load failed: {}", done.status));
         }
+        if let Buffers::One(buffer) = done.bio.buffers {
+            self.buffers.push(buffer);
+        }
+        true
     }
 
-    fn take_or_wait(&mut self, most: u32, wanted: u32) -> u32 {
-        let got = self.take(most);
-        if got == 0 {
-            let until = self.submitter.queue().clock().now().after(LONGEST_NS);
-            _ = if wanted >= self.outstanding {
-                self.submitter.wait_until_last(until)
-            } else {
-                self.submitter.wait_until(until)
-            };
-        }
-        got
+    fn poll(&mut self) -> bool {
+        self.submitter.poll()
     }
 
-    fn take(&mut self, most: u32) -> u32 {
-        let mut got = 0;
-        while got < most {
-            let Some(done) = self.submitter.reap() else {
-                if got > 0 || !self.submitter.poll() {
-                    break;
-                }
-                continue;
-            };
-            got += 1;
-            if !done.status.is_ok() {
-                _ = self.failed.get_or_insert_with(|| format!("an operation of the load failed: {}", done.status));
-            }
-            if let Buffers::One(buffer) = done.bio.buffers {
-                self.buffers.push(buffer);
-            }
-        }
-        self.outstanding -= got;
-        self.done += u64::from(got);
-        got
+    fn wait(&mut self, for_all: bool) {
+        let until = self.submitter.queue().clock().now().after(LONGEST_NS);
+        _ = if for_all { self.submitter.wait_until_last(until) } else { self.submitter.wait_until(until) };
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
     }
 }
 

@@ -10,6 +10,7 @@ use blkmq_virtual::driver::spec::open;
 use blkmq_virtual::{Accounting, Client, Locking, RequestQueue};
 
 use crate::load::{Load, LoadError, Worker};
+use crate::pace::Paced as _;
 use crate::stages::{Private, Stages, Way};
 use crate::tally::{self, Tally};
 
@@ -233,7 +234,7 @@ fn work(load: &Arc<Load>, threads: usize, setting: &Setting) {
                 while !tally::is_over() {
                     // In turn all threads would meet at each device: real ones answer when they like.
                     let next = turns.below(workers.len() as u64) as usize;
-                    workers[next].go_round(&each);
+                    workers[next].go_round(each);
                 }
                 workers.into_iter().map(Worker::end).collect::<Vec<_>>()
             }

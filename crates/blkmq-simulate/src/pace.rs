@@ -1,0 +1,107 @@
+//! At which pace a thread of a load submits and takes back. The thread submits to the modelled block layer, or to the
+//! real one of the machine that this program runs on.
+
+use crate::Load;
+
+/// What a thread has outstanding.
+#[derive(Debug, Default)]
+pub(crate) struct UnderWay {
+    pub(crate) outstanding: u32,
+    /// How many of these are in the plug.
+    plugged: u32,
+}
+
+/// A thread of a load. What the thread does is required; when the thread does it is provided.
+pub(crate) trait Paced {
+    /// What says the pace.
+    fn load(&self) -> &Load;
+
+    fn under_way(&mut self) -> &mut UnderWay;
+
+    /// Submits one operation to the plug.
+    fn submit_one(&mut self);
+
+    fn flush_plug(&mut self);
+
+    /// Takes one completion, if there is one.
+    fn reap(&mut self) -> bool;
+
+    /// Returns whether there may be a completion.
+    fn poll(&mut self) -> bool;
+
+    /// Sleeps until one operation is over, or until all are. May end early.
+    fn wait(&mut self, for_all: bool);
+
+    /// Whether the run is over.
+    fn is_over(&self) -> bool;
+
+    /// Submits as many operations as may be outstanding, and takes back as many as the job says. Calls `before` before
+    /// each operation.
+    fn go_round(&mut self, before: impl Fn()) {
+        let (depth, batch) = (self.load().depth, self.load().batch);
+        while self.under_way().outstanding < depth {
+            before();
+            self.submit_one();
+            let under_way = self.under_way();
+            under_way.outstanding += 1;
+            under_way.plugged += 1;
+            if under_way.plugged >= batch {
+                self.flush();
+            }
+        }
+        self.flush();
+        self.take_as_wanted();
+    }
+
+    fn flush(&mut self) {
+        if std::mem::take(&mut self.under_way().plugged) > 0 {
+            self.flush_plug();
+        }
+    }
+
+    /// Takes completions as the job says, so that more can be submitted.
+    fn take_as_wanted(&mut self) {
+        let &Load { take_min, take_max, low, .. } = self.load();
+        let mut wanted = take_min.min(self.under_way().outstanding);
+        while wanted > 0 && !self.is_over() {
+            let got = self.take_or_wait(take_max.max(wanted), wanted);
+            wanted = wanted.saturating_sub(got);
+            let outstanding = self.under_way().outstanding;
+            if wanted == 0 && outstanding > low {
+                wanted = take_min.min(outstanding);
+            }
+        }
+    }
+
+    /// Takes back all that is outstanding.
+    fn take_all(&mut self) {
+        while self.under_way().outstanding > 0 {
+            let outstanding = self.under_way().outstanding;
+            self.take_or_wait(u32::MAX, outstanding);
+        }
+    }
+
+    /// Takes up to `most` completions. If there are none, waits for one, or for all if it wants all.
+    fn take_or_wait(&mut self, most: u32, wanted: u32) -> u32 {
+        let got = self.take(most);
+        if got == 0 {
+            let for_all = wanted >= self.under_way().outstanding;
+            self.wait(for_all);
+        }
+        got
+    }
+
+    /// Takes up to `most` completions. Polls if there are none at the start.
+    fn take(&mut self, most: u32) -> u32 {
+        let mut got = 0;
+        while got < most {
+            if self.reap() {
+                got += 1;
+            } else if got > 0 || !self.poll() {
+                break;
+            }
+        }
+        self.under_way().outstanding -= got;
+        got
+    }
+}
