@@ -221,7 +221,7 @@ impl Cache {
         let mut all = now;
         let mut loads = std::mem::take(&mut self.loads);
         for line in lines {
-            let begin = if loads.len() < self.costs.width { now } else { take_earliest(&mut loads) };
+            let begin = begin_next(&mut loads, self.costs.width, now, |there| *there);
             let outcome = self.load(cpu, line, begin);
             loads.push(outcome.done);
             all = all.max(outcome.done);
@@ -243,14 +243,7 @@ impl Cache {
         let fetches = &mut self.fetches[cpu];
         // What was under way to this CPU and was taken away meanwhile comes anew.
         fetches.retain(|(fetched, there)| *there > now && *fetched != line);
-        let begin = if fetches.len() < self.costs.width {
-            now
-        } else {
-            let (at, (_, there)) = fetches.iter().enumerate().min_by_key(|(_, (_, there))| *there).expect("it is full");
-            let there = *there;
-            fetches.swap_remove(at);
-            there
-        };
+        let begin = begin_next(fetches, self.costs.width, now, |(_, there)| *there);
         let done = begin + self.costs.store;
         let outcome = match self.own(cpu, line, begin) {
             Ok(transfer) => {
@@ -382,8 +375,17 @@ impl Cache {
     }
 }
 
-/// Takes out the earliest of several times, of which there is one at least.
-fn take_earliest(times: &mut Vec<Picoseconds>) -> Picoseconds {
-    let (at, _) = times.iter().enumerate().min_by_key(|(_, time)| **time).expect("a load is under way");
-    times.swap_remove(at)
+/// When a CPU begins one more load: at once, or once the load that ends first has ended, if as many loads are under way
+/// as may be. The load that ends first is then taken out. `end` says when a load ends.
+fn begin_next<T>(
+    under_way: &mut Vec<T>,
+    width: usize,
+    now: Picoseconds,
+    end: impl Fn(&T) -> Picoseconds,
+) -> Picoseconds {
+    if under_way.len() < width {
+        return now;
+    }
+    let first = (0..under_way.len()).min_by_key(|at| end(&under_way[*at])).expect("a load is under way");
+    end(&under_way.swap_remove(first))
 }
