@@ -5,9 +5,11 @@
 //! exchange, and the thread does not wait. The holder lets go by one exchange too, which succeeds only if nothing was
 //! left. If something was left, the exchange fails, and the holder works off what was left first.
 //!
-//! A holder that has done its share gives up instead ([`Staging::give_up`]): it lets go, and the requests that were
-//! left stay in the word. Such a holder tells other threads that something is left, and the next holder takes what is
-//! left. So whatever is left is worked off by the present holder or by a later one, and the leaver need not look back.
+//! A holder gives up instead ([`Staging::give_up`]) in two cases: it has done its share, or it leaves the rest to the
+//! next holder, for which requests could go through the scheduler without being put into it. A holder that gives up
+//! lets go, and the requests that were left stay in the word. Such a holder tells other threads that something is left,
+//! and the next holder takes what is left. So whatever is left is worked off by the present holder or by a later one,
+//! and the leaver need not look back.
 //!
 //! ```text
 //!  63       34  33      32   31                            0
@@ -237,7 +239,8 @@ impl Staging {
         before.is_ok()
     }
 
-    /// Called by a holder that has done its share: lets go, and leaves in the word the requests that were left there.
+    /// Called by a holder that has done its share, or leaves the rest to the next holder: lets go, and leaves in the
+    /// word the requests that were left there.
     ///
     /// This takes a kick away too, without a fence and without a look at what the kick was for. Nothing is lost,
     /// because the next holder fences and looks. The holder that gives up sets WAITING before, and [hands
