@@ -3,7 +3,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 STEPS := lint loom shuttle miri fuzz deny doc examples interop nvme guest ublk rbd stress torture neighbour
-.PHONY: help build demo test soak measure storage lockings curves servers shares frontier cost tools fmt clean $(STEPS)
+.PHONY: help build demo test soak measure storage lockings curves servers shares frontier images cost tools fmt clean $(STEPS)
 
 help: ## Lists these commands
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 10
@@ -43,6 +43,9 @@ shares: ## How clients of a server share a disk by weight; a record of it under 
 
 frontier: ## A reader's latency against writers' rate, by depth of the device's queue; a record of it under docs/records/
 	@scripts/frontier
+
+images: ## Images of Ceph beside fio's rbd engine, on a cluster of one node; a record of it under docs/records/
+	@scripts/images
 
 cost: ## Instructions per request, counted by valgrind
 	@scripts/cost

@@ -318,7 +318,9 @@ impl Serve {
         };
         notify::ready();
         let outcome = drain::until_the_end(&server, command, drain_timeout, &tell, &events);
-        outcome.and(ublk::end(devices))
+        let outcome = outcome.and(ublk::end(devices));
+        drain::take_leave(&queues);
+        outcome
     }
 }
 

@@ -296,6 +296,11 @@ pub trait Driver: Send + Sync + fmt::Debug {
         TimeoutAction::ResetTimer
     }
 
+    /// Takes leave of a device that other machines share, and that would otherwise take this one for one that has
+    /// failed. A program calls this when it ends and something still has the driver; a driver that is dropped does this
+    /// too. Nothing may be in flight, and requests that come later fail. Takes as long as the device takes.
+    fn close(&self) {}
+
     /// Writes the driver's state in readable form.
     ///
     /// # Errors

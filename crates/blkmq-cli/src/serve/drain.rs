@@ -1,10 +1,12 @@
 //! The end of a server: how long it waits for its clients, and what it says meanwhile.
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use blkmq::RequestQueue;
 use blkmq_export::ClientInfo;
 
 use super::command::{self, Running};
@@ -214,6 +216,22 @@ pub(super) fn until_the_end(
     }
     voice.end();
     outcome
+}
+
+/// Takes leave of the devices of these queues. Waits for no longer than [`GRACE`], because a device that is away does
+/// not answer.
+pub(super) fn take_leave(queues: &[Arc<RequestQueue>]) {
+    let (tell, told) = mpsc::channel();
+    let queues = queues.to_vec();
+    let leave = move || {
+        queues.iter().for_each(|q| q.driver().close());
+        // An error says that the end came before.
+        let _ = tell.send(());
+    };
+    // If the system gives no thread, the devices find out by themselves.
+    if thread::Builder::new().name("leave".to_owned()).spawn(leave).is_ok() {
+        let _ = told.recv_timeout(GRACE);
+    }
 }
 
 fn end_now(server: &Nbd, command: Option<&Running>) {

@@ -14,7 +14,7 @@ mod ffi;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use blkmq::driver::{Batch, Done, Loan, Request};
 use blkmq::event::EventFd;
@@ -159,6 +159,9 @@ extern "C" fn has_changed(argument: *mut c_void) {
 /// An image that is open.
 #[derive(Debug)]
 pub(super) struct Image {
+    /// Whether the handle is open. It is closed with this lock taken for writing, and used otherwise with this lock
+    /// taken for reading. Locks are taken in the order `is_open`, `taking`, `flights`.
+    is_open: RwLock<bool>,
     watched: Arc<Watched>,
     /// The watch of an image that may change.
     watch: Option<u64>,
@@ -205,6 +208,7 @@ impl Image {
         })?;
         let place = || Mutex::new(Flight::new());
         let mut image = Self {
+            is_open: RwLock::new(true),
             watched: Arc::new(Watched { api, handle, size: Size::new(0) }),
             watch: None,
             object_size: 0,
@@ -290,6 +294,10 @@ impl Image {
     /// COST: a lock that no other thread waits for but the one that takes the completion; a list of the request's
     /// pieces; librbd's work.
     pub(super) fn ask<'q>(&self, batch: &mut Batch<'q>, mut rq: Request<'q>, refused: impl FnOnce(i64) -> Status) {
+        let is_open = self.is_open();
+        if !*is_open {
+            return batch.finish(rq, Status::IoError);
+        }
         let tag = rq.tag();
         let flight = try_lock(&self.flights[usize::from(tag)]).filter(|flight| flight.loan.is_none());
         let Some(mut flight) = flight else {
@@ -346,13 +354,38 @@ impl Image {
     ///
     /// COST: a system call; for each answer a lock that no other thread waits for, and five short calls.
     pub(super) fn take(&self, done: &mut Done<'_>, status: impl Fn(&Asked, i64) -> Status) -> usize {
-        let Some(_side) = try_lock(&self.taking) else { return 0 };
+        let is_open = self.is_open();
+        let Some(_side) = try_lock(&self.taking).filter(|_| *is_open) else { return 0 };
         let mut nr = 0;
         self.take_all(|loan, asked, result| {
             nr += 1;
             done.give_back(loan, status(&asked, result));
         });
         nr
+    }
+
+    fn is_open(&self) -> RwLockReadGuard<'_, bool> {
+        self.is_open.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the image, unless librbd has requests. Everything fails from then on.
+    pub(super) fn close(&self) {
+        let mut is_open = self.is_open.write().unwrap_or_else(PoisonError::into_inner);
+        if *is_open && self.nr_in_flight() == 0 {
+            *is_open = false;
+            self.close_handle();
+        }
+    }
+
+    /// Closes the handle, once. No other thread uses it, and librbd has no requests.
+    fn close_handle(&self) {
+        let Watched { api, handle, .. } = *self.watched;
+        if let Some(watch) = self.watch {
+            // SAFETY: the image is open, and the watch its own. The call returns once no callback runs.
+            unsafe { (api.rbd_update_unwatch)(handle, watch) };
+        }
+        // SAFETY: the image is open, has no request and no watch, and is not used any more.
+        unsafe { (api.rbd_close)(handle) };
     }
 
     /// Takes the completions that there are. The caller has the lock, or is alone.
@@ -417,10 +450,8 @@ impl Flight {
 impl Drop for Image {
     /// librbd may use the memory of requests until it has answered them. So this waits for all answers.
     fn drop(&mut self) {
-        let Watched { api, handle, .. } = *self.watched;
-        if let Some(watch) = self.watch {
-            // SAFETY: the image is open, and the watch its own. The call returns once no callback runs.
-            unsafe { (api.rbd_update_unwatch)(handle, watch) };
+        if !*self.is_open() {
+            return;
         }
         // No submitter waits for such a request any more, or its queue would have this driver.
         self.take_all(|loan, _, _| drop(loan));
@@ -428,8 +459,7 @@ impl Drop for Image {
             self.event.wait_beside(&[], None);
             self.take_all(|loan, _, _| drop(loan));
         }
-        // SAFETY: the image is open, has no request and no watch, and is not used any more.
-        unsafe { (api.rbd_close)(handle) };
+        self.close_handle();
     }
 }
 

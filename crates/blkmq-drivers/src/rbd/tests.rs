@@ -204,7 +204,8 @@ fn everything_is_closed_when_nothing_is_in_flight() {
         drop(rbd);
         ended.send(()).expect("the test waits");
     });
-    while !fake.calls().iter().any(|call| call == "unwatch") {
+    // The thread waits for the second answer once it has taken the first.
+    while fake.has_answers() {
         thread::yield_now();
     }
     assert!(end.try_recv().is_err() && !fake.calls().contains(&"close".to_owned()));
@@ -213,6 +214,30 @@ fn everything_is_closed_when_nothing_is_in_flight() {
     thread.join().expect("it ends well");
     let calls = fake.calls();
     assert_eq!(calls[calls.len() - 4..], ["unwatch", "close", "destroy", "shutdown"]);
+}
+
+/// Red if an image that a program takes leave of stays open, is closed twice, is closed while a request is in flight,
+/// or is used once it is closed.
+#[test]
+#[cfg_attr(miri, ignore = "there are no eventfds")]
+fn a_program_that_ends_takes_leave_of_the_image() {
+    let (fake, rbd) = opened(8192);
+    let mut harness = Harness::new(&rbd, 0);
+    let closed = || fake.calls().iter().filter(|call| *call == "close").count();
+    harness.push(Bio::write(0, filled(1, 512)));
+    assert!(harness.issue(Time(0)).is_empty());
+    rbd.close();
+    assert_eq!(closed(), 0, "librbd has a request");
+    fake.answer(0, None);
+    assert!(harness.poll(Time(0))[0].1.is_ok());
+    rbd.close();
+    assert_eq!(closed(), 1);
+    harness.push(Bio::write(0, filled(1, 512)));
+    assert_eq!(harness.issue(Time(0))[0].1, Status::IoError);
+    assert!(harness.poll(Time(0)).is_empty() && fake.pending().is_empty());
+    drop(harness);
+    drop(rbd);
+    assert_eq!(fake.calls().iter().filter(|call| ["close", "shutdown"].contains(&call.as_str())).count(), 2);
 }
 
 /// Red if what a spec says does not reach Ceph, or a snapshot can be changed.

@@ -105,6 +105,11 @@ impl Fake {
         lock(&self.0).pending.clone()
     }
 
+    /// Whether there are answers that were not taken.
+    pub(in crate::rbd) fn has_answers(&self) -> bool {
+        !lock(&self.0).done.is_empty()
+    }
+
     /// Does what was asked for and lies at this place of what is pending, and answers as librbd would; or answers
     /// `result`, if there is one, with nothing done.
     pub(in crate::rbd) fn answer(&self, place: usize, result: Option<isize>) {
