@@ -15,8 +15,8 @@ impl<F: Copy + Default> Desk<F> {
     ///
     /// The request must be of whole blocks of the device, its buffers together as long as the request, and each of them
     /// a multiple of 512 bytes long; otherwise it fails with [`Cause::Invalid`]. So does a request that is too long for
-    /// one operation if one of the buffers does not [belong to another owner](Buffer::borrowed). A front-end that has
-    /// other requests copies their data from and to memory of the engine.
+    /// one operation if one of the buffers does not [belong to another owner](blkmq::Buffer::borrowed). A front-end
+    /// that has other requests copies their data from and to memory of the engine.
     pub fn take_brought(&mut self, request: &Request<F>, buffers: &mut Buffers) -> Option<TaskId> {
         if !self.tasks.has_room() {
             return None;
