@@ -3,7 +3,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 STEPS := lint loom shuttle miri fuzz deny doc examples interop nvme guest ublk rbd stress torture neighbour
-.PHONY: help build demo test soak measure storage lockings curves servers shares frontier images cost tools fmt clean $(STEPS)
+.PHONY: help build demo test soak measure storage lockings curves servers machines shares frontier images cost tools fmt clean $(STEPS)
 
 help: ## Lists these commands
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 10
@@ -34,6 +34,9 @@ lockings: ## What threads that share a scheduler cost each other, under each loc
 
 curves: ## How each scheduler under each locking scales with threads; a record of it under docs/records/
 	@scripts/curves
+
+machines: ## vhost-user-blk servers beside each other: ours, qemu-storage-daemon; a record of it under docs/records/
+	@scripts/vhost-user
 
 servers: ## NBD servers beside each other: ours, nbdkit, qemu-storage-daemon; a record of it under docs/records/
 	@scripts/servers
