@@ -1,7 +1,8 @@
 //! What the accesses of many CPUs to shared cache lines cost: a plain value, which knows no thread and no clock.
 //!
-//! A line is in memory only, or one CPU has it, or several CPUs share it. An access by a CPU that has the line as it
-//! needs it costs next to nothing. Any other access moves the line, which takes as long as the two CPUs are far apart.
+//! A line is in memory only, or one CPU has it, or several CPUs share it. A CPU that has the line in the way that it
+//! needs pays next to nothing for an access. Any other access moves the line, which takes as long as the
+//! [distance](Distances) between the two CPUs.
 //!
 //! | access | the line | takes | the line afterwards |
 //! |---|---|---|---|
@@ -12,14 +13,16 @@
 //! | store, update | others have it | the distance of the farthest, which hears of it last | the CPU alone has it |
 //! | any | it is in memory only | [`Costs::memory`] | the CPU alone has it |
 //!
-//! - **A line serves one at a time.** While it moves, others wait. While it is read from CPUs that share it, they wait
-//!   for [`Costs::share`]. Each time that the line is free, chance says which of those that wait is served
-//!   ([`Cache::ask`], [`Cache::serve`]). A call without a question before it is served in the order of the calls.
-//! - **Stores are posted.** The CPU goes on after [`Costs::store`], and the line moves meanwhile. Stores end in their
-//!   order, [`Costs::buffer`] of them are under way at most, and updates and fences wait for all of them. Among CPUs
-//!   that wait for the line, chance gives a store its place as it is posted, and CPUs that come later go behind it.
+//! - **A line serves one access at a time.** While the line moves, other accesses wait. A load from CPUs that share the
+//!   line keeps other accesses waiting only for [`Costs::share`]. Each time that the line becomes free, chance chooses
+//!   which of the waiting CPUs is served ([`Cache::ask`], [`Cache::serve`]). Accesses of CPUs that do not ask first are
+//!   served in the order of the calls.
+//! - **Stores are posted.** The CPU goes on after [`Costs::store`], and the line moves meanwhile. The stores of a CPU
+//!   end in their order, and at most [`Costs::buffer`] of them are under way. Updates and fences of the CPU wait for
+//!   all its stores. When a store is posted, chance gives the store a place among the CPUs that wait for the line. CPUs
+//!   that come later go behind the store.
 //! - **Independent loads overlap**, [`Costs::width`] of them at a time ([`Cache::load_all`]). Lines that a CPU
-//!   [fetches](Cache::fetch) ahead come while it goes on, as many at a time.
+//!   [fetches](Cache::fetch) ahead come while the CPU goes on, at most as many at a time.
 //!
 //! The caches have room for everything: no line ever goes back to memory.
 //!
@@ -45,17 +48,17 @@ use holders::Holders;
 pub use waiting::{Asked, Wants};
 use waiting::{Turns, Waiter};
 
-/// A time, or a length of time, in picoseconds: to look at a CPU's own line takes a fraction of a nanosecond.
+/// A time, or a length of time, in picoseconds, because some accesses take only a fraction of a nanosecond.
 pub type Picoseconds = u64;
 
 /// What a CPU does to a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// It reads.
+    /// The CPU reads.
     Load,
-    /// It writes, and does not wait until the line is there.
+    /// The CPU writes, and does not wait until the line is there.
     Store,
-    /// It reads and writes in one, as with a compare-exchange.
+    /// The CPU reads and writes in one operation, as with a compare-exchange.
     Update,
 }
 
@@ -74,14 +77,15 @@ pub struct Costs {
     pub memory: Picoseconds,
     /// For how long a load of a line that others share keeps further accesses waiting.
     pub share: Picoseconds,
-    /// How many independent loads of a CPU are under way at most, and how many lines that it fetches ahead; at least 1.
+    /// How many independent loads of a CPU are under way at most, and how many lines that the CPU fetches ahead; at
+    /// least 1.
     pub width: usize,
     /// How many stores of a CPU are under way at most; at least 1.
     pub buffer: usize,
 }
 
 impl Default for Costs {
-    /// Those of a common x86 core.
+    /// The costs of a common x86 core.
     fn default() -> Self {
         Self {
             hit: 1_000,
@@ -96,23 +100,23 @@ impl Default for Costs {
     }
 }
 
-/// What an access came to.
+/// What an access cost, and what it waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
     /// When the CPU goes on.
     pub done: Picoseconds,
     /// How long lines were busy with other CPUs before they served this access.
     pub waited: Picoseconds,
-    /// How long the CPU's own stores had to end first, before an update.
+    /// How long an update waited for the CPU's own stores to end.
     pub drained: Picoseconds,
-    /// How many lines moved from one CPU to another, or were made void elsewhere.
+    /// How many lines moved from one CPU to another, or became invalid in other CPUs' caches.
     pub moved: u32,
     /// How many lines came from memory.
     pub fetched: u32,
 }
 
 impl Outcome {
-    /// The CPU goes on then, and waited for nothing.
+    /// The CPU goes on at `done`, and waited for nothing.
     pub(crate) const fn at_once(done: Picoseconds) -> Self {
         Self { done, waited: 0, drained: 0, moved: 0, fetched: 0 }
     }
@@ -120,11 +124,11 @@ impl Outcome {
 
 #[derive(Debug, Clone, Default)]
 struct Line {
-    /// The CPUs that have it. One alone may write without asking.
+    /// The CPUs that have the line. A CPU that alone has the line may write without asking.
     holders: Holders,
-    /// Until when it serves earlier accesses.
+    /// Until when the line serves earlier accesses.
     busy: Picoseconds,
-    /// The CPUs that wait for it to be free.
+    /// The CPUs that wait until the line is free.
     waiters: Vec<Waiter>,
 }
 
@@ -141,13 +145,14 @@ pub struct Cache {
     distances: Distances,
     costs: Costs,
     lines: Vec<Line>,
-    /// For each CPU, when its stores that may be under way end; the oldest first.
+    /// For each CPU, the ends of its stores that may still be under way, the oldest first.
     stores: Vec<VecDeque<Picoseconds>>,
-    /// For each CPU, the lines that it fetched ahead and that may be under way, and when they are there.
+    /// For each CPU, the lines that it fetched ahead and that may still be under way, and when each line is there.
     fetches: Vec<Vec<(usize, Picoseconds)>>,
     /// For each CPU, when it goes on after its last call.
     done: Vec<Picoseconds>,
-    /// Loads under way. Kept here so that nothing is allocated each time.
+    /// The ends of the loads under way, empty between two calls. The vector is kept so that no call has to allocate
+    /// one.
     loads: Vec<Picoseconds>,
     last_call: Picoseconds,
     turns: Turns,
@@ -171,8 +176,8 @@ impl Cache {
     /// `cpu` accesses `line` at `now`. Lines are numbers, best without gaps.
     ///
     /// # Panics
-    /// If there is no such CPU, if it has not gone on after its last call yet, or if `now` is before that of an earlier
-    /// call.
+    /// If there is no such CPU, if the CPU has not gone on after its last call yet, or if `now` is before the `now` of
+    /// an earlier call.
     pub fn access(&mut self, cpu: usize, line: usize, access: Access, now: Picoseconds) -> Outcome {
         self.arrive(cpu, now);
         let served = self.turns.take_served(cpu);
@@ -185,9 +190,9 @@ impl Cache {
         Outcome { drained: outcome.drained + self.turns.take_drained(cpu), ..outcome }
     }
 
-    /// `cpu` reads plain data on `line` at `now`, or `changes` it. If the CPU has the line, this is a part of its own
-    /// work and costs nothing here. Otherwise the CPU waits for the line. But a change of a line that others have too
-    /// is posted as a store: the CPU has the data already.
+    /// `cpu` reads plain data on `line` at `now`, or `changes` the data. A CPU that does not have the line waits for
+    /// the line. If the CPU has the line, the access is a part of the CPU's own work and costs nothing here, with one
+    /// exception: if other CPUs share the line, a change is posted as a store, because the CPU has the data already.
     ///
     /// # Panics
     /// As [`access`](Self::access).
@@ -205,8 +210,8 @@ impl Cache {
         outcome
     }
 
-    /// `cpu` loads lines at `now`, none of which tells where another one is. Returns when all of them are there. `each`
-    /// is told of them one by one.
+    /// `cpu` loads lines at `now`, none of which tells where another one is. Returns when all lines are there. `each`
+    /// is told the outcome of each load.
     ///
     /// # Panics
     /// As [`access`](Self::access).
@@ -233,15 +238,15 @@ impl Cache {
         all
     }
 
-    /// `cpu` asks at `now` for `line`, which it will change, and goes on after [`Costs::store`]. An access before the
-    /// line is there waits for it.
+    /// `cpu` asks at `now` for `line`, which it will change, and goes on after [`Costs::store`]. If the CPU accesses
+    /// the line before it is there, the access waits.
     ///
     /// # Panics
     /// As [`access`](Self::access).
     pub fn fetch(&mut self, cpu: usize, line: usize, now: Picoseconds) -> Outcome {
         self.arrive(cpu, now);
         let fetches = &mut self.fetches[cpu];
-        // What was under way to this CPU and was taken away meanwhile comes anew.
+        // If this line was under way to this CPU and another CPU has taken the line away, it comes anew.
         fetches.retain(|(fetched, there)| *there > now && *fetched != line);
         let begin = begin_next(fetches, self.costs.width, now, |(_, there)| *there);
         let done = begin + self.costs.store;
@@ -256,7 +261,7 @@ impl Cache {
         outcome
     }
 
-    /// When `cpu`, which has `line`, can use it: at once, unless it was fetched ahead and is under way.
+    /// When `cpu`, which has `line`, can use the line: at once, unless the line was fetched ahead and is under way.
     fn is_there(&self, cpu: usize, line: usize, now: Picoseconds) -> Picoseconds {
         let fetch = self.fetches[cpu].iter().find(|(fetched, _)| *fetched == line);
         fetch.map_or(now, |(_, there)| now.max(*there))
@@ -321,7 +326,8 @@ impl Cache {
         Outcome { drained: begun - now, ..self.take(cpu, line, begun, self.costs.update) }
     }
 
-    /// The CPU goes on when it alone has the line, or `more` later if it has it already.
+    /// Makes `cpu` the only CPU that has `line`. The CPU goes on when the line is there, or `more` later if the CPU was
+    /// the only one already.
     fn take(&mut self, cpu: usize, line: usize, now: Picoseconds, more: Picoseconds) -> Outcome {
         match self.own(cpu, line, now) {
             Ok(transfer) => self.came(now, &transfer, transfer.ended),
@@ -329,7 +335,8 @@ impl Cache {
         }
     }
 
-    /// Makes `cpu` the only one that has `line`. `Err`: it is already, from then on.
+    /// Makes `cpu` the only CPU that has `line`. `Err`: `cpu` was the only one already, and can use the line from then
+    /// on.
     fn own(&mut self, cpu: usize, line: usize, now: Picoseconds) -> Result<Transfer, Picoseconds> {
         if self.line(line).holders.is_only(cpu) {
             return Err(self.line(line).busy);
@@ -343,7 +350,7 @@ impl Cache {
         Ok(Transfer { begun, ended, is_from_memory: holders.len() == 0 })
     }
 
-    /// The CPUs that have `line`, and when it begins to serve an access that comes at `now`.
+    /// The CPUs that have `line`, and when the line begins to serve an access that comes at `now`.
     fn begin(&mut self, line: usize, now: Picoseconds) -> (Holders, Picoseconds) {
         self.let_some_go_first(line);
         let Line { holders, busy, .. } = self.line(line);
@@ -375,8 +382,8 @@ impl Cache {
     }
 }
 
-/// When a CPU begins one more load: at once, or once the load that ends first has ended, if as many loads are under way
-/// as may be. The load that ends first is then taken out. `end` says when a load ends.
+/// When a CPU begins one more load: at once if fewer than `width` loads are under way, and otherwise when the first of
+/// these loads ends. That load is then taken out. `end` says when a load ends.
 fn begin_next<T>(
     under_way: &mut Vec<T>,
     width: usize,

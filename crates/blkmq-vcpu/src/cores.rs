@@ -1,10 +1,10 @@
-//! CPUs that have a clock each, and on which accesses to shared lines cost time.
+//! CPUs that each have a clock of their own, and on which accesses to shared lines cost time.
 //!
-//! The thread that runs is always the one whose CPU's clock is earliest of all that can go on, and of two with the
-//! same clock that with the lower number. So what is done to shared data takes effect in the order of the clocks. A
-//! load or an update waits until its line is free and serves it, takes effect then, and the CPU's clock moves on by
-//! what the operation costs. A store takes effect when the CPU makes it. A thread that sleeps until a certain time
-//! counts as one whose clock shows that time.
+//! Of all threads that can go on, the one whose CPU has the earliest clock runs. If two clocks show the same time, the
+//! thread with the lower number runs. So changes of shared data take effect in the order of the clocks. A load or an
+//! update waits until its line serves it, and takes effect then. After that the CPU's clock moves on by the cost of the
+//! operation. A store takes effect when the CPU makes it. A thread that sleeps until a certain time counts as a thread
+//! whose clock shows that time.
 
 mod threads;
 
@@ -18,36 +18,38 @@ use crate::places;
 use threads::Threads;
 pub(crate) use threads::{Due, Then};
 
-/// The CPUs of a machine on which time passes by what each CPU does. Threads get CPUs in turn as they begin, and stay
-/// there. Threads of one CPU take turns: one goes on until it sleeps, or until it has had the CPU for a slice
-/// ([`Kernel::slice`]) and another one waits.
+/// The CPUs of a machine on which time passes by what each CPU does. A thread gets the next CPU of [`fill`](Self::fill)
+/// as it begins, and stays on that CPU. The threads of one CPU take turns: a thread goes on until it sleeps, or until
+/// it has had the CPU for a slice ([`Kernel::slice`]) and another thread waits.
 #[derive(Debug, Clone)]
 pub struct Cores {
-    /// How far apart they are.
+    /// How far apart the CPUs are.
     pub distances: Distances,
-    /// What accesses cost apart from that.
+    /// What accesses cost, apart from the distances.
     pub costs: Costs,
-    /// As which locks those of the run behave.
+    /// The kind of lock as which every lock of the run behaves.
     pub locks: LockKind,
-    /// What calls of the operating system cost.
+    /// What system calls cost, and what it costs threads to share a CPU.
     pub kernel: Kernel,
-    /// The CPUs that threads get, the first thread the first of them. After the last one it is the turn of the first
-    /// again.
+    /// The CPUs that threads get as they begin: the first thread gets the first CPU of the list. After the last CPU of
+    /// the list the first one is next again.
     pub fill: Vec<usize>,
-    /// Which CPUs are one core, if any are.
+    /// Which two CPUs are one core. `None`: each CPU is a core of its own.
     pub smt: Option<Smt>,
-    /// The number from which chance follows, which says which CPU a busy line serves next.
+    /// The seed of the random numbers that choose which waiting CPU a line serves next.
     pub seed: u64,
 }
 
-/// Cores of two CPUs each. While both have a thread, spinning or not, private work takes longer.
+/// Cores of two CPUs each. While both CPUs of a core have a thread, even one that only spins, private work takes
+/// longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Smt {
-    /// How far the numbers of a core's two CPUs are apart: with 1, CPUs 0 and 1 are a core, and 2 and 3; with 2, CPUs
-    /// 0 and 2 are one, 1 and 3, 4 and 6.
+    /// The difference between the numbers of a core's two CPUs. With 1, the cores are CPUs 0 and 1, 2 and 3, and so on.
+    /// With 2, the cores are CPUs 0 and 2, 1 and 3, 4 and 6, and so on.
     pub apart: usize,
-    /// What private work, and accesses to lines of the core's own, take while both have a thread, in percent of what
-    /// it takes alone: 165 if two threads together do 1.2 times as much as one.
+    /// How long private work takes while both CPUs have a thread, in percent of how long the work takes while only one
+    /// has. The same holds for accesses that need no line from elsewhere. 165 if two threads together do 1.2 times as
+    /// much as one.
     pub percent: u64,
 }
 
@@ -59,7 +61,8 @@ impl Smt {
 }
 
 impl Cores {
-    /// CPUs at these distances, with the defaults of everything else: each is a core, and all get threads, by number.
+    /// CPUs at these distances, with defaults for everything else: each CPU is a core of its own, and threads get all
+    /// the CPUs, in the order of the CPUs' numbers.
     #[must_use]
     pub fn new(distances: Distances) -> Self {
         let (costs, locks, kernel) = (Costs::default(), LockKind::default(), Kernel::default());
@@ -68,7 +71,8 @@ impl Cores {
     }
 }
 
-/// What a thread waits by in the queue of a lock, alone on its line.
+/// The node of a thread that waits in the queue of a lock. A node fills a cache line, so that threads that look at
+/// other nodes do not take that line away.
 #[repr(align(64))]
 struct Node(#[expect(dead_code, reason = "only its address counts")] [u8; 64]);
 
@@ -77,9 +81,10 @@ pub(crate) struct Clocks {
     cache: Cache,
     costs: Costs,
     pub(crate) threads: Threads,
-    /// The threads that look at a line until something is written to it, by the address that they look at.
+    /// The threads that look at a line until something is written to the line, by the address at which the threads
+    /// look.
     watched: BTreeMap<usize, Vec<CpuId>>,
-    /// By thread.
+    /// The node of each thread.
     #[expect(clippy::vec_box, reason = "a node stays where it is")]
     nodes: Vec<Box<Node>>,
     pub(crate) kernel: Kernel,
@@ -94,13 +99,14 @@ impl Clocks {
         Self { cache: Cache::new(distances, costs).with_seed(seed), costs, threads, watched, nodes, kernel, locks }
     }
 
-    /// The next thread begins.
+    /// Adds the next thread, which can run from `now` on.
     pub(crate) fn add(&mut self, now: Picoseconds) {
         self.nodes.push(Box::new(Node([0; 64])));
         self.threads.begin(now);
     }
 
-    /// A thread asks whether it may act on the line of this number. A thread that waits stops.
+    /// A thread asks whether it may act on the line of this number. A thread that has to wait stops until the line
+    /// serves it.
     pub(crate) fn ask(&mut self, thread: CpuId, line: usize, wants: Wants, now: Picoseconds) -> Asked {
         let asked = self.cache.ask(self.threads.cpu(thread), line, wants, now);
         if asked == Asked::Waits {
@@ -109,12 +115,12 @@ impl Clocks {
         asked
     }
 
-    /// When the next line is free for which a thread waits.
+    /// When the first of the lines for which threads wait becomes free.
     pub(crate) fn next_free(&self) -> Option<Picoseconds> {
         self.cache.next_free()
     }
 
-    /// The line that is free next chooses the thread that it serves.
+    /// Lets the line that becomes free first choose one of the threads that wait for it.
     pub(crate) fn serve(&mut self) {
         self.cache.serve();
         self.tell_served();
@@ -126,13 +132,13 @@ impl Clocks {
         }
     }
 
-    /// What the clock of a thread that runs in the program must show for something to happen first.
+    /// The time until which a thread that runs in the program may go on, because something else happens then.
     pub(crate) fn limit(&self, thread: CpuId) -> Picoseconds {
         self.threads.limit(thread).min(self.next_free().unwrap_or(Picoseconds::MAX))
     }
 
-    /// What an access of a thread to the line of this number costs that begins at `now`. Without a number it costs
-    /// what an access to a line of its CPU's own does.
+    /// What an access to the line of this number costs, which a thread begins at `now`. An access to no line costs as
+    /// much as one to a line that the thread's CPU alone has.
     pub(crate) fn access(&mut self, thread: CpuId, line: Option<usize>, access: Access, now: Picoseconds) -> Outcome {
         let outcome = match line {
             Some(line) => self.cache.access(self.threads.cpu(thread), line, access, now),
@@ -147,13 +153,14 @@ impl Clocks {
             }
         };
         self.tell_served();
-        // A core that both its threads use is slower at what is its own. A line from elsewhere takes as long.
+        // While two threads use a core, what the core does by itself takes longer. A line from elsewhere takes as long
+        // as always, because the core only waits for it.
         let is_own = outcome.moved + outcome.fetched == 0;
         let done = if is_own { now + self.threads.takes(thread, outcome.done - now) } else { outcome.done };
         Outcome { done, ..outcome }
     }
 
-    /// What it costs a thread to read plain data at `now`, or to change it. On no line it costs nothing.
+    /// What it costs a thread to read plain data at `now`, or to change the data. Data on no line costs nothing.
     pub(crate) fn data(&mut self, thread: CpuId, line: Option<usize>, changes: bool, now: Picoseconds) -> Outcome {
         let Some(line) = line else { return Outcome::at_once(now) };
         let outcome = self.cache.data(self.threads.cpu(thread), line, changes, now);
@@ -169,7 +176,8 @@ impl Clocks {
         outcome
     }
 
-    /// When all of these lines are there that a thread loads together at `now`; `each` is told of them one by one.
+    /// Loads these lines together for a thread at `now`. Returns when all lines are there. `each` is told the outcome
+    /// of each load.
     pub(crate) fn load_all(
         &mut self,
         thread: CpuId,
@@ -182,12 +190,12 @@ impl Clocks {
         done
     }
 
-    /// When a fence of a thread ends that begins at `now`.
+    /// When a fence ends that a thread begins at `now`.
     pub(crate) fn fence(&mut self, thread: CpuId, now: Picoseconds) -> Picoseconds {
         self.cache.fence(self.threads.cpu(thread), now)
     }
 
-    /// A thread looks at this address until something is written to its line.
+    /// A thread looks at this address until something is written to the address's line.
     pub(crate) fn watch(&mut self, thread: CpuId, address: usize) {
         self.watched.entry(address).or_default().push(thread);
     }

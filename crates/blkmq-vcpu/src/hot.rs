@@ -8,8 +8,8 @@ use crate::cache::Picoseconds;
 /// Picoseconds of a nanosecond.
 pub(crate) const PS_PER_NS: Picoseconds = 1000;
 
-/// A virtual CPU's number, in the order in which they began; the first is 0. Each runs one thread. Where threads share
-/// the CPUs of a machine ([`Cores`](crate::Cores)), it is the thread's number.
+/// The number of a virtual CPU. CPUs are numbered from 0, in the order in which they began, and each runs one thread.
+/// Where threads share the CPUs of a machine ([`Cores`](crate::Cores)), a `CpuId` is the number of a thread.
 pub type CpuId = u16;
 
 /// The state of the CPU that runs now. Outside of a run `quantum` is zero, and nothing here changes.

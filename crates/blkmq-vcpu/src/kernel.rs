@@ -2,25 +2,25 @@
 
 use crate::cache::Picoseconds;
 
-/// As which locks those of a run behave ([`Mutex`](crate::sync::Mutex)) if CPUs have clocks of their own. Each touches
-/// the lines that such a lock touches.
+/// The kind of lock as which every [`Mutex`](crate::sync::Mutex) of a run behaves, if CPUs have clocks of their own.
+/// Such a lock touches the cache lines that a real lock of this kind touches.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LockKind {
-    /// As `std`'s on Linux. A thread that finds the lock held looks at it for a moment ([`Kernel::spin`]), marks it and
-    /// sleeps. The holder that lets go of a marked lock wakes one sleeper. A thread that comes meanwhile may take the
-    /// lock first.
+    /// The lock of `std` on Linux. A thread that finds the lock held looks at the lock for a moment ([`Kernel::spin`]),
+    /// marks it and sleeps. The holder of a marked lock lets the lock go and wakes one thread that sleeps. Before the
+    /// woken thread goes on, another thread may take the lock.
     #[default]
     Futex,
-    /// As the queued spinlocks of Linux's kernel. One thread waits at the lock itself. Further ones queue: each looks
-    /// at a line of its own, called `lock.node`, and is told there by the thread before it. In the kernel no
-    /// thread loses its CPU meanwhile; here it may, if the CPU has others.
+    /// The queued spinlock of Linux's kernel. The first thread that waits looks at the lock itself. Further threads
+    /// queue: each looks at a line of its own, called `lock.node`, until the thread before it writes there. In the
+    /// kernel no thread loses its CPU while it waits. Here a thread may lose its CPU, if the CPU has other threads.
     Queued,
-    /// Each thread draws a number, and all of them look at the lock's line for the number that is served.
+    /// Each thread draws a number. All threads that wait look at the lock's line, which says the number that is served.
     Ticket,
 }
 
-/// What a thread pays for calls of the operating system and for sharing a CPU with others, and for how long it looks at
-/// one of `std`'s locks before it sleeps.
+/// What a thread pays for system calls and for sharing a CPU with other threads, and for how long the thread looks at a
+/// lock of `std` before it sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kernel {
     /// For how long a thread looks at a lock of [`LockKind::Futex`] before it sleeps.
@@ -31,23 +31,25 @@ pub struct Kernel {
     pub sleep: Picoseconds,
     /// To wake a thread.
     pub wake: Picoseconds,
-    /// From the call that wakes a thread, or from the time until which it sleeps, until it goes on if its CPU is idle.
-    /// Otherwise it waits for the CPU from then on.
+    /// From the call that wakes a thread, or from the time until which the thread sleeps, until the thread can go on.
+    /// If its CPU is not idle, the thread waits for the CPU from then on.
     pub wake_latency: Picoseconds,
-    /// To yield the CPU, beside the switch if another thread waits for it; not 0, because a thread may yield until a
-    /// certain time.
+    /// To yield the CPU, without the switch to another thread that waits for it. Not 0: the clock of a thread that
+    /// yields in a loop until a certain time would never reach that time.
     pub yields: Picoseconds,
-    /// To go from one thread to another one that waits for the CPU.
+    /// To switch from one thread to another one that waits for the CPU.
     pub switch: Picoseconds,
-    /// For how long a thread has its CPU while another one waits for it; not 0.
+    /// For how long a thread has its CPU while another thread waits for it. Not 0: otherwise threads that share a CPU
+    /// would only switch.
     pub slice: Picoseconds,
 }
 
 impl Default for Kernel {
-    /// Those of two processors of a virtual machine on an AMD EPYC with Linux 6.18, as the example `kernel_costs` found
-    /// them on 2026-11-27, rounded. `spin` is a hundred looks with the processor's instruction for pauses, as `std`
-    /// makes them; it takes a tenth of that on Intel's before Skylake. Of what it takes to fall asleep and to return,
-    /// `sleep` is the half. The slice is that of Linux for eight CPUs or more, whose clock ticks may lengthen it.
+    /// The costs on two processors of a virtual machine on an AMD EPYC with Linux 6.18. The example `kernel_costs`
+    /// measured these costs on 2026-11-27, and they are rounded. `spin` is the time of a hundred looks with the
+    /// processor's instruction for pauses, as `std` makes them. On Intel's processors before Skylake, the hundred looks
+    /// take a tenth of that time. `sleep` is half of the time that it takes to fall asleep and to return. `slice` is
+    /// the slice of Linux for eight CPUs or more. Linux ends a slice at a clock tick, and so may lengthen it.
     fn default() -> Self {
         Self {
             spin: 2_400_000,
@@ -63,8 +65,8 @@ impl Default for Kernel {
 }
 
 impl Kernel {
-    /// Calls cost nothing, except that to yield takes 500 ns, and CPUs go from thread to thread in no time. No thread
-    /// looks before it sleeps.
+    /// System calls and switches cost nothing, except that to yield takes 500 ns. No thread looks at a lock before it
+    /// sleeps.
     pub const FREE: Self =
         Self { spin: 0, call: 0, sleep: 0, wake: 0, wake_latency: 0, yields: 500_000, switch: 0, slice: 3_000_000_000 };
 }

@@ -5,11 +5,11 @@
 //! Time passes by steps, or jumps to the next timer when every CPU sleeps. Memory is sequentially consistent, so weak
 //! orderings are not explored; loom explores them.
 //!
-//! With [`Options::cores`] each CPU has a clock of its own, as on a machine with many cores. What a CPU does moves its
-//! own clock alone: accesses to lines that CPUs share, by what [`cache`] says that they cost, and [`work`]. The CPU
-//! whose clock is earliest goes on; no schedule decides. Locks then behave and cost as one of [`LockKind`], and to
-//! sleep and to be woken costs what [`Kernel`] says. There may be more threads than CPUs ([`Cores`]). A [`CpuId`] is
-//! then the number of a thread.
+//! With [`Options::cores`] each CPU has a clock of its own, as on a machine with many cores. What a CPU does moves only
+//! its own clock: [`work`], and accesses to lines that CPUs share, which cost what [`cache`] says. The CPU whose clock
+//! is earliest goes on; no schedule decides. Locks then behave and cost as one of [`LockKind`], and to sleep and to be
+//! woken costs what [`Kernel`] says. There may be more threads than CPUs ([`Cores`]). A [`CpuId`] is then the number of
+//! a thread.
 //!
 //! Outside of [`run`] atomics and locks behave as in `std`. Functions that start threads, wait or read the time work
 //! only inside of a run.

@@ -35,7 +35,7 @@ pub struct Options {
     pub on_access: Option<Box<dyn FnMut(Accessed)>>,
     /// If given, each CPU has a clock of its own, and the schedule is not asked.
     pub cores: Option<Cores>,
-    /// With clocks: asked what each stage takes. It may touch nothing of the run.
+    /// With clocks: asked how long each stage takes. This function may touch nothing of the run.
     pub on_stage: Option<Box<OnStage>>,
 }
 
@@ -103,7 +103,7 @@ pub enum Ended {
     },
     /// The CPUs that have not come to their end wait for each other.
     Deadlock {
-        /// Their names.
+        /// The names of these CPUs.
         waiting: Vec<String>,
     },
 }
@@ -202,7 +202,7 @@ pub fn run(schedule: Box<dyn Schedule>, mut options: Options, main: impl FnOnce(
         hot.tells.set(tells);
         hot.is_timed.set(is_timed);
         if is_timed {
-            // The run before may have ended with another thread, which is not there in this one.
+            // The last thread of the run before may not exist in this run.
             hot.cpu.set(0);
         }
         hot.clock.set(0);
@@ -257,7 +257,7 @@ pub fn stop() {
 
 /// Adds a CPU, which runs `body`.
 pub(crate) fn add(name: String, body: impl FnOnce() + Send + 'static) -> CpuId {
-    // The crate counts stacks in words.
+    // The crate `generator` counts stacks in words.
     let words = with(|machine| machine.options.stack_bytes) / size_of::<usize>();
     let fiber = Gn::<()>::new_opt(words, body);
     with(|machine| {

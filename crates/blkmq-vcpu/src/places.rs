@@ -1,9 +1,9 @@
 //! Where in memory the operations of virtual CPUs are: on which cache line, by name and instance.
 //!
-//! The operations know addresses, and nothing here may depend on an address. So a value that threads share says what it
-//! is called and where it lies ([`touch_place`], [`touch_at`]): it is a **place**. Places get their numbers in the
-//! order in which a run first touches them, which follows from the run. An operation on an address in no place is told
-//! as such.
+//! An operation knows only an address, and nothing that is told may depend on an address. So a value that threads share
+//! says what it is called and where it lies ([`touch_place`], [`touch_at`]). Such a value is a **place**. Places get
+//! their numbers in the order in which a run first touches them, which follows from the run. An operation on an address
+//! in no place is told as such.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,13 +37,14 @@ pub struct Accessed {
 pub struct LineOf {
     /// What the place is called.
     pub name: &'static str,
-    /// Which of the places of this name: they count from 0, in the order in which the run first touched them.
+    /// Which of the places of this name. Places count from 0, in the order in which the run first touched them.
     pub instance: u32,
     /// Which of the place's lines.
     pub line: u32,
 }
 
-/// The identity of a place. It lies beside the value and moves with it; when it is dropped, the place is gone.
+/// The identity of a place, which lies beside the value and moves with it. When the identity is dropped, the place is
+/// gone.
 #[derive(Debug, Default)]
 pub struct Place(AtomicU64);
 
@@ -79,7 +80,7 @@ struct Known {
 struct Places {
     /// By number.
     known: Vec<Known>,
-    /// The numbers of those that are there now, by where they begin. They do not overlap.
+    /// The numbers of the places that are there now, by the address at which each begins. Places do not overlap.
     there: BTreeMap<usize, usize>,
     /// The place in which an address was found last, if it is still there.
     found: Cell<Option<usize>>,
@@ -124,8 +125,8 @@ pub fn touch_at<T>(name: &'static str, value: &T) {
     place_at(name, value);
 }
 
-/// Says where `value` lies. If it does not lie in a place as a whole, it becomes one, which is called `name` and stays
-/// where it is until the run ends or another place overlaps with it.
+/// Says where `value` lies. If no place contains the whole value, the value becomes a place, which is called `name`.
+/// That place stays where it is until the run ends or another place overlaps with it.
 #[inline]
 pub fn place_at<T: ?Sized>(name: &'static str, value: &T) {
     if HOT.with(|hot| hot.tells.get()) {
@@ -135,7 +136,7 @@ pub fn place_at<T: ?Sized>(name: &'static str, value: &T) {
 }
 
 /// Says where memory lies that has a place of its own, which is called `name`: `bytes` bytes from the address `base`
-/// on. If its size has changed, it is on lines that no CPU has.
+/// on. If the size has changed, the memory is on new lines, which no CPU has.
 #[inline]
 pub fn place_bytes(name: &'static str, place: &Place, base: usize, bytes: usize) {
     if HOT.with(|hot| hot.tells.get()) {
@@ -143,10 +144,10 @@ pub fn place_bytes(name: &'static str, place: &Place, base: usize, bytes: usize)
     }
 }
 
-/// The names of places that have lain on one line of the real memory in this run, in the order of addresses. A model
-/// takes them to lie on lines of their own, because nothing in it may depend on an address. So it does not see that
-/// CPUs take such a line from each other. Where the first of two values begins at a line, this does not depend on
-/// addresses either; where it does not, it is a matter of chance whether they share one.
+/// The names of places that have lain on one line of the real memory in this run, in the order of addresses. The model
+/// takes each place to lie on lines of its own, because nothing in the model may depend on an address. So the model
+/// does not see that CPUs take such a line from each other. If the first of two values begins where a line begins,
+/// addresses do not decide whether the two values share a line. Otherwise chance decides.
 #[must_use]
 pub fn neighbours() -> Vec<(&'static str, &'static str)> {
     PLACES.with(|places| places.borrow().neighbours.iter().copied().collect())
@@ -174,7 +175,7 @@ impl Places {
     }
 
     fn note(&mut self, name: &'static str, id: &AtomicU64, base: usize, bytes: usize) {
-        // Relaxed: only threads of one run use a place, and these are one thread of the machine.
+        // Relaxed: only threads of one run use a place, and these take turns on one thread of the machine.
         match self.number(id.load(Ordering::Relaxed)) {
             Some(number) if (self.known[number].base, self.known[number].bytes) == (base, bytes) => {}
             Some(number) => {
@@ -210,7 +211,7 @@ impl Places {
         number
     }
 
-    /// Puts a place where it lies now. What lay there is gone.
+    /// Puts a place where it lies now. Places that lay there are gone.
     fn settle(&mut self, number: usize) {
         self.found.set(None);
         let Known { base, bytes, .. } = self.known[number];
@@ -322,8 +323,7 @@ mod tests {
         std::mem::take(&mut *told.lock().unwrap())
     }
 
-    /// Red if two values on one line are not noticed, or if two are taken for neighbours that lie on lines of their
-    /// own.
+    /// Red if two values on one line are not noticed, or if two values on different lines are taken for neighbours.
     #[test]
     fn values_on_one_line_are_neighbours() {
         #[repr(align(64))]
@@ -385,7 +385,7 @@ mod tests {
             shelf[0].as_ref().unwrap().touch()[0].load(Relaxed);
             shelf.swap(0, 1);
             shelf[1].as_ref().unwrap().touch()[8].load(Relaxed);
-            // Something else is put where it lay, and says nothing of itself.
+            // Another value is put where the first one lay, and says nothing of itself.
             shelf[0] = Some(placed("silent"));
             shelf[0].as_ref().unwrap().2[0].load(Relaxed);
             shelf[1] = None;
@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(found, [Some(("moves", 0, 0)), Some(("moves", 0, 1)), None, None, Some(("silent", 0, 0))]);
     }
 
-    /// Red if a value inside of a place becomes a place of its own, or if one outside does not.
+    /// Red if a value inside of a place becomes a place of its own, or if a value outside of every place does not.
     #[test]
     fn a_value_without_an_identity_is_a_place_where_it_is() {
         let found = lines(|| {
@@ -414,7 +414,7 @@ mod tests {
         assert_eq!(found, [None, Some(("alone", 0, 0)), Some(("one", 0, 1)), Some(("many", 0, 1))]);
     }
 
-    /// Red if the value that was touched first, inside of another one, keeps that one from being a place.
+    /// Red if a value that was touched first keeps a larger value around it from becoming a place.
     #[test]
     fn a_value_takes_in_what_was_touched_of_it_before() {
         let found = lines(|| {
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(found, [Some(("inner", 0, 0)), Some(("outer", 0, 0)), Some(("outer", 0, 1))]);
     }
 
-    /// Red if anything of an address, or of an earlier run, is in what is told.
+    /// Red if what is told depends on an address or on an earlier run.
     #[test]
     fn a_run_tells_the_same_each_time_wherever_its_values_lie() {
         let story = |bytes: usize| {

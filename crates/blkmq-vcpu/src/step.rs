@@ -10,8 +10,8 @@ use crate::places::line_at;
 /// The looks for which [`Kernel::spin`](crate::Kernel::spin) was measured.
 const LOOKS: Picoseconds = 100;
 
-/// An operation on `value`, made by the code at `at`, and a step. `does` is the operation: it takes effect when the
-/// line serves it, and before the step.
+/// An operation on `value`, made by the code at `at`, and a step. `does` is the operation, which takes effect when the
+/// line serves it, before the step.
 #[inline]
 pub(crate) fn operate<T, R>(value: &T, access: Access, at: &'static Location<'static>, does: impl FnOnce() -> R) -> R {
     operate_at(std::ptr::from_ref(value).addr(), access, at, does)
@@ -30,7 +30,7 @@ pub(crate) fn operate_at<R>(
     result
 }
 
-/// The same without a step behind it.
+/// The same without a step after the operation.
 #[inline]
 pub(crate) fn operate_only<R>(
     address: usize,
@@ -47,9 +47,9 @@ pub(crate) fn operate_only<R>(
     result
 }
 
-/// One look at what lies at an address, made by the code at `at`: what it finds, or `None` if that is not as the CPU
-/// wants it. A look that finds something is a step. With clocks, the CPU that finds nothing then waits until something
-/// is written to the line or until `until`; otherwise a look in vain is a step too.
+/// One look at what lies at an address, made by the code at `at`. Returns what the look finds, or `None` if that is not
+/// what the CPU wants. A look that finds something is a step. A look in vain is a step too, if CPUs have no clocks of
+/// their own. If CPUs have clocks, the CPU then waits until something is written to the line, or until `until`.
 pub(crate) fn look_at<R>(
     address: usize,
     at: &'static Location<'static>,
@@ -70,8 +70,8 @@ pub(crate) fn look_at<R>(
     found
 }
 
-/// `value`, plain data that other CPUs have at other times, and that the caller reads now. Told line by line, and not a
-/// step, unless each CPU has a clock of its own and the line was not with this one.
+/// Tells that the caller reads `value`, and returns it. `value` is plain data, which other CPUs use at other times. The
+/// read is told line by line, and is a step only if each CPU has a clock of its own and this CPU did not have the line.
 #[inline]
 #[track_caller]
 pub fn reads<T: ?Sized>(value: &T) -> &T {
@@ -88,7 +88,7 @@ pub fn changes<T: ?Sized>(value: &mut T) -> &mut T {
 }
 
 /// Asks for the lines of `value`, which the CPU will change, and goes on while they come. Without
-/// [`Options::cores`](crate::Options::cores), and in an uninterrupted section, it is nothing.
+/// [`Options::cores`](crate::Options::cores), and in an uninterrupted section, this does nothing.
 #[track_caller]
 pub fn fetch<T: ?Sized>(value: &T) {
     if !is_charged() {
@@ -122,7 +122,7 @@ fn tell_data(access: Access, address: usize, bytes: usize, at: &'static Location
     let mut next = address;
     while next < end {
         let found = line_at(next);
-        // What lies on no line is told once.
+        // Data on no line is told once.
         next = found.as_ref().map_or(end, |found| found.addresses.end);
         if machine::tell_data(access, found, at) {
             step();
@@ -138,7 +138,7 @@ pub(crate) fn step_fence() {
     step();
 }
 
-/// Work on what no other CPU sees, which takes this long, and longer while the other CPU of the core is busy. Without
+/// Work on what no other CPU sees, which takes this long, or longer while the other CPU of the core is busy. Without
 /// [`Options::cores`](crate::Options::cores), and in an uninterrupted section, it takes no time.
 pub fn work(time: Picoseconds) {
     if is_charged() {
@@ -164,17 +164,16 @@ fn is_charged() -> bool {
 
 /// Rests between two looks at something, as `std::hint::spin_loop` does: for a hundredth of
 /// [`Kernel::spin`](crate::Kernel::spin). Without [`Options::cores`](crate::Options::cores), and in an uninterrupted
-/// section, it is nothing.
+/// section, this does nothing.
 pub fn pause() {
     if is_charged() {
         work(machine::kernel().spin / LOOKS);
     }
 }
 
-/// Does something whose loads of shared lines do not depend on each other: with
-/// [`Options::cores`](crate::Options::cores) they are under way together, as far as
-/// [`Costs::width`](crate::cache::Costs::width) allows, and all are there when this returns. It must change nothing
-/// that is shared, and wait for nothing.
+/// Runs `act`, whose loads of shared lines do not depend on each other. With [`Options::cores`](crate::Options::cores)
+/// the loads are under way together, as far as [`Costs::width`](crate::cache::Costs::width) allows, and all lines are
+/// there when this returns. `act` must change nothing that is shared, and wait for nothing.
 pub fn together<R>(act: impl FnOnce() -> R) -> R {
     if !is_charged() || HOT.with(|hot| hot.together.replace(true)) {
         return act();
@@ -186,9 +185,9 @@ pub fn together<R>(act: impl FnOnce() -> R) -> R {
     result
 }
 
-/// What the CPU has done since the last such call was a stage of this number, for `number` things. It takes as long as
-/// [`Options::on_stage`](crate::Options::on_stage) says. Nothing is called for no things, without
-/// [`Options::cores`](crate::Options::cores), and in an uninterrupted section.
+/// Says that what the CPU has done since the last such call was the stage `stage`, done for `number` things. The stage
+/// takes as long as [`Options::on_stage`](crate::Options::on_stage) says. If `number` is 0, without
+/// [`Options::cores`](crate::Options::cores), and in an uninterrupted section, this does nothing.
 pub fn stage(stage: usize, number: usize) {
     if number > 0 && is_charged() {
         work(machine::stage_time(crate::cpu(), stage, number));

@@ -1,4 +1,4 @@
-//! Threads, each on a virtual CPU of its own, unless there are fewer ([`Cores`](crate::Cores)).
+//! Threads, each on a virtual CPU of its own, unless there are fewer CPUs than threads ([`Cores`](crate::Cores)).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

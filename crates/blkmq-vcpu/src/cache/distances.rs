@@ -6,16 +6,16 @@ use super::Picoseconds;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Distances {
     nr_cpus: usize,
-    /// By both CPUs' numbers.
+    /// By the numbers of both CPUs, at `from * nr_cpus + to`.
     between: Box<[Picoseconds]>,
 }
 
 impl Distances {
-    /// Most CPUs of a machine.
+    /// The largest number of CPUs that a machine may have.
     pub const MOST_CPUS: usize = 256;
 
-    /// The distances that `between` tells for each pair of CPUs, the greater number first. They are the same in both
-    /// directions.
+    /// The distances that `between` tells for each pair of CPUs, the greater number first. A distance is the same in
+    /// both directions.
     ///
     /// # Panics
     /// If there are no CPUs, or more than [`MOST_CPUS`](Self::MOST_CPUS).

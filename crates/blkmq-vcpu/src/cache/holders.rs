@@ -31,7 +31,7 @@ impl Holders {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// The distances of all but `cpu` from `cpu`.
+    /// The distances from `cpu` of all other CPUs of the set.
     fn distances<'d>(&self, cpu: usize, distances: &'d Distances) -> impl Iterator<Item = Picoseconds> + 'd {
         let words = self.0.into_iter().enumerate();
         let cpus = words.flat_map(|(at, word)| {

@@ -1,5 +1,5 @@
-//! The cost of accesses against what was said of it: examples, and random accesses against a model that keeps nothing
-//! but a list of all that happened.
+//! What accesses cost: examples, and random accesses that are compared with a model. The model keeps nothing but a list
+//! of all that happened.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -29,11 +29,11 @@ struct Happened {
     busy: u64,
 }
 
-/// Says what an access costs by reading the list of all earlier ones.
+/// Says what an access costs by reading the list of all earlier accesses.
 #[derive(Default)]
 struct Naive {
     happened: Vec<Happened>,
-    /// When each store of a CPU ended, with the CPU.
+    /// The CPU of each store, and when the store ended.
     stores: Vec<(usize, u64)>,
 }
 
@@ -138,7 +138,7 @@ proptest! {
 }
 
 /// Whatever the number of CPUs, a counter that all of them change moves once for each change. Red if a line serves two
-/// at a time.
+/// CPUs at a time.
 #[test]
 fn a_shared_counter_makes_one_change_per_move() {
     for nr_cpus in [2, 16, 128] {
@@ -152,7 +152,7 @@ fn a_shared_counter_makes_one_change_per_move() {
     }
 }
 
-/// Red if a load takes the line away from other CPUs that read it, or waits for more than their `share`.
+/// Red if a load takes the line away from other CPUs that read it, or waits for longer than `share` for another load.
 #[test]
 fn readers_do_not_take_a_line_from_each_other() {
     let mut cache = cache();
@@ -169,7 +169,8 @@ fn readers_do_not_take_a_line_from_each_other() {
     assert_eq!(cache.access(0, 0, Access::Update, 30_000).done, 30_000 + farthest);
 }
 
-/// Red if a store is waited for, if there is no bound on stores under way, or if an update or a fence overtakes them.
+/// Red if a CPU waits for its store, if there is no bound on stores under way, or if an update or a fence does not wait
+/// for these stores.
 #[test]
 fn stores_are_posted_and_bounded() {
     let far = distances().between(0, 4);
@@ -209,8 +210,8 @@ fn independent_loads_overlap_up_to_the_width() {
     assert_eq!(load(1, 8..9, 30_000), (30_000 + COSTS.memory, vec![(30_000 + COSTS.memory, 0, 1)]));
 }
 
-/// Red if a CPU waits for a line that it fetches, if it can use the line before that is there, if more lines than
-/// `width` are under way, or if a CPU that fetches does not take the line away from others.
+/// Red if a CPU waits for a line that it fetches, if the CPU can use the line before the line is there, if more lines
+/// than `width` are under way, or if a CPU that fetches does not take the line away from others.
 #[test]
 fn a_line_that_was_fetched_comes_while_the_cpu_goes_on() {
     let mut cache = Cache::new(Distances::new(2, |_, _| 100), COSTS);
@@ -227,7 +228,7 @@ fn a_line_that_was_fetched_comes_while_the_cpu_goes_on() {
     assert_eq!(cache.access(0, 0, Access::Load, 11_000).moved, 1, "it was taken away");
 }
 
-/// Red if a CPU that lost a line which it had fetched takes it for there.
+/// Red if a CPU that fetched a line and lost it still takes the line for there.
 #[test]
 fn a_line_that_was_fetched_and_lost_is_fetched_anew() {
     let mut cache = Cache::new(Distances::new(2, |_, _| 100), COSTS);
@@ -268,7 +269,8 @@ fn a_call_out_of_order_is_refused() {
     cache.access(1, 1, Access::Load, 9);
 }
 
-/// The same accesses cost the same in every build and on every machine. Red if anything depends on more than them.
+/// The same accesses cost the same in every build and on every machine. Red if a cost depends on anything but the
+/// accesses.
 #[test]
 fn accesses_cost_the_same_everywhere() {
     let mut random = Random::new(30);
@@ -285,13 +287,13 @@ fn accesses_cost_the_same_everywhere() {
     assert_eq!(hash, 12_542_509_292_629_059_940);
 }
 
-/// CPUs that ask before they act: each does so again and again, and what it does next follows from what it has done.
+/// CPUs that ask before they act, again and again. What a CPU does next follows from what it has done.
 struct Asking {
     cache: Cache,
     clocks: Clocks,
-    /// By CPU: it waits.
+    /// By CPU: whether it waits.
     waits: Vec<bool>,
-    /// By CPU: it has waited, and may act.
+    /// By CPU: whether it has waited, and may act.
     may_act: Vec<bool>,
 }
 
@@ -327,9 +329,9 @@ impl Asking {
     }
 }
 
-/// With `n` CPUs that load a number and then change it if it is as it was, where chance says which one is served, a
-/// change takes as many attempts as in the problem of birthdays: about `sqrt(pi n / 2)`. Red if a line serves in the
-/// order of the calls (about `n` attempts), or if some CPU is never served.
+/// Each of `n` CPUs loads a number, and changes the number if no other CPU has changed it since. If chance says which
+/// CPU is served, a change takes as many attempts as in the birthday problem: about `sqrt(pi n / 2)`. Red if a line
+/// serves in the order of the calls (about `n` attempts), or if some CPU is never served.
 #[test]
 fn a_compare_exchange_loop_takes_as_many_attempts_as_chance_says() {
     for nr_cpus in [4_usize, 16, 64] {
@@ -352,7 +354,7 @@ fn a_compare_exchange_loop_takes_as_many_attempts_as_chance_says() {
     }
 }
 
-/// Red if a CPU does not say how long it waited for its own stores, or if that is taken for waiting for the line.
+/// Red if a CPU does not say how long it waited for its own stores, or if that time counts as waiting for the line.
 #[test]
 fn an_update_says_how_long_its_own_stores_kept_it() {
     let mut cache = Cache::new(Distances::new(2, |_, _| 70), COSTS);
@@ -367,8 +369,8 @@ fn an_update_says_how_long_its_own_stores_kept_it() {
     assert_eq!(cache.access(0, 1, Access::Update, 10_070), expected);
 }
 
-/// Red if a store that is posted while others wait for the line always goes before them or behind them all, if it does
-/// not know when it ends, or if what it lets go first does not.
+/// Red if a store that is posted while other CPUs wait for the line always goes before all of them, or always behind
+/// all of them. Red too if the end of the store is wrong, or if a CPU that goes before the store is served late.
 #[test]
 fn chance_gives_a_posted_store_its_place_among_those_that_wait() {
     let place = |seed| {
@@ -378,7 +380,7 @@ fn chance_gives_a_posted_store_its_place_among_those_that_wait() {
         assert_eq!(waits, [Asked::Waits; 2]);
         cache.access(3, 0, Access::Store, 20);
         let first: Vec<_> = std::iter::from_fn(|| cache.next_served()).collect();
-        // The line comes from memory to CPU 0, and from there on to those that go first, and to CPU 3.
+        // The line comes from memory to CPU 0, then goes to the CPUs that go first, and then to CPU 3.
         assert_eq!(cache.fence(3, 22), COSTS.memory + 70 * (first.len() as u64 + 1));
         assert!(first.iter().all(|(_, at)| (0..2).any(|before| *at == COSTS.memory + 70 * before)), "{first:?}");
         for _ in first.len()..2 {

@@ -1,4 +1,4 @@
-//! CPUs that wait at a line that is busy, and which of them is served next.
+//! CPUs that wait for a busy line, and which of them the line serves next.
 
 use std::collections::BTreeSet;
 
@@ -16,12 +16,12 @@ pub enum Wants {
     ChangeData,
 }
 
-/// What becomes of a question.
+/// The answer to a CPU that asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
     /// The CPU may act now.
     Ready,
-    /// The CPU's own stores have to end first. It asks again at this time.
+    /// The CPU's own stores have to end first. The CPU asks again at this time.
     Later(Picoseconds),
     /// The line is busy. The CPU may act when [`Cache::next_served`] says so.
     Waits,
@@ -35,17 +35,17 @@ pub(super) struct Waiter {
     loads: bool,
 }
 
-/// What is known of all that wait.
+/// What is known of all CPUs that wait.
 #[derive(Debug, Clone)]
 pub(super) struct Turns {
     random: Random,
-    /// The lines that CPUs wait for, by when they are free.
+    /// The lines for which CPUs wait, by the time at which each line becomes free.
     lines: BTreeSet<(Picoseconds, usize)>,
-    /// CPUs that were chosen and not told yet, and when their lines begin to serve them.
+    /// CPUs that were chosen and not told yet, and when the line of each CPU begins to serve it.
     chosen: Vec<(usize, Picoseconds)>,
-    /// By CPU: what the access comes to for which it was chosen.
+    /// By CPU: the outcome of the access for which the CPU was chosen.
     served: Vec<Option<Outcome>>,
-    /// By CPU: how long it waited for its own stores before it asked for the line.
+    /// By CPU: how long the CPU waited for its own stores before it asked for the line.
     drained: Vec<Picoseconds>,
 }
 
@@ -65,15 +65,15 @@ impl Turns {
 }
 
 impl Cache {
-    /// The same, where chance follows from this number.
+    /// The same cache, where chance follows from this seed.
     #[must_use]
     pub fn with_seed(mut self, seed: u64) -> Self {
         self.turns.random = Random::new(seed);
         self
     }
 
-    /// `cpu` asks at `now` whether it may act on `line`. If it may, its next call is that access or that data. A CPU
-    /// that waits asks nothing and calls nothing until it may.
+    /// `cpu` asks at `now` whether it may act on `line`. If the answer is [`Asked::Ready`], the CPU's next call is the
+    /// one that `wants` names. A CPU that waits makes no call until [`next_served`](Self::next_served) returns it.
     ///
     /// # Panics
     /// As [`access`](Self::access).
@@ -102,13 +102,13 @@ impl Cache {
         Asked::Waits
     }
 
-    /// When the next line is free for which a CPU waits.
+    /// When the first of the lines for which CPUs wait becomes free.
     #[must_use]
     pub fn next_free(&self) -> Option<Picoseconds> {
         self.turns.lines.first().map(|(at, _)| *at)
     }
 
-    /// The line that is free next chooses one of the CPUs that wait for it.
+    /// Lets the line that becomes free first choose one of the CPUs that wait for it.
     pub fn serve(&mut self) {
         if let Some((_, line)) = self.turns.lines.first().copied() {
             let waiters = self.line(line).waiters.len();
@@ -117,13 +117,13 @@ impl Cache {
         }
     }
 
-    /// A CPU that was chosen, and when it may act. Each is told once.
+    /// A CPU that was chosen, and when it may act. Each choice is returned once.
     pub fn next_served(&mut self) -> Option<(usize, Picoseconds)> {
         self.turns.chosen.pop()
     }
 
     /// Chance gives an access its place among the CPUs that wait for the line. The time of the access has to be known
-    /// now. So the CPUs that are served before it are chosen at once.
+    /// now. So the CPUs that are served before this access are chosen at once.
     pub(super) fn let_some_go_first(&mut self, line: usize) {
         loop {
             let waiters = self.line(line).waiters.len();
@@ -138,12 +138,12 @@ impl Cache {
         }
     }
 
-    /// One of those that wait for a line is the next that it serves.
+    /// Makes one of the CPUs that wait for a line the next one that the line serves.
     fn choose(&mut self, line: usize, waiter: usize) {
         let at = self.line(line);
         let begun = at.busy;
         let Waiter { cpu, since, loads } = at.waiters.swap_remove(waiter);
-        // They are away meanwhile, so that what is served does not choose again.
+        // The other CPUs are taken out meanwhile. Otherwise the access that is served would let some of them go first.
         let others = std::mem::take(&mut at.waiters);
         let outcome = if loads { self.load(cpu, line, begun) } else { self.take(cpu, line, begun, self.costs.update) };
         self.turns.served[cpu] = Some(Outcome { waited: begun - since, ..outcome });
@@ -157,7 +157,8 @@ impl Cache {
         }
     }
 
-    /// A line is busy for longer than was known.
+    /// A line that was to be free at `was` stays busy for longer, and so moves in the order of the lines that CPUs wait
+    /// for.
     pub(super) fn stays_busy(&mut self, line: usize, was: Picoseconds) {
         let at = self.line(line);
         let (busy, is_waited_for) = (at.busy, !at.waiters.is_empty());

@@ -1,13 +1,14 @@
-//! Which thread each CPU runs, and when each goes on: a plain value, which knows no fiber and no line.
+//! Which thread each CPU runs, and when each thread goes on: a plain value, which knows no fiber and no line.
 //!
-//! A CPU runs one thread at a time. The others that could run on it wait in its queue. A thread has its CPU until it
-//! sleeps or ends, or until its slice is over and another one waits; then the next of the queue gets the CPU, after the
-//! time of a switch. Nothing is interrupted in the middle of an access or a call of the system; private work and
-//! spinning are. A thread stays on its CPU for life.
+//! A CPU runs one thread at a time. The other threads that could run on the CPU wait in its queue. A thread has its CPU
+//! until it sleeps or ends, or until its slice is over and another thread waits. Then the first thread of the queue
+//! gets the CPU, after the time of a switch. The end of a slice interrupts private work and spinning, but no access and
+//! no system call. A thread stays on its CPU for life.
 //!
-//! Time goes on by **events**. Each thread has one at most: the next moment at which something happens to it by itself.
-//! The thread that runs in the program has none. [`Threads::happen`] takes the earliest event; of two at the same time
-//! that of the thread with the lower number.
+//! Time goes on by **events**. Each thread has at most one event: the next moment at which something happens to the
+//! thread without the help of another one. The thread whose code the machine executes, which **runs in the program**,
+//! has no event. [`Threads::happen`] takes the earliest event. Of two events at the same time, it takes that of the
+//! thread with the lower number.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -19,41 +20,43 @@ use crate::kernel::Kernel;
 /// What a thread does after it has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// It goes on as soon as it may.
+    /// The thread goes on as soon as it may.
     GoesOn,
-    /// It goes on after private work that takes this long if nothing slows it down.
+    /// The thread goes on after private work, which takes this long if nothing slows it down.
     Works(Picoseconds),
-    /// It goes on when it is told, or at this time, and keeps its CPU busy meanwhile.
+    /// The thread goes on when it is told to, or at this time, and keeps its CPU busy meanwhile.
     Spins(Option<Picoseconds>),
-    /// It leaves its CPU, and can go on when it is woken, or at this time.
+    /// The thread leaves its CPU, and can go on when it is woken, or at this time.
     Sleeps(Option<Picoseconds>),
-    /// It waits for a line, and keeps its CPU: nothing happens to it until it is told.
+    /// The thread waits for a line, and keeps its CPU. Nothing happens to the thread until the line serves it.
     Waits,
-    /// It leaves its CPU for ever.
+    /// The thread leaves its CPU for ever.
     Ends,
 }
 
-/// What a thread is at.
+/// What a thread is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doing {
-    /// It could go on.
+    /// The thread could go on.
     GoesOn,
-    /// It has private work left, as of a certain time if it has its CPU.
+    /// The thread has private work left: this much at the time `since`, which counts only while the thread has its CPU.
     Works { left: Picoseconds, since: Picoseconds },
-    /// It spins until it is told or until this time. Once it is told, it could go on.
+    /// The thread spins until it is told to go on, or until this time. A thread that was told is in state `GoesOn`.
     Spins(Option<Picoseconds>),
-    /// It is in the middle of an access. Once it is told, it goes on at this time.
+    /// The thread is in the middle of an access, and waits for a line. Once the line has chosen the thread, this is the
+    /// time at which the thread goes on.
     Waits(Option<Picoseconds>),
-    /// It is about to leave its CPU. `None`: for ever. Otherwise when it can go on again, if that is known.
+    /// The thread is about to leave its CPU. `None`: for ever. Otherwise the time at which the thread can go on again,
+    /// if that is known.
     Leaves(Option<Option<Picoseconds>>),
-    /// It sleeps.
+    /// The thread sleeps.
     Sleeps,
 }
 
 #[derive(Debug)]
 struct Thread {
     cpu: usize,
-    /// Not before then does anything happen to it.
+    /// Nothing happens to the thread before this time.
     shows: Picoseconds,
     doing: Doing,
     event: Option<Picoseconds>,
@@ -61,11 +64,11 @@ struct Thread {
 
 #[derive(Debug, Clone, Default)]
 struct Cpu {
-    /// The thread that it runs.
+    /// The thread that the CPU runs.
     runs: Option<CpuId>,
-    /// Those that could run.
+    /// The threads that could run, the next one first.
     queue: VecDeque<CpuId>,
-    /// When the slice of the thread that it runs is over.
+    /// When the slice of the thread that the CPU runs is over.
     slice_ends: Picoseconds,
 }
 
@@ -74,14 +77,14 @@ struct Cpu {
 pub(crate) struct Due {
     pub(crate) at: Picoseconds,
     pub(crate) thread: CpuId,
-    /// The thread sleeps, and its time has come.
+    /// The thread sleeps, and the event ends its sleep.
     pub(crate) is_timer: bool,
 }
 
 /// The threads and the CPUs.
 #[derive(Debug)]
 pub(crate) struct Threads {
-    /// The CPUs that threads get as they begin, in turn.
+    /// The CPUs that new threads get, in turn.
     fill: Vec<usize>,
     smt: Option<Smt>,
     switch: Picoseconds,
@@ -107,7 +110,7 @@ impl Threads {
         self.threads[usize::from(thread)].cpu
     }
 
-    /// A thread begins, which can run from `now` on.
+    /// Adds a thread, which can run from `now` on.
     pub(crate) fn begin(&mut self, now: Picoseconds) {
         let number = self.threads.len();
         let cpu = self.fill[number % self.fill.len()];
@@ -130,7 +133,7 @@ impl Threads {
         self.plan_on_cpu(thread);
     }
 
-    /// A thread that sleeps can go on from `at` on.
+    /// A thread that sleeps, or that is about to leave its CPU to sleep, can go on from `at` on.
     pub(crate) fn wake(&mut self, thread: CpuId, at: Picoseconds) {
         let sleeper = &mut self.threads[usize::from(thread)];
         match &mut sleeper.doing {
@@ -155,7 +158,7 @@ impl Threads {
         }
     }
 
-    /// The thread that a CPU runs, and that waits for a line, goes on at `at`.
+    /// A line serves a CPU: the thread that the CPU runs, if it waits for the line, goes on at `at`.
     pub(crate) fn serve(&mut self, cpu: usize, at: Picoseconds) {
         let Some(thread) = self.cpus[cpu].runs else { return };
         let served = &mut self.threads[usize::from(thread)];
@@ -165,13 +168,13 @@ impl Threads {
         }
     }
 
-    /// What happens next.
+    /// The next event.
     pub(crate) fn due(&self) -> Option<Due> {
         let (at, thread) = *self.events.first()?;
         Some(Due { at, thread, is_timer: self.threads[usize::from(thread)].doing == Doing::Sleeps })
     }
 
-    /// What the clock of a thread that runs in the program must show for something to happen first.
+    /// The time until which a thread that runs in the program may go on, because something else happens then.
     pub(crate) fn limit(&self, thread: CpuId) -> Picoseconds {
         let other =
             self.events.first().map_or(Picoseconds::MAX, |(at, other)| at.saturating_add(u64::from(*other > thread)));
@@ -179,7 +182,7 @@ impl Threads {
         if cpu.queue.is_empty() { other } else { other.min(cpu.slice_ends) }
     }
 
-    /// Lets the next event happen. Returns what the clock shows of the thread that goes on by it, if one does.
+    /// Lets the next event happen. If a thread goes on by this event, returns what the thread's clock shows.
     pub(crate) fn happen(&mut self) -> Option<Picoseconds> {
         let (now, thread) = self.events.pop_first()?;
         self.threads[usize::from(thread)].event = None;
@@ -203,7 +206,7 @@ impl Threads {
         None
     }
 
-    /// Whether nothing will ever happen but that threads spin in turns.
+    /// Whether nothing will ever happen except that threads that spin take turns.
     pub(crate) fn spin_in_vain(&self) -> bool {
         self.threads.iter().all(|thread| match thread.doing {
             Doing::Spins(until) => until.is_none(),
@@ -212,7 +215,8 @@ impl Threads {
         })
     }
 
-    /// A thread that runs in the program yields at `now`: if others wait, its slice is over.
+    /// A thread that runs in the program yields at `now`: if other threads wait for its CPU, the thread's slice is
+    /// over.
     pub(crate) fn yields(&mut self, thread: CpuId, now: Picoseconds) {
         let cpu = self.cpu(thread);
         if !self.cpus[cpu].queue.is_empty() {
@@ -246,7 +250,7 @@ impl Threads {
         self.plan(thread, at);
     }
 
-    /// When the slice of a thread that has its CPU is over, if another one waits.
+    /// When the slice of a thread that has its CPU is over, if another thread waits for the CPU.
     fn slice_ends(&self, thread: CpuId) -> Option<Picoseconds> {
         let Thread { cpu, shows, doing, .. } = self.threads[usize::from(thread)];
         let Cpu { queue, slice_ends, .. } = &self.cpus[cpu];
@@ -254,7 +258,7 @@ impl Threads {
         may_end.then(|| (*slice_ends).max(shows))
     }
 
-    /// How long private work takes on a CPU as things are.
+    /// How long private work takes on a CPU, if the other CPU of the core stays as busy as it is.
     fn on(&self, cpu: usize, work: Picoseconds) -> Picoseconds {
         work * self.percent(cpu) / 100
     }
@@ -271,12 +275,13 @@ impl Threads {
         self.cpus.get(self.smt?.sibling(cpu))?.runs
     }
 
-    /// How long private work of a thread that runs in the program takes as things are.
+    /// How long private work of a thread that runs in the program takes, if the other CPU of the core stays as busy as
+    /// it is.
     pub(crate) fn takes(&self, thread: CpuId, work: Picoseconds) -> Picoseconds {
         self.on(self.cpu(thread), work)
     }
 
-    /// Takes the private work that a thread has done off what it has left.
+    /// Subtracts the private work that a thread has done until `now` from what the thread has left.
     fn settle(&mut self, thread: CpuId, now: Picoseconds) {
         let percent = self.percent(self.cpu(thread));
         if let Doing::Works { left, since } = &mut self.threads[usize::from(thread)].doing {
@@ -285,25 +290,26 @@ impl Threads {
         }
     }
 
-    /// A thread can run from `now` on.
+    /// Puts a thread that can run from `now` on into the queue of its CPU.
     fn wait_for_cpu(&mut self, thread: CpuId, now: Picoseconds) {
         let woken = &mut self.threads[usize::from(thread)];
         (woken.doing, woken.shows) = (Doing::GoesOn, now);
         let cpu = woken.cpu;
         self.cpus[cpu].queue.push_back(thread);
         match self.cpus[cpu].runs {
-            // It may have had its slice.
+            // A slice ends only while another thread waits. So the slice of the thread that runs may be over now.
             Some(runs) => self.plan_on_cpu(runs),
             None => self.run_first(cpu, now, now),
         }
     }
 
-    /// The thread that a CPU runs leaves it at `now`: the first of the queue gets it after a switch, if one waits.
+    /// The thread that a CPU runs leaves the CPU at `now`. The first thread of the queue, if there is one, gets the CPU
+    /// after a switch.
     fn leave(&mut self, cpu: usize, now: Picoseconds) {
         self.run_first(cpu, now, now + self.switch);
     }
 
-    /// From `now` on a CPU belongs to the first thread of its queue, if there is one, which goes on at `begin`.
+    /// From `now` on a CPU belongs to the first thread of its queue, if there is one. That thread goes on at `begin`.
     fn run_first(&mut self, cpu: usize, now: Picoseconds, begin: Picoseconds) {
         let runs = self.cpus[cpu].queue.pop_front();
         let is_turned = self.cpus[cpu].runs.is_some() != runs.is_some();

@@ -1,4 +1,4 @@
-//! Machines whose CPUs have clocks of their own: whose turn it is, and what the clocks are charged.
+//! Machines whose CPUs have clocks of their own: which CPU's turn it is, and what the clocks are charged.
 
 use std::ops::Range;
 use std::panic::Location;
@@ -16,7 +16,7 @@ const TIMED_QUANTUM: u32 = 1000;
 
 impl Machine {
     /// Begins the turn of the CPU whose clock is earliest. `from` is the CPU that runs, if it can go on itself. `None`:
-    /// every CPU sleeps.
+    /// every CPU sleeps, or spins in vain.
     pub(super) fn choose_by_clock(&mut self, from: Option<CpuId>) -> Option<CpuId> {
         let last = crate::cpu();
         let clocks = self.clocks.as_mut()?;
@@ -25,7 +25,8 @@ impl Machine {
         }
         loop {
             let due = clocks.threads.due();
-            // A thread that has been served at this line just now is not among those that wait.
+            // A line that is free at the time of an event chooses before the event. So a thread that the line has just
+            // served, and that asks again at once, is not among the threads that wait.
             if clocks.next_free().is_some_and(|free| due.is_none_or(|due| free <= due.at)) {
                 clocks.serve();
                 continue;
@@ -74,7 +75,7 @@ pub(crate) fn clock() -> Picoseconds {
     HOT.with(|hot| hot.clock.get())
 }
 
-/// Whether what the running code does takes no time, or is not of a virtual CPU.
+/// Whether what the running code does takes no time: the code is in an uninterrupted section, or on no virtual CPU.
 pub(crate) fn is_free() -> bool {
     HOT.with(|hot| hot.depth.get() > 0 || hot.quantum.get() == 0)
 }
@@ -84,8 +85,8 @@ pub(super) fn note_limit(clocks: &Clocks) {
     HOT.with(|hot| hot.limit.set(clocks.limit(hot.cpu.get())));
 }
 
-/// Waits until an operation on what lies at an address may be done, which the CPU that runs does next, and tells of at
-/// once. Returns where that lies.
+/// Waits until the CPU that runs may do an operation on what lies at an address. The caller does the operation next,
+/// and [tells](tell) of it at once. Returns the line of the address.
 #[cold]
 pub(crate) fn begin(access: Access, address: usize) -> Option<Found> {
     let found = places::line_at(address)?;
@@ -190,7 +191,7 @@ impl Machine {
     }
 }
 
-/// Moves the clock of the CPU that runs to when all loads are there that are under way together.
+/// Moves the clock of the CPU that runs to the time when all loads that are under way together have ended.
 #[cold]
 pub(crate) fn end_together() {
     let cpu = crate::cpu();
@@ -232,12 +233,13 @@ pub(crate) fn charge_fence() {
     });
 }
 
-/// The CPU that runs has looked at what lies at this address, which is not yet as the CPU wants it. It looks again when
-/// something is written to the line, or at `until`; the caller does that. A look costs a load, which the caller
-/// [began](begin). CPUs need clocks of their own for this.
+/// The CPU that runs has looked at what lies at this address, which is not yet what the CPU wants. Waits until
+/// something is written to the line, or until `until`. The caller then looks again. A look costs a load, which the
+/// caller [began](begin). CPUs need clocks of their own for this.
 pub(crate) fn spin(address: usize, found: Option<Found>, at: &'static Location<'static>, until: Option<Picoseconds>) {
     let me = crate::cpu();
-    // What is written from here on, while the line is on its way, is seen: since the look there was no step.
+    // No write is missed, even while the line is on its way. Between the look and the call of `watch` there is no step,
+    // so no other CPU goes on in between.
     tell(Access::Load, address, found, at);
     with(|machine| {
         machine.cpus[usize::from(me)].state = State::Spins;
@@ -266,13 +268,13 @@ pub(crate) fn call_system(time: impl FnOnce(&Kernel) -> Picoseconds) {
     });
 }
 
-/// Private work of the CPU that runs, which takes this long if nothing slows it down. The caller makes a step, unless
-/// this returns true: other CPUs have gone on meanwhile.
+/// Private work of the CPU that runs, which takes this long if nothing slows it down. If this returns true, something
+/// else happens before the work ends, and the caller calls [`decide`]. Otherwise the caller makes a step.
 pub(crate) fn work(time: Picoseconds) -> bool {
     with(|machine| {
         let Some(clocks) = &machine.clocks else { return false };
         let done = clock() + clocks.threads.takes(crate::cpu(), time);
-        // Otherwise something happens meanwhile, which may take the CPU away or change how fast it is.
+        // Otherwise something happens during the work, which may take the CPU away or change how fast it is.
         let is_alone = HOT.with(|hot| done < hot.limit.get());
         if is_alone {
             HOT.with(|hot| hot.clock.set(done));
@@ -283,7 +285,8 @@ pub(crate) fn work(time: Picoseconds) -> bool {
     })
 }
 
-/// The CPU that runs lets a thread have it that waits for it. The caller makes a step.
+/// The thread that runs leaves its CPU to another thread that waits for the CPU, if there is one. The caller makes a
+/// step.
 pub(crate) fn yield_cpu() {
     call_system(|kernel| kernel.yields);
     with(|machine| {
@@ -310,12 +313,12 @@ pub(super) fn wake(clocks: &mut Clocks, cpu: CpuId) {
     }
 }
 
-/// What the kernel's calls cost, and all that nothing if CPUs have no clocks of their own.
+/// What system calls cost: [`Kernel::FREE`] if CPUs have no clocks of their own.
 pub(crate) fn kernel() -> Kernel {
     with(|machine| machine.clocks.as_ref().map_or(Kernel::FREE, |clocks| clocks.kernel))
 }
 
-/// As which locks those of the run behave; `None` if CPUs have no clocks of their own.
+/// The kind of lock as which every lock of the run behaves; `None` if CPUs have no clocks of their own.
 pub(crate) fn kind_of_locks() -> Option<LockKind> {
     if !crate::is_timed() {
         return None;
@@ -323,7 +326,7 @@ pub(crate) fn kind_of_locks() -> Option<LockKind> {
     with(|machine| machine.clocks.as_ref().map(|clocks| clocks.locks))
 }
 
-/// Where the node lies by which a CPU waits in the queue of a lock.
+/// Where the node of a CPU lies, with which the CPU waits in the queue of a lock.
 pub(crate) fn node(cpu: CpuId) -> usize {
     with(|machine| machine.clocks.as_mut().map_or(0, |clocks| clocks.node(cpu)))
 }

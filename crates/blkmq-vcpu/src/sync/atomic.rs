@@ -56,9 +56,10 @@ macro_rules! atomic {
                 operate(self, Update, Location::caller(), || self.0.fetch_update(success, failure, update))
             }
 
-            /// Looks at the value again and again while it is as `goes_on` says, and returns it as it is then. If CPUs
-            /// have clocks of their own, the CPU looks, and pays for a load, once and then each time that something is
-            /// written to the line. Otherwise each look is a step.
+            /// Looks at the value again and again while `goes_on` returns true for it. Returns the first value for
+            /// which `goes_on` returns false. If CPUs have clocks of their own, the CPU looks once, and then each time
+            /// that something is written to the line. Each of these looks costs a load. Without clocks each look is a
+            /// step.
             #[track_caller]
             pub fn spin_while(&self, order: Ordering, mut goes_on: impl FnMut($value) -> bool) -> $value {
                 let (at, address) = (Location::caller(), std::ptr::from_ref(self).addr());
@@ -128,7 +129,7 @@ operations! { AtomicBool, bool:
 pub fn fence(order: Ordering) {
     std::sync::atomic::fence(order);
     match order {
-        // The only fence that waits for the stores of its CPU. Memory is sequentially consistent without it.
+        // Only this fence waits for the stores of its CPU. Memory is sequentially consistent without it.
         Ordering::SeqCst => step_fence(),
         _ => step(),
     }

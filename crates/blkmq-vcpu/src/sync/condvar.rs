@@ -11,19 +11,19 @@ use crate::machine::{call_system, kind_of_locks, sleep, wake};
 use crate::step::step;
 use crate::time;
 
-/// A condition variable for virtual CPUs; only they may wait.
+/// A condition variable, for which only virtual CPUs may wait.
 #[derive(Debug, Default)]
 pub struct Condvar {
-    /// Gives it an address, and the size of `std`'s.
+    /// Gives the condition variable an address, and the size of `std`'s.
     word: AtomicU32,
 }
 
-/// Whether a wait ended by its time.
+/// Whether a wait ended because its time was over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// Whether the wait ended by its time.
+    /// Whether the wait ended because its time was over.
     #[must_use]
     pub const fn timed_out(&self) -> bool {
         self.0
@@ -43,7 +43,8 @@ impl Condvar {
 
     fn wait_until<'a, T>(&self, mut guard: MutexGuard<'a, T>, until: Option<u64>) -> MutexGuard<'a, T> {
         let (mutex, me) = (guard.mutex, crate::cpu());
-        // Between this and the sleep there is no step, so no other CPU notifies in between.
+        // Between `push_back` and `sleep` there is no step. So no other CPU notifies in between, and no notification is
+        // lost.
         guard.release(|| waiters::at(self.address(), |waiters| waiters.sleepers.push_back(me)));
         sleep(until);
         waiters::known(self.address(), |waiters| waiters.sleepers.retain(|waiting| *waiting != me));
@@ -100,7 +101,7 @@ impl Condvar {
     }
 }
 
-/// A call of the system has ended, which is a step if CPUs have clocks of their own.
+/// Ends a notification, which is a system call and a step if CPUs have clocks of their own.
 fn notified(has_woken: bool) {
     if kind_of_locks().is_some() {
         if !has_woken {

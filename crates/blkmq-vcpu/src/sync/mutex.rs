@@ -15,19 +15,18 @@ use crate::kernel::LockKind;
 use crate::machine::{clock, is_running, kind_of_locks, sleep, wake};
 use crate::step::{data_at, look_at, operate, operate_at, operate_only};
 
-/// The size of a value in a lock, in bytes, up to which every access to the value is told as one to all of it: two
-/// lines.
+/// The largest size of a value in a lock, in bytes, for which each access is told as one to the whole value: two lines.
 const MOST_TOLD: usize = 128;
 
-/// A lock. Taking it and letting it go are steps. A CPU that waits is woken when the lock is let go, and may find that
-/// another CPU has taken it again, as with the lock of `std`. If CPUs have clocks of their own, it behaves and costs as
-/// one of [`LockKind`].
+/// A lock. To take the lock and to let it go are steps. A CPU that waits is woken when the holder lets the lock go. The
+/// woken CPU may find that another CPU has taken the lock again, as with the lock of `std`. If CPUs have clocks of
+/// their own, the lock behaves and costs as one of [`LockKind`].
 #[derive(Debug, Default)]
 pub struct Mutex<T> {
     value: std::sync::Mutex<T>,
 }
 
-/// The hold of a [`Mutex`]; dropping it lets go.
+/// The hold of a [`Mutex`]. The holder drops the guard to let the lock go.
 pub struct MutexGuard<'a, T> {
     pub(super) mutex: &'a Mutex<T>,
     /// The code that took the lock.
@@ -38,12 +37,12 @@ pub struct MutexGuard<'a, T> {
 
 /// A lock that a CPU waits for, as the kinds of locks see it.
 struct Wanted<'a> {
-    /// Where it lies.
+    /// Where the lock lies.
     address: usize,
-    /// The code that wants it.
+    /// The code that wants the lock.
     at: &'static Location<'static>,
     is_held: &'a dyn Fn() -> bool,
-    /// Takes it if it is not held.
+    /// Takes the lock if it is not held.
     take: &'a mut dyn FnMut() -> bool,
 }
 
@@ -53,7 +52,7 @@ impl<T> Mutex<T> {
         Self { value: std::sync::Mutex::new(value) }
     }
 
-    /// Where what is known of the lock is found.
+    /// The address under which [`waiters`] keeps what is known of the lock.
     fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -75,7 +74,7 @@ impl<T> Mutex<T> {
     /// Waits until the lock is free, and takes it.
     ///
     /// # Errors
-    /// None: it does not poison. The result has `std`'s form.
+    /// None: the lock does not poison. The result has `std`'s form.
     #[track_caller]
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         if !is_running() {
@@ -88,8 +87,11 @@ impl<T> Mutex<T> {
             if let Ok(guard) = self.try_lock() {
                 return Ok(guard);
             }
-            // Another CPU may have let the lock go in the step of the last try. So the CPU tries again before it
-            // sleeps; between this try and the sleep there is no step.
+            // Without a second try, this CPU could sleep for ever:
+            // 1. This CPU tries, and finds the lock held.
+            // 2. During the step of that try the holder lets the lock go, and finds no CPU that sleeps.
+            // 3. This CPU sleeps, and no CPU wakes it.
+            // Between the second try and the sleep there is no step.
             match self.take() {
                 None => {
                     waiters::at(self.address(), |waiters| waiters.sleepers.push_back(crate::cpu()));
@@ -142,8 +144,8 @@ impl<T> Mutex<T> {
 }
 
 impl<T> MutexGuard<'_, T> {
-    /// Tells that the value is read or changed, if it is small. Of a larger one the holder tells itself which parts it
-    /// touches ([`reads`](crate::reads), [`changes`](crate::changes)).
+    /// Tells that the value is read or changed, if the value is small. The holder of a larger value itself tells which
+    /// parts it touches ([`reads`](crate::reads), [`changes`](crate::changes)).
     #[inline]
     fn told(&self, access: Access) {
         if const { size_of::<T>() <= MOST_TOLD }
@@ -153,7 +155,7 @@ impl<T> MutexGuard<'_, T> {
         }
     }
 
-    /// Lets go and wakes CPUs that sleep, without a step. For CPUs without clocks.
+    /// Lets the lock go and wakes the CPUs that sleep for it, without a step. For CPUs without clocks.
     fn let_go(&mut self) {
         if self.value.take().is_some() && is_running() {
             let waiters = waiters::known(self.mutex.address(), |waiters| std::mem::take(&mut waiters.sleepers));
@@ -161,8 +163,8 @@ impl<T> MutexGuard<'_, T> {
         }
     }
 
-    /// Lets go without a step behind it, for a CPU that falls asleep next. Another CPU may go on before the lock is let
-    /// go, and none between `first` and when this returns.
+    /// Lets the lock go without a step afterwards, for a CPU that falls asleep next. Another CPU may go on before
+    /// `first` is called, but none between `first` and the return.
     pub(super) fn release(&mut self, first: impl FnOnce()) {
         let Some(kind) = kind_of_locks() else {
             first();
@@ -215,7 +217,7 @@ impl Wanted<'_> {
         operate_at(self.address, access, self.at, || does(self))
     }
 
-    /// Looks at the lock's line until this is so, or until `until`. Returns whether it is so.
+    /// Looks at the lock's line until `is_so` returns true, or until `until`. Returns what `is_so` returned last.
     fn look_until(&mut self, until: Option<Picoseconds>, is_so: impl FnMut(&mut Self) -> bool) -> bool {
         let address = self.address;
         self.look_at(address, until, is_so)

@@ -1,5 +1,5 @@
-//! What is known of locks and condition variables for which CPUs wait, by address. It lies apart from them, so that
-//! these are as large as `std`'s. Nothing follows from the order of addresses.
+//! What is known of locks and condition variables for which CPUs wait, by address. This lies apart from the locks and
+//! condition variables, so that these are as large as `std`'s. Nothing follows from the order of addresses.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,15 +19,15 @@ pub(super) struct Node {
 /// The CPUs that wait for a lock or a condition variable.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Waiters {
-    /// Those that sleep, the one that has slept longest first.
+    /// The CPUs that sleep, the one that has slept longest first.
     pub(super) sleepers: VecDeque<CpuId>,
     /// The lock is held, and a CPU may sleep for it.
     pub(super) is_marked: bool,
     /// The CPU that waits at the word of a queued lock, without a node.
     pub(super) pending: Option<CpuId>,
-    /// Those that wait with a node.
+    /// The CPUs that wait with a node.
     pub(super) queue: VecDeque<Node>,
-    /// Those that have drawn a number.
+    /// The CPUs that have drawn a number.
     pub(super) numbers: VecDeque<CpuId>,
 }
 

@@ -18,7 +18,7 @@ fn is_marked(address: usize) -> bool {
     waiters::known(address, |waiters| waiters.is_marked).unwrap_or(false)
 }
 
-/// Looks for a moment, while the lock is held and not marked. Returns what was seen last.
+/// Looks at the lock for a moment, while it is held and not marked. Returns what the CPU saw last.
 fn look(wanted: &mut Wanted<'_>) -> Word {
     let (address, until) = (wanted.address, clock() + kernel().spin);
     let mut word = Word::Free;
@@ -44,7 +44,7 @@ pub(super) fn lock(wanted: &mut Wanted<'_>) {
         return;
     }
     loop {
-        // A CPU that has slept cannot know whether others still do, so it takes the lock with the mark.
+        // A CPU that has slept cannot know whether other CPUs still sleep. So the CPU takes the lock with the mark.
         let mark = |wanted: &mut Wanted<'_>| {
             waiters::at(address, |waiters| waiters.is_marked = true);
             (wanted.take)()
@@ -56,7 +56,8 @@ pub(super) fn lock(wanted: &mut Wanted<'_>) {
             waiters::at(address, |waiters| waiters.sleepers.push_back(crate::cpu()));
             sleep(None);
         } else {
-            // The lock was let go before the system looked at its word once more.
+            // The holder let the lock go before the system looked at the lock's word, so the system call does not
+            // sleep.
             call_system(|kernel| kernel.call);
             step();
         }

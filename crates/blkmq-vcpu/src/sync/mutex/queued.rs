@@ -1,6 +1,6 @@
 //! A queued spinlock, as Linux's kernel has: its word says whether the lock is held, whether one CPU waits at the word,
-//! and which one is the last in the queue of those that wait further behind. Each of these has a node on a line of its
-//! own, at which it looks until the CPU before it has become the first.
+//! and which CPU is the last in the queue behind. Each CPU in the queue has a node on a line of its own. The CPU looks
+//! at its node until the CPU before it has taken the lock.
 
 use super::Wanted;
 use crate::cache::Access;
@@ -60,7 +60,7 @@ fn wait_in_queue(wanted: &mut Wanted<'_>) {
     let is_last = |waiters: &Waiters| waiters.queue.back().is_some_and(|node| node.cpu == me);
     let seems_last = waiters::at(address, |waiters| is_last(waiters));
     if seems_last {
-        // The word changes only if no other CPU has come meanwhile.
+        // One update takes the lock and leaves the queue empty, but only if no other CPU has come meanwhile.
         let is_done = wanted.access(Access::Update, |wanted| {
             let is_last = waiters::at(address, |waiters| is_last(waiters));
             if is_last {
