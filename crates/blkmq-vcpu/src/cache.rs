@@ -245,17 +245,17 @@ impl Cache {
     /// As [`access`](Self::access).
     pub fn fetch(&mut self, cpu: usize, line: usize, now: Picoseconds) -> Outcome {
         self.arrive(cpu, now);
-        let fetches = &mut self.fetches[cpu];
-        // If this line was under way to this CPU and another CPU has taken the line away, it comes anew.
-        fetches.retain(|(fetched, there)| *there > now && *fetched != line);
-        let begin = begin_next(fetches, self.costs.width, now, |(_, there)| *there);
-        let done = begin + self.costs.store;
-        let outcome = match self.own(cpu, line, begin) {
-            Ok(transfer) => {
-                self.fetches[cpu].push((line, transfer.ended));
-                self.came(begin, &transfer, done)
-            }
-            Err(_) => Outcome::at_once(done),
+        let outcome = if self.line(line).holders.is_only(cpu) {
+            // The line is there, or an earlier fetch of this CPU brings it. What is known of that fetch stays.
+            Outcome::at_once(now + self.costs.store)
+        } else {
+            let fetches = &mut self.fetches[cpu];
+            // If this line was under way to this CPU and another CPU has taken the line away, it comes anew.
+            fetches.retain(|(fetched, there)| *there > now && *fetched != line);
+            let begin = begin_next(fetches, self.costs.width, now, |(_, there)| *there);
+            let transfer = self.own(cpu, line, begin).expect("this CPU is not the only one that has the line");
+            self.fetches[cpu].push((line, transfer.ended));
+            self.came(begin, &transfer, begin + self.costs.store)
         };
         self.done[cpu] = outcome.done;
         outcome

@@ -251,6 +251,17 @@ fn a_line_that_is_fetched_twice_is_there_after_the_second_time() {
     assert_eq!(cache.access(1, 0, Access::Load, 10_030).done, 10_300 + COSTS.hit);
 }
 
+/// Red if the second fetch of a line that is still under way makes the CPU forget the first: the line would be there at
+/// once.
+#[test]
+fn a_line_that_is_fetched_twice_comes_no_earlier() {
+    let mut cache = Cache::new(Distances::new(2, |_, _| 100), COSTS);
+    cache.access(0, 0, Access::Update, 0);
+    cache.fetch(1, 0, 10_000);
+    assert_eq!(cache.fetch(1, 0, 10_010), Outcome::at_once(10_010 + COSTS.store));
+    assert_eq!(cache.access(1, 0, Access::Load, 10_020).done, 10_100 + COSTS.hit);
+}
+
 /// Red if a CPU can do two things at a time.
 #[test]
 #[should_panic(expected = "CPU 1 goes on at 907 ps, and calls at 906 ps")]
