@@ -46,8 +46,9 @@ fn operation(descriptor: &Descriptor) -> Result<Bio, i32> {
     let flags = Flags {
         fua: has(flag::FUA),
         meta: has(flag::META),
-        // Memory is short where pages are swapped: threads wait for it.
-        sync: has(flag::SWAP),
+        // As with the other servers, a program may wait for it: the kernel does not tell, and has itself let pass what
+        // is urgent.
+        sync: op_flags as u8 != op::READ || has(flag::SWAP),
         ..Flags::NONE
     };
     let nr_sectors = u64::from(nr_sectors);

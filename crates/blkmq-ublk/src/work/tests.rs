@@ -91,3 +91,10 @@ fn what_the_device_cannot_do_is_told_as_such() {
     assert_eq!(failed(Status::Medium), -libc::ENODATA);
     assert_eq!(failed(Status::Timeout), -libc::ETIMEDOUT);
 }
+
+/// Red if what the kernel writes is in another class of the scheduler than what clients of the other servers write.
+#[test]
+fn changes_are_synchronous_as_those_of_other_servers_are() {
+    let is_sync = |op| operation(&ask(op, 0, 0, 8)).unwrap().flags.sync;
+    assert_eq!([op::WRITE, op::DISCARD, op::WRITE_ZEROES].map(is_sync), [true; 3]);
+}
