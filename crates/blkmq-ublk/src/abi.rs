@@ -70,16 +70,26 @@ pub mod io {
 pub mod feature {
     /// Requests' pages can be used without a copy.
     pub const SUPPORT_ZERO_COPY: u64 = 1 << 0;
+    /// The server asks for the data of each write.
+    pub const NEED_GET_DATA: u64 = 1 << 2;
     /// The block device waits for a new server when its server is gone.
     pub const USER_RECOVERY: u64 = 1 << 3;
     /// Requests that the old server had are given to the new one.
     pub const USER_RECOVERY_REISSUE: u64 = 1 << 4;
+    /// The device belongs to a user without rights.
+    pub const UNPRIVILEGED_DEV: u64 = 1 << 5;
     /// Commands are encoded as ioctl numbers are.
     pub const CMD_IOCTL_ENCODE: u64 = 1 << 6;
+    /// The server copies a request's data through the character device.
+    pub const USER_COPY: u64 = 1 << 7;
+    /// The device has zones.
+    pub const ZONED: u64 = 1 << 8;
     /// While the server is gone, requests fail.
     pub const USER_RECOVERY_FAIL_IO: u64 = 1 << 9;
     /// The kernel registers a request's pages with the ring by itself.
     pub const AUTO_BUF_REG: u64 = 1 << 11;
+    /// Requests are fetched and answered in batches, by other commands.
+    pub const BATCH_IO: u64 = 1 << 15;
 
     /// The features that have a name here, for people.
     pub const NAMES: [(u64, &str); 16] = [
@@ -120,6 +130,8 @@ pub mod parameter {
     pub const BASIC: u32 = 1 << 0;
     /// Discards and zeroes.
     pub const DISCARD: u32 = 1 << 1;
+    /// The numbers of the device's files, which the kernel gives.
+    pub const DEVT: u32 = 1 << 2;
 }
 
 /// What a request asks for: the lower byte of a descriptor's first word.

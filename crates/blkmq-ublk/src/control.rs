@@ -10,9 +10,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
@@ -21,6 +22,7 @@ use crate::abi::{
     feature,
 };
 use crate::error::Error;
+use crate::patience::Patience;
 
 /// How long a command may take, unless it is told otherwise.
 pub const LIMIT: Duration = Duration::from_secs(10);
@@ -69,11 +71,22 @@ fn wait_for(file: &File, sent: &mut Sent) -> io::Result<()> {
     }
 }
 
-/// Runs `work` in a thread of its own. `None` if it is not over in time.
-fn limited<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 'static) -> io::Result<Option<T>> {
+/// Runs `work` in a thread of its own. `None` if it is not over although nothing has moved for the limit.
+fn limited<T: Send + 'static>(
+    limit: Duration,
+    moved: impl Fn() -> u64,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<Option<T>> {
     let (tell, over) = mpsc::sync_channel(1);
     thread::Builder::new().name("ublk control".to_owned()).spawn(move || _ = tell.send(work()))?;
-    Ok(over.recv_timeout(limit).ok())
+    let mut patience = Patience::new(limit, moved(), Instant::now());
+    loop {
+        match over.recv_timeout(patience.pause()) {
+            Ok(done) => return Ok(Some(done)),
+            Err(RecvTimeoutError::Timeout) if !patience.is_over(moved(), Instant::now()) => (),
+            Err(_) => return Ok(None),
+        }
+    }
 }
 
 impl Control {
@@ -107,13 +120,26 @@ impl Control {
         data: Vec<u8>,
         path_len: usize,
     ) -> Result<Vec<u8>, Error> {
+        self.run_while(|| 0, (what, op), dev_id, number, data, path_len)
+    }
+
+    /// The same. The limit counts from the last change of `moved`.
+    fn run_while(
+        &self,
+        moved: impl Fn() -> u64,
+        (what, op): (&'static str, u32),
+        dev_id: u32,
+        number: u64,
+        data: Vec<u8>,
+        path_len: usize,
+    ) -> Result<Vec<u8>, Error> {
         let command = ControlCommand { dev_id, data: number, dev_path_len: path_len as u16, ..Default::default() };
         let (file, mut sent) = (Arc::clone(&self.file), Sent { op, command, data });
         let work = move || {
             let result = wait_for(&file, &mut sent);
             (result, sent.data)
         };
-        match limited(self.limit, work).map_err(Error::System)? {
+        match limited(self.limit, moved, work).map_err(Error::System)? {
             None => Err(Error::NoAnswer(what, self.limit)),
             Some((Ok(()), data)) => Ok(data),
             Some((Err(error), _)) => Err(match error.raw_os_error() {
@@ -216,7 +242,13 @@ impl Control {
     /// # Errors
     /// There is no such device, or the kernel refuses, or its requests are not over in time.
     pub fn stop(&self, id: u32) -> Result<(), Error> {
-        self.run(("STOP_DEV", control::STOP_DEV), id, 0, Vec::new(), 0).map(drop)
+        self.stop_while(id, || 0)
+    }
+
+    /// The same, by the device's server: the kernel first writes what it has in memory, through this very server. The
+    /// limit counts from the last change of `moved`.
+    pub(crate) fn stop_while(&self, id: u32, moved: impl Fn() -> u64) -> Result<(), Error> {
+        self.run_while(moved, ("STOP_DEV", control::STOP_DEV), id, 0, Vec::new(), 0).map(drop)
     }
 
     /// Removes a device, when no process has its character device open.
@@ -264,6 +296,8 @@ fn id_of(name: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -278,10 +312,25 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "Miri wants all threads over at its end")]
     fn what_takes_for_ever_is_given_up_and_what_is_over_is_told() {
-        assert_eq!(limited(Duration::from_secs(600), || 7).unwrap(), Some(7));
+        assert_eq!(limited(Duration::from_secs(600), || 0, || 7).unwrap(), Some(7));
         let (hold, held) = mpsc::channel::<()>();
-        assert_eq!(limited(Duration::from_millis(20), move || held.recv().is_ok()).unwrap(), None);
+        assert_eq!(limited(Duration::from_millis(20), || 0, move || held.recv().is_ok()).unwrap(), None);
         drop(hold);
+    }
+
+    /// Red if the limit counts from the beginning: then the end of a device fails what the kernel has still to write.
+    #[test]
+    fn what_goes_on_is_waited_for() {
+        let (hold, held) = mpsc::channel::<()>();
+        let looks = Cell::new(0);
+        let moved = || {
+            looks.set(looks.get() + 1);
+            if looks.get() == 100 {
+                hold.send(()).unwrap();
+            }
+            looks.get()
+        };
+        assert_eq!(limited(Duration::from_millis(10), moved, move || held.recv().is_ok()).unwrap(), Some(true));
     }
 
     /// Red if a missing module is told in the system's words alone.

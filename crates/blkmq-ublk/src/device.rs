@@ -2,26 +2,31 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use blkmq::event::EventFd;
 use blkmq::{Client, Notify, RequestQueue};
 
-use crate::abi::{DeviceInfo, MAX_NR_QUEUES, MAX_QUEUE_DEPTH, State, feature};
+use crate::abi::{DeviceInfo, MAX_NR_QUEUES, MAX_QUEUE_DEPTH, Parameters, State, feature};
 use crate::control::{Control, block_path, character_path};
 use crate::descriptors::Descriptors;
 use crate::error::Error;
+use crate::mark::{foreign, is_ours, mark};
 use crate::parameters::{difference, most_bytes, parameters};
 use crate::queue::{Queue, Strings};
+use crate::threads::{Count, Ended};
 use crate::work::Work;
 
 /// How long a device that is to be taken over may take to notice that its server is gone.
 const NOTICE: Duration = Duration::from_secs(10);
 /// The pause between two looks at such a device.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// How long the end of a device waits for its threads when no request moves any more.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// What a block device is to be like, beside what follows from its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,12 +42,15 @@ pub struct Options {
     pub recover: bool,
     /// Nothing may be changed.
     pub read_only: bool,
+    /// What the device stands in front of, in words of the program's own. A device is taken over only by the same
+    /// words: its users would see another disk.
+    pub name: String,
 }
 
 impl Default for Options {
     /// One queue, 128 requests deep.
     fn default() -> Self {
-        Self { id: None, queues: 1, depth: 128, recover: false, read_only: false }
+        Self { id: None, queues: 1, depth: 128, recover: false, read_only: false, name: String::new() }
     }
 }
 
@@ -83,8 +91,9 @@ fn open(id: u32) -> Result<File, Error> {
     }
 }
 
-/// Takes over the device, once it has noticed that its server is gone. `None` if there is no such device.
-fn take_over(control: &Control, id: u32) -> Result<Option<DeviceInfo>, Error> {
+/// Takes over the device, once it has noticed that its server is gone. `None` if there is no such device. `wished`:
+/// what the device would have to be like, in front of what has this name.
+fn take_over(control: &Control, id: u32, wished: &Parameters, name: &str) -> Result<Option<DeviceInfo>, Error> {
     let deadline = Instant::now() + NOTICE;
     loop {
         let info = match control.info(id) {
@@ -94,9 +103,16 @@ fn take_over(control: &Control, id: u32) -> Result<Option<DeviceInfo>, Error> {
         if info.flags & feature::USER_RECOVERY == 0 {
             return Err(Error::NoRecovery(id));
         }
+        if info.state == State::Dead {
+            return Err(Error::Exists(id, State::Dead));
+        }
+        // All of this comes before the first step.
+        let old = control.parameters(id)?;
+        if let Some(what) = difference(&old, wished).or_else(|| foreign(&info, &old, name)) {
+            return Err(Error::Differs(id, what));
+        }
         let begun = match info.state {
             State::Quiesced | State::FailIo => control.begin_recovery(id),
-            State::Dead => return Err(Error::Exists(id, State::Dead)),
             _ => Err(Error::Served(id)),
         };
         match begun {
@@ -124,14 +140,10 @@ impl Added {
         let wished = parameters(&limits, most_bytes(&limits), options.read_only)?;
         let features = control.features()?;
         let recovered = match options.id.filter(|_| options.recover) {
-            Some(id) => take_over(&control, id)?,
+            Some(id) => take_over(&control, id, &wished, &options.name)?,
             None => None,
         };
         if let Some(info) = recovered {
-            let old = control.parameters(info.dev_id)?;
-            if let Some(what) = difference(&old, &wished) {
-                return Err(Error::Differs(info.dev_id, what));
-            }
             return Self::opened(control, info, q, true);
         }
         let recovery = feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE;
@@ -144,6 +156,7 @@ impl Added {
             max_io_buf_bytes: most_bytes(&limits),
             dev_id: options.id.unwrap_or(u32::MAX),
             flags: feature::CMD_IOCTL_ENCODE | if options.recover { recovery } else { 0 },
+            server_flags: mark(&options.name),
             ..DeviceInfo::default()
         })?;
         let made = control.set_parameters(info.dev_id, &wished);
@@ -180,18 +193,16 @@ impl Added {
         ended: impl Fn(Option<Error>) + Send + Sync + 'static,
     ) -> Result<Device, Error> {
         let Some(inner) = self.inner.take() else { unreachable!("it is taken here alone") };
-        let mut device = Device { inner, threads: Vec::new(), strings: Vec::new(), is_over: false };
+        let count = Count::new(Arc::new(ended) as Ended);
+        let mut device = Device { inner, threads: Vec::new(), strings: Vec::new(), count, is_over: false };
         let id = device.id();
-        let started = device.launch(std::mem::take(&mut self.maps), client, Arc::new(ended));
+        let started = device.launch(std::mem::take(&mut self.maps), client);
         match started.and_then(|()| device.inner.control.start(id, self.is_recovered)) {
             Ok(()) => Ok(device),
             Err(error) => {
-                device.give_up();
-                if !self.is_recovered {
-                    let _ = device.end();
-                } else {
-                    device.is_over = true;
-                }
+                // The first error counts.
+                let _ = if self.is_recovered { device.give_up() } else { device.remove() };
+                device.is_over = true;
                 Err(error)
             }
         }
@@ -210,47 +221,40 @@ impl Drop for Added {
     }
 }
 
-/// A block device that is served. Dropping it removes it.
+/// What becomes of a block device when its server ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// It waits for the next server. Requests that wait are not to fail, so nothing is stopped.
+    Stays,
+    /// It is removed in order.
+    Goes,
+}
+
+impl Fate {
+    fn of(info: &DeviceInfo) -> Self {
+        if info.flags & feature::USER_RECOVERY != 0 { Self::Stays } else { Self::Goes }
+    }
+}
+
+/// A block device that is served. Dropping it leaves it to the next server, as [`leave`](Self::leave) does, and removes
+/// it only if it cannot outlive its server.
 #[derive(Debug)]
 pub struct Device {
     inner: Inner,
     threads: Vec<JoinHandle<()>>,
     strings: Vec<Arc<Strings>>,
+    count: Arc<Count>,
     is_over: bool,
-}
-
-type Ended = Arc<dyn Fn(Option<Error>) + Send + Sync>;
-
-/// What the threads of a device leave behind: the last one tells how it ended.
-struct Count {
-    nr_left: AtomicUsize,
-    failure: Mutex<Option<Error>>,
-    ended: Ended,
-}
-
-impl Count {
-    fn leave(&self, result: io::Result<()>) {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = result {
-            failure.get_or_insert(Error::System(error));
-        }
-        // AcqRel: the last thread is ordered behind the ends of the others.
-        if self.nr_left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            (self.ended)(failure.take());
-        }
-    }
 }
 
 impl Device {
     /// Starts the threads, and waits until each has fetched.
-    fn launch(&mut self, maps: Vec<Descriptors>, client: &Client, ended: Ended) -> Result<(), Error> {
+    fn launch(&mut self, maps: Vec<Descriptors>, client: &Client) -> Result<(), Error> {
         let Inner { info, file, q, .. } = &mut self.inner;
         // The threads alone have it: the kernel removes a device only when its character device is closed.
         let Some(file) = file.take() else { return Ok(()) };
         let most = info.max_io_buf_bytes as usize;
         let (tell, told) = mpsc::channel();
-        let nr_left = AtomicUsize::new(maps.len());
-        let count = Arc::new(Count { nr_left, failure: Mutex::default(), ended });
         let mut ready = Vec::new();
         for (number, map) in (0..).zip(maps) {
             let mut submitter = q.submitter(client).map_err(Error::Queue)?;
@@ -258,41 +262,63 @@ impl Device {
             submitter.set_notify(Some(bell.clone()));
             let work = Work::new(info.queue_depth, most)
                 .ok_or_else(|| Error::System(io::Error::from(io::ErrorKind::OutOfMemory)))?;
-            let strings = Arc::new(Strings { bell, is_given_up: AtomicBool::new(false) });
+            let strings = Arc::new(Strings { bell, is_given_up: AtomicBool::new(false), nr_moves: AtomicU64::new(0) });
             ready.push((number, map, submitter, work, strings));
         }
         let nr = ready.len();
-        for (number, map, submitter, work, strings) in ready {
-            let (tell, count, file, depth) = (tell.clone(), Arc::clone(&count), Arc::clone(&file), info.queue_depth);
+        let places: Vec<_> = ready.iter().map(|_| self.count.place()).collect();
+        for ((number, map, submitter, work, strings), place) in ready.into_iter().zip(places) {
+            let (tell, file, depth) = (tell.clone(), Arc::clone(&file), info.queue_depth);
             self.strings.push(Arc::clone(&strings));
             let serve = move || {
+                // It is the last to be dropped: the character device is closed by then.
+                let place = place;
                 let begun = Queue::begin((file, map), (number, depth), strings, work, submitter);
-                let result = match begun {
-                    Ok(queue) => {
-                        let _ = tell.send(Ok(()));
-                        queue.run()
-                    }
-                    Err(error) => {
-                        let _ = tell.send(Err(error));
-                        Ok(())
-                    }
+                let (told, queue) = match begun {
+                    Ok(queue) => (Ok(()), Some(queue)),
+                    Err(error) => (Err(error), None),
                 };
-                count.leave(result);
+                let _ = tell.send(told);
+                // The device hears so of a thread that panics before it tells anything.
+                drop(tell);
+                place.end(queue.map_or(Ok(()), Queue::run));
             };
             let name = format!("ublk{} {number}", info.dev_id);
             self.threads.push(thread::Builder::new().name(name).spawn(serve).map_err(Error::System)?);
         }
-        told.iter().take(nr).try_for_each(|begun| begun.map_err(Error::System))
+        drop(tell);
+        for _ in 0..nr {
+            let begun = told.recv().unwrap_or_else(|_| Err(io::Error::other("a thread of a queue has not begun")));
+            begun.map_err(Error::System)?;
+        }
+        Ok(())
+    }
+
+    /// A number that changes whenever a request moves.
+    fn nr_moves(&self) -> u64 {
+        let nr = |strings: &Arc<Strings>| strings.nr_moves.load(Ordering::Relaxed);
+        self.strings.iter().map(nr).fold(0, u64::wrapping_add)
+    }
+
+    /// Waits for the threads while requests move. Those that the device behind them keeps are left behind.
+    fn wait(&mut self) -> Result<(), Error> {
+        let is_over = self.count.wait(GRACE, || self.nr_moves());
+        let threads = std::mem::take(&mut self.threads);
+        if !is_over {
+            return Err(Error::Stuck(self.id(), GRACE));
+        }
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+        Ok(())
     }
 
     /// Ends the threads although the kernel has their tags, which it then takes as those of a server that is gone.
-    fn give_up(&mut self) {
+    fn give_up(&mut self) -> Result<(), Error> {
         for strings in &self.strings {
             // Release: pairs with the look of the queue's thread, which the bell wakes.
             strings.is_given_up.store(true, Ordering::Release);
             strings.bell.notify();
         }
-        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        self.wait()
     }
 
     /// The device's number.
@@ -316,14 +342,14 @@ impl Device {
     /// Whether the block device outlives its server.
     #[must_use]
     pub fn is_recoverable(&self) -> bool {
-        self.inner.info.flags & feature::USER_RECOVERY != 0
+        Fate::of(&self.inner.info) == Fate::Stays
     }
 
-    /// Removes the block device in order: its requests are done, what the kernel has in memory for it is written, and
-    /// then it is gone.
+    /// Removes the block device: its requests are done, what the kernel has in memory for it is written, and then it is
+    /// gone. Of a device that outlives its server the kernel writes nothing by itself: that has to be flushed before.
     ///
     /// # Errors
-    /// The kernel refuses, or its requests are not over in time.
+    /// The kernel refuses, or its requests are not over and none has moved for some seconds.
     pub fn end(mut self) -> Result<(), Error> {
         self.remove()
     }
@@ -331,14 +357,33 @@ impl Device {
     /// Leaves the block device to the next server. Requests that are on their way are given to that one too.
     ///
     /// # Errors
-    /// The device cannot outlive its server. Then it is removed as by [`end`](Self::end).
+    /// The device behind it does not give requests back. A block device that cannot outlive its server is removed as by
+    /// [`end`](Self::end), with its errors.
     pub fn leave(mut self) -> Result<(), Error> {
-        if !self.is_recoverable() {
-            return self.remove();
+        self.part()
+    }
+
+    /// What the device's fate says.
+    fn part(&mut self) -> Result<(), Error> {
+        match Fate::of(&self.inner.info) {
+            Fate::Stays if self.is_over => Ok(()),
+            Fate::Stays => {
+                self.is_over = true;
+                self.give_up()
+            }
+            Fate::Goes => self.remove(),
         }
-        self.is_over = true;
-        self.give_up();
-        Ok(())
+    }
+
+    /// Whether the number is still this device's. Another process may have removed the device, and made another one.
+    fn is_there(&self) -> Result<bool, Error> {
+        match self.inner.control.info(self.id()) {
+            Ok(found) => Ok(is_ours(&found, &self.inner.info, std::process::id() as i32)),
+            Err(Error::NoDevice(_)) => Ok(false),
+            // It is just being removed: its files go first.
+            Err(error) if error.errno() == Some(libc::ENOENT) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn remove(&mut self) -> Result<(), Error> {
@@ -346,20 +391,30 @@ impl Device {
             return Ok(());
         }
         let id = self.id();
-        let stopped = self.inner.control.stop(id);
-        match &stopped {
-            // The threads end by themselves.
-            Ok(()) => self.threads.drain(..).for_each(|thread| drop(thread.join())),
+        let stopped = match self.is_there() {
+            Ok(true) => self.inner.control.stop_while(id, || self.nr_moves()),
             // Another process has removed it.
-            Err(Error::NoDevice(_)) => {
-                self.give_up();
-                return Ok(());
+            Ok(false) => return self.give_up(),
+            Err(error) => Err(error),
+        };
+        match stopped {
+            // The threads end by themselves.
+            Ok(()) => self.wait()?,
+            Err(Error::NoDevice(_)) => return self.give_up(),
+            Err(error) => {
+                // The first error counts. The kernel removes a device only when its character device is closed.
+                if self.give_up().is_ok() && self.is_there().unwrap_or(false) {
+                    let _ = self.inner.control.delete(id);
+                }
+                return Err(error);
             }
-            Err(_) => self.give_up(),
         }
-        match stopped.and(self.inner.control.delete(id)) {
-            Err(Error::NoDevice(_)) => Ok(()),
-            ended => ended,
+        match self.is_there()? {
+            true => match self.inner.control.delete(id) {
+                Err(Error::NoDevice(_)) => Ok(()),
+                ended => ended,
+            },
+            false => Ok(()),
         }
     }
 }
@@ -367,6 +422,19 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         // No caller could do anything about it.
-        let _ = self.remove();
+        let _ = self.part();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Red if an error of a server removes a block device that is to survive it, with all requests that wait.
+    #[test]
+    fn a_device_that_outlives_its_server_stays_however_the_server_ends() {
+        let recovery = feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE;
+        let info = |flags| DeviceInfo { flags: feature::CMD_IOCTL_ENCODE | flags, ..DeviceInfo::default() };
+        assert_eq!([info(recovery), info(0)].map(|info| Fate::of(&info)), [Fate::Stays, Fate::Goes]);
     }
 }

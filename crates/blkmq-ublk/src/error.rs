@@ -38,6 +38,8 @@ pub enum Error {
     Differs(u32, String),
     /// The kernel has not answered a command in time.
     NoAnswer(&'static str, Duration),
+    /// The device's threads wait for requests that the device behind it does not give back.
+    Stuck(u32, Duration),
     /// A command has failed.
     Command(&'static str, io::Error),
     /// The character device cannot be used.
@@ -87,6 +89,12 @@ impl fmt::Display for Error {
             Self::NoAnswer(what, limit) => {
                 write!(f, "ublk: {what}: the kernel has not answered for {} s", limit.as_secs_f64())
             }
+            Self::Stuck(id, limit) => write!(
+                f,
+                "ublk: device {id}: its requests are not over, and nothing has moved for {} s; they end with this process, \
+                 and a device that is left is shown by 'blkmq ublk list'",
+                limit.as_secs_f64()
+            ),
             Self::Command(what, error) => write!(f, "ublk: {what}: {error}"),
             Self::Device(path, error) => write!(f, "ublk: {path}: {error}"),
             Self::Queue(error) => write!(f, "ublk: {error}"),

@@ -27,8 +27,11 @@ pub mod control;
 mod descriptors;
 mod device;
 mod error;
+mod mark;
 mod parameters;
+mod patience;
 mod queue;
+mod threads;
 #[doc(hidden)]
 pub mod work;
 

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use blkmq::event::EventFd;
@@ -33,12 +33,17 @@ const UNWATCHED: u64 = OTHER | 1 << 61;
 /// another file's by then.
 const ANEW: Duration = Duration::from_secs(1);
 
+/// How often what is left on the ring is handed over at an end, if the kernel does not take it.
+const TRIES_AT_END: usize = 100;
+
 /// What a queue's thread shares with the device.
 #[derive(Debug)]
 pub(crate) struct Strings {
     pub(crate) bell: Arc<EventFd>,
     /// The thread is to end although the kernel has its tags.
     pub(crate) is_given_up: AtomicBool,
+    /// How often requests have moved.
+    pub(crate) nr_moves: AtomicU64,
 }
 
 /// A queue that is being served.
@@ -104,18 +109,19 @@ impl Queue {
     /// COST: two system calls for all requests that came together: one tells their results, and one sleeps.
     pub(crate) fn run(mut self) -> io::Result<()> {
         loop {
-            let mut is_busy = self.take_completions()?;
+            let mut is_busy = self.take_completions(self.is_given_up())?;
             is_busy |= self.drive();
             while let Some((tag, result)) = self.work.next_over() {
                 is_busy = true;
                 self.command(command::COMMIT_AND_FETCH_REQ, tag, result)?;
             }
-            // Acquire: pairs with the release of the device that gives the queue up.
-            let is_given_up = self.strings.is_given_up.load(Ordering::Acquire);
-            if self.work.is_idle() && (self.nr_tags == 0 || is_given_up) {
-                return Ok(());
+            // The look comes behind the bell's end: the bell may have been rung for this.
+            if (self.nr_tags == 0 || self.is_given_up()) && self.work.is_idle() {
+                // The last results: without them the kernel takes their requests for lost, and gives them out again.
+                return self.enter_all();
             }
             if is_busy {
+                self.strings.nr_moves.fetch_add(1, Ordering::Relaxed);
                 self.idle.end();
                 self.enter(0, None)?;
             } else {
@@ -163,8 +169,28 @@ impl Queue {
         }
     }
 
-    /// Takes completions off the ring. Returns whether any requests arrived or tags came back.
-    fn take_completions(&mut self) -> io::Result<bool> {
+    fn is_given_up(&self) -> bool {
+        // Acquire: pairs with the release of the device that gives the queue up.
+        self.strings.is_given_up.load(Ordering::Acquire)
+    }
+
+    /// Hands over all that is on the ring, at an end.
+    fn enter_all(&mut self) -> io::Result<()> {
+        for _ in 0..TRIES_AT_END {
+            if self.ring.submission().is_empty() {
+                break;
+            }
+            self.enter(0, None)?;
+            // The ring may be full. Requests that come now are left to the next server, and what a command ends with
+            // changes nothing any more.
+            let _ = self.take_completions(true);
+        }
+        Ok(())
+    }
+
+    /// Takes completions off the ring. Returns whether any requests arrived or tags came back. Requests that arrive
+    /// when the queue is given up stay with the kernel, as those of a server that is gone.
+    fn take_completions(&mut self, is_given_up: bool) -> io::Result<bool> {
         let Self { ring, descriptors, work, nr_tags, has_bell, watched, strings, idle, .. } = self;
         let mut has_any = false;
         for entry in ring.completion() {
@@ -182,6 +208,7 @@ impl Queue {
                     }
                     has_any = true;
                     match entry.result() {
+                        0 if is_given_up => (),
                         0 => work.arrive(tag as u16, &descriptors.get(tag as u16)),
                         // The device is stopped, or its server is given up.
                         error if error == -libc::ENODEV => *nr_tags -= 1,
