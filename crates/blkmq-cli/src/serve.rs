@@ -216,6 +216,8 @@ enum Event {
     Ended(io::Result<ExitStatus>),
     /// Every client has its answers and is gone.
     Drained,
+    /// Block devices of this machine are gone, or left to the next server.
+    Parted(Result<(), Failure>),
 }
 
 impl Serve {
@@ -249,7 +251,7 @@ impl Serve {
         };
         let queues = queue::build_all(&plan.exports)?;
         let placements = reload::placements(&plan, &queues).map_err(|error| Failure::Input(error.to_string()))?;
-        let is_alone = plan.nbd.is_empty() && handed.is_empty() && plan.run.is_none();
+        let is_alone = plan.is_for_block_devices() && handed.is_empty();
         let added = ublk::add(&wishes, &queues)?;
         let needs_own = addresses.is_empty() && handed.is_empty();
         let own = if needs_own || plan.control.is_none() { Some(folder::make()?) } else { None };
@@ -309,7 +311,7 @@ impl Serve {
                 Some(Running::start(text, &uris[0][0], &socket, ended).map_err(failed)?)
             }
             None => {
-                let ublk = ublk::lines(&plan.exports, &wishes, &devices);
+                let ublk = devices.lines(&plan.exports, &wishes);
                 // If it cannot be written, no operator can be told, and clients are served all the same.
                 let _ =
                     io::stderr().write_all(greeting(&plan, &uris, url.as_deref(), &control, &held, &ublk).as_bytes());
@@ -317,8 +319,8 @@ impl Serve {
             }
         };
         notify::ready();
-        let outcome = drain::until_the_end(&server, command, drain_timeout, &tell, &events);
-        let outcome = outcome.and(ublk::end(devices));
+        let (outcome, nr_signals) = drain::until_the_end(&server, command, drain_timeout, &tell, &events);
+        let outcome = outcome.and(drain::part(nr_signals, &tell, &events, || devices.end()));
         drain::take_leave(&queues);
         outcome
     }

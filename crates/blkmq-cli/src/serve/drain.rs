@@ -134,14 +134,14 @@ fn describe(clients: &[ClientInfo], left: Option<Duration>) -> String {
 }
 
 /// Runs until the server has drained, and until its command has ended if it was started for one. The first event begins
-/// the drain, which waits for clients up to `limit`.
+/// the drain, which waits for clients up to `limit`. Returns how many signals came as well.
 pub(super) fn until_the_end(
     server: &Nbd,
     mut command: Option<Running>,
     limit: Option<Duration>,
     tell: &Sender<Event>,
     events: &Receiver<Event>,
-) -> Result<(), Failure> {
+) -> (Result<(), Failure>, u32) {
     let (mut is_drained, mut nr_signals) = (false, 0);
     let mut drain: Option<(Instant, Drain)> = None;
     let voice = Voice::new();
@@ -188,6 +188,7 @@ pub(super) fn until_the_end(
         nr_signals += u32::from(matches!(event, Event::Signal));
         match event {
             Event::Drained => is_drained = true,
+            Event::Parted(parted) => outcome = outcome.and(parted),
             Event::Ended(status) => {
                 command = None;
                 outcome = outcome.and(command::outcome(status));
@@ -215,7 +216,37 @@ pub(super) fn until_the_end(
         }
     }
     voice.end();
-    outcome
+    (outcome, nr_signals)
+}
+
+/// Parts with block devices of this machine, which may take as long as their requests take. The third signal of all
+/// ends that soon: what is not over then ends with the process.
+pub(super) fn part(
+    mut nr_signals: u32,
+    tell: &Sender<Event>,
+    events: &Receiver<Event>,
+    steps: impl FnOnce() -> Result<(), Failure> + Send + 'static,
+) -> Result<(), Failure> {
+    let over = tell.clone();
+    let steps = move || _ = over.send(Event::Parted(steps()));
+    thread::Builder::new()
+        .name("part".to_owned())
+        .spawn(steps)
+        .map_err(|error| Failure::Running(format!("serve: {error}")))?;
+    loop {
+        let event = match nr_signals {
+            ..=2 => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            _ => events.recv_timeout(PARTING),
+        };
+        match event {
+            Ok(Event::Parted(parted)) => return parted,
+            Ok(Event::Signal) => nr_signals += 1,
+            Ok(_) => (),
+            Err(_) => {
+                return Err(Failure::Running("serve: ended at once, without waiting for block devices".to_owned()));
+            }
+        }
+    }
 }
 
 /// Takes leave of the devices of these queues. Waits for no longer than [`GRACE`], because a device that is away does
@@ -294,5 +325,24 @@ mod tests {
         let many: Vec<_> = (1..=7).map(|number| client(number, None)).collect();
         let text = describe(&many, None);
         assert!(text.starts_with("serve: waits for 7 clients: ") && text.ends_with("; and 2 more"), "{text}");
+    }
+
+    /// Red if a device that keeps requests keeps the server too, whatever the operator does.
+    #[test]
+    fn the_third_signal_ends_a_parting_that_does_not_end() {
+        let (tell, events) = mpsc::channel();
+        assert!(part(0, &tell, &events, || Err(Failure::Running("no".to_owned()))).is_err());
+        let (hold, held) = mpsc::channel::<()>();
+        tell.send(Event::Signal).unwrap();
+        tell.send(Event::Stop).unwrap();
+        tell.send(Event::Signal).unwrap();
+        let Err(Failure::Running(what)) = part(1, &tell, &events, move || {
+            let _ = held.recv();
+            Ok(())
+        }) else {
+            panic!()
+        };
+        assert!(what.contains("block devices"));
+        drop(hold);
     }
 }

@@ -66,6 +66,11 @@ impl Plan {
         Self::merge(options, file)
     }
 
+    /// Whether clients come through block devices of this machine alone, beside the socket that every server has.
+    pub(super) fn is_for_block_devices(&self) -> bool {
+        !self.ublk.is_empty() && self.nbd.is_empty() && self.vhost_user.is_empty() && self.run.is_none()
+    }
+
     fn merge(options: &Serve, file: File) -> Result<Self, TextError> {
         let settings = options.settings()?.or(&file.settings);
         let read_only = options.read_only || file.read_only;

@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use blkmq::{Client, RequestQueue};
 use blkmq_ublk::{Added, Control, Device, Error, Options};
 use blkmq_workbench::TextError;
 
 use super::Event;
-use super::config::Export;
+use super::config::{Disk, Export};
 use super::given::Given;
 use super::name::shown;
 use super::plan::Plan;
@@ -58,7 +58,13 @@ fn wish(given: &Given, exports: &[Export]) -> Result<Wish, TextError> {
     if wish.options.recover && wish.options.id.is_none() {
         return Err(given.fault("recover needs id=N, by which the next server finds the device"));
     }
-    wish.options.read_only = exports[wish.export].read_only;
+    let export = &exports[wish.export];
+    let disk = match &export.disk {
+        Disk::Own { device, .. } => device,
+        Disk::Shared(queue) => queue,
+    };
+    wish.options.read_only = export.read_only;
+    wish.options.name = format!("{}={}", export.name.text, disk.text);
     Ok(wish)
 }
 
@@ -78,6 +84,23 @@ pub(super) fn add(wishes: &[Wish], queues: &[Arc<RequestQueue>]) -> Result<Vec<A
     wishes.iter().map(add).collect::<Result<_, _>>().map_err(failure)
 }
 
+/// Block devices that are served.
+pub(super) struct Devices {
+    list: Vec<Device>,
+    /// What failed first while they were served.
+    failure: Arc<Mutex<Option<String>>>,
+}
+
+/// Says that a device is not served any more, and keeps why if that is a failure.
+fn note(first: &Mutex<Option<String>>, id: u32, error: Option<Error>) {
+    let mut line = format!("ublk: device {id} is not served any more");
+    if let Some(error) = error {
+        line += &format!(": {error}");
+        first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(line.clone());
+    }
+    operator::say(&line);
+}
+
 /// Begins to serve the devices. If clients come in no other way, the server ends with the last of them.
 pub(super) fn start(
     exports: &[Export],
@@ -85,18 +108,16 @@ pub(super) fn start(
     added: Vec<Added>,
     is_alone: bool,
     tell: &Sender<Event>,
-) -> Result<Vec<Device>, Failure> {
+) -> Result<Devices, Failure> {
     let nr_left = Arc::new(AtomicUsize::new(added.len()));
+    let first = Arc::default();
     let start = |(wish, added): (&Wish, Added)| {
         let (id, export) = (added.id(), &exports[wish.export]);
         let mut client = Client::new(format!("ublk{id}@{}", shown(&export.name.text))).with_priority(export.priority);
         client.weight = export.weight;
-        let (tell, nr_left) = (Mutex::new(tell.clone()), Arc::clone(&nr_left));
+        let (tell, nr_left, first) = (Mutex::new(tell.clone()), Arc::clone(&nr_left), Arc::clone(&first));
         let ended = move |error: Option<Error>| {
-            match error {
-                None => operator::say(&format!("ublk: device {id} is not served any more")),
-                Some(error) => operator::say(&format!("ublk: device {id} is not served any more: {error}")),
-            }
+            note(&first, id, error);
             let is_last = nr_left.fetch_sub(1, Ordering::Relaxed) == 1;
             if let (true, true, Ok(tell)) = (is_alone, is_last, tell.lock()) {
                 let _ = tell.send(Event::Stop);
@@ -104,23 +125,32 @@ pub(super) fn start(
         };
         added.start(&client, ended)
     };
-    wishes.iter().zip(added).map(start).collect::<Result<_, _>>().map_err(failure)
+    let list = wishes.iter().zip(added).map(start).collect::<Result<_, _>>().map_err(failure)?;
+    Ok(Devices { list, failure: first })
 }
 
-/// What is served, for the greeting.
-pub(super) fn lines(exports: &[Export], wishes: &[Wish], devices: &[Device]) -> String {
-    let line = |(wish, device): (&Wish, &Device)| {
-        let (info, name) = (device.info(), shown(&exports[wish.export].name.text));
-        let keeps = if device.is_recoverable() { ", kept for the next server" } else { "" };
-        format!("{name}: {}, {} x {} requests{keeps}\n", device.path(), info.nr_hw_queues, info.queue_depth)
-    };
-    wishes.iter().zip(devices).map(line).collect()
+/// What the end of the devices comes to: an error at the end, or the first failure before it.
+fn outcome(ended: Vec<Result<(), Error>>, first: Option<String>) -> Result<(), Failure> {
+    ended.into_iter().collect::<Result<(), _>>().map_err(failure)?;
+    first.map_or(Ok(()), |what| Err(Failure::Running(what)))
 }
 
-/// Ends the devices: one that outlives its server is left to the next one.
-pub(super) fn end(devices: Vec<Device>) -> Result<(), Failure> {
-    let ended: Vec<_> = devices.into_iter().map(Device::leave).collect();
-    ended.into_iter().collect::<Result<(), _>>().map_err(failure)
+impl Devices {
+    /// What is served, for the greeting.
+    pub(super) fn lines(&self, exports: &[Export], wishes: &[Wish]) -> String {
+        let line = |(wish, device): (&Wish, &Device)| {
+            let (info, name) = (device.info(), shown(&exports[wish.export].name.text));
+            let keeps = if device.is_recoverable() { ", kept for the next server" } else { "" };
+            format!("{name}: {}, {} x {} requests{keeps}\n", device.path(), info.nr_hw_queues, info.queue_depth)
+        };
+        wishes.iter().zip(&self.list).map(line).collect()
+    }
+
+    /// Ends the devices: one that outlives its server is left to the next one.
+    pub(super) fn end(self) -> Result<(), Failure> {
+        let ended = self.list.into_iter().map(Device::leave).collect();
+        outcome(ended, self.failure.lock().unwrap_or_else(PoisonError::into_inner).take())
+    }
 }
 
 #[cfg(test)]
@@ -137,9 +167,10 @@ mod tests {
 
     #[test]
     fn words_say_what_the_device_is_like() {
-        assert_eq!(read("").unwrap().options, Options::default());
+        assert_eq!(read("").unwrap().options, Options { name: "=ram".to_owned(), ..Options::default() });
         let wish = read("export=b,id=3,queues=2,depth=64,recover").unwrap();
-        let expected = Options { id: Some(3), queues: 2, depth: 64, recover: true, read_only: true };
+        let expected =
+            Options { id: Some(3), queues: 2, depth: 64, recover: true, read_only: true, name: "b=ram".to_owned() };
         assert_eq!((wish.export, wish.options), (1, expected));
         assert_eq!(read("export=default").unwrap().export, 0);
     }
@@ -150,5 +181,18 @@ mod tests {
             let error = read(text).unwrap_err();
             assert!(error.place == "--ublk" && error.what.contains("id="), "{error:?}");
         }
+    }
+
+    /// Red if a server whose block device failed in the middle ends as if all was well.
+    #[test]
+    fn a_failure_before_the_end_is_the_outcome() {
+        let first = Mutex::default();
+        note(&first, 1, None);
+        assert!(outcome(vec![Ok(())], first.lock().unwrap().clone()).is_ok());
+        note(&first, 2, Some(Error::System(std::io::Error::other("lost"))));
+        note(&first, 3, Some(Error::System(std::io::Error::other("later"))));
+        let Err(Failure::Running(what)) = outcome(vec![Ok(()), Ok(())], first.into_inner().unwrap()) else { panic!() };
+        assert_eq!(what, "ublk: device 2 is not served any more: ublk: lost");
+        assert!(outcome(vec![Ok(()), Err(Error::NoDevice(1))], None).is_err());
     }
 }

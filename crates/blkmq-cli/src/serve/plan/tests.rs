@@ -45,6 +45,16 @@ fn nothing_said_serves_a_ram_disk() {
     assert_eq!((&plan.nbd[..], &plan.control, &plan.run, plan.max_connections), (&[][..], &None, &None, None));
 }
 
+/// Red if `blkmq ublk del` ends a server at which a virtual machine or a client by a named socket is.
+#[test]
+fn a_server_is_for_block_devices_only_if_it_has_no_other_clients() {
+    let is_so = |arguments: &[&str]| merged(arguments, "").unwrap().is_for_block_devices();
+    assert!(is_so(&["--ublk", "id=0"]) && !is_so(&[]));
+    for others in [["--vhost-user", "vm.sock"], ["--nbd", "a.sock"], ["--run", "true"]] {
+        assert!(!is_so(&[&["--ublk", "id=0"][..], &others].concat()), "{others:?}");
+    }
+}
+
 #[test]
 fn a_file_says_what_the_command_line_could() {
     let text = r#"
