@@ -93,7 +93,14 @@ impl Device {
     /// # Errors
     /// A number that cannot be, or a serial number that cannot be told.
     pub fn check(&self) -> Result<(), DeviceError> {
-        let &Self { nr_queues, nr_threads, ref serial, .. } = self;
+        Self::check_numbers(self.nr_queues, self.nr_threads, &self.serial)
+    }
+
+    /// As [`check`](Self::check), before there is a queue to make a device of.
+    ///
+    /// # Errors
+    /// As those of `check`.
+    pub fn check_numbers(nr_queues: u16, nr_threads: u16, serial: &str) -> Result<(), DeviceError> {
         if nr_queues == 0 || nr_queues > MAX_QUEUES {
             return Err(DeviceError::Queues(nr_queues));
         }
@@ -101,7 +108,7 @@ impl Device {
             return Err(DeviceError::Threads(nr_threads, nr_queues));
         }
         if serial.len() > NAME || !serial.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
-            return Err(DeviceError::Serial(serial.clone()));
+            return Err(DeviceError::Serial(serial.to_owned()));
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use blkmq_workbench::{TextError, assignment};
 
 use super::config::Export;
 use super::given::Given;
-use super::name::{DEFAULT, shown};
+use super::name::shown;
 use super::plan::Plan;
 use crate::operator;
 use blkmq_program::Failure;
@@ -18,8 +18,8 @@ use blkmq_program::Failure;
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wanted {
     socket: String,
-    /// The export whose queue it is.
-    export: String,
+    /// The export whose queue it is; the first one if none is named.
+    export: Option<String>,
     queues: u16,
     threads: u16,
     read_only: bool,
@@ -37,9 +37,9 @@ impl Wanted {
         if socket.is_empty() || socket.contains('=') {
             return Err(wrong(format!("'{}' does not begin with the path of a socket", given.text)));
         }
-        let export = DEFAULT.to_owned();
-        let (queues, threads, read_only, guest_priority, packed, serial) = (1, 1, false, false, false, None);
-        let mut wanted = Self { socket, export, queues, threads, read_only, guest_priority, packed, serial };
+        let (read_only, guest_priority, packed) = (false, false, false);
+        let mut wanted =
+            Self { socket, export: None, queues: 1, threads: 1, read_only, guest_priority, packed, serial: None };
         for part in parts {
             let (name, value) =
                 assignment(part).map_err(|_| wrong(format!("'{part}' is not of the form NAME=VALUE")))?;
@@ -47,7 +47,7 @@ impl Wanted {
             match (name, value) {
                 ("queues", _) => wanted.queues = number()?,
                 ("threads", _) => wanted.threads = number()?,
-                ("export", _) => wanted.export = value.to_owned(),
+                ("export", _) => wanted.export = Some(value.to_owned()),
                 ("serial", _) => wanted.serial = Some(value.to_owned()),
                 ("prio", "guest") => wanted.guest_priority = true,
                 ("prio", "export") => wanted.guest_priority = false,
@@ -63,14 +63,17 @@ impl Wanted {
                 }
             }
         }
+        let serial = wanted.serial.as_deref().unwrap_or_default();
+        Device::check_numbers(wanted.queues, wanted.threads, serial).map_err(|error| wrong(error.to_string()))?;
         Ok(wanted)
     }
 
     /// The place of the export in the plan.
     fn export(&self, given: &Given, exports: &[Export]) -> Result<usize, TextError> {
-        exports.iter().position(|export| shown(&export.name.text) == self.export).ok_or_else(|| {
+        let Some(name) = &self.export else { return Ok(0) };
+        exports.iter().position(|export| shown(&export.name.text) == *name).ok_or_else(|| {
             let names: Vec<_> = exports.iter().map(|export| shown(&export.name.text)).collect();
-            given.fault(format!("there is no export '{}'; exports: {}", self.export, names.join(", ")))
+            given.fault(format!("there is no export '{name}'; exports: {}", names.join(", ")))
         })
     }
 
@@ -89,8 +92,20 @@ impl Wanted {
 
 /// Checks what was asked for, as far as that can be told without starting anything.
 pub(super) fn check(plan: &Plan) -> Result<(), TextError> {
-    for given in &plan.vhost_user {
-        Wanted::read(given)?.export(given, &plan.exports)?;
+    check_all(&plan.vhost_user, &plan.exports)
+}
+
+fn check_all(machines: &[Given], exports: &[Export]) -> Result<(), TextError> {
+    let mut sockets = Vec::new();
+    for given in machines {
+        let wanted = Wanted::read(given)?;
+        wanted.export(given, exports)?;
+        // Only a path from an unknown folder has no answer, and such a socket cannot be listened at.
+        let socket = absolute(&wanted.socket).unwrap_or_default();
+        if sockets.contains(&socket) {
+            return Err(given.fault(format!("{} is the socket of another machine too", wanted.socket)));
+        }
+        sockets.push(socket);
     }
     Ok(())
 }
@@ -163,11 +178,11 @@ mod tests {
     #[test]
     fn a_machine_is_a_socket_and_parameters() {
         let plain = read("/run/a").unwrap();
-        assert_eq!((plain.queues, plain.threads, plain.export.as_str(), plain.guest_priority), (1, 1, DEFAULT, false));
+        assert_eq!((plain.queues, plain.threads, plain.export.as_deref(), plain.guest_priority), (1, 1, None, false));
         let all = read("a b,queues=4,threads=2,export=x,prio=guest,serial=s,read_only=1,packed=1").unwrap();
         let expected = Wanted {
             socket: "a b".to_owned(),
-            export: "x".to_owned(),
+            export: Some("x".to_owned()),
             queues: 4,
             threads: 2,
             read_only: true,
@@ -184,9 +199,31 @@ mod tests {
             ("a,prio=rt", "accepted: export, guest"),
             ("a,read_only=yes", "accepted: 0, 1"),
             ("a,size=1", "known: queues"),
+            // Red before these were found: `--check` said that they were good, and with --replace the server before
+            // this one had ended already.
+            ("a,queues=0", "0 queues"),
+            ("a,queues=300,threads=2", "300 queues"),
+            ("a,queues=2,threads=3", "3 threads for 2 queues"),
+            ("a,threads=0", "0 threads"),
+            ("a,serial=123456789012345678901", "serial number"),
         ] {
             let error = read(bad).unwrap_err();
             assert!(error.starts_with("--vhost-user: ") && error.contains(why), "{bad}: {error}");
         }
+    }
+
+    /// Red before a machine that names no export had the first one, and not one that is called `default`, and before
+    /// two machines could not have one socket.
+    #[test]
+    fn machines_have_exports_and_sockets_of_their_own() {
+        let given = |text: &str| Given::option("vhost-user", text);
+        let export = |name: &str| Export::new(given(name), given("ram"), Default::default(), false);
+        let exports = [export("a"), export("b")];
+        let place = |text: &str| Wanted::read(&given(text)).unwrap().export(&given(text), &exports);
+        assert_eq!((place("/run/1"), place("/run/1,export=b")), (Ok(0), Ok(1)));
+        assert!(place("/run/1,export=default").unwrap_err().to_string().contains("exports: a, b"));
+        assert_eq!(check_all(&[given("/run/1"), given("/run/2,queues=2")], &exports), Ok(()));
+        let error = check_all(&[given("/run/1"), given("/run/./1,export=b")], &exports).unwrap_err();
+        assert!(error.to_string().contains("another machine"), "{error}");
     }
 }
