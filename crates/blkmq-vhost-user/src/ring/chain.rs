@@ -78,7 +78,7 @@ impl Chain {
         if descriptor.flags & INDIRECT == 0 {
             return self.add_memory(memory, descriptor);
         }
-        // A table ends its chain, and in these rings it is all of its chain: a driver MUST NOT set both flags.
+        // A table ends its chain: a driver MUST NOT set both flags. There may be descriptors of memory in front of it.
         if !has_indirect || descriptor.flags & NEXT != 0 {
             return Err(Fault::Table);
         }
