@@ -160,7 +160,8 @@ mod tests {
     #[test]
     fn errors_say_what_the_system_said() {
         let error = check(-libc::ENOENT, |errno| format!("no such thing ({errno})")).expect_err("it failed");
-        assert_eq!(error.to_string(), "no such thing (2): No such file or directory (os error 2)");
+        let said = error.to_string();
+        assert!(said.starts_with("no such thing (2): No such file or directory"), "{said}");
         assert!(check(0, |_| String::new()).is_ok() && check(1, |_| String::new()).is_ok());
         assert_eq!(text("a\0b").expect_err("it has one").to_string(), "\"a\\0b\" has a byte 0");
     }
