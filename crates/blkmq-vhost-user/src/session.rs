@@ -38,8 +38,7 @@ const PROTOCOL_FEATURES: u64 = protocol_feature::SEVERAL_QUEUES
     | protocol_feature::INFLIGHT
     | protocol_feature::RESET_DEVICE
     | protocol_feature::MEMORY_SLOTS;
-/// How often a session looks whether the device has grown, if the front-end can be told, and whether a worker is still
-/// there that is to give a ring back.
+/// How often a session looks whether the device has grown, if the front-end can be told, and whether a worker is there.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The most bytes of configuration that a front-end may ask for: what the standard leaves for a device.
 const MAX_CONFIG: u32 = 256;
@@ -60,8 +59,6 @@ pub(crate) enum Ending {
     Front(String),
     Queue(QueueError),
     System(io::Error),
-    /// A worker has panicked, and its rings are lost. A front-end that connects again gets new ones.
-    Lost,
 }
 
 impl fmt::Display for Ending {
@@ -75,7 +72,6 @@ impl fmt::Display for Ending {
             Self::Front(text) => f.write_str(text),
             Self::Queue(error) => error.fmt(f),
             Self::System(error) => error.fmt(f),
-            Self::Lost => f.write_str("a thread of its rings has panicked"),
         }
     }
 }
@@ -193,30 +189,24 @@ impl<'a> Session<'a> {
         if let Ok((ring, fault)) = self.troubles.try_recv() {
             return Err(Ending::Ring(ring, fault));
         }
-        if self.workers.iter().any(Worker::has_ended) {
-            return Err(Ending::Lost);
-        }
         if let Some(received) = self.wire.receive()? {
             return self.answer(received);
         }
         let timeout = self.channel.is_some().then_some(LOOK_EVERY);
         self.bell.wait_beside(&[self.wire.as_fd()], timeout);
-        self.tell_of_growth();
-        Ok(())
+        self.tell_of_growth()
     }
 
     /// Tells the front-end if the device has grown.
-    fn tell_of_growth(&mut self) {
-        let Some(channel) = &self.channel else { return };
+    fn tell_of_growth(&mut self) -> Result<(), Ending> {
+        let Some(channel) = &self.channel else { return Ok(()) };
         // A device that has become smaller fails what lies behind its end, and the machine is not told.
         let found = self.device.queue.revalidate().unwrap_or(self.capacity);
         if found != self.capacity {
             self.capacity = found;
-            // A front-end may close this channel for a reason of its own, and go on without it.
-            if wire::send(channel.as_fd(), &config_change(), None).is_err() {
-                self.channel = None;
-            }
+            wire::send(channel.as_fd(), &config_change(), None)?;
         }
+        Ok(())
     }
 
     fn answer(&mut self, received: Received) -> Result<(), Ending> {
@@ -303,11 +293,6 @@ impl<'a> Session<'a> {
                 _ => return wrong(format!("{} bytes of the configuration at {offset} to be changed", bytes.len())),
             },
             Message::SetBackendChannel => self.channel = files.pop(),
-            Message::GetInflight(_) | Message::SetInflight(_)
-                if self.protocol_features & protocol_feature::INFLIGHT == 0 =>
-            {
-                return wrong("memory of what is in progress, which was not agreed on".to_owned());
-            }
             Message::GetInflight(info) => {
                 if info.nr_queues > self.device.nr_queues || info.size == 0 || info.size > MAX_SIZE {
                     return wrong(format!("{} rings of {} to be kept", info.nr_queues, info.size));
@@ -362,11 +347,8 @@ impl<'a> Session<'a> {
     /// The answer to a question for the configuration: of no length if there is none such.
     fn config(&self, offset: u32, len: u32) -> Answer {
         let limits = self.device.queue.limits();
-        // A guest that does not flush has a cache that writes through. Before it has chosen, a front-end asks for what
-        // the guest will read if it flushes.
-        let flushes = self.features == 0 || self.features & feature::FLUSH != 0;
-        let is_writeback = limits.write_cache && !limits.no_flush && flushes && self.wants_writeback;
-        let mut config = config::bytes(&limits, self.device.nr_queues, is_writeback).to_vec();
+        let mut config =
+            config::bytes(&limits, self.device.nr_queues, limits.write_cache && self.wants_writeback).to_vec();
         config.resize(MAX_CONFIG as usize, 0);
         let range = offset.checked_add(len).filter(|end| *end <= MAX_CONFIG).map(|end| offset as usize..end as usize);
         let bytes = range.map_or(&[][..], |range| &config[range]);
@@ -415,27 +397,17 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Changes the guest's memory while no ring works. A ring whose memory is away waits: QEMU takes a region that has
-    /// changed out, and adds it again.
+    /// Changes the guest's memory while no ring works.
     fn change_memory(&mut self, memory: Memory) -> Result<(), Ending> {
         (0..self.device.nr_queues).for_each(|ring| self.halt(ring));
         self.memory = memory;
-        for ring in 0..self.device.nr_queues {
-            if self.vrings[usize::from(ring)].has_memory(&self.memory) {
-                self.start(ring)?;
-            }
-        }
-        Ok(())
+        (0..self.device.nr_queues).try_for_each(|ring| self.start(ring))
     }
 
     /// Stops a ring, and waits until nothing of it is in progress.
     fn halt(&mut self, ring: u16) {
         let index = usize::from(ring);
         if !std::mem::take(&mut self.vrings[index].is_started) {
-            return;
-        }
-        if self.worker(ring).has_ended() {
-            // The ring is lost with it, and no answer comes.
             return;
         }
         let (done, lanes) = channel();

@@ -60,8 +60,7 @@ impl Split {
             next_used,
             shown: next_used,
             is_taken: vec![false; size],
-            // What the last device has left there is not known: the first wish is written.
-            wants_kicks: false,
+            wants_kicks: true,
         })
     }
 
