@@ -94,7 +94,8 @@ impl Packed {
             nr_taken: 0,
             nr_hidden: 0,
             first: None,
-            wants_kicks: true,
+            // What the last device has left there is not known: the first wish is written.
+            wants_kicks: false,
         })
     }
 
@@ -147,7 +148,9 @@ impl Packed {
         }
         self.next_used.advance(nr_descriptors, self.size);
         self.nr_taken -= nr_descriptors;
-        self.nr_hidden += nr_descriptors;
+        // A guest may make available again what it has not been given back, so this is no more than what it causes. At
+        // its end the guest is told rather once too often.
+        self.nr_hidden = self.nr_hidden.saturating_add(nr_descriptors);
     }
 
     pub(super) fn publish(&mut self) -> bool {

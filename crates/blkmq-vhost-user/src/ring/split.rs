@@ -60,7 +60,8 @@ impl Split {
             next_used,
             shown: next_used,
             is_taken: vec![false; size],
-            wants_kicks: true,
+            // What the last device has left there is not known: the first wish is written.
+            wants_kicks: false,
         })
     }
 

@@ -174,6 +174,7 @@ fn a_guest_is_asked_to_kick_by_a_device_that_sleeps() {
     let mut guest = Guest::new(8, false, false);
     guest.table(DESCRIPTORS, &[(DATA, 16, 0, 0)]);
     let mut ring = guest.ring();
+    assert_eq!(ring.ask_for_kicks(), Ok(false));
     ring.refuse_kicks();
     assert_eq!(guest.number(DEVICE), 1);
     assert_eq!((ring.ask_for_kicks(), guest.number(DEVICE)), (Ok(false), 0));
@@ -185,6 +186,41 @@ fn a_guest_is_asked_to_kick_by_a_device_that_sleeps() {
     guest.offer(0);
     take(&mut ring, &guest).unwrap().unwrap();
     assert_eq!((ring.ask_for_kicks(), guest.number(DEVICE + 4 + 64)), (Ok(false), 1));
+}
+
+/// The last device was killed while it was awake, and left its refusal in the guest's memory. Red before a ring that
+/// begins wrote its wish: the guest never kicked again.
+#[test]
+fn a_refusal_of_the_last_device_does_not_stay() {
+    for (is_packed, has_event_idx, at) in
+        [(false, false, DEVICE), (true, false, DEVICE + 2), (true, true, DEVICE + 2), (false, true, DEVICE)]
+    {
+        let guest = Guest::new(8, is_packed, has_event_idx);
+        let mut ring = guest.ring();
+        ring.ask_for_kicks().unwrap();
+        ring.refuse_kicks();
+        let is_refused = is_packed || !has_event_idx;
+        assert_eq!(guest.number(at), u16::from(is_refused), "{is_packed} {has_event_idx}");
+        let mut next = guest.ring();
+        assert_eq!(next.ask_for_kicks(), Ok(false));
+        let wish = if is_packed && has_event_idx { 2 } else { 0 };
+        assert_eq!(guest.number(at), wish, "{is_packed} {has_event_idx}");
+    }
+}
+
+/// A guest that offers again what it has not been given back, lap after lap. Red before the count of what is hidden
+/// stopped at its end: the sum overflowed.
+#[test]
+fn a_packed_ring_hides_any_number_of_descriptors() {
+    let mut guest = Guest::new(8, true, true);
+    let mut ring = guest.ring();
+    for _ in 0..8200 {
+        guest.offer_packed(0, &[(DATA, 16, 0, 0); 8]);
+        let chain = take(&mut ring, &guest).unwrap().unwrap();
+        ring.put(chain.id, chain.nr_descriptors, 0);
+    }
+    guest.all.write(DRIVER as usize + 2, 2_u16.to_le_bytes());
+    assert!(ring.publish(), "the guest is told rather once too often");
 }
 
 /// What a guest can write into a ring that no driver would. Each is told apart, and nothing else happens.
