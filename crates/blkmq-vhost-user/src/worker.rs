@@ -178,6 +178,9 @@ impl Inside {
                 Order::Start(lane) => {
                     // What the guest has made available before this, it may have kicked for in vain.
                     self.has_kicks = false;
+                    // What the last server has given back, it may not have told of. A guest whose event lies behind
+                    // that would not be told of anything later either.
+                    Signals::ring(lane.signals.call.as_ref());
                     self.lanes.push(Served { lane, is_broken: false });
                 }
                 Order::Stop(number, done) => self.stops.push((number, done)),
