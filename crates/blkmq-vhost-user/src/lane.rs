@@ -112,6 +112,8 @@ impl Lane {
             // What was taken and is not in progress was given back, and what follows is not taken yet.
             ring.go_on_at(ring.used_index());
         }
+        // A packed ring has no record. Its ids are the guest's, and may be any number.
+        let tracker = tracker.filter(|_| matches!(ring, Ring::Split(_)));
         Self {
             number,
             is_enabled: false,

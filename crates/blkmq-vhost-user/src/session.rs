@@ -293,6 +293,11 @@ impl<'a> Session<'a> {
                 _ => return wrong(format!("{} bytes of the configuration at {offset} to be changed", bytes.len())),
             },
             Message::SetBackendChannel => self.channel = files.pop(),
+            Message::GetInflight(_) | Message::SetInflight(_)
+                if self.protocol_features & protocol_feature::INFLIGHT == 0 =>
+            {
+                return wrong("memory of what is in progress, which was not agreed on".to_owned());
+            }
             Message::GetInflight(info) => {
                 if info.nr_queues > self.device.nr_queues || info.size == 0 || info.size > MAX_SIZE {
                     return wrong(format!("{} rings of {} to be kept", info.nr_queues, info.size));

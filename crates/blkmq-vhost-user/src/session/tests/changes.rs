@@ -1,6 +1,11 @@
 //! Servers that come after others, and front-ends that change things while their guest works.
 
+use blkmq::Limits;
+
 use super::*;
+use crate::lane::Lane;
+use crate::protocol::message::InflightInfo;
+use crate::ring::Chain;
 
 /// How often the descriptor was written since it was last read.
 fn rings(call: &Signal) -> u64 {
@@ -28,4 +33,48 @@ fn a_ring_that_begins_tells_its_guest_once() {
     // The answer comes when the worker has had the ring.
     front.get_vring_base(0).unwrap();
     assert!(rings(&disk.call) > 0, "a guest that sleeps is told");
+}
+
+/// What is in progress is kept for split rings alone. Red before a packed ring had no record: the id, which the guest
+/// chooses, was taken for a place in it, and the worker panicked.
+#[test]
+fn a_packed_ring_has_no_record_of_what_is_in_progress() {
+    let mut guest = Guest::new(8, true, true);
+    let (info, file) = Inflight::make(1, 8).unwrap();
+    let tracker = Inflight::take(info, file).unwrap().tracker(0, 8);
+    let terms = Terms {
+        limits: Limits::default(),
+        is_read_only: false,
+        is_write_through: AtomicBool::new(false),
+        name: [0; 20],
+        guest_priority: None,
+        counters: [Counters::default()].into(),
+    };
+    let mut lane = Lane::new(0, 8, guest.ring(), &guest.memory, tracker, Arc::new(terms));
+    guest.all.write(DATA as usize, FLUSH.to_le_bytes());
+    guest.offer_packed(0xffff, &[(DATA, 16, 0, 0), (DATA + 16, 1, WRITE, 0)]);
+    let mut bios = std::collections::VecDeque::new();
+    assert_eq!(lane.take(&mut Chain::default(), &mut bios), Ok(true));
+    lane.settle(bios.pop_front().unwrap(), blkmq::Status::Ok, &mut bios);
+    lane.publish();
+    assert!(lane.is_idle());
+}
+
+/// Red before a front-end had to agree on the memory of what is in progress before it could ask for it, or send it.
+#[test]
+fn memory_of_what_is_in_progress_has_to_be_agreed_on() {
+    for (code, with_file) in [(31_u32, false), (32, true)] {
+        let served = Served::new("ram,size=1M", |device| device.packed = true);
+        let client = UnixStream::connect(served.socket()).unwrap();
+        let (info, file) = Inflight::make(1, 8).unwrap();
+        let mut body = InflightInfo { len: 0x1000, ..info }.bytes();
+        body.resize(24, 0);
+        let header = [code, 1, body.len() as u32].map(u32::to_le_bytes);
+        let message = [header.as_flattened(), &body].concat();
+        wire::send(client.as_fd(), &message, with_file.then_some(file.as_fd())).unwrap();
+        drop(file);
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!((&client).read(&mut [0; 64]).unwrap(), 0, "there is no answer");
+        assert!(served.warning().ends_with("which was not agreed on"), "{}", served.warning());
+    }
 }
