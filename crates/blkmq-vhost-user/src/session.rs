@@ -38,7 +38,8 @@ const PROTOCOL_FEATURES: u64 = protocol_feature::SEVERAL_QUEUES
     | protocol_feature::INFLIGHT
     | protocol_feature::RESET_DEVICE
     | protocol_feature::MEMORY_SLOTS;
-/// How often a session looks whether the device has grown, if the front-end can be told, and whether a worker is there.
+/// How often a session looks whether the device has grown, if the front-end can be told, and whether a worker is still
+/// there that is to give a ring back.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The most bytes of configuration that a front-end may ask for: what the standard leaves for a device.
 const MAX_CONFIG: u32 = 256;
@@ -59,6 +60,8 @@ pub(crate) enum Ending {
     Front(String),
     Queue(QueueError),
     System(io::Error),
+    /// A worker has panicked, and its rings are lost. A front-end that connects again gets new ones.
+    Lost,
 }
 
 impl fmt::Display for Ending {
@@ -72,6 +75,7 @@ impl fmt::Display for Ending {
             Self::Front(text) => f.write_str(text),
             Self::Queue(error) => error.fmt(f),
             Self::System(error) => error.fmt(f),
+            Self::Lost => f.write_str("a thread of its rings has panicked"),
         }
     }
 }
@@ -188,6 +192,9 @@ impl<'a> Session<'a> {
         }
         if let Ok((ring, fault)) = self.troubles.try_recv() {
             return Err(Ending::Ring(ring, fault));
+        }
+        if self.workers.iter().any(Worker::has_ended) {
+            return Err(Ending::Lost);
         }
         if let Some(received) = self.wire.receive()? {
             return self.answer(received);
@@ -413,6 +420,10 @@ impl<'a> Session<'a> {
     fn halt(&mut self, ring: u16) {
         let index = usize::from(ring);
         if !std::mem::take(&mut self.vrings[index].is_started) {
+            return;
+        }
+        if self.worker(ring).has_ended() {
+            // The ring is lost with it, and no answer comes.
             return;
         }
         let (done, lanes) = channel();

@@ -49,6 +49,8 @@ struct Mailbox {
     orders: Mutex<Vec<Order>>,
     /// Set behind an order.
     has_any: AtomicBool,
+    /// The worker has panicked.
+    is_lost: AtomicBool,
     bell: Arc<EventFd>,
 }
 
@@ -60,7 +62,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker. Of rings with faults it tells by `troubles`, and rings `bell` then.
+    /// Starts a worker. Of rings with faults it tells by `troubles`, and rings `told` then, and when it panics.
     pub(crate) fn start(
         name: String,
         mut submitter: Submitter,
@@ -68,7 +70,12 @@ impl Worker {
         told: Arc<EventFd>,
     ) -> io::Result<Self> {
         let bell = submitter.eventfd()?;
-        let mailbox = Arc::new(Mailbox { orders: Mutex::default(), has_any: AtomicBool::new(false), bell });
+        let mailbox = Arc::new(Mailbox {
+            orders: Mutex::default(),
+            has_any: AtomicBool::new(false),
+            is_lost: AtomicBool::new(false),
+            bell,
+        });
         let inside = Inside {
             mailbox: Arc::clone(&mailbox),
             submitter,
@@ -99,7 +106,9 @@ impl Worker {
 impl Worker {
     /// Whether the worker's thread is over: it has panicked, for nothing has told it to end.
     pub(crate) fn has_ended(&self) -> bool {
-        self.thread.as_ref().is_none_or(thread::JoinHandle::is_finished)
+        // Relaxed: nothing is read that the worker has left behind.
+        let is_lost = self.mailbox.is_lost.load(Ordering::Relaxed);
+        is_lost || self.thread.as_ref().is_none_or(thread::JoinHandle::is_finished)
     }
 }
 
@@ -109,6 +118,22 @@ impl Drop for Worker {
         if let Some(thread) = self.thread.take() {
             // The thread's panic was told by the hook, and its rings are lost with it.
             let _ = thread.join();
+        }
+    }
+}
+
+/// Tells the session when the worker panics. Dropped before what the worker has, which may take time to go.
+struct Guard {
+    mailbox: Arc<Mailbox>,
+    told: Arc<EventFd>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            // Relaxed: the descriptor wakes the session, which looks anew at each step.
+            self.mailbox.is_lost.store(true, Ordering::Relaxed);
+            self.told.notify();
         }
     }
 }
@@ -146,6 +171,7 @@ impl Inside {
     /// Before the thread sleeps: one for each look that the idle policy allows. One to sleep, and one for each guest
     /// that has kicked.
     fn run(mut self) {
+        let _guard = Guard { mailbox: Arc::clone(&self.mailbox), told: Arc::clone(&self.told) };
         loop {
             // Acquire: pairs with the Release behind an order.
             if self.mailbox.has_any.load(Ordering::Acquire) {

@@ -1,11 +1,49 @@
 //! Servers that come after others, and front-ends that change things while their guest works.
 
-use blkmq::Limits;
+use std::sync::atomic::AtomicU64;
+
+use blkmq::driver::{Batch, Driver, Topology};
+use blkmq::{Limits, Time};
 
 use super::*;
 use crate::lane::Lane;
 use crate::protocol::message::InflightInfo;
 use crate::ring::Chain;
+
+/// A device that grows, or falls apart, when it is told to.
+#[derive(Debug)]
+struct Odd {
+    capacity: AtomicU64,
+    panics: AtomicBool,
+}
+
+impl Odd {
+    fn served() -> (Arc<Self>, Served) {
+        let driver = Arc::new(Self { capacity: AtomicU64::new(64), panics: AtomicBool::new(false) });
+        let q = RequestQueue::builder(Arc::clone(&driver) as Arc<dyn Driver>).build().unwrap();
+        let served = Served::with(tempfile::tempdir().unwrap(), q, |_| ());
+        (driver, served)
+    }
+}
+
+impl Driver for Odd {
+    fn name(&self) -> &'static str {
+        "odd"
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { capacity_sectors: self.capacity.load(Ordering::Relaxed), write_cache: true, ..Limits::default() }
+    }
+
+    fn topology(&self) -> Topology {
+        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 1 }
+    }
+
+    fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
+        assert!(!self.panics.load(Ordering::Relaxed), "a driver that panics, as the test wants it");
+        batch.finish_all(blkmq::Status::Ok);
+    }
+}
 
 /// How often the descriptor was written since it was last read.
 fn rings(call: &Signal) -> u64 {
@@ -77,4 +115,19 @@ fn memory_of_what_is_in_progress_has_to_be_agreed_on() {
         assert_eq!((&client).read(&mut [0; 64]).unwrap(), 0, "there is no answer");
         assert!(served.warning().ends_with("which was not agreed on"), "{}", served.warning());
     }
+}
+
+/// Red before a session looked after its workers: the front-end stayed connected, and the guest waited for ever.
+#[test]
+fn a_worker_that_panics_ends_the_session() {
+    let (driver, served) = Odd::served();
+    let guest = Guest::new(8, false, true);
+    let mut front = connect(&served.socket(), &guest, 0);
+    let mut disk = Disk::new(&mut front, guest, 0);
+    assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1));
+    driver.panics.store(true, Ordering::Relaxed);
+    let far = disk.data() + 0x1000;
+    disk.ask(OUT, 0, 0, &[(far, 512)], false);
+    assert!(served.warning().ends_with("a thread of its rings has panicked"), "{}", served.warning());
+    assert!(front.get_features().is_err(), "the session is over");
 }
