@@ -409,11 +409,17 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Changes the guest's memory while no ring works.
+    /// Changes the guest's memory while no ring works. A ring whose memory is away waits: QEMU takes a region that has
+    /// changed out, and adds it again.
     fn change_memory(&mut self, memory: Memory) -> Result<(), Ending> {
         (0..self.device.nr_queues).for_each(|ring| self.halt(ring));
         self.memory = memory;
-        (0..self.device.nr_queues).try_for_each(|ring| self.start(ring))
+        for ring in 0..self.device.nr_queues {
+            if self.vrings[usize::from(ring)].has_memory(&self.memory) {
+                self.start(ring)?;
+            }
+        }
+        Ok(())
     }
 
     /// Stops a ring, and waits until nothing of it is in progress.

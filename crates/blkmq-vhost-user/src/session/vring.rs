@@ -21,6 +21,11 @@ pub(super) struct Vring {
 }
 
 impl Vring {
+    /// Whether all places of the ring that are known lie in this memory.
+    pub(super) fn has_memory(&self, memory: &Memory) -> bool {
+        self.place.iter().flatten().all(|address| memory.guest_address(*address).is_some())
+    }
+
     /// The ring at work, if all of it is known.
     pub(super) fn start(
         &mut self,

@@ -131,3 +131,45 @@ fn a_worker_that_panics_ends_the_session() {
     assert!(served.warning().ends_with("a thread of its rings has panicked"), "{}", served.warning());
     assert!(front.get_features().is_err(), "the session is over");
 }
+
+/// QEMU takes a region that has changed out and adds it again, while rings work. Red before a ring waited for its
+/// memory: its session ended.
+#[test]
+fn a_ring_waits_while_its_memory_is_away() {
+    let served = Served::new("ram,size=1M", |_| ());
+    let guest = Guest::new(8, false, true);
+    let mut front = connect(&served.socket(), &guest, 0);
+    let rings = VhostUserMemoryRegionInfo { memory_size: DATA, ..region(&guest) };
+    let data = VhostUserMemoryRegionInfo {
+        guest_phys_addr: DATA,
+        memory_size: END - DATA,
+        userspace_addr: USER + DATA,
+        mmap_offset: DATA,
+        ..region(&guest)
+    };
+    front.set_mem_table(&[rings, data]).unwrap();
+    let mut disk = Disk::new(&mut front, guest, 0);
+    let far = disk.data() + 0x1000;
+    disk.fill(far, 512, 3);
+    assert_eq!(disk.request(OUT, 1, &[(far, 512)], false), (0, 1));
+    for part in [rings, data] {
+        front.remove_mem_region(&part).unwrap();
+        front.add_mem_region(&part).unwrap();
+        front.get_features().expect("the session goes on");
+        assert_eq!(disk.request(READ, 1, &[(far + 0x1000, 512)], true), (0, 513));
+        assert_eq!(disk.bytes(far + 0x1000, 512), [3; 512]);
+    }
+    // What comes meanwhile is done when the memory is there again.
+    front.remove_mem_region(&rings).unwrap();
+    // The answer comes when the ring is halted.
+    front.get_features().unwrap();
+    disk.ask(OUT, 2, 0, &[(far, 512)], false);
+    assert_eq!(disk.seen, disk.guest.number(disk.guest.layout.device + 2));
+    front.add_mem_region(&rings).unwrap();
+    assert_eq!(disk.wait(), (0, 1));
+    // A ring that was never anywhere is a fault.
+    front.get_vring_base(0).unwrap();
+    front.remove_mem_region(&rings).unwrap();
+    front.set_vring_kick(0, &disk.kick).unwrap();
+    assert!(served.warning().contains("a ring at"), "{}", served.warning());
+}
