@@ -201,19 +201,22 @@ impl<'a> Session<'a> {
         }
         let timeout = self.channel.is_some().then_some(LOOK_EVERY);
         self.bell.wait_beside(&[self.wire.as_fd()], timeout);
-        self.tell_of_growth()
+        self.tell_of_growth();
+        Ok(())
     }
 
     /// Tells the front-end if the device has grown.
-    fn tell_of_growth(&mut self) -> Result<(), Ending> {
-        let Some(channel) = &self.channel else { return Ok(()) };
+    fn tell_of_growth(&mut self) {
+        let Some(channel) = &self.channel else { return };
         // A device that has become smaller fails what lies behind its end, and the machine is not told.
         let found = self.device.queue.revalidate().unwrap_or(self.capacity);
         if found != self.capacity {
             self.capacity = found;
-            wire::send(channel.as_fd(), &config_change(), None)?;
+            // A front-end may close this channel for a reason of its own, and go on without it.
+            if wire::send(channel.as_fd(), &config_change(), None).is_err() {
+                self.channel = None;
+            }
         }
-        Ok(())
     }
 
     fn answer(&mut self, received: Received) -> Result<(), Ending> {

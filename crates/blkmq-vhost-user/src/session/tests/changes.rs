@@ -173,3 +173,29 @@ fn a_ring_waits_while_its_memory_is_away() {
     front.set_vring_kick(0, &disk.kick).unwrap();
     assert!(served.warning().contains("a ring at"), "{}", served.warning());
 }
+
+/// Red before a channel that fails was only given up: the session ended, as if the front-end had gone.
+#[test]
+fn a_channel_of_the_device_that_fails_is_given_up() {
+    let (driver, served) = Odd::served();
+    let guest = Guest::new(8, false, true);
+    let mut front = Frontend::connect(served.socket(), 8).unwrap();
+    front.set_owner().unwrap();
+    let features = front.get_features().unwrap();
+    let protocol = front.get_protocol_features().unwrap();
+    front.set_protocol_features(protocol).unwrap();
+    front.set_features(features).unwrap();
+    front.set_mem_table(&[region(&guest)]).unwrap();
+    let (near, far) = UnixStream::pair().unwrap();
+    front.set_backend_request_fd(&far).unwrap();
+    let mut disk = Disk::new(&mut front, guest, 0);
+    drop((near, far));
+    driver.capacity.store(128, Ordering::Relaxed);
+    loop {
+        let (_, bytes) = front.get_config(0, 8, VhostUserConfigFlags::empty(), &[0; 8]).expect("the session goes on");
+        if bytes == 128_u64.to_le_bytes() {
+            break;
+        }
+    }
+    assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1));
+}
