@@ -362,8 +362,11 @@ impl<'a> Session<'a> {
     /// The answer to a question for the configuration: of no length if there is none such.
     fn config(&self, offset: u32, len: u32) -> Answer {
         let limits = self.device.queue.limits();
-        let mut config =
-            config::bytes(&limits, self.device.nr_queues, limits.write_cache && self.wants_writeback).to_vec();
+        // A guest that does not flush has a cache that writes through. Before it has chosen, a front-end asks for what
+        // the guest will read if it flushes.
+        let flushes = self.features == 0 || self.features & feature::FLUSH != 0;
+        let is_writeback = limits.write_cache && !limits.no_flush && flushes && self.wants_writeback;
+        let mut config = config::bytes(&limits, self.device.nr_queues, is_writeback).to_vec();
         config.resize(MAX_CONFIG as usize, 0);
         let range = offset.checked_add(len).filter(|end| *end <= MAX_CONFIG).map(|end| offset as usize..end as usize);
         let bytes = range.map_or(&[][..], |range| &config[range]);

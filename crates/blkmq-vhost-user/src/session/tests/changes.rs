@@ -199,3 +199,27 @@ fn a_channel_of_the_device_that_fails_is_given_up() {
     }
     assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1));
 }
+
+/// Red before a guest that does not flush was told that its cache does not write back.
+#[test]
+fn a_guest_without_flushes_has_a_cache_that_writes_through() {
+    let (_driver, served) = Odd::served();
+    let guest = Guest::new(8, false, true);
+    let writeback = |front: &mut Frontend| {
+        front.get_config(32, 1, VhostUserConfigFlags::empty(), &[0]).map(|(_, bytes)| bytes[0]).unwrap()
+    };
+    let mut front = connect(&served.socket(), &guest, 0);
+    assert_eq!(writeback(&mut front), 1);
+    front.set_config(32, VhostUserConfigFlags::WRITABLE, &[0]).unwrap();
+    assert_eq!(writeback(&mut front), 0);
+    drop(front);
+    let mut front = connect(&served.socket(), &guest, feature::FLUSH);
+    assert_eq!(writeback(&mut front), 0);
+    drop(front);
+    // Front-ends read the configuration before the guest has chosen, and keep it.
+    let mut front = Frontend::connect(served.socket(), 8).unwrap();
+    let _ = front.get_features().unwrap();
+    let protocol = front.get_protocol_features().unwrap();
+    front.set_protocol_features(protocol).unwrap();
+    assert_eq!(writeback(&mut front), 1);
+}
