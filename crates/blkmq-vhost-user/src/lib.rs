@@ -7,7 +7,8 @@
 //!
 //! A device has as many rings as the machine has processors, if it likes, and as many threads as are wanted to serve
 //! them, each with its own [`blkmq::Submitter`]. Requests that have arrived together go through the queue as one plug,
-//! and a machine is told once of all that is over.
+//! and a machine is told once of all that is over. If the device is done with requests at once, as memory is, they go
+//! in plugs of eight, so that the machine has work while the server has.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! A thread that serves some of a device's rings.
 //!
-//! It goes round by round. It takes what has arrived on its rings, submits that together, takes what is over, and shows
-//! each guest's ring once what was given back. When there is nothing to be done, it looks again or sleeps as
-//! [`blkmq::idle`] says. Another thread reaches it by its mailbox: so what a lane has is one thread's at any time.
+//! It goes round by round. It takes what has arrived on its rings, or a part of that ([`PROMPT_ROUND`]), submits that
+//! together, takes what is over, and shows each guest's ring once what was given back. When there is nothing to be
+//! done, it looks again or sleeps as [`blkmq::idle`] says. Another thread reaches it by its mailbox: so what a lane
+//! has is one thread's at any time.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,6 +20,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::lane::{Lane, Signals};
 use crate::ring::{Chain, Fault};
+
+/// The most requests that one ring gives a round where the device is done with all of a round before the round ends, as
+/// memory is. The guest then works on the first answers, and asks for more, while this thread goes on. With longer
+/// rounds the two would wait for each other by turns. Other devices get all that has arrived as one plug, since there
+/// is more to be merged and put in order.
+const PROMPT_ROUND: usize = 8;
 
 /// A descriptor of a lane that may change while the lane works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +92,7 @@ impl Worker {
             waiting: VecDeque::new(),
             first: 0,
             has_kicks: false,
+            is_prompt: false,
             is_ending: false,
             idle: Idle::new(),
             troubles,
@@ -160,6 +168,8 @@ struct Inside {
     first: usize,
     /// Guests are asked to kick.
     has_kicks: bool,
+    /// The device was done with all of the last round's operations within the round.
+    is_prompt: bool,
     is_ending: bool,
     idle: Idle,
     troubles: Sender<Trouble>,
@@ -254,7 +264,8 @@ impl Inside {
                 continue;
             }
             // A guest may go on asking for what is answered at once. Other rings, and orders, have their turn.
-            for _ in 0..served.lane.size() {
+            let most = if self.is_prompt { PROMPT_ROUND } else { served.lane.size() };
+            for _ in 0..most {
                 let Self { lanes, chain, waiting, .. } = self;
                 match lanes[index].lane.take(chain, waiting) {
                     Ok(true) => {
@@ -325,7 +336,9 @@ impl Inside {
             let served = lanes.iter_mut().find(|served| served.lane.number == number);
             served.expect("a ring stays until it is idle").lane.settle(done.bio, done.status, waiting);
         });
-        (nr > 0) | self.submit()
+        let has_any = (nr > 0) | self.submit();
+        self.is_prompt = self.submitter.nr_outstanding() == 0;
+        has_any
     }
 
     /// Gives back the rings that were asked for and have nothing in progress.
