@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// `slow` builds for longer than a step may be silent; `silent` runs and says nothing; the others pass at once.
+/// `slow` builds for longer than a step may be silent; `silent` runs and says nothing; `waits` is silent until `fuzz`
+/// has begun; the others pass at once.
 const STEP: &str = "#!/usr/bin/env bash
 if [[ $1 == --build ]]; then
     case $2 in
@@ -20,6 +21,9 @@ if [[ $1 == --build ]]; then
     exit 0
 fi
 if [[ $1 == silent ]]; then sleep 600; fi
+if [[ $1 == fuzz ]]; then touch target/begun; fi
+if [[ $1 == waits ]]; then until [[ -e target/begun ]]; do sleep 0.1; done; fi
+if [[ $1 == fuzz ]]; then echo 'test result: FAILED. 1 passed; 2 failed; 0 ignored;' && exit 1; fi
 mkdir -p target/loom
 echo 'test result: ok. 3 passed; 0 failed; 0 ignored;'
 ";
@@ -78,6 +82,20 @@ fn a_step_may_build_for_any_time_and_hangs_when_it_says_nothing() {
     assert!(time.contains(" s in all, ") && time.ends_with(" s of it building"), "{words}");
     assert!(disk.ends_with(" GB on disk in target"), "{words}");
     assert_eq!(sum, "3 passed, 2 failed, 1 skipped");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+/// Red if a step that builds in a folder of its own waits for others, or if what it came to is not counted or not told.
+#[test]
+fn a_step_with_a_folder_of_its_own_runs_beside_the_others() {
+    let folder = folder("gate-beside");
+    let _ = fs::remove_file(folder.join("target/begun"));
+    let (output, words) = run(&folder, &["waits", "other", "fuzz", "loom"], "");
+    for line in ["waits     ok ", "other     ok ", "fuzz      FAILED ", "loom      ok ", "failed: fuzz: "] {
+        assert_eq!(words.lines().filter(|said| said.starts_with(line)).count(), 1, "{line}: {words}");
+    }
+    assert!(words.contains(" s in all; the steps, two at a time, took "), "{words}");
+    assert!(words.ends_with("\n10 passed, 2 failed, 0 skipped\n"), "{words}");
     assert_eq!(output.status.code(), Some(1));
 }
 
