@@ -31,8 +31,7 @@ pub struct Device {
     /// Whether a request has the priority that the machine gives it, up to the client's own. The standard has no such
     /// field; Linux writes it where the standard has a reserved one.
     pub guest_priority: bool,
-    /// Whether the machine may have packed rings, which take fewer accesses to its memory. What is in progress in them
-    /// is not kept for the next server: if this one is killed, the machine has to start anew.
+    /// Whether the machine may have packed rings, which take fewer accesses to its memory.
     pub packed: bool,
     /// Who may connect: the permissions of the socket.
     pub mode: u32,

@@ -6,27 +6,31 @@
 //! are seen in their order. So an entry is marked only when all that it says is there, and the marks of a batch that
 //! was given back are removed in a way that tells the next server which of them still stand.
 
+mod packed;
 mod split;
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-pub(crate) use self::split::Tracker;
 use crate::memory::Area;
 use crate::protocol::message::InflightInfo;
+use crate::ring::{Chain, Descriptor, Fault, Ring};
 
 /// The parts begin at multiples of this.
 const ALIGN: u64 = 64;
-/// Where a part has its version, and the number of its entries. The header has the same beginning in both layouts.
+/// Where a part has its version, and the number of its entries. The header has the same beginning in both layouts. A
+/// part without a version is new.
 const VERSION_AT: usize = 8;
 const NR_AT: usize = 10;
 const VERSION: u16 = 1;
 
 /// The bytes of one ring's part.
-fn part(size: u16) -> u64 {
-    (split::HEADER as u64 + split::ENTRY as u64 * u64::from(size)).next_multiple_of(ALIGN)
+fn part(size: u16, is_packed: bool) -> u64 {
+    let (header, entry) = if is_packed { (packed::HEADER, packed::ENTRY) } else { (split::HEADER, split::ENTRY) };
+    (header as u64 + entry as u64 * u64::from(size)).next_multiple_of(ALIGN)
 }
 
 /// The memory of all rings.
@@ -34,46 +38,125 @@ fn part(size: u16) -> u64 {
 pub(crate) struct Inflight {
     area: Area,
     info: InflightInfo,
+    is_packed: bool,
 }
 
 impl Inflight {
-    /// Memory for so many rings of this size, in which nothing is in progress, for the front-end to keep.
+    /// Memory for so many rings of this size, of either kind, in which nothing is in progress, for the front-end to
+    /// keep.
     pub(crate) fn make(nr_queues: u16, size: u16) -> Result<(InflightInfo, OwnedFd), String> {
-        let len = part(size) * u64::from(nr_queues);
+        let len = part(size, true) * u64::from(nr_queues);
         let failed = |error: rustix::io::Errno| error.to_string();
         let file = memfd_create("blkmq-inflight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(failed)?;
         ftruncate(&file, len).map_err(failed)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(failed)?;
-        let info = InflightInfo { len, offset: 0, nr_queues, size };
-        let copy = file.try_clone().map_err(|error| error.to_string())?;
-        let inflight = Self::take(info, copy)?;
-        for queue in 0..nr_queues {
-            let area = inflight.of(queue);
-            area.write(VERSION_AT, VERSION.to_le_bytes());
-            area.write(NR_AT, size.to_le_bytes());
-        }
-        Ok((info, file))
+        Ok((InflightInfo { len, offset: 0, nr_queues, size }, file))
     }
 
-    /// Memory that the front-end has kept.
-    pub(crate) fn take(info: InflightInfo, file: OwnedFd) -> Result<Self, String> {
-        let needed = part(info.size) * u64::from(info.nr_queues);
+    /// Memory that the front-end has kept, for rings of one kind.
+    pub(crate) fn take(info: InflightInfo, file: OwnedFd, is_packed: bool) -> Result<Self, String> {
+        let needed = part(info.size, is_packed) * u64::from(info.nr_queues);
         let is_aligned = info.offset.is_multiple_of(8);
         if info.size == 0 || info.len < needed || !is_aligned {
             return Err(format!("{} bytes at {} for {} rings", info.len, info.offset, info.nr_queues));
         }
         let offset = usize::try_from(info.offset).map_err(|error| error.to_string())?;
         let area = Area::of_file(File::from(file), offset, needed as usize)?;
-        Ok(Self { area, info })
+        Ok(Self { area, info, is_packed })
     }
 
     fn of(&self, queue: u16) -> Area {
-        let len = part(self.info.size) as usize;
+        let len = part(self.info.size, self.is_packed) as usize;
         self.area.part(usize::from(queue) * len, len)
     }
 
-    /// What is kept of one ring. `None` if the memory has no part for it.
-    pub(crate) fn tracker(&self, queue: u16, size: u16) -> Option<Tracker> {
-        (queue < self.info.nr_queues && size <= self.info.size).then(|| Tracker::new(self.of(queue), size))
+    /// What is kept of one ring of this size. `None` if the memory has no part for it.
+    pub(crate) fn tracker(&self, queue: u16, size: u16, is_packed: bool) -> Result<Option<Tracker>, Fault> {
+        if is_packed != self.is_packed {
+            return Err(Fault::Record);
+        }
+        if queue >= self.info.nr_queues {
+            return Ok(None);
+        }
+        if size > self.info.size {
+            return Err(Fault::RecordSize { ring: size, record: self.info.size });
+        }
+        let (area, nr_entries) = (self.of(queue), self.info.size);
+        Ok(Some(if is_packed {
+            Tracker::Packed(packed::Tracker::new(area, nr_entries, size))
+        } else {
+            Tracker::Split(split::Tracker::new(area, nr_entries, size))
+        }))
     }
 }
+
+/// A chain that was in progress when another device had the ring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Left {
+    /// Its first entry in the record: in a split ring its first descriptor.
+    pub(crate) entry: u16,
+    /// The descriptors of a packed ring, which are not in the ring any more.
+    pub(crate) copy: Vec<Descriptor>,
+}
+
+/// Keeps what is in progress in a ring.
+#[derive(Debug)]
+pub(crate) enum Tracker {
+    Split(split::Tracker),
+    Packed(packed::Tracker),
+}
+
+impl Tracker {
+    /// What was in progress, the oldest first. The ring goes on behind what was given back.
+    pub(crate) fn recover(&mut self, ring: &mut Ring) -> Result<VecDeque<Left>, Fault> {
+        match (self, ring) {
+            (Self::Split(tracker), Ring::Split(ring)) => {
+                let used = ring.used_index();
+                // What was taken and is not in progress was given back, and what follows is not taken yet.
+                ring.go_on_at(used);
+                let left = |entry| Left { entry, copy: Vec::new() };
+                Ok(tracker.recover(used).into_iter().map(left).collect())
+            }
+            (Self::Packed(tracker), Ring::Packed(ring)) => tracker.recover(ring).map(VecDeque::from),
+            _ => Err(Fault::Record),
+        }
+    }
+
+    /// Called when a chain has been taken, before anything is done about it. Returns its first entry.
+    pub(crate) fn taken(&mut self, chain: &Chain) -> u16 {
+        match self {
+            Self::Split(tracker) => {
+                tracker.taken(chain.id);
+                chain.id
+            }
+            Self::Packed(tracker) => tracker.taken(&chain.copy),
+        }
+    }
+
+    /// Called when a chain is given back, before anything of that is in the ring.
+    pub(crate) fn put(&mut self, entry: u16, nr_descriptors: u16) {
+        match self {
+            Self::Split(tracker) => tracker.put(entry),
+            Self::Packed(tracker) => tracker.put(entry, nr_descriptors),
+        }
+    }
+
+    /// Called before the guest can see what was given back.
+    pub(crate) fn publish(&mut self) {
+        if let Self::Packed(tracker) = self {
+            tracker.publish();
+        }
+    }
+
+    /// Called when the guest can see all that was given back. Between the two nothing is taken or given back.
+    pub(crate) fn published(&mut self, ring: &Ring) {
+        match (self, ring) {
+            (Self::Split(tracker), Ring::Split(ring)) => tracker.published(ring.used_index()),
+            (Self::Packed(tracker), _) => tracker.published(),
+            _ => (),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@ use blkmq::{Bio, Buffer, Buffers, Class, Flags, IoPriority, Limits, Op, Status};
 use rustix::io::Errno;
 
 use crate::count::Counters;
-use crate::inflight::Tracker;
+use crate::inflight::{Left, Tracker};
 use crate::lent::Loans;
 use crate::memory::{Memory, Piece};
 use crate::request::{self, Ask, NAME, Range, Request, STATUS_ERROR, STATUS_OK, STATUS_UNSUPPORTED};
@@ -35,6 +35,21 @@ pub(crate) struct Terms {
     pub(crate) guest_priority: Option<IoPriority>,
     /// One for each ring, so that no two threads add to one.
     pub(crate) counters: Arc<[Counters]>,
+}
+
+#[cfg(test)]
+impl Terms {
+    /// One ring, and nothing particular.
+    pub(crate) fn plain() -> Self {
+        Self {
+            limits: Limits::default(),
+            is_read_only: false,
+            is_write_through: AtomicBool::new(false),
+            name: [0; NAME],
+            guest_priority: None,
+            counters: [Counters::default()].into(),
+        }
+    }
 }
 
 /// Descriptors by which the guest and the device wake each other.
@@ -66,6 +81,8 @@ struct Rest {
 #[derive(Debug)]
 struct Task {
     id: u16,
+    /// Where it stands in the record of what is in progress, if there is one.
+    entry: u16,
     nr_descriptors: u16,
     ask: Ask,
     status_at: Piece,
@@ -88,7 +105,7 @@ pub(crate) struct Lane {
     loans: Loans<Memory>,
     tracker: Option<Tracker>,
     /// Chains that were in progress when the last server ended.
-    resumed: VecDeque<u16>,
+    resumed: VecDeque<Left>,
     terms: Arc<Terms>,
     tasks: Vec<Option<Task>>,
     free: Vec<u16>,
@@ -105,16 +122,9 @@ impl Lane {
         memory: &Memory,
         mut tracker: Option<Tracker>,
         terms: Arc<Terms>,
-    ) -> Self {
-        let mut resumed = VecDeque::new();
-        if let (Ring::Split(ring), Some(tracker)) = (&mut ring, &mut tracker) {
-            resumed = tracker.recover(ring.used_index()).into();
-            // What was taken and is not in progress was given back, and what follows is not taken yet.
-            ring.go_on_at(ring.used_index());
-        }
-        // A packed ring has no record. Its ids are the guest's, and may be any number.
-        let tracker = tracker.filter(|_| matches!(ring, Ring::Split(_)));
-        Self {
+    ) -> Result<Self, Fault> {
+        let resumed = tracker.as_mut().map(|tracker| tracker.recover(&mut ring)).transpose()?.unwrap_or_default();
+        Ok(Self {
             number,
             is_enabled: false,
             signals: Signals::default(),
@@ -128,7 +138,7 @@ impl Lane {
             free: (0..size).rev().collect(),
             bytes_copied: 0,
             is_dirty: false,
-        }
+        })
     }
 
     /// Whether nothing is in progress.
@@ -152,27 +162,26 @@ impl Lane {
             return Ok(false);
         }
         let memory = Arc::clone(self.loans.memory());
-        match (self.resumed.pop_front(), &mut self.ring) {
-            (Some(head), Ring::Split(ring)) => ring.resume(&memory, chain, head)?,
-            (_, ring) => {
-                if !ring.take(&memory, chain)? {
-                    return Ok(false);
-                }
-                if let Some(tracker) = &mut self.tracker {
-                    tracker.taken(chain.id);
-                }
+        let entry = if let Some(left) = self.resumed.pop_front() {
+            self.ring.resume(&memory, chain, &left)?;
+            left.entry
+        } else {
+            if !self.ring.take(&memory, chain)? {
+                return Ok(false);
             }
-        }
+            self.tracker.as_mut().map_or(0, |tracker| tracker.taken(chain))
+        };
         let request = Request::parse(&memory, chain)?;
-        self.begin(&memory, &request, chain, bios);
+        self.begin(&memory, &request, chain, entry, bios);
         Ok(true)
     }
 
-    fn begin(&mut self, memory: &Memory, request: &Request, chain: &mut Chain, bios: &mut VecDeque<Bio>) {
+    fn begin(&mut self, memory: &Memory, request: &Request, chain: &mut Chain, entry: u16, bios: &mut VecDeque<Bio>) {
         let slot = self.free.pop().expect("there was a free one");
         let priority = self.terms.guest_priority.and_then(|best| priority_of(request.priority, best));
         let mut task = Task {
             id: chain.id,
+            entry,
             nr_descriptors: chain.nr_descriptors,
             ask: request.ask,
             status_at: request.status,
@@ -321,7 +330,7 @@ impl Lane {
         self.loans.memory().write(task.status_at, &[task.answer]);
         self.free.push(slot);
         if let Some(tracker) = &mut self.tracker {
-            tracker.put(task.id);
+            tracker.put(task.entry, task.nr_descriptors);
         }
         let len = if is_ok { task.len } else { 0 };
         self.ring.put(task.id, task.nr_descriptors, len + 1);
@@ -333,9 +342,12 @@ impl Lane {
         if !std::mem::take(&mut self.is_dirty) {
             return;
         }
+        if let Some(tracker) = &mut self.tracker {
+            tracker.publish();
+        }
         let wants = self.ring.publish();
-        if let (Some(tracker), Ring::Split(ring)) = (&mut self.tracker, &self.ring) {
-            tracker.published(ring.used_index());
+        if let Some(tracker) = &mut self.tracker {
+            tracker.published(&self.ring);
         }
         if wants {
             Signals::ring(self.signals.call.as_ref());

@@ -260,6 +260,10 @@ impl Area {
 
     /// Copies in an object.
     pub(crate) fn write<T: ByteValued>(&self, at: usize, value: T) {
+        #[cfg(test)]
+        if !tests::may_store() {
+            return;
+        }
         let place = self.place(at, size_of::<T>());
         self.map.as_volatile_slice().write_obj(value, place).expect("an area lies within its mapping");
     }
@@ -272,6 +276,10 @@ impl Area {
 
     /// An aligned number of 16 bits, in one access.
     pub(crate) fn store(&self, at: usize, value: u16, order: Ordering) {
+        #[cfg(test)]
+        if !tests::may_store() {
+            return;
+        }
         let place = self.place(at, 2);
         self.map.as_volatile_slice().store(value.to_le(), place, order).expect("the number is aligned");
     }
@@ -279,9 +287,27 @@ impl Area {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::cell::Cell;
+
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;
+
+    thread_local! {
+        static STORES: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+
+    /// Lets this thread make so many more stores to areas; later ones do nothing, as if its process had ended. Returns
+    /// how many it had left.
+    pub(crate) fn let_store(nr: usize) -> usize {
+        STORES.replace(nr)
+    }
+
+    pub(super) fn may_store() -> bool {
+        let left = STORES.get();
+        STORES.set(left.saturating_sub(usize::from(left < usize::MAX)));
+        left > 0
+    }
 
     /// A file in memory of so many bytes.
     pub(crate) fn file(len: u64) -> OwnedFd {

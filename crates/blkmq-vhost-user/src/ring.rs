@@ -9,12 +9,13 @@ mod fault;
 mod packed;
 mod split;
 
-pub(crate) use self::chain::Chain;
 #[cfg(test)]
 pub(crate) use self::chain::MAX_CHAIN;
+pub(crate) use self::chain::{Chain, Descriptor};
 pub(crate) use self::fault::Fault;
-use self::packed::Packed;
-use self::split::Split;
+pub(crate) use self::packed::{Cursor, Packed};
+pub(crate) use self::split::Split;
+use crate::inflight::Left;
 use crate::memory::Memory;
 
 /// The most descriptors of a ring.
@@ -59,6 +60,14 @@ impl Ring {
         match self {
             Self::Split(ring) => ring.take(memory, chain),
             Self::Packed(ring) => ring.take(memory, chain),
+        }
+    }
+
+    /// Takes a chain that was in progress when another device had the ring.
+    pub(crate) fn resume(&mut self, memory: &Memory, chain: &mut Chain, left: &Left) -> Result<(), Fault> {
+        match self {
+            Self::Split(ring) => ring.resume(memory, chain, left.entry),
+            Self::Packed(ring) => ring.resume(memory, chain, &left.copy),
         }
     }
 

@@ -244,11 +244,6 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What is in progress is kept for split rings alone.
-    fn offered_of_protocol(&self) -> u64 {
-        PROTOCOL_FEATURES & !if self.device.packed { protocol_feature::INFLIGHT } else { 0 }
-    }
-
     fn offered(&self) -> u64 {
         let packed = if self.device.packed { feature::PACKED } else { 0 };
         FEATURES | packed | config::features(&self.device.queue.limits(), self.device.read_only)
@@ -266,8 +261,8 @@ impl<'a> Session<'a> {
                 self.features = features;
                 self.choose_cache();
             }
-            Message::GetProtocolFeatures => return Ok(number(self.offered_of_protocol())),
-            Message::SetProtocolFeatures(features) => self.protocol_features = features & self.offered_of_protocol(),
+            Message::GetProtocolFeatures => return Ok(number(PROTOCOL_FEATURES)),
+            Message::SetProtocolFeatures(features) => self.protocol_features = features & PROTOCOL_FEATURES,
             Message::GetNrQueues => return Ok(number(self.device.nr_queues.into())),
             Message::SetOwner => (),
             Message::ResetOwner | Message::ResetDevice => {
@@ -275,6 +270,8 @@ impl<'a> Session<'a> {
                     self.halt(ring);
                     self.vrings[usize::from(ring)] = Vring::default();
                 }
+                // What was in progress was the last driver's.
+                self.inflight = None;
             }
             Message::GetMaxRegions => return Ok(number(MAX_REGIONS as u64)),
             Message::SetMemory(regions) => {
@@ -316,8 +313,9 @@ impl<'a> Session<'a> {
                 return Ok(Answer::BodyWith(info.bytes(), file));
             }
             Message::SetInflight(info) => {
-                self.inflight =
-                    files.pop().map(|file| Inflight::take(info, file)).transpose().map_err(Ending::Front)?;
+                let is_packed = self.features & feature::PACKED != 0;
+                let inflight = files.pop().map(|file| Inflight::take(info, file, is_packed));
+                self.inflight = inflight.transpose().map_err(Ending::Front)?;
             }
             Message::SetRingSize { ring, size } => {
                 let size = u16::try_from(size).map_err(|_| Ending::Front(format!("a ring of {size}")))?;

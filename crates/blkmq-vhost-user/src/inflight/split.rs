@@ -1,5 +1,6 @@
 //! The part of a split ring.
 
+use super::{NR_AT, VERSION, VERSION_AT};
 use crate::memory::Area;
 
 /// Bytes of the header, and of an entry.
@@ -24,7 +25,12 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    pub(super) fn new(area: Area, size: u16) -> Self {
+    /// The record has so many entries. It is no smaller than the ring.
+    pub(super) fn new(area: Area, nr_entries: u16, size: u16) -> Self {
+        if u16::from_le_bytes(area.read(VERSION_AT)) == 0 {
+            area.write(NR_AT, nr_entries.to_le_bytes());
+            area.write(VERSION_AT, VERSION.to_le_bytes());
+        }
         Self { area, size, counter: 0, batch: Vec::new() }
     }
 
@@ -41,7 +47,7 @@ impl Tracker {
     }
 
     /// What was in progress, the oldest first, given the index of what was used.
-    pub(crate) fn recover(&mut self, used: u16) -> Vec<u16> {
+    pub(super) fn recover(&mut self, used: u16) -> Vec<u16> {
         // The last server may have shown a batch to the guest, and ended before it had removed the marks.
         let nr = used.wrapping_sub(self.short(USED_AT));
         let mut head = self.short(LAST_AT);
@@ -62,14 +68,14 @@ impl Tracker {
     }
 
     /// Called when a chain has been taken, before anything is done about it.
-    pub(crate) fn taken(&mut self, head: u16) {
+    pub(super) fn taken(&mut self, head: u16) {
         self.area.write(Self::at(head, COUNTER), self.counter.to_le_bytes());
         self.counter = self.counter.wrapping_add(1);
         self.mark(head, true);
     }
 
     /// Called when a chain is given back, before the guest can see it.
-    pub(crate) fn put(&mut self, head: u16) {
+    pub(super) fn put(&mut self, head: u16) {
         let last = self.short(LAST_AT);
         self.area.write(Self::at(head, NEXT), last.to_le_bytes());
         self.area.write(LAST_AT, head.to_le_bytes());
@@ -77,7 +83,7 @@ impl Tracker {
     }
 
     /// Called when the guest can see all that was given back, and what was used has this index.
-    pub(crate) fn published(&mut self, used: u16) {
+    pub(super) fn published(&mut self, used: u16) {
         while let Some(head) = self.batch.pop() {
             self.mark(head, false);
         }
@@ -99,7 +105,11 @@ mod tests {
 
     /// What the next server sees.
     fn next(kept: &(InflightInfo, OwnedFd)) -> Tracker {
-        Inflight::take(kept.0, kept.1.try_clone().unwrap()).unwrap().tracker(1, 8).unwrap()
+        let inflight = Inflight::take(kept.0, kept.1.try_clone().unwrap(), false).unwrap();
+        match inflight.tracker(1, 8, false).unwrap() {
+            Some(super::super::Tracker::Split(tracker)) => tracker,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Red if something in progress is forgotten, chain 0 included, or is begun in another order.
@@ -136,7 +146,7 @@ mod tests {
     #[test]
     fn memory_of_any_content_is_survived() {
         let kept = kept();
-        let all = Inflight::take(kept.0, kept.1.try_clone().unwrap()).unwrap();
+        let all = Inflight::take(kept.0, kept.1.try_clone().unwrap(), false).unwrap();
         let area = all.of(1);
         for at in 0..HEADER + 8 * ENTRY {
             area.write(at, 0xff_u8);
@@ -145,10 +155,10 @@ mod tests {
         let wrong = |change: fn(&mut InflightInfo)| {
             let mut info = kept.0;
             change(&mut info);
-            Inflight::take(info, kept.1.try_clone().unwrap()).is_err()
+            Inflight::take(info, kept.1.try_clone().unwrap(), false).is_err()
         };
         assert!(wrong(|info| info.offset = 4) && wrong(|info| info.size = 64) && wrong(|info| info.nr_queues = 9));
         assert!(wrong(|info| info.offset = u64::MAX - 7), "an end beyond all addresses");
-        assert!(all.tracker(2, 8).is_none() && all.tracker(0, 16).is_none());
+        assert!(all.tracker(2, 8, false).unwrap().is_none());
     }
 }

@@ -17,12 +17,12 @@ pub(super) const DESCRIPTOR: usize = 16;
 
 /// A descriptor as it was read, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Descriptor {
-    pub(super) address: u64,
-    pub(super) len: u32,
+pub(crate) struct Descriptor {
+    pub(crate) address: u64,
+    pub(crate) len: u32,
     /// In a packed ring the id of the buffer.
-    pub(super) next: u16,
-    pub(super) flags: u16,
+    pub(crate) next: u16,
+    pub(crate) flags: u16,
 }
 
 impl Descriptor {
@@ -51,6 +51,8 @@ pub(crate) struct Chain {
     pub(crate) id: u16,
     /// Descriptors of the ring, without those of tables.
     pub(crate) nr_descriptors: u16,
+    /// The descriptors of a packed ring, without those of tables: the guest writes others over them.
+    pub(crate) copy: Vec<Descriptor>,
     pub(crate) readable: Vec<Piece>,
     pub(crate) writable: Vec<Piece>,
     /// Descriptors so far, with those of tables.
@@ -62,6 +64,7 @@ impl Chain {
     /// Forgets the last chain, and keeps its memory.
     pub(super) fn begin(&mut self) {
         (self.nr_descriptors, self.nr_all, self.nr_bytes) = (0, 0, 0);
+        self.copy.clear();
         self.readable.clear();
         self.writable.clear();
     }
@@ -75,6 +78,9 @@ impl Chain {
         is_packed: bool,
     ) -> Result<(), Fault> {
         self.nr_descriptors += 1;
+        if is_packed {
+            self.copy.push(descriptor);
+        }
         if descriptor.flags & INDIRECT == 0 {
             return self.add_memory(memory, descriptor);
         }

@@ -35,6 +35,10 @@ pub(crate) enum Fault {
     NoStatus,
     /// A chain of packed descriptors that was not made available as a whole.
     Unfinished,
+    /// A ring has more descriptors than the record of what is in progress.
+    RecordSize { ring: u16, record: u16 },
+    /// What stands in the record of what is in progress cannot be.
+    Record,
 }
 
 impl fmt::Display for Fault {
@@ -54,6 +58,10 @@ impl fmt::Display for Fault {
             Self::NoHeader => f.write_str("a request without a whole header"),
             Self::NoStatus => f.write_str("a request without a place for its status"),
             Self::Unfinished => f.write_str("a chain that is not available as a whole"),
+            Self::RecordSize { ring, record } => {
+                write!(f, "a ring of {ring} descriptors, and a record of what is in progress for {record}")
+            }
+            Self::Record => f.write_str("a record of what is in progress that contradicts itself"),
         }
     }
 }

@@ -20,10 +20,10 @@ const ONE: u16 = 2;
 const LAP: u16 = 1 << 15;
 
 /// A place in the ring, and the lap: whether it is an odd one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Cursor {
-    index: u16,
-    lap: bool,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Cursor {
+    pub(crate) index: u16,
+    pub(crate) lap: bool,
 }
 
 impl Cursor {
@@ -37,7 +37,7 @@ impl Cursor {
     }
 
     /// `step` is at most the size.
-    fn advance(&mut self, step: u16, size: u16) {
+    pub(crate) fn advance(&mut self, step: u16, size: u16) {
         let next = u32::from(self.index) + u32::from(step);
         if next >= u32::from(size) {
             self.lap = !self.lap;
@@ -52,6 +52,10 @@ impl Cursor {
 
     fn used_flags(self) -> u16 {
         if self.lap { AVAILABLE | USED } else { 0 }
+    }
+
+    fn available_flags(self) -> u16 {
+        if self.lap { AVAILABLE } else { USED }
     }
 }
 
@@ -133,6 +137,52 @@ impl Packed {
         self.nr_taken += chain.nr_descriptors;
         self.next_available = cursor;
         Ok(true)
+    }
+
+    /// Takes a chain that was in progress when another device had the ring: a copy of its descriptors.
+    pub(crate) fn resume(&mut self, memory: &Memory, chain: &mut Chain, copy: &[Descriptor]) -> Result<(), Fault> {
+        chain.begin();
+        for descriptor in copy {
+            if chain.nr_descriptors >= self.size - self.nr_taken {
+                return Err(Fault::TooManyAvailable(self.size));
+            }
+            chain.add(memory, *descriptor, self.has_indirect, true)?;
+            chain.id = descriptor.next;
+        }
+        self.nr_taken += chain.nr_descriptors;
+        self.next_available.advance(chain.nr_descriptors, self.size);
+        Ok(())
+    }
+
+    /// Where the next chain is given back.
+    pub(crate) fn next_used(&self) -> Cursor {
+        self.next_used
+    }
+
+    /// Goes on here: nothing that was made available from here on is taken, or given back.
+    pub(crate) fn go_on_at(&mut self, place: Cursor) {
+        (self.next_available, self.next_used) = (place, place);
+    }
+
+    /// Whether the descriptor is available, and the guest finds nothing there that was given back.
+    pub(crate) fn is_available(&self, place: Cursor) -> bool {
+        // Acquire: nothing here depends on it; as for the next descriptor.
+        let flags = self.descriptors.load(usize::from(place.index) * DESCRIPTOR + FLAGS, Ordering::Acquire);
+        place.is_available(flags)
+    }
+
+    /// Takes back what another device has given back from this place on, of which the guest has seen nothing: it looks
+    /// at this place first. Otherwise it would find that behind what is given back here next.
+    pub(crate) fn hide(&self, mut place: Cursor) {
+        for _ in 0..self.size {
+            let at = usize::from(place.index) * DESCRIPTOR + FLAGS;
+            let flags = self.descriptors.load(at, Ordering::Relaxed);
+            if flags & (AVAILABLE | USED) == place.used_flags() {
+                // Relaxed: the guest does not look here before it has seen the place before, which is Release.
+                self.descriptors.store(at, place.available_flags(), Ordering::Relaxed);
+            }
+            place.advance(1, self.size);
+        }
     }
 
     pub(super) fn put(&mut self, id: u16, nr_descriptors: u16, len: u32) {

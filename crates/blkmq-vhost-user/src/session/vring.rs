@@ -54,8 +54,8 @@ impl Vring {
             has_indirect: has(feature::INDIRECT),
         };
         let ring = Ring::new(memory, &layout, self.base)?;
-        let tracker = inflight.and_then(|inflight| inflight.tracker(number, self.size));
-        let mut lane = Lane::new(number, self.size, ring, memory, tracker, Arc::clone(terms));
+        let tracker = inflight.map(|inflight| inflight.tracker(number, self.size, layout.is_packed)).transpose()?;
+        let mut lane = Lane::new(number, self.size, ring, memory, tracker.flatten(), Arc::clone(terms))?;
         // Without features of the protocol there is no message that enables a ring.
         lane.is_enabled = self.is_enabled || !has(feature::PROTOCOL);
         lane.signals = std::mem::take(&mut self.signals);

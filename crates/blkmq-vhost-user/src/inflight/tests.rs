@@ -1,0 +1,231 @@
+//! Servers that end at any of their stores, and what the next one finds.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use blkmq::{Bio, Status};
+
+use super::*;
+use crate::lane::{Lane, Terms};
+use crate::memory::tests::let_store;
+use crate::ring::tests::{DATA, DESCRIPTORS, DEVICE, Entry, Guest, WRITE};
+
+/// Descriptors of the ring.
+const SIZE: u16 = 8;
+
+/// splitmix64
+struct Random(u64);
+
+impl Random {
+    fn draw(&mut self, most: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((word ^ (word >> 31)) % most as u64) as usize
+    }
+}
+
+/// A guest whose driver has asked for flushes and looks for answers, and what the front-end keeps for it.
+struct Driver {
+    guest: Guest,
+    info: InflightInfo,
+    file: OwnedFd,
+    /// The descriptors of each chain without an answer, by its id.
+    asked: BTreeMap<u16, u16>,
+    nr_free: u16,
+    /// Where it looks next: a count of answers, or a place in a packed ring and its lap.
+    seen: u16,
+    lap: bool,
+}
+
+impl Driver {
+    fn new(is_packed: bool) -> Self {
+        let guest = Guest::new(SIZE, is_packed, true);
+        let (info, file) = Inflight::make(1, SIZE).unwrap();
+        guest.all.write(DATA as usize, 4_u32.to_le_bytes());
+        Self { guest, info, file, asked: BTreeMap::new(), nr_free: SIZE, seen: 0, lap: true }
+    }
+
+    /// A chain of two or three descriptors, if there is room for it.
+    fn ask(&mut self, random: &mut Random) {
+        let cuts: &[Entry] =
+            if random.draw(2) == 0 { &[(DATA, 16, 0, 0)] } else { &[(DATA, 4, 0, 0), (DATA + 4, 12, 0, 0)] };
+        let mut entries = [cuts, &[(DATA + 64, 1, WRITE, 0)]].concat();
+        let nr = entries.len() as u16;
+        if nr > self.nr_free {
+            return;
+        }
+        if self.guest.layout.is_packed {
+            let id = (0..SIZE).find(|id| !self.asked.contains_key(id)).unwrap();
+            self.guest.offer_packed(id, &entries);
+            self.asked.insert(id, nr);
+        } else {
+            // Each chain has two descriptors of its own in a row; a third one is left out.
+            entries = vec![(DATA, 16, 1, 0), (DATA + 64, 1, WRITE, 0)];
+            let Some(id) = (0..SIZE).step_by(2).find(|id| !self.asked.contains_key(id)) else { return };
+            entries[0].3 = id + 1;
+            self.guest.table(DESCRIPTORS + 16 * u64::from(id), &entries);
+            self.guest.offer(id);
+            self.asked.insert(id, 2);
+        }
+        self.nr_free -= self.asked.values().last().map_or(0, |_| if self.guest.layout.is_packed { nr } else { 2 });
+    }
+
+    /// Takes the next answer, if there is one. An answer to nothing is what must not be.
+    fn look(&mut self) -> bool {
+        let id = if self.guest.layout.is_packed {
+            let at = DESCRIPTORS + 16 * u64::from(self.seen);
+            let used = if self.lap { 1 << 7 | 1 << 15 } else { 0 };
+            if self.guest.number(at + 14) & (1 << 7 | 1 << 15) != used {
+                return false;
+            }
+            self.guest.number(at + 12)
+        } else {
+            if self.guest.number(DEVICE + 2) == self.seen {
+                return false;
+            }
+            self.guest.used(self.seen).0 as u16
+        };
+        let nr = self.asked.remove(&id).unwrap_or_else(|| panic!("an answer to {id}, which was not asked for"));
+        self.nr_free += nr;
+        if self.guest.layout.is_packed {
+            self.seen += nr;
+            if self.seen >= SIZE {
+                (self.seen, self.lap) = (self.seen - SIZE, !self.lap);
+            }
+        } else {
+            self.seen = self.seen.wrapping_add(1);
+        }
+        true
+    }
+
+    /// The next server. The front-end knows no better than that the ring begins anew.
+    fn serve(&self) -> Lane {
+        let is_packed = self.guest.layout.is_packed;
+        let inflight = Inflight::take(self.info, self.file.try_clone().unwrap(), is_packed).unwrap();
+        let tracker = inflight.tracker(0, SIZE, is_packed).unwrap();
+        Lane::new(0, SIZE, self.guest.ring(), &self.guest.memory, tracker, Arc::new(Terms::plain())).unwrap()
+    }
+}
+
+/// Some work of a server, in any order, until `nr` stores are made.
+fn work(driver: &mut Driver, random: &mut Random, nr: usize) {
+    let mut left = nr;
+    let_store(left);
+    let mut lane = driver.serve();
+    left = let_store(usize::MAX);
+    let (mut bios, mut chain) = (VecDeque::new(), Chain::default());
+    // A server that does nothing any more makes no stores.
+    for _ in 0..2000 {
+        match random.draw(4) {
+            0 => driver.ask(random),
+            1 => while random.draw(3) > 0 && driver.look() {},
+            step => {
+                let_store(left);
+                if step == 2 {
+                    lane.take(&mut chain, &mut bios).unwrap();
+                } else {
+                    settle_some(&mut lane, &mut bios, random);
+                }
+                left = let_store(usize::MAX);
+            }
+        }
+        if left == 0 {
+            break;
+        }
+    }
+}
+
+fn settle_some(lane: &mut Lane, bios: &mut VecDeque<Bio>, random: &mut Random) {
+    for _ in 0..random.draw(3) {
+        if !bios.is_empty() {
+            let at = random.draw(bios.len());
+            let bio = bios.remove(at).unwrap();
+            lane.settle(bio, Status::Ok, &mut VecDeque::new());
+        }
+    }
+    if random.draw(3) > 0 {
+        lane.publish();
+    }
+}
+
+/// Servers that end one after the other, each at any of its stores, in the middle of anything. Red if a request is
+/// lost, if one is answered twice, or if the guest finds what was never shown to it: for packed rings red without
+/// [`Packed::hide`](crate::ring::Packed::hide), and if the record's numbers are stored in another order.
+#[test]
+fn an_end_at_any_store_loses_nothing() {
+    let seed = std::env::var("BLKMQ_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x1f11_u64);
+    println!("BLKMQ_SEED={seed}");
+    let mut random = Random(seed);
+    for is_packed in [false, true] {
+        let mut nr_left = 0;
+        for _ in 0..60 {
+            let mut driver = Driver::new(is_packed);
+            for _ in 0..40 {
+                let nr = random.draw(300);
+                work(&mut driver, &mut random, nr);
+                nr_left += driver.asked.len();
+            }
+            let mut lane = driver.serve();
+            let mut bios = VecDeque::new();
+            while lane.take(&mut Chain::default(), &mut bios).unwrap() {}
+            for bio in bios {
+                lane.settle(bio, Status::Ok, &mut VecDeque::new());
+            }
+            lane.publish();
+            while driver.look() {}
+            assert_eq!(driver.asked, BTreeMap::new(), "each has its answer");
+        }
+        assert!(nr_left > 1000, "{nr_left} requests were left to other servers");
+    }
+}
+
+/// Red if the record of a packed ring is believed whatever stands in it: the front-end has kept it, and may have
+/// changed it.
+#[test]
+fn a_record_of_a_packed_ring_may_have_any_content() {
+    let mut random = Random(7);
+    let (mut nr_right, mut nr_wrong) = (0, 0);
+    for _ in 0..2000 {
+        let driver = Driver::new(true);
+        let inflight = Inflight::take(driver.info, driver.file.try_clone().unwrap(), true).unwrap();
+        let area = inflight.of(0);
+        let mut tracker = inflight.tracker(0, SIZE, true).unwrap().unwrap();
+        tracker.recover(&mut driver.guest.ring()).unwrap();
+        for _ in 0..random.draw(12) {
+            let field = [12, 14, 16, 18, 20, 21, 32, 34, 36, 38, 48][random.draw(11)];
+            let entry = if field < 32 { 0 } else { 32 * random.draw(usize::from(SIZE)) };
+            area.write(field + entry, random.draw(SIZE as usize + 2) as u8);
+        }
+        let tracker = inflight.tracker(0, SIZE, true).unwrap();
+        let lane = Lane::new(0, SIZE, driver.guest.ring(), &driver.guest.memory, tracker, Arc::new(Terms::plain()));
+        match lane {
+            Ok(mut lane) => {
+                nr_right += 1;
+                // What is found are no requests that a driver makes.
+                while lane.take(&mut Chain::default(), &mut VecDeque::new()) == Ok(true) {}
+            }
+            Err(fault) => {
+                assert_eq!(fault, Fault::Record);
+                nr_wrong += 1;
+            }
+        }
+    }
+    assert!(nr_right > 100 && nr_wrong > 100, "{nr_right} right and {nr_wrong} wrong records");
+}
+
+/// Red before a ring larger than its record was refused: what it did was kept nowhere.
+#[test]
+fn a_ring_has_room_in_its_record() {
+    for is_packed in [false, true] {
+        let (info, file) = Inflight::make(2, 8).unwrap();
+        let inflight = Inflight::take(info, file, is_packed).unwrap();
+        let fault = inflight.tracker(1, 16, is_packed).unwrap_err();
+        assert_eq!(fault, Fault::RecordSize { ring: 16, record: 8 });
+        assert_eq!(fault.to_string(), "a ring of 16 descriptors, and a record of what is in progress for 8");
+        assert!(inflight.tracker(1, 4, is_packed).unwrap().is_some());
+        assert!(inflight.tracker(2, 8, is_packed).unwrap().is_none(), "the record is of two rings");
+        assert_eq!(inflight.tracker(1, 8, !is_packed).unwrap_err(), Fault::Record);
+    }
+}
