@@ -219,7 +219,12 @@ impl Inside {
                     Signals::ring(lane.signals.call.as_ref());
                     self.lanes.push(Served { lane, is_broken: false });
                 }
-                Order::Stop(number, done) => self.stops.push((number, done)),
+                Order::Stop(number, done) => {
+                    if let Some(lane) = self.lane(number) {
+                        lane.is_stopping = true;
+                    }
+                    self.stops.push((number, done));
+                }
                 Order::Enable(number, is_enabled) => {
                     if let Some(lane) = self.lane(number) {
                         lane.is_enabled = is_enabled;

@@ -3,25 +3,44 @@
 use std::sync::atomic::AtomicU64;
 
 use blkmq::driver::{Batch, Driver, Topology};
-use blkmq::{Limits, Time};
+use blkmq::{Client, Limits, Op, Time};
 
 use super::*;
 use crate::lane::Lane;
 use crate::protocol::message::InflightInfo;
 
-/// A device that grows, or falls apart, when it is told to.
+/// A device that grows, or falls apart, when it is told to, and tells of what it has done.
 #[derive(Debug)]
 struct Odd {
     capacity: AtomicU64,
     panics: AtomicBool,
+    nr_discards: AtomicU64,
+    /// Whether the last write was to be durable, and its priority.
+    written: Mutex<Option<(bool, IoPriority)>>,
 }
 
 impl Odd {
     fn served() -> (Arc<Self>, Served) {
-        let driver = Arc::new(Self { capacity: AtomicU64::new(64), panics: AtomicBool::new(false) });
+        Self::with(64, |_| ())
+    }
+
+    fn with(capacity: u64, change: impl FnOnce(&mut Device)) -> (Arc<Self>, Served) {
+        let driver = Arc::new(Self {
+            capacity: AtomicU64::new(capacity),
+            panics: AtomicBool::new(false),
+            nr_discards: AtomicU64::new(0),
+            written: Mutex::new(None),
+        });
         let q = RequestQueue::builder(Arc::clone(&driver) as Arc<dyn Driver>).build().unwrap();
-        let served = Served::with(tempfile::tempdir().unwrap(), q, |_| ());
+        let served = Served::with(tempfile::tempdir().unwrap(), q, change);
         (driver, served)
+    }
+
+    /// How the device got a write of the guest's, with what the guest says of its priority.
+    fn write(&self, disk: &mut Disk, priority: u32) -> (bool, IoPriority) {
+        disk.ask(OUT, 0, priority, &[(disk.data() + 0x1000, 512)], false);
+        assert_eq!(disk.wait(), (0, 1));
+        self.written.lock().unwrap().take().unwrap()
     }
 }
 
@@ -31,7 +50,13 @@ impl Driver for Odd {
     }
 
     fn limits(&self) -> Limits {
-        Limits { capacity_sectors: self.capacity.load(Ordering::Relaxed), write_cache: true, ..Limits::default() }
+        Limits {
+            capacity_sectors: self.capacity.load(Ordering::Relaxed),
+            max_discard_sectors: 8,
+            write_cache: true,
+            fua: true,
+            ..Limits::default()
+        }
     }
 
     fn topology(&self) -> Topology {
@@ -40,7 +65,14 @@ impl Driver for Odd {
 
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
         assert!(!self.panics.load(Ordering::Relaxed), "a driver that panics, as the test wants it");
-        batch.finish_all(blkmq::Status::Ok);
+        while let Some(rq) = batch.next_request() {
+            match rq.op() {
+                Op::Write => *self.written.lock().unwrap() = Some((rq.flags().fua, rq.priority())),
+                Op::Discard => _ = self.nr_discards.fetch_add(1, Ordering::Relaxed),
+                _ => (),
+            }
+            batch.finish(rq, blkmq::Status::Ok);
+        }
     }
 }
 
@@ -213,4 +245,92 @@ fn a_guest_without_flushes_has_a_cache_that_writes_through() {
     let protocol = front.get_protocol_features().unwrap();
     front.set_protocol_features(protocol).unwrap();
     assert_eq!(writeback(&mut front), 1);
+}
+
+/// Red if a write is not durable when it is over although the guest does not flush, or wants a cache that writes
+/// through; or if it is although a flush will come.
+#[test]
+fn writes_through_are_durable_one_by_one() {
+    let (driver, served) = Odd::served();
+    let guest = Guest::new(8, false, true);
+    let mut front = connect(&served.socket(), &guest, feature::FLUSH);
+    let mut disk = Disk::new(&mut front, guest, 0);
+    assert!(driver.write(&mut disk, 0).0, "the guest does not flush");
+    drop((front, disk));
+    let guest = Guest::new(8, false, true);
+    let mut front = connect(&served.socket(), &guest, 0);
+    let mut disk = Disk::new(&mut front, guest, 0);
+    assert!(!driver.write(&mut disk, 0).0, "a flush will come");
+    for is_writeback in [0, 1] {
+        front.set_config(32, VhostUserConfigFlags::WRITABLE, &[is_writeback]).unwrap();
+        // The answer comes when the message before it was read.
+        front.get_features().unwrap();
+        assert_eq!(driver.write(&mut disk, 0).0, is_writeback == 0);
+    }
+}
+
+/// Red if a request has another priority than the guest gives it where that is wanted, or where it is not.
+#[test]
+fn requests_have_the_priority_of_the_guest() {
+    use blkmq::Class::{BestEffort, Idle};
+    let best = IoPriority { class: BestEffort, level: 2 };
+    let [realtime, lower, idle] = [1_u32 << 13, 2 << 13 | 5, 3 << 13];
+    for is_wanted in [false, true] {
+        let (driver, served) = Odd::with(64, |device| {
+            device.client = Client::new("a machine").with_priority(best);
+            device.guest_priority = is_wanted;
+        });
+        let guest = Guest::new(8, false, true);
+        let mut front = connect(&served.socket(), &guest, 0);
+        let mut disk = Disk::new(&mut front, guest, 0);
+        let found = [0, realtime, lower, idle].map(|said| driver.write(&mut disk, said).1);
+        let expected = if is_wanted {
+            let of = |class, level| IoPriority { class, level };
+            [best, best, of(BestEffort, 5), of(Idle, 0)]
+        } else {
+            [best; 4]
+        };
+        assert_eq!(found, expected);
+    }
+}
+
+/// One discard of 32 ranges that are the whole disk, in parts of 8 sectors, takes hours. Red before a stop took effect
+/// between two parts: the front-end waited for all of them.
+#[test]
+fn a_stop_takes_effect_between_operations() {
+    for has_record in [false, true] {
+        let (driver, mut served) = Odd::with(1 << 32, |_| ());
+        let guest = Guest::new(8, false, true);
+        let mut front = connect(&served.socket(), &guest, 0);
+        if has_record {
+            let info = VhostUserInflight { num_queues: 1, queue_size: 8, ..VhostUserInflight::default() };
+            let (info, file) = front.get_inflight_fd(&info).unwrap();
+            front.set_inflight_fd(&info, file.as_raw_fd()).unwrap();
+        }
+        let mut disk = Disk::new(&mut front, guest, 0);
+        let far = disk.data() + 0x1000;
+        for range in 0..32 {
+            let at = far as usize + 16 * range;
+            disk.guest.all.write(at, 0_u64.to_le_bytes());
+            disk.guest.all.write(at + 8, 0xffff_fff8_u64.to_le_bytes());
+        }
+        disk.ask(DISCARD, 0, 0, &[(far, 512)], false);
+        let goes_on = || {
+            let before = driver.nr_discards.load(Ordering::Relaxed);
+            while driver.nr_discards.load(Ordering::Relaxed) == before {
+                std::thread::yield_now();
+            }
+        };
+        goes_on();
+        let base = front.get_vring_base(0).unwrap();
+        if has_record {
+            assert_eq!(disk.guest.number(disk.guest.layout.device + 2), 0, "it is in progress");
+            // It is begun once more.
+            disk.start(&mut front, base);
+            goes_on();
+        } else {
+            assert_eq!(disk.wait(), (1, 1), "the guest gets an answer");
+        }
+        served.end();
+    }
 }
