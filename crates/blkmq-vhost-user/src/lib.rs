@@ -39,6 +39,7 @@ mod lane;
 mod lent;
 mod memory;
 mod protocol;
+mod quiet;
 mod request;
 mod ring;
 mod server;

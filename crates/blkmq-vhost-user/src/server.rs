@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 use std::{error, fmt, fs, io, thread};
 
 use blkmq::event::EventFd;
@@ -14,6 +15,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept
 
 use crate::count::{Counters, Stats};
 use crate::device::{Device, DeviceError};
+use crate::quiet::Quiet;
 use crate::session::{Ending, Session};
 use crate::stop::Stop;
 
@@ -214,6 +216,13 @@ impl Server {
 /// Serves one front-end after the other. A further one waits until the one before it has gone.
 fn serve(device: &Device, door: &Door, bell: &Arc<EventFd>, stop: &Stop, known: &Known, log: &Log) {
     let place = device.socket.display();
+    // A front-end that goes wrong may connect again at once, and go wrong again.
+    let mut quiet = Quiet::default();
+    let mut warn = |text: String| match quiet.let_through(Instant::now()) {
+        Some(0) => log(Level::Warning, &format!("{place}: {text}")),
+        Some(nr) => log(Level::Warning, &format!("{place}: {text} (and {nr} lines before it were left out)")),
+        None => (),
+    };
     while !stop.is_stopped() {
         let socket = match accept_with(&door.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => socket,
@@ -222,7 +231,7 @@ fn serve(device: &Device, door: &Door, bell: &Arc<EventFd>, stop: &Stop, known: 
                 continue;
             }
             Err(error) => {
-                log(Level::Warning, &format!("{place}: no front-end can be let in: {error}"));
+                warn(format!("no front-end can be let in: {error}"));
                 // Descriptors may come back.
                 thread::sleep(std::time::Duration::from_millis(100));
                 continue;
@@ -236,7 +245,9 @@ fn serve(device: &Device, door: &Door, bell: &Arc<EventFd>, stop: &Stop, known: 
             Err(ending) => ending,
         };
         known.is_connected.store(false, Ordering::Relaxed);
-        let level = if matches!(ending, Ending::Gone | Ending::Stopped) { Level::Info } else { Level::Warning };
-        log(level, &format!("{place}: {ending}"));
+        match ending {
+            Ending::Gone | Ending::Stopped => log(Level::Info, &format!("{place}: {ending}")),
+            ending => warn(ending.to_string()),
+        }
     }
 }

@@ -425,6 +425,21 @@ fn messages_that_cannot_be_end_their_session() {
     assert!(served.warning().contains("flags"), "{}", served.warning());
 }
 
+/// Red before lines were counted instead of written: a front-end that connects again and again, and goes wrong each
+/// time, filled the log.
+#[test]
+fn a_front_end_that_always_goes_wrong_does_not_fill_the_log() {
+    let served = Served::new("ram,size=1M", |_| ());
+    for _ in 0..500 {
+        let mut client = UnixStream::connect(served.socket()).unwrap();
+        client.write_all(&[0xff; 64]).unwrap();
+        // The answer is the end, which comes before the line.
+        let _ = client.read(&mut [0]);
+    }
+    let nr_warnings = || served.lines.lock().unwrap().iter().filter(|(level, _)| *level == Level::Warning).count();
+    assert!((1..250).contains(&nr_warnings()), "{} lines", nr_warnings());
+}
+
 /// A server ends while requests are in its device, and the next one does them once more. Red if a request is lost, the
 /// one of descriptor 0 included, or if the guest gets an answer twice; for packed rings, before they had a record.
 #[test]
