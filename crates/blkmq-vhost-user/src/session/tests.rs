@@ -440,58 +440,6 @@ fn a_front_end_that_always_goes_wrong_does_not_fill_the_log() {
     assert!((1..250).contains(&nr_warnings()), "{} lines", nr_warnings());
 }
 
-/// A server ends while requests are in its device, and the next one does them once more. Red if a request is lost, the
-/// one of descriptor 0 included, or if the guest gets an answer twice; for packed rings, before they had a record.
-#[test]
-fn what_was_in_progress_is_done_by_the_next_server() {
-    for is_packed in [false, true] {
-        let served = Served::new("ram,size=1M", |device| device.packed = is_packed);
-        let guest = Guest::new(8, is_packed, true);
-        let mut front = connect(&served.socket(), &guest, 0);
-        let info = VhostUserInflight { num_queues: 1, queue_size: 8, ..VhostUserInflight::default() };
-        let (info, file) = front.get_inflight_fd(&info).unwrap();
-        let kept = Inflight::take(
-            crate::protocol::message::InflightInfo { len: info.mmap_size, offset: 0, nr_queues: 1, size: 8 },
-            file.try_clone().unwrap().into(),
-            is_packed,
-        );
-        front.set_inflight_fd(&info, file.as_raw_fd()).unwrap();
-        let mut disk = Disk::new(&mut front, guest, 0);
-        assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1), "this one has descriptor 0");
-        front.get_vring_base(0).unwrap();
-        drop(front);
-        // The server has taken two requests, 1 and 0, and ended.
-        disk.head = 1;
-        let far = disk.data() + 0x1000;
-        disk.fill(far, 512, 5);
-        disk.ask(OUT, 3, 0, &[(far, 512)], false);
-        disk.head = 0;
-        disk.ask(OUT, 3, 0, &[(far, 512)], false);
-        let (mut ring, mut chain) = (disk.guest.ring(), Chain::default());
-        let mut tracker = kept.unwrap().tracker(0, 8, is_packed).unwrap().unwrap();
-        assert!(tracker.recover(&mut ring).unwrap().is_empty());
-        while ring.take(&disk.guest.memory, &mut chain).unwrap() {
-            tracker.taken(&chain);
-        }
-        let guest = disk.guest.beside(0);
-        let mut front = connect(&served.socket(), &guest, 0);
-        front.set_inflight_fd(&info, file.as_raw_fd()).unwrap();
-        // QEMU does not know where a packed ring goes on.
-        disk.start(&mut front, if is_packed { 0x8000 } else { 1 });
-        assert_eq!((disk.wait().0, disk.wait().0), (0, 0));
-        let id = |at: u16| {
-            let place = disk.guest.layout.descriptors + 16 * u64::from(at) + 12;
-            if is_packed { disk.guest.number(place).into() } else { disk.guest.used(at).0 }
-        };
-        assert_eq!([1, 2].map(id), [1, 0], "in their order");
-        disk.head = 2;
-        assert_eq!(disk.request(READ, 3, &[(far + 0x1000, 512)], true), (0, 513));
-        assert_eq!(disk.bytes(far + 0x1000, 512), [5; 512]);
-        let nr_answers = served.stats().writes + served.stats().reads;
-        assert_eq!(nr_answers, 3, "each is answered once");
-    }
-}
-
 /// Red if the guest's priority counts although it was not asked for, or rises above the client's.
 #[test]
 fn the_guests_priority_counts_if_that_is_wanted() {
