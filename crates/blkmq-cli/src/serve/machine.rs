@@ -212,6 +212,22 @@ mod tests {
         }
     }
 
+    /// Red if a parameter is read, and the device that is served does not have it.
+    #[test]
+    fn what_was_asked_for_reaches_the_device() {
+        let q = RequestQueue::builder(blkmq::driver::spec::open("null,size=1M").unwrap()).build().unwrap();
+        let given = |text: &str| Given::option("vhost-user", text);
+        let export = Export::new(given("a"), given("null"), Default::default(), false);
+        let device = |text: &str| Wanted::read(&given(text)).unwrap().device(&export, &q);
+        let found = |device: Device| {
+            let Device { nr_queues, nr_threads, guest_priority, packed, read_only, serial, .. } = device;
+            (nr_queues, nr_threads, guest_priority, packed, read_only, serial)
+        };
+        let expected = (4, 2, true, false, true, "s".to_owned());
+        assert_eq!(found(device("/run/a,queues=4,threads=2,prio=guest,serial=s,read_only=1")), expected);
+        assert_eq!(found(device("/run/a,packed=1")), (1, 1, false, true, false, "blkmq".to_owned()));
+    }
+
     /// Red before a machine that names no export had the first one, and not one that is called `default`, and before
     /// two machines could not have one socket.
     #[test]
