@@ -28,8 +28,8 @@ pub struct Device {
     pub serial: String,
     /// The queue's client on whose account the machine's operations go, with their priority.
     pub client: Client,
-    /// Whether a request has the priority that the machine gives it, up to the client's own. The standard has no such
-    /// field; Linux writes it where the standard has a reserved one.
+    /// Whether a request has the priority that the machine gives it, up to the client's own; best effort if the machine
+    /// gives none. The standard has no such field; Linux writes it where the standard has a reserved one.
     pub guest_priority: bool,
     /// Whether the machine may have packed rings, which take fewer accesses to its memory.
     pub packed: bool,

@@ -181,7 +181,7 @@ impl Lane {
 
     fn begin(&mut self, memory: &Memory, request: &Request, chain: &mut Chain, entry: u16, bios: &mut VecDeque<Bio>) {
         let slot = self.free.pop().expect("there was a free one");
-        let priority = self.terms.guest_priority.and_then(|best| priority_of(request.priority, best));
+        let priority = self.terms.guest_priority.map(|best| priority_of(request.priority, best));
         let mut task = Task {
             id: chain.id,
             entry,
@@ -396,15 +396,16 @@ impl Lane {
     }
 }
 
-/// The priority of a request, as Linux tells it in the header, and none above `best`. `None` if it tells none.
-pub(crate) fn priority_of(word: u32, best: IoPriority) -> Option<IoPriority> {
-    let class = match word >> 13 & 7 {
-        1 => Class::RealTime,
-        2 => Class::BestEffort,
-        3 => Class::Idle,
-        _ => return None,
+/// The priority of a request, as Linux tells it in the header, and none above `best`. A request that tells none has the
+/// one that it has in Linux, best effort: with `best` it would go before all that say what they are.
+pub(crate) fn priority_of(word: u32, best: IoPriority) -> IoPriority {
+    let level = (word & 7) as u8;
+    let said = match word >> 13 & 7 {
+        1 => IoPriority { class: Class::RealTime, level },
+        2 => IoPriority { class: Class::BestEffort, level },
+        3 => IoPriority { class: Class::Idle, level },
+        _ => IoPriority::default(),
     };
     let rank = |priority: IoPriority| (priority.class.index(), priority.level);
-    let said = IoPriority { class, level: (word & 7) as u8 };
-    Some(if rank(said) < rank(best) { best } else { said })
+    if rank(said) < rank(best) { best } else { said }
 }

@@ -440,18 +440,22 @@ fn a_front_end_that_always_goes_wrong_does_not_fill_the_log() {
     assert!((1..250).contains(&nr_warnings()), "{} lines", nr_warnings());
 }
 
-/// Red if the guest's priority counts although it was not asked for, or rises above the client's.
+/// Red if the guest's priority rises above the client's. Red before a request that tells none was best effort: it had
+/// the client's, so what an export with rt/0 got from a guest that does not say `be` went before all that says it.
 #[test]
 fn the_guests_priority_counts_if_that_is_wanted() {
     use blkmq::Class::{BestEffort, Idle, RealTime};
     let best = IoPriority { class: BestEffort, level: 2 };
     let of = |class: u32, level: u32| crate::lane::priority_of(class << 13 | level, best);
-    assert_eq!(of(0, 0), None);
-    assert_eq!(of(1, 7), Some(best));
-    assert_eq!(of(2, 1), Some(best));
-    assert_eq!(of(2, 5), Some(IoPriority { class: BestEffort, level: 5 }));
-    assert_eq!(of(3, 0), Some(IoPriority { class: Idle, level: 0 }));
+    assert_eq!(of(0, 0), IoPriority { class: BestEffort, level: 4 });
+    assert_eq!(of(1, 7), best);
+    assert_eq!(of(2, 1), best);
+    assert_eq!(of(2, 5), IoPriority { class: BestEffort, level: 5 });
+    assert_eq!(of(3, 0), IoPriority { class: Idle, level: 0 });
+    let best = IoPriority { class: Idle, level: 0 };
+    assert_eq!(crate::lane::priority_of(0, best), best);
     let best = IoPriority { class: RealTime, level: 0 };
-    assert_eq!(crate::lane::priority_of(1 << 13 | 3, best), Some(IoPriority { class: RealTime, level: 3 }));
+    assert_eq!(crate::lane::priority_of(1 << 13 | 3, best), IoPriority { class: RealTime, level: 3 });
+    assert_eq!(crate::lane::priority_of(0, best), IoPriority { class: BestEffort, level: 4 });
     assert_eq!(SECTOR_SIZE, 512);
 }
