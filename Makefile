@@ -3,10 +3,10 @@ export PATH := $(CURDIR)/target/tools/bin:$(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 STEPS := lint loom shuttle miri fuzz deny doc examples interop nvme guest ublk rbd stress torture neighbour
-.PHONY: help build demo test soak measure storage lockings curves servers machines shares frontier images cost tools fmt clean $(STEPS)
+.PHONY: help build demo test soak measure storage lockings curves servers machines shares frontier images priorities cost tools fmt clean $(STEPS)
 
 help: ## Lists these commands
-	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 12
 	@echo
 	@echo "One step of the tests alone: make $(STEPS)" | fold -s -w 100
 
@@ -50,6 +50,9 @@ frontier: ## A reader's latency against writers' rate, by depth of the device's 
 images: ## Images of Ceph beside fio's rbd engine, on a cluster of one node; a record of it under docs/records/
 	@scripts/images
 
+priorities: ## What the priority of a guest's processes is worth behind vhost-user; a record of it under docs/records/
+	@scripts/priority
+
 cost: ## Instructions per request, counted by valgrind
 	@scripts/cost
 
@@ -60,6 +63,7 @@ fmt: ## Formats the sources
 	@scripts/tools rustfmt
 	cargo fmt --all
 	cargo fmt --manifest-path fuzz/Cargo.toml
+	cargo fmt --manifest-path peers/blkio/Cargo.toml
 
 clean: ## Removes everything that was built
 	rm -rf target fuzz/target fuzz/corpus fuzz/artifacts

@@ -1,5 +1,8 @@
 //! Requests for a time, at random places.
 
+use std::io::{copy, sink, stdin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,6 +23,30 @@ impl Random {
     }
 }
 
+/// When to end: at this time, or when somebody says so.
+#[derive(Clone)]
+struct End {
+    latest: Instant,
+    is_told: Arc<AtomicBool>,
+}
+
+impl End {
+    fn has_come(&self) -> bool {
+        // Relaxed: the word orders nothing.
+        self.is_told.load(Ordering::Relaxed) || Instant::now() >= self.latest
+    }
+
+    /// Ends, too, when standard input ends.
+    fn watch_input(&self) {
+        let is_told = Arc::clone(&self.is_told);
+        thread::spawn(move || {
+            // An input that cannot be read has ended as well.
+            let _ = copy(&mut stdin(), &mut sink());
+            is_told.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
 pub(crate) fn run(args: &LoadArgs) -> Result<()> {
     let bytes = args.depth * args.block;
     let (disk, queues) = Disk::connect(&args.socket, args.queues, bytes, args.polled)?;
@@ -29,13 +56,17 @@ pub(crate) fn run(args: &LoadArgs) -> Result<()> {
     }
     let limit = Duration::from_secs_f64(args.seconds);
     let start = Instant::now();
+    let end = End { latest: start + limit, is_told: Arc::default() };
+    if args.until_eof {
+        end.watch_input();
+    }
     let threads: Vec<_> = queues
         .into_iter()
         .zip(1..)
         .map(|(mut queue, seed)| {
-            let (depth, block, write) = (args.depth, args.block, args.write);
+            let (depth, block, write, end) = (args.depth, args.block, args.write, end.clone());
             thread::spawn(move || {
-                let count = drive(&mut queue, depth, block, write, blocks, Random(seed), start + limit);
+                let count = drive(&mut queue, depth, block, write, blocks, Random(seed), &end);
                 (count.map_err(|error| error.to_string()), queue)
             })
         })
@@ -69,7 +100,7 @@ fn drive(
     write: bool,
     blocks: u64,
     mut random: Random,
-    end: Instant,
+    end: &End,
 ) -> Result<u64> {
     let start = |queue: &mut Queue, id: usize, place: u64| {
         let byte = place % blocks * block as u64;
@@ -91,7 +122,7 @@ fn drive(
         }
         outstanding -= over.len();
         count += over.len() as u64;
-        let goes_on = Instant::now() < end;
+        let goes_on = !end.has_come();
         for id in over.drain(..) {
             if goes_on {
                 start(queue, id, random.next());

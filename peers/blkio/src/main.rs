@@ -51,6 +51,9 @@ struct LoadArgs {
     /// Look for completions without a pause, instead of sleeping until the server signals.
     #[arg(long)]
     polled: bool,
+    /// End before the time when standard input ends.
+    #[arg(long)]
+    until_eof: bool,
 }
 
 #[derive(Args)]
