@@ -338,7 +338,7 @@ fn requests_have_the_priority_of_the_guest() {
         let found = [0, realtime, lower, idle].map(|said| driver.write(&mut disk, said).1);
         let expected = if is_wanted {
             let of = |class, level| IoPriority { class, level };
-            [best, best, of(BestEffort, 5), of(Idle, 0)]
+            [of(BestEffort, 4), best, of(BestEffort, 5), of(Idle, 0)]
         } else {
             [best; 4]
         };
