@@ -19,7 +19,7 @@ pub enum Ask {
         /// Over only when the discard is durable.
         fua: bool,
     },
-    /// Write zeroes. If the device cannot make them itself, they are sent to it as data.
+    /// Write zeroes. If the device cannot make them itself, they are sent to it as data, unless this is to be `fast`.
     WriteZeroes {
         /// Over only when the zeroes are durable.
         fua: bool,
@@ -52,6 +52,15 @@ impl Ask {
     }
 }
 
+/// What a client says of a request beside what is to be done. It helps schedulers alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Hints {
+    /// Metadata of a file system.
+    pub meta: bool,
+    /// A program waits for this read. Reads do not count as such by themselves, and changes always do.
+    pub sync: bool,
+}
+
 /// A request, as a front-end hands it to a [`Desk`](crate::Desk).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request<F> {
@@ -63,6 +72,8 @@ pub struct Request<F> {
     pub length: u64,
     /// The priority of the request's operations; `None` takes that of the queue's client.
     pub priority: Option<IoPriority>,
+    /// What else the client says of it.
+    pub hints: Hints,
     /// What the front-end needs to answer the request, as the client's own number for it. The engine hands it back, and
     /// does not look at it.
     pub own: F,

@@ -4,6 +4,7 @@
 mod entry;
 mod errors;
 mod front;
+mod lane;
 mod latency;
 mod rejection;
 mod source;
@@ -12,12 +13,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use blkmq::Notify;
 use blkmq::event::EventFd;
 
 pub use self::entry::{ClientInfo, Entry};
 pub use self::errors::Errors;
 pub use self::front::FrontEnd;
+pub(crate) use self::lane::Lane;
 pub use self::latency::{Histogram, Kind, Latencies, NR_BUCKETS};
 pub use self::rejection::{Reason, Rejections};
 pub use self::source::Source;
@@ -36,6 +37,8 @@ struct Inside {
     entries: BTreeMap<u64, Arc<Entry>>,
     /// The connections that have not chosen an export yet.
     negotiating: Vec<Arc<Entry>>,
+    /// Clients that need no place.
+    nr_own: usize,
     rejected: Rejections,
     /// By export, the counts of connections that are closed.
     past: BTreeMap<String, Past>,
@@ -85,12 +88,20 @@ impl Clients {
             inside.rejected.add(Reason::Crowded);
             return None;
         }
-        inside.last_number += 1;
-        let number = inside.last_number;
-        let entry = Arc::new(Entry::new(number, front_end, peer, source, bell));
-        inside.entries.insert(number, Arc::clone(&entry));
+        let entry = inside.enter(front_end, peer, Some(source), vec![bell]);
         inside.negotiating.push(Arc::clone(&entry));
         Some(entry)
+    }
+
+    /// Enters a block device of this machine, which the operator has named: it needs no place among the clients, of
+    /// which there are so many at most. `peer` says which it is, and each of its threads has one of `bells`.
+    ///
+    /// # Panics
+    /// If there is no bell.
+    pub fn enter(&self, front_end: FrontEnd, peer: String, bells: Vec<Arc<EventFd>>) -> Arc<Entry> {
+        let mut inside = self.lock();
+        inside.nr_own += 1;
+        inside.enter(front_end, peer, None, bells)
     }
 
     /// Gives a connection that negotiates a place among the clients. Returns false if there is none.
@@ -99,7 +110,7 @@ impl Clients {
         let Some(place) = inside.negotiating.iter().position(|other| other.number == entry.number) else {
             return true;
         };
-        if inside.entries.len() - inside.negotiating.len() >= self.most {
+        if inside.entries.len() - inside.nr_own - inside.negotiating.len() >= self.most {
             return false;
         }
         inside.negotiating.swap_remove(place);
@@ -133,12 +144,13 @@ impl Clients {
     pub fn leave(&self, number: u64) {
         let mut inside = self.lock();
         inside.negotiating.retain(|entry| entry.number != number);
-        if let Some(entry) = inside.entries.remove(&number)
-            && let Some(export) = entry.export()
-        {
-            let past = inside.past.entry(export.clone()).or_default();
-            past.latencies += entry.latencies();
-            past.errors += entry.errors();
+        if let Some(entry) = inside.entries.remove(&number) {
+            inside.nr_own -= usize::from(entry.is_own);
+            if let Some(export) = entry.export() {
+                let past = inside.past.entry(export.clone()).or_default();
+                past.latencies += entry.latencies();
+                past.errors += entry.errors();
+            }
         }
         self.left.notify_all();
     }
@@ -173,24 +185,37 @@ impl Clients {
     pub fn memory(&self) -> (usize, usize) {
         let inside = self.lock();
         let bytes = inside.entries.values().map(|entry| entry.memory()).sum();
-        (inside.entries.len(), bytes)
+        (inside.entries.len() - inside.nr_own, bytes)
     }
 
-    /// Wakes every connection's thread.
+    /// Wakes every thread of every client.
     pub fn ring(&self) {
-        self.lock().entries.values().for_each(|entry| entry.bell.notify());
+        self.lock().entries.values().for_each(|entry| entry.ring());
     }
 
-    /// Waits until no client is connected.
-    pub fn wait_empty(&self) {
+    /// Waits until no client of this front-end is connected.
+    pub fn wait_empty(&self, front_end: FrontEnd) {
         let mut inside = self.lock();
-        while !inside.entries.is_empty() {
+        while inside.entries.values().any(|entry| entry.front_end == front_end) {
             inside = self.left.wait(inside).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
 impl Inside {
+    fn enter(
+        &mut self,
+        front_end: FrontEnd,
+        peer: String,
+        source: Option<Source>,
+        bells: Vec<Arc<EventFd>>,
+    ) -> Arc<Entry> {
+        self.last_number += 1;
+        let entry = Arc::new(Entry::new(self.last_number, front_end, peer, source, bells));
+        self.entries.insert(self.last_number, Arc::clone(&entry));
+        entry
+    }
+
     /// Makes sure that there is a place in the negotiation for one more connection of that source. If there is none,
     /// the connection that has been silent for longest has to end. A connection that has not been silent need not end,
     /// with one exception: if other sources have all places, a connection of the source that has the most places has to
@@ -267,8 +292,8 @@ mod tests {
             entry.choose(export);
             entry
         });
-        one.count_error(Cause::NoSpace);
-        other.count_error(Cause::Io);
+        one.lane(0).count_error(Cause::NoSpace);
+        other.lane(0).count_error(Cause::Io);
         clients.leave(one.number);
         assert_eq!((clients.errors("a").of(Cause::NoSpace), clients.errors("a").count()), (1, 1));
         assert_eq!((clients.errors("b").of(Cause::Io), clients.errors("b").count()), (1, 1));
@@ -287,6 +312,40 @@ mod tests {
         assert!(!clients.admit(&third));
         clients.dismiss(&other);
         assert!(clients.admit(&third) && !clients.admit(&other), "it gave its place back, and negotiates");
+    }
+
+    /// Red if the counts of a thread are left out, if a thread is not woken, if a block device takes the place of a
+    /// client, or if its end gives one that it never had.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no eventfds")]
+    fn a_block_device_is_one_client_with_all_its_threads() {
+        let clients = Clients::new(1);
+        let bells = [(); 3].map(|()| Arc::new(EventFd::new().unwrap()));
+        let device = clients.enter(FrontEnd::Ublk, "ublk0".into(), bells.to_vec());
+        device.choose("a");
+        for index in 0..3 {
+            let lane = device.lane(index);
+            lane.count_request();
+            lane.count_bytes(512 << index);
+            lane.note_memory(1 << index);
+            lane.count_error(Cause::Io);
+        }
+        device.lane(2).count_answer();
+        let info = &clients.list()[0];
+        assert_eq!((info.front_end, info.requests, info.unanswered, info.bytes), (FrontEnd::Ublk, 3, 2, 7 * 512));
+        assert_eq!((info.memory, info.errors.count(), clients.errors("a").count()), (7, 3, 3));
+        assert_eq!(clients.memory(), (0, 7), "it has no memory beside");
+        clients.ring();
+        let rung = |bell: &Arc<EventFd>| {
+            let mut fds = [rustix::event::PollFd::new(&**bell, rustix::event::PollFlags::IN)];
+            rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap() == 1
+        };
+        assert!(bells.iter().all(rung));
+        let [one, other] = [(); 2].map(|()| join(&clients, 1).unwrap());
+        assert!(clients.admit(&one) && !clients.admit(&other));
+        clients.leave(device.number);
+        assert!(!clients.admit(&other));
+        assert_eq!(clients.errors("a").count(), 3);
     }
 
     /// Red if another connection than the one that has been silent for longest has to end.

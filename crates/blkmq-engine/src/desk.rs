@@ -24,9 +24,9 @@ use self::plan::Plan;
 pub use self::task::TaskId;
 use self::task::{Task, Tasks};
 use self::turns::Turns;
-use crate::ask::{Ask, Request};
-use crate::clients::Entry;
-use crate::engine::Engine;
+use crate::ask::{Ask, Hints, Request};
+use crate::clients::{Entry, Lane};
+use crate::engine::{Bounds, Engine};
 use crate::failure::{Cause, Failure};
 use crate::memory::account::Account;
 use crate::memory::pool::{Pool, footprint, footprints};
@@ -75,7 +75,8 @@ pub struct Desk<F> {
     is_abandoned: bool,
     /// The time, as of the last look at the clock.
     now: Time,
-    entry: Arc<Entry>,
+    /// What this desk's thread counts.
+    lane: Arc<Lane>,
     failures: Failures,
 }
 
@@ -84,11 +85,27 @@ impl<F: Copy + Default> Desk<F> {
     /// submitter notifies the bell of `entry`.
     #[must_use]
     pub fn new(engine: &Arc<Engine>, export: usize, entry: Arc<Entry>, nr_slots: usize) -> Self {
-        let (queue, bounds) = (Arc::clone(&engine.exports[export].queue), engine.bounds);
+        Self::of_thread(engine, export, (&entry, 0), engine.bounds, nr_slots)
+    }
+
+    /// A desk of one thread of a client that has several, with bounds of its own. The thread has this index among the
+    /// bells of `entry`, and the submitter notifies its bell.
+    ///
+    /// # Panics
+    /// If `entry` has no such thread.
+    #[must_use]
+    pub fn of_thread(
+        engine: &Arc<Engine>,
+        export: usize,
+        (entry, thread): (&Arc<Entry>, usize),
+        bounds: Bounds,
+        nr_slots: usize,
+    ) -> Self {
+        let (queue, lane) = (Arc::clone(&engine.exports[export].queue), Arc::clone(entry.lane(thread)));
         let limits = queue.limits();
-        let account = Account::new(Arc::clone(&engine.budget), Arc::clone(&entry));
+        let account = Account::new(Arc::clone(&engine.budget), Arc::clone(&lane));
         let pool = Pool::new(queue.driver().keeps_data(), account);
-        let edges = Edges::new(limits.logical_block_size, Turns::of(&queue).join(Arc::clone(&entry.bell)));
+        let edges = Edges::new(limits.logical_block_size, Turns::of(&queue).join(Arc::clone(&lane.bell)));
         let mut plan = Plan::new(&limits, nr_slots);
         // With the edges of its range, which take at most 128 KiB, a step fits into the connection's own part. So it
         // never waits for memory for ever.
@@ -109,7 +126,7 @@ impl<F: Copy + Default> Desk<F> {
             is_abandoned: false,
             now: Time(0),
             failures: Failures::new(Arc::clone(engine), entry.number, export),
-            entry,
+            lane,
         }
     }
 
@@ -229,7 +246,8 @@ impl<F: Copy + Default> Desk<F> {
     /// allow no further request.
     #[cold]
     pub fn refuse(&mut self, own: F, failure: Failure, brings_data: bool) -> Option<TaskId> {
-        let request = Request { ask: Ask::Tell { bytes: 0 }, offset: 0, length: 0, priority: None, own };
+        let (ask, hints) = (Ask::Tell { bytes: 0 }, Hints::default());
+        let request = Request { ask, offset: 0, length: 0, priority: None, hints, own };
         let id = self.enter(&request, [0; 2])?;
         let task = self.tasks.get_mut(id);
         (task.failure, task.taken, task.is_receiving) = (Some(failure), None, brings_data);
@@ -244,9 +262,9 @@ impl<F: Copy + Default> Desk<F> {
     fn enter(&mut self, request: &Request<F>, [charge, promised]: [usize; 2]) -> Option<TaskId> {
         let id = self.tasks.take()?;
         self.bytes += charge;
-        self.entry.count_request();
+        self.lane.count_request();
         self.own[usize::from(id)] = request.own;
-        let &Request { ask, offset, length, priority, .. } = request;
+        let &Request { ask, offset, length, priority, hints, .. } = request;
         let bytes = offset..offset.saturating_add(length);
         let (mut skip, mut surplus) = (0, 0);
         let Range { start: next, end } = match ask {
@@ -264,11 +282,12 @@ impl<F: Copy + Default> Desk<F> {
         };
         let task = self.tasks.get_mut(id);
         debug_assert!(task.failure.is_none() && task.data.is_empty(), "a task that is forgotten leaves nothing");
-        (task.ask, task.offset, task.length, task.priority) = (ask, offset, length, priority);
+        (task.ask, task.offset, task.length) = (ask, offset, length);
+        (task.priority, task.hints) = (priority, hints);
         (task.next, task.end, task.skip, task.surplus) = (next, end, skip, surplus);
         (task.outstanding, task.is_receiving, task.is_brought) = (0, false, false);
         (task.charge, task.promised, task.taken) = (charge, promised, Some(self.now));
-        task.by_writing = !self.can_zero;
+        task.by_writing = !self.can_zero && !matches!(ask, Ask::WriteZeroes { fast: true, .. });
         Some(id)
     }
 
@@ -280,7 +299,10 @@ impl<F: Copy + Default> Desk<F> {
     /// Passes an operation of a task on when its turn has come.
     fn push(&mut self, id: TaskId, bio: Bio) {
         let Self { tasks, pool, edges, waiting, .. } = self;
-        let bio = Bio { priority: tasks.get(id).priority, ..bio.with_user_data(edges.mark(id)) };
+        let (task, mark) = (tasks.get(id), edges.mark(id));
+        let mut bio = Bio { priority: task.priority, ..bio.with_user_data(mark) };
+        bio.flags.meta |= task.hints.meta;
+        bio.flags.sync |= task.hints.sync;
         if edges.is_wary() && changes(bio.op) {
             edges.change_whole(&mut Hands { tasks, pool, waiting }, bio);
         } else {
@@ -450,15 +472,15 @@ impl<F: Copy + Default> Desk<F> {
 
     /// Called when nothing more is to be done for a task.
     fn finish(&mut self, id: TaskId) {
-        let Self { tasks, pool, finished, now, entry, .. } = self;
+        let Self { tasks, pool, finished, now, lane, .. } = self;
         let task = tasks.get_mut(id);
         if let Some(taken) = task.taken {
-            entry.count_time(task.ask, taken, *now);
+            lane.count_time(task.ask, taken, *now);
         }
         if task.failure.is_some() {
             task.data.drain(..).for_each(|buffer| pool.give(buffer));
         } else if matches!(task.ask, Ask::Read | Ask::Write { .. }) {
-            entry.count_bytes(task.length);
+            lane.count_bytes(task.length);
         }
         finished.push_back(id);
     }
@@ -478,7 +500,7 @@ fn note_failure(task: &mut Task, bio: &Bio, status: Status) {
         task.next = bio.sector * SECTOR_SIZE as u64;
         return;
     }
-    if let Some(cause) = Cause::of_status(status) {
-        task.failure.get_or_insert_with(|| Failure::new(cause, status.to_string()));
+    if task.failure.is_none() {
+        task.failure = Failure::of_status(status);
     }
 }

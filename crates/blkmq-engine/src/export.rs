@@ -148,6 +148,15 @@ impl Export {
         let priority = self.grant(entry)?.priority;
         Some(self.placement.join(entry, &self.name, self.weight, priority))
     }
+
+    /// As [`join`](Self::join), for a thread of a block device that the operator has put in front of this export: no
+    /// list has to allow it.
+    ///
+    /// # Errors
+    /// The queue does not take so many submitters.
+    pub fn join_own(&self, entry: &Arc<Entry>) -> Result<Submitter, QueueError> {
+        self.placement.join(entry, &self.name, self.weight, self.priority)
+    }
 }
 
 #[cfg(test)]

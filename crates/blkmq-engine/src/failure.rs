@@ -66,25 +66,34 @@ pub struct Failure {
     pub cause: Cause,
     /// One line for people: what is wrong, and what would be right.
     pub message: Cow<'static, str>,
+    /// How the queue ended the operation. `None` if the queue had no part in it.
+    pub status: Option<Status>,
 }
 
 impl Failure {
     /// A failure with this cause and message.
     pub fn new(cause: Cause, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { cause, message: message.into() }
+        Self { cause, message: message.into(), status: None }
+    }
+
+    /// The failure of a request whose operation the queue ended with `status`; `None` if the operation is done.
+    #[must_use]
+    pub fn of_status(status: Status) -> Option<Self> {
+        let cause = Cause::of_status(status)?;
+        Some(Self { cause, message: status.to_string().into(), status: Some(status) })
     }
 
     /// The failure of a request for which the system has no memory.
     #[cold]
     #[must_use]
     pub const fn no_memory() -> Self {
-        Self { cause: Cause::NoMemory, message: Cow::Borrowed("the server has no memory for this") }
+        Self { cause: Cause::NoMemory, message: Cow::Borrowed("the server has no memory for this"), status: None }
     }
 
     /// The failure of a request whose client is gone.
     #[must_use]
     pub(crate) const fn gone() -> Self {
-        Self { cause: Cause::Shutdown, message: Cow::Borrowed("the client is gone") }
+        Self { cause: Cause::Shutdown, message: Cow::Borrowed("the client is gone"), status: None }
     }
 }
 
@@ -110,7 +119,13 @@ mod tests {
         ];
         for (status, cause) in expected {
             assert_eq!(Cause::of_status(status), Some(cause), "{status}");
+            let failure = Failure::of_status(status).unwrap();
+            assert_eq!(
+                (failure.cause, failure.status),
+                (cause, Some(status)),
+                "the front-end may have a number for it"
+            );
         }
-        assert_eq!(Cause::of_status(Status::Ok), None);
+        assert_eq!((Cause::of_status(Status::Ok), Failure::of_status(Status::Ok)), (None, None));
     }
 }

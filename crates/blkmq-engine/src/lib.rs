@@ -12,7 +12,9 @@
 //! use blkmq::RequestQueue;
 //! use blkmq::driver::spec;
 //! use blkmq::event::EventFd;
-//! use blkmq_engine::{Ask, Bounds, Desk, Engine, Export, FrontEnd, Journal, Level, Request, Source, least_memory};
+//! use blkmq_engine::{
+//!     Ask, Bounds, Desk, Engine, Export, FrontEnd, Hints, Journal, Level, Request, Source, least_memory,
+//! };
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let q = RequestQueue::builder(spec::open("ram,size=1M")?).build()?;
@@ -30,7 +32,8 @@
 //! let mut desk = Desk::new(&engine, 0, Arc::clone(&entry), submitter.nr_slots());
 //!
 //! // Its request. The front-end's own number for it comes back with it.
-//! let read = Request { ask: Ask::Read, offset: 4096, length: 512, priority: None, own: 7_u64 };
+//! let hints = Hints::default();
+//! let read = Request { ask: Ask::Read, offset: 4096, length: 512, priority: None, hints, own: 7_u64 };
 //! desk.take(&read).expect("it has no other request");
 //! desk.submit(&mut submitter);
 //! let (id, failure) = loop {
@@ -62,7 +65,7 @@ mod placement;
 mod stop;
 mod wait;
 
-pub use ask::{Ask, Request};
+pub use ask::{Ask, Hints, Request};
 pub use clients::{
     ClientInfo, Clients, Entry, Errors, FrontEnd, Histogram, Kind, Latencies, NR_BUCKETS, Reason, Rejections, Source,
 };
@@ -79,4 +82,4 @@ pub use placement::{
 };
 pub use rustix::event::PollFlags;
 pub use stop::{Phase, Stop};
-pub use wait::{Watch, sleep, wait};
+pub use wait::{Sleep, Watch, sleep, wait};

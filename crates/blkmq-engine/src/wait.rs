@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use blkmq::event::EventFd;
-use blkmq::{Clock, Submitter};
+use blkmq::{Clock, Submitter, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -76,10 +76,49 @@ pub fn wait(
     Ok(has_rung || is_device)
 }
 
+/// What a thread that sleeps until its submitter has something to do is woken by, beside the submitter's bell. For a
+/// front-end whose thread sleeps in a way of its own, as in an io_uring; others call [`sleep()`].
+#[derive(Debug)]
+pub struct Sleep<'a> {
+    /// Descriptors of the device, each of which ends the sleep when it is readable.
+    pub device: Vec<BorrowedFd<'a>>,
+    /// After this time the queue wants to be driven.
+    pub timeout: Option<Duration>,
+    clock: &'a Clock,
+    wakeup: Option<Time>,
+}
+
+impl<'a> Sleep<'a> {
+    /// Comes before the sleep.
+    ///
+    /// COST: while operations are outstanding, the list of the device's descriptors.
+    #[must_use]
+    pub fn begin(submitter: &'a Submitter) -> Self {
+        // The threads of other clients find what the device has done for these clients. `device_fds` may wait for a
+        // thread that polls for them, so it is called before the time is read.
+        let device = if submitter.nr_outstanding() > 0 { submitter.device_fds() } else { Vec::new() };
+        let wakeup = submitter.next_wakeup();
+        let clock = submitter.queue().clock();
+        let timeout = wakeup.map(|wakeup| match clock {
+            Clock::Virtual(_) => Duration::ZERO,
+            Clock::Real(_) => Duration::from_nanos(wakeup.since(clock.now())),
+        });
+        Self { device, timeout, clock, wakeup }
+    }
+
+    /// Comes after the sleep. `is_woken`: something else than the time ended it.
+    pub fn end(self, is_woken: bool) {
+        if let (Clock::Virtual(clock), Some(wakeup), false) = (self.clock, self.wakeup, is_woken) {
+            // As in a submitter's wait, sleeping moves a virtual clock.
+            clock.advance_to(wakeup);
+        }
+    }
+}
+
 /// Sleeps until something that is watched is ready, the bell rings, an operation completes, the queue wants to be
 /// driven, or this time is over. `bell` is what the submitter notifies.
 ///
-/// COST: those of [`wait`]; and while operations are outstanding, the list of the device's descriptors.
+/// COST: those of [`wait`] and of [`Sleep::begin`].
 ///
 /// # Errors
 /// The system cannot wait.
@@ -89,22 +128,11 @@ pub fn sleep(
     bell: &EventFd,
     most: Option<Duration>,
 ) -> Result<(), Errno> {
-    // The threads of other clients find what the device has done for these clients. `device_fds` may wait for a thread
-    // that polls for them, so it is called before the time is read.
-    let device = if submitter.nr_outstanding() > 0 { submitter.device_fds() } else { Vec::new() };
-    let wakeup = submitter.next_wakeup();
-    let clock = submitter.queue().clock();
-    let timeout = wakeup.map(|wakeup| match clock {
-        Clock::Virtual(_) => Duration::ZERO,
-        Clock::Real(_) => Duration::from_nanos(wakeup.since(clock.now())),
-    });
-    let timeout = [timeout, most].into_iter().flatten().min();
-    let is_woken = wait(watches, bell, &device, timeout)?;
+    let sleep = Sleep::begin(submitter);
+    let timeout = [sleep.timeout, most].into_iter().flatten().min();
+    let is_woken = wait(watches, bell, &sleep.device, timeout)?;
     let is_ready = watches.iter().any(|watch| !watch.ready.is_empty());
-    if let (Clock::Virtual(clock), Some(wakeup), false) = (clock, wakeup, is_woken || is_ready) {
-        // As in a submitter's wait, sleeping moves a virtual clock.
-        clock.advance_to(wakeup);
-    }
+    sleep.end(is_woken || is_ready);
     Ok(())
 }
 

@@ -8,8 +8,8 @@ use blkmq::driver::spec;
 use blkmq::event::EventFd;
 use blkmq::{Buffer, Buffers, RequestQueue, Submitter};
 use blkmq_engine::{
-    Ask, Bounds, Cause, Desk, Engine, Entry, Export, Failure, FrontEnd, Journal, Level, Piece, Request, Source, TaskId,
-    least_memory, sleep,
+    Ask, Bounds, Cause, Desk, Engine, Entry, Export, Failure, FrontEnd, Hints, Journal, Level, Piece, Request, Source,
+    TaskId, least_memory, sleep,
 };
 
 const MIB: usize = 1 << 20;
@@ -91,7 +91,14 @@ impl Client {
 
     /// What the device has there, read into memory of the engine.
     fn read(&mut self, offset: usize, len: usize) -> Vec<u8> {
-        let request = Request { ask: Ask::Read, offset: offset as u64, length: len as u64, priority: None, own: 0 };
+        let request = Request {
+            ask: Ask::Read,
+            offset: offset as u64,
+            length: len as u64,
+            priority: None,
+            hints: Hints::default(),
+            own: 0,
+        };
         let id = self.desk.take(&request).expect("there is room");
         let (_, failure) = self.finish();
         let bytes = self.desk.pieces(id).flatten().copied().collect();
@@ -102,7 +109,8 @@ impl Client {
 
     /// Does a request with the guest's memory. Returns the cause of its failure, and the buffers.
     fn do_brought(&mut self, ask: Ask, offset: u64, mut buffers: Buffers) -> (Option<Cause>, Buffers) {
-        let request = Request { ask, offset, length: buffers.len() as u64, priority: None, own: 7 };
+        let request =
+            Request { ask, offset, length: buffers.len() as u64, priority: None, hints: Hints::default(), own: 7 };
         let id = self.desk.take_brought(&request, &mut buffers).expect("there is room");
         assert!(matches!(buffers, Buffers::None));
         let (finished, failure) = self.finish();
@@ -179,7 +187,7 @@ fn what_cannot_be_done_with_brought_memory_is_refused() {
     }
     assert_eq!(client.do_brought(Ask::Flush, 0, one(4096)).0, Some(Cause::Invalid));
     assert_eq!(engine.clients.list()[0].memory, 0, "nothing of the engine's memory is used");
-    let request = Request { ask: Ask::Read, offset: 0, length: 4096, priority: None, own: 0 };
+    let request = Request { ask: Ask::Read, offset: 0, length: 4096, priority: None, hints: Hints::default(), own: 0 };
     for taken in 0..9 {
         let mut buffers = one(4096);
         let id = client.desk.take_brought(&request, &mut buffers);
@@ -202,7 +210,14 @@ fn brought_memory_takes_its_turn_at_blocks_that_others_change_in_part() {
     let mut guest = Guest::new(4096);
     for round in 1..=9_u8 {
         // A part of the first block, whose bytes come first.
-        let write = Request { ask: Ask::Write { fua: false }, offset: 512, length: 512, priority: None, own: 0 };
+        let write = Request {
+            ask: Ask::Write { fua: false },
+            offset: 512,
+            length: 512,
+            priority: None,
+            hints: Hints::default(),
+            own: 0,
+        };
         let id = part.desk.take(&write).unwrap();
         let Piece::Here(mut buffer, filled) = part.desk.next_piece(id) else { panic!("there is memory") };
         buffer[filled..].fill(round);
@@ -214,7 +229,7 @@ fn brought_memory_takes_its_turn_at_blocks_that_others_change_in_part() {
         part.desk.submit(&mut part.submitter);
         guest.bytes().fill(!round);
         let ask = Ask::Write { fua: false };
-        let request = Request { ask, offset: 0, length: 4096, priority: None, own: 0 };
+        let request = Request { ask, offset: 0, length: 4096, priority: None, hints: Hints::default(), own: 0 };
         let mut buffers = Buffers::One(guest.buffer(0, 4096));
         let other = whole.desk.take_brought(&request, &mut buffers).unwrap();
         whole.step();

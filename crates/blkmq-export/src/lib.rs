@@ -30,9 +30,9 @@ mod server;
 mod tls;
 
 pub use blkmq_engine::{
-    Allow, Bounds, Cause, ClientInfo, Errors, Export, ExportError, ExportFault, FrontEnd, Histogram, Kind, Latencies,
-    Layout, Level, Log, MAX_CHANGED, MAX_GROUPS, MAX_RULES, NR_BUCKETS, Network, NetworkError, PathError, Permit,
-    Placement, PlacementError, Rejections, Rule, Stop, WEIGHTS, Who, check_group,
+    Allow, Bounds, Cause, ClientInfo, Engine, Errors, Export, ExportError, ExportFault, FrontEnd, Histogram, Kind,
+    Latencies, Layout, Level, Log, MAX_CHANGED, MAX_GROUPS, MAX_RULES, NR_BUCKETS, Network, NetworkError, PathError,
+    Permit, Placement, PlacementError, Rejections, Rule, Stop, WEIGHTS, Who, check_group,
 };
 pub use server::{Address, Bound, Builder, MAX_CONNECTIONS, Server, SocketError, StartError};
 pub use tls::{Tls, TlsError};

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
-use blkmq_engine::{ClientInfo, Errors, Latencies, Phase, Rejections, Source, Stop, Teller};
+use blkmq_engine::{ClientInfo, Engine, Errors, FrontEnd, Latencies, Phase, Rejections, Source, Stop, Teller};
 
 pub use self::builder::{Bound, Builder, MAX_CONNECTIONS};
 pub use self::error::StartError;
@@ -58,6 +58,13 @@ impl Server {
     #[must_use]
     pub fn uris(&self) -> &[String] {
         &self.uris
+    }
+
+    /// What the server's threads share. Clients of other front-ends, as block devices, can be clients of it too: then
+    /// [`clients`](Self::clients), the statistics and the end are those of all of them.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.shared.engine
     }
 
     /// The clients that are connected, by number.
@@ -126,7 +133,7 @@ impl Server {
         }
     }
 
-    /// Waits until a thread has [stopped](Self::stop) the server and every connection is closed.
+    /// Waits until a thread has [stopped](Self::stop) the server and every connection of NBD is closed.
     pub fn wait(mut self) {
         self.join();
     }
@@ -136,7 +143,7 @@ impl Server {
             // A thread that panicked has already reported it.
             let _ = acceptor.join();
         }
-        self.shared.engine.clients.wait_empty();
+        self.shared.engine.clients.wait_empty(FrontEnd::Nbd);
         self.shared.engine.end_log(&self.teller);
     }
 }

@@ -2,19 +2,18 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use blkmq::event::EventFd;
-use blkmq::{Notify, Time, is_hidden};
+use blkmq::{Notify, is_hidden};
 
-use super::errors::{ErrorMeter, Errors};
+use super::errors::Errors;
 use super::front::FrontEnd;
-use super::latency::{Latencies, Meter, add};
+use super::lane::Lane;
+use super::latency::Latencies;
 use super::source::Source;
-use crate::ask::Ask;
-use crate::failure::Cause;
 
 /// One connection, as it was at the moment of the question.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +50,10 @@ pub struct ClientInfo {
 /// The longest name of a client that is shown, in characters. X.509 allows a common name of this length.
 const MAX_NAME: usize = 64;
 
-/// What is known of a connection. Only the connection's own thread writes the counts.
+/// Lanes of one client have numbers of their own up to this one.
+const LANE_BITS: u32 = 16;
+
+/// What is known of a connection, or of a block device.
 #[derive(Debug)]
 pub struct Entry {
     /// The connection's number.
@@ -60,6 +62,8 @@ pub struct Entry {
     pub front_end: FrontEnd,
     peer: String,
     pub(super) source: Source,
+    /// Whether the operator has named it, so that it needs no place among the clients.
+    pub(super) is_own: bool,
     /// The user of the process at the other end of a Unix socket.
     pub user: Option<u32>,
     /// The name in the client's certificate, which was verified.
@@ -69,52 +73,61 @@ pub struct Entry {
     export: OnceLock<String>,
     /// The name of the queue's client.
     client: OnceLock<String>,
-    /// Wakes the connection's thread.
+    /// Wakes the connection's thread; the first one, if there are several.
     pub bell: Arc<EventFd>,
-    requests: AtomicU64,
-    answers: AtomicU64,
-    bytes: AtomicU64,
+    /// The threads, at least one.
+    lanes: Box<[Arc<Lane>]>,
     since: Instant,
     /// When the client last said something in its negotiation, in microseconds since `since`.
     heard: AtomicU64,
     /// Whether another connection has taken this connection's place in the negotiation.
     is_displaced: AtomicBool,
-    memory: AtomicUsize,
     /// When the client last took something, in microseconds since `since` plus one, if the connection waits for the
     /// client to take more; else 0.
     blocked: AtomicU64,
-    meter: Meter,
-    errors: ErrorMeter,
 }
 
 impl Entry {
-    pub(super) fn new(number: u64, front_end: FrontEnd, peer: String, source: Source, bell: Arc<EventFd>) -> Self {
+    /// `source`: none for a client that the operator has named. `bells`: one for each thread, at least one.
+    pub(super) fn new(
+        number: u64,
+        front_end: FrontEnd,
+        peer: String,
+        source: Option<Source>,
+        bells: Vec<Arc<EventFd>>,
+    ) -> Self {
+        let (bell, is_own, source) = (Arc::clone(&bells[0]), source.is_none(), source.unwrap_or(Source::NONE));
+        let lanes = (0..).zip(bells).map(|(index, bell)| Arc::new(Lane::new(number << LANE_BITS | index, bell)));
         let [certified, name, export, client] = [const { OnceLock::new() }; 4];
-        let [requests, answers, bytes, blocked, heard] = [const { AtomicU64::new(0) }; 5];
-        let (is_displaced, memory) = (AtomicBool::new(false), AtomicUsize::new(0));
-        let (since, meter, errors) = (Instant::now(), Meter::default(), ErrorMeter::default());
+        let [blocked, heard] = [const { AtomicU64::new(0) }; 2];
         Self {
             number,
             front_end,
             peer,
             source,
+            is_own,
             user: source.user(),
             certified,
             name,
             export,
             client,
             bell,
-            requests,
-            answers,
-            bytes,
-            since,
+            lanes: lanes.collect(),
+            since: Instant::now(),
             heard,
-            is_displaced,
-            memory,
+            is_displaced: AtomicBool::new(false),
             blocked,
-            meter,
-            errors,
         }
+    }
+
+    /// What a thread counts.
+    pub(crate) fn lane(&self, index: usize) -> &Arc<Lane> {
+        &self.lanes[index]
+    }
+
+    /// Wakes every thread.
+    pub(super) fn ring(&self) {
+        self.lanes.iter().for_each(|lane| lane.bell.notify());
     }
 
     /// Notes the name in the client's certificate, which was verified.
@@ -146,6 +159,11 @@ impl Entry {
         self.source.address()
     }
 
+    /// Where the client comes from, for people; of a block device its name.
+    pub(crate) fn peer(&self) -> &str {
+        &self.peer
+    }
+
     /// Notes the export that the client has chosen.
     pub fn choose(&self, export: &str) {
         let _ = self.export.set(export.to_owned());
@@ -164,25 +182,6 @@ impl Entry {
     /// The export that the client has chosen.
     pub fn export(&self) -> Option<&String> {
         self.export.get()
-    }
-
-    /// Counts a request that was taken.
-    #[inline]
-    pub(crate) fn count_request(&self) {
-        add(&self.requests, 1);
-    }
-
-    /// Counts a request that is answered.
-    #[inline]
-    pub(crate) fn count_answer(&self) {
-        add(&self.answers, 1);
-    }
-
-    /// Notes that the connection has this many bytes of memory for data.
-    #[inline]
-    pub(crate) fn note_memory(&self, bytes: usize) {
-        // Relaxed: this number is only shown to people, and orders nothing.
-        self.memory.store(bytes, Ordering::Relaxed);
     }
 
     /// Notes that the client has said something in its negotiation.
@@ -229,41 +228,26 @@ impl Entry {
         self.is_displaced.store(false, Ordering::Relaxed);
     }
 
-    /// Counts a request that asked for this when it is over.
-    #[inline]
-    pub(crate) fn count_time(&self, ask: Ask, taken: Time, over: Time) {
-        self.meter.count(ask, taken, over);
-    }
-
-    /// Counts a request that is answered with this error.
-    pub(crate) fn count_error(&self, cause: Cause) {
-        self.errors.count(cause);
-    }
-
     pub(super) fn latencies(&self) -> Latencies {
-        self.meter.read()
+        let mut sum = Latencies::default();
+        self.lanes.iter().for_each(|lane| sum += lane.latencies());
+        sum
     }
 
     pub(super) fn errors(&self) -> Errors {
-        self.errors.read()
+        let mut sum = Errors::default();
+        self.lanes.iter().for_each(|lane| sum += lane.errors());
+        sum
     }
 
     /// Bytes of memory that the connection has for data.
     pub(super) fn memory(&self) -> usize {
-        // Relaxed: this number is only shown to people, and orders nothing.
-        self.memory.load(Ordering::Relaxed)
-    }
-
-    /// Counts bytes that the client has read or written.
-    #[inline]
-    pub(crate) fn count_bytes(&self, bytes: u64) {
-        add(&self.bytes, bytes);
+        self.lanes.iter().map(|lane| lane.memory()).sum()
     }
 
     pub(super) fn info(&self) -> ClientInfo {
-        // The answers are read first. If requests are counted meanwhile, the difference is larger, but not negative.
-        let answers = self.answers.load(Ordering::Relaxed);
-        let requests = self.requests.load(Ordering::Relaxed);
+        let counts = self.lanes.iter().map(|lane| lane.requests());
+        let [answers, requests] = counts.fold([0; 2], |sum, more| [sum[0] + more[0], sum[1] + more[1]]);
         let blocked = self.blocked.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_micros);
         ClientInfo {
             number: self.number,
@@ -275,10 +259,10 @@ impl Entry {
             requests,
             unanswered: requests.saturating_sub(answers),
             unread: blocked.map(|blocked| self.since.elapsed().saturating_sub(blocked)),
-            bytes: self.bytes.load(Ordering::Relaxed),
-            errors: self.errors.read(),
-            memory: self.memory.load(Ordering::Relaxed),
-            latencies: self.meter.read(),
+            bytes: self.lanes.iter().map(|lane| lane.bytes()).sum(),
+            errors: self.errors(),
+            memory: self.memory(),
+            latencies: self.latencies(),
         }
     }
 }

@@ -27,6 +27,9 @@ impl PartialEq for Source {
 }
 
 impl Source {
+    /// The source of what comes from no other process.
+    pub(super) const NONE: Self = Self::User(u32::MAX);
+
     /// The user at the other end of a Unix socket.
     #[must_use]
     pub fn of_unix(socket: BorrowedFd<'_>) -> Self {

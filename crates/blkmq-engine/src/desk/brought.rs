@@ -41,7 +41,8 @@ impl<F: Copy + Default> Desk<F> {
     }
 
     /// The buffers that the front-end has brought for a finished task. If the task took several operations, these are
-    /// what is left of the buffers, and only good to be used again.
+    /// what is left of the buffers, and only good to be used again. Of a task that was refused they are all there,
+    /// perhaps in a list.
     pub fn reclaim(&mut self, id: TaskId) -> Buffers {
         std::mem::take(&mut self.tasks.get_mut(id).brought)
     }
@@ -65,8 +66,7 @@ pub(super) fn operation(task: &mut Task, sector: u64, len: u64) -> Option<Bio> {
     })
 }
 
-/// Cuts the first `len` bytes off. `None`, with some of them lost, if a buffer that would have to be cut owns its
-/// memory.
+/// Cuts the first `len` bytes off. `None`, and no buffer is lost, if one that would have to be cut owns its memory.
 #[cold]
 fn split_front(buffers: &mut Buffers, mut len: usize) -> Option<Buffers> {
     let mut rest = match std::mem::take(buffers) {
@@ -78,7 +78,10 @@ fn split_front(buffers: &mut Buffers, mut len: usize) -> Option<Buffers> {
     while let Some(buffer) = rest.get_mut(count) {
         if buffer.len() > len {
             if len > 0 {
-                let behind = buffer.split_off(len)?;
+                let Some(behind) = buffer.split_off(len) else {
+                    *buffers = Buffers::Many(rest);
+                    return None;
+                };
                 rest.insert(count + 1, behind);
                 count += 1;
             }
@@ -90,4 +93,81 @@ fn split_front(buffers: &mut Buffers, mut len: usize) -> Option<Buffers> {
     let behind = rest.split_off(count);
     *buffers = Buffers::Many(behind);
     Some(Buffers::Many(rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use blkmq::event::EventFd;
+    use blkmq::{Buffer, Flags};
+
+    use super::*;
+    use crate::ask::Hints;
+    use crate::clients::FrontEnd;
+    use crate::engine::{Bounds, Engine};
+    use crate::export::tests::export;
+    use crate::log::{Journal, Level};
+    use crate::memory::budget::least;
+
+    /// A desk for one request at a time, beside an engine that allows more.
+    fn desk(device: &str, nr_slots: usize) -> Desk<u16> {
+        let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ()), "log").unwrap();
+        let bell = Arc::new(EventFd::new().unwrap());
+        let exports = vec![export(device)];
+        let engine = Arc::new(Engine::new(exports, Bounds::default(), least(1), 1, Arc::clone(&bell), journal));
+        let entry = engine.clients.enter(FrontEnd::Ublk, "a test".into(), vec![Arc::clone(&bell), bell]);
+        let bounds = Bounds { requests: 1, ..engine.bounds };
+        Desk::of_thread(&engine, 0, (&entry, 1), bounds, nr_slots)
+    }
+
+    /// Red if a hint is lost or does more than it says, if a change is not synchronous without one, or if the bounds
+    /// are the engine's.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no descriptors")]
+    fn hints_are_those_of_the_operations() {
+        let [read, write] = [Ask::Read, Ask::Write { fua: true }];
+        let none = Hints::default();
+        for (ask, hints, expected) in [
+            (read, none, Flags::NONE),
+            (read, Hints { meta: true, ..none }, Flags { meta: true, ..Flags::NONE }),
+            (read, Hints { sync: true, ..none }, Flags { sync: true, ..Flags::NONE }),
+            (write, Hints { meta: true, ..none }, Flags { meta: true, sync: true, fua: true, ..Flags::NONE }),
+        ] {
+            let mut desk = desk("ram,size=1M", 8);
+            let request = Request { ask, offset: 0, length: 4096, priority: None, hints, own: 3 };
+            let brought = || Buffers::One(Buffer::zeroed(4096));
+            assert!(desk.take_brought(&request, &mut brought()).is_some());
+            assert!(desk.take_brought(&request, &mut brought()).is_none(), "its bounds are its own");
+            assert_eq!(desk.waiting[0].flags, expected, "{ask:?}, {hints:?}");
+        }
+    }
+
+    /// Red before a buffer was lost whose request is too long for it: the front-end may have told others where it is.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no descriptors")]
+    fn a_buffer_that_cannot_be_cut_comes_back() {
+        let mut desk = desk("hdd,size=1M,max_sectors=8", 1);
+        assert_eq!(desk.plan.data, 4096);
+        let request =
+            Request { ask: Ask::Read, offset: 0, length: 8192, priority: None, hints: Hints::default(), own: 3 };
+        let id = desk.take_brought(&request, &mut Buffers::One(Buffer::zeroed(8192))).unwrap();
+        let (finished, failure) = desk.next_finished().unwrap();
+        assert_eq!((finished, failure.map(|failure| failure.cause)), (id, Some(Cause::Invalid)));
+        assert_eq!(desk.reclaim(id).len(), 8192);
+    }
+
+    /// Red before zeroes that were to be made by the device, or not at all, were sent as data to a device that makes
+    /// none.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no descriptors")]
+    fn zeroes_that_are_to_be_fast_are_never_sent() {
+        for (fast, expected) in [(true, blkmq::Op::WriteZeroes), (false, blkmq::Op::Write)] {
+            let mut desk = desk("null,size=1M", 8);
+            let ask = Ask::WriteZeroes { fua: false, no_hole: true, fast };
+            desk.take(&Request { ask, offset: 0, length: 4096, priority: None, hints: Hints::default(), own: 3 })
+                .unwrap();
+            assert_eq!(desk.waiting[0].op, expected);
+        }
+    }
 }

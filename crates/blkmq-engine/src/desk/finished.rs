@@ -18,7 +18,7 @@ impl<F: Copy + Default> Desk<F> {
     /// Counts a request that is answered with an error. The front-end's protocol may have fewer kinds of errors than
     /// there are causes.
     pub fn count_error(&mut self, cause: Cause) {
-        self.entry.count_error(cause);
+        self.lane.count_error(cause);
     }
 
     /// Memory of this many bytes for the answer of a finished task that asked to tell, at most as many as it asked for.
@@ -37,14 +37,14 @@ impl<F: Copy + Default> Desk<F> {
     /// Forgets a finished task, whose client has got its answer. Its number may be used again from now on.
     /// [`shrink`](Self::shrink) follows when all such tasks are forgotten.
     pub fn forget(&mut self, id: TaskId) {
-        let Self { tasks, pool, bytes, entry, .. } = self;
+        let Self { tasks, pool, bytes, lane, .. } = self;
         let task = tasks.get_mut(id);
         pool.forgo(std::mem::take(&mut task.promised));
         task.data.drain(..).for_each(|buffer| pool.give(buffer));
         task.brought = Buffers::None;
         *bytes -= std::mem::take(&mut task.charge);
         tasks.give(id);
-        entry.count_answer();
+        lane.count_answer();
     }
 
     /// Returns memory that is not needed now for other connections.

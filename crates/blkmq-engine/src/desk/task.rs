@@ -2,7 +2,7 @@
 
 use blkmq::{Buffer, Buffers, IoPriority, Time};
 
-use crate::ask::Ask;
+use crate::ask::{Ask, Hints};
 use crate::failure::Failure;
 
 /// The number of a task among those of its desk: from 0 to one less than the requests that the bounds allow.
@@ -15,6 +15,7 @@ pub(super) struct Task {
     pub(super) offset: u64,
     pub(super) length: u64,
     pub(super) priority: Option<IoPriority>,
+    pub(super) hints: Hints,
     /// Zeroes are sent to the device as data, because it cannot make them itself.
     pub(super) by_writing: bool,
     /// The bytes of the device for which no operation was made yet: from `next` to `end`.
@@ -71,6 +72,7 @@ impl Tasks {
             offset: 0,
             length: 0,
             priority: None,
+            hints: Hints::default(),
             by_writing: false,
             next: 0,
             end: 0,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::budget::{Budget, CHUNK};
-use crate::clients::Entry;
+use crate::clients::Lane;
 
 /// How much more of the common part than its requests need a connection keeps while it is busy, in bytes.
 const SLACK: usize = 2 << 20;
@@ -12,7 +12,7 @@ const SLACK: usize = 2 << 20;
 #[derive(Debug)]
 pub(crate) struct Account {
     budget: Arc<Budget>,
-    entry: Arc<Entry>,
+    lane: Arc<Lane>,
     /// Bytes in use.
     used: usize,
     /// Bytes of the common part that the connection has.
@@ -21,8 +21,8 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    pub(crate) fn new(budget: Arc<Budget>, entry: Arc<Entry>) -> Self {
-        Self { budget, entry, used: 0, extra: 0, is_waiting: false }
+    pub(crate) fn new(budget: Arc<Budget>, lane: Arc<Lane>) -> Self {
+        Self { budget, lane, used: 0, extra: 0, is_waiting: false }
     }
 
     /// Bytes that the connection may keep without taking them from another connection.
@@ -45,7 +45,7 @@ impl Account {
     pub(crate) fn take(&mut self, bytes: usize, in_line: bool) -> bool {
         if !self.has_room(bytes) {
             let least = self.used + bytes - self.budget.own() - self.extra;
-            let (number, bell) = (self.entry.number, &self.entry.bell);
+            let (number, bell) = (self.lane.number, &self.lane.bell);
             let taken = self.budget.take(number, bell, self.extra, least..=least.next_multiple_of(CHUNK), in_line);
             self.is_waiting = taken == 0;
             self.extra += taken;
@@ -54,10 +54,10 @@ impl Account {
             }
         } else if self.is_waiting {
             self.is_waiting = false;
-            self.budget.forget(self.entry.number);
+            self.budget.forget(self.lane.number);
         }
         self.used += bytes;
-        self.entry.note_memory(self.used);
+        self.lane.note_memory(self.used);
         true
     }
 
@@ -66,7 +66,7 @@ impl Account {
     pub(crate) fn give(&mut self, bytes: usize) {
         debug_assert!(bytes <= self.used, "no more is given back than is in use");
         self.used -= bytes;
-        self.entry.note_memory(self.used);
+        self.lane.note_memory(self.used);
     }
 
     /// Takes this many bytes, which [have room](Self::has_room).
@@ -74,7 +74,7 @@ impl Account {
     pub(crate) fn take_back(&mut self, bytes: usize) {
         debug_assert!(self.has_room(bytes), "nothing is taken that was not there");
         self.used += bytes;
-        self.entry.note_memory(self.used);
+        self.lane.note_memory(self.used);
     }
 
     /// Bytes of the common part that the connection should return for others. `kept`: bytes in use that no request
@@ -108,8 +108,8 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        self.entry.note_memory(0);
-        self.budget.forget(self.entry.number);
+        self.lane.note_memory(0);
+        self.budget.forget(self.lane.number);
         self.budget.give(self.extra);
     }
 }

@@ -20,6 +20,10 @@ impl Door {
         self.0.join(FrontEnd::Nbd, "a test".into(), source, bell).expect("there is a place")
     }
 
+    fn device(&self, name: &str) -> Arc<Entry> {
+        self.0.enter(FrontEnd::Ublk, name.into(), vec![Arc::new(EventFd::new().expect("there is a descriptor"))])
+    }
+
     fn user(&self, user: u32) -> Arc<Entry> {
         self.enter(Source::User(user))
     }
@@ -82,6 +86,7 @@ fn connections_of_one_client_are_one() {
         (door.address("::ffff:10.0.0.7"), "disk"),
         (door.address("2001:db8::7"), "disk"),
         (door.user(u32::MAX), "disk"),
+        (door.device("ublk0"), "disk"),
     ];
     let _submitters: Vec<_> = entries.iter().map(|(entry, export)| placement.take(entry, export)).collect();
     let expected = [
@@ -89,6 +94,7 @@ fn connections_of_one_client_are_one() {
         "2001:db8::7@disk 100 '' x1",
         "gold@default 100 '' x1",
         "gold@disk 100 '' x2",
+        "ublk0@disk 100 '' x1",
         "unknown@disk 100 '' x1",
         "user:1000@default 100 '' x2",
         "user:1001@default 100 '' x1",

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use blkmq::{Buffer, Submitter, Time};
-use blkmq_engine::{Ask, Cause, Engine, Entry, Failure, Piece, Request, TaskId};
+use blkmq_engine::{Ask, Cause, Engine, Entry, Failure, Hints, Piece, Request, TaskId};
 
 use super::Desk;
 use super::offer::terms;
@@ -79,12 +79,12 @@ impl Clerk {
             // A client that leaves gets no answer, and is not taken.
             Ok(Command::Disconnect) => return None,
             Err(Refusal { errno, message }) => {
-                let failure = Failure { cause: cause(errno), message };
+                let failure = Failure::new(cause(errno), message);
                 return self.desk.refuse(own, failure, request.payload() > 0);
             }
         };
         let (offset, length) = (request.offset, request.length.into());
-        self.desk.take(&Request { ask, offset, length, priority: None, own })
+        self.desk.take(&Request { ask, offset, length, priority: None, hints: Hints::default(), own })
     }
 
     /// Where the next piece of a write's data goes.
@@ -104,7 +104,7 @@ impl Clerk {
 
     /// Called when the data of a request will never be complete. `buffer` was to take the data.
     pub(super) fn break_payload(&mut self, id: TaskId, buffer: Option<Buffer>, refusal: Refusal) {
-        let failure = Failure { cause: cause(refusal.errno), message: refusal.message };
+        let failure = Failure::new(cause(refusal.errno), refusal.message);
         self.desk.break_payload(id, buffer, failure);
     }
 
@@ -147,7 +147,7 @@ impl Clerk {
                 Err(error) => failure = Some(error),
             }
         }
-        let Some(Failure { cause, message }) = failure else {
+        let Some(Failure { cause, message, .. }) = failure else {
             return outbox.push(head, Cow::Borrowed(""), 0, id, desk);
         };
         let errno = errno(cause, ask);

@@ -81,7 +81,7 @@ impl Bench {
         let task = tasks.take().unwrap();
         let all = tasks.get_mut(task);
         (all.ask, all.length) = (Ask::Discard { fua: false }, 1 << 20);
-        let pool = Pool::new(true, Account::new(Arc::new(Budget::new(1 << 30, 1)), entry));
+        let pool = Pool::new(true, Account::new(Arc::new(Budget::new(1 << 30, 1)), Arc::clone(entry.lane(0))));
         Self { tasks, task, pool, waiting: VecDeque::new() }
     }
 
