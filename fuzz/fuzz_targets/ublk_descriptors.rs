@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use blkmq::driver::spec;
-use blkmq::{Client, RequestQueue, Submitter};
+use blkmq::event::EventFd;
+use blkmq::{RequestQueue, Submitter};
+use blkmq_engine::{Bounds, Desk, Engine, Export, FrontEnd, Journal, Level, least_memory};
 use blkmq_ublk::abi::{DESCRIPTOR_SIZE, Descriptor, op};
 use blkmq_ublk::work::Work;
 use libfuzzer_sys::fuzz_target;
@@ -23,11 +25,15 @@ const MOST: usize = 64 << 10;
 /// What a byte of the device is that was discarded: anything.
 const ANY: u16 = 0x100;
 
-fn queue() -> &'static Arc<RequestQueue> {
-    static QUEUE: OnceLock<Arc<RequestQueue>> = OnceLock::new();
-    QUEUE.get_or_init(|| {
+/// An engine with the device.
+fn engine() -> &'static Arc<Engine> {
+    static ENGINE: OnceLock<Arc<Engine>> = OnceLock::new();
+    ENGINE.get_or_init(|| {
         let device = spec::open("ram,size=256K,bs=4096").expect("there is such a device");
-        RequestQueue::builder(device).build().expect("it can have a queue")
+        let q = RequestQueue::builder(device).build().expect("it can have a queue");
+        let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ()), "log").expect("there is a thread");
+        let bell = Arc::new(EventFd::new().expect("there is a descriptor"));
+        Arc::new(Engine::new(vec![Export::new("", q)], Bounds::default(), least_memory(1), 1, bell, journal))
     })
 }
 
@@ -36,8 +42,7 @@ fn finish(work: &mut Work, submitter: &mut Submitter) -> BTreeMap<u16, i32> {
     let mut results = BTreeMap::new();
     while !work.is_idle() {
         work.submit(submitter);
-        submitter.poll();
-        submitter.reap_all(|done| work.settle(done));
+        work.drive(submitter);
         while let Some((tag, result)) = work.next_over() {
             assert!(results.insert(tag, result).is_none(), "one result for each tag");
         }
@@ -91,8 +96,12 @@ fn judge(model: &mut [u16], descriptor: &Descriptor, data: &[u8], result: i32, r
 
 fn run(bytes: &[u8], reached: &mut Reached) {
     let Some((&first, mut rest)) = bytes.split_first() else { return };
-    let mut submitter = queue().submitter(&Client::new("kernel")).expect("there is room for one");
-    let mut work = Work::new(DEPTH, MOST).expect("there is memory");
+    let (engine, bell) = (engine(), Arc::new(EventFd::new().expect("there is a descriptor")));
+    let entry = engine.clients.enter(FrontEnd::Ublk, "kernel".to_owned(), vec![bell]);
+    let mut submitter = engine.exports[0].join_own(&entry).expect("there is room for one");
+    let bounds = Bounds { requests: DEPTH, ..engine.bounds };
+    let desk = Desk::of_thread(engine, 0, (&entry, 0), bounds, submitter.nr_slots());
+    let mut work = Work::new(desk, DEPTH, MOST).expect("there is memory");
     let (mut model, mut nr) = (vec![ANY; SIZE], 0_u8);
     let mut asked = BTreeMap::new();
     while let Some((head, more)) = rest.split_first_chunk::<{ 2 + DESCRIPTOR_SIZE }>() {
@@ -127,6 +136,7 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     let results = finish(&mut work, &mut submitter);
     assert!(results.keys().eq(asked.keys()), "a result for each tag");
     assert!((0..DEPTH).all(|tag| work.data(tag).is_some_and(|data| data.len() == MOST)), "each buffer is back");
+    engine.clients.leave(entry.number);
 }
 
 fuzz_target!(

@@ -72,18 +72,18 @@ fn lines_of_clients(clients: &[Share]) -> Vec<String> {
         let parts = [second.due, second.received, minute.due, minute.received].map(percent::of);
         [words.to_vec(), vec![client.weight.to_string()], parts.to_vec(), vec![client.waiting.to_string()]].concat()
     }));
-    columns::lines(&rows, 4, 0)
+    columns::lines(&rows, 5, 0)
 }
 
 fn lines_of_connections(connections: &[Connection]) -> Vec<String> {
-    let heading = ["peer", "client", "export", "queue", "connection", "requests", "bytes", "errors"];
+    let heading = ["peer", "front-end", "client", "export", "queue", "connection", "requests", "bytes", "errors"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     rows.extend(connections.iter().map(|connection| {
-        let Connection { number, client, export, queue, requests, bytes, errors, peer, .. } = connection;
+        let Connection { number, front_end, client, export, queue, requests, bytes, errors, peer, .. } = connection;
         let named = [client, export, queue].map(|text| text.clone().unwrap_or_else(|| "-".to_owned()));
         let errors: u64 = errors.values().sum();
         let counts = [*number, *requests, *bytes, errors].map(|count| count.to_string());
-        [vec![peer.clone()], named.to_vec(), counts.to_vec()].concat()
+        [vec![peer.clone(), front_end.clone()], named.to_vec(), counts.to_vec()].concat()
     }));
-    columns::lines(&rows, 4, 0)
+    columns::lines(&rows, 5, 0)
 }

@@ -282,7 +282,7 @@ impl Serve {
         let (tell, events) = mpsc::channel();
         let failed = |error: io::Error| Failure::Running(format!("serve: {error}"));
         let uris: Vec<_> = (0..queues.len()).map(|index| server.uris(index)).collect();
-        let devices = ublk::start(&plan.exports, &wishes, added, is_alone, &tell)?;
+        let devices = ublk::start(server.engine(), &wishes, added, is_alone, &tell)?;
         let (stop, signal) = (tell.clone(), tell.clone());
         let state = State {
             queues: served(&plan.exports, &queues, &placements, &uris),

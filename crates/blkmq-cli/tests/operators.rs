@@ -150,9 +150,13 @@ fn clients_stat_and_metrics_name_the_export_and_count_errors_by_kind() {
     let table = server.say(&["clients"]);
     let line = table.lines().find(|line| line.starts_with(&me)).unwrap_or_else(|| panic!("{table}"));
     let words: Vec<_> = line.split_whitespace().skip(5).collect();
-    assert_eq!(words, [&name, "also", "default", "1", "2", "0", "2"], "client, export, queue, number, ..., errors");
-    let labels =
-        format!("{{queue=\"default\",export=\"also\",client=\"1\",peer=\"{}\"}}", shown["peer"].as_str().unwrap());
+    assert_eq!(
+        words,
+        ["nbd", &name, "also", "default", "1", "2", "0", "2"],
+        "front-end, client, export, queue, number, ..."
+    );
+    let peer = shown["peer"].as_str().unwrap();
+    let labels = format!("{{queue=\"default\",export=\"also\",front_end=\"nbd\",client=\"1\",peer=\"{peer}\"}}");
     let metrics = scrape(&port, "GET /metrics").1;
     assert!(metrics.contains(&format!("\nblkmq_client_errors_total{labels} 2\n")), "{metrics}");
 

@@ -61,7 +61,9 @@ fn every_command_tells_what_the_server_has() {
     let metrics = server.get("/metrics");
     assert!(metrics.contains("\nblkmq_read_bytes_total{queue=\"a b/c\"} 8192\n"), "{metrics}");
     assert!(
-        metrics.contains("\nblkmq_client_requests_total{queue=\"a b/c\",export=\"a b/c\",client=\"1\",peer=\""),
+        metrics.contains(
+            "\nblkmq_client_requests_total{queue=\"a b/c\",export=\"a b/c\",front_end=\"nbd\",client=\"1\",peer=\""
+        ),
         "{metrics}"
     );
     assert!(metrics.ends_with("\n# EOF\n"));

@@ -74,8 +74,8 @@ struct Place {
 ///
 /// Connections whose client has the same name are one client: together they get the share of one. Without a rule a
 /// client has the name in its certificate, or its user on a Unix socket (`user:1000`), or its address, followed by `@`
-/// and the name of its export; a block device has its own name in front of that (`ublk0@disk`). So all connections of one host or user to an export are one client. It has the export's
-/// weight and belongs to no group.
+/// and the name of its export. So all connections of one host or user to an export are one client. A block device has
+/// its own name there (`ublk0@disk`). A client has the export's weight and belongs to no group.
 #[derive(Debug)]
 pub struct Placement {
     queue: Arc<RequestQueue>,

@@ -8,7 +8,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use blkmq::event::EventFd;
-use blkmq::{Client, Notify, RequestQueue};
+use blkmq::{Notify, RequestQueue, Submitter};
+use blkmq_engine::{Bounds, Desk, Engine, Entry, FrontEnd};
 
 use crate::abi::{DeviceInfo, MAX_NR_QUEUES, MAX_QUEUE_DEPTH, Parameters, State, feature};
 use crate::control::{Control, block_path, character_path};
@@ -181,22 +182,28 @@ impl Added {
         self.inner.as_ref().map_or(0, |inner| inner.info.dev_id)
     }
 
-    /// Begins to serve: each queue has a thread, whose submitter is this client's. Then the block device is there.
-    /// `ended` is called when the last of the threads has ended, whatever ended it, with what failed first if anything
-    /// did.
+    /// Begins to serve, as a client of the engine's export of this index, in front of whose queue the device was made.
+    /// Each queue of the device has a thread. Then the block device is there. `ended` is called when the last of the
+    /// threads has ended, whatever ended it, with what failed first if anything did.
     ///
     /// # Errors
     /// The queue does not take so many submitters, the system gives no thread, or the kernel refuses.
+    ///
+    /// # Panics
+    /// If the export has another queue.
     pub fn start(
         mut self,
-        client: &Client,
+        engine: &Arc<Engine>,
+        export: usize,
         ended: impl Fn(Option<Error>) + Send + Sync + 'static,
     ) -> Result<Device, Error> {
         let Some(inner) = self.inner.take() else { unreachable!("it is taken here alone") };
-        let count = Count::new(Arc::new(ended) as Ended);
-        let mut device = Device { inner, threads: Vec::new(), strings: Vec::new(), count, is_over: false };
+        assert!(Arc::ptr_eq(&inner.q, &engine.exports[export].queue), "a device stays in front of its queue");
+        let (engine, count) = (Arc::clone(engine), Count::new(Arc::new(ended) as Ended));
+        let (threads, strings) = (Vec::new(), Vec::new());
+        let mut device = Device { inner, engine, entry: None, threads, strings, count, is_over: false };
         let id = device.id();
-        let started = device.launch(std::mem::take(&mut self.maps), client);
+        let started = device.launch(std::mem::take(&mut self.maps), export);
         match started.and_then(|()| device.inner.control.start(id, self.is_recovered)) {
             Ok(()) => Ok(device),
             Err(error) => {
@@ -241,6 +248,9 @@ impl Fate {
 #[derive(Debug)]
 pub struct Device {
     inner: Inner,
+    engine: Arc<Engine>,
+    /// What is known of it among the engine's clients.
+    entry: Option<Arc<Entry>>,
     threads: Vec<JoinHandle<()>>,
     strings: Vec<Arc<Strings>>,
     count: Arc<Count>,
@@ -248,28 +258,39 @@ pub struct Device {
 }
 
 impl Device {
-    /// Starts the threads, and waits until each has fetched.
-    fn launch(&mut self, maps: Vec<Descriptors>, client: &Client) -> Result<(), Error> {
-        let Inner { info, file, q, .. } = &mut self.inner;
-        // The threads alone have it: the kernel removes a device only when its character device is closed.
-        let Some(file) = file.take() else { return Ok(()) };
-        let most = info.max_io_buf_bytes as usize;
-        let (tell, told) = mpsc::channel();
-        let mut ready = Vec::new();
-        for (number, map) in (0..).zip(maps) {
-            let mut submitter = q.submitter(client).map_err(Error::Queue)?;
-            let bell = Arc::new(EventFd::new().map_err(Error::System)?);
-            submitter.set_notify(Some(bell.clone()));
-            let work = Work::new(info.queue_depth, most)
+    /// What each of the threads needs, in the order of the device's queues.
+    fn equip(&mut self, export: usize) -> Result<Vec<(Work, Submitter)>, Error> {
+        let Self { inner: Inner { info, .. }, engine, entry, strings, .. } = self;
+        let make = |_| {
+            let bell = Arc::new(EventFd::new()?);
+            Ok(Arc::new(Strings { bell, is_given_up: AtomicBool::new(false), nr_moves: AtomicU64::new(0) }))
+        };
+        *strings = (0..info.nr_hw_queues).map(make).collect::<Result<_, _>>().map_err(Error::System)?;
+        let bells = strings.iter().map(|strings| Arc::clone(&strings.bell)).collect();
+        let entry = entry.insert(engine.clients.enter(FrontEnd::Ublk, format!("ublk{}", info.dev_id), bells));
+        let bounds = Bounds { requests: info.queue_depth, ..engine.bounds };
+        let equip = |(thread, strings): (usize, &Arc<Strings>)| {
+            let mut submitter = engine.exports[export].join_own(entry).map_err(Error::Queue)?;
+            submitter.set_notify(Some(strings.bell.clone()));
+            let desk = Desk::of_thread(engine, export, (entry, thread), bounds, submitter.nr_slots());
+            let work = Work::new(desk, info.queue_depth, info.max_io_buf_bytes as usize)
                 .ok_or_else(|| Error::System(io::Error::from(io::ErrorKind::OutOfMemory)))?;
-            let strings = Arc::new(Strings { bell, is_given_up: AtomicBool::new(false), nr_moves: AtomicU64::new(0) });
-            ready.push((number, map, submitter, work, strings));
-        }
+            Ok((work, submitter))
+        };
+        strings.iter().enumerate().map(equip).collect()
+    }
+
+    /// Starts the threads, and waits until each has fetched.
+    fn launch(&mut self, maps: Vec<Descriptors>, export: usize) -> Result<(), Error> {
+        // The threads alone have it: the kernel removes a device only when its character device is closed.
+        let Some(file) = self.inner.file.take() else { return Ok(()) };
+        let ready = self.equip(export)?;
+        let (info, (tell, told)) = (self.inner.info, mpsc::channel());
         let nr = ready.len();
         let places: Vec<_> = ready.iter().map(|_| self.count.place()).collect();
-        for ((number, map, submitter, work, strings), place) in ready.into_iter().zip(places) {
+        for ((((work, submitter), map), place), number) in ready.into_iter().zip(maps).zip(places).zip(0..) {
             let (tell, file, depth) = (tell.clone(), Arc::clone(&file), info.queue_depth);
-            self.strings.push(Arc::clone(&strings));
+            let strings = Arc::clone(&self.strings[usize::from(number)]);
             let serve = move || {
                 // It is the last to be dropped: the character device is closed by then.
                 let place = place;
@@ -423,6 +444,9 @@ impl Drop for Device {
     fn drop(&mut self) {
         // No caller could do anything about it.
         let _ = self.part();
+        if let Some(entry) = &self.entry {
+            self.engine.clients.leave(entry.number);
+        }
     }
 }
 

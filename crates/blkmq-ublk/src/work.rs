@@ -1,25 +1,22 @@
-//! Where requests of the kernel become operations of the queue, and finished operations become results.
+//! Where requests of the kernel become requests of the engine, and finished ones become results.
 //!
 //! Each tag has a buffer of its own. The kernel has the buffer while it has the tag: it puts the data of writes there
 //! before a request arrives, and takes the data of reads from there once the result is told. Meanwhile the buffer goes
-//! with the operation.
-
-use std::collections::VecDeque;
+//! with the request.
 
 use blkmq::limits::SECTOR_SIZE;
-use blkmq::{Bio, Buffer, Buffers, Completion, Flags, RejectReason, Status, Submitter};
+use blkmq::{Buffer, Buffers, Submitter, Time};
+use blkmq_engine::{Ask, Cause, Desk, Failure, Hints, Request, TaskId};
 
 use crate::abi::{Descriptor, flag, op};
 
 /// What a tag has, and where its request is.
 #[derive(Debug)]
 struct Tag {
-    /// `None` while it goes with an operation.
+    /// `None` while it goes with a request.
     buffer: Option<Buffer>,
     /// Whether a request of this tag is on its way.
     is_working: bool,
-    /// Bytes of the request.
-    bytes: usize,
 }
 
 /// The requests of one queue that are on their way.
@@ -27,53 +24,61 @@ struct Tag {
 pub struct Work {
     /// Bytes of each buffer.
     most: usize,
+    /// Bytes of a logical block.
+    block: u64,
     tags: Box<[Tag]>,
-    /// Operations that the submitter has not taken yet.
-    waiting: VecDeque<Bio>,
-    /// Tags whose requests are over, with what the kernel is told.
-    over: Vec<(u16, i32)>,
+    /// Its requests are known by their tags.
+    desk: Desk<u16>,
 }
 
-/// What the kernel is told of an error.
-fn failed(status: Status) -> i32 {
-    -status.errno().unwrap_or(libc::EIO)
+/// What the kernel is told of an error: the number of what the queue said, if the queue had a part in it.
+fn failed(failure: &Failure) -> i32 {
+    let errno = failure.status.and_then(blkmq::Status::errno).unwrap_or(match failure.cause {
+        Cause::NotPermitted => libc::EPERM,
+        Cause::Io => libc::EIO,
+        Cause::NoMemory => libc::ENOMEM,
+        Cause::Invalid => libc::EINVAL,
+        Cause::NoSpace => libc::ENOSPC,
+        Cause::Unsupported => libc::EOPNOTSUPP,
+        Cause::Shutdown => libc::ESHUTDOWN,
+    });
+    -errno
 }
 
-/// The operation that a descriptor asks for, without its data. An error number if there is no such operation.
-fn operation(descriptor: &Descriptor) -> Result<Bio, i32> {
-    let &Descriptor { op_flags, nr_sectors, start_sector } = descriptor;
-    let has = |flag| op_flags & flag != 0;
-    let flags = Flags {
-        fua: has(flag::FUA),
-        meta: has(flag::META),
-        // As with the other servers, a program may wait for it: the kernel does not tell, and has itself let pass what
-        // is urgent.
-        sync: op_flags as u8 != op::READ || has(flag::SWAP),
-        ..Flags::NONE
+/// What a descriptor asks for. `None` if there is no such operation.
+fn ask(descriptor: &Descriptor) -> Option<(Ask, Hints)> {
+    let has = |flag| descriptor.op_flags & flag != 0;
+    let fua = has(flag::FUA);
+    let ask = match descriptor.op_flags as u8 {
+        op::READ => Ask::Read,
+        op::WRITE => Ask::Write { fua },
+        op::FLUSH => Ask::Flush,
+        op::DISCARD => Ask::Discard { fua: false },
+        // The kernel has a way of its own if the device cannot make them.
+        op::WRITE_ZEROES => Ask::WriteZeroes { fua, no_hole: has(flag::NOUNMAP), fast: true },
+        _ => return None,
     };
-    let nr_sectors = u64::from(nr_sectors);
-    match op_flags as u8 {
-        op::READ => Ok(Bio::new(blkmq::Op::Read, start_sector, nr_sectors, Buffers::None)
-            .with_flags(Flags { fua: false, ..flags })),
-        op::WRITE => Ok(Bio::new(blkmq::Op::Write, start_sector, nr_sectors, Buffers::None).with_flags(flags)),
-        op::FLUSH => Ok(Bio::flush()),
-        op::DISCARD => Ok(Bio::discard(start_sector, nr_sectors).with_flags(Flags { fua: false, ..flags })),
-        op::WRITE_ZEROES => {
-            let flags = Flags { nounmap: has(flag::NOUNMAP), ..flags };
-            Ok(Bio::write_zeroes(start_sector, nr_sectors).with_flags(flags))
-        }
-        _ => Err(-libc::EOPNOTSUPP),
-    }
+    let hints = match ask {
+        Ask::Flush => Hints::default(),
+        // A program waits for what is read of swap. For other reads, the kernel does not tell whether one does.
+        _ => Hints { meta: has(flag::META), sync: has(flag::SWAP) },
+    };
+    Some((ask, hints))
+}
+
+#[cold]
+fn refuse(desk: &mut Desk<u16>, tag: u16, cause: Cause, why: &'static str) -> Option<TaskId> {
+    desk.refuse(tag, Failure::new(cause, why), false)
 }
 
 impl Work {
-    /// For this many tags, with buffers of `most` bytes. `None` if there is not so much memory.
+    /// For this many tags, with buffers of `most` bytes, at a desk for as many requests. `None` if there is not so much
+    /// memory.
     #[must_use]
-    pub fn new(depth: u16, most: usize) -> Option<Self> {
-        let tag = |_| Some(Tag { buffer: Some(Buffer::try_zeroed(most)?), is_working: false, bytes: 0 });
+    pub fn new(desk: Desk<u16>, depth: u16, most: usize) -> Option<Self> {
+        let tag = |_| Some(Tag { buffer: Some(Buffer::try_zeroed(most)?), is_working: false });
         let tags = (0..depth).map(tag).collect::<Option<_>>()?;
-        let waiting = VecDeque::with_capacity(depth.into());
-        Some(Self { most, tags, waiting, over: Vec::with_capacity(depth.into()) })
+        Some(Self { most, block: desk.queue().limits().logical_block_size.into(), tags, desk })
     }
 
     /// The address of a tag's buffer, for the kernel. It stays the same for good.
@@ -95,74 +100,86 @@ impl Work {
     /// Whether no request is on its way.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.over.is_empty() && self.tags.iter().all(|tag| !tag.is_working)
+        self.desk.is_idle()
+    }
+
+    /// Tells the time, from which requests that arrive now are measured.
+    pub fn set_now(&mut self, now: Time) {
+        self.desk.set_now(now);
     }
 
     /// Takes a request of the kernel. A request that makes no sense is over at once, with an error. A tag that does not
     /// exist, or has a request already, is left alone.
     pub fn arrive(&mut self, number: u16, descriptor: &Descriptor) {
-        let most = self.most;
-        let Some(tag) = self.tags.get_mut(usize::from(number)).filter(|tag| !tag.is_working) else { return };
-        tag.is_working = true;
-        tag.bytes = 0;
-        let mut bio = match operation(descriptor) {
-            Ok(bio) => bio.with_user_data(number.into()),
-            Err(result) => return self.over.push((number, result)),
-        };
-        if matches!(bio.op, blkmq::Op::Read | blkmq::Op::Write) {
-            let bytes = bio.nr_sectors.saturating_mul(SECTOR_SIZE as u64);
-            let fits = usize::try_from(bytes).is_ok_and(|bytes| (1..=most).contains(&bytes));
-            match tag.buffer.take_if(|_| fits) {
-                Some(mut buffer) => {
-                    tag.bytes = bytes as usize;
-                    buffer.set_len(tag.bytes);
-                    bio.buffers = Buffers::One(buffer);
-                }
-                None => return self.over.push((number, -libc::EINVAL)),
+        let Self { most, block, tags, desk } = self;
+        let Some(tag) = tags.get_mut(usize::from(number)).filter(|tag| !tag.is_working) else { return };
+        let taken = match ask(descriptor) {
+            None => refuse(desk, number, Cause::Unsupported, "there is no such operation"),
+            Some((Ask::Flush, hints)) => {
+                desk.take(&Request { ask: Ask::Flush, offset: 0, length: 0, priority: None, hints, own: number })
             }
-        }
-        self.waiting.push_back(bio);
+            Some((ask, hints)) => {
+                let offset = descriptor.start_sector.saturating_mul(SECTOR_SIZE as u64);
+                let length = u64::from(descriptor.nr_sectors) * SECTOR_SIZE as u64;
+                let request = Request { ask, offset, length, priority: None, hints, own: number };
+                let moves_data = matches!(ask, Ask::Read | Ask::Write { .. });
+                let is_whole = length > 0 && (offset | length).is_multiple_of(*block);
+                if !is_whole || (moves_data && length > *most as u64) {
+                    refuse(desk, number, Cause::Invalid, "the kernel asks for whole blocks, and not for so many")
+                } else if moves_data && let Some(mut buffer) = tag.buffer.take() {
+                    buffer.set_len(length as usize);
+                    desk.take_brought(&request, &mut Buffers::One(buffer))
+                } else {
+                    desk.take(&request)
+                }
+            }
+        };
+        debug_assert!(taken.is_some(), "the desk has a place for each tag, and nothing needs its memory");
+        tag.is_working = true;
     }
 
     /// Hands operations to the submitter until it takes no more. Returns whether it took any.
     pub fn submit(&mut self, submitter: &mut Submitter) -> bool {
-        let mut has_taken = false;
-        while !self.waiting.is_empty() {
-            let (taken, rejected) = submitter.submit_batch(&mut self.waiting);
-            has_taken |= taken > 0;
-            match rejected {
-                Some(RejectReason::Bad(status)) => {
-                    let Some(bio) = self.waiting.pop_front() else { break };
-                    self.end(bio, status);
-                }
-                Some(_) => break,
-                None => (),
-            }
-        }
-        has_taken
+        self.desk.submit(submitter)
     }
 
-    /// Called when an operation is over.
-    pub fn settle(&mut self, done: Completion) {
-        self.end(done.bio, done.status);
-    }
-
-    fn end(&mut self, bio: Bio, status: Status) {
-        let number = bio.user_data as u16;
-        let tag = &mut self.tags[usize::from(number)];
-        if let Buffers::One(mut buffer) = bio.buffers {
-            buffer.set_len(self.most);
-            tag.buffer = Some(buffer);
-        }
-        let result = if status.is_ok() { tag.bytes as i32 } else { failed(status) };
-        self.over.push((number, result));
+    /// Drives the queue, and settles what is over. Returns whether there was anything.
+    pub fn drive(&mut self, submitter: &mut Submitter) -> bool {
+        self.desk.drive(submitter)
     }
 
     /// A tag whose request is over, with what the kernel is told: bytes, or an error number below 0.
     pub fn next_over(&mut self) -> Option<(u16, i32)> {
-        let (number, result) = self.over.pop()?;
-        self.tags[usize::from(number)].is_working = false;
+        let (id, failure) = self.desk.next_finished()?;
+        let number = *self.desk.own(id);
+        let tag = &mut self.tags[usize::from(number)];
+        let buffer = match self.desk.reclaim(id) {
+            Buffers::None => None,
+            Buffers::One(buffer) => Some(buffer),
+            // That of a request that the desk refused.
+            Buffers::Many(mut buffers) => buffers.pop(),
+        };
+        if let Some(mut buffer) = buffer {
+            buffer.set_len(self.most);
+            tag.buffer = Some(buffer);
+        }
+        tag.is_working = false;
+        let result = match failure {
+            Some(failure) => {
+                self.desk.count_error(failure.cause);
+                failed(&failure)
+            }
+            None if matches!(self.desk.ask(id), Ask::Read | Ask::Write { .. }) => self.desk.range(id).1 as i32,
+            None => 0,
+        };
+        self.desk.forget(id);
         Some((number, result))
+    }
+
+    /// Called when the kernel may write into the buffers of its tags, and no thread will hear when that ends: they are
+    /// never freed.
+    pub fn leave_buffers(&mut self) {
+        self.tags.iter_mut().filter_map(|tag| tag.buffer.take()).for_each(std::mem::forget);
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use blkmq::sched::window::Phase;
 use blkmq::{Stat, Stats};
-use blkmq_export::{Histogram, Kind, Latencies};
+use blkmq_export::{FrontEnd, Histogram, Kind, Latencies};
 
 use super::schema::{Connection, Parts, Share, by_kind};
 use super::window::{Ceiling, Ceilings, Told};
@@ -190,8 +190,11 @@ pub(super) fn text(state: &State) -> String {
     }
     show_errors(&mut out, state);
     let clients = (state.connections)();
-    begin(&mut out, "clients", "gauge", "Connections of clients.");
-    let _ = writeln!(out, "blkmq_clients {}", clients.len());
+    begin(&mut out, "clients", "gauge", "Connections of clients, and block devices, by front-end.");
+    for front_end in [FrontEnd::Nbd, FrontEnd::Ublk].map(FrontEnd::word) {
+        let count = clients.iter().filter(|client| client.front_end == front_end).count();
+        let _ = writeln!(out, "blkmq_clients{{front_end=\"{front_end}\"}} {count}");
+    }
     let (used, most) = (state.memory)();
     begin(&mut out, "memory_bytes", "gauge", "Memory that clients have, for the data of their requests and beside it.");
     let _ = writeln!(out, "blkmq_memory_bytes {used}");
@@ -364,10 +367,11 @@ fn show_connections(out: &mut String, clients: &[Connection]) {
 /// The labels of a connection.
 fn labels(client: &Connection) -> String {
     let [queue, export] = [&client.queue, &client.export].map(|text| escaped(text.as_deref().unwrap_or_default()));
-    let peer = escaped(&client.peer);
+    let (peer, front_end) = (escaped(&client.peer), &client.front_end);
     // A label that is absent is the same as an empty one.
     let name = client.name.as_ref().map(|name| format!(",name=\"{}\"", escaped(name))).unwrap_or_default();
-    format!("queue=\"{queue}\",export=\"{export}\",client=\"{}\",peer=\"{peer}\"{name}", client.number)
+    let number = client.number;
+    format!("queue=\"{queue}\",export=\"{export}\",front_end=\"{front_end}\",client=\"{number}\",peer=\"{peer}\"{name}")
 }
 
 /// The histogram of each kind of request that has occurred.
@@ -423,6 +427,7 @@ mod tests {
         };
         let client = |number| Connection {
             number,
+            front_end: if number == 1 { "ublk" } else { "nbd" }.to_owned(),
             queue: None,
             export: None,
             peer: "p".to_owned(),
@@ -446,16 +451,17 @@ mod tests {
         let text = text(&state);
         assert!(text.ends_with("\n# EOF\n") && !text.contains("\n\n"), "{text}");
         assert!(text.contains("\nblkmq_io_now{queue=\"a\\\"b\\\\c\\n\"} 0\n"), "{text}");
-        assert!(text.contains("\nblkmq_clients 1000\n"));
+        assert!(
+            text.contains("\nblkmq_clients{front_end=\"nbd\"} 999\nblkmq_clients{front_end=\"ublk\"} 1\n"),
+            "{text}"
+        );
         for (state, value) in [("good", 1), ("away", 0), ("failed", 0)] {
             let line = format!("\nblkmq_device_health{{queue=\"default\",state=\"{state}\"}} {value}\n");
             assert!(text.contains(&line), "{text}");
         }
-        assert!(
-            text.contains("\nblkmq_client_requests_total{queue=\"\",export=\"\",client=\"1\",peer=\"p\"} 1\n"),
-            "{text}"
-        );
-        let labels = "queue=\"\",export=\"\",client=\"2\",peer=\"p\",name=\"a\\\"b\"";
+        let labels = "queue=\"\",export=\"\",front_end=\"ublk\",client=\"1\",peer=\"p\"";
+        assert!(text.contains(&format!("\nblkmq_client_requests_total{{{labels}}} 1\n")), "{text}");
+        let labels = "queue=\"\",export=\"\",front_end=\"nbd\",client=\"2\",peer=\"p\",name=\"a\\\"b\"";
         assert!(text.contains(&format!("\nblkmq_client_requests_total{{{labels}}} 2\n")), "{text}");
         assert_eq!(text.matches("\nblkmq_client_bytes_total{").count(), MAX_CLIENTS, "so many series at most");
         for (line, is_there) in [

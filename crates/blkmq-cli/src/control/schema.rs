@@ -168,6 +168,8 @@ impl Stat {
 pub(crate) struct Connection {
     /// The first connection has number 1. No two connections have the same number.
     pub(crate) number: u64,
+    /// The word for the front-end through which it comes.
+    pub(crate) front_end: String,
     /// Its queue. `None` before it has chosen an export.
     pub(crate) queue: Option<String>,
     /// What commands call its export; `None` before it has chosen one.

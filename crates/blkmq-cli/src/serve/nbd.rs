@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use blkmq::RequestQueue;
 use blkmq_export::{
-    Address, ClientInfo, Export, Latencies, Level, Placement, Rejections, Server, StartError, Stop, Tls, TlsError,
+    Address, ClientInfo, Engine, Export, FrontEnd, Latencies, Level, Placement, Rejections, Server, StartError, Stop,
+    Tls, TlsError,
 };
 use blkmq_workbench::TextError;
 
@@ -73,6 +74,8 @@ pub(super) struct Nbd {
     stop: Stop,
     /// For each address in turn, one for each export.
     uris: Vec<String>,
+    /// What it shares with block devices.
+    engine: Arc<Engine>,
     nr_exports: usize,
     /// What is served beside it, and ends with it.
     machines: Option<Machines>,
@@ -124,8 +127,14 @@ impl Nbd {
         let bound = builder.bind().map_err(failure)?;
         give_up()?;
         let server = bound.start().map_err(failure)?;
-        let (uris, stop) = (server.uris().to_vec(), server.stop());
-        Ok(Self { slot: Arc::new(Mutex::new(Some(server))), stop, uris, nr_exports: queues.len(), machines: None })
+        let (uris, stop, engine) = (server.uris().to_vec(), server.stop(), Arc::clone(server.engine()));
+        let (slot, nr_exports) = (Arc::new(Mutex::new(Some(server))), queues.len());
+        Ok(Self { slot, stop, uris, engine, nr_exports, machines: None })
+    }
+
+    /// The engine, whose exports have the numbers of the plan's.
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
     }
 
     /// Serves machines beside the clients, until the server is drained.
@@ -147,6 +156,7 @@ impl Nbd {
             let found = lock(&slot).as_ref().map(Server::clients).unwrap_or_default();
             let client = |info: ClientInfo| Connection {
                 number: info.number,
+                front_end: info.front_end.word().to_owned(),
                 queue: info.export.as_ref().and_then(|name| queues.get(name)).cloned(),
                 export: info.export.as_deref().map(shown).map(str::to_owned),
                 peer: info.peer,
@@ -218,7 +228,7 @@ impl Nbd {
         thread::spawn(move || {
             // The server stays in its slot until its clients are gone, so that `blkmq clients` shows the clients that
             // it waits for.
-            while lock(&slot).as_ref().is_some_and(|server| !server.clients().is_empty()) {
+            while lock(&slot).as_ref().is_some_and(|server| server.clients().iter().any(is_connection)) {
                 thread::sleep(LOOK_EVERY);
             }
             let server = lock(&slot).take();
@@ -232,13 +242,20 @@ impl Nbd {
 
     /// The clients that are still connected.
     pub(super) fn waited_for(&self) -> Vec<ClientInfo> {
-        lock(&self.slot).as_ref().map(Server::clients).unwrap_or_default()
+        let mut clients = lock(&self.slot).as_ref().map(Server::clients).unwrap_or_default();
+        clients.retain(is_connection);
+        clients
     }
 
     /// Closes all connections, even if requests are not answered.
     pub(super) fn end_now(&self) {
         self.stop.now();
     }
+}
+
+/// Whether it is a client of NBD. Block devices end when such clients are gone.
+fn is_connection(client: &ClientInfo) -> bool {
+    client.front_end == FrontEnd::Nbd
 }
 
 /// What commands call the queue of each export.

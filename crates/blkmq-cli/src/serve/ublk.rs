@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use blkmq::{Client, RequestQueue};
+use blkmq::RequestQueue;
+use blkmq_export::Engine;
 use blkmq_ublk::{Added, Control, Device, Error, Options};
 use blkmq_workbench::TextError;
 
@@ -101,9 +102,10 @@ fn note(first: &Mutex<Option<String>>, id: u32, error: Option<Error>) {
     operator::say(&line);
 }
 
-/// Begins to serve the devices. If clients come in no other way, the server ends with the last of them.
+/// Begins to serve the devices, as clients of this engine beside those of NBD. If clients come in no other way, the
+/// server ends with the last of the devices.
 pub(super) fn start(
-    exports: &[Export],
+    engine: &Arc<Engine>,
     wishes: &[Wish],
     added: Vec<Added>,
     is_alone: bool,
@@ -112,9 +114,7 @@ pub(super) fn start(
     let nr_left = Arc::new(AtomicUsize::new(added.len()));
     let first = Arc::default();
     let start = |(wish, added): (&Wish, Added)| {
-        let (id, export) = (added.id(), &exports[wish.export]);
-        let mut client = Client::new(format!("ublk{id}@{}", shown(&export.name.text))).with_priority(export.priority);
-        client.weight = export.weight;
+        let id = added.id();
         let (tell, nr_left, first) = (Mutex::new(tell.clone()), Arc::clone(&nr_left), Arc::clone(&first));
         let ended = move |error: Option<Error>| {
             note(&first, id, error);
@@ -123,7 +123,7 @@ pub(super) fn start(
                 let _ = tell.send(Event::Stop);
             }
         };
-        added.start(&client, ended)
+        added.start(engine, wish.export, ended)
     };
     let list = wishes.iter().zip(added).map(start).collect::<Result<_, _>>().map_err(failure)?;
     Ok(Devices { list, failure: first })

@@ -40,7 +40,9 @@ impl<F: Copy + Default> Desk<F> {
         let Self { tasks, pool, bytes, lane, .. } = self;
         let task = tasks.get_mut(id);
         pool.forgo(std::mem::take(&mut task.promised));
-        task.data.drain(..).for_each(|buffer| pool.give(buffer));
+        if !task.data.is_empty() {
+            task.data.drain(..).for_each(|buffer| pool.give(buffer));
+        }
         task.brought = Buffers::None;
         *bytes -= std::mem::take(&mut task.charge);
         tasks.give(id);

@@ -1,17 +1,38 @@
 use std::sync::Arc;
 
 use blkmq::driver::spec;
-use blkmq::{Client, RequestQueue};
+use blkmq::event::EventFd;
+use blkmq::{RequestQueue, Status};
+use blkmq_engine::{Bounds, Engine, Entry, Export, FrontEnd, Journal, Level, Piece, least_memory};
 
 use super::*;
 
 const MOST: usize = 64 << 10;
 
-fn queue(device: &str) -> Arc<RequestQueue> {
-    RequestQueue::builder(spec::open(device).unwrap()).build().unwrap()
+/// An engine with one export, of this device.
+fn engine(device: &str) -> Arc<Engine> {
+    let q = RequestQueue::builder(spec::open(device).unwrap()).build().unwrap();
+    let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ()), "log").unwrap();
+    let (exports, bell) = (vec![Export::new("", q)], Arc::new(EventFd::new().unwrap()));
+    Arc::new(Engine::new(exports, Bounds::default(), least_memory(1), 1, bell, journal))
 }
 
-fn ask(op: u8, flags: u32, start_sector: u64, nr_sectors: u32) -> Descriptor {
+/// A desk among clients of the engine, with its submitter.
+fn desk(engine: &Arc<Engine>, front_end: FrontEnd, requests: u16) -> (Desk<u16>, Submitter, Arc<Entry>) {
+    let bell = Arc::new(EventFd::new().unwrap());
+    let entry = engine.clients.enter(front_end, "kernel".into(), vec![bell.clone()]);
+    let mut submitter = engine.exports[0].join_own(&entry).unwrap();
+    submitter.set_notify(Some(bell));
+    let bounds = Bounds { requests, ..engine.bounds };
+    (Desk::of_thread(engine, 0, (&entry, 0), bounds, submitter.nr_slots()), submitter, entry)
+}
+
+fn work(device: &str, depth: u16) -> (Work, Submitter) {
+    let (desk, submitter, _) = desk(&engine(device), FrontEnd::Ublk, depth);
+    (Work::new(desk, depth, MOST).unwrap(), submitter)
+}
+
+fn asks(op: u8, flags: u32, start_sector: u64, nr_sectors: u32) -> Descriptor {
     Descriptor { op_flags: u32::from(op) | flags, nr_sectors, start_sector }
 }
 
@@ -20,8 +41,7 @@ fn finish(work: &mut Work, submitter: &mut Submitter) -> Vec<(u16, i32)> {
     let mut results = Vec::new();
     while !work.is_idle() {
         work.submit(submitter);
-        submitter.poll();
-        submitter.reap_all(|done| work.settle(done));
+        work.drive(submitter);
         results.extend(std::iter::from_fn(|| work.next_over()));
     }
     results.sort_unstable();
@@ -31,27 +51,25 @@ fn finish(work: &mut Work, submitter: &mut Submitter) -> Vec<(u16, i32)> {
 /// Red if data goes elsewhere than where the descriptor says, or a result is not what the kernel expects.
 #[test]
 fn what_is_written_by_one_tag_is_read_by_another() {
-    let q = queue("ram,size=1M");
-    let mut submitter = q.submitter(&Client::new("kernel")).unwrap();
-    let mut work = Work::new(4, MOST).unwrap();
+    let (mut work, mut submitter) = work("ram,size=1M", 4);
     let address = work.address(1);
     work.data(1).unwrap()[..8192].fill(7);
-    work.arrive(1, &ask(op::WRITE, flag::FUA | flag::META, 8, 16));
+    work.arrive(1, &asks(op::WRITE, flag::FUA | flag::META, 8, 16));
     assert_eq!(finish(&mut work, &mut submitter), [(1, 8192)]);
     assert_eq!(work.address(1), address, "the kernel knows the buffer's address for good");
     work.data(0).unwrap().fill(9);
-    work.arrive(0, &ask(op::READ, flag::SWAP, 0, 32));
-    work.arrive(2, &ask(op::FLUSH, 0, 0, 0));
+    work.arrive(0, &asks(op::READ, flag::SWAP, 0, 32));
+    work.arrive(2, &asks(op::FLUSH, 0, 0, 0));
     assert_eq!(finish(&mut work, &mut submitter), [(0, 16384), (2, 0)]);
     let read = work.data(0).unwrap();
     assert!(read[..4096].iter().chain(&read[12288..16384]).all(|byte| *byte == 0));
     assert!(read[4096..12288].iter().all(|byte| *byte == 7));
     assert!(read[16384..].iter().all(|byte| *byte == 9), "nothing behind the request is touched");
-    work.arrive(3, &ask(op::WRITE_ZEROES, flag::NOUNMAP, 8, 8));
-    work.arrive(1, &ask(op::DISCARD, 0, 16, 8));
+    work.arrive(3, &asks(op::WRITE_ZEROES, flag::NOUNMAP, 8, 8));
+    work.arrive(1, &asks(op::DISCARD, 0, 16, 8));
     let results = finish(&mut work, &mut submitter);
     assert_eq!(results, [(1, 0), (3, 0)]);
-    work.arrive(0, &ask(op::READ, 0, 8, 8));
+    work.arrive(0, &asks(op::READ, 0, 8, 8));
     finish(&mut work, &mut submitter);
     assert!(work.data(0).unwrap()[..4096].iter().all(|byte| *byte == 0));
 }
@@ -59,19 +77,17 @@ fn what_is_written_by_one_tag_is_read_by_another() {
 /// Red if a request that makes no sense does anything but end with an error of its own.
 #[test]
 fn nonsense_ends_with_an_error_for_that_request_alone() {
-    let q = queue("ram,size=1M,bs=4096");
-    let mut submitter = q.submitter(&Client::new("kernel")).unwrap();
-    let mut work = Work::new(8, MOST).unwrap();
-    work.arrive(0, &ask(op::READ, 0, 0, 0));
-    work.arrive(1, &ask(op::WRITE, 0, 0, u32::MAX));
-    work.arrive(2, &ask(op::READ, 0, u64::MAX, 8));
-    work.arrive(3, &ask(op::READ, 0, 1, 8));
-    work.arrive(4, &ask(op::WRITE, 0, 2048, 8));
-    work.arrive(5, &ask(4, 0, 0, 8));
-    work.arrive(6, &ask(0xff, u32::MAX << 8, 0, 8));
-    work.arrive(7, &ask(op::READ, u32::MAX << 8, 8, 8));
-    work.arrive(8, &ask(op::READ, 0, 8, 8));
-    work.arrive(7, &ask(op::WRITE, 0, 8, 8));
+    let (mut work, mut submitter) = work("ram,size=1M,bs=4096", 8);
+    work.arrive(0, &asks(op::READ, 0, 0, 0));
+    work.arrive(1, &asks(op::WRITE, 0, 0, u32::MAX));
+    work.arrive(2, &asks(op::READ, 0, u64::MAX, 8));
+    work.arrive(3, &asks(op::READ, 0, 1, 8));
+    work.arrive(4, &asks(op::WRITE, 0, 2048, 8));
+    work.arrive(5, &asks(4, 0, 0, 8));
+    work.arrive(6, &asks(0xff, u32::MAX << 8, 0, 8));
+    work.arrive(7, &asks(op::READ, u32::MAX << 8, 8, 8));
+    work.arrive(8, &asks(op::READ, 0, 8, 8));
+    work.arrive(7, &asks(op::WRITE, 0, 8, 8));
     let results = finish(&mut work, &mut submitter);
     let numbers: Vec<_> = results.iter().map(|(tag, _)| *tag).collect();
     assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7]);
@@ -83,18 +99,96 @@ fn nonsense_ends_with_an_error_for_that_request_alone() {
 /// Red if the kernel is told another error than the device's.
 #[test]
 fn what_the_device_cannot_do_is_told_as_such() {
-    let q = queue("null,size=1M,discard=0");
-    let mut submitter = q.submitter(&Client::new("kernel")).unwrap();
-    let mut work = Work::new(1, MOST).unwrap();
-    work.arrive(0, &ask(op::DISCARD, 0, 0, 8));
+    let (mut work, mut submitter) = work("null,size=1M,discard=0", 1);
+    work.arrive(0, &asks(op::DISCARD, 0, 0, 8));
     assert_eq!(finish(&mut work, &mut submitter), [(0, -libc::EOPNOTSUPP)]);
-    assert_eq!(failed(Status::Medium), -libc::ENODATA);
-    assert_eq!(failed(Status::Timeout), -libc::ETIMEDOUT);
+    let told = |status| failed(&Failure::of_status(status).unwrap());
+    assert_eq!([Status::Medium, Status::Timeout].map(told), [-libc::ENODATA, -libc::ETIMEDOUT]);
 }
 
-/// Red if what the kernel writes is in another class of the scheduler than what clients of the other servers write.
+/// Red if a flag of the kernel is lost, or a flag changes what is done. Changes are synchronous by themselves, as those
+/// of other servers.
 #[test]
-fn changes_are_synchronous_as_those_of_other_servers_are() {
-    let is_sync = |op| operation(&ask(op, 0, 0, 8)).unwrap().flags.sync;
-    assert_eq!([op::WRITE, op::DISCARD, op::WRITE_ZEROES].map(is_sync), [true; 3]);
+fn flags_say_what_they_say() {
+    let found = |op, flags| super::ask(&asks(op, flags, 0, 8)).unwrap();
+    let [none, all] = [0, flag::FUA | flag::META | flag::NOUNMAP | flag::SWAP];
+    let hints = Hints { meta: true, sync: true };
+    assert_eq!(found(op::READ, none), (Ask::Read, Hints::default()));
+    assert_eq!(found(op::READ, all), (Ask::Read, hints));
+    assert_eq!(found(op::WRITE, flag::FUA), (Ask::Write { fua: true }, Hints::default()));
+    assert_eq!(found(op::DISCARD, all), (Ask::Discard { fua: false }, hints));
+    assert_eq!(found(op::FLUSH, all), (Ask::Flush, Hints::default()));
+    let zeroes = |fua, no_hole| Ask::WriteZeroes { fua, no_hole, fast: true };
+    assert_eq!([none, all].map(|flags| found(op::WRITE_ZEROES, flags).0), [zeroes(false, false), zeroes(true, true)]);
+}
+
+/// Red before block devices were clients of the engine: an NBD client that changes a part of a block reads the block,
+/// puts its bytes in, and writes the block. A write, or zeroes, that came between were told done, and undone.
+#[test]
+fn nothing_that_is_told_done_is_undone_by_a_client_that_changes_a_part_of_the_block() {
+    for zeroes in [false, true] {
+        let engine = engine("ram,size=1M,bs=4096");
+        let (mut part, mut submitter, _) = desk(&engine, FrontEnd::Nbd, 8);
+        let (own, mut own_submitter, _) = desk(&engine, FrontEnd::Ublk, 1);
+        let mut work = Work::new(own, 1, MOST).unwrap();
+        for round in 1..=9_u8 {
+            let request = Request {
+                ask: Ask::Write { fua: false },
+                offset: 512,
+                length: 512,
+                priority: None,
+                hints: Hints::default(),
+                own: 0,
+            };
+            let id = part.take(&request).unwrap();
+            let Piece::Here(mut buffer, filled) = part.next_piece(id) else { panic!("there is memory") };
+            buffer[filled..].fill(round);
+            part.take_piece(id, buffer);
+            part.end_payload(id);
+            part.submit(&mut submitter);
+            // As a thread of the block device does when its bell rings.
+            work.submit(&mut own_submitter);
+            // The read of the part is done, and its write is not.
+            part.submit(&mut submitter);
+            work.data(0).unwrap()[..4096].fill(!round);
+            work.arrive(0, &asks(if zeroes { op::WRITE_ZEROES } else { op::WRITE }, 0, 0, 8));
+            work.submit(&mut own_submitter);
+            let (mut is_over, mut is_told) = (false, false);
+            while !is_over || !is_told {
+                part.submit(&mut submitter);
+                part.drive(&mut submitter);
+                if let Some((finished, failure)) = part.next_finished() {
+                    assert_eq!((finished, failure), (id, None));
+                    part.forget(id);
+                    is_over = true;
+                }
+                work.submit(&mut own_submitter);
+                work.drive(&mut own_submitter);
+                is_told |= work.next_over().is_some_and(|(_, result)| result >= 0);
+            }
+            work.arrive(0, &asks(op::READ, 0, 0, 8));
+            finish(&mut work, &mut own_submitter);
+            let written = if zeroes { 0 } else { !round };
+            let bytes = &work.data(0).unwrap()[..4096];
+            let outside = bytes[..512].iter().chain(&bytes[1024..]);
+            assert!(outside.copied().all(|byte| byte == written), "round {round}: what was told done was undone");
+        }
+    }
+}
+
+/// Red if a request of the block device is not counted, or not as one of its own.
+#[test]
+fn the_device_is_a_client_with_its_counts() {
+    let engine = engine("ram,size=1M");
+    let (desk, mut submitter, entry) = desk(&engine, FrontEnd::Ublk, 2);
+    let mut work = Work::new(desk, 2, MOST).unwrap();
+    work.arrive(0, &asks(op::READ, 0, 0, 8));
+    work.arrive(1, &asks(op::READ, 0, 0, 0));
+    let told = |entry: &Entry| engine.clients.list().into_iter().find(|info| info.number == entry.number).unwrap();
+    assert_eq!(told(&entry).unanswered, 2);
+    finish(&mut work, &mut submitter);
+    let info = told(&entry);
+    assert_eq!((info.requests, info.unanswered, info.bytes, info.memory), (2, 0, 4096, 0));
+    assert_eq!((info.errors.of(Cause::Invalid), info.errors.count()), (1, 1));
+    assert_eq!(info.client.as_deref(), Some("kernel@default"));
 }
