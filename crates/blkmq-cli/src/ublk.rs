@@ -1,8 +1,9 @@
 //! `blkmq ublk`: the block devices that the kernel's ublk has, whichever program serves them.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+mod add;
+mod del;
+
+use std::io::Write;
 
 use blkmq_program::{EXIT_CODES, Failure};
 use blkmq_ublk::abi::{DeviceInfo, State, feature};
@@ -12,14 +13,16 @@ use clap::{Args, Subcommand};
 
 const EXAMPLES: &str = "\
 Examples:
-  blkmq serve --device file,path=disk.img --ublk id=0,recover
+  blkmq ublk add --device file,path=disk.img
+  blkmq ublk add --log server.log --device file,path=disk.img --scheduler bfq --ublk id=0,recover
   blkmq ublk list
   blkmq ublk del 0
   blkmq ublk features
 
-'blkmq serve --ublk' makes a device. All of these take root's rights.";
+'add' starts a server as 'blkmq serve --ublk' is one, and leaves it in the background; it ends when its last block
+device is removed. All of these take root's rights.";
 
-/// List and remove the block devices of ublk.
+/// Add, list and remove the block devices of ublk.
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub(crate) struct Ublk {
@@ -29,17 +32,12 @@ pub(crate) struct Ublk {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Start a server in the background, and tell the paths of its block devices when they are there.
+    Add(add::Add),
     /// List the devices: state, queues and depth, largest request, the server's process, features.
     List,
     /// Remove devices, and end servers that have no other clients.
-    Del {
-        /// The devices' numbers.
-        #[arg(value_name = "N", required = true)]
-        ids: Vec<u32>,
-        /// Also if a device is in use: what was not written is lost then.
-        #[arg(long)]
-        force: bool,
-    },
+    Del(del::Del),
     /// List the features of this kernel's ublk.
     Features,
 }
@@ -74,24 +72,6 @@ fn line(info: &DeviceInfo) -> String {
     )
 }
 
-/// Has the kernel write what it has in memory for a block device, unless a program or a file system has the device.
-fn settle(id: u32, force: bool) -> Result<(), Failure> {
-    let path = block_path(id);
-    let flags = if force { 0 } else { libc::O_EXCL };
-    let opened = OpenOptions::new().read(true).custom_flags(flags | libc::O_CLOEXEC | libc::O_NONBLOCK).open(&path);
-    match opened.and_then(|file: File| file.sync_all()) {
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-            let what = format!("ublk: {path} is in use, as by a file system; unmount it first, or give --force");
-            Err(Failure::Running(what))
-        }
-        // There may be no block device, and nothing is left to write then.
-        Err(error) if error.kind() != io::ErrorKind::NotFound && !force => {
-            Err(Failure::Running(format!("ublk: {path}: {error}; give --force to remove it all the same")))
-        }
-        _ => Ok(()),
-    }
-}
-
 impl Ublk {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
         let control = Control::open().map_err(failure)?;
@@ -107,21 +87,8 @@ impl Ublk {
                     }
                 }
             }
-            Command::Del { ids, force } => {
-                for id in ids {
-                    let info = control.info(*id).map_err(failure)?;
-                    // Without a server nothing can be written, and it would be waited for.
-                    if info.state == State::Live {
-                        settle(*id, *force)?;
-                    }
-                    control.stop(*id).map_err(failure)?;
-                    match control.delete(*id) {
-                        // A server that ends has removed it.
-                        Ok(()) | Err(Error::NoDevice(_)) => (),
-                        Err(error) => return Err(failure(error)),
-                    }
-                }
-            }
+            Command::Del(del) => return del.run(&control, out),
+            Command::Add(add) => return add.run(&control, out),
             Command::Features => text = format!("{}\n", names(control.features().map_err(failure)?)),
         }
         out.write_all(text.as_bytes()).map_err(|error| Failure::Running(error.to_string()))

@@ -237,12 +237,34 @@ impl Control {
         })
     }
 
+    /// Has the kernel write what it has in memory for a block device that no other program or file system has. Takes as
+    /// long as the kernel writes something.
+    ///
+    /// # Errors
+    /// A program or a file system has the block device ([`Error::Device`] with `EBUSY`), or a write fails, or none has
+    /// ended in time.
+    pub fn write_back(&self, id: u32) -> Result<(), Error> {
+        let path = block_path(id);
+        let work = move || {
+            let flags = libc::O_EXCL | libc::O_CLOEXEC | libc::O_NONBLOCK;
+            let opened = OpenOptions::new().read(true).custom_flags(flags).open(&path);
+            (opened.and_then(|file| file.sync_all()), path)
+        };
+        match limited(self.limit, || nr_ended(id), work).map_err(Error::System)? {
+            None => Err(Error::NoAnswer("writing what is in memory", self.limit)),
+            Some((Ok(()), _)) => Ok(()),
+            // There is no block device, and nothing is left to write.
+            Some((Err(error), _)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Some((Err(error), path)) => Err(Error::Device(path, error)),
+        }
+    }
+
     /// Removes a block device, when its requests are over. The device itself stays.
     ///
     /// # Errors
-    /// There is no such device, or the kernel refuses, or its requests are not over in time.
+    /// There is no such device, or the kernel refuses, or its requests are not over and none has ended in time.
     pub fn stop(&self, id: u32) -> Result<(), Error> {
-        self.stop_while(id, || 0)
+        self.stop_while(id, || nr_ended(id))
     }
 
     /// The same, by the device's server: the kernel first writes what it has in memory, through this very server. The
@@ -263,6 +285,17 @@ impl Control {
 fn info_of(memory: &[u8], at: usize) -> DeviceInfo {
     let bytes: &[u8; INFO_SIZE] = memory[at..].try_into().expect("the memory is as long as it was");
     DeviceInfo::from_bytes(bytes)
+}
+
+/// How many requests of a block device have ended, as the kernel counts them. 0 if it does not tell.
+fn nr_ended(id: u32) -> u64 {
+    fs::read_to_string(format!("/sys/block/ublkb{id}/stat")).map_or(0, |text| nr_ended_of(&text))
+}
+
+/// The requests that have ended in a line of `/sys/block/NAME/stat`: reads, writes, discards and flushes.
+fn nr_ended_of(stat: &str) -> u64 {
+    let number = |index: usize| stat.split_whitespace().nth(index).and_then(|word| word.parse::<u64>().ok());
+    [0, 4, 11, 15].into_iter().filter_map(number).fold(0, u64::wrapping_add)
 }
 
 /// The path of a device's character device.
@@ -306,6 +339,14 @@ mod tests {
         assert_eq!(found, [Some(0), Some(17), None, None, None, None, None]);
         assert_eq!((character_path(3), block_path(3)), ("/dev/ublkc3".to_owned(), "/dev/ublkb3".to_owned()));
         assert!(character_path(u32::MAX).len() < PATH_SIZE, "an end of the path is left");
+    }
+
+    /// Red if the numbers of sectors or of merges count, or if flushes do not.
+    #[test]
+    fn the_kernel_counts_what_has_ended() {
+        let stat = "     110        2     6688       32       20       53     1240       40        0       60       72        3        0     4096        5        7       2\n";
+        assert_eq!(nr_ended_of(stat), 110 + 20 + 3 + 7);
+        assert_eq!((nr_ended_of("1 0 0 0 2"), nr_ended_of("")), (3, 0), "as of an older kernel");
     }
 
     /// Red if the caller waits for what is not over, or gets no answer that is there.
