@@ -17,10 +17,10 @@ use super::settings::Settings;
 const CONCERNED: usize = 1000;
 /// Lines of history to keep about changes to the whole world.
 const ABOUT_ALL: usize = 100;
-/// Lines of history to keep of the very end, whatever they are about, and as many entries of the end, CPU switches
-/// included.
+/// Lines of history to keep of the very end, whatever they are about, and as many CPU switches among its last steps.
 const LATEST: usize = 60;
-const LAST: u64 = 30;
+const LAST: usize = 30;
+const LAST_STEPS: u64 = 1_000_000;
 
 /// Steps that the search for the shortest prefix may take. The last try may exceed this number. A world of the usual
 /// length needs about 4 million steps. A world that never ends takes 40 million steps before the rig sees that.
@@ -56,6 +56,13 @@ impl Broken {
     #[must_use]
     pub fn explain(self, settings: &Settings, stop: &AtomicBool) -> Failure {
         Failure::shortest(self, settings, &Budget { stop, steps: Cell::new(SEARCH_STEPS) })
+    }
+
+    /// Tells what happens in the world as it is. A shorter prefix may fail too.
+    #[must_use]
+    pub fn tell(self, settings: &Settings) -> Failure {
+        let Self { seed, requests, outcome } = self;
+        Failure { is_shortest: false, ..Failure::read(seed, requests, &outcome, settings) }
     }
 }
 
@@ -140,7 +147,7 @@ impl Failure {
         shortest
     }
 
-    /// Plays a failing world again to tell what happened.
+    /// Plays a failing world again, until it is known what to tell, and tells what happened.
     fn read(seed: u64, requests: u64, outcome: &Outcome, settings: &Settings) -> Self {
         let (stamp, violation) = outcome.violation.clone().unwrap_or_else(nothing);
         let mut is_repeatable = true;
@@ -150,20 +157,16 @@ impl Failure {
             let reader = move |entry: Entry<'_>| {
                 let mut story = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 read(&mut story, &entry);
-                story.seen += 1;
             };
             is_repeatable &= play_apart(seed, requests, settings, Some(Box::new(reader))) == *outcome;
-            let mut story = story.lock().unwrap_or_else(PoisonError::into_inner);
-            story.all = story.seen;
-            story.seen = 0;
-            std::mem::take(&mut *story)
+            std::mem::take(&mut *story.lock().unwrap_or_else(PoisonError::into_inner))
         };
-        let mut story = Story::of(&violation);
+        let mut story = Story { end: stamp.step, ..Story::of(&violation) };
         // A world that goes on for ever names nothing, and takes long.
         if !(story.bios.is_empty() && story.requests.is_empty()) {
             story = again(Story::note_names, story);
+            story = again(Story::note_neighbours, story);
         }
-        let story = again(Story::note_neighbours, story);
         let (history, left_out) = again(Story::keep, story).lines();
         let Violation { rule, what, .. } = violation;
         let Stamp { step, time, cpu } = stamp;
@@ -197,9 +200,10 @@ struct Story {
     requests: BTreeSet<RqId>,
     /// Operations concerned that are not over, with their sectors: the first one, and the one after the last.
     open: BTreeMap<u64, (u64, u64)>,
-    /// Entries seen in this play, and entries of the whole last play.
+    /// The step at which the world ended.
+    end: u64,
+    /// Entries that were kept so far, also such as were left out later.
     seen: u64,
-    all: u64,
     concerned: Kept,
     about_all: Kept,
     latest: Kept,
@@ -251,15 +255,16 @@ impl Story {
     fn keep(&mut self, entry: &Entry<'_>) {
         let is_concerned = entry.bio().is_some_and(|bio| self.bios.contains(&bio))
             || entry.requests().into_iter().flatten().any(|id| self.requests.contains(&id));
-        if is_concerned {
-            self.concerned.push(self.seen, entry, CONCERNED);
-        } else if entry.is_about_all() {
-            self.about_all.push(self.seen, entry, ABOUT_ALL);
-        } else if matches!(entry, Entry::Event(..)) {
-            self.latest.push(self.seen, entry, LATEST);
-        } else if self.seen + LAST >= self.all {
-            self.last.push(self.seen, entry, LAST as usize);
-        }
+        let (kept, most) = match entry {
+            _ if is_concerned => (&mut self.concerned, CONCERNED),
+            _ if entry.is_about_all() => (&mut self.about_all, ABOUT_ALL),
+            Entry::Event(..) => (&mut self.latest, LATEST),
+            Entry::Switch(switch) if switch.step + LAST_STEPS >= self.end => (&mut self.last, LAST),
+            // There are so many of these that not even their text is made.
+            Entry::Switch(_) => return,
+        };
+        kept.push(self.seen, entry, most);
+        self.seen += 1;
     }
 
     /// All lines in order, and how many were left out.
@@ -291,6 +296,7 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use blkmq_sched::{ClientId, Info, InsertAt, MergeLevel, Op, Time};
+    use blkmq_vcpu::Switch;
     use blkmq_virtual::Flags;
 
     use super::super::event::Asked;
@@ -333,9 +339,7 @@ mod tests {
             for (step, event) in events.iter().enumerate() {
                 let at = Stamp { step: step as u64, time: Time(0), cpu: 0 };
                 read(&mut story, &Entry::Event(at, *event));
-                story.seen += 1;
             }
-            story.all = std::mem::take(&mut story.seen);
         }
         let lines = story.lines().0;
         lines.iter().map(|line| line.split_once("cpu  0  ").expect("the CPU is told").1.to_owned()).collect()
@@ -366,6 +370,16 @@ mod tests {
         let heads: Vec<&str> = by_bio.iter().map(|line| line.split(':').next().unwrap()).collect();
         assert_eq!(heads[..4], ["bio 1", "bio 1", "request 0/7.0", "bio 1"], "{by_bio:?}");
         assert_eq!(by_bio.len(), 4 + LATEST);
+    }
+
+    #[test]
+    fn of_switches_those_of_the_last_steps_are_kept() {
+        let mut story = Story { end: 3 * LAST_STEPS, ..Story::default() };
+        let switch = |step| Switch { step, time: 0, from: 0, to: 1, line: None };
+        [0, 2 * LAST_STEPS - 1].into_iter().for_each(|step| story.keep(&Entry::Switch(switch(step))));
+        assert_eq!(story.last.lines.len(), 0);
+        (0..=LAST as u64).for_each(|step| story.keep(&Entry::Switch(switch(2 * LAST_STEPS + step))));
+        assert_eq!(story.lines().0.len(), LAST);
     }
 
     #[test]

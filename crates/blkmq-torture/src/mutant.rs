@@ -27,7 +27,7 @@ impl Mutant {
     pub fn options(&self) -> &'static [&'static str] {
         match self.site.split_once('.') {
             Some(("bfq", _)) => &["--scheduler", "bfq"],
-            Some(("mq_deadline" | "window", _)) => &["--scheduler", "mq-deadline"],
+            Some(("mq_deadline" | "window" | "word", _)) => &["--scheduler", "mq-deadline"],
             _ => &[],
         }
     }

@@ -96,6 +96,20 @@ fn a_failure_is_cut_short_and_repeated_by_its_command() {
     assert!(error.contains(failure["rule"].as_str().expect("a rule was broken")), "{error}");
 }
 
+/// Red if the world that was found is made shorter though that is not wanted, or if its command repeats another one.
+#[test]
+fn a_failure_is_told_as_it_was_found() {
+    let run = ["--seed", "1", "--requests", "5000", "--plant", "tag-twice", "--as-found"];
+    let (text, error) = broken(&run);
+    let repeat = "repeat: blkmq torture --seed 1 --requests 5000 --cpus 8 --plant tag-twice";
+    assert_eq!(text.lines().last(), Some(repeat));
+    assert!(text.contains("\nfound: ") && !text.contains("making it shorter"), "{text}");
+    let json = json(&String::from_utf8(blkmq(&[&run[..], &["--json"]].concat()).stdout).expect("text"));
+    let failure = &json["failure"];
+    assert_eq!((failure["shortest"].as_bool(), failure["repeatable"].as_bool()), (Some(false), Some(true)));
+    assert!(error.contains(failure["what"].as_str().expect("it is told")), "{error}");
+}
+
 /// Red if something that a failure tells of a world is missing in the replay, or if the replay ends in another way.
 #[test]
 fn a_replay_tells_all_that_happened() {
@@ -192,6 +206,7 @@ fn what_is_refused_is_refused_in_one_line() {
         ("--locking no-such-locking", "'no-such-locking'", "any, single"),
         ("--plant bug", "'bug'", "lost-kick"),
         ("--replay --minutes 1", "--replay", "--minutes"),
+        ("--replay --as-found", "--replay", "--as-found"),
         ("--replay --requests 5001", "5001", "5000"),
         ("--list-mutants --json", "--list-mutants", "cannot be used"),
         ("--jsn", "'--jsn'", "--json"),

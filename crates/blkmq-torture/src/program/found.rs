@@ -43,7 +43,7 @@ pub(super) struct FoundFailure {
     pub(super) cpu: u16,
     /// The command that plays only this world.
     pub(super) repeat: String,
-    /// Whether no shorter world that had to be tried fails. False if the search took too long.
+    /// Whether no shorter world that had to be tried fails. False if the search took too long, or was not wanted.
     pub(super) shortest: bool,
     pub(super) repeatable: bool,
     pub(super) history: Vec<String>,
@@ -87,7 +87,7 @@ impl FoundFailure {
         writeln!(out, "broken: {rule}: {what}")?;
         writeln!(out, "seed {seed}, {} of its world; {version}", counted(*requests, "request"))?;
         if !self.shortest {
-            writeln!(out, "the search was ended early: a shorter one may fail too")?;
+            writeln!(out, "the search for a shorter one was not completed: a shorter one may fail too")?;
         }
         if !self.repeatable {
             writeln!(

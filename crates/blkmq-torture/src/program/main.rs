@@ -90,6 +90,9 @@ struct Torture {
     /// Plant a bug, to see it found.
     #[arg(long, value_name = "MUTANT", value_parser = mutants())]
     plant: Option<String>,
+    /// Tell of a failing world as it was found, and do not look for the shortest part that fails.
+    #[arg(long, conflicts_with = "replay")]
+    as_found: bool,
     /// Print everything that happens in one world, the one of --seed and --requests.
     #[arg(long, conflicts_with_all = ["minutes", "json"])]
     replay: bool,
@@ -217,7 +220,11 @@ impl Torture {
         let seconds = start.elapsed().as_secs_f64();
         let failure = failure.map(|broken| {
             self.announce(&broken, out);
-            self.explained(broken.explain(&rig.settings, &control.stop))
+            self.explained(if self.as_found {
+                broken.tell(&rig.settings)
+            } else {
+                broken.explain(&rig.settings, &control.stop)
+            })
         });
         Found {
             version: version(),
@@ -242,8 +249,9 @@ impl Torture {
     fn announce(&self, broken: &Broken, out: &mut dyn Write) {
         let Broken { seed, requests, .. } = *broken;
         let found = format!("found: seed {seed}, requests {requests}: {}: {}", broken.rule(), broken.what());
+        let next = if self.as_found { "" } else { "\nmaking it shorter" };
         if !self.json {
-            let _ = writeln!(out, "{found}\nmaking it shorter").and_then(|()| out.flush());
+            let _ = writeln!(out, "{found}{next}").and_then(|()| out.flush());
         }
     }
 
