@@ -320,7 +320,8 @@ impl Serve {
         };
         notify::ready();
         let (outcome, nr_signals) = drain::until_the_end(&server, command, drain_timeout, &tell, &events);
-        let outcome = outcome.and(drain::part(nr_signals, &tell, &events, || devices.end()));
+        let devices_left = server.devices();
+        let outcome = outcome.and(drain::part(nr_signals, &tell, &events, devices_left, || devices.end()));
         drain::take_leave(&queues);
         outcome
     }

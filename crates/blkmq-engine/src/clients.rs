@@ -193,6 +193,11 @@ impl Clients {
         self.lock().entries.values().for_each(|entry| entry.ring());
     }
 
+    /// Whether there is no client, of whatever front-end.
+    pub fn is_empty(&self) -> bool {
+        self.lock().entries.is_empty()
+    }
+
     /// Waits until no client of this front-end is connected.
     pub fn wait_empty(&self, front_end: FrontEnd) {
         let mut inside = self.lock();

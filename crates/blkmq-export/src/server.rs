@@ -144,7 +144,10 @@ impl Server {
             let _ = acceptor.join();
         }
         self.shared.engine.clients.wait_empty(FrontEnd::Nbd);
-        self.shared.engine.end_log(&self.teller);
+        // Clients of other front-ends may still be there, whose errors are logged too.
+        if self.shared.engine.clients.is_empty() {
+            self.shared.engine.end_log(&self.teller);
+        }
     }
 }
 

@@ -219,12 +219,23 @@ pub(super) fn until_the_end(
     (outcome, nr_signals)
 }
 
-/// Parts with block devices of this machine, which may take as long as their requests take. The third signal of all
-/// ends that soon: what is not over then ends with the process.
+/// Which block devices still keep the server from ending, in words.
+fn describe_devices(devices: &[ClientInfo]) -> String {
+    let device =
+        |device: &ClientInfo| format!("{} with {} not answered", device.peer, counted(device.unanswered, "request"));
+    let told: Vec<_> = devices.iter().take(MAX_TOLD).map(device).collect();
+    let more = devices.len().saturating_sub(MAX_TOLD);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    format!("serve: waits for block devices: {}{more}; the third signal ends it soon", told.join("; "))
+}
+
+/// Parts with block devices of this machine, which may take as long as their requests take. Meanwhile it says now and
+/// then which are `waited_for`. The third signal of all ends that soon: what is not over then ends with the process.
 pub(super) fn part(
     mut nr_signals: u32,
     tell: &Sender<Event>,
     events: &Receiver<Event>,
+    waited_for: impl Fn() -> Vec<ClientInfo>,
     steps: impl FnOnce() -> Result<(), Failure> + Send + 'static,
 ) -> Result<(), Failure> {
     let over = tell.clone();
@@ -233,20 +244,21 @@ pub(super) fn part(
         .name("part".to_owned())
         .spawn(steps)
         .map_err(|error| Failure::Running(format!("serve: {error}")))?;
-    loop {
-        let event = match nr_signals {
-            ..=2 => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            _ => events.recv_timeout(PARTING),
-        };
-        match event {
-            Ok(Event::Parted(parted)) => return parted,
+    let voice = Voice::new();
+    let parted = loop {
+        let is_hurried = nr_signals > 2;
+        match events.recv_timeout(if is_hurried { PARTING } else { EVERY }) {
+            Ok(Event::Parted(parted)) => break parted,
             Ok(Event::Signal) => nr_signals += 1,
             Ok(_) => (),
-            Err(_) => {
-                return Err(Failure::Running("serve: ended at once, without waiting for block devices".to_owned()));
+            Err(_) if is_hurried => {
+                break Err(Failure::Running("serve: ended at once, without waiting for block devices".to_owned()));
             }
+            Err(_) => voice.say(describe_devices(&waited_for())),
         }
-    }
+    };
+    voice.end();
+    parted
 }
 
 /// Takes leave of the devices of these queues. Waits for no longer than [`GRACE`], because a device that is away does
@@ -316,6 +328,10 @@ mod tests {
             errors: blkmq_export::Errors::default(),
             latencies: blkmq_export::Latencies::default(),
         };
+        let device = |number| ClientInfo { peer: format!("ublk{number}"), ..client(number, None) };
+        let expected = "serve: waits for block devices: ublk1 with 1 request not answered; ublk3 with 3 requests not \
+                        answered; the third signal ends it soon";
+        assert_eq!(describe_devices(&[device(1), device(3)]), expected);
         let clients = [client(1, None), client(2, Some(Duration::from_millis(1500)))];
         assert_eq!(
             describe(&clients, Some(Duration::from_millis(19_900))),
@@ -331,12 +347,12 @@ mod tests {
     #[test]
     fn the_third_signal_ends_a_parting_that_does_not_end() {
         let (tell, events) = mpsc::channel();
-        assert!(part(0, &tell, &events, || Err(Failure::Running("no".to_owned()))).is_err());
+        assert!(part(0, &tell, &events, Vec::new, || Err(Failure::Running("no".to_owned()))).is_err());
         let (hold, held) = mpsc::channel::<()>();
         tell.send(Event::Signal).unwrap();
         tell.send(Event::Stop).unwrap();
         tell.send(Event::Signal).unwrap();
-        let Err(Failure::Running(what)) = part(1, &tell, &events, move || {
+        let Err(Failure::Running(what)) = part(1, &tell, &events, Vec::new, move || {
             let _ = held.recv();
             Ok(())
         }) else {

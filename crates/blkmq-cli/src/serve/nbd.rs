@@ -247,6 +247,12 @@ impl Nbd {
         clients
     }
 
+    /// A function that tells which block devices are served, also when the server has ended.
+    pub(super) fn devices(&self) -> impl Fn() -> Vec<ClientInfo> + use<> {
+        let engine = Arc::clone(&self.engine);
+        move || engine.clients.list().into_iter().filter(|client| client.front_end == FrontEnd::Ublk).collect()
+    }
+
     /// Closes all connections, even if requests are not answered.
     pub(super) fn end_now(&self) {
         self.stop.now();

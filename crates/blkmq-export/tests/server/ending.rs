@@ -7,8 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use blkmq::RequestQueue;
+use blkmq::event::EventFd;
+use blkmq_engine::Topic;
 use blkmq_export::nbd::{commands, options};
-use blkmq_export::{Address, Bounds, Export, Level, Server};
+use blkmq_export::{Address, Bounds, Export, FrontEnd, Level, Server};
 
 use crate::client::{Client, request};
 use crate::{builder, queue, server, server_with};
@@ -244,6 +246,22 @@ fn a_server_that_is_dropped_is_gone() {
         drop(server);
         assert!(client.is_closed() && !path.exists());
     }
+}
+
+/// Red if a server waits for clients of other front-ends, which end later, or before what is logged of them after its
+/// end was lost.
+#[test]
+fn a_block_device_outlives_the_server_with_its_log() {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&lines);
+    let log = move |_: Level, line: &str| told.lock().unwrap().push(line.to_owned());
+    let server = builder().export(Export::new("a", queue("ram,size=1M"))).log(log).start().unwrap();
+    let engine = Arc::clone(server.engine());
+    let device = engine.clients.enter(FrontEnd::Ublk, "ublk0".to_owned(), vec![Arc::new(EventFd::new().unwrap())]);
+    server.stop().drain();
+    server.wait();
+    engine.warn(Topic::Device, format_args!("of {}", device.number));
+    until(|| *lines.lock().unwrap() == ["of 1"]);
 }
 
 #[test]
