@@ -18,11 +18,11 @@ use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Bio, Buffer, Buffers, Flags, Op, RejectReason, RequestQueue, Status, Submitter, Time};
 
 use self::edges::{Edges, Hands, changes, changing};
-use self::failures::Failures;
+use self::failures::{Failures, note_failure};
 pub use self::payload::Piece;
 use self::plan::Plan;
 pub use self::task::TaskId;
-use self::task::{Task, Tasks};
+use self::task::Tasks;
 use self::turns::Turns;
 use crate::ask::{Ask, Hints, Request};
 use crate::clients::{Entry, Lane};
@@ -489,18 +489,4 @@ impl<F: Copy + Default> Desk<F> {
 /// Whether a request ends where a device could.
 fn fits<F>(request: &Request<F>) -> bool {
     request.offset.checked_add(request.length).is_some_and(|end| end <= MAX_END)
-}
-
-/// Called when an operation of the task ended with an error. The task fails, unless there is another way to do it.
-fn note_failure(task: &mut Task, bio: &Bio, status: Status) {
-    if let (Op::WriteZeroes, Status::Unsupported, Ask::WriteZeroes { fast: false, .. }) = (bio.op, status, task.ask) {
-        // The device cannot write zeroes after all, or not in this way. From here on the zeroes are sent as data. Such
-        // a task has one operation at a time.
-        task.by_writing = true;
-        task.next = bio.sector * SECTOR_SIZE as u64;
-        return;
-    }
-    if task.failure.is_none() {
-        task.failure = Failure::of_status(status);
-    }
 }

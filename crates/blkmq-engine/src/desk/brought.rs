@@ -1,6 +1,7 @@
 //! Requests whose data lies in memory that the front-end has brought, as that of a virtual machine.
 
-use blkmq::{Bio, Buffers};
+use blkmq::limits::SECTOR_SIZE;
+use blkmq::{Bio, Buffers, Flags, Op};
 
 use super::edges::changing;
 use super::task::{Task, TaskId};
@@ -60,10 +61,11 @@ pub(super) fn operation(task: &mut Task, sector: u64, len: u64) -> Option<Bio> {
         };
         buffers
     };
-    Some(match task.ask {
-        Ask::Write { fua } => Bio::write(sector, buffers).with_flags(changing(fua)),
-        _ => Bio::read(sector, buffers),
-    })
+    let (op, flags) = match task.ask {
+        Ask::Write { fua } => (Op::Write, changing(fua)),
+        _ => (Op::Read, Flags::NONE),
+    };
+    Some(Bio::new(op, sector, len / SECTOR_SIZE as u64, buffers).with_flags(flags))
 }
 
 /// Cuts the first `len` bytes off. `None`, and no buffer is lost, if one that would have to be cut owns its memory.
@@ -99,8 +101,8 @@ fn split_front(buffers: &mut Buffers, mut len: usize) -> Option<Buffers> {
 mod tests {
     use std::sync::Arc;
 
+    use blkmq::Buffer;
     use blkmq::event::EventFd;
-    use blkmq::{Buffer, Flags};
 
     use super::*;
     use crate::ask::Hints;

@@ -1,11 +1,29 @@
-//! Errors of the device, as far as they are logged.
+//! Errors of the device: what they make of a task, and how they are logged.
 
 use std::sync::Arc;
 
+use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Bio, Op, Status};
 
+use super::task::Task;
+use crate::ask::Ask;
 use crate::engine::Engine;
+use crate::failure::Failure;
 use crate::log::Topic;
+
+/// Called when an operation of the task ended with an error. The task fails, unless there is another way to do it.
+pub(super) fn note_failure(task: &mut Task, bio: &Bio, status: Status) {
+    if let (Op::WriteZeroes, Status::Unsupported, Ask::WriteZeroes { fast: false, .. }) = (bio.op, status, task.ask) {
+        // The device cannot write zeroes after all, or not in this way. From here on the zeroes are sent as data. Such
+        // a task has one operation at a time.
+        task.by_writing = true;
+        task.next = bio.sector * SECTOR_SIZE as u64;
+        return;
+    }
+    if task.failure.is_none() {
+        task.failure = Failure::of_status(status);
+    }
+}
 
 /// Logs the failed operations of a connection, once for each kind: a full disk may fail thousands in a second.
 pub(super) struct Failures {
