@@ -72,8 +72,8 @@ fn find(mutant: &Mutant, seed: u64, requests: &str) -> Option<Found> {
     let without = repeat.replace(&format!(" --plant {name}"), "");
     let text = printed(&without.split_whitespace().skip(2).collect::<Vec<_>>());
     assert!(text.contains("\nclean: "), "{name}: what was found is not the planted bug: {without}");
-    let (rule, what) = (failure["rule"].as_str().unwrap(), failure["what"].as_str().unwrap());
-    let seconds = found["seconds"].as_f64().unwrap();
+    let [rule, what] = ["rule", "what"].map(|name| failure[name].as_str().expect("a failure says what is broken"));
+    let seconds = found["seconds"].as_f64().expect("the time is told");
     println!("{name}: found after {} operations and {seconds:.1} s: {rule}: {what}", found["requests"]);
     let said = format!("{rule}: {what}");
     let world = failure["seed"].as_str().map(|seed| seed.parse().expect("a seed is a number"));
