@@ -2,13 +2,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use blkmq::event::EventFd;
-use blkmq::{Notify, RequestQueue, Submitter};
+use blkmq::{RequestQueue, Submitter};
 use blkmq_engine::{Bounds, Desk, Engine, Entry, FrontEnd};
 
 use crate::abi::{DeviceInfo, MAX_NR_QUEUES, MAX_QUEUE_DEPTH, Parameters, State, feature};
@@ -28,6 +28,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// How long the end of a device waits for its threads when no request moves any more.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long threads that are left have to end. They wait for nothing but a processor.
+const PARTING: Duration = Duration::from_secs(1);
 
 /// What a block device is to be like, beside what follows from its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -257,13 +259,26 @@ pub struct Device {
     is_over: bool,
 }
 
+/// Ends the service of a block device although the device behind it has not given back its requests, when the process
+/// is to end at once.
+#[derive(Debug)]
+pub struct Leaver(Vec<Arc<Strings>>);
+
+impl Leaver {
+    /// The threads end, and the kernel fails what they have, or keeps it for the next server. The memory of these
+    /// requests is not given back before the process ends.
+    pub fn leave(&self) {
+        self.0.iter().for_each(|strings| strings.leave());
+    }
+}
+
 impl Device {
     /// What each of the threads needs, in the order of the device's queues.
     fn equip(&mut self, export: usize) -> Result<Vec<(Work, Submitter)>, Error> {
         let Self { inner: Inner { info, .. }, engine, entry, strings, .. } = self;
         let make = |_| {
             let bell = Arc::new(EventFd::new()?);
-            Ok(Arc::new(Strings { bell, is_given_up: AtomicBool::new(false), nr_moves: AtomicU64::new(0) }))
+            Ok(Strings::new(bell))
         };
         *strings = (0..info.nr_hw_queues).map(make).collect::<Result<_, _>>().map_err(Error::System)?;
         let bells = strings.iter().map(|strings| Arc::clone(&strings.bell)).collect();
@@ -326,6 +341,9 @@ impl Device {
         let is_over = self.count.wait(GRACE, || self.nr_moves());
         let threads = std::mem::take(&mut self.threads);
         if !is_over {
+            // The kernel fails or keeps the requests then, and no longer waits for them.
+            self.leaver().leave();
+            self.count.wait(PARTING, || 0);
             return Err(Error::Stuck(self.id(), GRACE));
         }
         threads.into_iter().for_each(|thread| drop(thread.join()));
@@ -334,11 +352,7 @@ impl Device {
 
     /// Ends the threads although the kernel has their tags, which it then takes as those of a server that is gone.
     fn give_up(&mut self) -> Result<(), Error> {
-        for strings in &self.strings {
-            // Release: pairs with the look of the queue's thread, which the bell wakes.
-            strings.is_given_up.store(true, Ordering::Release);
-            strings.bell.notify();
-        }
+        self.strings.iter().for_each(|strings| strings.give_up());
         self.wait()
     }
 
@@ -346,6 +360,12 @@ impl Device {
     #[must_use]
     pub fn id(&self) -> u32 {
         self.inner.info.dev_id
+    }
+
+    /// What another thread ends the device's service with while this one waits for it.
+    #[must_use]
+    pub fn leaver(&self) -> Leaver {
+        Leaver(self.strings.clone())
     }
 
     /// The path of the block device.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use blkmq::event::EventFd;
 use blkmq::idle::Idle;
-use blkmq::{Clock, Submitter};
+use blkmq::{Clock, Notify, Submitter};
 
 use crate::abi::{IoCommand, io as command};
 use crate::descriptors::Descriptors;
@@ -29,8 +29,31 @@ pub(crate) struct Strings {
     pub(crate) bell: Arc<EventFd>,
     /// The thread is to end although the kernel has its tags.
     pub(crate) is_given_up: AtomicBool,
+    /// The thread is to end although the device has requests of it too.
+    pub(crate) is_left: AtomicBool,
     /// How often requests have moved.
     pub(crate) nr_moves: AtomicU64,
+}
+
+impl Strings {
+    pub(crate) fn new(bell: Arc<EventFd>) -> Arc<Self> {
+        let [is_given_up, is_left] = [false; 2].map(AtomicBool::new);
+        Arc::new(Self { bell, is_given_up, is_left, nr_moves: AtomicU64::new(0) })
+    }
+
+    /// Ends the thread when the device has given its requests back, although the kernel has its tags.
+    pub(crate) fn give_up(&self) {
+        // Release: pairs with the look of the queue's thread, which the bell wakes.
+        self.is_given_up.store(true, Ordering::Release);
+        self.bell.notify();
+    }
+
+    /// Ends the thread at once. See [`Queue::leave`].
+    pub(crate) fn leave(&self) {
+        // Release: pairs with the look of the queue's thread, which the bell wakes.
+        self.is_left.store(true, Ordering::Release);
+        self.bell.notify();
+    }
 }
 
 /// A queue that is being served.
@@ -84,6 +107,10 @@ impl Queue {
                 // The last results: without them the kernel takes their requests for lost, and gives them out again.
                 return self.enter_all();
             }
+            // Acquire: pairs with the release of the device that leaves the queue.
+            if self.strings.is_left.load(Ordering::Acquire) {
+                return self.leave();
+            }
             if is_busy {
                 self.strings.nr_moves.fetch_add(1, Ordering::Relaxed);
                 self.idle.end();
@@ -103,6 +130,19 @@ impl Queue {
     fn is_given_up(&self) -> bool {
         // Acquire: pairs with the release of the device that gives the queue up.
         self.strings.is_given_up.load(Ordering::Acquire)
+    }
+
+    /// Ends although the device has requests. The end of the ring tells the kernel that no thread serves them: it fails
+    /// them, or keeps them for the next server. Otherwise the kernel would not let the process go: a thread that waits
+    /// until the block device is removed waits for these requests, no signal ends it, and while it is there the process
+    /// has the ring. What belongs to the requests stays in memory, since the device may still use it.
+    fn leave(mut self) -> io::Result<()> {
+        // Without another ring, the end of this one is left to the process.
+        if let Ok(other) = Ring::new(0, Arc::clone(&self.strings.bell)) {
+            drop(std::mem::replace(&mut self.ring, other));
+        }
+        std::mem::forget(self);
+        Err(io::Error::other("the device behind it has not given back its requests"))
     }
 
     /// Hands over all that is on the ring, at an end.

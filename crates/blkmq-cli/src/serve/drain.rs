@@ -230,12 +230,14 @@ fn describe_devices(devices: &[ClientInfo]) -> String {
 }
 
 /// Parts with block devices of this machine, which may take as long as their requests take. Meanwhile it says now and
-/// then which are `waited_for`. The third signal of all ends that soon: what is not over then ends with the process.
+/// then which are `waited_for`. The third signal of all ends that soon: what is not over then is left by
+/// `leave`.
 pub(super) fn part(
     mut nr_signals: u32,
     tell: &Sender<Event>,
     events: &Receiver<Event>,
     waited_for: impl Fn() -> Vec<ClientInfo>,
+    leave: impl FnOnce(),
     steps: impl FnOnce() -> Result<(), Failure> + Send + 'static,
 ) -> Result<(), Failure> {
     let over = tell.clone();
@@ -252,6 +254,9 @@ pub(super) fn part(
             Ok(Event::Signal) => nr_signals += 1,
             Ok(_) => (),
             Err(_) if is_hurried => {
+                leave();
+                // Steps that go on now may still remove what is left. Any other event is no reason to stay.
+                let _ = events.recv_timeout(PARTING);
                 break Err(Failure::Running("serve: ended at once, without waiting for block devices".to_owned()));
             }
             Err(_) => voice.say(describe_devices(&waited_for())),
@@ -347,18 +352,27 @@ mod tests {
     #[test]
     fn the_third_signal_ends_a_parting_that_does_not_end() {
         let (tell, events) = mpsc::channel();
-        assert!(part(0, &tell, &events, Vec::new, || Err(Failure::Running("no".to_owned()))).is_err());
+        let not_left = || panic!("the steps were over");
+        assert!(part(0, &tell, &events, Vec::new, not_left, || Err(Failure::Running("no".to_owned()))).is_err());
         let (hold, held) = mpsc::channel::<()>();
         tell.send(Event::Signal).unwrap();
         tell.send(Event::Stop).unwrap();
         tell.send(Event::Signal).unwrap();
-        let Err(Failure::Running(what)) = part(1, &tell, &events, Vec::new, move || {
-            let _ = held.recv();
-            Ok(())
-        }) else {
+        let mut is_left = false;
+        let Err(Failure::Running(what)) = part(
+            1,
+            &tell,
+            &events,
+            Vec::new,
+            || is_left = true,
+            move || {
+                let _ = held.recv();
+                Ok(())
+            },
+        ) else {
             panic!()
         };
-        assert!(what.contains("block devices"));
+        assert!(what.contains("block devices") && is_left);
         drop(hold);
     }
 }

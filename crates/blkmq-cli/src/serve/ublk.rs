@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use blkmq::RequestQueue;
 use blkmq_export::Engine;
-use blkmq_ublk::{Added, Control, Device, Error, Options};
+use blkmq_ublk::{Added, Control, Device, Error, Leaver, Options};
 use blkmq_workbench::TextError;
 
 use super::Event;
@@ -144,6 +144,12 @@ impl Devices {
             format!("{name}: {}, {} x {} requests{keeps}\n", device.path(), info.nr_hw_queues, info.queue_depth)
         };
         wishes.iter().zip(&self.list).map(line).collect()
+    }
+
+    /// What ends the service of all devices at once, while another thread ends them.
+    pub(super) fn leave(&self) -> impl FnOnce() + use<> {
+        let leavers: Vec<_> = self.list.iter().map(Device::leaver).collect();
+        move || leavers.iter().for_each(Leaver::leave)
     }
 
     /// Ends the devices: one that outlives its server is left to the next one.
