@@ -43,7 +43,7 @@ impl Driver for Stalls {
             let stalls = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
             if stalls.is_ok() {
                 let id = batch.start(rq);
-                self.kept.lock().unwrap().push((id, now.after(4 * SLICE.as_nanos() as u64)));
+                self.kept.lock().expect("no thread has panicked").push((id, now.after(4 * SLICE.as_nanos() as u64)));
             } else {
                 batch.finish(rq, Status::Ok);
             }
@@ -51,7 +51,7 @@ impl Driver for Stalls {
     }
 
     fn poll(&self, _: u16, done: &mut Done<'_>, now: Time) {
-        for (id, _) in self.kept.lock().unwrap().extract_if(.., |(_, end)| *end <= now) {
+        for (id, _) in self.kept.lock().expect("no thread has panicked").extract_if(.., |(_, end)| *end <= now) {
             done.complete(id, Status::Ok).expect("the request was started");
         }
     }

@@ -169,6 +169,7 @@ pub(super) struct File {
     pub(super) device: Option<Given>,
     pub(super) nbd: Vec<Given>,
     pub(super) vhost_user: Vec<Given>,
+    pub(super) ublk: Vec<Given>,
     pub(super) settings: Settings,
     pub(super) read_only: bool,
     pub(super) exports: Vec<Export>,
@@ -196,6 +197,7 @@ struct Written {
     device: Option<Spanned<String>>,
     nbd: Option<Spanned<Addresses>>,
     vhost_user: Option<Spanned<Addresses>>,
+    ublk: Option<Spanned<Addresses>>,
     scheduler: Option<Spanned<String>>,
     locking: Option<Spanned<String>>,
     bypass: Option<Spanned<Word>>,
@@ -248,7 +250,7 @@ struct WrittenExport {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "expected one address or a list of them")]
+#[serde(untagged, expecting = "expected one text or a list of them")]
 enum Addresses {
     One(String),
     Many(Vec<String>),
@@ -355,6 +357,7 @@ impl File {
             device: written.device.as_ref().map(|text| source.given(text)),
             nbd: source.addresses(written.nbd.as_ref()),
             vhost_user: source.addresses(written.vhost_user.as_ref()),
+            ublk: source.addresses(written.ublk.as_ref()),
             settings: Settings {
                 scheduler: written.scheduler.as_ref().map(|text| source.given(text)),
                 locking: written.locking.as_ref().map(|text| source.given(text)),

@@ -105,14 +105,13 @@ impl Plan {
         exports.iter_mut().filter(|export| export.allow.is_none()).for_each(|export| export.allow = allow.clone());
         config::check_names(&exports)?;
         config::check_shared(&exports)?;
-        let nbd = match &options.nbd[..] {
-            [] => file.nbd,
-            given => given.iter().map(|text| Given::option("nbd", text)).collect(),
+        let either = |name: &str, options: &[String], file: Vec<Given>| match options {
+            [] => file,
+            given => given.iter().map(|text| Given::option(name, text)).collect(),
         };
-        let vhost_user = match &options.vhost_user[..] {
-            [] => file.vhost_user,
-            given => given.iter().map(|text| Given::option("vhost-user", text)).collect(),
-        };
+        let nbd = either("nbd", &options.nbd, file.nbd);
+        let vhost_user = either("vhost-user", &options.vhost_user, file.vhost_user);
+        let ublk = either("ublk", &options.ublk, file.ublk);
         let given = |name: &str, text: &Option<String>| text.as_deref().map(|text| Given::option(name, text));
         let tls = config::tls(
             given("tls", &options.tls).or(file.tls),
@@ -127,7 +126,7 @@ impl Plan {
         file.placements.check(&names, names_clients)?;
         Ok(Self {
             nbd,
-            ublk: options.ublk.iter().map(|text| Given::option("ublk", text)).collect(),
+            ublk,
             vhost_user,
             tls,
             exports,

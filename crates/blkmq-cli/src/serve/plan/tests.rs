@@ -61,6 +61,7 @@ fn a_file_says_what_the_command_line_could() {
         device = "null"
         nbd = ["a.sock", "tcp:127.0.0.1:0"]
         vhost_user = "vm.sock,queues=2"
+        ublk = ["id=1", "id=2,export=b"]
         scheduler = "none"
         bypass = true
         set = { nr_requests = 64, "iosched/fifo_batch" = "1" }
@@ -87,11 +88,13 @@ fn a_file_says_what_the_command_line_could() {
     assert_eq!(places, [("a.sock", "disks.toml: line 3"), ("tcp:127.0.0.1:0", "disks.toml: line 3")]);
     let machines: Vec<_> = plan.vhost_user.iter().map(|given| (given.text.as_str(), given.place.as_str())).collect();
     assert_eq!(machines, [("vm.sock,queues=2", "disks.toml: line 4")]);
+    let devices: Vec<_> = plan.ublk.iter().map(|given| (given.text.as_str(), given.place.as_str())).collect();
+    assert_eq!(devices, [("id=1", "disks.toml: line 5"), ("id=2,export=b", "disks.toml: line 5")]);
     assert_eq!((plan.control, plan.run), (Some("c.sock".into()), Some("true".to_owned())));
     assert_eq!(plan.max_connections, Some(3));
     let timeouts = [&plan.drain_timeout, &plan.stall_timeout].map(|given| given.clone().unwrap());
     assert_eq!(timeouts.each_ref().map(|given| given.text.as_str()), ["7s", "off"]);
-    assert_eq!(timeouts[1].place, "disks.toml: line 12");
+    assert_eq!(timeouts[1].place, "disks.toml: line 13");
     let [default, b] = &plan.exports[..] else { panic!("{:?}", plan.exports) };
     let said = |given: &Option<Given>| given.as_ref().map(|given| given.text.clone()).unwrap_or_default();
     assert_eq!(
@@ -106,7 +109,7 @@ fn a_file_says_what_the_command_line_could() {
     assert_eq!((said(&settings(b).scheduler), said(&settings(b).locking)), ("mq-deadline".into(), "single".into()));
     assert_eq!((b.read_only, b.weight, b.description.as_str()), (true, 1000, "a slow one"));
     assert_eq!(b.priority, IoPriority { class: Class::RealTime, level: 3 });
-    assert_eq!(settings(b).locking.as_ref().unwrap().place, "disks.toml: line 18");
+    assert_eq!(settings(b).locking.as_ref().unwrap().place, "disks.toml: line 19");
 }
 
 #[test]
@@ -121,8 +124,7 @@ fn exports_share_a_queue() {
 
 #[test]
 fn the_command_line_counts() {
-    let text =
-        "device = \"null\"\nnbd = \"a\"\nvhost_user = [\"x\", \"y\"]\nscheduler = \"none\"\nset = { nomerges = 1 }";
+    let text = "device = \"null\"\nnbd = \"a\"\nvhost_user = [\"x\", \"y\"]\nublk = \"id=1\"\nscheduler = \"none\"\nset = { nomerges = 1 }";
     let options = [
         "--device",
         "ram",
@@ -130,6 +132,8 @@ fn the_command_line_counts() {
         "b",
         "--vhost-user",
         "v",
+        "--ublk",
+        "id=2",
         "--scheduler",
         "mq-deadline",
         "--set",
@@ -141,6 +145,7 @@ fn the_command_line_counts() {
     assert_eq!(devices, [("", "ram"), ("x", "hdd")]);
     assert_eq!(plan.nbd.iter().map(|nbd| &*nbd.text).collect::<Vec<_>>(), ["b"]);
     assert_eq!(plan.vhost_user.iter().map(|given| &*given.text).collect::<Vec<_>>(), ["v"]);
+    assert_eq!(plan.ublk.iter().map(|given| &*given.text).collect::<Vec<_>>(), ["id=2"]);
     assert!(plan.exports.iter().all(|export| export.read_only));
     let settings = settings(&plan.exports[1]);
     assert_eq!(settings.scheduler.as_ref().unwrap().text, "mq-deadline");
@@ -162,7 +167,7 @@ fn what_makes_no_sense_is_refused_where_it_stands() {
         ("device = 3", 1, "expected a string"),
         ("bypass = [1]", 1, "expected a number, a text, or true or false"),
         ("\nset = { a = 1.5 }", 2, "expected a number, a text, or true or false"),
-        ("nbd = 3", 1, "expected one address or a list of them"),
+        ("nbd = 3", 1, "expected one text or a list of them"),
         ("max_connections = 0", 1, "not within 1..65535"),
         ("max_connections = 70000", 1, "70000"),
         ("[[export]]\nname = \"a\"", 2, "or the queue of another export"),
