@@ -11,7 +11,6 @@ pub(crate) mod feature {
     pub(crate) const BLOCK_SIZE: u64 = 1 << 6;
     pub(crate) const FLUSH: u64 = 1 << 9;
     pub(crate) const TOPOLOGY: u64 = 1 << 10;
-    pub(crate) const CONFIG_WCE: u64 = 1 << 11;
     pub(crate) const SEVERAL_QUEUES: u64 = 1 << 12;
     pub(crate) const DISCARD: u64 = 1 << 13;
     pub(crate) const WRITE_ZEROES: u64 = 1 << 14;

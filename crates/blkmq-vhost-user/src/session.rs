@@ -21,7 +21,7 @@ use crate::device::Device;
 use crate::inflight::Inflight;
 use crate::lane::Terms;
 use crate::memory::{MAX_REGIONS, Memory, MemoryError};
-use crate::protocol::config::{self, WRITEBACK};
+use crate::protocol::config;
 use crate::protocol::message::{Message, config_change};
 use crate::protocol::wire::{self, Received, Wire, WireError};
 use crate::protocol::{feature, protocol_feature};
@@ -125,8 +125,6 @@ pub(crate) struct Session<'a> {
     channel: Option<OwnedFd>,
     /// The capacity that the front-end knows, in sectors.
     capacity: u64,
-    /// The guest wants a cache that writes back, if it can choose.
-    wants_writeback: bool,
 }
 
 impl<'a> Session<'a> {
@@ -168,7 +166,6 @@ impl<'a> Session<'a> {
             inflight: None,
             channel: None,
             capacity: limits.capacity_sectors,
-            wants_writeback: true,
         })
     }
 
@@ -292,13 +289,9 @@ impl<'a> Session<'a> {
                 self.change_memory(memory)?;
             }
             Message::GetConfig { offset, len, .. } => return Ok(self.config(offset, len)),
-            Message::SetConfig { offset, bytes } => match bytes[..] {
-                [value] if offset == WRITEBACK => {
-                    self.wants_writeback = value != 0;
-                    self.choose_cache();
-                }
-                _ => return wrong(format!("{} bytes of the configuration at {offset} to be changed", bytes.len())),
-            },
+            Message::SetConfig { offset, bytes } => {
+                return wrong(format!("{} bytes of the configuration at {offset} to be changed", bytes.len()));
+            }
             Message::SetBackendChannel => self.channel = files.pop(),
             Message::GetInflight(_) | Message::SetInflight(_)
                 if self.protocol_features & protocol_feature::INFLIGHT == 0 =>
@@ -363,7 +356,7 @@ impl<'a> Session<'a> {
         // A guest that does not flush has a cache that writes through. Before it has chosen, a front-end asks for what
         // the guest will read if it flushes.
         let flushes = self.features == 0 || self.features & feature::FLUSH != 0;
-        let is_writeback = limits.write_cache && !limits.no_flush && flushes && self.wants_writeback;
+        let is_writeback = limits.write_cache && !limits.no_flush && flushes;
         let mut config = config::bytes(&limits, self.device.nr_queues, is_writeback).to_vec();
         config.resize(MAX_CONFIG as usize, 0);
         let range = offset.checked_add(len).filter(|end| *end <= MAX_CONFIG).map(|end| offset as usize..end as usize);
@@ -372,12 +365,12 @@ impl<'a> Session<'a> {
         Answer::Body([words.as_flattened(), bytes].concat())
     }
 
-    /// Writes are durable when they are over if the guest does not flush, or wants no cache.
+    /// Writes are durable when they are over if the guest does not flush.
     fn choose_cache(&self) {
         let limits = self.terms.limits;
         let has_cache = limits.write_cache && !limits.no_flush;
         let flushes = self.features & feature::FLUSH != 0;
-        let is_write_through = has_cache && !(flushes && self.wants_writeback);
+        let is_write_through = has_cache && !flushes;
         // Relaxed: the guest waits for the answer before it relies on it.
         self.terms.is_write_through.store(is_write_through, Ordering::Relaxed);
     }

@@ -168,7 +168,7 @@ struct Inside {
     first: usize,
     /// Guests are asked to kick.
     has_kicks: bool,
-    /// The device was done with all of the last round's operations within the round.
+    /// The device was done with all that the last round took, and had nothing before, within the round.
     is_prompt: bool,
     is_ending: bool,
     idle: Idle,
@@ -187,9 +187,13 @@ impl Inside {
             if self.mailbox.has_any.load(Ordering::Acquire) {
                 self.read_mail();
             }
-            let mut is_busy = self.take();
-            is_busy |= self.submit();
+            let was_idle = self.is_idle();
+            let has_taken = self.take();
+            let mut is_busy = has_taken | self.submit();
             is_busy |= self.drive();
+            if has_taken {
+                self.is_prompt = was_idle && self.is_idle();
+            }
             for served in &mut self.lanes {
                 served.lane.publish();
             }
@@ -341,9 +345,12 @@ impl Inside {
             let served = lanes.iter_mut().find(|served| served.lane.number == number);
             served.expect("a ring stays until it is idle").lane.settle(done.bio, done.status, waiting);
         });
-        let has_any = (nr > 0) | self.submit();
-        self.is_prompt = self.submitter.nr_outstanding() == 0;
-        has_any
+        (nr > 0) | self.submit()
+    }
+
+    /// Whether nothing is with the queue, or waits for it.
+    fn is_idle(&self) -> bool {
+        self.submitter.nr_outstanding() == 0 && self.waiting.is_empty()
     }
 
     /// Gives back the rings that were asked for and have nothing in progress.

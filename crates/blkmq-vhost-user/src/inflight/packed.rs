@@ -5,6 +5,8 @@
 //! changes with a batch is there twice. The old one counts until the guest has seen the batch; the ring itself tells
 //! whether it has.
 
+use std::sync::atomic::Ordering;
+
 use super::{Left, NR_AT, VERSION, VERSION_AT};
 use crate::memory::Area;
 use crate::ring::{Cursor, Descriptor, Fault, Packed};
@@ -69,7 +71,8 @@ impl Tracker {
     }
 
     fn set_short(&self, at: usize, value: u16) {
-        self.area.write(at, value.to_le_bytes());
+        // Relaxed: the next server reads it when this one is gone. One store, for this one may be killed at any point.
+        self.area.store(at, value, Ordering::Relaxed);
     }
 
     fn mark(&self, entry: u16, is_in_progress: bool) {

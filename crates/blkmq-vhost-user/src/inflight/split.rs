@@ -1,5 +1,7 @@
 //! The part of a split ring.
 
+use std::sync::atomic::Ordering;
+
 use super::{NR_AT, VERSION, VERSION_AT};
 use crate::memory::Area;
 
@@ -46,6 +48,11 @@ impl Tracker {
         u16::from_le_bytes(self.area.read(at))
     }
 
+    fn set_short(&self, at: usize, value: u16) {
+        // Relaxed: the next server reads it when this one is gone. One store, for this one may be killed at any point.
+        self.area.store(at, value, Ordering::Relaxed);
+    }
+
     /// What was in progress, the oldest first, given the index of what was used.
     pub(super) fn recover(&mut self, used: u16) -> Vec<u16> {
         // The last server may have shown a batch to the guest, and ended before it had removed the marks.
@@ -58,7 +65,7 @@ impl Tracker {
             self.mark(head, false);
             head = self.short(Self::at(head, NEXT));
         }
-        self.area.write(USED_AT, used.to_le_bytes());
+        self.set_short(USED_AT, used);
         let counter = |head: u16| u64::from_le_bytes(self.area.read(Self::at(head, COUNTER)));
         let is_marked = |head: &u16| self.area.read::<u8>(Self::at(*head, MARK)) != 0;
         let mut found: Vec<_> = (0..self.size).filter(is_marked).map(|head| (counter(head), head)).collect();
@@ -77,8 +84,8 @@ impl Tracker {
     /// Called when a chain is given back, before the guest can see it.
     pub(super) fn put(&mut self, head: u16) {
         let last = self.short(LAST_AT);
-        self.area.write(Self::at(head, NEXT), last.to_le_bytes());
-        self.area.write(LAST_AT, head.to_le_bytes());
+        self.set_short(Self::at(head, NEXT), last);
+        self.set_short(LAST_AT, head);
         self.batch.push(head);
     }
 
@@ -87,7 +94,7 @@ impl Tracker {
         while let Some(head) = self.batch.pop() {
             self.mark(head, false);
         }
-        self.area.write(USED_AT, used.to_le_bytes());
+        self.set_short(USED_AT, used);
     }
 }
 

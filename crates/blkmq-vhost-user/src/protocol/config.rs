@@ -8,8 +8,6 @@ use crate::request::MAX_RANGES;
 
 /// Bytes of the configuration that mean something.
 pub(crate) const SIZE: usize = 60;
-/// Where the driver says whether it wants a cache that writes back.
-pub(crate) const WRITEBACK: u32 = 32;
 /// The most data descriptors of a request. Two more, for header and status, fit into a ring of 128 descriptors.
 pub(crate) const SEG_MAX: u32 = 126;
 
@@ -20,9 +18,10 @@ pub(crate) fn features(limits: &Limits, is_read_only: bool) -> u64 {
         return bits | feature::READ_ONLY;
     }
     // Without a cache, what is over is durable, and the guest needs no flush. With a cache that cannot be flushed, a
-    // guest that is told of flushes would believe what is not so.
+    // guest that is told of flushes would believe what is not so. A guest may not choose a cache that writes through
+    // (CONFIG_WCE): front-ends do not tell the choice to the next server, which would then write back.
     if limits.write_cache && !limits.no_flush {
-        bits |= feature::FLUSH | feature::CONFIG_WCE;
+        bits |= feature::FLUSH;
     }
     if limits.max_op_sectors(Op::Discard) > 0 {
         bits |= feature::DISCARD;

@@ -111,12 +111,18 @@ impl Packed {
         self.next_available.is_available(flags).then_some(flags)
     }
 
+    /// Descriptors that a right guest can make available: not those that it has not been shown to be given back. The
+    /// record of what is in progress has room for no more.
+    fn nr_free(&self) -> u16 {
+        self.size.saturating_sub(self.nr_taken).saturating_sub(self.nr_hidden)
+    }
+
     pub(super) fn take(&mut self, memory: &Memory, chain: &mut Chain) -> Result<bool, Fault> {
         let Some(mut flags) = self.look() else { return Ok(false) };
         chain.begin();
         let mut cursor = self.next_available;
         loop {
-            if chain.nr_descriptors >= self.size - self.nr_taken {
+            if chain.nr_descriptors >= self.nr_free() {
                 let is_long = chain.nr_descriptors == self.size;
                 return Err(if is_long { Fault::TooLong } else { Fault::TooManyAvailable(self.size) });
             }
@@ -143,7 +149,7 @@ impl Packed {
     pub(crate) fn resume(&mut self, memory: &Memory, chain: &mut Chain, copy: &[Descriptor]) -> Result<(), Fault> {
         chain.begin();
         for descriptor in copy {
-            if chain.nr_descriptors >= self.size - self.nr_taken {
+            if chain.nr_descriptors >= self.nr_free() {
                 return Err(Fault::TooManyAvailable(self.size));
             }
             chain.add(memory, *descriptor, self.has_indirect, true)?;
@@ -166,13 +172,14 @@ impl Packed {
 
     /// Whether the descriptor is available, and the guest finds nothing there that was given back.
     pub(crate) fn is_available(&self, place: Cursor) -> bool {
-        // Acquire: nothing here depends on it; as for the next descriptor.
-        let flags = self.descriptors.load(usize::from(place.index) * DESCRIPTOR + FLAGS, Ordering::Acquire);
+        // Relaxed: the flags alone are asked for.
+        let flags = self.descriptors.load(usize::from(place.index) * DESCRIPTOR + FLAGS, Ordering::Relaxed);
         place.is_available(flags)
     }
 
     /// Takes back what another device has given back from this place on, of which the guest has seen nothing: it looks
-    /// at this place first. Otherwise it would find that behind what is given back here next.
+    /// at this place first. Without this, once something is given back at this place, the guest would go on to the old
+    /// flags behind it.
     pub(crate) fn hide(&self, mut place: Cursor) {
         for _ in 0..self.size {
             let at = usize::from(place.index) * DESCRIPTOR + FLAGS;
@@ -198,9 +205,7 @@ impl Packed {
         }
         self.next_used.advance(nr_descriptors, self.size);
         self.nr_taken -= nr_descriptors;
-        // A guest may make available again what it has not been given back, so this is no more than what it causes. At
-        // its end the guest is told rather once too often.
-        self.nr_hidden = self.nr_hidden.saturating_add(nr_descriptors);
+        self.nr_hidden += nr_descriptors;
     }
 
     pub(super) fn publish(&mut self) -> bool {

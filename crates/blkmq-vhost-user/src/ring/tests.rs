@@ -208,19 +208,17 @@ fn a_refusal_of_the_last_device_does_not_stay() {
     }
 }
 
-/// A guest that offers again what it has not been given back, lap after lap. Red before the count of what is hidden
-/// stopped at its end: the sum overflowed.
+/// A guest that offers again what it has not been shown. Red before what is hidden counted: the record of what is in
+/// progress had no room for it, and the worker panicked.
 #[test]
-fn a_packed_ring_hides_any_number_of_descriptors() {
+fn a_packed_ring_takes_nothing_in_place_of_what_it_hides() {
     let mut guest = Guest::new(8, true, true);
     let mut ring = guest.ring();
-    for _ in 0..8200 {
-        guest.offer_packed(0, &[(DATA, 16, 0, 0); 8]);
-        let chain = take(&mut ring, &guest).unwrap().unwrap();
-        ring.put(chain.id, chain.nr_descriptors, 0);
-    }
-    guest.all.write(DRIVER as usize + 2, 2_u16.to_le_bytes());
-    assert!(ring.publish(), "the guest is told rather once too often");
+    guest.offer_packed(0, &[(DATA, 16, 0, 0); 8]);
+    let chain = take(&mut ring, &guest).unwrap().unwrap();
+    ring.put(chain.id, chain.nr_descriptors, 0);
+    guest.offer_packed(0, &[(DATA, 16, 0, 0); 8]);
+    assert_eq!(take(&mut ring, &guest).map(|_| ()).unwrap_err(), Fault::TooManyAvailable(8));
 }
 
 /// What a guest can write into a ring that no driver would. Each is told apart, and nothing else happens.
