@@ -21,8 +21,9 @@ use crate::queue::{Queue, Strings};
 use crate::threads::{Count, Ended};
 use crate::work::Work;
 
-/// How long a device that is to be taken over may take to notice that its server is gone.
-const NOTICE: Duration = Duration::from_secs(10);
+/// How long a device that is to be taken over may take to notice that its server is gone. If every tag is with the
+/// server, Linux 6.12 notices only when a request is overdue, which is after 30 s.
+const NOTICE: Duration = Duration::from_secs(45);
 /// The pause between two looks at such a device.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -440,18 +441,25 @@ impl Device {
         };
         match stopped {
             // The threads end by themselves.
-            Ok(()) => self.wait()?,
-            Err(Error::NoDevice(_)) => return self.give_up(),
+            Ok(()) => {
+                let ended = self.wait();
+                ended.and(self.delete())
+            }
+            Err(Error::NoDevice(_)) => self.give_up(),
             Err(error) => {
-                // The first error counts. The kernel removes a device only when its character device is closed.
-                if self.give_up().is_ok() && self.is_there().unwrap_or(false) {
-                    let _ = self.inner.control.delete(id);
-                }
-                return Err(error);
+                // The first error counts.
+                let _ = self.give_up();
+                let _ = self.delete();
+                Err(error)
             }
         }
+    }
+
+    /// Gives the number back. The kernel does that only when the character device is closed, which threads that were
+    /// left have done too.
+    fn delete(&self) -> Result<(), Error> {
         match self.is_there()? {
-            true => match self.inner.control.delete(id) {
+            true => match self.inner.control.delete(self.id()) {
                 Err(Error::NoDevice(_)) => Ok(()),
                 ended => ended,
             },

@@ -91,8 +91,8 @@ impl fmt::Display for Error {
             }
             Self::Stuck(id, limit) => write!(
                 f,
-                "ublk: device {id}: its requests are not over, and nothing has moved for {} s; they end with this process, \
-                 and a device that is left is shown by 'blkmq ublk list'",
+                "ublk: device {id}: its requests are not over, and nothing has moved for {} s; they are left, and fail or \
+                 wait for the next server; 'blkmq ublk list' shows a device that is left",
                 limit.as_secs_f64()
             ),
             Self::Command(what, error) => write!(f, "ublk: {what}: {error}"),

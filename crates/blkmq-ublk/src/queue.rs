@@ -58,18 +58,23 @@ impl Strings {
 
 /// A queue that is being served.
 pub(crate) struct Queue {
-    /// It is dropped before the file, and before the buffers in `work`.
+    /// It is dropped before the file, and before the buffers of the requests.
     ring: Ring,
     file: Arc<File>,
     descriptors: Descriptors,
     strings: Arc<Strings>,
     number: u16,
+    served: Served,
+    idle: Idle,
+}
+
+/// What belongs to the requests.
+struct Served {
     /// It is dropped before the desk in `work`, which has nothing in progress then.
     submitter: Submitter,
     work: Work,
     /// Tags that the kernel has not given back for good.
     nr_tags: u16,
-    idle: Idle,
 }
 
 impl Queue {
@@ -83,7 +88,8 @@ impl Queue {
     ) -> io::Result<Self> {
         let ring = Ring::new(depth, Arc::clone(&strings.bell))?;
         let idle = Idle::new();
-        let mut queue = Self { ring, file, descriptors, strings, number, submitter, work, nr_tags: depth, idle };
+        let served = Served { submitter, work, nr_tags: depth };
+        let mut queue = Self { ring, file, descriptors, strings, number, served, idle };
         for tag in 0..depth {
             queue.command(command::FETCH_REQ, tag, -1)?;
         }
@@ -98,12 +104,12 @@ impl Queue {
         loop {
             let mut is_busy = self.take_completions(self.is_given_up())?;
             is_busy |= self.drive();
-            while let Some((tag, result)) = self.work.next_over() {
+            while let Some((tag, result)) = self.served.work.next_over() {
                 is_busy = true;
                 self.command(command::COMMIT_AND_FETCH_REQ, tag, result)?;
             }
             // The look comes behind the bell's end: the bell may have been rung for this.
-            if (self.nr_tags == 0 || self.is_given_up()) && self.work.is_idle() {
+            if (self.served.nr_tags == 0 || self.is_given_up()) && self.served.work.is_idle() {
                 // The last results: without them the kernel takes their requests for lost, and gives them out again.
                 return self.enter_all();
             }
@@ -123,7 +129,7 @@ impl Queue {
 
     /// Puts a command on the ring that gives a tag to the kernel.
     fn command(&mut self, op: u32, tag: u16, result: i32) -> io::Result<()> {
-        let command = IoCommand { q_id: self.number, tag, result, addr: self.work.address(tag) };
+        let command = IoCommand { q_id: self.number, tag, result, addr: self.served.work.address(tag) };
         self.ring.command(self.file.as_raw_fd(), op, command)
     }
 
@@ -132,17 +138,14 @@ impl Queue {
         self.strings.is_given_up.load(Ordering::Acquire)
     }
 
-    /// Ends although the device has requests. The end of the ring tells the kernel that no thread serves them: it fails
-    /// them, or keeps them for the next server. Otherwise the kernel would not let the process go: a thread that waits
-    /// until the block device is removed waits for these requests, no signal ends it, and while it is there the process
-    /// has the ring. What belongs to the requests stays in memory, since the device may still use it.
-    fn leave(mut self) -> io::Result<()> {
-        // Without another ring, the end of this one is left to the process.
-        if let Ok(other) = Ring::new(0, Arc::clone(&self.strings.bell)) {
-            drop(std::mem::replace(&mut self.ring, other));
-        }
-        std::mem::forget(self);
-        Err(io::Error::other("the device behind it has not given back its requests"))
+    /// Ends although the device has requests. The end of the ring and of the character device tells the kernel that no
+    /// thread serves them: it fails them, or keeps them for the next server. Otherwise the kernel would not let the
+    /// process go: a thread that waits until the block device is removed waits for these requests, no signal ends it,
+    /// and while it is there the process has both. What belongs to the requests stays in memory, since the device may
+    /// still use it.
+    fn leave(self) -> io::Result<()> {
+        std::mem::forget(self.served);
+        Err(io::Error::other("it was left with requests on their way"))
     }
 
     /// Hands over all that is on the ring, at an end.
@@ -162,7 +165,7 @@ impl Queue {
     /// Takes completions off the ring. Returns whether any requests arrived or tags came back. Requests that arrive
     /// when the queue is given up stay with the kernel, as those of a server that is gone.
     fn take_completions(&mut self, is_given_up: bool) -> io::Result<bool> {
-        let Self { ring, descriptors, work, submitter, nr_tags, idle, .. } = self;
+        let Self { ring, descriptors, served: Served { submitter, work, nr_tags }, idle, .. } = self;
         let mut has_any = false;
         ring.take(|tag, result| {
             if !has_any {
@@ -185,26 +188,26 @@ impl Queue {
 
     /// Submits what has arrived, drives the queue, and settles what is over. Returns whether there was anything.
     fn drive(&mut self) -> bool {
-        let Self { submitter, work, .. } = self;
+        let Served { submitter, work, .. } = &mut self.served;
         work.submit(submitter) | work.drive(submitter)
     }
 
     /// Called when there was nothing to do: looks again, or sleeps.
     fn rest(&mut self) -> io::Result<()> {
         // As other submitters do, the thread sleeps while the device works. What it may look for are further requests.
-        let is_alone = self.submitter.nr_outstanding() == 0;
-        if is_alone && matches!(self.submitter.queue().clock(), Clock::Real(_)) {
+        let is_alone = self.served.submitter.nr_outstanding() == 0;
+        if is_alone && matches!(self.served.submitter.queue().clock(), Clock::Real(_)) {
             if self.idle.look() {
                 return self.ring.enter(0, None);
             }
         } else {
             self.idle.give_up();
         }
-        self.ring.sleep(&self.submitter)
+        self.ring.sleep(&self.served.submitter)
     }
 }
 
-impl Drop for Queue {
+impl Drop for Served {
     fn drop(&mut self) {
         if self.nr_tags > 0 {
             // The kernel may still write into the buffers of its tags, until the thread is over.

@@ -2,14 +2,14 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
@@ -18,6 +18,11 @@ use blkmq_ublk::Control;
 use blkmq_ublk::control::{block_path, ids};
 use clap::Args;
 
+use crate::control::folder;
+use crate::operator;
+
+/// How long the last words of a server that has ended are waited for.
+const PARTING: Duration = Duration::from_secs(1);
 /// How often it is looked whether the server has ended before it serves.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -43,10 +48,40 @@ fn arguments(given: &[OsString]) -> Vec<&OsStr> {
     [OsStr::new("serve")].into_iter().chain(given.iter().map(OsString::as_os_str)).chain(own).collect()
 }
 
-/// Shows what the server says, for as long as this process lives.
-fn show(mut from: impl Read + Send + 'static) -> io::Result<()> {
-    let shown = move || _ = io::copy(&mut from, &mut io::stderr());
-    thread::Builder::new().name("messages".to_owned()).spawn(shown).map(drop)
+/// Where the server says that it serves. In a folder of this user's, since other users may send to an abstract socket.
+struct Socket {
+    path: PathBuf,
+    ready: UnixDatagram,
+}
+
+impl Socket {
+    fn new() -> Result<Self, Failure> {
+        let path = folder::make()?.join(format!("{}.ready", std::process::id()));
+        // One that is left of a process with this number.
+        let _ = fs::remove_file(&path);
+        let ready = UnixDatagram::bind(&path).map_err(|error| failed(&path.display().to_string(), &error))?;
+        let socket = Self { path, ready };
+        socket.ready.set_read_timeout(Some(LOOK)).map_err(|error| failed("a socket", &error))?;
+        Ok(socket)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // Another user of the folder may have cleaned it.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Shows what the server says, for as long as this process lives. The other end is told when the server says no more.
+fn show(mut from: impl Read + Send + 'static) -> io::Result<Receiver<()>> {
+    let (tell, over) = mpsc::channel();
+    let shown = move || {
+        let _ = io::copy(&mut from, &mut io::stderr());
+        let _ = tell.send(());
+    };
+    thread::Builder::new().name("messages".to_owned()).spawn(shown)?;
+    Ok(over)
 }
 
 /// Waits until the server serves.
@@ -69,10 +104,7 @@ fn wait(server: &mut Child, ready: &UnixDatagram) -> Result<(), Failure> {
 impl Add {
     /// Starts the server, and writes the paths of its block devices when they are there.
     pub(super) fn run(&self, control: &Control, out: &mut dyn Write) -> Result<(), Failure> {
-        let name = format!("blkmq-ublk-add-{}", std::process::id());
-        let ready = SocketAddr::from_abstract_name(&name).and_then(|address| UnixDatagram::bind_addr(&address));
-        let ready = ready.map_err(|error| failed("a socket", &error))?;
-        ready.set_read_timeout(Some(LOOK)).map_err(|error| failed("a socket", &error))?;
+        let socket = Socket::new()?;
         let program = env::current_exe().map_err(|error| failed("this program", &error))?;
         let messages = match &self.log {
             Some(path) => {
@@ -84,22 +116,28 @@ impl Add {
         // In a process group of its own: what interrupts this command does not interrupt the server.
         let server = Command::new(program)
             .args(arguments(&self.serve))
-            .env("NOTIFY_SOCKET", format!("@{name}"))
+            .env("NOTIFY_SOCKET", &socket.path)
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(messages)
             .spawn();
         let mut server = server.map_err(|error| failed("the server", &error))?;
-        if let Some(messages) = server.stderr.take() {
-            show(messages).map_err(|error| failed("a thread", &error))?;
-        }
-        wait(&mut server, &ready)?;
+        let shown = server.stderr.take().map(show).transpose().map_err(|error| failed("a thread", &error))?;
+        wait(&mut server, &socket.ready).inspect_err(|_| {
+            // A command that the server has started may go on, and have the other end of the pipe.
+            let _ = shown.map(|shown| shown.recv_timeout(PARTING));
+            let place = self.log.as_ref().map(|path| format!("; see {}", path.display())).unwrap_or_default();
+            operator::say(&format!("ublk add: the server has ended before it served{place}"));
+        })?;
         let mut text = String::new();
         for id in ids().map_err(|error| failed("/dev", &error))? {
             if control.info(id).is_ok_and(|info| u32::try_from(info.server_pid) == Ok(server.id())) {
                 text += &format!("{}\n", block_path(id));
             }
+        }
+        if text.is_empty() {
+            return Err(Failure::Running("ublk add: the server serves, and has no block device any more".to_owned()));
         }
         out.write_all(text.as_bytes()).map_err(|error| failed("standard output", &error))
     }

@@ -86,6 +86,8 @@ impl Del {
         let mut process = Command::new(env::current_exe().map_err(failed)?);
         process.args(["ublk", "del", "--behind"]).args(self.force.then_some("--force"));
         process.args(self.ids.iter().map(u32::to_string)).stdin(Stdio::null()).stdout(Stdio::piped());
+        // It may stay behind: then it must not keep a pipe or a folder of the caller.
+        process.stderr(Stdio::null()).current_dir("/");
         let mut process = process.process_group(0).spawn().map_err(failed)?;
         let mut line = String::new();
         if let Some(said) = process.stdout.take() {
