@@ -100,8 +100,8 @@ struct Task {
 pub(crate) struct Lane {
     pub(crate) number: u16,
     pub(crate) is_enabled: bool,
-    /// The ring is to be given back as soon as nothing is in progress.
-    pub(crate) is_stopping: bool,
+    /// The ring is to be given back: of a request of many parts no further part is begun.
+    pub(crate) begins_no_part: bool,
     pub(crate) signals: Signals,
     ring: Ring,
     loans: Loans<Memory>,
@@ -129,7 +129,7 @@ impl Lane {
         Ok(Self {
             number,
             is_enabled: false,
-            is_stopping: false,
+            begins_no_part: false,
             signals: Signals::default(),
             ring,
             // A count of its own: others would share its line with other threads.
@@ -317,11 +317,11 @@ impl Lane {
             match self.next_range(&mut task) {
                 // A request of many ranges may take hours, and nobody waits that long. In the record it stays in
                 // progress: it is begun once more when the ring goes on. Without a record the guest needs an answer.
-                Ok(_) if self.is_stopping && self.tracker.is_some() => {
+                Ok(_) if self.begins_no_part && self.tracker.is_some() => {
                     self.free.push(slot);
                     return;
                 }
-                Ok(_) if self.is_stopping => task.answer = STATUS_ERROR,
+                Ok(_) if self.begins_no_part => task.answer = STATUS_ERROR,
                 Ok(bio) => {
                     self.send(bio, slot, &task, bios);
                     self.tasks[usize::from(slot)] = Some(task);

@@ -27,7 +27,7 @@ use crate::protocol::wire::{self, Received, Wire, WireError};
 use crate::protocol::{feature, protocol_feature};
 use crate::ring::{Fault, MAX_SIZE};
 use crate::stop::Stop;
-use crate::worker::{Order, Signal, Trouble, Worker};
+use crate::worker::{Halt, Order, Signal, Trouble, Worker};
 
 /// Features of rings and of the protocol, which do not depend on the device.
 const FEATURES: u64 = feature::INDIRECT | feature::EVENT_IDX | feature::PROTOCOL | feature::VERSION_1;
@@ -178,7 +178,7 @@ impl<'a> Session<'a> {
             }
         };
         for ring in 0..self.device.nr_queues {
-            self.halt(ring);
+            self.halt(ring, Halt::End);
         }
         ending
     }
@@ -264,7 +264,7 @@ impl<'a> Session<'a> {
             Message::SetOwner => (),
             Message::ResetOwner | Message::ResetDevice => {
                 for ring in 0..self.device.nr_queues {
-                    self.halt(ring);
+                    self.halt(ring, Halt::End);
                     self.vrings[usize::from(ring)] = Vring::default();
                 }
                 // What was in progress was the last driver's.
@@ -324,7 +324,7 @@ impl<'a> Session<'a> {
             Message::SetRingBase { ring, base } => self.change(ring, |vring| vring.base = base)?,
             Message::GetRingBase { ring } => {
                 self.vring(ring)?;
-                self.halt(ring as u16);
+                self.halt(ring as u16, Halt::End);
                 let vring = self.vring(ring)?;
                 vring.signals = Default::default();
                 let base = vring.base;
@@ -388,7 +388,7 @@ impl<'a> Session<'a> {
     /// Changes a ring while it does not work.
     fn change(&mut self, ring: u32, change: impl FnOnce(&mut Vring)) -> Result<(), Ending> {
         self.vring(ring)?;
-        self.halt(ring as u16);
+        self.halt(ring as u16, Halt::Pause);
         change(self.vring(ring)?);
         self.start(ring as u16)
     }
@@ -409,7 +409,7 @@ impl<'a> Session<'a> {
     /// Changes the guest's memory while no ring works. A ring whose memory is away waits: QEMU takes a region that has
     /// changed out, and adds it again.
     fn change_memory(&mut self, memory: Memory) -> Result<(), Ending> {
-        (0..self.device.nr_queues).for_each(|ring| self.halt(ring));
+        (0..self.device.nr_queues).for_each(|ring| self.halt(ring, Halt::Pause));
         self.memory = memory;
         for ring in 0..self.device.nr_queues {
             if self.vrings[usize::from(ring)].has_memory(&self.memory) {
@@ -420,7 +420,7 @@ impl<'a> Session<'a> {
     }
 
     /// Stops a ring, and waits until nothing of it is in progress.
-    fn halt(&mut self, ring: u16) {
+    fn halt(&mut self, ring: u16, mut halt: Halt) {
         let index = usize::from(ring);
         if !std::mem::take(&mut self.vrings[index].is_started) {
             return;
@@ -430,12 +430,16 @@ impl<'a> Session<'a> {
             return;
         }
         let (done, lanes) = channel();
-        self.worker(ring).order(Order::Stop(ring, done));
+        self.worker(ring).order(Order::Stop(ring, halt, done.clone()));
         let lane = loop {
             match lanes.recv_timeout(LOOK_EVERY) {
                 Ok(lane) => break lane,
                 // A worker that has panicked gives no ring back.
                 Err(_) if self.worker(ring).has_ended() => return,
+                Err(_) if halt == Halt::Pause && self.stop.is_stopped() => {
+                    halt = Halt::End;
+                    self.worker(ring).order(Order::Stop(ring, halt, done.clone()));
+                }
                 Err(_) => (),
             }
         };

@@ -34,13 +34,22 @@ pub(crate) enum Signal {
     Error,
 }
 
+/// Why a ring is to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Halt {
+    /// It goes on when something is changed. What it has taken is done.
+    Pause,
+    /// It may never go on here. Of a request of many parts no further part is begun.
+    End,
+}
+
 /// What a worker is asked for.
 #[derive(Debug)]
 pub(crate) enum Order {
     /// To serve a ring.
     Start(Box<Lane>),
     /// To give a ring back when nothing of it is in progress.
-    Stop(u16, Sender<Box<Lane>>),
+    Stop(u16, Halt, Sender<Box<Lane>>),
     Enable(u16, bool),
     Change(u16, Signal, Option<OwnedFd>),
     /// To end, once it has no ring.
@@ -223,9 +232,9 @@ impl Inside {
                     Signals::ring(lane.signals.call.as_ref());
                     self.lanes.push(Served { lane, is_broken: false });
                 }
-                Order::Stop(number, done) => {
+                Order::Stop(number, halt, done) => {
                     if let Some(lane) = self.lane(number) {
-                        lane.is_stopping = true;
+                        lane.begins_no_part = halt == Halt::End;
                     }
                     self.stops.push((number, done));
                 }

@@ -338,6 +338,28 @@ fn requests_have_the_priority_of_the_guest() {
     }
 }
 
+/// The front-end lends its memory anew while a discard of many parts is in progress. Red before that was told apart
+/// from an end: the guest got an error, although nothing had failed.
+#[test]
+fn a_pause_lets_what_was_taken_be_done() {
+    let (driver, mut served) = Odd::with(1 << 20, |_| ());
+    let guest = Guest::new(8, false, true);
+    let mut front = connect(&served.socket(), &guest, 0);
+    let again = region(&guest);
+    let mut disk = Disk::new(&mut front, guest, 0);
+    let far = disk.data() + 0x1000;
+    disk.guest.all.write(far as usize, 0_u64.to_le_bytes());
+    disk.guest.all.write(far as usize + 8, (8 * 40_000_u64).to_le_bytes());
+    disk.ask(DISCARD, 0, 0, &[(far, 16)], false);
+    while driver.nr_discards.load(Ordering::Relaxed) == 0 {
+        std::thread::yield_now();
+    }
+    front.set_mem_table(&[again]).unwrap();
+    assert_eq!(disk.wait(), (0, 1));
+    assert_eq!(driver.nr_discards.load(Ordering::Relaxed), 40_000);
+    served.end();
+}
+
 /// One discard of 32 ranges that are the whole disk, in parts of 8 sectors, takes hours. Red before a stop took effect
 /// between two parts: the front-end waited for all of them.
 #[test]
