@@ -320,8 +320,8 @@ impl Serve {
         };
         notify::ready();
         let (outcome, nr_signals) = drain::until_the_end(&server, command, drain_timeout, &tell, &events);
-        let (devices_left, leave) = (server.devices(), devices.leave());
-        let outcome = outcome.and(drain::part(nr_signals, &tell, &events, devices_left, leave, || devices.end()));
+        let (devices_left, abandon) = (server.devices(), devices.abandoner());
+        let outcome = outcome.and(drain::part(nr_signals, &tell, &events, devices_left, abandon, || devices.end()));
         drain::take_leave(&queues);
         outcome
     }

@@ -263,13 +263,13 @@ pub struct Device {
 /// Ends the service of a block device although the device behind it has not given back its requests, when the process
 /// is to end at once.
 #[derive(Debug)]
-pub struct Leaver(Vec<Arc<Strings>>);
+pub struct Abandoner(Vec<Arc<Strings>>);
 
-impl Leaver {
+impl Abandoner {
     /// The threads end, and the kernel fails what they have, or keeps it for the next server. The memory of these
     /// requests is not given back before the process ends.
-    pub fn leave(&self) {
-        self.0.iter().for_each(|strings| strings.leave());
+    pub fn abandon(&self) {
+        self.0.iter().for_each(|strings| strings.abandon());
     }
 }
 
@@ -343,7 +343,7 @@ impl Device {
         let threads = std::mem::take(&mut self.threads);
         if !is_over {
             // The kernel fails or keeps the requests then, and no longer waits for them.
-            self.leaver().leave();
+            self.abandoner().abandon();
             self.count.wait(PARTING, || 0);
             return Err(Error::Stuck(self.id(), GRACE));
         }
@@ -365,8 +365,8 @@ impl Device {
 
     /// What another thread ends the device's service with while this one waits for it.
     #[must_use]
-    pub fn leaver(&self) -> Leaver {
-        Leaver(self.strings.clone())
+    pub fn abandoner(&self) -> Abandoner {
+        Abandoner(self.strings.clone())
     }
 
     /// The path of the block device.

@@ -45,5 +45,5 @@ mod threads;
 pub mod work;
 
 pub use control::Control;
-pub use device::{Added, Device, Leaver, Options};
+pub use device::{Abandoner, Added, Device, Options};
 pub use error::Error;

@@ -30,15 +30,15 @@ pub(crate) struct Strings {
     /// The thread is to end although the kernel has its tags.
     pub(crate) is_given_up: AtomicBool,
     /// The thread is to end although the device has requests of it too.
-    pub(crate) is_left: AtomicBool,
+    pub(crate) is_abandoned: AtomicBool,
     /// How often requests have moved.
     pub(crate) nr_moves: AtomicU64,
 }
 
 impl Strings {
     pub(crate) fn new(bell: Arc<EventFd>) -> Arc<Self> {
-        let [is_given_up, is_left] = [false; 2].map(AtomicBool::new);
-        Arc::new(Self { bell, is_given_up, is_left, nr_moves: AtomicU64::new(0) })
+        let [is_given_up, is_abandoned] = [false; 2].map(AtomicBool::new);
+        Arc::new(Self { bell, is_given_up, is_abandoned, nr_moves: AtomicU64::new(0) })
     }
 
     /// Ends the thread when the device has given its requests back, although the kernel has its tags.
@@ -48,10 +48,10 @@ impl Strings {
         self.bell.notify();
     }
 
-    /// Ends the thread at once. See [`Queue::leave`].
-    pub(crate) fn leave(&self) {
+    /// Ends the thread at once. See [`Queue::abandon`].
+    pub(crate) fn abandon(&self) {
         // Release: pairs with the look of the queue's thread, which the bell wakes.
-        self.is_left.store(true, Ordering::Release);
+        self.is_abandoned.store(true, Ordering::Release);
         self.bell.notify();
     }
 }
@@ -114,8 +114,8 @@ impl Queue {
                 return self.enter_all();
             }
             // Acquire: pairs with the release of the device that leaves the queue.
-            if self.strings.is_left.load(Ordering::Acquire) {
-                return self.leave();
+            if self.strings.is_abandoned.load(Ordering::Acquire) {
+                return self.abandon();
             }
             if is_busy {
                 self.strings.nr_moves.fetch_add(1, Ordering::Relaxed);
@@ -143,7 +143,7 @@ impl Queue {
     /// process go: a thread that waits until the block device is removed waits for these requests, no signal ends it,
     /// and while it is there the process has both. What belongs to the requests stays in memory, since the device may
     /// still use it.
-    fn leave(self) -> io::Result<()> {
+    fn abandon(self) -> io::Result<()> {
         std::mem::forget(self.served);
         Err(io::Error::other("it was left with requests on their way"))
     }

@@ -231,13 +231,13 @@ fn describe_devices(devices: &[ClientInfo]) -> String {
 
 /// Parts with block devices of this machine, which may take as long as their requests take. Meanwhile it says now and
 /// then which are `waited_for`. The third signal of all ends that soon: what is not over then is left by
-/// `leave`.
+/// `abandon`.
 pub(super) fn part(
     mut nr_signals: u32,
     tell: &Sender<Event>,
     events: &Receiver<Event>,
     waited_for: impl Fn() -> Vec<ClientInfo>,
-    leave: impl FnOnce(),
+    abandon: impl FnOnce(),
     steps: impl FnOnce() -> Result<(), Failure> + Send + 'static,
 ) -> Result<(), Failure> {
     let over = tell.clone();
@@ -254,7 +254,7 @@ pub(super) fn part(
             Ok(Event::Signal) => nr_signals += 1,
             Ok(_) => (),
             Err(_) if is_hurried => {
-                leave();
+                abandon();
                 // Steps that go on now may still remove what is left. Any other event is no reason to stay.
                 let _ = events.recv_timeout(PARTING);
                 break Err(Failure::Running("serve: ended at once, without waiting for block devices".to_owned()));
@@ -358,13 +358,13 @@ mod tests {
         tell.send(Event::Signal).unwrap();
         tell.send(Event::Stop).unwrap();
         tell.send(Event::Signal).unwrap();
-        let mut is_left = false;
+        let mut is_abandoned = false;
         let Err(Failure::Running(what)) = part(
             1,
             &tell,
             &events,
             Vec::new,
-            || is_left = true,
+            || is_abandoned = true,
             move || {
                 let _ = held.recv();
                 Ok(())
@@ -372,7 +372,7 @@ mod tests {
         ) else {
             panic!()
         };
-        assert!(what.contains("block devices") && is_left);
+        assert!(what.contains("block devices") && is_abandoned);
         drop(hold);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use blkmq::RequestQueue;
 use blkmq_export::Engine;
-use blkmq_ublk::{Added, Control, Device, Error, Leaver, Options};
+use blkmq_ublk::{Abandoner, Added, Control, Device, Error, Options};
 use blkmq_workbench::TextError;
 
 use super::Event;
@@ -147,9 +147,9 @@ impl Devices {
     }
 
     /// What ends the service of all devices at once, while another thread ends them.
-    pub(super) fn leave(&self) -> impl FnOnce() + use<> {
-        let leavers: Vec<_> = self.list.iter().map(Device::leaver).collect();
-        move || leavers.iter().for_each(Leaver::leave)
+    pub(super) fn abandoner(&self) -> impl FnOnce() + use<> {
+        let abandoners: Vec<_> = self.list.iter().map(Device::abandoner).collect();
+        move || abandoners.iter().for_each(Abandoner::abandon)
     }
 
     /// Ends the devices: one that outlives its server is left to the next one.
