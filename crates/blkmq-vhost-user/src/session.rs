@@ -123,8 +123,9 @@ pub(crate) struct Session<'a> {
     inflight: Option<Inflight>,
     /// Where the front-end takes messages of the device.
     channel: Option<OwnedFd>,
-    /// The capacity that the front-end knows, in sectors.
-    capacity: u64,
+    /// The capacity that the front-end was told, in sectors. `None` before it was: it may know that of a server before
+    /// this one.
+    capacity: Option<u64>,
 }
 
 impl<'a> Session<'a> {
@@ -165,7 +166,7 @@ impl<'a> Session<'a> {
             vrings: (0..device.nr_queues).map(|_| Vring::default()).collect(),
             inflight: None,
             channel: None,
-            capacity: limits.capacity_sectors,
+            capacity: None,
         })
     }
 
@@ -202,11 +203,14 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Tells the front-end if the device has grown.
+    /// Tells the front-end if the device has grown, or may have grown before this session. Front-ends may not hear it
+    /// before a ring is at work.
     fn tell_of_growth(&mut self) {
-        let Some(channel) = &self.channel else { return };
+        let Some(channel) = self.channel.as_ref().filter(|_| self.vrings.iter().any(|vring| vring.is_started)) else {
+            return;
+        };
         // A device that has become smaller fails what lies behind its end, and the machine is not told.
-        let found = self.device.queue.revalidate().unwrap_or(self.capacity);
+        let found = self.device.queue.revalidate().ok().or(self.capacity);
         if found != self.capacity {
             self.capacity = found;
             // A front-end may close this channel for a reason of its own, and go on without it.

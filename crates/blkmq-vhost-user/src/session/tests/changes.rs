@@ -263,9 +263,9 @@ fn a_channel_of_the_device_that_fails_is_given_up() {
     front.set_mem_table(&[region(&guest)]).unwrap();
     let (near, far) = UnixStream::pair().unwrap();
     front.set_backend_request_fd(&far).unwrap();
-    let mut disk = Disk::new(&mut front, guest, 0);
     drop((near, far));
     driver.capacity.store(128, Ordering::Relaxed);
+    let mut disk = Disk::new(&mut front, guest, 0);
     loop {
         let (_, bytes) = front.get_config(0, 8, VhostUserConfigFlags::empty(), &[0; 8]).expect("the session goes on");
         if bytes == 128_u64.to_le_bytes() {
@@ -273,6 +273,23 @@ fn a_channel_of_the_device_that_fails_is_given_up() {
         }
     }
     assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1));
+}
+
+/// A device grows between two servers. Red before each session told its front-end once to ask: the front-end went on
+/// with what the last server had said.
+#[test]
+fn a_front_end_that_comes_again_is_told_of_growth() {
+    let (_driver, served) = Odd::served();
+    let guest = Guest::new(8, false, true);
+    let mut front = connect(&served.socket(), &guest, 0);
+    let protocol = front.get_protocol_features().unwrap();
+    front.set_protocol_features(protocol).unwrap();
+    let (mut near, far) = UnixStream::pair().unwrap();
+    front.set_backend_request_fd(&far).unwrap();
+    let _disk = Disk::new(&mut front, guest, 0);
+    let mut header = [0; 12];
+    near.read_exact(&mut header).unwrap();
+    assert_eq!(header[..], config_change()[..12]);
 }
 
 /// Red before a guest that does not flush was told that its cache does not write back.
