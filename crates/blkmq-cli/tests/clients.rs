@@ -86,7 +86,7 @@ fn exports_of_one_queue_are_counted_together() {
     ] {
         assert!(metrics.contains(&format!("\n{line}\n")), "{line}: {metrics}");
     }
-    let own = "blkmq_client_request_duration_seconds_count{queue=\"default\",export=\"other\",client=\"2\",";
+    let own = "blkmq_client_request_duration_seconds_count{queue=\"default\",export=\"other\",front_end=\"nbd\",client=\"2\",";
     let is_own = |line: &&str| line.starts_with(own) && line.contains(",operation=\"read\"}");
     let own: Vec<_> = metrics.lines().filter(is_own).collect();
     assert!(own.len() == 1 && own[0].ends_with(" 3"), "{own:?}: {metrics}");
