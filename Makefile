@@ -17,7 +17,7 @@ build: ## Builds the programs: target/release/blkmq, and blkmq-torture and blkmq
 demo: ## Agreement with Linux's recorded decisions, a reader beside a flood of writes, the price of sharing; under a minute
 	@scripts/demo
 
-test: ## Everything that guards the main branch; half an hour
+test: ## Everything that guards the main branch; three quarters of an hour
 	@scripts/test
 
 soak: ## The long forms for MINUTES (default 60), all or PARTS=torture alone; a record of it under docs/records/
