@@ -12,6 +12,7 @@ mod split;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
@@ -26,6 +27,49 @@ const ALIGN: u64 = 64;
 const VERSION_AT: usize = 8;
 const NR_AT: usize = 10;
 const VERSION: u16 = 1;
+/// In an entry of either layout: whether it is in progress, and when it was begun.
+const MARK: usize = 0;
+const COUNTER: usize = 8;
+
+/// One ring's part, with the lengths of its layout.
+#[derive(Debug)]
+struct Part {
+    area: Area,
+    header: usize,
+    entry: usize,
+}
+
+impl Part {
+    fn at(&self, entry: u16, field: usize) -> usize {
+        self.header + self.entry * usize::from(entry) + field
+    }
+
+    fn short(&self, at: usize) -> u16 {
+        // Relaxed: the server that wrote it is gone, or is this one.
+        self.area.load(at, Ordering::Relaxed)
+    }
+
+    fn set_short(&self, at: usize, value: u16) {
+        // Relaxed: the next server reads it when this one is gone. One store, for this one may be killed at any point.
+        self.area.store(at, value, Ordering::Relaxed);
+    }
+
+    fn mark(&self, entry: u16, is_in_progress: bool) {
+        self.area.write(self.at(entry, MARK), u8::from(is_in_progress));
+    }
+
+    fn is_marked(&self, entry: u16) -> bool {
+        self.area.read::<u8>(self.at(entry, MARK)) != 0
+    }
+
+    fn counter(&self, entry: u16) -> u64 {
+        u64::from_le_bytes(self.area.read(self.at(entry, COUNTER)))
+    }
+
+    fn set_counter(&self, entry: u16, counter: u64) {
+        self.area.write(self.at(entry, COUNTER), counter.to_le_bytes());
+    }
+}
 
 /// The bytes of one ring's part.
 fn part(size: u16, is_packed: bool) -> u64 {

@@ -5,9 +5,7 @@
 //! changes with a batch is there twice. The old one counts until the guest has seen the batch; the ring itself tells
 //! whether it has.
 
-use std::sync::atomic::Ordering;
-
-use super::{Left, NR_AT, VERSION, VERSION_AT};
+use super::{Left, NR_AT, Part, VERSION, VERSION_AT};
 use crate::memory::Area;
 use crate::ring::{Cursor, Descriptor, Fault, Packed};
 
@@ -19,13 +17,11 @@ const FREE_AT: usize = 12;
 const OLD_FREE_AT: usize = 14;
 /// Both places: an index, the old one, a lap, and the old one, which fit into one number and are written at once.
 const PLACES_AT: usize = 16;
-/// In an entry: of the first one of a chain whether it is in progress, which entry is its last one, how many it has,
-/// and when it was begun; of each the one behind it, and a copy of the descriptor.
-const MARK: usize = 0;
+/// In an entry: of the first one of a chain which entry is its last one, and how many it has; of each the one behind
+/// it, and a copy of the descriptor.
 const NEXT: usize = 2;
 const LAST: usize = 4;
 const NR: usize = 6;
-const COUNTER: usize = 8;
 const ID: usize = 16;
 const FLAGS: usize = 18;
 const LEN: usize = 20;
@@ -35,7 +31,7 @@ const ADDRESS: usize = 24;
 /// believed while the ring works.
 #[derive(Debug)]
 pub(crate) struct Tracker {
-    area: Area,
+    part: Part,
     ring_size: u16,
     counter: u64,
     /// The place of what is given back next, with the batch and without.
@@ -55,37 +51,17 @@ impl Tracker {
         let nr = usize::from(nr_entries);
         let (used, shown) = (Cursor::default(), Cursor::default());
         let (next, last) = (vec![0; nr], vec![0; nr]);
-        Self { area, ring_size, counter: 0, used, shown, free: 0, next, last, batch: Vec::new() }
+        let part = Part { area, header: HEADER, entry: ENTRY };
+        Self { part, ring_size, counter: 0, used, shown, free: 0, next, last, batch: Vec::new() }
     }
 
     fn nr(&self) -> u16 {
         self.next.len() as u16
     }
 
-    fn at(entry: u16, field: usize) -> usize {
-        HEADER + ENTRY * usize::from(entry) + field
-    }
-
-    fn short(&self, at: usize) -> u16 {
-        u16::from_le_bytes(self.area.read(at))
-    }
-
-    fn set_short(&self, at: usize, value: u16) {
-        // Relaxed: the next server reads it when this one is gone. One store, for this one may be killed at any point.
-        self.area.store(at, value, Ordering::Relaxed);
-    }
-
-    fn mark(&self, entry: u16, is_in_progress: bool) {
-        self.area.write(Self::at(entry, MARK), u8::from(is_in_progress));
-    }
-
-    fn is_marked(&self, entry: u16) -> bool {
-        self.area.read::<u8>(Self::at(entry, MARK)) != 0
-    }
-
     /// The place of what is given back next, as it is and as it was before the batch.
     fn places(&self) -> Result<(Cursor, Cursor), Fault> {
-        let [a, b, c, d, lap, old_lap, ..] = self.area.read::<u64>(PLACES_AT).to_ne_bytes();
+        let [a, b, c, d, lap, old_lap, ..] = self.part.area.read::<u64>(PLACES_AT).to_ne_bytes();
         let of = |index: [u8; 2], lap: u8| Cursor { index: u16::from_le_bytes(index), lap: lap != 0 };
         let (used, old) = (of([a, b], lap), of([c, d], old_lap));
         let is_inside = used.index < self.ring_size && old.index < self.ring_size;
@@ -96,19 +72,19 @@ impl Tracker {
     fn set_places(&self, used: Cursor, old: Cursor) {
         let ([a, b], [c, d]) = (used.index.to_le_bytes(), old.index.to_le_bytes());
         let bytes = [a, b, c, d, u8::from(used.lap), u8::from(old.lap), 0, 0];
-        self.area.write(PLACES_AT, u64::from_ne_bytes(bytes));
+        self.part.area.write(PLACES_AT, u64::from_ne_bytes(bytes));
     }
 
     /// What was in progress, the oldest first. The ring goes on behind what was given back.
     pub(super) fn recover(&mut self, ring: &mut Packed) -> Result<Vec<Left>, Fault> {
-        if self.short(VERSION_AT) == 0 {
+        if self.part.short(VERSION_AT) == 0 {
             self.begin(ring.next_used());
             return Ok(Vec::new());
         }
         let (used, mut place) = self.places()?;
         if used != place && !ring.is_available(place) {
             // The last server has shown its batch to the guest, and ended before it had written that here.
-            self.set_short(OLD_FREE_AT, self.short(FREE_AT));
+            self.part.set_short(OLD_FREE_AT, self.part.short(FREE_AT));
             place = used;
             self.set_places(place, place);
         }
@@ -118,8 +94,8 @@ impl Tracker {
         (self.used, self.shown) = (place, place);
         let found = self.find()?;
         self.link(&found);
-        self.set_short(FREE_AT, self.free);
-        self.set_short(OLD_FREE_AT, self.free);
+        self.part.set_short(FREE_AT, self.free);
+        self.part.set_short(OLD_FREE_AT, self.free);
         self.set_places(place, place);
         Ok(found.into_iter().map(|(_, left, _)| left).collect())
     }
@@ -129,49 +105,49 @@ impl Tracker {
         (self.used, self.shown) = (used, used);
         self.link(&[]);
         self.set_places(used, used);
-        self.set_short(FREE_AT, self.free);
-        self.set_short(OLD_FREE_AT, self.free);
-        self.set_short(NR_AT, self.nr());
+        self.part.set_short(FREE_AT, self.free);
+        self.part.set_short(OLD_FREE_AT, self.free);
+        self.part.set_short(NR_AT, self.nr());
         // At the end: memory without a version is new.
-        self.set_short(VERSION_AT, VERSION);
+        self.part.set_short(VERSION_AT, VERSION);
     }
 
     /// The chains in progress in their order, with their entries, and no mark on what is free.
     fn find(&mut self) -> Result<Vec<(u64, Left, Vec<u16>)>, Fault> {
-        let mut index = self.short(OLD_FREE_AT);
+        let mut index = self.part.short(OLD_FREE_AT);
         for _ in 0..self.nr() {
             if index >= self.nr() {
                 break;
             }
-            if self.is_marked(index) {
-                self.mark(index, false);
+            if self.part.is_marked(index) {
+                self.part.mark(index, false);
             }
-            index = self.short(Self::at(index, NEXT));
+            index = self.part.short(self.part.at(index, NEXT));
         }
         let mut found = Vec::new();
         let mut is_seen = vec![false; self.next.len()];
-        for entry in (0..self.nr()).filter(|entry| self.is_marked(*entry)) {
+        for entry in (0..self.nr()).filter(|entry| self.part.is_marked(*entry)) {
             let mut left = Left { entry, copy: Vec::new() };
             let mut entries = Vec::new();
             let mut index = entry;
-            for _ in 0..self.short(Self::at(entry, NR)) {
+            for _ in 0..self.part.short(self.part.at(entry, NR)) {
                 let is_seen = is_seen.get_mut(usize::from(index)).ok_or(Fault::Record)?;
                 if std::mem::replace(is_seen, true) {
                     return Err(Fault::Record);
                 }
                 left.copy.push(Descriptor {
-                    address: u64::from_le_bytes(self.area.read(Self::at(index, ADDRESS))),
-                    len: u32::from_le_bytes(self.area.read(Self::at(index, LEN))),
-                    next: self.short(Self::at(index, ID)),
-                    flags: self.short(Self::at(index, FLAGS)),
+                    address: u64::from_le_bytes(self.part.area.read(self.part.at(index, ADDRESS))),
+                    len: u32::from_le_bytes(self.part.area.read(self.part.at(index, LEN))),
+                    next: self.part.short(self.part.at(index, ID)),
+                    flags: self.part.short(self.part.at(index, FLAGS)),
                 });
                 entries.push(index);
-                index = self.short(Self::at(index, NEXT));
+                index = self.part.short(self.part.at(index, NEXT));
             }
             if entries.is_empty() {
                 return Err(Fault::Record);
             }
-            found.push((u64::from_le_bytes(self.area.read(Self::at(entry, COUNTER))), left, entries));
+            found.push((self.part.counter(entry), left, entries));
         }
         found.sort_unstable_by_key(|(counter, left, _)| (*counter, left.entry));
         self.counter = found.last().map_or(0, |(counter, ..)| counter.wrapping_add(1));
@@ -197,7 +173,7 @@ impl Tracker {
 
     fn lead(&mut self, entry: u16, next: u16) {
         self.next[usize::from(entry)] = next;
-        self.set_short(Self::at(entry, NEXT), next);
+        self.part.set_short(self.part.at(entry, NEXT), next);
     }
 
     /// Called when a chain has been taken, before anything is done about it. Returns its first entry.
@@ -207,21 +183,21 @@ impl Tracker {
         for descriptor in descriptors {
             // A ring has no more descriptors than the record has entries.
             last = self.free;
-            self.area.write(Self::at(last, ADDRESS), descriptor.address.to_le_bytes());
-            self.area.write(Self::at(last, LEN), descriptor.len.to_le_bytes());
-            self.set_short(Self::at(last, FLAGS), descriptor.flags);
-            self.set_short(Self::at(last, ID), descriptor.next);
+            self.part.area.write(self.part.at(last, ADDRESS), descriptor.address.to_le_bytes());
+            self.part.area.write(self.part.at(last, LEN), descriptor.len.to_le_bytes());
+            self.part.set_short(self.part.at(last, FLAGS), descriptor.flags);
+            self.part.set_short(self.part.at(last, ID), descriptor.next);
             self.free = self.next[usize::from(last)];
         }
         self.last[usize::from(head)] = last;
-        self.set_short(Self::at(head, LAST), last);
-        self.set_short(Self::at(head, NR), descriptors.len() as u16);
-        self.area.write(Self::at(head, COUNTER), self.counter.to_le_bytes());
+        self.part.set_short(self.part.at(head, LAST), last);
+        self.part.set_short(self.part.at(head, NR), descriptors.len() as u16);
+        self.part.set_counter(head, self.counter);
         self.counter = self.counter.wrapping_add(1);
-        self.mark(head, true);
-        self.set_short(FREE_AT, self.free);
+        self.part.mark(head, true);
+        self.part.set_short(FREE_AT, self.free);
         // At the end: until then the entries are free, and what is free is not in progress.
-        self.set_short(OLD_FREE_AT, self.free);
+        self.part.set_short(OLD_FREE_AT, self.free);
         head
     }
 
@@ -239,15 +215,15 @@ impl Tracker {
             self.lead(self.last[usize::from(entry)], self.free);
             self.free = entry;
         }
-        self.set_short(FREE_AT, self.free);
+        self.part.set_short(FREE_AT, self.free);
     }
 
     /// Called when the guest can see all that was given back.
     pub(super) fn published(&mut self) {
         while let Some(entry) = self.batch.pop() {
-            self.mark(entry, false);
+            self.part.mark(entry, false);
         }
-        self.set_short(OLD_FREE_AT, self.free);
+        self.part.set_short(OLD_FREE_AT, self.free);
         self.shown = self.used;
         self.set_places(self.used, self.used);
     }

@@ -1,8 +1,6 @@
 //! The part of a split ring.
 
-use std::sync::atomic::Ordering;
-
-use super::{NR_AT, VERSION, VERSION_AT};
+use super::{NR_AT, Part, VERSION, VERSION_AT};
 use crate::memory::Area;
 
 /// Bytes of the header, and of an entry.
@@ -11,15 +9,13 @@ pub(super) const ENTRY: usize = 16;
 /// In the header: the chain that was given back last, and the index of what was used when all marks were right.
 const LAST_AT: usize = 12;
 const USED_AT: usize = 14;
-/// In an entry: whether it is in progress, the chain that was given back before it, and when it was begun.
-const MARK: usize = 0;
+/// In an entry: the chain that was given back before it.
 const NEXT: usize = 6;
-const COUNTER: usize = 8;
 
 /// Keeps what is in progress in a split ring.
 #[derive(Debug)]
 pub(crate) struct Tracker {
-    area: Area,
+    part: Part,
     size: u16,
     counter: u64,
     /// Given back since the last [`published`](Self::published).
@@ -29,46 +25,31 @@ pub(crate) struct Tracker {
 impl Tracker {
     /// The record has so many entries. It is no smaller than the ring.
     pub(super) fn new(area: Area, nr_entries: u16, size: u16) -> Self {
-        if u16::from_le_bytes(area.read(VERSION_AT)) == 0 {
-            area.write(NR_AT, nr_entries.to_le_bytes());
-            area.write(VERSION_AT, VERSION.to_le_bytes());
+        let part = Part { area, header: HEADER, entry: ENTRY };
+        if part.short(VERSION_AT) == 0 {
+            part.set_short(NR_AT, nr_entries);
+            part.set_short(VERSION_AT, VERSION);
         }
-        Self { area, size, counter: 0, batch: Vec::new() }
-    }
-
-    fn at(head: u16, field: usize) -> usize {
-        HEADER + ENTRY * usize::from(head) + field
-    }
-
-    fn mark(&self, head: u16, is_in_progress: bool) {
-        self.area.write(Self::at(head, MARK), u8::from(is_in_progress));
-    }
-
-    fn short(&self, at: usize) -> u16 {
-        u16::from_le_bytes(self.area.read(at))
-    }
-
-    fn set_short(&self, at: usize, value: u16) {
-        // Relaxed: the next server reads it when this one is gone. One store, for this one may be killed at any point.
-        self.area.store(at, value, Ordering::Relaxed);
+        Self { part, size, counter: 0, batch: Vec::new() }
     }
 
     /// What was in progress, the oldest first, given the index of what was used.
     pub(super) fn recover(&mut self, used: u16) -> Vec<u16> {
         // The last server may have shown a batch to the guest, and ended before it had removed the marks.
-        let nr = used.wrapping_sub(self.short(USED_AT));
-        let mut head = self.short(LAST_AT);
+        let nr = used.wrapping_sub(self.part.short(USED_AT));
+        let mut head = self.part.short(LAST_AT);
         for _ in 0..nr.min(self.size) {
             if head >= self.size {
                 break;
             }
-            self.mark(head, false);
-            head = self.short(Self::at(head, NEXT));
+            self.part.mark(head, false);
+            head = self.part.short(self.part.at(head, NEXT));
         }
-        self.set_short(USED_AT, used);
-        let counter = |head: u16| u64::from_le_bytes(self.area.read(Self::at(head, COUNTER)));
-        let is_marked = |head: &u16| self.area.read::<u8>(Self::at(*head, MARK)) != 0;
-        let mut found: Vec<_> = (0..self.size).filter(is_marked).map(|head| (counter(head), head)).collect();
+        self.part.set_short(USED_AT, used);
+        let mut found: Vec<_> = (0..self.size)
+            .filter(|head| self.part.is_marked(*head))
+            .map(|head| (self.part.counter(head), head))
+            .collect();
         found.sort_unstable();
         self.counter = found.last().map_or(0, |(counter, _)| counter.wrapping_add(1));
         found.into_iter().map(|(_, head)| head).collect()
@@ -76,25 +57,25 @@ impl Tracker {
 
     /// Called when a chain has been taken, before anything is done about it.
     pub(super) fn taken(&mut self, head: u16) {
-        self.area.write(Self::at(head, COUNTER), self.counter.to_le_bytes());
+        self.part.set_counter(head, self.counter);
         self.counter = self.counter.wrapping_add(1);
-        self.mark(head, true);
+        self.part.mark(head, true);
     }
 
     /// Called when a chain is given back, before the guest can see it.
     pub(super) fn put(&mut self, head: u16) {
-        let last = self.short(LAST_AT);
-        self.set_short(Self::at(head, NEXT), last);
-        self.set_short(LAST_AT, head);
+        let last = self.part.short(LAST_AT);
+        self.part.set_short(self.part.at(head, NEXT), last);
+        self.part.set_short(LAST_AT, head);
         self.batch.push(head);
     }
 
     /// Called when the guest can see all that was given back, and what was used has this index.
     pub(super) fn published(&mut self, used: u16) {
         while let Some(head) = self.batch.pop() {
-            self.mark(head, false);
+            self.part.mark(head, false);
         }
-        self.set_short(USED_AT, used);
+        self.part.set_short(USED_AT, used);
     }
 }
 
