@@ -2,10 +2,18 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::process::ExitCode;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
 
 use blkmq_workbench::TextError;
 use blkmq_workbench::compare::CompareError;
+
+/// The exit code of a command, as shells report it.
+#[must_use]
+pub fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    u8::try_from(code).unwrap_or(1)
+}
 
 /// Why the program ends early.
 #[derive(Debug)]

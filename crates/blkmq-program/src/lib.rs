@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-pub use failure::{Failure, notice};
+pub use failure::{Failure, exit_code, notice};
 
 /// What the help of each command says of exit codes.
 pub const EXIT_CODES: &str = "\

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::thread;
 
@@ -10,7 +9,7 @@ use blkmq_export::handed;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::notify;
-use blkmq_program::Failure;
+use blkmq_program::{Failure, exit_code};
 
 /// A command that is running.
 #[derive(Debug)]
@@ -60,15 +59,9 @@ impl Running {
 
 /// What the end of a command means for the server that was started for it.
 pub(super) fn outcome(status: io::Result<ExitStatus>) -> Result<(), Failure> {
-    match status.map(code) {
+    match status.map(exit_code) {
         Ok(0) => Ok(()),
         Ok(code) => Err(Failure::Command(code)),
         Err(error) => Err(Failure::Running(format!("--run: {error}"))),
     }
-}
-
-/// The exit code of a command, as shells report it.
-fn code(status: ExitStatus) -> u8 {
-    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-    u8::try_from(code).unwrap_or(1)
 }

@@ -107,6 +107,11 @@ impl Voice {
     }
 }
 
+/// How many of so many are not named one by one, if any are not.
+fn untold(nr: usize) -> String {
+    if nr > MAX_TOLD { format!("; and {} more", nr - MAX_TOLD) } else { String::new() }
+}
+
 /// Which clients still keep the server from ending, in words.
 fn describe(clients: &[ClientInfo], left: Option<Duration>) -> String {
     let mut text = format!("serve: waits for {}", counted(clients.len() as u64, "client"));
@@ -127,10 +132,7 @@ fn describe(clients: &[ClientInfo], left: Option<Duration>) -> String {
             let _ = write!(text, ", which has not read for {:.1} s", unread.as_secs_f64());
         }
     }
-    if clients.len() > MAX_TOLD {
-        let _ = write!(text, "; and {} more", clients.len() - MAX_TOLD);
-    }
-    text
+    text + &untold(clients.len())
 }
 
 /// Runs until the server has drained, and until its command has ended if it was started for one. The first event begins
@@ -224,14 +226,13 @@ fn describe_devices(devices: &[ClientInfo]) -> String {
     let device =
         |device: &ClientInfo| format!("{} with {} not answered", device.peer, counted(device.unanswered, "request"));
     let told: Vec<_> = devices.iter().take(MAX_TOLD).map(device).collect();
-    let more = devices.len().saturating_sub(MAX_TOLD);
-    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    let more = untold(devices.len());
     format!("serve: waits for block devices: {}{more}; the third signal ends it soon", told.join("; "))
 }
 
 /// Parts with block devices of this machine, which may take as long as their requests take. Meanwhile it says now and
-/// then which are `waited_for`. The third signal of all ends that soon: what is not over then is left by
-/// `abandon`.
+/// then which are `waited_for`. The third signal of all ends that soon: `abandon` then
+/// leaves what is not over.
 pub(super) fn part(
     mut nr_signals: u32,
     tell: &Sender<Event>,

@@ -6,14 +6,14 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixDatagram;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use blkmq_program::Failure;
+use blkmq_program::{Failure, exit_code};
 use blkmq_ublk::Control;
 use blkmq_ublk::control::{block_path, ids};
 use clap::Args;
@@ -95,8 +95,7 @@ fn wait(server: &mut Child, ready: &UnixDatagram) -> Result<(), Failure> {
             Err(error) => return Err(failed("the server cannot be heard", &error)),
         }
         if let Some(status) = server.try_wait().map_err(|error| failed("the server", &error))? {
-            let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-            return Err(Failure::Command(u8::try_from(code).unwrap_or(1).max(1)));
+            return Err(Failure::Command(exit_code(status).max(1)));
         }
     }
 }
