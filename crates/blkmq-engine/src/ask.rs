@@ -25,7 +25,7 @@ pub enum Ask {
         fua: bool,
         /// Leave no hole.
         no_hole: bool,
-        /// Fail if the device cannot make them itself. The front-end asks for whole blocks then.
+        /// Fail if the device cannot make them itself. Parts of blocks are sent to it in any case.
         fast: bool,
     },
     /// Read, and keep nothing of what was read.

@@ -93,8 +93,9 @@ impl Clients {
         Some(entry)
     }
 
-    /// Enters a block device of this machine, which the operator has named: it needs no place among the clients, of
-    /// which there are so many at most. `peer` says which it is, and each of its threads has one of `bells`.
+    /// Enters what the operator has named, a block device of this machine or a virtual machine: it needs no place among
+    /// the clients, of which there are so many at most. `peer` says which it is, and each of its threads has one of
+    /// `bells`.
     ///
     /// # Panics
     /// If there is no bell.

@@ -3,6 +3,7 @@
 
 mod brought;
 mod edges;
+mod ending;
 mod failures;
 mod finished;
 mod payload;
@@ -64,7 +65,7 @@ pub struct Desk<F> {
     bytes: usize,
     tasks: Tasks,
     /// What the front-end keeps with each task.
-    own: Box<[F]>,
+    own: Vec<F>,
     pool: Pool,
     edges: Edges,
     /// Operations that the submitter has not taken yet.
@@ -110,19 +111,18 @@ impl<F: Copy + Default> Desk<F> {
         // With the edges of its range, which take at most 128 KiB, a step fits into the connection's own part. So it
         // never waits for memory for ever.
         plan.idle = plan.idle.min(pool.own() as u64 / 2);
-        let most = usize::from(bounds.requests);
         Self {
             plan,
             can_zero: limits.max_write_zeroes_sectors > 0,
             most_bytes: bounds.bytes,
             bytes: 0,
             tasks: Tasks::new(bounds.requests),
-            own: vec![F::default(); most].into_boxed_slice(),
+            own: Vec::new(),
             pool,
             queue,
             edges,
-            waiting: VecDeque::with_capacity(most),
-            finished: VecDeque::with_capacity(most),
+            waiting: VecDeque::new(),
+            finished: VecDeque::new(),
             is_abandoned: false,
             now: Time(0),
             failures: Failures::new(Arc::clone(engine), entry.number, export),
@@ -145,6 +145,19 @@ impl<F: Copy + Default> Desk<F> {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.tasks.is_idle()
+    }
+
+    /// Whether the bounds allow one more request. There may be no memory for it all the same.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.tasks.has_room()
+    }
+
+    /// Whether operations wait because the submitter takes no more. They are at the front of what is submitted next, so
+    /// a front-end gains nothing by requests that it takes meanwhile.
+    #[must_use]
+    pub fn has_backlog(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// What the task was asked for. A task that was refused from the start asks to tell.
@@ -187,25 +200,12 @@ impl<F: Copy + Default> Desk<F> {
             }
             Ask::Tell { bytes } if bytes > 0 => [footprint(bytes as usize); 2],
             Ask::Cache => [footprint(length().min(self.plan.idle) as usize); 2],
-            // If the device cannot write zeroes after all, it is sent them.
-            Ask::WriteZeroes { fast: false, .. } => {
-                [footprint(length().min(self.plan.idle) as usize) + self.edges.charge(bytes()); 2]
+            Ask::WriteZeroes { fast, .. } => {
+                // If the device cannot write zeroes after all, it is sent them.
+                let sent = if fast { 0 } else { footprint(length().min(self.plan.idle) as usize) };
+                [sent + self.edges.charge(bytes()); 2]
             }
             _ => [0; 2],
-        }
-    }
-
-    /// Called when the client is gone, and no client would get an answer. Operations that are with the queue are waited
-    /// for. Of the others, only operations that change the export are still begun.
-    pub fn abandon(&mut self) {
-        self.is_abandoned = true;
-        for _ in 0..self.waiting.len() {
-            let Some(bio) = self.waiting.pop_front() else { break };
-            if self.tasks.get(bio.user_data as TaskId).ask.only_tells() {
-                self.settle(bio, Status::Gone);
-            } else {
-                self.waiting.push_back(bio);
-            }
         }
     }
 
@@ -250,7 +250,7 @@ impl<F: Copy + Default> Desk<F> {
         let request = Request { ask, offset: 0, length: 0, priority: None, hints, own };
         let id = self.enter(&request, [0; 2])?;
         let task = self.tasks.get_mut(id);
-        (task.failure, task.taken, task.is_receiving) = (Some(failure), None, brings_data);
+        (task.failure, task.taken, task.is_receiving) = (Some(Box::new(failure)), None, brings_data);
         if !brings_data {
             self.go_on(id);
         }
@@ -263,7 +263,10 @@ impl<F: Copy + Default> Desk<F> {
         let id = self.tasks.take()?;
         self.bytes += charge;
         self.lane.count_request();
-        self.own[usize::from(id)] = request.own;
+        match self.own.get_mut(usize::from(id)) {
+            Some(own) => *own = request.own,
+            None => self.own.push(request.own),
+        }
         let &Request { ask, offset, length, priority, hints, .. } = request;
         let bytes = offset..offset.saturating_add(length);
         let (mut skip, mut surplus) = (0, 0);
@@ -392,7 +395,7 @@ impl<F: Copy + Default> Desk<F> {
             return;
         }
         if self.is_abandoned && task.next < task.end && task.ask.only_tells() {
-            task.failure.get_or_insert_with(Failure::gone);
+            task.failure.get_or_insert_with(|| Box::new(Failure::gone()));
         }
         let may_start = task.failure.is_none() && task.next < task.end;
         match if may_start { self.next_operation(id) } else { None } {
@@ -448,7 +451,7 @@ impl<F: Copy + Default> Desk<F> {
             ask => {
                 let buffer = if ask == Ask::Read { pool.take_for_read(len as usize) } else { pool.take(len as usize) };
                 let Some(mut buffer) = buffer else {
-                    task.failure = Some(Failure::no_memory());
+                    task.failure = Some(Box::new(Failure::no_memory()));
                     task.outstanding -= 1;
                     return None;
                 };
@@ -463,11 +466,6 @@ impl<F: Copy + Default> Desk<F> {
                 Bio::new(op, sector, nr_sectors, Buffers::One(buffer)).with_flags(flags)
             }
         })
-    }
-
-    /// Called when every task is forgotten, and no more requests come.
-    pub fn leave(&mut self) {
-        self.edges.leave();
     }
 
     /// Called when nothing more is to be done for a task.

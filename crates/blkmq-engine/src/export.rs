@@ -149,8 +149,8 @@ impl Export {
         Some(self.placement.join(entry, &self.name, self.weight, priority))
     }
 
-    /// As [`join`](Self::join), for a thread of a block device that the operator has put in front of this export: no
-    /// list has to allow it.
+    /// As [`join`](Self::join), for a thread of what the operator has put in front of this export, a block device
+    /// or a virtual machine: no list has to allow it.
     ///
     /// # Errors
     /// The queue does not take so many submitters.

@@ -16,7 +16,7 @@ pub use self::error::PlacementError;
 pub use self::network::{Network, NetworkError};
 pub use self::path::{PathError, check_group};
 pub use self::rule::Rule;
-use crate::clients::{Entry, FrontEnd};
+use crate::clients::Entry;
 
 /// Weights that clients and groups can have.
 pub const WEIGHTS: std::ops::RangeInclusive<u16> = 1..=1000;
@@ -74,8 +74,9 @@ struct Place {
 ///
 /// Connections whose client has the same name are one client: together they get the share of one. Without a rule a
 /// client has the name in its certificate, or its user on a Unix socket (`user:1000`), or its address, followed by `@`
-/// and the name of its export. So all connections of one host or user to an export are one client. A block device has
-/// its own name there (`ublk0@disk`). A client has the export's weight and belongs to no group.
+/// and the name of its export. So all connections of one host or user to an export are one client. What the operator
+/// has named, a block device or the socket of a machine, has that name there (`ublk0@disk`). A client has the export's
+/// weight and belongs to no group.
 #[derive(Debug)]
 pub struct Placement {
     queue: Arc<RequestQueue>,
@@ -86,7 +87,7 @@ pub struct Placement {
 /// The name that a client has without a rule.
 fn plain_name(entry: &Entry, export: &str) -> String {
     let export = if export.is_empty() { "default" } else { export };
-    if entry.front_end == FrontEnd::Ublk {
+    if entry.is_own {
         return format!("{}@{export}", entry.peer());
     }
     match (entry.name(), entry.user, entry.address()) {

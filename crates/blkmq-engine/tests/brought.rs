@@ -251,3 +251,40 @@ fn brought_memory_takes_its_turn_at_blocks_that_others_change_in_part() {
         assert!(bytes[512..1024].iter().all(|byte| *byte == round || *byte == !round));
     }
 }
+
+/// Red if a task that is cut short begins a further operation, ends as if all of it was done, or ends before what the
+/// queue has of it; or if a task of which nothing was left to begin fails.
+#[test]
+fn a_task_that_is_cut_short_ends_with_what_it_has_begun() {
+    let engine = engine("ram,size=8M");
+    let mut client = Client::new(&engine, FrontEnd::VhostUser, 1);
+    let guest = Guest::new(4 * MIB);
+    for (length, expected) in [(4 * MIB, Some(Cause::Shutdown)), (512, None)] {
+        let (ask, hints) = (Ask::Read, Hints::default());
+        let request = Request { ask, offset: 0, length: length as u64, priority: None, hints, own: 0 };
+        let id = client.desk.take_brought(&request, &mut Buffers::One(guest.buffer(0, length))).expect("there is room");
+        client.desk.cut_short(id);
+        assert!(client.desk.next_finished().is_none(), "its first operation is not over");
+        let (finished, failure) = client.finish();
+        assert_eq!((finished, failure.map(|failure| failure.cause)), (id, expected));
+        assert_eq!(client.nr_steps, 1, "no further operation was begun");
+        client.nr_steps = 0;
+        client.desk.forget(id);
+    }
+}
+
+/// Red before zeroes that were to be fast counted for no memory, although those at the edges of blocks need some.
+#[test]
+fn the_edges_of_fast_zeroes_count_for_memory() {
+    let engine = engine("ram,size=1M,bs=4K");
+    let mut client = Client::new(&engine, FrontEnd::VhostUser, 8);
+    for (length, expected) in [(4096, 0), (4096 + 512, 4096)] {
+        let ask = Ask::WriteZeroes { fua: false, no_hole: false, fast: true };
+        let request = Request { ask, offset: 8192, length, priority: None, hints: Hints::default(), own: 0 };
+        let id = client.desk.take(&request).expect("there is room");
+        assert_eq!(engine.clients.list()[0].memory, expected);
+        let (finished, failure) = client.finish();
+        assert_eq!((finished, failure), (id, None));
+        client.desk.forget(id);
+    }
+}

@@ -53,7 +53,7 @@ const MAX_NAME: usize = 64;
 /// Lanes of one client have numbers of their own up to this one.
 const LANE_BITS: u32 = 16;
 
-/// What is known of a connection, or of a block device.
+/// What is known of a connection, of a block device, or of a machine.
 #[derive(Debug)]
 pub struct Entry {
     /// The connection's number.
@@ -63,7 +63,7 @@ pub struct Entry {
     peer: String,
     pub(super) source: Source,
     /// Whether the operator has named it, so that it needs no place among the clients.
-    pub(super) is_own: bool,
+    pub(crate) is_own: bool,
     /// The user of the process at the other end of a Unix socket.
     pub user: Option<u32>,
     /// The name in the client's certificate, which was verified.
@@ -159,7 +159,7 @@ impl Entry {
         self.source.address()
     }
 
-    /// Where the client comes from, for people; of a block device its name.
+    /// Where the client comes from, for people; of a client that the operator has named, this name.
     pub(crate) fn peer(&self) -> &str {
         &self.peer
     }

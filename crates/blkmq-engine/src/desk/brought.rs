@@ -35,7 +35,7 @@ impl<F: Copy + Default> Desk<F> {
         let task = self.tasks.get_mut(id);
         (task.brought, task.is_brought) = (std::mem::take(buffers), true);
         if failure.is_some() {
-            (task.failure, task.taken) = (failure, None);
+            (task.failure, task.taken) = (failure.map(Box::new), None);
         }
         self.go_on(id);
         Some(id)
@@ -55,7 +55,8 @@ pub(super) fn operation(task: &mut Task, sector: u64, len: u64) -> Option<Bio> {
         std::mem::take(&mut task.brought)
     } else {
         let Some(buffers) = split_front(&mut task.brought, len as usize) else {
-            task.failure = Some(Failure::new(Cause::Invalid, "the request is too long for buffers that it owns"));
+            let failure = Failure::new(Cause::Invalid, "the request is too long for buffers that it owns");
+            task.failure = Some(Box::new(failure));
             task.outstanding -= 1;
             return None;
         };

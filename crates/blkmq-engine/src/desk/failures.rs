@@ -21,7 +21,7 @@ pub(super) fn note_failure(task: &mut Task, bio: &Bio, status: Status) {
         return;
     }
     if task.failure.is_none() {
-        task.failure = Failure::of_status(status);
+        task.failure = Failure::of_status(status).map(Box::new);
     }
 }
 

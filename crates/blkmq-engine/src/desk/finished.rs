@@ -12,7 +12,7 @@ impl<F: Copy + Default> Desk<F> {
     /// once. The front-end counts each failure that it tells its client ([`count_error`](Self::count_error)).
     pub fn next_finished(&mut self) -> Option<(TaskId, Option<Failure>)> {
         let id = self.finished.pop_front()?;
-        Some((id, self.tasks.get_mut(id).failure.take()))
+        Some((id, self.tasks.get_mut(id).failure.take().map(|failure| *failure)))
     }
 
     /// Counts a request that is answered with an error. The front-end's protocol may have fewer kinds of errors than

@@ -51,7 +51,7 @@ impl<F: Copy + Default> Desk<F> {
             }
             let Some(mut buffer) = pool.take(whole) else {
                 pool.forgo(footprint(whole));
-                task.failure = Some(Failure::no_memory());
+                task.failure = Some(Box::new(Failure::no_memory()));
                 return Piece::Useless;
             };
             task.promised += footprint(whole);
@@ -91,7 +91,7 @@ impl<F: Copy + Default> Desk<F> {
             buffer.set_len(whole as usize);
             self.pool.give(buffer);
         }
-        self.tasks.get_mut(id).failure.get_or_insert(failure);
+        self.tasks.get_mut(id).failure.get_or_insert_with(|| Box::new(failure));
         self.end_payload(id);
     }
 }

@@ -27,8 +27,8 @@ pub(super) struct Task {
     pub(super) is_receiving: bool,
     /// When all data of the request was there. `None` if the request was refused.
     pub(super) taken: Option<Time>,
-    /// Why the request failed, if it did.
-    pub(super) failure: Option<Failure>,
+    /// Why the request failed, if it did. It is rare, and takes as little room as can be.
+    pub(super) failure: Option<Box<Failure>>,
     /// Bytes that the request is charged for while it lasts.
     pub(super) charge: usize,
     /// Bytes of buffers that are promised to the request.
@@ -58,16 +58,23 @@ impl Task {
     }
 }
 
-/// All tasks of a connection, in places that are used again.
+/// All tasks of a connection, in places that are used again. There are as many places as there were tasks at a time.
 #[derive(Debug)]
 pub(super) struct Tasks {
-    places: Box<[Task]>,
+    most: u16,
+    places: Vec<Task>,
     free: Vec<TaskId>,
 }
 
 impl Tasks {
     pub(super) fn new(most: u16) -> Self {
-        let empty = |_| Task {
+        Self { most, places: Vec::new(), free: Vec::new() }
+    }
+
+    #[cold]
+    fn add(&mut self) -> Option<TaskId> {
+        let id = TaskId::try_from(self.places.len()).ok().filter(|id| *id < self.most)?;
+        self.places.push(Task {
             ask: Ask::Flush,
             offset: 0,
             length: 0,
@@ -87,14 +94,14 @@ impl Tasks {
             surplus: 0,
             is_brought: false,
             brought: Buffers::None,
-        };
-        Self { places: (0..most).map(empty).collect(), free: (0..most).rev().collect() }
+        });
+        Some(id)
     }
 
     /// Takes a place, whose fields are left from its last use. `None` if all places are in use.
     #[inline]
     pub(super) fn take(&mut self) -> Option<TaskId> {
-        self.free.pop()
+        self.free.pop().or_else(|| self.add())
     }
 
     #[inline]
@@ -120,7 +127,7 @@ impl Tasks {
 
     #[inline]
     pub(super) fn has_room(&self) -> bool {
-        !self.free.is_empty()
+        !self.free.is_empty() || self.places.len() < usize::from(self.most)
     }
 
     /// Whether every request is forgotten.

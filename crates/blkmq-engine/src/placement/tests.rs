@@ -20,8 +20,8 @@ impl Door {
         self.0.join(FrontEnd::Nbd, "a test".into(), source, bell).expect("there is a place")
     }
 
-    fn device(&self, name: &str) -> Arc<Entry> {
-        self.0.enter(FrontEnd::Ublk, name.into(), vec![Arc::new(EventFd::new().expect("there is a descriptor"))])
+    fn own(&self, front_end: FrontEnd, name: &str) -> Arc<Entry> {
+        self.0.enter(front_end, name.into(), vec![Arc::new(EventFd::new().expect("there is a descriptor"))])
     }
 
     fn user(&self, user: u32) -> Arc<Entry> {
@@ -86,10 +86,12 @@ fn connections_of_one_client_are_one() {
         (door.address("::ffff:10.0.0.7"), "disk"),
         (door.address("2001:db8::7"), "disk"),
         (door.user(u32::MAX), "disk"),
-        (door.device("ublk0"), "disk"),
+        (door.own(FrontEnd::Ublk, "ublk0"), "disk"),
+        (door.own(FrontEnd::VhostUser, "/run/vm"), "disk"),
     ];
     let _submitters: Vec<_> = entries.iter().map(|(entry, export)| placement.take(entry, export)).collect();
     let expected = [
+        "/run/vm@disk 100 '' x1",
         "10.0.0.7@disk 100 '' x2",
         "2001:db8::7@disk 100 '' x1",
         "gold@default 100 '' x1",
