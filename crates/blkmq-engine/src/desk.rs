@@ -259,18 +259,11 @@ impl<F: Copy + Default> Desk<F> {
 
     /// Makes a task of a request, which has not failed and has brought nothing.
     #[inline]
-    fn enter(&mut self, request: &Request<F>, [charge, promised]: [usize; 2]) -> Option<TaskId> {
-        let id = self.tasks.take()?;
-        self.bytes += charge;
-        self.lane.count_request();
-        match self.own.get_mut(usize::from(id)) {
-            Some(own) => *own = request.own,
-            None => self.own.push(request.own),
-        }
-        let &Request { ask, offset, length, priority, hints, .. } = request;
+    fn enter(&mut self, request: &Request<F>, charges: [usize; 2]) -> Option<TaskId> {
+        let &Request { ask, offset, length, .. } = request;
         let bytes = offset..offset.saturating_add(length);
         let (mut skip, mut surplus) = (0, 0);
-        let Range { start: next, end } = match ask {
+        let range = match ask {
             // One operation, which has no range.
             Ask::Flush => 0..1,
             Ask::Tell { .. } => 0..0,
@@ -283,11 +276,33 @@ impl<F: Copy + Default> Desk<F> {
             Ask::Discard { .. } => self.edges.within(bytes),
             Ask::Write { .. } | Ask::WriteZeroes { .. } => bytes,
         };
+        let id = self.enter_whole(request, range, charges)?;
+        let task = self.tasks.get_mut(id);
+        (task.skip, task.surplus) = (skip, surplus);
+        Some(id)
+    }
+
+    /// As [`enter`](Self::enter), for operations in this range, which is what the client asked for.
+    #[inline]
+    fn enter_whole(
+        &mut self,
+        request: &Request<F>,
+        Range { start: next, end }: Range<u64>,
+        [charge, promised]: [usize; 2],
+    ) -> Option<TaskId> {
+        let id = self.tasks.take()?;
+        self.bytes += charge;
+        self.lane.count_request();
+        match self.own.get_mut(usize::from(id)) {
+            Some(own) => *own = request.own,
+            None => self.own.push(request.own),
+        }
+        let &Request { ask, offset, length, priority, hints, .. } = request;
         let task = self.tasks.get_mut(id);
         debug_assert!(task.failure.is_none() && task.data.is_empty(), "a task that is forgotten leaves nothing");
         (task.ask, task.offset, task.length) = (ask, offset, length);
         (task.priority, task.hints) = (priority, hints);
-        (task.next, task.end, task.skip, task.surplus) = (next, end, skip, surplus);
+        (task.next, task.end, task.skip, task.surplus) = (next, end, 0, 0);
         (task.outstanding, task.is_receiving, task.is_brought) = (0, false, false);
         (task.charge, task.promised, task.taken) = (charge, promised, Some(self.now));
         task.by_writing = !self.can_zero && !matches!(ask, Ask::WriteZeroes { fast: true, .. });
@@ -300,10 +315,10 @@ impl<F: Copy + Default> Desk<F> {
     }
 
     /// Passes an operation of a task on when its turn has come.
-    fn push(&mut self, id: TaskId, bio: Bio) {
+    fn push(&mut self, id: TaskId, mut bio: Bio) {
         let Self { tasks, pool, edges, waiting, .. } = self;
-        let (task, mark) = (tasks.get(id), edges.mark(id));
-        let mut bio = Bio { priority: task.priority, ..bio.with_user_data(mark) };
+        let task = tasks.get(id);
+        (bio.user_data, bio.priority) = (edges.mark(id), task.priority);
         bio.flags.meta |= task.hints.meta;
         bio.flags.sync |= task.hints.sync;
         if edges.is_wary() && changes(bio.op) {
@@ -385,7 +400,13 @@ impl<F: Copy + Default> Desk<F> {
             }
             if is_read { task.data.push(buffer) } else { self.pool.give(buffer) }
         }
-        self.go_on(id);
+        // Most tasks have one operation.
+        let task = self.tasks.get(id);
+        if task.outstanding == 0 && task.next >= task.end && !task.is_receiving {
+            self.finish(id);
+        } else {
+            self.go_on(id);
+        }
     }
 
     /// Takes the next step of a task: an operation, or the reply if nothing more is to be done.
@@ -439,7 +460,7 @@ impl<F: Copy + Default> Desk<F> {
         task.next += len;
         task.outstanding += 1;
         if task.is_brought {
-            return brought::operation(task, sector, len);
+            return brought::next_operation(task, sector * SECTOR_SIZE as u64, len);
         }
         Some(match task.ask {
             Ask::Flush => Bio::flush(),
@@ -466,21 +487,6 @@ impl<F: Copy + Default> Desk<F> {
                 Bio::new(op, sector, nr_sectors, Buffers::One(buffer)).with_flags(flags)
             }
         })
-    }
-
-    /// Called when nothing more is to be done for a task.
-    fn finish(&mut self, id: TaskId) {
-        let Self { tasks, pool, finished, now, lane, .. } = self;
-        let task = tasks.get_mut(id);
-        if let Some(taken) = task.taken {
-            lane.count_time(task.ask, taken, *now);
-        }
-        if task.failure.is_some() {
-            task.data.drain(..).for_each(|buffer| pool.give(buffer));
-        } else if matches!(task.ask, Ask::Read | Ask::Write { .. }) {
-            lane.count_bytes(task.length);
-        }
-        finished.push_back(id);
     }
 }
 

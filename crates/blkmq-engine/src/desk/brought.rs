@@ -24,16 +24,24 @@ impl<F: Copy + Default> Desk<F> {
         }
         let is_whole = self.edges.skip(request.offset | request.length) == 0;
         let moves_data = matches!(request.ask, Ask::Read | Ask::Write { .. });
-        let failure = if !fits(request) || !is_whole || !moves_data || buffers.len() as u64 != request.length {
+        let len = if let Buffers::One(buffer) = &*buffers { buffer.len() } else { buffers.len() };
+        let failure = if !fits(request) || !is_whole || !moves_data || len as u64 != request.length {
             Some(Failure::new(Cause::Invalid, "the buffers do not hold whole blocks, as many as the request has"))
         } else if self.is_abandoned && request.ask.only_tells() {
             Some(Failure::gone())
         } else {
             None
         };
-        let id = self.enter(request, [0; 2])?;
+        let id = self.enter_whole(request, request.offset..request.offset.saturating_add(request.length), [0; 2])?;
         let task = self.tasks.get_mut(id);
-        (task.brought, task.is_brought) = (std::mem::take(buffers), true);
+        task.is_brought = true;
+        if failure.is_none() && request.length <= self.plan.data {
+            (task.next, task.outstanding) = (task.end, 1);
+            let operation = operation(request.ask, request.offset, request.length, std::mem::take(buffers));
+            self.push(id, operation);
+            return Some(id);
+        }
+        task.brought = std::mem::take(buffers);
         if failure.is_some() {
             (task.failure, task.taken) = (failure.map(Box::new), None);
         }
@@ -49,8 +57,18 @@ impl<F: Copy + Default> Desk<F> {
     }
 }
 
-/// The next operation of a task whose buffers were brought: these bytes of it.
-pub(super) fn operation(task: &mut Task, sector: u64, len: u64) -> Option<Bio> {
+/// The operation with these buffers, from a byte of the device on.
+#[inline]
+fn operation(ask: Ask, offset: u64, len: u64, buffers: Buffers) -> Bio {
+    let (op, flags) = match ask {
+        Ask::Write { fua } => (Op::Write, changing(fua)),
+        _ => (Op::Read, Flags::NONE),
+    };
+    Bio::new(op, offset / SECTOR_SIZE as u64, len / SECTOR_SIZE as u64, buffers).with_flags(flags)
+}
+
+/// The next operation of a task that takes several, and whose buffers were brought: these bytes of it.
+pub(super) fn next_operation(task: &mut Task, offset: u64, len: u64) -> Option<Bio> {
     let buffers = if task.next == task.end {
         std::mem::take(&mut task.brought)
     } else {
@@ -62,11 +80,7 @@ pub(super) fn operation(task: &mut Task, sector: u64, len: u64) -> Option<Bio> {
         };
         buffers
     };
-    let (op, flags) = match task.ask {
-        Ask::Write { fua } => (Op::Write, changing(fua)),
-        _ => (Op::Read, Flags::NONE),
-    };
-    Some(Bio::new(op, sector, len / SECTOR_SIZE as u64, buffers).with_flags(flags))
+    Some(operation(task.ask, offset, len, buffers))
 }
 
 /// Cuts the first `len` bytes off. `None`, and no buffer is lost, if one that would have to be cut owns its memory.

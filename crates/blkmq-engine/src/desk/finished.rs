@@ -8,6 +8,22 @@ use crate::ask::Ask;
 use crate::failure::{Cause, Failure};
 
 impl<F: Copy + Default> Desk<F> {
+    /// Called when nothing more is to be done for a task.
+    #[inline]
+    pub(super) fn finish(&mut self, id: TaskId) {
+        let Self { tasks, pool, finished, now, lane, .. } = self;
+        let task = tasks.get_mut(id);
+        if let Some(taken) = task.taken {
+            lane.count_time(task.ask, taken, *now);
+        }
+        if task.failure.is_some() {
+            task.data.drain(..).for_each(|buffer| pool.give(buffer));
+        } else if matches!(task.ask, Ask::Read | Ask::Write { .. }) {
+            lane.count_bytes(task.length);
+        }
+        finished.push_back(id);
+    }
+
     /// A task that is over, and its failure if it has failed. Tasks come in the order in which they were over, each
     /// once. The front-end counts each failure that it tells its client ([`count_error`](Self::count_error)).
     pub fn next_finished(&mut self) -> Option<(TaskId, Option<Failure>)> {
