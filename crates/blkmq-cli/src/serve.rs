@@ -48,7 +48,6 @@ use blkmq_program::interrupt::{self, Hangups};
 use command::Running;
 use config::{Disk, Export};
 use health::Watch;
-use machine::Machines;
 use name::shown;
 use nbd::Nbd;
 use plan::Plan;
@@ -94,9 +93,9 @@ Without --nbd, the server uses listening sockets that LISTEN_FDS and LISTEN_PID 
 
 --vhost-user is the disk of a virtual machine: QEMU finds it by '-chardev socket,id=c,path=SOCKET,reconnect=1 -device
 vhost-user-blk-pci,chardev=c,num-queues=N', with memory that is shared ('-object memory-backend-memfd,...,share=on'). It is
-the first export's queue, or that of export=NAME, and takes part as a client of its own, with the export's weight and
-priority; with prio=guest each request has the priority that the machine gives it, up to the export's. NBD clients of the
-same queue see the same data.
+the first export, or export=NAME, and takes part as a client of its own, with the export's weight and priority; with
+prio=guest each request has the priority that the machine gives it, up to the export's. NBD clients of the same queue see
+the same data.
 
 Ctrl-C or SIGTERM ends the server: it takes no more requests, and completes those that it has. It says which clients it
 waits for. After --drain-timeout, or at the next signal a second later or more, it waits no longer.
@@ -264,16 +263,14 @@ impl Serve {
         // No sandbox with a command: the command would inherit it, and could not do what it is for.
         let is_boxed = plan.sandbox && plan.run.is_none();
         let reload = Reload { options: self.clone(), tls: tls.clone(), placements: placements.clone(), is_boxed };
-        let machines = machine::bind(&plan, &queues)?;
+        let machines = machine::bind(&plan)?;
         let (needs, mut held) = (Needs::of(&plan, self.config.as_deref(), &addresses, &control), String::new());
         let give_up = || {
             held = sandbox::enter(&needs, plan.identity.as_ref(), is_boxed)?;
             Ok(())
         };
-        let mut server = Nbd::start(&plan, &queues, &placements, &addresses, handed, tls, give_up)?;
-        if !plan.vhost_user.is_empty() {
-            server.serve_beside(Machines::serve(machines)?);
-        }
+        let server = Nbd::start(&plan, &queues, &placements, &addresses, handed, tls, give_up)?;
+        server.serve_beside(machines)?;
         warn_of_loss(&plan.exports, &queues);
         if let Some(line) = descriptors::provide(plan.max_connections.unwrap_or(blkmq_export::MAX_CONNECTIONS).into()) {
             operator::say(&line);

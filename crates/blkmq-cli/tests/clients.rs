@@ -2,11 +2,14 @@
 
 mod served;
 
+use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use served::{Served, flood};
+use rustix::process::Signal;
+use served::{Served, flood, until};
 
 /// The number of requests that the flooding client keeps outstanding.
 const DEPTH: u64 = 128;
@@ -91,4 +94,26 @@ fn exports_of_one_queue_are_counted_together() {
     let own: Vec<_> = metrics.lines().filter(is_own).collect();
     assert!(own.len() == 1 && own[0].ends_with(" 3"), "{own:?}: {metrics}");
     assert!(!metrics.contains("operation=\"write\""), "what there was not is not shown");
+}
+
+/// Red before machines were clients of the server's engine: no command showed them, and a server that ends did not know
+/// of them.
+#[test]
+fn a_machine_is_a_client_beside_others() {
+    let folder = tempfile::tempdir().expect("there is room for a folder");
+    let socket = folder.path().join("vm").display().to_string();
+    let mut server =
+        Served::start(&["--device", "ram,size=1M", "--vhost-user", &format!("{socket},threads=2,queues=2")]);
+    let mut machine = UnixStream::connect(&socket).expect("the server listens");
+    let client = server.connect("");
+    let found = || server.json(&["clients"])["connections"].as_array().expect("a list").clone();
+    until(|| found().len() == 2);
+    let found = found().into_iter().find(|client| client["front_end"] == "vhost-user").expect("the machine is there");
+    assert_eq!((&found["peer"], &found["client"]), (&socket.clone().into(), &format!("{socket}@default").into()));
+    let metrics = server.get("/metrics");
+    assert!(metrics.contains("\nblkmq_clients{front_end=\"vhost-user\"} 1\n"), "{metrics}");
+    drop(client);
+    server.signal(Signal::TERM);
+    assert_eq!(machine.read(&mut [0]).expect("the server disconnects"), 0);
+    assert_eq!(server.end(), (Some(0), String::new()));
 }

@@ -1,34 +1,30 @@
-//! A disk as a front-end sees it: a queue behind a socket.
+//! A disk as a front-end sees it: an export of the engine behind a socket.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::{error, fmt};
-
-use blkmq::{Client, RequestQueue};
 
 use crate::request::NAME;
 
 /// The most rings of a device.
 pub const MAX_QUEUES: u16 = 256;
 
-/// A disk for one virtual machine: a queue, and the socket at which the machine's front-end finds it.
+/// A disk for one virtual machine: an export, and the socket at which the machine's front-end finds it.
 #[derive(Debug, Clone)]
 pub struct Device {
     /// The Unix socket at which the server listens.
     pub socket: PathBuf,
-    /// The queue. Several devices, and other servers, may share one.
-    pub queue: Arc<RequestQueue>,
+    /// The index of the engine's export that the machine is a client of. Its weight and priority are those of the
+    /// machine, which no list has to allow. Several devices, and clients of other front-ends, may have one export.
+    pub export: usize,
     /// The most rings that the machine may use, 1 to [`MAX_QUEUES`]. The machine is told this number.
     pub nr_queues: u16,
     /// The threads that serve the rings, 1 to the number of rings.
     pub nr_threads: u16,
-    /// Whether nothing can be written.
+    /// Whether nothing can be written, also where the export allows it.
     pub read_only: bool,
     /// What the machine is told if it asks for the disk's serial number: up to 20 bytes of ASCII.
     pub serial: String,
-    /// The queue's client on whose account the machine's operations go, with their priority.
-    pub client: Client,
-    /// Whether a request has the priority that the machine gives it, up to the client's own; best effort if the machine
+    /// Whether a request has the priority that the machine gives it, up to the export's; best effort if the machine
     /// gives none. The standard has no such field; Linux writes it where the standard has a reserved one.
     pub guest_priority: bool,
     /// Whether the machine may have packed rings, which take fewer accesses to its memory.
@@ -66,17 +62,12 @@ impl fmt::Display for DeviceError {
 impl error::Error for DeviceError {}
 
 impl Device {
-    /// A writable disk with one ring, which only the server's own user may use, and a client of its own that has the
-    /// socket's name.
+    /// A writable disk with one ring, of the engine's first export, which only the server's own user may use.
     #[must_use]
-    pub fn new(socket: impl Into<PathBuf>, queue: Arc<RequestQueue>) -> Self {
-        let socket = socket.into();
-        let visible = |c: &char| !blkmq::is_hidden(*c);
-        let name: String = format!("vhost-user:{}", socket.display()).chars().filter(visible).collect();
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self {
-            client: Client::new(name),
-            socket,
-            queue,
+            socket: socket.into(),
+            export: 0,
             nr_queues: 1,
             nr_threads: 1,
             read_only: false,
@@ -110,6 +101,12 @@ impl Device {
             return Err(DeviceError::Serial(serial.to_owned()));
         }
         Ok(())
+    }
+
+    /// What the machine is called among the clients.
+    pub(crate) fn peer(&self) -> String {
+        let visible = |c: &char| !blkmq::is_hidden(*c);
+        self.socket.display().to_string().chars().filter(visible).collect()
     }
 
     /// The serial number as the machine gets it.

@@ -1,4 +1,4 @@
-//! One ring at work: chains become operations of the queue, and operations that are over become answers.
+//! One ring at work: chains become requests of the engine, and tasks that are over become answers.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -6,22 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use blkmq::limits::SECTOR_SIZE;
-use blkmq::{Bio, Buffer, Buffers, Class, Flags, IoPriority, Limits, Op, Status};
-
+use blkmq::{Buffers, Class, IoPriority, Limits};
+use blkmq_engine::{self as engine, Cause, Desk, Failure, Hints, TaskId};
 use rustix::io::Errno;
 
-use crate::count::Counters;
 use crate::inflight::{Left, Tracker};
 use crate::lent::Loans;
 use crate::memory::{Memory, Piece};
 use crate::request::{self, Ask, NAME, Range, Request, STATUS_ERROR, STATUS_OK, STATUS_UNSUPPORTED};
 use crate::ring::{Chain, Fault, Ring};
-
-/// The most bytes of a request that has to be copied, because it is not cut into whole sectors. Firmware asks for such
-/// requests, and asks for little.
-const MAX_COPIED: usize = 4 << 20;
-/// The most bytes that are copied for one ring at a time.
-const ALL_COPIED: usize = 8 << 20;
 
 /// What holds for all rings of a session.
 #[derive(Debug)]
@@ -33,23 +26,8 @@ pub(crate) struct Terms {
     pub(crate) name: [u8; NAME],
     /// Requests have the priority that the guest says, and none above this one.
     pub(crate) guest_priority: Option<IoPriority>,
-    /// One for each ring, so that no two threads add to one.
-    pub(crate) counters: Arc<[Counters]>,
-}
-
-#[cfg(test)]
-impl Terms {
-    /// One ring, and nothing particular.
-    pub(crate) fn plain() -> Self {
-        Self {
-            limits: Limits::default(),
-            is_read_only: false,
-            is_write_through: AtomicBool::new(false),
-            name: [0; NAME],
-            guest_priority: None,
-            counters: [Counters::default()].into(),
-        }
-    }
+    /// The longest request, in bytes, whose data may be copied: the engine certainly gets memory for it.
+    pub(crate) most_copied: usize,
 }
 
 /// Descriptors by which the guest and the device wake each other.
@@ -69,30 +47,46 @@ impl Signals {
     }
 }
 
-/// What is left of a request with ranges, which are done one operation after the other.
-#[derive(Debug)]
-struct Rest {
-    ranges: Vec<Range>,
-    index: usize,
-    done: u64,
-}
-
-/// A request in progress.
-#[derive(Debug)]
-struct Task {
+/// A chain at work, as the engine keeps it with its task.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Own {
+    /// The ring's number.
+    pub(crate) ring: u16,
     id: u16,
     /// Where it stands in the record of what is in progress, if there is one.
     entry: u16,
     nr_descriptors: u16,
-    ask: Ask,
-    status_at: Piece,
-    answer: u8,
     /// Bytes of data that the guest gets.
     len: u32,
-    /// The guest's memory, if the data is copied.
-    copied: Vec<Piece>,
-    rest: Option<Rest>,
+    status_at: Piece,
+}
+
+/// What few requests have beside that.
+#[derive(Debug)]
+enum Extra {
+    /// Where the guest gets data that is copied, because it is no whole sectors there, or no whole blocks here.
+    Read(Vec<Piece>),
+    /// From where data is still to be copied.
+    Write(Vec<Piece>),
+    /// Ranges that are still to be done, one after the other. Each is a task.
+    Ranges(Rest),
+}
+
+/// What is left of a request with ranges.
+#[derive(Debug)]
+struct Rest {
+    ask: Ask,
     priority: Option<IoPriority>,
+    ranges: std::vec::IntoIter<Range>,
+}
+
+/// A request for which the engine has no memory now, or not for the rest of its data.
+#[derive(Debug)]
+struct Late {
+    /// Its task, if the engine has taken it.
+    task: Option<TaskId>,
+    request: engine::Request<Own>,
+    extra: Option<Extra>,
 }
 
 /// One ring at work.
@@ -100,18 +94,22 @@ struct Task {
 pub(crate) struct Lane {
     pub(crate) number: u16,
     pub(crate) is_enabled: bool,
-    /// The ring is to be given back: of a request of many parts no further part is begun.
-    pub(crate) begins_no_part: bool,
     pub(crate) signals: Signals,
+    /// The ring is to be given back: of a request of many parts no further part is begun.
+    begins_no_part: bool,
     ring: Ring,
+    /// The most requests that may be in progress.
+    size: u16,
+    /// Chains that were taken and not given back.
+    nr_taken: u16,
     loans: Loans<Memory>,
     tracker: Option<Tracker>,
     /// Chains that were in progress when the last server ended.
     resumed: VecDeque<Left>,
     terms: Arc<Terms>,
-    tasks: Vec<Option<Task>>,
-    free: Vec<u16>,
-    bytes_copied: usize,
+    /// What the tasks have that is rare.
+    extras: Vec<(TaskId, Extra)>,
+    late: VecDeque<Late>,
     /// Something was given back that the guest has not been shown.
     is_dirty: bool,
 }
@@ -129,24 +127,25 @@ impl Lane {
         Ok(Self {
             number,
             is_enabled: false,
-            begins_no_part: false,
             signals: Signals::default(),
+            begins_no_part: false,
             ring,
+            size,
+            nr_taken: 0,
             // A count of its own: others would share its line with other threads.
             loans: Loans::new(Arc::new(memory.clone())),
             tracker,
             resumed,
             terms,
-            tasks: (0..size).map(|_| None).collect(),
-            free: (0..size).rev().collect(),
-            bytes_copied: 0,
+            extras: Vec::new(),
+            late: VecDeque::new(),
             is_dirty: false,
         })
     }
 
     /// Whether nothing is in progress.
     pub(crate) fn is_idle(&self) -> bool {
-        self.free.len() == self.tasks.len()
+        self.nr_taken == 0
     }
 
     /// The descriptors, of a ring that works no more.
@@ -159,191 +158,235 @@ impl Lane {
         self.ring.base()
     }
 
-    /// Takes the next request, if there is one and memory for it, and adds its operations.
-    pub(crate) fn take(&mut self, chain: &mut Chain, bios: &mut VecDeque<Bio>) -> Result<bool, Fault> {
+    /// Takes the next chain, if there is one and it may be in progress, with its place in the record. It has to
+    /// [begin](Self::begin) then.
+    pub(crate) fn take(&mut self, chain: &mut Chain) -> Result<Option<(Request, u16)>, Fault> {
         if !self.has_room() {
-            return Ok(false);
+            return Ok(None);
         }
-        let memory = Arc::clone(self.loans.memory());
+        let memory = &**self.loans.memory();
         let entry = if let Some(left) = self.resumed.pop_front() {
-            self.ring.resume(&memory, chain, &left)?;
+            self.ring.resume(memory, chain, &left)?;
             left.entry
         } else {
-            if !self.ring.take(&memory, chain)? {
-                return Ok(false);
+            if !self.ring.take(memory, chain)? {
+                return Ok(None);
             }
             self.tracker.as_mut().map_or(0, |tracker| tracker.taken(chain))
         };
-        let request = Request::parse(&memory, chain)?;
-        self.begin(&memory, &request, chain, entry, bios);
-        Ok(true)
+        Request::parse(memory, chain).map(|request| Some((request, entry)))
     }
 
-    fn begin(&mut self, memory: &Memory, request: &Request, chain: &mut Chain, entry: u16, bios: &mut VecDeque<Bio>) {
-        let slot = self.free.pop().expect("there was a free one");
-        let priority = self.terms.guest_priority.map(|best| priority_of(request.priority, best));
-        let mut task = Task {
-            id: chain.id,
-            entry,
-            nr_descriptors: chain.nr_descriptors,
-            ask: request.ask,
-            status_at: request.status,
-            answer: STATUS_OK,
-            len: 0,
-            copied: Vec::new(),
-            rest: None,
-            priority,
-        };
-        let bio = match request.ask {
-            Ask::Unknown => Err(STATUS_UNSUPPORTED),
-            Ask::Write | Ask::Discard | Ask::WriteZeroes if self.terms.is_read_only => Err(STATUS_ERROR),
-            Ask::Read => self.data(memory, Op::Read, request.sector, &chain.writable, &mut task),
-            Ask::Write => self.data(memory, Op::Write, request.sector, &chain.readable, &mut task),
-            Ask::Flush => Ok(Bio::flush()),
+    /// Makes a chain that was taken a task of the desk, which has room.
+    pub(crate) fn begin(&mut self, (request, entry): (Request, u16), chain: &mut Chain, desk: &mut Desk<Own>) {
+        self.nr_taken += 1;
+        let Chain { id, nr_descriptors, .. } = *chain;
+        let mut own = Own { ring: self.number, id, entry, nr_descriptors, len: 0, status_at: request.status };
+        match request.ask {
+            Ask::Unknown => refuse(desk, own, Cause::Unsupported, "there is no such request"),
+            Ask::Write | Ask::Discard | Ask::WriteZeroes if self.terms.is_read_only => {
+                refuse(desk, own, Cause::NotPermitted, "nothing can be written");
+            }
+            Ask::Read => self.move_data(engine::Ask::Read, &request, &chain.writable, own, desk),
+            Ask::Write => {
+                let ask = engine::Ask::Write { fua: self.is_write_through() };
+                self.move_data(ask, &request, &chain.readable, own, desk);
+            }
+            Ask::Flush => {
+                let asking = self.asking(engine::Ask::Flush, (0, 0), self.priority(&request), own);
+                self.enter_new(asking, None, desk);
+            }
             Ask::Name => {
                 let mut name = &self.terms.name[..];
                 for piece in &chain.writable {
-                    memory.write(*piece, name);
+                    self.loans.memory().write(*piece, name);
                     name = &name[name.len().min(piece.len as usize)..];
                 }
-                task.len = (NAME - name.len()) as u32;
-                Err(STATUS_OK)
+                own.len = (NAME - name.len()) as u32;
+                self.enter_new(self.asking(engine::Ask::Tell { bytes: 0 }, (0, 0), None, own), None, desk);
             }
-            Ask::Discard | Ask::WriteZeroes => Range::all(memory, &mut chain.readable).and_then(|ranges| {
-                task.rest = Some(Rest { ranges, index: 0, done: 0 });
-                self.next_range(&mut task)
-            }),
-        };
-        match bio {
-            Ok(bio) => {
-                self.send(bio, slot, &task, bios);
-                self.tasks[usize::from(slot)] = Some(task);
-            }
-            Err(answer) => {
-                task.answer = answer;
-                self.finish(slot, &task);
-            }
+            Ask::Discard | Ask::WriteZeroes => match Range::all(self.loans.memory(), &mut chain.readable) {
+                Some(ranges) if ranges.iter().all(|range| range.has_known_flags(request.ask)) => {
+                    let (ask, priority) = (request.ask, self.priority(&request));
+                    self.go_on(own, Rest { ask, priority, ranges: ranges.into_iter() }, desk);
+                }
+                Some(_) => refuse(desk, own, Cause::Unsupported, "a range has a flag that does not exist"),
+                None => refuse(desk, own, Cause::Invalid, "there are no ranges, or too many"),
+            },
         }
     }
 
-    fn send(&self, mut bio: Bio, slot: u16, task: &Task, bios: &mut VecDeque<Bio>) {
-        bio.user_data = u64::from(self.number) << 16 | u64::from(slot);
-        bio.priority = task.priority;
-        if !matches!(bio.op, Op::Read | Op::Flush) {
-            // The guest has a cache of its own. What comes here, it waits for.
-            bio.flags.sync = true;
-            // Relaxed: the guest knows when it has changed this, and waits before it writes.
-            bio.flags.fua = self.terms.is_write_through.load(Ordering::Relaxed);
-        }
-        bios.push_back(bio);
+    fn is_write_through(&self) -> bool {
+        // Relaxed: the guest knows when it has changed this, and waits before it writes.
+        self.terms.is_write_through.load(Ordering::Relaxed)
     }
 
-    /// A read or write of this memory.
-    fn data(&mut self, memory: &Memory, op: Op, sector: u64, pieces: &[Piece], task: &mut Task) -> Result<Bio, u8> {
+    fn priority(&self, request: &Request) -> Option<IoPriority> {
+        self.terms.guest_priority.map(|best| priority_of(request.priority, best))
+    }
+
+    /// A request of bytes from the first one on, and of so many.
+    fn asking(
+        &self,
+        ask: engine::Ask,
+        (offset, length): (u64, u64),
+        priority: Option<IoPriority>,
+        own: Own,
+    ) -> engine::Request<Own> {
+        engine::Request { ask, offset, length, priority, hints: Hints::default(), own }
+    }
+
+    /// Reads into this memory, or writes from it: without a copy, unless it would be of parts of sectors or blocks.
+    fn move_data(&mut self, ask: engine::Ask, request: &Request, pieces: &[Piece], mut own: Own, desk: &mut Desk<Own>) {
         let len = request::len(pieces);
         if len == 0 || !len.is_multiple_of(SECTOR_SIZE) {
-            return Err(STATUS_ERROR);
+            return refuse(desk, own, Cause::Invalid, "the data is no whole sectors");
         }
-        if op == Op::Read {
-            task.len = len as u32;
-        }
-        let buffers = if request::is_whole(pieces) {
-            self.loans.lend(pieces)
+        let is_read = ask == engine::Ask::Read;
+        own.len = if is_read { len as u32 } else { 0 };
+        let range = (request.sector.saturating_mul(SECTOR_SIZE as u64), len as u64);
+        let asking = self.asking(ask, range, self.priority(request), own);
+        let is_part = (range.0 | range.1) & u64::from(self.terms.limits.logical_block_size - 1) != 0;
+        if !is_part && request::is_whole(pieces) {
+            let taken = desk.take_brought(&asking, &mut self.loans.lend(pieces));
+            debug_assert!(taken.is_some(), "the desk has room");
+        } else if len > self.terms.most_copied {
+            refuse(desk, own, Cause::NoMemory, "there is never memory for a copy of so much");
         } else {
-            if len > MAX_COPIED {
-                return Err(STATUS_ERROR);
-            }
-            let mut buffer = Buffer::try_zeroed(len).ok_or(STATUS_ERROR)?;
-            if op == Op::Write {
-                let mut filled = 0;
-                for piece in pieces {
-                    memory.read(*piece, &mut buffer[filled..]);
-                    filled += piece.len as usize;
-                }
-            }
-            self.bytes_copied += len;
-            task.copied = pieces.to_vec();
-            Buffers::One(buffer)
-        };
-        Ok(Bio::new(op, sector, (len / SECTOR_SIZE) as u64, buffers))
-    }
-
-    /// The next operation of a request with ranges. An answer if there is none.
-    fn next_range(&self, task: &mut Task) -> Result<Bio, u8> {
-        let (ask, rest) = (task.ask, task.rest.as_mut().ok_or(STATUS_ERROR)?);
-        let op = if ask == Ask::Discard { Op::Discard } else { Op::WriteZeroes };
-        let most = u64::from(self.terms.limits.max_op_sectors(op));
-        if most == 0 || rest.ranges.iter().any(|range| !range.has_known_flags(ask)) {
-            return Err(STATUS_UNSUPPORTED);
-        }
-        loop {
-            let Some(range) = rest.ranges.get(rest.index) else { return Err(STATUS_OK) };
-            let left = u64::from(range.nr_sectors) - rest.done;
-            if left == 0 {
-                (rest.index, rest.done) = (rest.index + 1, 0);
-                continue;
-            }
-            let (sector, nr) = (range.sector.checked_add(rest.done).ok_or(STATUS_ERROR)?, left.min(most));
-            rest.done += nr;
-            let flags = Flags { nounmap: op == Op::WriteZeroes && !range.may_unmap(), ..Flags::NONE };
-            return Ok(Bio::new(op, sector, nr, Buffers::None).with_flags(flags));
+            let pieces = pieces.to_vec();
+            self.enter_new(asking, Some(if is_read { Extra::Read(pieces) } else { Extra::Write(pieces) }), desk);
         }
     }
 
-    /// Called when an operation of this ring is over.
-    pub(crate) fn settle(&mut self, bio: Bio, status: Status, bios: &mut VecDeque<Bio>) {
-        let slot = bio.user_data as u16;
-        let mut task = self.tasks[usize::from(slot)].take().expect("an operation belongs to a request in progress");
-        task.answer = match status {
-            Status::Ok => STATUS_OK,
-            Status::Unsupported => STATUS_UNSUPPORTED,
-            _ => STATUS_ERROR,
+    fn enter_new(&mut self, request: engine::Request<Own>, extra: Option<Extra>, desk: &mut Desk<Own>) {
+        self.enter(Late { task: None, request, extra }, desk);
+    }
+
+    /// Has the desk take a request, and its data. If there is no memory now, the request is late. Returns whether it is
+    /// not.
+    fn enter(&mut self, late: Late, desk: &mut Desk<Own>) -> bool {
+        let Late { task, request, extra } = late;
+        let Some(id) = task.or_else(|| desk.take(&request)) else {
+            self.late.push_front(Late { task, request, extra });
+            return false;
         };
-        if !task.copied.is_empty() {
-            if let Buffers::One(buffer) = &bio.buffers {
-                self.bytes_copied -= buffer.len();
-                if task.ask == Ask::Read && status.is_ok() {
-                    let mut data = &buffer[..];
-                    for piece in &task.copied {
-                        self.loans.memory().write(*piece, data);
-                        data = &data[piece.len as usize..];
+        match extra {
+            Some(Extra::Write(mut pieces)) => {
+                while !pieces.is_empty() {
+                    match desk.next_piece(id) {
+                        engine::Piece::Here(mut buffer, skip) => {
+                            request::cut_front(self.loans.memory(), &mut pieces, &mut buffer[skip..]);
+                            desk.take_piece(id, buffer);
+                        }
+                        engine::Piece::Useless => pieces.clear(),
+                        engine::Piece::Later => {
+                            let extra = Some(Extra::Write(pieces));
+                            self.late.push_front(Late { task: Some(id), request, extra });
+                            return false;
+                        }
                     }
                 }
+                desk.end_payload(id);
             }
-        } else if !matches!(bio.buffers, Buffers::None) {
-            self.loans.take_back(bio.buffers);
+            Some(extra) => self.extras.push((id, extra)),
+            None => (),
         }
-        if task.rest.is_some() && status.is_ok() {
-            match self.next_range(&mut task) {
-                // A request of many ranges may take hours, and nobody waits that long. In the record it stays in
-                // progress: it is begun once more when the ring goes on. Without a record the guest needs an answer.
-                Ok(_) if self.begins_no_part && self.tracker.is_some() => {
-                    self.free.push(slot);
-                    return;
-                }
-                Ok(_) if self.begins_no_part => task.answer = STATUS_ERROR,
-                Ok(bio) => {
-                    self.send(bio, slot, &task, bios);
-                    self.tasks[usize::from(slot)] = Some(task);
-                    return;
-                }
-                Err(answer) => task.answer = answer,
-            }
-        }
-        self.finish(slot, &task);
+        true
     }
 
-    /// Writes the status, and gives the chain back.
-    fn finish(&mut self, slot: u16, task: &Task) {
-        let is_ok = task.answer == STATUS_OK;
-        self.terms.counters[usize::from(self.number)].count(task.ask, is_ok);
-        self.loans.memory().write(task.status_at, &[task.answer]);
-        self.free.push(slot);
-        if let Some(tracker) = &mut self.tracker {
-            tracker.put(task.entry, task.nr_descriptors);
+    /// Tries what is late once more. Returns whether any is not late any more.
+    pub(crate) fn catch_up(&mut self, desk: &mut Desk<Own>) -> bool {
+        let mut has_any = false;
+        while let Some(late) = self.late.pop_front()
+            && self.enter(late, desk)
+        {
+            has_any = true;
         }
-        let len = if is_ok { task.len } else { 0 };
-        self.ring.put(task.id, task.nr_descriptors, len + 1);
+        has_any
+    }
+
+    /// Begins the next range of a request that has no task, or ends the request.
+    fn go_on(&mut self, own: Own, mut rest: Rest, desk: &mut Desk<Own>) {
+        let Some(range) = rest.ranges.next() else { return self.put(own, STATUS_OK, 0) };
+        if self.begins_no_part {
+            return self.break_off(own);
+        }
+        let fua = self.is_write_through();
+        let ask = match rest.ask {
+            // The guest has a way of its own if the device cannot make them.
+            Ask::WriteZeroes => engine::Ask::WriteZeroes { fua, no_hole: !range.may_unmap(), fast: true },
+            _ => engine::Ask::Discard { fua },
+        };
+        let sector = SECTOR_SIZE as u64;
+        let bytes = (range.sector.saturating_mul(sector), u64::from(range.nr_sectors) * sector);
+        self.enter_new(self.asking(ask, bytes, rest.priority, own), Some(Extra::Ranges(rest)), desk);
+    }
+
+    /// Begins no further part of a request of many parts: such a request may take hours, and nobody waits that long.
+    pub(crate) fn begin_no_part(&mut self, desk: &mut Desk<Own>) {
+        self.begins_no_part = true;
+        let is_of_parts = |extra: &Extra| matches!(extra, Extra::Ranges(_));
+        self.extras.iter().filter(|(_, extra)| is_of_parts(extra)).for_each(|(id, _)| desk.cut_short(*id));
+        for late in std::mem::take(&mut self.late) {
+            match late.extra.as_ref().is_some_and(is_of_parts) {
+                true => self.break_off(late.request.own),
+                false => self.late.push_back(late),
+            }
+        }
+    }
+
+    /// Ends a request of which parts are left. In the record it stays in progress: it is begun once more when the ring
+    /// goes on. Without a record the guest needs an answer.
+    fn break_off(&mut self, own: Own) {
+        match self.tracker {
+            Some(_) => self.nr_taken -= 1,
+            None => self.put(own, STATUS_ERROR, 0),
+        }
+    }
+
+    /// Called when a task of this ring is over.
+    pub(crate) fn finish(&mut self, id: TaskId, failure: Option<Failure>, desk: &mut Desk<Own>) {
+        let own = *desk.own(id);
+        match desk.reclaim(id) {
+            Buffers::None if !self.extras.is_empty() => {
+                let at = self.extras.iter().position(|(of, _)| *of == id);
+                match (at.map(|at| self.extras.swap_remove(at).1), &failure) {
+                    (Some(Extra::Read(pieces)), None) => copy_out(self.loans.memory(), &pieces, desk.pieces(id)),
+                    (Some(Extra::Ranges(rest)), None) => {
+                        desk.forget(id);
+                        return self.go_on(own, rest, desk);
+                    }
+                    (Some(Extra::Ranges(_)), Some(failure))
+                        if failure.cause == Cause::Shutdown && self.begins_no_part =>
+                    {
+                        desk.forget(id);
+                        return self.break_off(own);
+                    }
+                    _ => (),
+                }
+            }
+            Buffers::None => (),
+            buffers => self.loans.take_back(buffers),
+        }
+        let (answer, len) = match failure {
+            None => (STATUS_OK, own.len),
+            Some(failure) => {
+                desk.count_error(failure.cause);
+                (if failure.cause == Cause::Unsupported { STATUS_UNSUPPORTED } else { STATUS_ERROR }, 0)
+            }
+        };
+        desk.forget(id);
+        self.put(own, answer, len);
+    }
+
+    /// Writes the status, and gives the chain back. `len`: bytes of data that the guest gets.
+    fn put(&mut self, own: Own, answer: u8, len: u32) {
+        self.loans.memory().set(own.status_at, answer);
+        if let Some(tracker) = &mut self.tracker {
+            tracker.put(own.entry, own.nr_descriptors);
+        }
+        self.ring.put(own.id, own.nr_descriptors, len + 1);
+        self.nr_taken -= 1;
         self.is_dirty = true;
     }
 
@@ -366,17 +409,12 @@ impl Lane {
 
     /// The most requests that may be in progress.
     pub(crate) fn size(&self) -> usize {
-        self.tasks.len()
+        self.size.into()
     }
 
     /// Whether one more request may be in progress.
     pub(crate) fn has_room(&self) -> bool {
-        self.bytes_copied < ALL_COPIED && !self.free.is_empty()
-    }
-
-    /// Whether requests are taken from this ring.
-    pub(crate) fn is_open(&self) -> bool {
-        self.is_enabled
+        self.nr_taken < self.size && self.late.is_empty()
     }
 
     pub(crate) fn ask_for_kicks(&mut self) -> Result<bool, Fault> {
@@ -396,6 +434,30 @@ impl Lane {
     }
 }
 
+/// A request that is not done. It has its answer in its turn.
+#[cold]
+fn refuse(desk: &mut Desk<Own>, own: Own, cause: Cause, why: &'static str) {
+    let taken = desk.refuse(own, Failure::new(cause, why), false);
+    debug_assert!(taken.is_some(), "the desk has room");
+}
+
+/// Copies data that was read to where the guest wants it.
+fn copy_out<'a>(memory: &Memory, pieces: &[Piece], data: impl Iterator<Item = &'a [u8]>) {
+    let mut pieces = pieces.iter().copied();
+    let mut piece = Piece::default();
+    for mut bytes in data {
+        while !bytes.is_empty() {
+            if piece.len == 0 {
+                let Some(next) = pieces.next() else { return };
+                piece = next;
+            }
+            let (first, behind) = piece.split(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+            memory.write(first, bytes);
+            (piece, bytes) = (behind, &bytes[first.len as usize..]);
+        }
+    }
+}
+
 /// The priority of a request, as Linux tells it in the header, and none above `best`. A request that tells none has the
 /// one that it has in Linux, best effort: with `best` it would go before all that say what they are.
 pub(crate) fn priority_of(word: u32, best: IoPriority) -> IoPriority {
@@ -409,3 +471,6 @@ pub(crate) fn priority_of(word: u32, best: IoPriority) -> IoPriority {
     let rank = |priority: IoPriority| (priority.class.index(), priority.level);
     if rank(said) < rank(best) { best } else { said }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

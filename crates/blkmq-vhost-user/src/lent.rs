@@ -33,7 +33,7 @@ unsafe impl Lends for Memory {
 /// What is lent of some memory, which stays until all of it is back.
 ///
 /// # Invariants
-/// `nr` operations carry buffers of the memory, and `keeper` lives until they are over: if this value goes earlier, the
+/// `nr` requests have buffers of the memory, and `keeper` lives until they are over: if this value goes earlier, the
 /// memory stays for ever.
 #[derive(Debug)]
 pub(crate) struct Loans<M: Lends> {
@@ -53,8 +53,8 @@ impl<M: Lends> Loans<M> {
         &self.keeper
     }
 
-    /// Buffers of these places, for one operation. What the operation has carried goes to
-    /// [`take_back`](Self::take_back) when it is over, and not before.
+    /// Buffers of these places, for one request. What is left of them goes to [`take_back`](Self::take_back) when all
+    /// operations that had some of them are over, and not before.
     pub(crate) fn lend(&mut self, places: &[M::Place]) -> Buffers {
         self.nr += 1;
         if let [place] = places {
@@ -67,7 +67,7 @@ impl<M: Lends> Loans<M> {
 
     fn borrow(&self, place: M::Place) -> Buffer {
         let (start, len) = self.keeper.bytes(place);
-        // SAFETY: the bytes are valid until the operation is over: the invariants of this type, and `Lends`.
+        // SAFETY: the bytes are valid until the request is over: the invariants of this type, and `Lends`.
         // What a buffer asks for beyond that, that no other code touches the bytes, only the guest can break, or two
         // requests of a guest that name the same bytes. A guest that does so gets other data than it wants. Nothing
         // here or in the block layer decides by these bytes: drivers pass their address to the kernel or to a device,
@@ -75,7 +75,7 @@ impl<M: Lends> Loans<M> {
         unsafe { Buffer::borrowed(start, len) }
     }
 
-    /// Called when an operation is over.
+    /// Called when a request is over.
     pub(crate) fn take_back(&mut self, buffers: Buffers) {
         self.nr -= 1;
         if let Buffers::Many(mut buffers) = buffers {

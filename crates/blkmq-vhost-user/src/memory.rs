@@ -70,8 +70,8 @@ pub(crate) struct Memory {
 }
 
 /// A part of the guest's memory that lies in one piece in this process: a number of the region, and bytes within its
-/// mapping. Only a [`Memory`] makes them, so they lie within a region.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// mapping. Only a [`Memory`] makes them, so they lie within a region; the default one is empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Piece {
     region: u32,
     pub(crate) len: u32,
@@ -147,8 +147,22 @@ impl Memory {
         self.regions.is_empty()
     }
 
+    /// The piece of `len` bytes at a guest's address, if they lie in one piece.
+    #[inline]
+    fn piece(&self, address: u64, len: u32) -> Option<Piece> {
+        let index = self.regions.partition_point(|region| region.info.guest <= address).checked_sub(1)?;
+        let region = &self.regions[index];
+        let inside = address - region.info.guest;
+        let is_within = inside < region.info.len && u64::from(len) <= region.info.len - inside;
+        is_within.then(|| Piece { region: index as u32, len, at: region.start + inside as usize })
+    }
+
     /// The pieces of `len` bytes at a guest's address, in order: more than one if regions adjoin.
     pub(crate) fn pieces(&self, address: u64, len: u32, mut each: impl FnMut(Piece)) -> Result<(), NoMemory> {
+        if let Some(piece) = self.piece(address, len).filter(|_| len > 0) {
+            each(piece);
+            return Ok(());
+        }
         let none = NoMemory { address, len: len.into() };
         let (mut address, mut left) = (address, len);
         while left > 0 {
@@ -210,8 +224,28 @@ impl Memory {
         slice.copy_from(&from[..len]);
     }
 
+    /// Copies out an object at the beginning of a piece, which has as many bytes.
+    #[inline]
+    pub(crate) fn get<T: ByteValued>(&self, piece: Piece) -> T {
+        assert!(piece.len as usize >= size_of::<T>(), "an object lies within its piece");
+        self.map(piece).get_ref(piece.at).expect("a piece lies within its region").load()
+    }
+
+    /// Copies in an object at the beginning of a piece, which has as many bytes.
+    #[inline]
+    pub(crate) fn set<T: ByteValued>(&self, piece: Piece, value: T) {
+        assert!(piece.len as usize >= size_of::<T>(), "an object lies within its piece");
+        self.map(piece).get_ref(piece.at).expect("a piece lies within its region").store(value);
+    }
+
     /// Copies out one object at a guest's address, which may lie in several pieces.
-    pub(crate) fn read_at<const N: usize>(&self, address: u64) -> Result<[u8; N], NoMemory> {
+    pub(crate) fn read_at<const N: usize>(&self, address: u64) -> Result<[u8; N], NoMemory>
+    where
+        [u8; N]: ByteValued,
+    {
+        if let Some(piece) = self.piece(address, N as u32) {
+            return Ok(self.get(piece));
+        }
         let (mut bytes, mut filled) = ([0; N], 0);
         self.pieces(address, N as u32, |piece| {
             self.read(piece, &mut bytes[filled..]);
@@ -255,7 +289,7 @@ impl Area {
     /// Copies out an object.
     pub(crate) fn read<T: ByteValued>(&self, at: usize) -> T {
         let place = self.place(at, size_of::<T>());
-        self.map.as_volatile_slice().read_obj(place).expect("an area lies within its mapping")
+        self.map.get_ref(place).expect("an area lies within its mapping").load()
     }
 
     /// Copies in an object.
@@ -265,7 +299,7 @@ impl Area {
             return;
         }
         let place = self.place(at, size_of::<T>());
-        self.map.as_volatile_slice().write_obj(value, place).expect("an area lies within its mapping");
+        self.map.get_ref(place).expect("an area lies within its mapping").store(value);
     }
 
     /// An aligned number of 16 bits, in one access.

@@ -62,7 +62,7 @@ pub(crate) struct Request {
 }
 
 /// Cuts so many bytes off the front. False if there are not as many.
-fn cut_front(memory: &Memory, pieces: &mut Vec<Piece>, to: &mut [u8]) -> bool {
+pub(crate) fn cut_front(memory: &Memory, pieces: &mut Vec<Piece>, to: &mut [u8]) -> bool {
     let (mut filled, mut whole) = (0, 0);
     for piece in pieces.iter_mut() {
         let (first, rest) = piece.split((to.len() - filled) as u32);
@@ -81,10 +81,21 @@ fn cut_front(memory: &Memory, pieces: &mut Vec<Piece>, to: &mut [u8]) -> bool {
 impl Request {
     /// Reads the header, and takes header and status out of the chain.
     pub(crate) fn parse(memory: &Memory, chain: &mut Chain) -> Result<Self, Fault> {
-        let mut header = [0; HEADER];
-        if !cut_front(memory, &mut chain.readable, &mut header) {
-            return Err(Fault::NoHeader);
-        }
+        let header = match chain.readable.first() {
+            // As drivers lay it out.
+            Some(first) if first.len as usize == HEADER => {
+                let header = memory.get(*first);
+                chain.readable.remove(0);
+                header
+            }
+            _ => {
+                let mut header = [0; HEADER];
+                if !cut_front(memory, &mut chain.readable, &mut header) {
+                    return Err(Fault::NoHeader);
+                }
+                header
+            }
+        };
         let last = chain.writable.pop().ok_or(Fault::NoStatus)?;
         let (rest, status) = last.split(last.len - 1);
         if rest.len > 0 {
@@ -116,11 +127,11 @@ pub(crate) fn len(pieces: &[Piece]) -> usize {
 }
 
 impl Range {
-    /// The ranges of a discard, or of zeroes. The status if they cannot be.
-    pub(crate) fn all(memory: &Memory, pieces: &mut Vec<Piece>) -> Result<Vec<Self>, u8> {
+    /// The ranges of a discard, or of zeroes. `None` if they cannot be.
+    pub(crate) fn all(memory: &Memory, pieces: &mut Vec<Piece>) -> Option<Vec<Self>> {
         let len = len(pieces);
         if len == 0 || !len.is_multiple_of(RANGE) || len > MAX_RANGES * RANGE {
-            return Err(STATUS_ERROR);
+            return None;
         }
         let mut bytes = [0; MAX_RANGES * RANGE];
         cut_front(memory, pieces, &mut bytes[..len]);
@@ -128,7 +139,7 @@ impl Range {
             let (nr_sectors, flags) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
             Self { sector: u64::from_le_bytes(sector), nr_sectors, flags }
         });
-        Ok(ranges.collect())
+        Some(ranges.collect())
     }
 
     /// Whether the flags are those that the operation may have.

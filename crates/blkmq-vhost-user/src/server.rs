@@ -5,31 +5,15 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
 use std::{error, fmt, fs, io, thread};
 
 use blkmq::event::EventFd;
+use blkmq_engine::{Engine, Phase, Topic};
 use rustix::fs::{Mode, fchmod};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
 
-use crate::count::{Counters, Stats};
 use crate::device::{Device, DeviceError};
-use crate::quiet::Quiet;
 use crate::session::{Ending, Session};
-use crate::stop::Stop;
-
-/// How much a line of the log matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Level {
-    /// Front-ends come and go.
-    Info,
-    /// Something happened that should not happen, but the server goes on.
-    Warning,
-}
-
-/// Takes the lines that a server logs, from any of its threads.
-pub type Log = Arc<dyn Fn(Level, &str) + Send + Sync>;
 
 /// Why a server does not start.
 #[derive(Debug)]
@@ -100,20 +84,10 @@ fn is_left(path: &Path) -> bool {
     is_socket && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// What the threads of a device share.
-#[derive(Debug)]
-struct Known {
-    counters: Arc<[Counters]>,
-    nr_sessions: AtomicU64,
-    is_connected: AtomicBool,
-}
-
-/// Devices that are served.
+/// Devices that are served, until the engine is [stopped](Engine::stop).
 #[derive(Debug)]
 pub struct Server {
-    stop: Stop,
     threads: Vec<thread::JoinHandle<()>>,
-    known: Vec<Arc<Known>>,
 }
 
 /// Devices whose sockets are there, and that nobody serves yet. A front-end that connects waits.
@@ -136,94 +110,64 @@ impl Bound {
         devices.into_iter().map(open).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Serves the devices until [`Server::stop`], each by threads of its own.
+    /// Serves the devices, each by threads of its own. A machine is a client of the engine while its front-end is
+    /// connected. When the engine is told to end ([`Engine::stop`]), no more requests are taken from the machines'
+    /// rings, those that were taken are answered, and the front-ends are disconnected. What is left in the rings is the
+    /// next server's, for which a front-end may wait.
     ///
     /// # Errors
-    /// There are no descriptors or threads left.
-    pub fn serve(self, log: Log) -> Result<Server, StartError> {
-        let bells = self.0.iter().map(|_| EventFd::new().map(Arc::new)).collect::<Result<Vec<_>, _>>();
-        let bells = bells.map_err(StartError::System)?;
-        let stop = Stop::new(bells.clone());
-        let mut server = Server { stop, threads: Vec::new(), known: Vec::new() };
-        for ((device, door), bell) in self.0.into_iter().zip(bells) {
-            let known = Arc::new(Known {
-                counters: (0..device.nr_queues).map(|_| Counters::default()).collect(),
-                nr_sessions: AtomicU64::new(0),
-                is_connected: AtomicBool::new(false),
+    /// There are no descriptors or threads left. Then the engine is told to end.
+    ///
+    /// # Panics
+    /// If a device names an export that the engine has not.
+    pub fn serve(self, engine: &Arc<Engine>) -> Result<Server, StartError> {
+        let mut server = Server { threads: Vec::new() };
+        for (device, door) in self.0 {
+            assert!(device.export < engine.exports.len(), "there is no export {}", device.export);
+            let started = EventFd::new().and_then(|bell| {
+                let (engine, bell) = (Arc::clone(engine), Arc::new(bell));
+                engine.stop.ring_too(&bell);
+                let thread = thread::Builder::new().name("vhost-user".into());
+                thread.spawn(move || serve(&device, &door, &bell, &engine))
             });
-            let (stop, log, shared) = (server.stop.clone(), Arc::clone(&log), Arc::clone(&known));
-            let thread = thread::Builder::new().name("vhost-user".into());
-            let thread = thread.spawn(move || serve(&device, &door, &bell, &stop, &shared, &log));
-            match thread {
+            match started {
                 Ok(thread) => server.threads.push(thread),
                 Err(error) => {
-                    server.stop.drain();
+                    engine.stop.drain();
                     server.wait();
                     return Err(StartError::System(error));
                 }
             }
-            server.known.push(known);
         }
         Ok(server)
     }
 }
 
 impl Server {
-    /// Serves devices, each at its own socket, until [`stop`](Self::stop).
+    /// Makes the sockets of these devices, and serves the devices. See [`Bound::new`] and [`Bound::serve`].
     ///
     /// # Errors
-    /// A device cannot be, a socket cannot be listened at, or there are no descriptors or threads left.
-    pub fn start(devices: Vec<Device>, log: Log) -> Result<Self, StartError> {
-        Bound::new(devices)?.serve(log)
+    /// Those of the two.
+    ///
+    /// # Panics
+    /// If a device names an export that the engine has not.
+    pub fn start(devices: Vec<Device>, engine: &Arc<Engine>) -> Result<Self, StartError> {
+        Bound::new(devices)?.serve(engine)
     }
 
-    /// What ends the server.
-    #[must_use]
-    pub fn stop(&self) -> Stop {
-        self.stop.clone()
-    }
-
-    /// Waits until the server has ended.
+    /// Waits until the engine is told to end, and all front-ends are gone.
     pub fn wait(self) {
         for thread in self.threads {
             // The thread's panic was told by the hook.
             let _ = thread.join();
         }
     }
-
-    /// Whether the server has ended.
-    #[must_use]
-    pub fn has_ended(&self) -> bool {
-        self.threads.iter().all(thread::JoinHandle::is_finished)
-    }
-
-    /// What a device, by its place in the list, has done for its guests. `None` if there is no such device.
-    #[must_use]
-    pub fn stats(&self, device: usize) -> Option<Stats> {
-        let known = self.known.get(device)?;
-        // Relaxed: only a count.
-        Some(Counters::sum(&known.counters, known.nr_sessions.load(Ordering::Relaxed)))
-    }
-
-    /// Whether a front-end is connected to a device.
-    #[must_use]
-    pub fn is_connected(&self, device: usize) -> bool {
-        // Relaxed: the answer may be wrong a moment later in any case.
-        self.known.get(device).is_some_and(|known| known.is_connected.load(Ordering::Relaxed))
-    }
 }
 
 /// Serves one front-end after the other. A further one waits until the one before it has gone.
-fn serve(device: &Device, door: &Door, bell: &Arc<EventFd>, stop: &Stop, known: &Known, log: &Log) {
+fn serve(device: &Device, door: &Door, bell: &Arc<EventFd>, engine: &Arc<Engine>) {
     let place = device.socket.display();
-    // A front-end that goes wrong may connect again at once, and go wrong again.
-    let mut quiet = Quiet::default();
-    let mut warn = |text: String| match quiet.let_through(Instant::now()) {
-        Some(0) => log(Level::Warning, &format!("{place}: {text}")),
-        Some(nr) => log(Level::Warning, &format!("{place}: {text} (and {nr} lines before it were left out)")),
-        None => (),
-    };
-    while !stop.is_stopped() {
+    while engine.stop.phase() == Phase::Running {
         let socket = match accept_with(&door.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => socket,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {
@@ -231,23 +175,20 @@ fn serve(device: &Device, door: &Door, bell: &Arc<EventFd>, stop: &Stop, known: 
                 continue;
             }
             Err(error) => {
-                warn(format!("no front-end can be let in: {error}"));
+                engine.warn(Topic::Server, format_args!("{place}: no front-end can be let in: {error}"));
                 // Descriptors may come back.
                 thread::sleep(std::time::Duration::from_millis(100));
                 continue;
             }
         };
-        log(Level::Info, &format!("{place}: a front-end has connected"));
-        known.nr_sessions.fetch_add(1, Ordering::Relaxed);
-        known.is_connected.store(true, Ordering::Relaxed);
-        let ending = match Session::new(device, socket, bell, stop, &known.counters) {
+        engine.inform(format_args!("{place}: a front-end has connected"));
+        let ending = match Session::new(device, engine, socket, bell) {
             Ok(mut session) => session.run(),
             Err(ending) => ending,
         };
-        known.is_connected.store(false, Ordering::Relaxed);
         match ending {
-            Ending::Gone | Ending::Stopped => log(Level::Info, &format!("{place}: {ending}")),
-            ending => warn(ending.to_string()),
+            Ending::Gone | Ending::Stopped => engine.inform(format_args!("{place}: {ending}")),
+            ending => engine.warn(Topic::Ending, format_args!("{place}: {ending}")),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! The thread of a session never touches a ring that is at work. It asks the ring's worker for it, which waits until
 //! nothing of it is in progress, changes what is to be changed, and hands it back.
 
+mod member;
 mod vring;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,11 +13,12 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 use std::{error, fmt, io};
 
-use blkmq::QueueError;
 use blkmq::event::EventFd;
+use blkmq::{Limits, QueueError};
+use blkmq_engine::{Engine, Export, Phase};
 
+use self::member::Member;
 use self::vring::Vring;
-use crate::count::Counters;
 use crate::device::Device;
 use crate::inflight::Inflight;
 use crate::lane::Terms;
@@ -26,7 +28,6 @@ use crate::protocol::message::{Message, config_change};
 use crate::protocol::wire::{self, Received, Wire, WireError};
 use crate::protocol::{feature, protocol_feature};
 use crate::ring::{Fault, MAX_SIZE};
-use crate::stop::Stop;
 use crate::worker::{Halt, Order, Signal, Trouble, Worker};
 
 /// Features of rings and of the protocol, which do not depend on the device.
@@ -110,10 +111,12 @@ fn number(value: u64) -> Answer {
 #[derive(Debug)]
 pub(crate) struct Session<'a> {
     device: &'a Device,
+    engine: &'a Arc<Engine>,
     wire: Wire,
     bell: &'a Arc<EventFd>,
-    stop: &'a Stop,
     workers: Vec<Worker>,
+    /// Behind the workers, which count for it to their end.
+    _member: Member<'a>,
     troubles: Receiver<Trouble>,
     terms: Arc<Terms>,
     features: u64,
@@ -132,32 +135,34 @@ impl<'a> Session<'a> {
     /// A session, whose workers wait for rings.
     pub(crate) fn new(
         device: &'a Device,
+        engine: &'a Arc<Engine>,
         socket: OwnedFd,
-        bell: &'a Arc<EventFd>,
-        stop: &'a Stop,
-        counters: &Arc<[Counters]>,
+        told: &'a Arc<EventFd>,
     ) -> Result<Self, Ending> {
         let (tell, troubles) = channel();
-        let start = |number: u16| {
-            let submitter = device.queue.submitter(&device.client).map_err(Ending::Queue)?;
-            let name = format!("vhost-user {number}");
-            Worker::start(name, submitter, tell.clone(), Arc::clone(bell)).map_err(Ending::System)
+        let (member, bells) = Member::new(device, engine).map_err(Ending::System)?;
+        let start = |(thread, bell): (usize, Arc<EventFd>)| {
+            let (submitter, desk) = member.equip(thread, &bell).map_err(Ending::Queue)?;
+            let name = format!("vhost-user {thread}");
+            Worker::start(name, (submitter, desk, bell), tell.clone(), Arc::clone(told)).map_err(Ending::System)
         };
-        let limits = device.queue.limits();
+        let export = &engine.exports[device.export];
+        let limits = export.queue.limits();
         let terms = Terms {
             limits,
-            is_read_only: device.read_only || limits.read_only,
+            is_read_only: device.read_only || export.read_only || limits.read_only,
             is_write_through: AtomicBool::new(false),
             name: device.name(),
-            guest_priority: device.guest_priority.then_some(device.client.priority),
-            counters: Arc::clone(counters),
+            guest_priority: device.guest_priority.then_some(export.priority),
+            most_copied: engine.longest(),
         };
         Ok(Self {
             device,
+            engine,
             wire: Wire::new(socket),
-            bell,
-            stop,
-            workers: (0..device.nr_threads).map(start).collect::<Result<_, _>>()?,
+            bell: told,
+            workers: bells.into_iter().enumerate().map(start).collect::<Result<_, _>>()?,
+            _member: member,
             troubles,
             terms: Arc::new(terms),
             features: 0,
@@ -185,7 +190,7 @@ impl<'a> Session<'a> {
     }
 
     fn step(&mut self) -> Result<(), Ending> {
-        if self.stop.is_stopped() {
+        if self.is_stopped() {
             return Err(Ending::Stopped);
         }
         if let Ok((ring, fault)) = self.troubles.try_recv() {
@@ -210,7 +215,7 @@ impl<'a> Session<'a> {
             return;
         };
         // A device that has become smaller fails what lies behind its end, and the machine is not told.
-        let found = self.device.queue.revalidate().ok().or(self.capacity);
+        let found = self.export().queue.revalidate().ok().or(self.capacity);
         if found != self.capacity {
             self.capacity = found;
             // A front-end may close this channel for a reason of its own, and go on without it.
@@ -245,9 +250,21 @@ impl<'a> Session<'a> {
         }
     }
 
+    fn is_stopped(&self) -> bool {
+        self.engine.stop.phase() != Phase::Running
+    }
+
+    fn export(&self) -> &'a Export {
+        &self.engine.exports[self.device.export]
+    }
+
+    fn limits(&self) -> Limits {
+        self.export().queue.limits()
+    }
+
     fn offered(&self) -> u64 {
         let packed = if self.device.packed { feature::PACKED } else { 0 };
-        FEATURES | packed | config::features(&self.device.queue.limits(), self.device.read_only)
+        FEATURES | packed | config::features(&self.limits(), self.terms.is_read_only)
     }
 
     fn handle(&mut self, message: Message, mut files: Vec<OwnedFd>) -> Result<Answer, Ending> {
@@ -356,7 +373,7 @@ impl<'a> Session<'a> {
 
     /// The answer to a question for the configuration: of no length if there is none such.
     fn config(&self, offset: u32, len: u32) -> Answer {
-        let limits = self.device.queue.limits();
+        let limits = self.limits();
         // A guest that does not flush has a cache that writes through. Before it has chosen, a front-end asks for what
         // the guest will read if it flushes.
         let flushes = self.features == 0 || self.features & feature::FLUSH != 0;
@@ -440,7 +457,7 @@ impl<'a> Session<'a> {
                 Ok(lane) => break lane,
                 // A worker that has panicked gives no ring back.
                 Err(_) if self.worker(ring).has_ended() => return,
-                Err(_) if halt == Halt::Pause && self.stop.is_stopped() => {
+                Err(_) if halt == Halt::Pause && self.is_stopped() => {
                     halt = Halt::End;
                     self.worker(ring).order(Order::Stop(ring, halt, done.clone()));
                 }

@@ -3,22 +3,20 @@
 //! It goes round by round. It takes what has arrived on its rings, or a part of that ([`PROMPT_ROUND`]), submits that
 //! together, takes what is over, and shows each guest's ring once what was given back. When there is nothing to be
 //! done, it looks again or sleeps as [`blkmq::idle`] says. Another thread reaches it by its mailbox: so what a lane
-//! has is one thread's at any time.
+//! has is one thread's at any time. Requests are tasks of the thread's desk, which is the engine's.
 
-use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 use std::{io, thread};
 
 use blkmq::event::EventFd;
 use blkmq::idle::Idle;
-use blkmq::{Bio, Clock, Notify, RejectReason, Submitter};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use blkmq::{Clock, Notify, Submitter};
+use blkmq_engine::{Desk, PollFlags, Watch};
 
-use crate::lane::{Lane, Signals};
+use crate::lane::{Lane, Own, Signals};
 use crate::ring::{Chain, Fault};
 
 /// The most requests that one ring gives a round where the device is done with all of a round before the round ends, as
@@ -78,14 +76,14 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker. Of rings with faults it tells by `troubles`, and rings `told` then, and when it panics.
+    /// Starts a worker, which `bell` wakes; the submitter notifies it. Of rings with faults the worker tells by
+    /// `troubles`, and rings `told` then, and when it panics.
     pub(crate) fn start(
         name: String,
-        mut submitter: Submitter,
+        (submitter, desk, bell): (Submitter, Desk<Own>, Arc<EventFd>),
         troubles: Sender<Trouble>,
         told: Arc<EventFd>,
     ) -> io::Result<Self> {
-        let bell = submitter.eventfd()?;
         let mailbox = Arc::new(Mailbox {
             orders: Mutex::default(),
             has_any: AtomicBool::new(false),
@@ -95,10 +93,10 @@ impl Worker {
         let inside = Inside {
             mailbox: Arc::clone(&mailbox),
             submitter,
+            desk,
             lanes: Vec::new(),
             stops: Vec::new(),
             chain: Chain::default(),
-            waiting: VecDeque::new(),
             first: 0,
             has_kicks: false,
             is_prompt: false,
@@ -162,17 +160,21 @@ struct Served {
     is_broken: bool,
 }
 
+fn find(lanes: &mut [Served], number: u16) -> Option<&mut Lane> {
+    lanes.iter_mut().find(|served| served.lane.number == number).map(|served| &mut *served.lane)
+}
+
 /// A worker's own.
 #[derive(Debug)]
 struct Inside {
     mailbox: Arc<Mailbox>,
-    /// Before the lanes: its end waits for operations, and these have memory of the lanes.
+    /// Before the desk and the lanes: its end waits for operations, which belong to the desk's tasks and have memory of
+    /// the lanes.
     submitter: Submitter,
+    desk: Desk<Own>,
     lanes: Vec<Served>,
     stops: Vec<(u16, Sender<Box<Lane>>)>,
     chain: Chain,
-    /// Operations that the submitter has not taken yet.
-    waiting: VecDeque<Bio>,
     /// The ring that is looked at first.
     first: usize,
     /// Guests are asked to kick.
@@ -196,19 +198,20 @@ impl Inside {
             if self.mailbox.has_any.load(Ordering::Acquire) {
                 self.read_mail();
             }
-            let was_idle = self.is_idle();
+            let was_idle = self.desk.is_idle();
             let has_taken = self.take();
-            let mut is_busy = has_taken | self.submit();
-            is_busy |= self.drive();
+            let mut is_busy = has_taken | self.desk.submit(&mut self.submitter);
+            is_busy |= self.desk.drive(&mut self.submitter);
+            is_busy |= self.finish();
             if has_taken {
-                self.is_prompt = was_idle && self.is_idle();
+                self.is_prompt = was_idle && self.desk.is_idle();
             }
             for served in &mut self.lanes {
                 served.lane.publish();
             }
             self.stop_idle();
             if self.is_ending && self.lanes.is_empty() {
-                return;
+                return self.desk.leave();
             }
             if is_busy {
                 self.idle.end();
@@ -233,18 +236,19 @@ impl Inside {
                     self.lanes.push(Served { lane, is_broken: false });
                 }
                 Order::Stop(number, halt, done) => {
-                    if let Some(lane) = self.lane(number) {
-                        lane.begins_no_part = halt == Halt::End;
+                    let Self { lanes, desk, .. } = self;
+                    if let (Halt::End, Some(lane)) = (halt, find(lanes, number)) {
+                        lane.begin_no_part(desk);
                     }
                     self.stops.push((number, done));
                 }
                 Order::Enable(number, is_enabled) => {
-                    if let Some(lane) = self.lane(number) {
+                    if let Some(lane) = find(&mut self.lanes, number) {
                         lane.is_enabled = is_enabled;
                     }
                 }
                 Order::Change(number, signal, file) => {
-                    if let Some(lane) = self.lane(number) {
+                    if let Some(lane) = find(&mut self.lanes, number) {
                         match signal {
                             Signal::Call => {
                                 lane.signals.call = file;
@@ -260,39 +264,44 @@ impl Inside {
         }
     }
 
-    fn lane(&mut self, number: u16) -> Option<&mut Lane> {
-        self.lanes.iter_mut().find(|served| served.lane.number == number).map(|served| &mut *served.lane)
-    }
-
     fn is_stopping(&self, number: u16) -> bool {
         self.is_ending || self.stops.iter().any(|(stopped, _)| *stopped == number)
     }
 
     /// Takes what has arrived. Returns whether there was anything.
     fn take(&mut self) -> bool {
-        if !self.waiting.is_empty() {
-            // No room: what is more is left with the guests.
-            return false;
-        }
         let mut has_any = false;
+        for served in &mut self.lanes {
+            has_any |= served.lane.catch_up(&mut self.desk);
+        }
+        if self.desk.has_backlog() {
+            // No room: what is more is left with the guests.
+            return has_any;
+        }
+        let mut has_new = false;
         for step in 0..self.lanes.len() {
             let index = (self.first + step) % self.lanes.len();
-            let served = &self.lanes[index];
-            if served.is_broken || !served.lane.is_open() || self.is_stopping(served.lane.number) {
+            if !self.is_served(index) {
                 continue;
             }
             // A guest may go on asking for what is answered at once. Other rings, and orders, have their turn.
-            let most = if self.is_prompt { PROMPT_ROUND } else { served.lane.size() };
+            let most = if self.is_prompt { PROMPT_ROUND } else { self.lanes[index].lane.size() };
+            let Self { lanes, chain, desk, submitter, idle, .. } = self;
+            let lane = &mut lanes[index].lane;
             for _ in 0..most {
-                let Self { lanes, chain, waiting, .. } = self;
-                match lanes[index].lane.take(chain, waiting) {
-                    Ok(true) => {
-                        if !has_any {
-                            has_any = true;
-                            self.idle.arrive();
+                if !desk.has_room() {
+                    break;
+                }
+                match lane.take(chain) {
+                    Ok(Some(taken)) => {
+                        if !has_new {
+                            has_new = true;
+                            idle.arrive();
+                            desk.set_now(submitter.queue().clock().now());
                         }
+                        lane.begin(taken, chain, desk);
                     }
-                    Ok(false) => break,
+                    Ok(None) => break,
                     Err(fault) => {
                         self.give_up(index, fault);
                         break;
@@ -301,10 +310,16 @@ impl Inside {
             }
         }
         self.first = self.first.wrapping_add(1);
-        if has_any && std::mem::take(&mut self.has_kicks) {
+        if has_new && std::mem::take(&mut self.has_kicks) {
             self.lanes.iter_mut().for_each(|served| served.lane.refuse_kicks());
         }
-        has_any
+        has_any | has_new
+    }
+
+    /// Whether requests are taken from this ring.
+    fn is_served(&self, index: usize) -> bool {
+        let Served { lane, is_broken } = &self.lanes[index];
+        !is_broken && lane.is_enabled && !self.is_stopping(lane.number)
     }
 
     /// Serves a ring no more. What is in progress is still answered.
@@ -317,49 +332,19 @@ impl Inside {
         self.told.notify();
     }
 
-    /// Hands operations to the submitter until it takes no more. Returns whether it took any.
-    fn submit(&mut self) -> bool {
-        let mut has_taken = false;
-        while !self.waiting.is_empty() {
-            let (taken, rejected) = self.submitter.submit_batch(&mut self.waiting);
-            has_taken |= taken > 0;
-            match rejected {
-                Some(RejectReason::Bad(status)) => {
-                    let bio = self.waiting.pop_front().expect("a rejected operation stays in front");
-                    self.settle(bio, status);
-                    has_taken = true;
-                }
-                _ => break,
-            }
+    /// Answers what is over. Returns whether there was anything.
+    fn finish(&mut self) -> bool {
+        let Self { desk, lanes, .. } = self;
+        let mut has_any = false;
+        while let Some((id, failure)) = desk.next_finished() {
+            has_any = true;
+            let lane = find(lanes, desk.own(id).ring);
+            lane.expect("a ring stays until it is idle").finish(id, failure, desk);
         }
-        has_taken
-    }
-
-    fn settle(&mut self, bio: Bio, status: blkmq::Status) {
-        let number = (bio.user_data >> 16) as u16;
-        let Self { lanes, waiting, .. } = self;
-        let served = lanes.iter_mut().find(|served| served.lane.number == number);
-        served.expect("a ring stays until it is idle").lane.settle(bio, status, waiting);
-    }
-
-    /// Drives the queue, and settles the operations that are over. Returns whether there were any.
-    fn drive(&mut self) -> bool {
-        if self.submitter.nr_outstanding() == 0 {
-            return false;
+        if has_any {
+            desk.shrink();
         }
-        self.submitter.poll();
-        let Self { submitter, lanes, waiting, .. } = self;
-        let nr = submitter.reap_all(|done| {
-            let number = (done.bio.user_data >> 16) as u16;
-            let served = lanes.iter_mut().find(|served| served.lane.number == number);
-            served.expect("a ring stays until it is idle").lane.settle(done.bio, done.status, waiting);
-        });
-        (nr > 0) | self.submit()
-    }
-
-    /// Whether nothing is with the queue, or waits for it.
-    fn is_idle(&self) -> bool {
-        self.submitter.nr_outstanding() == 0 && self.waiting.is_empty()
+        has_any
     }
 
     /// Gives back the rings that were asked for and have nothing in progress.
@@ -407,48 +392,24 @@ impl Inside {
                 return;
             }
         }
-        self.sleep(is_waiting);
+        self.sleep();
     }
 
     /// Whether a ring that has something may be taken from now. Otherwise, what ends that wakes this thread.
     fn can_take(&self, index: usize) -> bool {
-        let lane = &self.lanes[index].lane;
-        self.waiting.is_empty() && lane.is_open() && lane.has_room() && !self.is_stopping(lane.number)
+        let has_room = !self.desk.has_backlog() && self.desk.has_room();
+        has_room && self.is_served(index) && self.lanes[index].lane.has_room()
     }
 
     /// Sleeps until a guest kicks, an operation completes, the queue wants to be driven, or an order comes.
-    fn sleep(&mut self, is_waiting: bool) {
-        // As in a connection of the NBD server: the device's descriptors may wait for a thread that polls, so they come
-        // before the time is read.
-        let device = if is_waiting { self.submitter.device_fds() } else { Vec::new() };
-        let wakeup = self.submitter.next_wakeup();
-        let clock = self.submitter.queue().clock();
-        let timeout = wakeup.map(|wakeup| match clock {
-            Clock::Virtual(_) => Duration::ZERO,
-            Clock::Real(_) => Duration::from_nanos(wakeup.since(clock.now())),
-        });
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        let bell = self.mailbox.bell.as_fd();
-        let kicked = |served: &&Served| served.lane.signals.kick.is_some();
-        let kicks = self.lanes.iter().filter(kicked).filter_map(|served| served.lane.signals.kick.as_ref());
-        let mut fds = vec![PollFd::from_borrowed_fd(bell, PollFlags::IN)];
-        fds.extend(kicks.map(|kick| PollFd::new(kick, PollFlags::IN)));
-        let nr_kicks = fds.len() - 1;
-        fds.extend(device.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
-        // The error is a signal or a lack of memory. In both cases the caller looks again.
-        let nr_ready = poll(&mut fds, timeout.as_ref()).unwrap_or(0);
-        if let (Clock::Virtual(clock), Some(wakeup), 0) = (clock, wakeup, nr_ready) {
-            // As in a submitter's wait, sleeping moves a virtual clock.
-            clock.advance_to(wakeup);
-        }
-        if !fds[0].revents().is_empty() {
-            self.mailbox.bell.drain();
-        }
-        let ready: Vec<_> = fds[1..=nr_kicks].iter().map(PollFd::revents).collect();
-        for (served, ready) in self.lanes.iter_mut().filter(|served| kicked(&&**served)).zip(ready) {
-            if !ready.is_empty() {
-                served.lane.drain_kicks();
-            }
-        }
+    fn sleep(&mut self) {
+        let Self { submitter, lanes, mailbox, .. } = self;
+        let kicks = lanes.iter().filter_map(|served| served.lane.signals.kick.as_ref());
+        let mut watches: Vec<_> = kicks.map(|kick| Watch::new(kick, PollFlags::IN)).collect();
+        // The error is a lack of memory. The caller looks again.
+        let _ = blkmq_engine::sleep(submitter, &mut watches, &mailbox.bell, None);
+        let ready: Vec<_> = watches.iter().map(|watch| !watch.ready.is_empty()).collect();
+        let kicked = lanes.iter_mut().filter(|served| served.lane.signals.kick.is_some());
+        kicked.zip(ready).filter(|(_, is_ready)| *is_ready).for_each(|(served, _)| served.lane.drain_kicks());
     }
 }

@@ -190,8 +190,8 @@ pub(super) fn text(state: &State) -> String {
     }
     show_errors(&mut out, state);
     let clients = (state.connections)();
-    begin(&mut out, "clients", "gauge", "Connections of clients, and block devices, by front-end.");
-    for front_end in [FrontEnd::Nbd, FrontEnd::Ublk].map(FrontEnd::word) {
+    begin(&mut out, "clients", "gauge", "Connections of clients, machines, and block devices, by front-end.");
+    for front_end in [FrontEnd::Nbd, FrontEnd::VhostUser, FrontEnd::Ublk].map(FrontEnd::word) {
         let count = clients.iter().filter(|client| client.front_end == front_end).count();
         let _ = writeln!(out, "blkmq_clients{{front_end=\"{front_end}\"}} {count}");
     }
@@ -427,7 +427,12 @@ mod tests {
         };
         let client = |number| Connection {
             number,
-            front_end: if number == 1 { "ublk" } else { "nbd" }.to_owned(),
+            front_end: match number {
+                1 => "ublk",
+                3 => "vhost-user",
+                _ => "nbd",
+            }
+            .to_owned(),
             queue: None,
             export: None,
             peer: "p".to_owned(),
@@ -452,7 +457,10 @@ mod tests {
         assert!(text.ends_with("\n# EOF\n") && !text.contains("\n\n"), "{text}");
         assert!(text.contains("\nblkmq_io_now{queue=\"a\\\"b\\\\c\\n\"} 0\n"), "{text}");
         assert!(
-            text.contains("\nblkmq_clients{front_end=\"nbd\"} 999\nblkmq_clients{front_end=\"ublk\"} 1\n"),
+            text.contains(
+                "\nblkmq_clients{front_end=\"nbd\"} 998\nblkmq_clients{front_end=\"vhost-user\"} 1\n\
+                 blkmq_clients{front_end=\"ublk\"} 1\n"
+            ),
             "{text}"
         );
         for (state, value) in [("good", 1), ("away", 0), ("failed", 0)] {

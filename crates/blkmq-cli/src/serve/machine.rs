@@ -1,17 +1,14 @@
 //! The disks of virtual machines, in front of the same queues as the NBD server.
 
 use std::path::absolute;
-use std::sync::{Arc, Mutex, PoisonError};
 
-use blkmq::RequestQueue;
-use blkmq_vhost_user::{Bound, Device, Level, Server, StartError, Stop};
+use blkmq_vhost_user::{Bound, Device, StartError};
 use blkmq_workbench::{TextError, assignment};
 
 use super::config::Export;
 use super::given::Given;
 use super::name::shown;
 use super::plan::Plan;
-use crate::operator;
 use blkmq_program::Failure;
 
 /// A disk of a machine, as it was asked for.
@@ -77,12 +74,13 @@ impl Wanted {
         })
     }
 
-    fn device(self, export: &Export, q: &Arc<RequestQueue>) -> Device {
-        let mut device = Device::new(self.socket, Arc::clone(q));
+    /// The disk, of the export with this place.
+    fn device(self, export: usize) -> Device {
+        let mut device = Device::new(self.socket);
+        device.export = export;
         (device.nr_queues, device.nr_threads) = (self.queues, self.threads);
-        device.read_only = self.read_only || export.read_only;
+        device.read_only = self.read_only;
         (device.guest_priority, device.packed) = (self.guest_priority, self.packed);
-        (device.client.weight, device.client.priority) = (export.weight, export.priority);
         if let Some(serial) = self.serial {
             device.serial = serial;
         }
@@ -117,51 +115,20 @@ pub(super) fn sockets(plan: &Plan) -> Vec<std::path::PathBuf> {
 }
 
 /// Makes the sockets of all machines.
-pub(super) fn bind(plan: &Plan, queues: &[Arc<RequestQueue>]) -> Result<Bound, Failure> {
+pub(super) fn bind(plan: &Plan) -> Result<Bound, Failure> {
     let device = |given: &Given| {
         let wanted = Wanted::read(given)?;
-        let index = wanted.export(given, &plan.exports)?;
-        Ok(wanted.device(&plan.exports[index], &queues[index]))
+        let export = wanted.export(given, &plan.exports)?;
+        Ok(wanted.device(export))
     };
     let devices = plan.vhost_user.iter().map(device).collect::<Result<Vec<_>, TextError>>()?;
-    Bound::new(devices).map_err(|error| match error {
+    Bound::new(devices).map_err(failure)
+}
+
+pub(super) fn failure(error: StartError) -> Failure {
+    match error {
         StartError::Device(..) => Failure::Input(format!("--vhost-user: {error}")),
         error => Failure::Running(format!("--vhost-user: {error}")),
-    })
-}
-
-/// The machines that are served.
-#[derive(Clone)]
-pub(super) struct Machines {
-    server: Arc<Mutex<Option<Server>>>,
-    stop: Stop,
-}
-
-impl Machines {
-    pub(super) fn serve(bound: Bound) -> Result<Self, Failure> {
-        let server = bound.serve(Arc::new(say)).map_err(|error| Failure::Running(format!("--vhost-user: {error}")))?;
-        let stop = server.stop();
-        Ok(Self { server: Arc::new(Mutex::new(Some(server))), stop })
-    }
-
-    /// Takes no more requests, answers those that were taken, and disconnects.
-    pub(super) fn drain(&self) {
-        self.stop.drain();
-    }
-
-    /// Waits for the end that [`drain`](Self::drain) has begun.
-    pub(super) fn wait(&self) {
-        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(server) = server {
-            server.wait();
-        }
-    }
-}
-
-/// Writes what should not happen to standard error. That machines come and go is not written.
-fn say(level: Level, text: &str) {
-    if level == Level::Warning {
-        operator::say(text);
     }
 }
 
@@ -215,12 +182,11 @@ mod tests {
     /// Red if a parameter is read, and the device that is served does not have it.
     #[test]
     fn what_was_asked_for_reaches_the_device() {
-        let q = RequestQueue::builder(blkmq::driver::spec::open("null,size=1M").unwrap()).build().unwrap();
         let given = |text: &str| Given::option("vhost-user", text);
-        let export = Export::new(given("a"), given("null"), Default::default(), false);
-        let device = |text: &str| Wanted::read(&given(text)).unwrap().device(&export, &q);
+        let device = |text: &str| Wanted::read(&given(text)).unwrap().device(3);
         let found = |device: Device| {
-            let Device { nr_queues, nr_threads, guest_priority, packed, read_only, serial, .. } = device;
+            let Device { nr_queues, nr_threads, guest_priority, packed, read_only, serial, export, .. } = device;
+            assert_eq!(export, 3);
             (nr_queues, nr_threads, guest_priority, packed, read_only, serial)
         };
         let expected = (4, 2, true, false, true, "s".to_owned());

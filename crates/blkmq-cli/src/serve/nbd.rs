@@ -19,7 +19,7 @@ use blkmq_workbench::TextError;
 use super::config;
 use super::given::Given;
 use super::limits;
-use super::machine::Machines;
+use super::machine;
 use super::name::shown;
 use super::plan::Plan;
 use crate::control::schema::{Answered, Connection, by_kind};
@@ -63,6 +63,8 @@ pub(super) fn socket(address: &Address) -> Option<String> {
 
 /// The server, until it has drained.
 type Slot = Arc<Mutex<Option<Server>>>;
+/// The server of machines, until it has drained.
+type Machines = Arc<Mutex<Option<blkmq_vhost_user::Server>>>;
 
 fn lock(slot: &Slot) -> MutexGuard<'_, Option<Server>> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
@@ -74,11 +76,11 @@ pub(super) struct Nbd {
     stop: Stop,
     /// For each address in turn, one for each export.
     uris: Vec<String>,
-    /// What it shares with block devices.
+    /// What it shares with machines and block devices.
     engine: Arc<Engine>,
     nr_exports: usize,
-    /// What is served beside it, and ends with it.
-    machines: Option<Machines>,
+    /// Serves machines beside it, and ends with it.
+    machines: Machines,
 }
 
 impl Nbd {
@@ -129,7 +131,7 @@ impl Nbd {
         let server = bound.start().map_err(failure)?;
         let (uris, stop, engine) = (server.uris().to_vec(), server.stop(), Arc::clone(server.engine()));
         let (slot, nr_exports) = (Arc::new(Mutex::new(Some(server))), queues.len());
-        Ok(Self { slot, stop, uris, engine, nr_exports, machines: None })
+        Ok(Self { slot, stop, uris, engine, nr_exports, machines: Machines::default() })
     }
 
     /// The engine, whose exports have the numbers of the plan's.
@@ -138,8 +140,10 @@ impl Nbd {
     }
 
     /// Serves machines beside the clients, until the server is drained.
-    pub(super) fn serve_beside(&mut self, machines: Machines) {
-        self.machines = Some(machines);
+    pub(super) fn serve_beside(&self, machines: blkmq_vhost_user::Bound) -> Result<(), Failure> {
+        let server = machines.serve(&self.engine).map_err(machine::failure)?;
+        *self.machines.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
+        Ok(())
     }
 
     /// The URIs of the export with this number: one for each address.
@@ -223,19 +227,20 @@ impl Nbd {
     /// Takes no more requests. Calls `done` when the requests that were taken are answered and the clients are gone.
     pub(super) fn drain(&self, done: impl FnOnce() + Send + 'static) {
         self.stop.drain();
-        self.machines.iter().for_each(Machines::drain);
-        let (slot, machines) = (Arc::clone(&self.slot), self.machines.clone());
+        let (slot, machines) = (Arc::clone(&self.slot), Arc::clone(&self.machines));
         thread::spawn(move || {
             // The server stays in its slot until its clients are gone, so that `blkmq clients` shows the clients that
             // it waits for.
             while lock(&slot).as_ref().is_some_and(|server| server.clients().iter().any(is_connection)) {
                 thread::sleep(LOOK_EVERY);
             }
+            // Before the other one, which ends the log if there is no client any more.
+            let machines = machines.lock().unwrap_or_else(PoisonError::into_inner).take();
+            machines.into_iter().for_each(blkmq_vhost_user::Server::wait);
             let server = lock(&slot).take();
             if let Some(server) = server {
                 server.wait();
             }
-            machines.iter().for_each(Machines::wait);
             done();
         });
     }
@@ -259,9 +264,9 @@ impl Nbd {
     }
 }
 
-/// Whether it is a client of NBD. Block devices end when such clients are gone.
+/// Whether it is a client of NBD, or a machine. Block devices end when such clients are gone.
 fn is_connection(client: &ClientInfo) -> bool {
-    client.front_end == FrontEnd::Nbd
+    client.front_end != FrontEnd::Ublk
 }
 
 /// What commands call the queue of each export.

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use blkmq::{Bio, Status};
+use blkmq_engine::{Failure, TaskId};
 
 use super::*;
-use crate::lane::{Lane, Terms};
+use crate::lane::tests::Hand;
+use crate::lane::{Lane, Own, Terms};
 use crate::memory::tests::let_store;
 use crate::ring::tests::{DATA, DESCRIPTORS, DEVICE, Entry, Guest, WRITE};
 
@@ -110,12 +111,12 @@ impl Driver {
 }
 
 /// Some work of a server, in any order, until `nr` stores are made.
-fn work(driver: &mut Driver, random: &mut Random, nr: usize) {
+fn work(driver: &mut Driver, hand: &mut Hand<Own>, random: &mut Random, nr: usize) {
     let mut left = nr;
     let_store(left);
     let mut lane = driver.serve();
     left = let_store(usize::MAX);
-    let (mut bios, mut chain) = (VecDeque::new(), Chain::default());
+    let mut over = Vec::new();
     // A server that does nothing any more makes no stores.
     for _ in 0..2000 {
         match random.draw(4) {
@@ -124,9 +125,10 @@ fn work(driver: &mut Driver, random: &mut Random, nr: usize) {
             step => {
                 let_store(left);
                 if step == 2 {
-                    lane.take(&mut chain, &mut bios).unwrap();
+                    take(&mut lane, hand);
+                    over.extend(hand.turn());
                 } else {
-                    settle_some(&mut lane, &mut bios, random);
+                    finish_some(&mut lane, hand, &mut over, random);
                 }
                 left = let_store(usize::MAX);
             }
@@ -135,14 +137,26 @@ fn work(driver: &mut Driver, random: &mut Random, nr: usize) {
             break;
         }
     }
+    // The next server has a desk without tasks.
+    over.into_iter().for_each(|(id, _)| hand.desk.forget(id));
 }
 
-fn settle_some(lane: &mut Lane, bios: &mut VecDeque<Bio>, random: &mut Random) {
+/// Takes a request, if there is one.
+fn take(lane: &mut Lane, hand: &mut Hand<Own>) -> bool {
+    let mut chain = Chain::default();
+    let taken = lane.take(&mut chain).unwrap();
+    let is_there = taken.is_some();
+    if let Some(taken) = taken {
+        lane.begin(taken, &mut chain, &mut hand.desk);
+    }
+    is_there
+}
+
+fn finish_some(lane: &mut Lane, hand: &mut Hand<Own>, over: &mut Vec<(TaskId, Option<Failure>)>, random: &mut Random) {
     for _ in 0..random.draw(3) {
-        if !bios.is_empty() {
-            let at = random.draw(bios.len());
-            let bio = bios.remove(at).unwrap();
-            lane.settle(bio, Status::Ok, &mut VecDeque::new());
+        if !over.is_empty() {
+            let (id, failure) = over.swap_remove(random.draw(over.len()));
+            lane.finish(id, failure, &mut hand.desk);
         }
     }
     if random.draw(3) > 0 {
@@ -157,21 +171,20 @@ fn settle_some(lane: &mut Lane, bios: &mut VecDeque<Bio>, random: &mut Random) {
 fn an_end_at_any_store_loses_nothing() {
     let seed = std::env::var("BLKMQ_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x1f11_u64);
     println!("BLKMQ_SEED={seed}");
-    let mut random = Random(seed);
+    let (mut random, mut hand) = (Random(seed), Hand::plain());
     for is_packed in [false, true] {
         let mut nr_left = 0;
         for _ in 0..60 {
             let mut driver = Driver::new(is_packed);
             for _ in 0..40 {
                 let nr = random.draw(300);
-                work(&mut driver, &mut random, nr);
+                work(&mut driver, &mut hand, &mut random, nr);
                 nr_left += driver.asked.len();
             }
             let mut lane = driver.serve();
-            let mut bios = VecDeque::new();
-            while lane.take(&mut Chain::default(), &mut bios).unwrap() {}
-            for bio in bios {
-                lane.settle(bio, Status::Ok, &mut VecDeque::new());
+            while take(&mut lane, &mut hand) {}
+            for (id, failure) in hand.turn() {
+                lane.finish(id, failure, &mut hand.desk);
             }
             lane.publish();
             while driver.look() {}
@@ -185,7 +198,7 @@ fn an_end_at_any_store_loses_nothing() {
 /// changed it.
 #[test]
 fn a_record_of_a_packed_ring_may_have_any_content() {
-    let mut random = Random(7);
+    let (mut random, mut hand) = (Random(7), Hand::plain());
     let (mut nr_right, mut nr_wrong) = (0, 0);
     for _ in 0..2000 {
         let driver = Driver::new(true);
@@ -204,7 +217,11 @@ fn a_record_of_a_packed_ring_may_have_any_content() {
             Ok(mut lane) => {
                 nr_right += 1;
                 // What is found are no requests that a driver makes.
-                while lane.take(&mut Chain::default(), &mut VecDeque::new()) == Ok(true) {}
+                let mut chain = Chain::default();
+                while let Ok(Some(taken)) = lane.take(&mut chain) {
+                    lane.begin(taken, &mut chain, &mut hand.desk);
+                }
+                hand.turn().into_iter().for_each(|(id, _)| hand.desk.forget(id));
             }
             Err(fault) => {
                 assert_eq!(fault, Fault::Record);

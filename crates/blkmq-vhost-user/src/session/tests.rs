@@ -11,16 +11,17 @@ use std::sync::Mutex;
 use blkmq::driver::spec;
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{IoPriority, RequestQueue};
+use blkmq_engine::{Bounds, Cause, Engine, Export, Journal, Kind, Level, Teller, least_memory};
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserInflight, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::EventFd as Signal;
 
 use super::*;
+use crate::Server;
 use crate::protocol::config::SIZE;
 use crate::ring::Chain;
 use crate::ring::tests::{DATA, END, Entry, Guest, INDIRECT, NEXT, WRITE};
-use crate::{Level, Server, Stats};
 
 /// Where a guest's memory is for its front-end.
 const USER: u64 = 1 << 40;
@@ -29,7 +30,9 @@ const APART: u64 = 0x20000;
 
 /// A server of one device, with what it has logged.
 pub(super) struct Served {
+    pub(super) engine: Arc<Engine>,
     server: Option<Server>,
+    teller: Teller,
     pub(super) folder: tempfile::TempDir,
     pub(super) lines: Arc<Mutex<Vec<(Level, String)>>>,
 }
@@ -38,31 +41,40 @@ impl Served {
     pub(super) fn new(device: &str, change: impl FnOnce(&mut Device)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let q = RequestQueue::builder(spec::open(device).unwrap()).build().unwrap();
-        Self::with(folder, q, change)
+        Self::with(folder, Export::new("", q), change)
     }
 
-    fn with(folder: tempfile::TempDir, q: Arc<RequestQueue>, change: impl FnOnce(&mut Device)) -> Self {
-        let mut device = Device::new(folder.path().join("disk.sock"), q);
+    fn with(folder: tempfile::TempDir, export: Export, change: impl FnOnce(&mut Device)) -> Self {
+        let mut device = Device::new(folder.path().join("disk.sock"));
         change(&mut device);
         let lines = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&lines);
-        let log = move |level, line: &str| kept.lock().unwrap().push((level, line.to_owned()));
-        let server = Server::start(vec![device], Arc::new(log)).unwrap();
-        Self { server: Some(server), folder, lines }
+        let log = move |level: Level, line: &str| kept.lock().unwrap().push((level, line.to_owned()));
+        let (journal, teller) = Journal::start(Arc::new(log), "log").unwrap();
+        let bell = Arc::new(EventFd::new().unwrap());
+        let engine = Arc::new(Engine::new(vec![export], Bounds::default(), least_memory(1), 1, bell, journal));
+        let server = Server::start(vec![device], &engine).unwrap();
+        Self { engine, server: Some(server), teller, folder, lines }
     }
 
     pub(super) fn socket(&self) -> std::path::PathBuf {
         self.folder.path().join("disk.sock")
     }
 
-    fn stats(&self) -> Stats {
-        self.server.as_ref().unwrap().stats(0).unwrap()
+    /// Requests of a kind that were answered.
+    fn answered(&self, kind: Kind) -> u64 {
+        self.engine.clients.latencies("").of(kind).count()
+    }
+
+    /// Requests that were answered with an error.
+    fn errors(&self) -> u64 {
+        self.engine.clients.errors("").count()
     }
 
     fn end(&mut self) {
-        let server = self.server.take().unwrap();
-        server.stop().drain();
-        server.wait();
+        self.engine.stop.drain();
+        self.server.take().unwrap().wait();
+        self.engine.end_log(&self.teller);
     }
 
     /// Waits for a warning that the server logs.
@@ -277,10 +289,13 @@ fn a_guest_reads_what_it_has_written() {
     assert_eq!(disk.request(READ, u64::MAX, &[(far, 512)], true), (1, 1));
     assert_eq!(disk.request(READ, 0, &[(far, 511)], true), (1, 1));
     assert_eq!(disk.request(OUT, 0, &[], false), (1, 1));
-    let stats = served.stats();
-    let found = (stats.reads, stats.writes, stats.flushes, stats.others, stats.errors, stats.sessions);
-    assert_eq!(found, (7, 3, 1, 6, 7, 1), "{stats:?}");
+    let errors = served.engine.clients.errors("");
+    assert_eq!((errors.of(Cause::Invalid), errors.of(Cause::Unsupported)), (5, 2));
+    let found = served.engine.clients.list();
+    let socket = served.socket().display().to_string();
+    assert_eq!((found.len(), &found[0].peer, found[0].client.clone()), (1, &socket, Some(format!("{socket}@default"))));
     served.end();
+    assert!(served.engine.clients.is_empty());
     let lines = served.lines.lock().unwrap();
     assert!(lines.iter().all(|(level, _)| *level == Level::Info), "{lines:?}");
 }
@@ -315,7 +330,7 @@ fn several_rings_are_served_by_several_threads() {
             front.set_mem_table(&[region(&guest)]).unwrap();
         }
     }
-    assert_eq!(served.stats().errors, 0);
+    assert_eq!(served.errors(), 0);
 }
 
 /// Red if packed rings are not served, go on elsewhere after a stop, or are offered where they are not wanted.
@@ -337,7 +352,7 @@ fn packed_rings_are_served_where_they_are_wanted() {
             disk.start(&mut front, base);
         }
     }
-    assert_eq!(served.stats().errors, 0);
+    assert_eq!(served.errors(), 0);
     let split = Served::new("ram,size=1M", |_| ());
     let front = Frontend::connect(split.socket(), 8).unwrap();
     assert_eq!(front.get_features().unwrap() & feature::PACKED, 0);

@@ -3,10 +3,11 @@
 use std::sync::atomic::AtomicU64;
 
 use blkmq::driver::{Batch, Driver, Topology};
-use blkmq::{Client, Limits, Op, Time};
+use blkmq::{Limits, Op, Time};
 
 use super::*;
 use crate::lane::Lane;
+use crate::lane::tests::Hand;
 use crate::protocol::message::InflightInfo;
 
 /// A device that grows, or falls apart, when it is told to, and tells of what it has done.
@@ -21,10 +22,10 @@ struct Odd {
 
 impl Odd {
     fn served() -> (Arc<Self>, Served) {
-        Self::with(64, |_| ())
+        Self::with(64, |_, _| ())
     }
 
-    fn with(capacity: u64, change: impl FnOnce(&mut Device)) -> (Arc<Self>, Served) {
+    fn with(capacity: u64, change: impl FnOnce(&mut Export, &mut Device)) -> (Arc<Self>, Served) {
         let driver = Arc::new(Self {
             capacity: AtomicU64::new(capacity),
             panics: AtomicBool::new(false),
@@ -32,7 +33,10 @@ impl Odd {
             written: Mutex::new(None),
         });
         let q = RequestQueue::builder(Arc::clone(&driver) as Arc<dyn Driver>).build().unwrap();
-        let served = Served::with(tempfile::tempdir().unwrap(), q, change);
+        let (mut export, mut asked) = (Export::new("", q), Device::new(""));
+        change(&mut export, &mut asked);
+        let change = |device: &mut Device| *device = Device { socket: device.socket.clone(), ..asked };
+        let served = Served::with(tempfile::tempdir().unwrap(), export, change);
         (driver, served)
     }
 
@@ -151,7 +155,7 @@ fn what_was_in_progress_is_done_by_the_next_server() {
         disk.head = 2;
         assert_eq!(disk.request(READ, 3, &[(far + 0x1000, 512)], true), (0, 513));
         assert_eq!(disk.bytes(far + 0x1000, 512), [5; 512]);
-        let nr_answers = served.stats().writes + served.stats().reads;
+        let nr_answers = served.answered(Kind::Write) + served.answered(Kind::Read);
         assert_eq!(nr_answers, 3, "each is answered once");
     }
 }
@@ -166,9 +170,12 @@ fn an_id_of_a_packed_ring_is_no_place_in_the_record() {
     let mut lane = Lane::new(0, 8, guest.ring(), &guest.memory, tracker, Arc::new(Terms::plain())).unwrap();
     guest.all.write(DATA as usize, FLUSH.to_le_bytes());
     guest.offer_packed(0xffff, &[(DATA, 16, 0, 0), (DATA + 16, 1, WRITE, 0)]);
-    let mut bios = std::collections::VecDeque::new();
-    assert_eq!(lane.take(&mut Chain::default(), &mut bios), Ok(true));
-    lane.settle(bios.pop_front().unwrap(), blkmq::Status::Ok, &mut bios);
+    let (mut chain, mut hand) = (Chain::default(), Hand::plain());
+    let taken = lane.take(&mut chain).unwrap().expect("there is one");
+    lane.begin(taken, &mut chain, &mut hand.desk);
+    for (id, failure) in hand.turn() {
+        lane.finish(id, failure, &mut hand.desk);
+    }
     lane.publish();
     assert!(lane.is_idle());
 }
@@ -204,6 +211,7 @@ fn a_worker_that_panics_ends_the_session() {
     let far = disk.data() + 0x1000;
     disk.ask(OUT, 0, 0, &[(far, 512)], false);
     assert!(served.warning().ends_with("a thread of its rings has panicked"), "{}", served.warning());
+    assert!(served.engine.clients.is_empty(), "it is a client no more");
     assert!(front.get_features().is_err(), "the session is over");
 }
 
@@ -337,8 +345,8 @@ fn requests_have_the_priority_of_the_guest() {
     let best = IoPriority { class: BestEffort, level: 2 };
     let [realtime, lower, idle] = [1_u32 << 13, 2 << 13 | 5, 3 << 13];
     for is_wanted in [false, true] {
-        let (driver, served) = Odd::with(64, |device| {
-            device.client = Client::new("a machine").with_priority(best);
+        let (driver, served) = Odd::with(64, |export, device| {
+            export.priority = best;
             device.guest_priority = is_wanted;
         });
         let guest = Guest::new(8, false, true);
@@ -359,7 +367,7 @@ fn requests_have_the_priority_of_the_guest() {
 /// from an end: the guest got an error, although nothing had failed.
 #[test]
 fn a_pause_lets_what_was_taken_be_done() {
-    let (driver, mut served) = Odd::with(1 << 20, |_| ());
+    let (driver, mut served) = Odd::with(1 << 20, |_, _| ());
     let guest = Guest::new(8, false, true);
     let mut front = connect(&served.socket(), &guest, 0);
     let again = region(&guest);
@@ -382,7 +390,7 @@ fn a_pause_lets_what_was_taken_be_done() {
 #[test]
 fn a_stop_takes_effect_between_operations() {
     for has_record in [false, true] {
-        let (driver, mut served) = Odd::with(1 << 32, |_| ());
+        let (driver, mut served) = Odd::with(1 << 32, |_, _| ());
         let guest = Guest::new(8, false, true);
         let mut front = connect(&served.socket(), &guest, 0);
         if has_record {
