@@ -9,8 +9,12 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::abi::{CMD_BUF_OFFSET, DESCRIPTOR_SIZE, Descriptor, MAX_QUEUE_DEPTH};
 
-/// Bytes of a page of memory, which mappings are multiples of.
-const PAGE: usize = 4096;
+/// Bytes of a page of this machine's memory, which the kernel's mappings and requests are multiples of.
+pub(crate) fn page() -> u32 {
+    // SAFETY: the call reads no memory of this program.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    bytes.try_into().expect("every Linux has pages of some KiB")
+}
 
 /// # Invariant
 /// `start` is valid for reads of `depth` descriptors for as long as this value lives. Nothing but the kernel writes
@@ -24,21 +28,23 @@ pub(crate) struct Descriptors {
 // SAFETY: the value is the only one that reads the mapping, wherever it is.
 unsafe impl Send for Descriptors {}
 
-fn length(depth: u16) -> usize {
-    (usize::from(depth) * DESCRIPTOR_SIZE).next_multiple_of(PAGE)
+/// Bytes of a queue's descriptors, in pages of `page` bytes.
+fn length(depth: u16, page: u32) -> usize {
+    (usize::from(depth) * DESCRIPTOR_SIZE).next_multiple_of(page as usize)
 }
 
 /// Where the descriptors of a queue begin in the character device.
-fn offset(queue: u16) -> u64 {
-    CMD_BUF_OFFSET + u64::from(queue) * length(MAX_QUEUE_DEPTH) as u64
+fn offset(queue: u16, page: u32) -> u64 {
+    CMD_BUF_OFFSET + u64::from(queue) * length(MAX_QUEUE_DEPTH, page) as u64
 }
 
 impl Descriptors {
     /// Those of a queue of a device.
     pub(crate) fn map(file: &File, queue: u16, depth: u16) -> io::Result<Self> {
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        let (length, offset) = (length(depth, page()), offset(queue, page()));
         // SAFETY: the kernel chooses a place where nothing else is.
-        let start = unsafe { mmap(null_mut(), length(depth), ProtFlags::READ, flags, file, offset(queue))? };
+        let start = unsafe { mmap(null_mut(), length, ProtFlags::READ, flags, file, offset)? };
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("memory at address 0"))?;
         Ok(Self { start, depth })
     }
@@ -56,7 +62,7 @@ impl Descriptors {
 impl Drop for Descriptors {
     fn drop(&mut self) {
         // SAFETY: what `map` has mapped; nothing refers to it.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), length(self.depth)) };
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), length(self.depth, page())) };
     }
 }
 
@@ -64,11 +70,13 @@ impl Drop for Descriptors {
 mod tests {
     use super::*;
 
-    /// Red if the second queue's descriptors are looked for elsewhere than 24 pages behind the first one's.
+    /// Red if the second queue's descriptors are looked for elsewhere than where 4096 of the first one end, in pages of
+    /// the machine.
     #[test]
     fn each_queue_has_room_for_the_most_descriptors() {
-        assert_eq!([offset(0), offset(1), offset(3)], [0, 24 * 4096, 72 * 4096]);
-        assert_eq!([1, 128, 171, 4096].map(length), [4096, 4096, 8192, 24 * 4096]);
+        assert_eq!([0, 1, 3].map(|queue| offset(queue, 4096)), [0, 24 * 4096, 72 * 4096]);
+        assert_eq!([1, 128, 171, 4096].map(|depth| length(depth, 4096)), [4096, 4096, 8192, 24 * 4096]);
+        assert_eq!((offset(1, 1 << 16), length(128, 1 << 16)), (2 << 16, 1 << 16), "as some arm64 machines have");
     }
 
     /// A file in the place of the device.

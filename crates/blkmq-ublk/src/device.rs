@@ -13,7 +13,7 @@ use blkmq_engine::{Bounds, Desk, Engine, Entry, FrontEnd};
 
 use crate::abi::{DeviceInfo, MAX_NR_QUEUES, MAX_QUEUE_DEPTH, Parameters, State, feature};
 use crate::control::{Control, block_path, character_path};
-use crate::descriptors::Descriptors;
+use crate::descriptors::{Descriptors, page};
 use crate::error::Error;
 use crate::mark::{foreign, is_ours, mark};
 use crate::parameters::{difference, most_bytes, parameters};
@@ -141,7 +141,7 @@ impl Added {
         if !(1..=MAX_QUEUE_DEPTH).contains(&options.depth) {
             return Err(Error::Depth(options.depth));
         }
-        let wished = parameters(&limits, most_bytes(&limits), options.read_only)?;
+        let wished = parameters(&limits, page(), options.read_only)?;
         let features = control.features()?;
         let recovered = match options.id.filter(|_| options.recover) {
             Some(id) => take_over(&control, id, &wished, &options.name)?,
@@ -157,7 +157,7 @@ impl Added {
         let info = control.add(&DeviceInfo {
             nr_hw_queues: options.queues,
             queue_depth: options.depth,
-            max_io_buf_bytes: most_bytes(&limits),
+            max_io_buf_bytes: most_bytes(&limits, page()),
             dev_id: options.id.unwrap_or(u32::MAX),
             flags: feature::CMD_IOCTL_ENCODE | if options.recover { recovery } else { 0 },
             server_flags: mark(&options.name),

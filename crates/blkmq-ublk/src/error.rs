@@ -24,8 +24,8 @@ pub enum Error {
     Queues(u16),
     /// A number of requests at a time that cannot be.
     Depth(u16),
-    /// Bytes of a logical block, which are more than the kernel takes.
-    LogicalBlock(u32),
+    /// Bytes of a logical block, which are more than the kernel takes, and how many it takes.
+    LogicalBlock(u32, u32),
     /// A device with this number exists already, in this state.
     Exists(u32, State),
     /// There is no device with this number.
@@ -67,8 +67,8 @@ impl fmt::Display for Error {
             Self::TooOld => write!(f, "ublk: this kernel's ublk is too old; Linux 6.5 or later is needed"),
             Self::Queues(queues) => write!(f, "ublk: {queues} queues; 1 to {MAX_NR_QUEUES} can be"),
             Self::Depth(depth) => write!(f, "ublk: a depth of {depth}; 1 to {MAX_QUEUE_DEPTH} can be"),
-            Self::LogicalBlock(bytes) => {
-                write!(f, "ublk: the device has logical blocks of {bytes} bytes; the kernel takes up to 4096")
+            Self::LogicalBlock(bytes, most) => {
+                write!(f, "ublk: the device has logical blocks of {bytes} bytes; the kernel takes up to {most}")
             }
             Self::Exists(id, State::Quiesced) => write!(
                 f,
@@ -119,7 +119,7 @@ impl Error {
     /// Whether what was asked for cannot be, whatever the system is like.
     #[must_use]
     pub fn is_bad_configuration(&self) -> bool {
-        matches!(self, Self::Queues(_) | Self::Depth(_) | Self::LogicalBlock(_))
+        matches!(self, Self::Queues(_) | Self::Depth(_) | Self::LogicalBlock(..))
     }
 
     /// The number of the error that the kernel has returned, if it has returned one.

@@ -6,25 +6,24 @@ use blkmq::limits::SECTOR_SIZE;
 use crate::abi::{Parameters, attribute, parameter};
 use crate::error::Error;
 
-/// Bytes: the kernel's pages, and the largest logical blocks that it takes.
-const PAGE: u32 = 4096;
-
 /// Bytes of the largest read or write, unless the device's limit is lower.
 pub(crate) const MOST_BYTES: u32 = 512 << 10;
 
-/// Bytes of the largest read or write of a device with these limits: whole pages, as the kernel wants them.
-pub(crate) fn most_bytes(limits: &Limits) -> u32 {
+/// Bytes of the largest read or write of a device with these limits: whole pages of so many bytes, as the kernel wants
+/// them.
+pub(crate) fn most_bytes(limits: &Limits, page: u32) -> u32 {
     let most = limits.max_sectors.saturating_mul(SECTOR_SIZE as u32).min(MOST_BYTES);
-    (most - most % PAGE).max(PAGE)
+    (most - most % page).max(page)
 }
 
-/// The parameters of the block device. `most_bytes`: bytes of the largest read or write.
+/// The parameters of the block device. `page`: bytes of the kernel's pages, and of the largest logical blocks that it
+/// takes.
 ///
 /// What the queue cannot do is not offered. Durable writes are offered only if the device has them, since otherwise the
 /// kernel does the flush behind them as well.
-pub(crate) fn parameters(limits: &Limits, most_bytes: u32, read_only: bool) -> Result<Parameters, Error> {
-    if limits.logical_block_size > PAGE {
-        return Err(Error::LogicalBlock(limits.logical_block_size));
+pub(crate) fn parameters(limits: &Limits, page: u32, read_only: bool) -> Result<Parameters, Error> {
+    if limits.logical_block_size > page {
+        return Err(Error::LogicalBlock(limits.logical_block_size, page));
     }
     let shift = |bytes: u32| bytes.max(SECTOR_SIZE as u32).ilog2() as u8;
     let read_only = read_only || limits.read_only;
@@ -46,7 +45,7 @@ pub(crate) fn parameters(limits: &Limits, most_bytes: u32, read_only: bool) -> R
         physical_bs_shift: shift(physical),
         io_opt_shift: shift(physical),
         io_min_shift: shift(physical),
-        max_sectors: most_bytes / SECTOR_SIZE as u32,
+        max_sectors: most_bytes(limits, page) / SECTOR_SIZE as u32,
         chunk_sectors: limits.boundary_sectors,
         dev_sectors: limits.capacity_sectors,
         discard_granularity: if has_ranges { physical } else { 0 },
@@ -84,7 +83,7 @@ mod tests {
     }
 
     fn of(limits: &Limits) -> Parameters {
-        parameters(limits, most_bytes(limits), false).unwrap()
+        parameters(limits, 4096, false).unwrap()
     }
 
     /// Red if the block device is told to have what the queue lacks, or to lack what it has.
@@ -111,14 +110,16 @@ mod tests {
 
     #[test]
     fn requests_are_whole_pages_and_no_longer_than_a_buffer() {
-        let most = |max_sectors| most_bytes(&Limits { max_sectors, ..limits() });
+        let most = |max_sectors| most_bytes(&Limits { max_sectors, ..limits() }, 4096);
         assert_eq!([1, 8, 15, 512, 1 << 20, u32::MAX].map(most), [4096, 4096, 4096, 1 << 18, 1 << 19, 1 << 19]);
+        assert_eq!(most_bytes(&Limits { max_sectors: 300, ..limits() }, 1 << 16), 2 << 16);
     }
 
     #[test]
     fn blocks_that_the_kernel_does_not_take_are_refused() {
         let large = Limits { logical_block_size: 8192, ..limits() };
-        assert!(matches!(parameters(&large, 4096, false), Err(Error::LogicalBlock(8192))));
+        assert!(matches!(parameters(&large, 4096, false), Err(Error::LogicalBlock(8192, 4096))));
+        assert!(parameters(&large, 1 << 14, false).is_ok());
     }
 
     /// Red if a server could take over a device whose users would then see another one.
