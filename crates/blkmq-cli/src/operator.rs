@@ -1,9 +1,86 @@
 //! What the operator of a server is told while it runs. The server and its control socket call in.
+//!
+//! Standard error may be a pipe that no program reads, and then a thread that writes there waits for ever. So once a
+//! server serves, a thread that does nothing else says its lines, and neither requests nor the end wait for it.
 
 use std::io::{self, Write};
+use std::sync::OnceLock;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use blkmq_program::{Failure, notice};
+
+/// The most lines that may wait. Further ones are lost.
+const WAITING: usize = 1024;
+/// How long the last lines may take.
+const PARTING: Duration = Duration::from_millis(500);
+
+enum Word {
+    Line(String),
+    /// Text of several lines, as it is.
+    Page(String),
+    /// Everything is said; the other end is told so.
+    End(SyncSender<()>),
+}
+
+static VOICE: OnceLock<SyncSender<Word>> = OnceLock::new();
+
+/// Lines are said by a thread of their own from now on.
+///
+/// # Errors
+/// The system gives no thread.
+pub(crate) fn begin() -> io::Result<()> {
+    let (words, waiting) = sync_channel(WAITING);
+    let tell = move || {
+        for word in waiting {
+            match word {
+                Word::Line(text) => notice(&text),
+                Word::Page(text) => write(&text),
+                Word::End(tell) => _ = tell.send(()),
+            }
+        }
+    };
+    thread::Builder::new().name("messages".to_owned()).spawn(tell)?;
+    // A process has one server.
+    let _ = VOICE.set(words);
+    Ok(())
+}
+
+fn write(text: &str) {
+    // If it cannot be written, no operator can be told, and clients are served all the same.
+    let _ = io::stderr().write_all(text.as_bytes());
+}
 
 /// Says something on standard error.
 pub(crate) fn say(text: &str) {
-    // If it cannot be written, there is no other place to say it.
-    let _ = writeln!(io::stderr(), "blkmq: {text}");
+    match VOICE.get() {
+        Some(voice) => _ = voice.try_send(Word::Line(text.to_owned())),
+        None => notice(text),
+    }
+}
+
+/// Shows a text of several lines on standard error, behind what was said before.
+pub(crate) fn show(text: String) {
+    match VOICE.get() {
+        Some(voice) => _ = voice.try_send(Word::Page(text)),
+        None => write(&text),
+    }
+}
+
+/// Says how it ended, and waits until all is said, but not for long.
+pub(crate) fn end(outcome: Result<(), Failure>) -> Result<(), Failure> {
+    let Some(voice) = VOICE.get() else { return outcome };
+    let (outcome, last) = match outcome {
+        Err(Failure::Running(text)) => (Err(Failure::Command(1)), Some(text)),
+        Err(Failure::Input(text)) => (Err(Failure::Command(2)), Some(text)),
+        outcome => (outcome, None),
+    };
+    last.iter().for_each(|text| say(text));
+    let (tell, told) = sync_channel(1);
+    // If so much waits that there is no room, no program reads it.
+    if voice.try_send(Word::End(tell)).is_ok() {
+        let _ = told.recv_timeout(PARTING);
+    }
+    outcome
 }

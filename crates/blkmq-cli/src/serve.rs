@@ -47,6 +47,7 @@ use blkmq_program::Failure;
 use blkmq_program::interrupt::{self, Hangups};
 use command::Running;
 use config::{Disk, Export};
+use drain::Parting;
 use health::Watch;
 use name::shown;
 use nbd::Nbd;
@@ -221,6 +222,10 @@ enum Event {
 
 impl Serve {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        operator::end(self.serve(out))
+    }
+
+    fn serve(&self, out: &mut dyn Write) -> Result<(), Failure> {
         // This comes before anything else opens descriptors, which could get the numbers of those that are handed over.
         let handed = handed::take().map_err(|error| Failure::Input(error.to_string()))?;
         let plan = Plan::new(self)?;
@@ -270,6 +275,7 @@ impl Serve {
             Ok(())
         };
         let server = Nbd::start(&plan, &queues, &placements, &addresses, handed, tls, give_up)?;
+        operator::begin().map_err(|error| Failure::Running(format!("serve: {error}")))?;
         server.serve_beside(machines)?;
         warn_of_loss(&plan.exports, &queues);
         if let Some(line) = descriptors::provide(plan.max_connections.unwrap_or(blkmq_export::MAX_CONNECTIONS).into()) {
@@ -309,16 +315,15 @@ impl Serve {
             }
             None => {
                 let ublk = devices.lines(&plan.exports, &wishes);
-                // If it cannot be written, no operator can be told, and clients are served all the same.
-                let _ =
-                    io::stderr().write_all(greeting(&plan, &uris, url.as_deref(), &control, &held, &ublk).as_bytes());
+                operator::show(greeting(&plan, &uris, url.as_deref(), &control, &held, &ublk));
                 None
             }
         };
         notify::ready();
-        let (outcome, nr_signals) = drain::until_the_end(&server, command, drain_timeout, &tell, &events);
         let (devices_left, abandon) = (server.devices(), devices.abandoner());
-        let outcome = outcome.and(drain::part(nr_signals, &tell, &events, devices_left, abandon, || devices.end()));
+        let mut parting = Parting::new(&tell, || devices.end());
+        let (outcome, nr_signals) = drain::until_the_end(&server, command, drain_timeout, &mut parting, &events);
+        let outcome = outcome.and(drain::part(nr_signals, parting, &events, devices_left, abandon));
         drain::take_leave(&queues);
         outcome
     }
@@ -383,12 +388,10 @@ fn warn_of_loss(exports: &[Export], queues: &[Arc<RequestQueue>]) {
     for (export, q) in exports.iter().zip(queues) {
         if let (Disk::Own { device, .. }, false) = (&export.disk, q.driver().keeps_data()) {
             let (name, device) = (export.queue(), &device.text);
-            // If it cannot be written, no operator can be told.
-            let _ = writeln!(
-                io::stderr(),
-                "blkmq: {name}: {device} THROWS AWAY WHAT IS WRITTEN. NOTHING IS KEPT, and zeroes are read; with \
+            operator::say(&format!(
+                "{name}: {device} THROWS AWAY WHAT IS WRITTEN. NOTHING IS KEPT, and zeroes are read; with \
                  memory_backed=1 it keeps data, in memory"
-            );
+            ));
         }
     }
 }

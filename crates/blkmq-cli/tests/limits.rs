@@ -2,8 +2,9 @@
 
 mod served;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
@@ -96,4 +97,22 @@ fn a_drain_says_whom_it_waits_for_and_ends_by_itself() {
     );
     assert_eq!(ended, "blkmq: serve: ended after 600ms, without waiting any longer for 1 client");
     drop(client);
+}
+
+/// Hangs if what the server says at its end is waited for, although no program reads it.
+#[test]
+fn the_end_does_not_wait_for_a_program_that_reads_nothing() {
+    let mut server = Served::start(&["--drain-timeout", "100ms"]);
+    let mut client = server.connect("");
+    (0..32).for_each(|cookie| client.send(READ, cookie, 0, 1 << 20, &[]));
+    until(|| server.json(&["clients"])["connections"][0]["requests"] == json!(32));
+    // Another description of the pipe than the server's own, which is to wait for room.
+    let pipe = format!("/proc/{}/fd/2", server.child.id());
+    let mut pipe = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(pipe).unwrap();
+    // The last byte: the kernel counts whole pages.
+    for bytes in [&[b'-'; 4096][..], b"-"] {
+        while pipe.write(bytes).is_ok() {}
+    }
+    server.signal(Signal::TERM);
+    assert_eq!(server.child.wait().unwrap().code(), Some(1));
 }

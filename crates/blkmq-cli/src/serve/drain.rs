@@ -24,7 +24,7 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 const EVERY: Duration = Duration::from_secs(5);
 /// How long the server waits for requests of the device once it waits for no client any more.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long the last lines on standard error may take.
+/// How long the leave of block devices may still take at the third signal.
 const PARTING: Duration = Duration::from_millis(500);
 /// The most clients that are named one by one.
 const MAX_TOLD: usize = 5;
@@ -78,32 +78,29 @@ impl Drain {
     }
 }
 
-/// Says lines in a thread of its own: standard error may be a pipe that no program reads, and the end must not wait for
-/// such a pipe.
-struct Voice {
-    lines: Sender<String>,
-    end: Receiver<()>,
+/// The leave of the block devices of this machine, which a thread of its own takes: it may take as long as their
+/// requests take.
+pub(super) struct Parting {
+    /// What is to be done, until it has begun.
+    steps: Option<Box<dyn FnOnce() -> Result<(), Failure> + Send>>,
+    tell: Sender<Event>,
+    /// How it was, once it is over.
+    parted: Option<Result<(), Failure>>,
 }
 
-impl Voice {
-    fn new() -> Self {
-        let (lines, waiting) = mpsc::channel::<String>();
-        let (ends, end) = mpsc::channel();
-        thread::spawn(move || {
-            waiting.iter().for_each(|line| operator::say(&line));
-            drop(ends);
-        });
-        Self { lines, end }
+impl Parting {
+    pub(super) fn new(tell: &Sender<Event>, steps: impl FnOnce() -> Result<(), Failure> + Send + 'static) -> Self {
+        Self { steps: Some(Box::new(steps)), tell: tell.clone(), parted: None }
     }
 
-    fn say(&self, line: String) {
-        let _ = self.lines.send(line);
-    }
-
-    /// Waits until all lines are said, but not for long.
-    fn end(self) {
-        drop(self.lines);
-        let _ = self.end.recv_timeout(PARTING);
+    /// Begins, unless it has begun.
+    fn begin(&mut self) {
+        let Some(steps) = self.steps.take() else { return };
+        let over = self.tell.clone();
+        let steps = move || _ = over.send(Event::Parted(steps()));
+        if let Err(error) = thread::Builder::new().name("part".to_owned()).spawn(steps) {
+            self.parted = Some(Err(Failure::Running(format!("serve: {error}"))));
+        }
     }
 }
 
@@ -141,12 +138,11 @@ pub(super) fn until_the_end(
     server: &Nbd,
     mut command: Option<Running>,
     limit: Option<Duration>,
-    tell: &Sender<Event>,
+    parting: &mut Parting,
     events: &Receiver<Event>,
 ) -> (Result<(), Failure>, u32) {
     let (mut is_drained, mut nr_signals) = (false, 0);
     let mut drain: Option<(Instant, Drain)> = None;
-    let voice = Voice::new();
     let mut outcome = Ok(());
     while !is_drained || command.is_some() {
         let event = match &mut drain {
@@ -158,7 +154,7 @@ pub(super) fn until_the_end(
                         Due::Tell if clients.is_empty() => (),
                         Due::Tell => {
                             let left = drain.limit.map(|limit| limit.saturating_sub(began.elapsed()));
-                            voice.say(describe(&clients, left));
+                            operator::say(&describe(&clients, left));
                         }
                         Due::End => {
                             let whom = match clients.len() {
@@ -190,7 +186,7 @@ pub(super) fn until_the_end(
         nr_signals += u32::from(matches!(event, Event::Signal));
         match event {
             Event::Drained => is_drained = true,
-            Event::Parted(parted) => outcome = outcome.and(parted),
+            Event::Parted(parted) => parting.parted = Some(parted),
             Event::Ended(status) => {
                 command = None;
                 outcome = outcome.and(command::outcome(status));
@@ -200,11 +196,13 @@ pub(super) fn until_the_end(
                     command.ask_to_end();
                 }
             }
-            // The second request to end the server closes all connections. If the device does not give its requests
-            // back, the server still waits for it; a third signal ends that as well.
+            // The second request to end the server closes all connections, and the block devices wait for them no
+            // longer. If a device does not give its requests back, the server still waits for it; a third signal ends
+            // that as well.
             _ => {
                 outcome = Err(Failure::Running("serve: ended at once, without waiting for clients".to_owned()));
                 end_now(server, command.as_ref());
+                parting.begin();
                 if nr_signals > 2 {
                     break;
                 }
@@ -213,11 +211,10 @@ pub(super) fn until_the_end(
         if drain.is_none() {
             notify::stopping();
             drain = Some((Instant::now(), Drain::new(limit)));
-            let tell = tell.clone();
+            let tell = parting.tell.clone();
             server.drain(move || drop(tell.send(Event::Drained)));
         }
     }
-    voice.end();
     (outcome, nr_signals)
 }
 
@@ -230,41 +227,34 @@ fn describe_devices(devices: &[ClientInfo]) -> String {
     format!("serve: waits for block devices: {}{more}; the third signal ends it soon", told.join("; "))
 }
 
-/// Parts with block devices of this machine, which may take as long as their requests take. Meanwhile it says now and
-/// then which are `waited_for`. The third signal of all ends that soon: `abandon` then
-/// leaves what is not over.
+/// Waits until the leave of the block devices is over, and begins it before if nothing else has. Meanwhile it says now
+/// and then which are `waited_for`. The third signal of all ends that soon: `abandon` then leaves what is not over.
 pub(super) fn part(
     mut nr_signals: u32,
-    tell: &Sender<Event>,
+    mut parting: Parting,
     events: &Receiver<Event>,
     waited_for: impl Fn() -> Vec<ClientInfo>,
     abandon: impl FnOnce(),
-    steps: impl FnOnce() -> Result<(), Failure> + Send + 'static,
 ) -> Result<(), Failure> {
-    let over = tell.clone();
-    let steps = move || _ = over.send(Event::Parted(steps()));
-    thread::Builder::new()
-        .name("part".to_owned())
-        .spawn(steps)
-        .map_err(|error| Failure::Running(format!("serve: {error}")))?;
-    let voice = Voice::new();
-    let parted = loop {
+    parting.begin();
+    loop {
+        if let Some(parted) = parting.parted.take() {
+            return parted;
+        }
         let is_hurried = nr_signals > 2;
         match events.recv_timeout(if is_hurried { PARTING } else { EVERY }) {
-            Ok(Event::Parted(parted)) => break parted,
+            Ok(Event::Parted(parted)) => parting.parted = Some(parted),
             Ok(Event::Signal) => nr_signals += 1,
             Ok(_) => (),
             Err(_) if is_hurried => {
                 abandon();
                 // Steps that go on now may still remove what is left. Any other event is no reason to stay.
                 let _ = events.recv_timeout(PARTING);
-                break Err(Failure::Running("serve: ended at once, without waiting for block devices".to_owned()));
+                return Err(Failure::Running("serve: ended at once, without waiting for block devices".to_owned()));
             }
-            Err(_) => voice.say(describe_devices(&waited_for())),
+            Err(_) => operator::say(&describe_devices(&waited_for())),
         }
-    };
-    voice.end();
-    parted
+    }
 }
 
 /// Takes leave of the devices of these queues. Waits for no longer than [`GRACE`], because a device that is away does
@@ -354,26 +344,31 @@ mod tests {
     fn the_third_signal_ends_a_parting_that_does_not_end() {
         let (tell, events) = mpsc::channel();
         let not_left = || panic!("the steps were over");
-        assert!(part(0, &tell, &events, Vec::new, not_left, || Err(Failure::Running("no".to_owned()))).is_err());
+        let failing = Parting::new(&tell, || Err(Failure::Running("no".to_owned())));
+        assert!(part(0, failing, &events, Vec::new, not_left).is_err());
         let (hold, held) = mpsc::channel::<()>();
         tell.send(Event::Signal).unwrap();
         tell.send(Event::Stop).unwrap();
         tell.send(Event::Signal).unwrap();
         let mut is_abandoned = false;
-        let Err(Failure::Running(what)) = part(
-            1,
-            &tell,
-            &events,
-            Vec::new,
-            || is_abandoned = true,
-            move || {
-                let _ = held.recv();
-                Ok(())
-            },
-        ) else {
-            panic!()
-        };
+        let kept = Parting::new(&tell, move || {
+            let _ = held.recv();
+            Ok(())
+        });
+        let Err(Failure::Running(what)) = part(1, kept, &events, Vec::new, || is_abandoned = true) else { panic!() };
         assert!(what.contains("block devices") && is_abandoned);
         drop(hold);
+    }
+
+    /// Red if what was over before is waited for, or done again.
+    #[test]
+    fn a_parting_that_has_begun_is_not_begun_again() {
+        let (tell, events) = mpsc::channel();
+        let mut begun = Parting::new(&tell, || Ok(()));
+        begun.begin();
+        let Event::Parted(parted) = events.recv().unwrap() else { panic!() };
+        begun.parted = Some(parted);
+        assert!(part(0, begun, &events, Vec::new, || ()).is_ok());
+        assert!(events.try_recv().is_err());
     }
 }
