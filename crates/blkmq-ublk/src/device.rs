@@ -15,6 +15,7 @@ use crate::abi::{DeviceInfo, MAX_NR_QUEUES, MAX_QUEUE_DEPTH, Parameters, State, 
 use crate::control::{Control, block_path, character_path};
 use crate::descriptors::{Descriptors, page};
 use crate::error::Error;
+use crate::fate::Fate;
 use crate::mark::{foreign, is_ours, mark};
 use crate::parameters::{difference, most_bytes, parameters};
 use crate::queue::{Queue, Strings};
@@ -98,7 +99,9 @@ fn open(id: u32) -> Result<File, Error> {
 /// Takes over the device, once it has noticed that its server is gone. `None` if there is no such device. `wished`:
 /// what the device would have to be like, in front of what has this name.
 fn take_over(control: &Control, id: u32, wished: &Parameters, name: &str) -> Result<Option<DeviceInfo>, Error> {
-    let deadline = Instant::now() + NOTICE;
+    // If one queue has a tag and another has none, the kernel notices at the first one, and answers no command before
+    // it has noticed at the second one.
+    let (control, deadline) = (control.clone().limited(NOTICE), Instant::now() + NOTICE);
     loop {
         let info = match control.info(id) {
             Err(Error::NoDevice(_)) => return Ok(None),
@@ -231,21 +234,6 @@ impl Drop for Added {
     }
 }
 
-/// What becomes of a block device when its server ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    /// It waits for the next server. Requests that wait are not to fail, so nothing is stopped.
-    Stays,
-    /// It is removed in order.
-    Goes,
-}
-
-impl Fate {
-    fn of(info: &DeviceInfo) -> Self {
-        if info.flags & feature::USER_RECOVERY != 0 { Self::Stays } else { Self::Goes }
-    }
-}
-
 /// A block device that is served. Dropping it leaves it to the next server, as [`leave`](Self::leave) does, and removes
 /// it only if it cannot outlive its server.
 #[derive(Debug)]
@@ -266,8 +254,8 @@ pub struct Device {
 pub struct Abandoner(Vec<Arc<Strings>>);
 
 impl Abandoner {
-    /// The threads end, and the kernel fails what they have, or keeps it for the next server. The memory of these
-    /// requests is not given back before the process ends.
+    /// The threads end. What they have fails, or waits for the next server. The memory of these requests is not given
+    /// back before the process ends.
     pub fn abandon(&self) {
         self.0.iter().for_each(|strings| strings.abandon());
     }
@@ -279,7 +267,7 @@ impl Device {
         let Self { inner: Inner { info, .. }, engine, entry, strings, .. } = self;
         let make = |_| {
             let bell = Arc::new(EventFd::new()?);
-            Ok(Strings::new(bell))
+            Ok(Strings::new(bell, Fate::of(info)))
         };
         *strings = (0..info.nr_hw_queues).map(make).collect::<Result<_, _>>().map_err(Error::System)?;
         let bells = strings.iter().map(|strings| Arc::clone(&strings.bell)).collect();
@@ -475,18 +463,5 @@ impl Drop for Device {
         if let Some(entry) = &self.entry {
             self.engine.clients.leave(entry.number);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Red if an error of a server removes a block device that is to survive it, with all requests that wait.
-    #[test]
-    fn a_device_that_outlives_its_server_stays_however_the_server_ends() {
-        let recovery = feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE;
-        let info = |flags| DeviceInfo { flags: feature::CMD_IOCTL_ENCODE | flags, ..DeviceInfo::default() };
-        assert_eq!([info(recovery), info(0)].map(|info| Fate::of(&info)), [Fate::Stays, Fate::Goes]);
     }
 }

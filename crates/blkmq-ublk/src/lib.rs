@@ -35,6 +35,7 @@ pub mod control;
 mod descriptors;
 mod device;
 mod error;
+mod fate;
 mod mark;
 mod parameters;
 mod patience;

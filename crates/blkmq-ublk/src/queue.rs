@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use blkmq::event::EventFd;
 use blkmq::idle::Idle;
@@ -17,16 +18,20 @@ use blkmq::{Clock, Notify, Submitter};
 
 use crate::abi::{IoCommand, io as command};
 use crate::descriptors::Descriptors;
+use crate::fate::Fate;
 use crate::ring::Ring;
 use crate::work::Work;
 
 /// How often what is left on the ring is handed over at an end, if the kernel does not take it.
 const TRIES_AT_END: usize = 100;
+/// For how long no request has come when a queue ends that fails all that come.
+const QUIET: Duration = Duration::from_millis(100);
 
 /// What a queue's thread shares with the device.
 #[derive(Debug)]
 pub(crate) struct Strings {
     pub(crate) bell: Arc<EventFd>,
+    fate: Fate,
     /// The thread is to end although the kernel has its tags.
     pub(crate) is_given_up: AtomicBool,
     /// The thread is to end although the device has requests of it too.
@@ -36,9 +41,9 @@ pub(crate) struct Strings {
 }
 
 impl Strings {
-    pub(crate) fn new(bell: Arc<EventFd>) -> Arc<Self> {
+    pub(crate) fn new(bell: Arc<EventFd>, fate: Fate) -> Arc<Self> {
         let [is_given_up, is_abandoned] = [false; 2].map(AtomicBool::new);
-        Arc::new(Self { bell, is_given_up, is_abandoned, nr_moves: AtomicU64::new(0) })
+        Arc::new(Self { bell, fate, is_given_up, is_abandoned, nr_moves: AtomicU64::new(0) })
     }
 
     /// Ends the thread when the device has given its requests back, although the kernel has its tags.
@@ -65,6 +70,8 @@ pub(crate) struct Queue {
     strings: Arc<Strings>,
     number: u16,
     served: Served,
+    /// Tags whose requests came when the queue was given up.
+    left: Vec<u16>,
     idle: Idle,
 }
 
@@ -89,7 +96,7 @@ impl Queue {
         let ring = Ring::new(depth, Arc::clone(&strings.bell))?;
         let idle = Idle::new();
         let served = Served { submitter, work, nr_tags: depth };
-        let mut queue = Self { ring, file, descriptors, strings, number, served, idle };
+        let mut queue = Self { ring, file, descriptors, strings, number, served, left: Vec::new(), idle };
         for tag in 0..depth {
             queue.command(command::FETCH_REQ, tag, -1)?;
         }
@@ -110,8 +117,12 @@ impl Queue {
             }
             // The look comes behind the bell's end: the bell may have been rung for this.
             if (self.served.nr_tags == 0 || self.is_given_up()) && self.served.work.is_idle() {
-                // The last results: without them the kernel takes their requests for lost, and gives them out again.
-                return self.enter_all();
+                return match self.strings.fate {
+                    // The last results: without them the kernel takes their requests for lost, and gives them out
+                    // again.
+                    Fate::Stays => self.enter_all(),
+                    Fate::Goes => self.fail(),
+                };
             }
             // Acquire: pairs with the release of the device that leaves the queue.
             if self.strings.is_abandoned.load(Ordering::Acquire) {
@@ -138,14 +149,48 @@ impl Queue {
         self.strings.is_given_up.load(Ordering::Acquire)
     }
 
-    /// Ends although the device has requests. The end of the ring and of the character device tells the kernel that no
-    /// thread serves them: it fails them, or keeps them for the next server. Otherwise the kernel would not let the
-    /// process go: a thread that waits until the block device is removed waits for these requests, no signal ends it,
-    /// and while it is there the process has both. What belongs to the requests stays in memory, since the device may
-    /// still use it.
-    fn abandon(self) -> io::Result<()> {
+    /// Ends although the device has requests, which fail, or wait for the next server. The end of the ring and of the
+    /// character device tells the kernel that no thread serves them. Otherwise the kernel would not let the process go:
+    /// a thread that waits until the block device is removed waits for these requests, no signal ends it, and while it
+    /// is there the process has both. What belongs to the requests stays in memory, since the device may still use it.
+    fn abandon(mut self) -> io::Result<()> {
+        let failed = match self.strings.fate {
+            Fate::Stays => Ok(()),
+            Fate::Goes => {
+                self.left.extend(self.served.work.working());
+                self.fail()
+            }
+        };
         std::mem::forget(self.served);
-        Err(io::Error::other("it was left with requests on their way"))
+        failed.and(Err(io::Error::other("it was left with requests on their way")))
+    }
+
+    /// Fails the requests that are left, and all that come, until the kernel has given back every tag for good, or asks
+    /// for nothing any more. In both cases it learns at once that the queue's thread is gone. While it has no tag,
+    /// Linux 6.12 learns that only when a request is overdue, after 30 s.
+    fn fail(&mut self) -> io::Result<()> {
+        let Self { ring, file, number, served: Served { work, nr_tags, .. }, left, .. } = self;
+        let (addr, mut last) = (if *nr_tags > 0 { work.spare() } else { 0 }, Instant::now());
+        while *nr_tags > 0 && last.elapsed() < QUIET {
+            for tag in left.drain(..) {
+                // The device may still have the tag's own buffer.
+                let command = IoCommand { q_id: *number, tag, result: -libc::EIO, addr };
+                ring.command(file.as_raw_fd(), command::COMMIT_AND_FETCH_REQ, command)?;
+            }
+            ring.enter(1, Some(QUIET))?;
+            ring.take(|tag, result| {
+                match result {
+                    0 => left.push(tag),
+                    // The device is stopped, or takes nothing for this tag any more.
+                    _ => *nr_tags -= 1,
+                }
+                Ok(())
+            })?;
+            if !left.is_empty() {
+                last = Instant::now();
+            }
+        }
+        Ok(())
     }
 
     /// Hands over all that is on the ring, at an end.
@@ -162,10 +207,10 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes completions off the ring. Returns whether any requests arrived or tags came back. Requests that arrive
-    /// when the queue is given up stay with the kernel, as those of a server that is gone.
+    /// Takes completions off the ring. Returns whether any requests arrived or tags came back. Of requests that arrive
+    /// when the queue is given up nothing is done here: they wait for the next server, or [`fail`](Self::fail).
     fn take_completions(&mut self, is_given_up: bool) -> io::Result<bool> {
-        let Self { ring, descriptors, served: Served { submitter, work, nr_tags }, idle, .. } = self;
+        let Self { ring, descriptors, served: Served { submitter, work, nr_tags }, left, idle, .. } = self;
         let mut has_any = false;
         ring.take(|tag, result| {
             if !has_any {
@@ -175,7 +220,7 @@ impl Queue {
             }
             has_any = true;
             match result {
-                0 if is_given_up => (),
+                0 if is_given_up => left.push(tag),
                 0 => work.arrive(tag, &descriptors.get(tag)),
                 // The device is stopped, or its server is given up.
                 error if error == -libc::ENODEV => *nr_tags -= 1,

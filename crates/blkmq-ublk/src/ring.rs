@@ -59,8 +59,9 @@ impl Ring {
     fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         loop {
             // SAFETY: the character device is open while the ring is. A command's buffer belongs to its tag, and is not
-            // touched while the kernel has the tag; it is freed only after every tag has come back, or never. A watch
-            // has no memory: a descriptor that is closed meanwhile ends it, or wakes the thread for nothing.
+            // touched while the kernel has the tag; it is freed only after every tag has come back, or never. A spare
+            // one is never touched nor freed. A watch has no memory: a descriptor that is closed meanwhile ends it, or
+            // wakes the thread for nothing.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return Ok(());
             }

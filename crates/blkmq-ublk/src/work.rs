@@ -97,6 +97,24 @@ impl Work {
         self.tags.get_mut(usize::from(tag))?.buffer.as_deref_mut()
     }
 
+    /// The address of a buffer as a tag has it, for data that is not used. It is never freed. 0 if there is not so much
+    /// memory.
+    #[must_use]
+    pub fn spare(&self) -> u64 {
+        let address = |mut buffer: Buffer| {
+            let address = buffer.as_mut_ptr().expose_provenance() as u64;
+            std::mem::forget(buffer);
+            address
+        };
+        Buffer::try_zeroed(self.most).map_or(0, address)
+    }
+
+    /// The tags whose requests are on their way.
+    #[must_use]
+    pub fn working(&self) -> Vec<u16> {
+        self.tags.iter().zip(0..).filter(|(tag, _)| tag.is_working).map(|(_, number)| number).collect()
+    }
+
     /// Whether no request is on its way.
     #[must_use]
     pub fn is_idle(&self) -> bool {
