@@ -29,7 +29,7 @@ use std::thread;
 use std::time::Duration;
 
 use blkmq::RequestQueue;
-use blkmq_export::{Latencies, Placement, Rejections};
+use blkmq_export::{FrontEnd, Latencies, Placement, Rejections};
 
 use http::{Answer, Hasty, Request, Unread};
 use schema::{Answered, Connection};
@@ -73,13 +73,15 @@ impl Served {
     }
 }
 
+/// How long the requests of a queue's clients took that came through a front-end.
+pub(crate) type LatenciesOf = dyn Fn(FrontEnd, &str) -> Latencies + Send + Sync;
+
 /// What the control socket controls.
 pub(crate) struct State {
     pub(crate) queues: Vec<Served>,
     /// The connections that there are.
     pub(crate) connections: Box<dyn Fn() -> Vec<Connection> + Send + Sync>,
-    /// How long the requests of a queue's clients took.
-    pub(crate) latencies: Box<dyn Fn(&str) -> Latencies + Send + Sync>,
+    pub(crate) latencies: Box<LatenciesOf>,
     /// Counts of the answers for each export.
     pub(crate) answered: Box<dyn Fn() -> Vec<Answered> + Send + Sync>,
     /// Bytes of memory that clients have, and the most that they may have.

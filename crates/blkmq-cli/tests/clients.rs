@@ -82,10 +82,10 @@ fn exports_of_one_queue_are_counted_together() {
     let metrics = server.get("/metrics");
     for line in [
         "blkmq_reads_completed_total{queue=\"default\"} 4",
-        "blkmq_request_duration_seconds_count{queue=\"default\",operation=\"read\"} 4",
-        "blkmq_request_duration_seconds_bucket{queue=\"default\",operation=\"read\",le=\"+Inf\"} 4",
+        "blkmq_request_duration_seconds_count{queue=\"default\",front_end=\"nbd\",operation=\"read\"} 4",
+        "blkmq_request_duration_seconds_bucket{queue=\"default\",front_end=\"nbd\",operation=\"read\",le=\"+Inf\"} 4",
         // The device takes a hundred microseconds.
-        "blkmq_request_duration_seconds_bucket{queue=\"default\",operation=\"read\",le=\"0.000065536\"} 0",
+        "blkmq_request_duration_seconds_bucket{queue=\"default\",front_end=\"nbd\",operation=\"read\",le=\"0.000065536\"} 0",
     ] {
         assert!(metrics.contains(&format!("\n{line}\n")), "{line}: {metrics}");
     }

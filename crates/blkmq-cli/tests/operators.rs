@@ -173,8 +173,8 @@ fn clients_stat_and_metrics_name_the_export_and_count_errors_by_kind() {
     for (export, kind, count) in
         [("also", "perm", 1), ("also", "invalid", 1), ("default", "nospace", 1), ("also", "io", 0)]
     {
-        let line =
-            format!("\nblkmq_request_errors_total{{queue=\"default\",export=\"{export}\",kind=\"{kind}\"}} {count}\n");
+        let labels = format!("queue=\"default\",export=\"{export}\",front_end=\"nbd\",kind=\"{kind}\"");
+        let line = format!("\nblkmq_request_errors_total{{{labels}}} {count}\n");
         assert!(metrics.contains(&line), "{line}{metrics}");
     }
     assert!(server.json(&["stat"])["queues"][0]["err/s"].as_f64() > Some(0.0));

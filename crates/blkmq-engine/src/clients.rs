@@ -40,8 +40,8 @@ struct Inside {
     /// Clients that need no place.
     nr_own: usize,
     rejected: Rejections,
-    /// By export, the counts of connections that are closed.
-    past: BTreeMap<String, Past>,
+    /// By front-end and export, the counts of connections that are closed.
+    past: BTreeMap<(FrontEnd, String), Past>,
 }
 
 /// What is kept of connections that are closed.
@@ -52,9 +52,15 @@ struct Past {
 }
 
 impl Inside {
-    /// The connections that use an export.
-    fn users(&self, export: &str) -> impl Iterator<Item = &Arc<Entry>> {
-        self.entries.values().filter(move |entry| entry.export().is_some_and(|name| name == export))
+    /// The connections that use an export through a front-end.
+    fn users(&self, front_end: FrontEnd, export: &str) -> impl Iterator<Item = &Arc<Entry>> {
+        let uses = move |entry: &&Arc<Entry>| entry.export().is_some_and(|name| name == export);
+        self.entries.values().filter(move |entry| entry.front_end == front_end).filter(uses)
+    }
+
+    /// What is kept of those that are closed.
+    fn past(&self, front_end: FrontEnd, export: &str) -> Past {
+        self.past.get(&(front_end, export.to_owned())).copied().unwrap_or_default()
     }
 }
 
@@ -148,7 +154,7 @@ impl Clients {
         if let Some(entry) = inside.entries.remove(&number) {
             inside.nr_own -= usize::from(entry.is_own);
             if let Some(export) = entry.export() {
-                let past = inside.past.entry(export.clone()).or_default();
+                let past = inside.past.entry((entry.front_end, export.clone())).or_default();
                 past.latencies += entry.latencies();
                 past.errors += entry.errors();
             }
@@ -166,19 +172,20 @@ impl Clients {
         self.lock().entries.values().map(|entry| entry.info()).collect()
     }
 
-    /// How long the requests of an export took, those of closed connections included.
-    pub fn latencies(&self, export: &str) -> Latencies {
+    /// How long the requests of an export took that came through a front-end, those of closed connections included.
+    pub fn latencies(&self, front_end: FrontEnd, export: &str) -> Latencies {
         let inside = self.lock();
-        let mut sum = inside.past.get(export).copied().unwrap_or_default().latencies;
-        inside.users(export).for_each(|entry| sum += entry.latencies());
+        let mut sum = inside.past(front_end, export).latencies;
+        inside.users(front_end, export).for_each(|entry| sum += entry.latencies());
         sum
     }
 
-    /// The requests of an export that were answered with an error, those of closed connections included.
-    pub fn errors(&self, export: &str) -> Errors {
+    /// The requests of an export that came through a front-end and were answered with an error, those of closed
+    /// connections included.
+    pub fn errors(&self, front_end: FrontEnd, export: &str) -> Errors {
         let inside = self.lock();
-        let mut sum = inside.past.get(export).copied().unwrap_or_default().errors;
-        inside.users(export).for_each(|entry| sum += entry.errors());
+        let mut sum = inside.past(front_end, export).errors;
+        inside.users(front_end, export).for_each(|entry| sum += entry.errors());
         sum
     }
 
@@ -301,8 +308,9 @@ mod tests {
         one.lane(0).count_error(Cause::NoSpace);
         other.lane(0).count_error(Cause::Io);
         clients.leave(one.number);
-        assert_eq!((clients.errors("a").of(Cause::NoSpace), clients.errors("a").count()), (1, 1));
-        assert_eq!((clients.errors("b").of(Cause::Io), clients.errors("b").count()), (1, 1));
+        let errors = |export| clients.errors(FrontEnd::Nbd, export);
+        assert_eq!((errors("a").of(Cause::NoSpace), errors("a").count()), (1, 1));
+        assert_eq!((errors("b").of(Cause::Io), errors("b").count()), (1, 1));
     }
 
     /// Red if a place is taken before an export is chosen.
@@ -339,7 +347,7 @@ mod tests {
         device.lane(2).count_answer();
         let info = &clients.list()[0];
         assert_eq!((info.front_end, info.requests, info.unanswered, info.bytes), (FrontEnd::Ublk, 3, 2, 7 * 512));
-        assert_eq!((info.memory, info.errors.count(), clients.errors("a").count()), (7, 3, 3));
+        assert_eq!((info.memory, info.errors.count(), clients.errors(FrontEnd::Ublk, "a").count()), (7, 3, 3));
         assert_eq!(clients.memory(), (0, 7), "it has no memory beside");
         clients.ring();
         let rung = |bell: &Arc<EventFd>| {
@@ -351,7 +359,7 @@ mod tests {
         assert!(clients.admit(&one) && !clients.admit(&other));
         clients.leave(device.number);
         assert!(!clients.admit(&other));
-        assert_eq!(clients.errors("a").count(), 3);
+        assert_eq!([FrontEnd::Ublk, FrontEnd::Nbd].map(|front_end| clients.errors(front_end, "a").count()), [3, 0]);
     }
 
     /// Red if another connection than the one that has been silent for longest has to end.

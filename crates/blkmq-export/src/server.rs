@@ -73,17 +73,18 @@ impl Server {
         self.shared.engine.clients.list()
     }
 
-    /// How long the requests of an export took since the server was started, including those of clients that have left.
+    /// How long the requests of an export took that came through a front-end since the server was started, including
+    /// those of clients that have left.
     #[must_use]
-    pub fn latencies(&self, export: &str) -> Latencies {
-        self.shared.engine.clients.latencies(export)
+    pub fn latencies(&self, front_end: FrontEnd, export: &str) -> Latencies {
+        self.shared.engine.clients.latencies(front_end, export)
     }
 
-    /// The requests of an export that were answered with an error since the server was started, including those of
-    /// clients that have left.
+    /// The requests of an export that came through a front-end and were answered with an error since the server was
+    /// started, including those of clients that have left.
     #[must_use]
-    pub fn errors(&self, export: &str) -> Errors {
-        self.shared.engine.clients.errors(export)
+    pub fn errors(&self, front_end: FrontEnd, export: &str) -> Errors {
+        self.shared.engine.clients.errors(front_end, export)
     }
 
     /// Bytes of memory that the connections have, and the most that they may have.

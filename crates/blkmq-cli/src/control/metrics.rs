@@ -186,12 +186,15 @@ pub(super) fn text(state: &State) -> String {
     let name = "request_duration_seconds";
     begin(&mut out, name, "histogram", "Time from a client's request to the reply to it.");
     for (Served { name: queue, .. }, ..) in &counted {
-        show_latencies(&mut out, name, &format!("queue=\"{}\"", escaped(queue)), &(state.latencies)(queue));
+        for front_end in FrontEnd::ALL {
+            let labels = format!("queue=\"{}\",front_end=\"{}\"", escaped(queue), front_end.word());
+            show_latencies(&mut out, name, &labels, &(state.latencies)(front_end, queue));
+        }
     }
     show_errors(&mut out, state);
     let clients = (state.connections)();
     begin(&mut out, "clients", "gauge", "Connections of clients, machines, and block devices, by front-end.");
-    for front_end in [FrontEnd::Nbd, FrontEnd::VhostUser, FrontEnd::Ublk].map(FrontEnd::word) {
+    for front_end in FrontEnd::ALL.map(FrontEnd::word) {
         let count = clients.iter().filter(|client| client.front_end == front_end).count();
         let _ = writeln!(out, "blkmq_clients{{front_end=\"{front_end}\"}} {count}");
     }
@@ -292,9 +295,11 @@ fn show_errors(out: &mut String, state: &State) {
     begin(out, name, "counter", "Requests answered with an error.");
     for answered in (state.answered)() {
         let [queue, export] = [&answered.queue, &answered.export].map(|text| escaped(text));
-        for (kind, count) in by_kind(&answered.errors) {
-            let _ =
-                writeln!(out, "blkmq_{name}_total{{queue=\"{queue}\",export=\"{export}\",kind=\"{kind}\"}} {count}");
+        for (front_end, errors) in FrontEnd::ALL.iter().zip(&answered.errors) {
+            let labels = format!("queue=\"{queue}\",export=\"{export}\",front_end=\"{}\"", front_end.word());
+            for (kind, count) in by_kind(errors) {
+                let _ = writeln!(out, "blkmq_{name}_total{{{labels},kind=\"{kind}\"}} {count}");
+            }
         }
     }
 }
@@ -446,7 +451,7 @@ mod tests {
         let state = State {
             queues: vec![queue("default", &q), queue("a\"b\\c\n", &q), queue("bounded", &with_window)],
             connections: Box::new(move || (1..=1000).map(client).collect()),
-            latencies: Box::new(|_| Latencies::default()),
+            latencies: Box::new(|_, _| Latencies::default()),
             answered: Box::new(Vec::new),
             rejections: Box::new(blkmq_export::Rejections::default),
             memory: Box::new(|| (1, 2)),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use blkmq_export::{Cause, Errors, Latencies};
+use blkmq_export::{Cause, Errors, FrontEnd, Latencies};
 use serde::{Deserialize, Serialize};
 
 use super::window::Told;
@@ -123,7 +123,8 @@ pub(crate) struct Answered {
     pub(crate) queue: String,
     /// What commands call it.
     pub(crate) export: String,
-    pub(crate) errors: Errors,
+    /// By front-end, as all are.
+    pub(crate) errors: [Errors; FrontEnd::ALL.len()],
 }
 
 impl Stat {
@@ -132,7 +133,7 @@ impl Stat {
         let stat = q.stat();
         let exports: Vec<_> = answered.iter().filter(|answered| answered.queue == queue).collect();
         let mut errors = Errors::default();
-        exports.iter().for_each(|answered| errors += answered.errors);
+        exports.iter().flat_map(|answered| answered.errors).for_each(|of| errors += of);
         Self {
             queue: queue.to_owned(),
             health: Health::of(q),

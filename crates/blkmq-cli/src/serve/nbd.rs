@@ -22,6 +22,7 @@ use super::limits;
 use super::machine;
 use super::name::shown;
 use super::plan::Plan;
+use crate::control::LatenciesOf;
 use crate::control::schema::{Answered, Connection, by_kind};
 use crate::operator;
 use blkmq_program::Failure;
@@ -187,16 +188,16 @@ impl Nbd {
         Box::new(move || lock(&slot).as_ref().map(Server::rejections).unwrap_or_default())
     }
 
-    /// A function that tells how long the requests of a queue's clients took. The function tells of no requests once
-    /// the server has ended.
-    pub(super) fn latencies(&self, plan: &Plan) -> Box<dyn Fn(&str) -> Latencies + Send + Sync> {
+    /// A function that tells how long the requests of a queue's clients took that came through a front-end. The
+    /// function tells of no requests once the server has ended.
+    pub(super) fn latencies(&self, plan: &Plan) -> Box<LatenciesOf> {
         let slot = Arc::clone(&self.slot);
         let queues = queues(plan);
-        Box::new(move |queue| {
+        Box::new(move |front_end, queue| {
             let mut sum = Latencies::default();
             if let Some(server) = &*lock(&slot) {
                 let exports = queues.iter().filter(|(_, of)| *of == queue);
-                exports.for_each(|(export, _)| sum += server.latencies(export));
+                exports.for_each(|(export, _)| sum += server.latencies(front_end, export));
             }
             sum
         })
@@ -209,10 +210,11 @@ impl Nbd {
         let queues = queues(plan);
         Box::new(move || {
             let slot = lock(&slot);
+            let errors = |front_end, export| slot.as_ref().map(|server| server.errors(front_end, export));
             let answered = queues.iter().map(|(export, queue)| Answered {
                 queue: queue.clone(),
                 export: shown(export).to_owned(),
-                errors: slot.as_ref().map(|server| server.errors(export)).unwrap_or_default(),
+                errors: FrontEnd::ALL.map(|front_end| errors(front_end, export).unwrap_or_default()),
             });
             answered.collect()
         })

@@ -1,7 +1,7 @@
 //! Through which front-end clients come.
 
 /// A front-end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum FrontEnd {
     /// The NBD protocol, through sockets.
@@ -13,6 +13,9 @@ pub enum FrontEnd {
 }
 
 impl FrontEnd {
+    /// All that there are.
+    pub const ALL: [Self; 3] = [Self::Nbd, Self::VhostUser, Self::Ublk];
+
     /// The word for it, as commands and statistics show it.
     #[must_use]
     pub const fn word(self) -> &'static str {

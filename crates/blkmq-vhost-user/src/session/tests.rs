@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use blkmq::driver::spec;
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{IoPriority, RequestQueue};
-use blkmq_engine::{Bounds, Cause, Engine, Export, Journal, Kind, Level, Teller, least_memory};
+use blkmq_engine::{Bounds, Cause, Engine, Export, FrontEnd, Journal, Kind, Level, Teller, least_memory};
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserInflight, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
@@ -63,12 +63,12 @@ impl Served {
 
     /// Requests of a kind that were answered.
     fn answered(&self, kind: Kind) -> u64 {
-        self.engine.clients.latencies("").of(kind).count()
+        self.engine.clients.latencies(FrontEnd::VhostUser, "").of(kind).count()
     }
 
     /// Requests that were answered with an error.
     fn errors(&self) -> u64 {
-        self.engine.clients.errors("").count()
+        self.engine.clients.errors(FrontEnd::VhostUser, "").count()
     }
 
     fn end(&mut self) {
@@ -289,7 +289,7 @@ fn a_guest_reads_what_it_has_written() {
     assert_eq!(disk.request(READ, u64::MAX, &[(far, 512)], true), (1, 1));
     assert_eq!(disk.request(READ, 0, &[(far, 511)], true), (1, 1));
     assert_eq!(disk.request(OUT, 0, &[], false), (1, 1));
-    let errors = served.engine.clients.errors("");
+    let errors = served.engine.clients.errors(FrontEnd::VhostUser, "");
     assert_eq!((errors.of(Cause::Invalid), errors.of(Cause::Unsupported)), (5, 2));
     let found = served.engine.clients.list();
     let socket = served.socket().display().to_string();
