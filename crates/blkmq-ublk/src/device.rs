@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::fate::Fate;
 use crate::mark::{foreign, is_ours, mark};
 use crate::parameters::{difference, most_bytes, parameters};
-use crate::queue::{Queue, Strings};
+use crate::queue::{Link, Queue, Strings};
 use crate::threads::{Count, Ended};
 use crate::work::Work;
 
@@ -242,7 +242,8 @@ pub struct Device {
     engine: Arc<Engine>,
     /// What is known of it among the engine's clients.
     entry: Option<Arc<Entry>>,
-    threads: Vec<JoinHandle<()>>,
+    /// Each ends with what this thread has to drop for it: see [`Queue::run`].
+    threads: Vec<JoinHandle<Option<Link>>>,
     strings: Vec<Arc<Strings>>,
     count: Arc<Count>,
     is_over: bool,
@@ -296,7 +297,7 @@ impl Device {
             let (tell, file, depth) = (tell.clone(), Arc::clone(&file), info.queue_depth);
             let strings = Arc::clone(&self.strings[usize::from(number)]);
             let serve = move || {
-                // It is the last to be dropped: the character device is closed by then.
+                // It is the last to be dropped: the character device is closed by then, or the next to be closed.
                 let place = place;
                 let begun = Queue::begin((file, map), (number, depth), strings, work, submitter);
                 let (told, queue) = match begun {
@@ -306,7 +307,9 @@ impl Device {
                 let _ = tell.send(told);
                 // The device hears so of a thread that panics before it tells anything.
                 drop(tell);
-                place.end(queue.map_or(Ok(()), Queue::run));
+                let (result, link) = queue.map_or((Ok(()), None), Queue::run);
+                place.end(result);
+                link
             };
             let name = format!("ublk{} {number}", info.dev_id);
             self.threads.push(thread::Builder::new().name(name).spawn(serve).map_err(Error::System)?);
@@ -332,7 +335,12 @@ impl Device {
         if !is_over {
             // The kernel fails or keeps the requests then, and no longer waits for them.
             self.abandoner().abandon();
-            self.count.wait(PARTING, || 0);
+            if self.count.wait(PARTING, || 0) {
+                threads.into_iter().for_each(|thread| drop(thread.join()));
+            } else {
+                // A thread whose value is dropped would drop its link itself.
+                std::mem::forget(threads);
+            }
             return Err(Error::Stuck(self.id(), GRACE));
         }
         threads.into_iter().for_each(|thread| drop(thread.join()));

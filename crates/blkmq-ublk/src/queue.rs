@@ -53,7 +53,7 @@ impl Strings {
         self.bell.notify();
     }
 
-    /// Ends the thread at once. See [`Queue::abandon`].
+    /// Ends the thread at once. See [`Queue::is_abandoned`].
     pub(crate) fn abandon(&self) {
         // Release: pairs with the look of the queue's thread, which the bell wakes.
         self.is_abandoned.store(true, Ordering::Release);
@@ -61,12 +61,17 @@ impl Strings {
     }
 }
 
-/// A queue that is being served.
-pub(crate) struct Queue {
-    /// It is dropped before the file, and before the buffers of the requests.
+/// What the kernel knows of a queue. Its buffers are dropped after it, or never.
+pub(crate) struct Link {
+    /// It is dropped before the file.
     ring: Ring,
     file: Arc<File>,
     descriptors: Descriptors,
+}
+
+/// A queue that is being served.
+pub(crate) struct Queue {
+    link: Link,
     strings: Arc<Strings>,
     number: u16,
     served: Served,
@@ -93,21 +98,42 @@ impl Queue {
         work: Work,
         submitter: Submitter,
     ) -> io::Result<Self> {
-        let ring = Ring::new(depth, Arc::clone(&strings.bell))?;
+        let link = Link { ring: Ring::new(depth, Arc::clone(&strings.bell))?, file, descriptors };
         let idle = Idle::new();
         let served = Served { submitter, work, nr_tags: depth };
-        let mut queue = Self { ring, file, descriptors, strings, number, served, left: Vec::new(), idle };
+        let mut queue = Self { link, strings, number, served, left: Vec::new(), idle };
         for tag in 0..depth {
             queue.command(command::FETCH_REQ, tag, -1)?;
         }
-        queue.ring.enter(0, None)?;
+        queue.link.ring.enter(0, None)?;
         Ok(queue)
     }
 
-    /// Serves until the kernel has given back every tag for good, because the device is stopped.
+    /// Serves until the kernel has given back every tag for good, because the device is stopped, or until the queue is
+    /// given up or abandoned. In these two cases the kernel has tags, and another thread has to drop the link that is
+    /// returned, once this thread has ended. A thread that drops the link itself can lose a request:
+    ///
+    /// 1. The kernel has a request for this thread, which the thread takes the next time that it enters the kernel.
+    /// 2. The link's end cancels the commands that wait for a request. The command of this request waits no more.
+    /// 3. The thread, which is alive, takes the request. To the kernel it is with a server now, and no server gives it
+    ///    back. The next server waits for it for ever.
+    ///
+    /// A thread that has ended takes no request: the kernel keeps it for the next server, or fails it.
     ///
     /// COST: two system calls for all requests that came together: one tells their results, and one sleeps.
-    pub(crate) fn run(mut self) -> io::Result<()> {
+    pub(crate) fn run(mut self) -> (io::Result<()>, Option<Link>) {
+        let result = self.serve();
+        let is_given_up = self.is_given_up();
+        let is_abandoned = self.is_abandoned();
+        let Self { link, served, .. } = self;
+        if is_abandoned && !served.work.is_idle() {
+            // What belongs to the requests stays in memory, since the device may still use it.
+            std::mem::forget(served);
+        }
+        (result, (is_given_up || is_abandoned).then_some(link))
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
         loop {
             let mut is_busy = self.take_completions(self.is_given_up())?;
             is_busy |= self.drive();
@@ -124,14 +150,18 @@ impl Queue {
                     Fate::Goes => self.fail(),
                 };
             }
-            // Acquire: pairs with the release of the device that leaves the queue.
-            if self.strings.is_abandoned.load(Ordering::Acquire) {
-                return self.abandon();
+            // As above, behind the bell's end.
+            if self.is_abandoned() {
+                if self.strings.fate == Fate::Goes {
+                    self.left.extend(self.served.work.working());
+                    self.fail()?;
+                }
+                return Err(io::Error::other("it was left with requests on their way"));
             }
             if is_busy {
                 self.strings.nr_moves.fetch_add(1, Ordering::Relaxed);
                 self.idle.end();
-                self.ring.enter(0, None)?;
+                self.link.ring.enter(0, None)?;
             } else {
                 self.rest()?;
             }
@@ -141,7 +171,7 @@ impl Queue {
     /// Puts a command on the ring that gives a tag to the kernel.
     fn command(&mut self, op: u32, tag: u16, result: i32) -> io::Result<()> {
         let command = IoCommand { q_id: self.number, tag, result, addr: self.served.work.address(tag) };
-        self.ring.command(self.file.as_raw_fd(), op, command)
+        self.link.ring.command(self.link.file.as_raw_fd(), op, command)
     }
 
     fn is_given_up(&self) -> bool {
@@ -149,27 +179,20 @@ impl Queue {
         self.strings.is_given_up.load(Ordering::Acquire)
     }
 
-    /// Ends although the device has requests, which fail, or wait for the next server. The end of the ring and of the
-    /// character device tells the kernel that no thread serves them. Otherwise the kernel would not let the process go:
-    /// a thread that waits until the block device is removed waits for these requests, no signal ends it, and while it
-    /// is there the process has both. What belongs to the requests stays in memory, since the device may still use it.
-    fn abandon(mut self) -> io::Result<()> {
-        let failed = match self.strings.fate {
-            Fate::Stays => Ok(()),
-            Fate::Goes => {
-                self.left.extend(self.served.work.working());
-                self.fail()
-            }
-        };
-        std::mem::forget(self.served);
-        failed.and(Err(io::Error::other("it was left with requests on their way")))
+    /// The thread ends although the device has requests, which fail, or wait for the next server. Its end tells the
+    /// kernel that no thread serves them. Otherwise the kernel would not let the process go: a thread that waits
+    /// until the block device is removed waits for these requests, no signal ends it, and while it is there the process
+    /// has the ring and the character device.
+    fn is_abandoned(&self) -> bool {
+        // Acquire: pairs with the release of the device that leaves the queue.
+        self.strings.is_abandoned.load(Ordering::Acquire)
     }
 
     /// Fails the requests that are left, and all that come, until the kernel has given back every tag for good, or asks
     /// for nothing any more. In both cases it learns at once that the queue's thread is gone. While it has no tag,
     /// Linux 6.12 learns that only when a request is overdue, after 30 s.
     fn fail(&mut self) -> io::Result<()> {
-        let Self { ring, file, number, served: Served { work, nr_tags, .. }, left, .. } = self;
+        let Self { link: Link { ring, file, .. }, number, served: Served { work, nr_tags, .. }, left, .. } = self;
         let (addr, mut last) = (if *nr_tags > 0 { work.spare() } else { 0 }, Instant::now());
         while *nr_tags > 0 && last.elapsed() < QUIET {
             for tag in left.drain(..) {
@@ -196,10 +219,10 @@ impl Queue {
     /// Hands over all that is on the ring, at an end.
     fn enter_all(&mut self) -> io::Result<()> {
         for _ in 0..TRIES_AT_END {
-            if self.ring.is_empty() {
+            if self.link.ring.is_empty() {
                 break;
             }
-            self.ring.enter(0, None)?;
+            self.link.ring.enter(0, None)?;
             // The ring may be full. Requests that come now are left to the next server, and what a command ends with
             // changes nothing any more.
             let _ = self.take_completions(true);
@@ -210,7 +233,9 @@ impl Queue {
     /// Takes completions off the ring. Returns whether any requests arrived or tags came back. Of requests that arrive
     /// when the queue is given up nothing is done here: they wait for the next server, or [`fail`](Self::fail).
     fn take_completions(&mut self, is_given_up: bool) -> io::Result<bool> {
-        let Self { ring, descriptors, served: Served { submitter, work, nr_tags }, left, idle, .. } = self;
+        let Self {
+            link: Link { ring, descriptors, .. }, served: Served { submitter, work, nr_tags }, left, idle, ..
+        } = self;
         let mut has_any = false;
         ring.take(|tag, result| {
             if !has_any {
@@ -243,12 +268,12 @@ impl Queue {
         let is_alone = self.served.submitter.nr_outstanding() == 0;
         if is_alone && matches!(self.served.submitter.queue().clock(), Clock::Real(_)) {
             if self.idle.look() {
-                return self.ring.enter(0, None);
+                return self.link.ring.enter(0, None);
             }
         } else {
             self.idle.give_up();
         }
-        self.ring.sleep(&self.served.submitter)
+        self.link.ring.sleep(&self.served.submitter)
     }
 }
 
