@@ -22,7 +22,7 @@ impl<F: Copy + Default> Desk<F> {
     }
 
     /// Begins no further operation of a task that is not over. If its operations up to now were not all of it, it ends
-    /// with [`Cause::Shutdown`] when they are over.
+    /// with [`Cause::Shutdown`](crate::Cause::Shutdown) when they are over.
     pub fn cut_short(&mut self, id: TaskId) {
         let task = self.tasks.get_mut(id);
         if task.next < task.end {
