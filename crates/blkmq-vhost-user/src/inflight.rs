@@ -63,11 +63,11 @@ impl Part {
     }
 
     fn counter(&self, entry: u16) -> u64 {
-        u64::from_le_bytes(self.area.read(self.at(entry, COUNTER)))
+        u64::from_le(self.area.read(self.at(entry, COUNTER)))
     }
 
     fn set_counter(&self, entry: u16, counter: u64) {
-        self.area.write(self.at(entry, COUNTER), counter.to_le_bytes());
+        self.area.write(self.at(entry, COUNTER), counter.to_le());
     }
 }
 

@@ -238,16 +238,13 @@ impl Memory {
         self.map(piece).get_ref(piece.at).expect("a piece lies within its region").store(value);
     }
 
-    /// Copies out one object at a guest's address, which may lie in several pieces.
-    pub(crate) fn read_at<const N: usize>(&self, address: u64) -> Result<[u8; N], NoMemory>
-    where
-        [u8; N]: ByteValued,
-    {
-        if let Some(piece) = self.piece(address, N as u32) {
-            return Ok(self.get(piece));
+    /// Copies out what a descriptor takes at a guest's address, which may lie in several pieces.
+    pub(crate) fn read_at(&self, address: u64) -> Result<[u8; 16], NoMemory> {
+        if let Some(piece) = self.piece(address, 16) {
+            return Ok(self.get::<u128>(piece).to_ne_bytes());
         }
-        let (mut bytes, mut filled) = ([0; N], 0);
-        self.pieces(address, N as u32, |piece| {
+        let (mut bytes, mut filled) = ([0; 16], 0);
+        self.pieces(address, 16, |piece| {
             self.read(piece, &mut bytes[filled..]);
             filled += piece.len as usize;
         })?;
@@ -286,13 +283,13 @@ impl Area {
         self.start + at
     }
 
-    /// Copies out an object.
+    /// Copies out an object. An array takes an access for each of its elements.
     pub(crate) fn read<T: ByteValued>(&self, at: usize) -> T {
         let place = self.place(at, size_of::<T>());
         self.map.get_ref(place).expect("an area lies within its mapping").load()
     }
 
-    /// Copies in an object.
+    /// Copies in an object. An array takes an access for each of its elements.
     pub(crate) fn write<T: ByteValued>(&self, at: usize, value: T) {
         #[cfg(test)]
         if !tests::may_store() {
@@ -373,8 +370,8 @@ pub(crate) mod tests {
         for (address, len) in [(0, 1), (0xfff, 2), (0x4fff, 2), (0x9000, 0x1001), (u64::MAX, 1), (u64::MAX - 1, 9)] {
             assert_eq!(pieces(address, len), Err(NoMemory { address, len: len.into() }));
         }
-        assert_eq!(memory.read_at::<4>(0x3000), Ok(*b"over"));
-        assert_eq!(memory.read_at::<4>(0x2ffe), Ok(*b"\0\0ov"));
+        assert_eq!(memory.read_at(0x3000), Ok(*b"over\0\0\0\0\0\0\0\0\0\0\0\0"));
+        assert_eq!(memory.read_at(0x2ffe), Ok(*b"\0\0over\0\0\0\0\0\0\0\0\0\0"));
         assert_eq!(memory.guest_address(0x9001 + (1 << 40)), Some(0x9001));
         assert_eq!(memory.guest_address(0x9001), None);
         assert!(memory.area(0x3000, 16, 4096).is_ok() && memory.area(0x3001, 2, 2).is_err());

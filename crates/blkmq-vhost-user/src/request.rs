@@ -84,7 +84,7 @@ impl Request {
         let header = match chain.readable.first() {
             // As drivers lay it out.
             Some(first) if first.len as usize == HEADER => {
-                let header = memory.get(*first);
+                let header = memory.get::<u128>(*first).to_ne_bytes();
                 chain.readable.remove(0);
                 header
             }

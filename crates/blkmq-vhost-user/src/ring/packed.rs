@@ -126,7 +126,7 @@ impl Packed {
                 let is_long = chain.nr_descriptors == self.size;
                 return Err(if is_long { Fault::TooLong } else { Fault::TooManyAvailable(self.size) });
             }
-            let bytes = self.descriptors.read(usize::from(cursor.index) * DESCRIPTOR);
+            let bytes = self.descriptors.read::<u128>(usize::from(cursor.index) * DESCRIPTOR).to_ne_bytes();
             // These flags were read already, and those that are read now may be others.
             let descriptor = Descriptor { flags, ..Descriptor::packed(bytes) };
             chain.add(memory, descriptor, self.has_indirect, true)?;
@@ -195,8 +195,8 @@ impl Packed {
     pub(super) fn put(&mut self, id: u16, nr_descriptors: u16, len: u32) {
         let at = usize::from(self.next_used.index) * DESCRIPTOR;
         let flags = self.next_used.used_flags() | if len > 0 { super::chain::WRITE } else { 0 };
-        self.descriptors.write(at + 8, len.to_le_bytes());
-        self.descriptors.write(at + ID, id.to_le_bytes());
+        self.descriptors.write(at + 8, len.to_le());
+        self.descriptors.write(at + ID, id.to_le());
         if self.first.is_none() {
             self.first = Some((at + FLAGS, flags));
         } else {
