@@ -14,15 +14,15 @@ use served::{Served, flood, until};
 /// The number of requests that the flooding client keeps outstanding.
 const DEPTH: u64 = 128;
 /// The number of reads of the other client.
-const READS: usize = 32;
+const READS: usize = 16;
 
-/// A server whose device takes one request at a time. On its queue there are an ordinary export and one with a
-/// priority.
+/// A server whose device takes one request at a time, and longer for it than a busy machine mostly takes to wake a
+/// client. On its queue there are an ordinary export and one with a priority.
 fn with_priority(priority: &str) -> Served {
     let folder = tempfile::tempdir().expect("there is room for a folder");
     let config = folder.path().join("disks.toml");
     let text = format!(
-        "device = \"null,irqmode=2,completion_nsec=100us,hw_queue_depth=1,size=1G\"\nscheduler = \"mq-deadline\"\n\
+        "device = \"null,irqmode=2,completion_nsec=1ms,hw_queue_depth=1,size=1G\"\nscheduler = \"mq-deadline\"\n\
          [[export]]\nname = \"other\"\nqueue = \"default\"\npriority = \"{priority}\"\n"
     );
     std::fs::write(&config, text).expect("there is room for a file");
@@ -84,7 +84,7 @@ fn exports_of_one_queue_are_counted_together() {
         "blkmq_reads_completed_total{queue=\"default\"} 4",
         "blkmq_request_duration_seconds_count{queue=\"default\",front_end=\"nbd\",operation=\"read\"} 4",
         "blkmq_request_duration_seconds_bucket{queue=\"default\",front_end=\"nbd\",operation=\"read\",le=\"+Inf\"} 4",
-        // The device takes a hundred microseconds.
+        // The device takes a millisecond.
         "blkmq_request_duration_seconds_bucket{queue=\"default\",front_end=\"nbd\",operation=\"read\",le=\"0.000065536\"} 0",
     ] {
         assert!(metrics.contains(&format!("\n{line}\n")), "{line}: {metrics}");
