@@ -228,6 +228,8 @@ impl Inside {
         for order in orders {
             match order {
                 Order::Start(lane) => {
+                    // A stop that is left was one more for the ring as it was before, which has been given back.
+                    self.stops.retain(|(stopped, _)| *stopped != lane.number);
                     // What the guest has made available before this, it may have kicked for in vain.
                     self.has_kicks = false;
                     // What the last server has given back, it may not have told of. A guest whose event lies behind
@@ -411,5 +413,39 @@ impl Inside {
         let ready: Vec<_> = watches.iter().map(|watch| !watch.ready.is_empty()).collect();
         let kicked = lanes.iter_mut().filter(|served| served.lane.signals.kick.is_some());
         kicked.zip(ready).filter(|(_, is_ready)| *is_ready).for_each(|(served, _)| served.lane.drain_kicks());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use blkmq_engine::FrontEnd;
+
+    use super::*;
+    use crate::lane::Terms;
+    use crate::lane::tests::{Hand, engine};
+    use crate::ring::tests::Guest;
+
+    /// Red before a stop that came once more, when the ring had just been given back, was forgotten: it took the ring
+    /// that was started after it, and the session waited for that ring for ever.
+    #[test]
+    fn a_stop_takes_no_ring_that_is_started_later() {
+        let engine = engine("ram,size=1M", blkmq_engine::least_memory(1));
+        let Hand { mut submitter, desk } = Hand::new(&engine, FrontEnd::VhostUser);
+        let [bell, told] = [(); 2].map(|()| Arc::new(EventFd::new().unwrap()));
+        submitter.set_notify(Some(bell.clone()));
+        let worker = Worker::start("test".to_owned(), (submitter, desk, bell), channel().0, told).unwrap();
+        let guest = Guest::new(8, false, true);
+        let lane = Lane::new(0, 8, guest.ring(), &guest.memory, None, Arc::new(Terms::plain())).unwrap();
+        // The two orders come together.
+        let mut orders = worker.mailbox.orders.lock().unwrap();
+        orders.push(Order::Stop(0, Halt::End, channel().0));
+        orders.push(Order::Start(Box::new(lane)));
+        drop(orders);
+        let (done, lanes) = channel();
+        worker.order(Order::Enable(0, true));
+        worker.order(Order::Stop(0, Halt::End, done));
+        assert!(lanes.recv().is_ok(), "the ring is there");
     }
 }
