@@ -25,7 +25,7 @@ use self::plan::Plan;
 pub use self::task::TaskId;
 use self::task::Tasks;
 use self::turns::Turns;
-use crate::ask::{Ask, Hints, Request};
+use crate::ask::{Ask, Request};
 use crate::clients::{Entry, Lane};
 use crate::engine::{Bounds, Engine};
 use crate::failure::{Cause, Failure};
@@ -64,6 +64,8 @@ pub struct Desk<F> {
     /// Bytes that all tasks together are charged for.
     bytes: usize,
     tasks: Tasks,
+    /// Tasks whose data is still to come.
+    nr_receiving: u16,
     /// What the front-end keeps with each task.
     own: Vec<F>,
     pool: Pool,
@@ -117,6 +119,7 @@ impl<F: Copy + Default> Desk<F> {
             most_bytes: bounds.bytes,
             bytes: 0,
             tasks: Tasks::new(bounds.requests),
+            nr_receiving: 0,
             own: Vec::new(),
             pool,
             queue,
@@ -213,7 +216,8 @@ impl<F: Copy + Default> Desk<F> {
     /// not, or if there is no memory now; then the bell rings when another try may succeed, or a task of this desk has
     /// to be forgotten first.
     ///
-    /// A write of any length waits for its data. Everything else begins.
+    /// A write of any length waits for its data. Everything else begins. While data of one write is still to come, no
+    /// other write is taken: several that have come halfway could have all the memory that each needs to go on.
     ///
     /// The buffers of a request, rounded up and with the blocks at its ends, may exceed the bounds although its length
     /// does not. Such a request is taken when the connection works on nothing else.
@@ -225,6 +229,10 @@ impl<F: Copy + Default> Desk<F> {
         if self.is_abandoned && request.ask.only_tells() {
             return self.refuse(request.own, Failure::gone(), false);
         }
+        let is_receiving = matches!(request.ask, Ask::Write { .. }) && request.length > 0;
+        if is_receiving && self.nr_receiving > 0 {
+            return None;
+        }
         let [charge, promised] = self.charge(request);
         if !self.tasks.has_room() || (self.bytes > 0 && charge > self.most_bytes.saturating_sub(self.bytes)) {
             return None;
@@ -233,27 +241,7 @@ impl<F: Copy + Default> Desk<F> {
             return None;
         }
         let id = self.enter(request, [charge, promised])?;
-        let task = self.tasks.get_mut(id);
-        task.is_receiving = matches!(request.ask, Ask::Write { .. }) && request.length > 0;
-        if !task.is_receiving {
-            self.go_on(id);
-        }
-        Some(id)
-    }
-
-    /// Takes a request that the front-end refuses itself, so that it is answered in its turn. `brings_data`: data
-    /// follows that has to be skipped; the task is over after [`end_payload`](Self::end_payload). `None` if the bounds
-    /// allow no further request.
-    #[cold]
-    pub fn refuse(&mut self, own: F, failure: Failure, brings_data: bool) -> Option<TaskId> {
-        let (ask, hints) = (Ask::Tell { bytes: 0 }, Hints::default());
-        let request = Request { ask, offset: 0, length: 0, priority: None, hints, own };
-        let id = self.enter(&request, [0; 2])?;
-        let task = self.tasks.get_mut(id);
-        (task.failure, task.taken, task.is_receiving) = (Some(Box::new(failure)), None, brings_data);
-        if !brings_data {
-            self.go_on(id);
-        }
+        self.begin(id, is_receiving);
         Some(id)
     }
 

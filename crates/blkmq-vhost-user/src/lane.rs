@@ -259,17 +259,16 @@ impl Lane {
     }
 
     fn enter_new(&mut self, request: engine::Request<Own>, extra: Option<Extra>, desk: &mut Desk<Own>) {
-        self.enter(Late { task: None, request, extra }, desk);
+        if let Some(late) = self.enter(Late { task: None, request, extra }, desk) {
+            // Behind a write that has come halfway: this one may wait for that one's memory.
+            self.late.push_back(late);
+        }
     }
 
-    /// Has the desk take a request, and its data. If there is no memory now, the request is late. Returns whether it is
-    /// not.
-    fn enter(&mut self, late: Late, desk: &mut Desk<Own>) -> bool {
+    /// Has the desk take a request, and its data. Returns the request if there is no memory now.
+    fn enter(&mut self, late: Late, desk: &mut Desk<Own>) -> Option<Late> {
         let Late { task, request, extra } = late;
-        let Some(id) = task.or_else(|| desk.take(&request)) else {
-            self.late.push_front(Late { task, request, extra });
-            return false;
-        };
+        let Some(id) = task.or_else(|| desk.take(&request)) else { return Some(Late { task, request, extra }) };
         match extra {
             Some(Extra::Write(mut pieces)) => {
                 while !pieces.is_empty() {
@@ -281,8 +280,7 @@ impl Lane {
                         engine::Piece::Useless => pieces.clear(),
                         engine::Piece::Later => {
                             let extra = Some(Extra::Write(pieces));
-                            self.late.push_front(Late { task: Some(id), request, extra });
-                            return false;
+                            return Some(Late { task: Some(id), request, extra });
                         }
                     }
                 }
@@ -291,15 +289,17 @@ impl Lane {
             Some(extra) => self.extras.push((id, extra)),
             None => (),
         }
-        true
+        None
     }
 
     /// Tries what is late once more. Returns whether any is not late any more.
     pub(crate) fn catch_up(&mut self, desk: &mut Desk<Own>) -> bool {
         let mut has_any = false;
-        while let Some(late) = self.late.pop_front()
-            && self.enter(late, desk)
-        {
+        while let Some(late) = self.late.pop_front() {
+            if let Some(late) = self.enter(late, desk) {
+                self.late.push_front(late);
+                break;
+            }
             has_any = true;
         }
         has_any
@@ -309,7 +309,7 @@ impl Lane {
     fn go_on(&mut self, own: Own, mut rest: Rest, desk: &mut Desk<Own>) {
         let Some(range) = rest.ranges.next() else { return self.put(own, STATUS_OK, 0) };
         if self.begins_no_part {
-            return self.break_off(own);
+            return self.break_off(own, desk);
         }
         let fua = self.is_write_through();
         let ask = match rest.ask {
@@ -329,18 +329,23 @@ impl Lane {
         self.extras.iter().filter(|(_, extra)| is_of_parts(extra)).for_each(|(id, _)| desk.cut_short(*id));
         for late in std::mem::take(&mut self.late) {
             match late.extra.as_ref().is_some_and(is_of_parts) {
-                true => self.break_off(late.request.own),
+                true => self.break_off(late.request.own, desk),
                 false => self.late.push_back(late),
             }
         }
+        // What still waits asks for its memory once more.
+        desk.wait_no_more();
     }
 
     /// Ends a request of which parts are left. In the record it stays in progress: it is begun once more when the ring
     /// goes on. Without a record the guest needs an answer.
-    fn break_off(&mut self, own: Own) {
+    fn break_off(&mut self, own: Own, desk: &mut Desk<Own>) {
         match self.tracker {
             Some(_) => self.nr_taken -= 1,
-            None => self.put(own, STATUS_ERROR, 0),
+            None => {
+                desk.count_error(Cause::Shutdown);
+                self.put(own, STATUS_ERROR, 0);
+            }
         }
     }
 
@@ -360,7 +365,7 @@ impl Lane {
                         if failure.cause == Cause::Shutdown && self.begins_no_part =>
                     {
                         desk.forget(id);
-                        return self.break_off(own);
+                        return self.break_off(own, desk);
                     }
                     _ => (),
                 }

@@ -4,9 +4,24 @@ use blkmq::Status;
 
 use super::Desk;
 use super::task::TaskId;
+use crate::ask::{Ask, Hints, Request};
 use crate::failure::Failure;
 
 impl<F: Copy + Default> Desk<F> {
+    /// Takes a request that the front-end refuses itself, so that it is answered in its turn. `brings_data`: data
+    /// follows that has to be skipped; the task is over after [`end_payload`](Self::end_payload). `None` if the bounds
+    /// allow no further request.
+    #[cold]
+    pub fn refuse(&mut self, own: F, failure: Failure, brings_data: bool) -> Option<TaskId> {
+        let (ask, hints) = (Ask::Tell { bytes: 0 }, Hints::default());
+        let request = Request { ask, offset: 0, length: 0, priority: None, hints, own };
+        let id = self.enter(&request, [0; 2])?;
+        let task = self.tasks.get_mut(id);
+        (task.failure, task.taken) = (Some(Box::new(failure)), None);
+        self.begin(id, brings_data);
+        Some(id)
+    }
+
     /// Called when the client is gone, and no client would get an answer. Operations that are with the queue are waited
     /// for. Of the others, only operations that change the export are still begun.
     pub fn abandon(&mut self) {
@@ -28,6 +43,12 @@ impl<F: Copy + Default> Desk<F> {
         if task.next < task.end {
             task.failure.get_or_insert_with(|| Box::new(Failure::gone()));
         }
+    }
+
+    /// Called when a request that was not taken, because there was no memory, will not be tried again. Until then this
+    /// desk stands in the line for memory, and clients behind it get none.
+    pub fn wait_no_more(&mut self) {
+        self.pool.wait_no_more();
     }
 
     /// Called when every task is forgotten, and no more requests come.

@@ -28,6 +28,13 @@ pub enum Piece {
 }
 
 impl<F: Copy + Default> Desk<F> {
+    /// Begins a task, unless its data is still to come.
+    pub(super) fn begin(&mut self, id: TaskId, is_receiving: bool) {
+        self.tasks.get_mut(id).is_receiving = is_receiving;
+        self.nr_receiving += u16::from(is_receiving);
+        self.go_on(id);
+    }
+
     /// Where the next piece of a write's data goes. Each piece is an operation of its own, which begins when the piece
     /// has arrived. So a write that is half received holds no more memory than a piece, and it waits for more memory
     /// without holding what others need. The first piece is short, and each further piece is as long as all pieces
@@ -79,7 +86,7 @@ impl<F: Copy + Default> Desk<F> {
     /// Called when all data of a request has arrived, or is skipped.
     pub fn end_payload(&mut self, id: TaskId) {
         let task = self.tasks.get_mut(id);
-        task.is_receiving = false;
+        self.nr_receiving -= u16::from(std::mem::take(&mut task.is_receiving));
         task.taken = task.taken.map(|_| self.now);
         self.go_on(id);
     }

@@ -52,13 +52,20 @@ impl Account {
             if taken == 0 {
                 return false;
             }
-        } else if self.is_waiting {
-            self.is_waiting = false;
-            self.budget.forget(self.lane.number);
+        } else {
+            self.wait_no_more();
         }
         self.used += bytes;
         self.lane.note_memory(self.used);
         true
+    }
+
+    /// Called when the connection needs no more than it has.
+    #[inline]
+    pub(crate) fn wait_no_more(&mut self) {
+        if std::mem::take(&mut self.is_waiting) {
+            self.budget.forget(self.lane.number);
+        }
     }
 
     /// Gives this many bytes back. The connection may take them again at once.

@@ -64,6 +64,11 @@ impl Pool {
         self.account.take(bytes, in_line) || (self.kept > 0 && self.clear().take(bytes, in_line))
     }
 
+    /// Called when no promise that was refused is asked for again.
+    pub(crate) fn wait_no_more(&mut self) {
+        self.account.wait_no_more();
+    }
+
     /// Gives back this many bytes of a promise, which are not needed any more.
     #[inline]
     pub(crate) fn forgo(&mut self, bytes: usize) {

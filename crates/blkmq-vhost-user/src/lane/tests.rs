@@ -87,6 +87,13 @@ impl Machine {
 
     /// Makes a request available, and has the lane take it. Returns its number.
     fn ask(&mut self, kind: u32, sector: u64, data: &[(u64, u32)]) -> u16 {
+        let (nr, mut chain, taken) = self.make(kind, sector, data);
+        self.lane.begin(taken, &mut chain, &mut self.hand.desk);
+        nr
+    }
+
+    /// As [`ask`](Self::ask), without a desk.
+    fn make(&mut self, kind: u32, sector: u64, data: &[(u64, u32)]) -> (u16, Chain, (Request, u16)) {
         let nr = self.nr_asked;
         self.nr_asked += 1;
         let at = place(nr) as usize;
@@ -100,8 +107,7 @@ impl Machine {
         self.guest.offer_packed(nr, &chain);
         let mut chain = Chain::default();
         let taken = self.lane.take(&mut chain).unwrap().expect("there is one");
-        self.lane.begin(taken, &mut chain, &mut self.hand.desk);
-        nr
+        (nr, chain, taken)
     }
 
     /// A round of the worker.
@@ -269,4 +275,97 @@ fn a_machine_is_a_client_with_its_counts() {
     assert_eq!((info.requests, info.unanswered, info.bytes, info.memory), (2, 0, 4096, 0));
     assert_eq!((info.errors.of(Cause::Unsupported), info.errors.count()), (1, 1));
     assert_eq!((info.front_end, info.client.as_deref()), (FrontEnd::VhostUser, Some("a test@default")));
+}
+
+fn tell(hand: &mut Hand<Own>, bytes: u32) -> Option<TaskId> {
+    let own = Own::default();
+    let ask = engine::Ask::Tell { bytes };
+    hand.desk.take(&engine::Request { ask, offset: 0, length: 0, priority: None, hints: Hints::default(), own })
+}
+
+/// Red if a request that is broken off stands in the line for memory still: no other client would get any of what comes
+/// free for as long as the machine stands still.
+#[test]
+fn what_is_broken_off_waits_for_no_memory() {
+    let engine = engine("ram,size=1M,bs=4096", least_memory(1));
+    let mut machine = Machine::new(&engine, 1 << 20);
+    let [mut first, mut second] = [(); 2].map(|()| Hand::<Own>::new(&engine, FrontEnd::Nbd));
+    // All that is common, and what the machine and the second client have for themselves.
+    let held = [512 << 10, 0].map(|bytes| (bytes > 0).then(|| tell(&mut first, bytes).unwrap()));
+    let own: Vec<_> = std::iter::from_fn(|| tell(&mut machine.hand, 64 << 10)).collect();
+    assert!(tell(&mut second, 256 << 10).is_some());
+    first.turn();
+    machine.hand.turn();
+    machine.guest.all.write(FAR as usize, 1_u64.to_le_bytes());
+    machine.guest.all.write(FAR as usize + 8, 2_u64.to_le_bytes());
+    let late = machine.ask(13, 0, &[(FAR, 16)]);
+    assert!(!machine.lane.has_room(), "it is late");
+    machine.lane.begin_no_part(&mut machine.hand.desk);
+    assert_eq!(
+        (machine.status(late), engine.clients.errors(FrontEnd::VhostUser, "").of(Cause::Shutdown)),
+        (STATUS_ERROR, 1)
+    );
+    own.into_iter().for_each(|id| machine.hand.desk.forget(id));
+    machine.turn();
+    held.into_iter().flatten().for_each(|id| first.desk.forget(id));
+    first.desk.shrink();
+    assert!(tell(&mut second, 64 << 10).is_some(), "the memory is free");
+}
+
+/// Red if a part of a request of ranges is tried before the write that is in the midst of its data: either waited for
+/// the other one.
+#[test]
+fn a_write_that_has_begun_goes_before_what_has_not() {
+    let mut engine = engine("ram,size=64M,bs=4096", least_memory(1));
+    Arc::get_mut(&mut engine).unwrap().bounds.bytes = 600 << 10;
+    let mut machine = Machine::new(&engine, 1 << 20);
+    // Two ranges, of which the second one has parts of blocks.
+    for (at, word) in [(0, 0_u64), (8, 8), (16, 1 << 10 | 1), (24, 2)] {
+        machine.guest.all.write(FAR as usize + at, word.to_le_bytes());
+    }
+    let zeroes = machine.ask(13, 0, &[(FAR, 32)]);
+    let write = machine.ask(1, 8, &[(FAR, 0x5fe01), (FAR, 0x501ff)]);
+    assert!(!machine.lane.has_room(), "it is late");
+    for _ in 0..1000 {
+        machine.turn();
+    }
+    assert_eq!((machine.status(zeroes), machine.status(write)), (STATUS_OK, STATUS_OK));
+}
+
+/// Red before the data of one write came behind that of the other: writes of many rings, each in the midst of its data,
+/// had all of the thread's memory, and none could go on.
+#[test]
+fn writes_that_have_begun_leave_memory_for_their_data() {
+    let engine = engine("ram,size=1M,bs=4096", least_memory(1));
+    let mut hand = Hand::<Own>::new(&engine, FrontEnd::VhostUser);
+    let held: Vec<_> = std::iter::from_fn(|| tell(&mut hand, 64 << 10)).collect();
+    hand.turn();
+    // All that is common, and what the thread has for itself.
+    assert_eq!(held.len(), 8);
+    let mut machines: Vec<_> = (0..64).map(|_| Machine::new(&engine, 1 << 20)).collect();
+    let nr_machines = machines.len();
+    let mut held = held.into_iter();
+    for round in 1..1000 {
+        // The rings ask in groups, the last ones first. The thread looks after the first ones first.
+        let first = nr_machines.saturating_sub(8 * round);
+        for (number, machine) in machines.iter_mut().enumerate().skip(first).take(8) {
+            if machine.nr_asked == 0 {
+                machine.lane.number = number as u16;
+                let (_, mut chain, taken) = machine.make(1, 1, &[(FAR, 0x4ffff), (FAR, 1)]);
+                machine.lane.begin(taken, &mut chain, &mut hand.desk);
+                assert!(!machine.lane.has_room(), "it is late");
+            }
+        }
+        held.next().into_iter().for_each(|id| hand.desk.forget(id));
+        for machine in &mut machines {
+            // Its own thread has nothing to do, and lets others have their turns at blocks.
+            assert!(machine.hand.turn().is_empty());
+            machine.lane.catch_up(&mut hand.desk);
+        }
+        for (id, failure) in hand.turn() {
+            machines[usize::from(hand.desk.own(id).ring)].lane.finish(id, failure, &mut hand.desk);
+        }
+    }
+    let is_done = |machine: &&Machine| machine.status(0) == STATUS_OK && machine.lane.is_idle();
+    assert_eq!(machines.iter().filter(is_done).count(), nr_machines);
 }
