@@ -127,7 +127,8 @@ impl Budget {
             return taken;
         }
         let Inside { line, others, .. } = &mut *inside;
-        let list = if in_line && has == 0 {
+        // For more than there is, it has to wait for its own requests first.
+        let list = if in_line && has == 0 && *wanted.start() <= self.common {
             others.retain(|waiter| waiter.number != number);
             line
         } else {
@@ -235,6 +236,18 @@ mod tests {
         assert_eq!(budget.take(3, &bells[3], 0, MIB..=4 * MIB, false), 4 * MIB);
         budget.give(34 * MIB);
         assert_eq!(budget.lock().free, 44 * MIB);
+    }
+
+    /// Red before a connection stood in no line for more than there is: it got nothing before its own requests were
+    /// over, and kept all others waiting until then. In a machine other rings may go on for as long as they like.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no descriptors")]
+    fn one_that_waits_for_its_own_memory_keeps_nobody_waiting() {
+        let (budget, bells) = (budget(), [(); 2].map(|()| bell()));
+        assert_eq!(budget.take(0, &bells[0], 0, 65 * MIB..=65 * MIB, true), 0);
+        assert_eq!(budget.take(1, &bells[1], 0, MIB..=MIB, false), MIB);
+        assert_eq!(budget.take(0, &bells[0], 0, 64 * MIB..=64 * MIB, true), 0);
+        assert_eq!(budget.take(1, &bells[1], MIB, MIB..=MIB, false), 0, "now it stands in the line");
     }
 
     /// Red if a connection that has some of the common part stands in the line: it could keep memory from all others by
