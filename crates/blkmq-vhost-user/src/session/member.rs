@@ -10,8 +10,9 @@ use blkmq_engine::{Bounds, Desk, Engine, Entry, FrontEnd};
 use crate::device::Device;
 use crate::lane::Own;
 
-/// The most requests that a worker has at a time: as many as a desk can have. What is more is left in the rings.
-const MAX_REQUESTS: u16 = 32768;
+/// The most requests that a worker has at a time. What is more is left in the rings: the queue takes far fewer of one
+/// thread. A client that changes a part of a block waits until each thread has gone through all of its requests.
+const MAX_REQUESTS: u16 = 4096;
 
 /// What is known of a machine among the engine's clients. The machine leaves them when this is dropped.
 #[derive(Debug)]
@@ -44,5 +45,26 @@ impl<'a> Member<'a> {
 impl Drop for Member<'_> {
     fn drop(&mut self) {
         self.engine.clients.leave(self.entry.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq_engine::{Ask, Hints, Request, least_memory};
+
+    use super::*;
+    use crate::lane::tests::engine;
+
+    /// Red before a thread could have 32768 requests: it went through them for so long that all others waited for it,
+    /// which had a part of a block to change.
+    #[test]
+    fn a_thread_has_so_many_requests_at_a_time() {
+        let engine = engine("ram,size=1M", least_memory(1));
+        let (member, bells) = Member::new(&Device::new("a"), &engine).unwrap();
+        let (_, mut desk) = member.equip(0, &bells[0]).unwrap();
+        let (ask, hints, own) = (Ask::Tell { bytes: 0 }, Hints::default(), Own::default());
+        let request = Request { ask, offset: 0, length: 0, priority: None, hints, own };
+        let nr = std::iter::from_fn(|| desk.take(&request)).count();
+        assert_eq!((nr, desk.has_room()), (4096, false));
     }
 }
