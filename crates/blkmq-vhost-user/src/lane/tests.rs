@@ -217,7 +217,7 @@ fn what_is_no_whole_sectors_or_blocks_is_copied() {
 /// Red before a request that takes more slots than a submitter has was done one part after the other: it was refused.
 #[test]
 fn a_request_may_be_longer_than_the_slots_allow() {
-    let mut machine = Machine::new(&engine("hdd,size=2M,max_sectors=8", least_memory(1)), 0);
+    let mut machine = Machine::new(&engine("hdd,size=2M,max_sectors=8,memory_backed=1", least_memory(1)), 0);
     let nr_slots = machine.hand.submitter.nr_slots();
     let piece = (FAR, 0x40000_u32);
     assert!(nr_slots * 4096 < 5 * piece.1 as usize, "{nr_slots} requests of 4 KiB are less");
@@ -225,6 +225,9 @@ fn a_request_may_be_longer_than_the_slots_allow() {
     for kind in [1, 0] {
         let nr = machine.ask(kind, 0, &[piece; 5]);
         assert_eq!(machine.finish(nr), STATUS_OK);
+        if kind == 1 {
+            machine.fill(FAR, piece.1 as usize, |_| 0xee);
+        }
     }
     assert!(machine.bytes(FAR, piece.1 as usize).into_iter().eq((0..piece.1).map(|at| (at / 512) as u8)));
     assert!(machine.lane.is_idle());
