@@ -323,12 +323,14 @@ impl Lane {
     }
 
     /// Begins no further part of a request of many parts: such a request may take hours, and nobody waits that long.
+    /// Nor is a request begun that waits for memory, which other clients may keep for long, if the record has it.
     pub(crate) fn begin_no_part(&mut self, desk: &mut Desk<Own>) {
         self.begins_no_part = true;
         let is_of_parts = |extra: &Extra| matches!(extra, Extra::Ranges(_));
         self.extras.iter().filter(|(_, extra)| is_of_parts(extra)).for_each(|(id, _)| desk.cut_short(*id));
         for late in std::mem::take(&mut self.late) {
-            match late.extra.as_ref().is_some_and(is_of_parts) {
+            let may_stay = self.tracker.is_some() && late.task.is_none();
+            match may_stay || late.extra.as_ref().is_some_and(is_of_parts) {
                 true => self.break_off(late.request.own, desk),
                 false => self.late.push_back(late),
             }
@@ -337,8 +339,8 @@ impl Lane {
         desk.wait_no_more();
     }
 
-    /// Ends a request of which parts are left. In the record it stays in progress: it is begun once more when the ring
-    /// goes on. Without a record the guest needs an answer.
+    /// Ends a request of which all or parts are left. In the record it stays in progress: it is begun once more when the
+    /// ring goes on. Without a record the guest needs an answer.
     fn break_off(&mut self, own: Own, desk: &mut Desk<Own>) {
         match self.tracker {
             Some(_) => self.nr_taken -= 1,

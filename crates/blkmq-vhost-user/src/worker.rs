@@ -37,7 +37,8 @@ pub(crate) enum Signal {
 pub(crate) enum Halt {
     /// It goes on when something is changed. What it has taken is done.
     Pause,
-    /// It may never go on here. Of a request of many parts no further part is begun.
+    /// It may never go on here. Of a request of many parts no further part is begun, and no request that is in the
+    /// record and has still to wait for memory.
     End,
 }
 

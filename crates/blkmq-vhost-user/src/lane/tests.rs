@@ -6,6 +6,7 @@ use blkmq::{RequestQueue, Submitter};
 use blkmq_engine::{Bounds, Engine, Export, FrontEnd, Journal, Level, least_memory};
 
 use super::*;
+use crate::inflight::Inflight;
 use crate::ring::tests::{DATA, Entry as Descriptor, Guest, WRITE};
 
 impl Terms {
@@ -284,6 +285,39 @@ fn tell(hand: &mut Hand<Own>, bytes: u32) -> Option<TaskId> {
     let own = Own::default();
     let ask = engine::Ask::Tell { bytes };
     hand.desk.take(&engine::Request { ask, offset: 0, length: 0, priority: None, hints: Hints::default(), own })
+}
+
+/// Red before a ring with a record was given back although a request waits for memory: its front-end, and its machine,
+/// stood still for as long as other clients kept the memory.
+#[test]
+fn a_ring_is_given_back_without_what_waits_for_memory() {
+    let mut machine = Machine::new(&engine("ram,size=1M,bs=4096", least_memory(1)), 1 << 20);
+    let (info, file) = Inflight::make(1, 8).unwrap();
+    let renew = |machine: &mut Machine, base| {
+        let record = Inflight::take(info, file.try_clone().unwrap(), true).unwrap();
+        let ring = Ring::new(&machine.guest.memory, &machine.guest.layout, base).unwrap();
+        let (memory, terms) = (&machine.guest.memory, Arc::clone(&machine.lane.terms));
+        machine.lane = Lane::new(0, 8, ring, memory, record.tracker(0, 8, true).unwrap(), terms).unwrap();
+    };
+    let base = machine.lane.base();
+    renew(&mut machine, base);
+    let held: Vec<_> = std::iter::from_fn(|| tell(&mut machine.hand, 64 << 10)).collect();
+    machine.hand.turn();
+    machine.fill(FAR, 512, |_| 5);
+    let late = machine.ask(1, 1, &[(FAR, 512)]);
+    machine.lane.begin_no_part(&mut machine.hand.desk);
+    machine.turn();
+    assert_eq!((machine.lane.is_idle(), machine.status(late)), (true, 0xff));
+    // The ring goes on, and the request is begun once more.
+    let base = machine.lane.base();
+    renew(&mut machine, base);
+    held.into_iter().for_each(|id| machine.hand.desk.forget(id));
+    let mut chain = Chain::default();
+    let taken = machine.lane.take(&mut chain).unwrap().expect("it is in the record");
+    machine.lane.begin(taken, &mut chain, &mut machine.hand.desk);
+    assert_eq!(machine.finish(late), STATUS_OK);
+    let read = machine.ask(0, 1, &[(FAR + 512, 512)]);
+    assert_eq!((machine.finish(read), machine.bytes(FAR + 512, 512)), (STATUS_OK, vec![5; 512]));
 }
 
 /// Red if a request that is broken off stands in the line for memory still: no other client would get any of what comes
