@@ -339,8 +339,8 @@ impl Lane {
         desk.wait_no_more();
     }
 
-    /// Ends a request of which all or parts are left. In the record it stays in progress: it is begun once more when the
-    /// ring goes on. Without a record the guest needs an answer.
+    /// Ends a request of which all or parts are left. In the record it stays in progress: it is begun once more when
+    /// the ring goes on. Without a record the guest needs an answer.
     fn break_off(&mut self, own: Own, desk: &mut Desk<Own>) {
         match self.tracker {
             Some(_) => self.nr_taken -= 1,
