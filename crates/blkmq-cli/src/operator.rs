@@ -1,17 +1,19 @@
 //! What the operator of a server is told while it runs. The server and its control socket call in.
 //!
 //! Standard error may be a pipe that no program reads, and then a thread that writes there waits for ever. So once a
-//! server serves, a thread that does nothing else says its lines, and neither requests nor the end wait for it.
+//! server serves, a thread that does nothing else says its lines, and neither requests nor the end wait for it. (A
+//! thread that panics says so itself, since the process may end then.)
 
 use std::io::{self, Write};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
 use blkmq_program::{Failure, notice};
 
-/// The most lines that may wait. Further ones are lost.
+/// The most lines that may wait. Further ones are lost, and counted.
 const WAITING: usize = 1024;
 /// How long the last lines may take.
 const PARTING: Duration = Duration::from_millis(500);
@@ -25,6 +27,14 @@ enum Word {
 }
 
 static VOICE: OnceLock<SyncSender<Word>> = OnceLock::new();
+/// Lines and pages for which there was no room, and of which no line has told yet.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+fn leave(voice: &SyncSender<Word>, word: Word) {
+    if voice.try_send(word).is_err() {
+        LOST.fetch_add(1, Ordering::Relaxed);
+    }
+}
 
 /// Lines are said by a thread of their own from now on.
 ///
@@ -38,6 +48,10 @@ pub(crate) fn begin() -> io::Result<()> {
                 Word::Line(text) => notice(&text),
                 Word::Page(text) => write(&text),
                 Word::End(tell) => _ = tell.send(()),
+            }
+            let lost = LOST.swap(0, Ordering::Relaxed);
+            if lost > 0 {
+                notice(&format!("messages were lost, for which standard error had no room: {lost}"));
             }
         }
     };
@@ -55,7 +69,7 @@ fn write(text: &str) {
 /// Says something on standard error.
 pub(crate) fn say(text: &str) {
     match VOICE.get() {
-        Some(voice) => _ = voice.try_send(Word::Line(text.to_owned())),
+        Some(voice) => leave(voice, Word::Line(text.to_owned())),
         None => notice(text),
     }
 }
@@ -63,7 +77,7 @@ pub(crate) fn say(text: &str) {
 /// Shows a text of several lines on standard error, behind what was said before.
 pub(crate) fn show(text: String) {
     match VOICE.get() {
-        Some(voice) => _ = voice.try_send(Word::Page(text)),
+        Some(voice) => leave(voice, Word::Page(text)),
         None => write(&text),
     }
 }
@@ -83,4 +97,19 @@ pub(crate) fn end(outcome: Result<(), Failure>) -> Result<(), Failure> {
         let _ = told.recv_timeout(PARTING);
     }
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Red if a gap in what the server says is not told.
+    #[test]
+    fn what_finds_no_room_is_counted() {
+        let (voice, _waiting) = sync_channel(1);
+        leave(&voice, Word::Line("one".to_owned()));
+        assert_eq!(LOST.swap(0, Ordering::Relaxed), 0);
+        leave(&voice, Word::Page("two".to_owned()));
+        assert_eq!(LOST.swap(0, Ordering::Relaxed), 1);
+    }
 }

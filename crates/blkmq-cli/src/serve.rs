@@ -323,7 +323,12 @@ impl Serve {
         let (devices_left, abandon) = (server.devices(), devices.abandoner());
         let mut parting = Parting::new(&tell, || devices.end());
         let (outcome, nr_signals) = drain::until_the_end(&server, command, drain_timeout, &mut parting, &events);
-        let outcome = outcome.and(drain::part(nr_signals, parting, &events, devices_left, abandon));
+        let parted = drain::part(nr_signals, parting, &events, devices_left, abandon);
+        if let (Err(_), Err(Failure::Running(text))) = (&outcome, &parted) {
+            // The first error is what the server ends with. What block devices have lost is told beside it.
+            operator::say(text);
+        }
+        let outcome = outcome.and(parted);
         drain::take_leave(&queues);
         outcome
     }

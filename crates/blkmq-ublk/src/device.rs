@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// How long the end of a device waits for its threads when no request moves any more.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long threads that are left have to end. They wait for nothing but a processor.
+/// How long threads that are left may do nothing before they have ended.
 const PARTING: Duration = Duration::from_secs(1);
 
 /// What a block device is to be like, beside what follows from its queue.
@@ -335,7 +335,7 @@ impl Device {
         if !is_over {
             // The kernel fails or keeps the requests then, and no longer waits for them.
             self.abandoner().abandon();
-            if self.count.wait(PARTING, || 0) {
+            if self.count.wait(PARTING, || self.nr_moves()) {
                 threads.into_iter().for_each(|thread| drop(thread.join()));
             } else {
                 // A thread whose value is dropped would drop its link itself.

@@ -61,7 +61,7 @@ impl Strings {
     }
 }
 
-/// What the kernel knows of a queue. Its buffers are dropped after it, or never.
+/// What the kernel knows of a queue. Buffers that the kernel may still use are never freed: see the drop of [`Served`].
 pub(crate) struct Link {
     /// It is dropped before the file.
     ring: Ring,
@@ -75,7 +75,7 @@ pub(crate) struct Queue {
     strings: Arc<Strings>,
     number: u16,
     served: Served,
-    /// Tags whose requests came when the queue was given up.
+    /// Tags whose requests are not done here: they fail, or wait for the next server.
     left: Vec<u16>,
     idle: Idle,
 }
@@ -118,7 +118,9 @@ impl Queue {
     /// 3. The thread, which is alive, takes the request. To the kernel it is with a server now, and no server gives it
     ///    back. The next server waits for it for ever.
     ///
-    /// A thread that has ended takes no request: the kernel keeps it for the next server, or fails it.
+    /// A thread that has ended takes no request: the kernel keeps it for the next server, or fails it. A thread that
+    /// fails in the middle drops its link itself, since nothing waits for it then; of its queue a request can be lost
+    /// so.
     ///
     /// COST: two system calls for all requests that came together: one tells their results, and one sleeps.
     pub(crate) fn run(mut self) -> (io::Result<()>, Option<Link>) {
@@ -152,9 +154,13 @@ impl Queue {
             }
             // As above, behind the bell's end.
             if self.is_abandoned() {
-                if self.strings.fate == Fate::Goes {
-                    self.left.extend(self.served.work.working());
-                    self.fail()?;
+                match self.strings.fate {
+                    // The results that are there, as above.
+                    Fate::Stays => self.enter_all()?,
+                    Fate::Goes => {
+                        self.left.extend(self.served.work.working());
+                        self.fail()?;
+                    }
                 }
                 return Err(io::Error::other("it was left with requests on their way"));
             }
@@ -179,10 +185,10 @@ impl Queue {
         self.strings.is_given_up.load(Ordering::Acquire)
     }
 
-    /// The thread ends although the device has requests, which fail, or wait for the next server. Its end tells the
-    /// kernel that no thread serves them. Otherwise the kernel would not let the process go: a thread that waits
-    /// until the block device is removed waits for these requests, no signal ends it, and while it is there the process
-    /// has the ring and the character device.
+    /// Whether the thread is to end although the device has requests, which fail, or wait for the next server. Its
+    /// end tells the kernel that no thread serves them. Otherwise the kernel would not let the process go: a thread
+    /// that waits until the block device is removed waits for these requests, no signal ends it, and while it is
+    /// there the process has the ring and the character device.
     fn is_abandoned(&self) -> bool {
         // Acquire: pairs with the release of the device that leaves the queue.
         self.strings.is_abandoned.load(Ordering::Acquire)
@@ -192,9 +198,11 @@ impl Queue {
     /// for nothing any more. In both cases it learns at once that the queue's thread is gone. While it has no tag,
     /// Linux 6.12 learns that only when a request is overdue, after 30 s.
     fn fail(&mut self) -> io::Result<()> {
-        let Self { link: Link { ring, file, .. }, number, served: Served { work, nr_tags, .. }, left, .. } = self;
+        let Self { link: Link { ring, file, .. }, strings, number, served: Served { work, nr_tags, .. }, left, .. } =
+            self;
         let (addr, mut last) = (if *nr_tags > 0 { work.spare() } else { 0 }, Instant::now());
-        while *nr_tags > 0 && last.elapsed() < QUIET {
+        // A thread that has not had a processor for long still answers what it has.
+        while *nr_tags > 0 {
             for tag in left.drain(..) {
                 // The device may still have the tag's own buffer.
                 let command = IoCommand { q_id: *number, tag, result: -libc::EIO, addr };
@@ -210,7 +218,10 @@ impl Queue {
                 Ok(())
             })?;
             if !left.is_empty() {
+                strings.nr_moves.fetch_add(1, Ordering::Relaxed);
                 last = Instant::now();
+            } else if last.elapsed() >= QUIET {
+                break;
             }
         }
         Ok(())

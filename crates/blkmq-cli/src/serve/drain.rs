@@ -26,6 +26,8 @@ const EVERY: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_secs(5);
 /// How long the leave of block devices may still take at the third signal.
 const PARTING: Duration = Duration::from_millis(500);
+/// How long block devices may take to end once what their devices keep is left.
+const LEFT: Duration = Duration::from_secs(3);
 /// The most clients that are named one by one.
 const MAX_TOLD: usize = 5;
 
@@ -237,22 +239,29 @@ pub(super) fn part(
     abandon: impl FnOnce(),
 ) -> Result<(), Failure> {
     parting.begin();
+    let left = || Err(Failure::Running("serve: ended at once, without waiting for block devices".to_owned()));
+    // Further events, signals among them, move no moment at which something ends.
+    let (mut abandon, mut end) = (Some(abandon), None);
     loop {
         if let Some(parted) = parting.parted.take() {
-            return parted;
+            return if abandon.is_some() { parted } else { left() };
         }
-        let is_hurried = nr_signals > 2;
-        match events.recv_timeout(if is_hurried { PARTING } else { EVERY }) {
+        if nr_signals > 2 {
+            end.get_or_insert_with(|| Instant::now() + PARTING);
+        }
+        match events.recv_timeout(end.map_or(EVERY, |end| end.saturating_duration_since(Instant::now()))) {
             Ok(Event::Parted(parted)) => parting.parted = Some(parted),
             Ok(Event::Signal) => nr_signals += 1,
             Ok(_) => (),
-            Err(_) if is_hurried => {
-                abandon();
-                // Steps that go on now may still remove what is left. Any other event is no reason to stay.
-                let _ = events.recv_timeout(PARTING);
-                return Err(Failure::Running("serve: ended at once, without waiting for block devices".to_owned()));
-            }
-            Err(_) => operator::say(&describe_devices(&waited_for())),
+            Err(_) if end.is_none() => operator::say(&describe_devices(&waited_for())),
+            Err(_) => match abandon.take() {
+                Some(abandon) => {
+                    abandon();
+                    // The steps go on now, and remove what is left.
+                    end = Some(Instant::now() + LEFT);
+                }
+                None => return left(),
+            },
         }
     }
 }
@@ -358,6 +367,27 @@ mod tests {
         let Err(Failure::Running(what)) = part(1, kept, &events, Vec::new, || is_abandoned = true) else { panic!() };
         assert!(what.contains("block devices") && is_abandoned);
         drop(hold);
+    }
+
+    /// Red if each further signal gives the block devices more time: then an operator who does not stop asking waits
+    /// for ever.
+    #[test]
+    fn signals_that_do_not_stop_put_nothing_off() {
+        let (tell, events) = mpsc::channel();
+        let (hold, held) = mpsc::channel::<()>();
+        let kept = Parting::new(&tell, move || {
+            let _ = held.recv();
+            Ok(())
+        });
+        // It holds a sender of its own, and ends when no program hears it any more.
+        let asking = thread::spawn(move || {
+            while tell.send(Event::Signal).is_ok() {
+                thread::sleep(PARTING / 20);
+            }
+        });
+        assert!(part(3, kept, &events, Vec::new, || drop(hold)).is_err());
+        drop(events);
+        asking.join().unwrap();
     }
 
     /// Red if what was over before is waited for, or done again.
