@@ -85,12 +85,13 @@ pub(crate) fn show(text: String) {
 /// Says how it ended, and waits until all is said, but not for long.
 pub(crate) fn end(outcome: Result<(), Failure>) -> Result<(), Failure> {
     let Some(voice) = VOICE.get() else { return outcome };
-    let (outcome, last) = match outcome {
-        Err(Failure::Running(text)) => (Err(Failure::Command(1)), Some(text)),
-        Err(Failure::Input(text)) => (Err(Failure::Command(2)), Some(text)),
-        outcome => (outcome, None),
-    };
-    last.iter().for_each(|text| say(text));
+    let outcome = outcome.map_err(|failure| match &failure {
+        Failure::Input(text) | Failure::Running(text) => {
+            say(text);
+            Failure::Command(failure.code())
+        }
+        _ => failure,
+    });
     let (tell, told) = sync_channel(1);
     // If so much waits that there is no room, no program reads it.
     if voice.try_send(Word::End(tell)).is_ok() {

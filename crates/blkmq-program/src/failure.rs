@@ -36,22 +36,29 @@ impl Failure {
         Self::Running(format!("{path}: {error}"))
     }
 
+    /// The exit code.
+    #[must_use]
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Asked(_) => 0,
+            Self::Running(_) | Self::Unread => 1,
+            Self::Input(_) => 2,
+            Self::Command(code) => *code,
+        }
+    }
+
     /// Reports the failure, and returns the exit code.
     pub fn report(self) -> ExitCode {
-        let (text, code) = match self {
+        match &self {
             Self::Asked(text) => {
-                return match io::stdout().write_all(text.as_bytes()) {
-                    Ok(()) => ExitCode::SUCCESS,
-                    Err(error) => Self::from(error).report(),
-                };
+                if let Err(error) = io::stdout().write_all(text.as_bytes()) {
+                    return Self::from(error).report();
+                }
             }
-            Self::Unread => return ExitCode::FAILURE,
-            Self::Command(code) => return ExitCode::from(code),
-            Self::Input(text) => (text, 2),
-            Self::Running(text) => (text, 1),
-        };
-        notice(&text);
-        ExitCode::from(code)
+            Self::Input(text) | Self::Running(text) => notice(text),
+            Self::Unread | Self::Command(_) => (),
+        }
+        ExitCode::from(self.code())
     }
 }
 
