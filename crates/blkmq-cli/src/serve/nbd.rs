@@ -67,7 +67,7 @@ type Slot = Arc<Mutex<Option<Server>>>;
 /// The server of machines, until it has drained.
 type Machines = Arc<Mutex<Option<blkmq_vhost_user::Server>>>;
 
-fn lock(slot: &Slot) -> MutexGuard<'_, Option<Server>> {
+fn lock<T>(slot: &Mutex<T>) -> MutexGuard<'_, T> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -143,7 +143,7 @@ impl Nbd {
     /// Serves machines beside the clients, until the server is drained.
     pub(super) fn serve_beside(&self, machines: blkmq_vhost_user::Bound) -> Result<(), Failure> {
         let server = machines.serve(&self.engine).map_err(machine::failure)?;
-        *self.machines.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
+        *lock(&self.machines) = Some(server);
         Ok(())
     }
 
@@ -237,7 +237,7 @@ impl Nbd {
                 thread::sleep(LOOK_EVERY);
             }
             // Before the other one, which ends the log if there is no client any more.
-            let machines = machines.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let machines = lock(&machines).take();
             machines.into_iter().for_each(blkmq_vhost_user::Server::wait);
             let server = lock(&slot).take();
             if let Some(server) = server {
