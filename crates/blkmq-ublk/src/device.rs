@@ -294,12 +294,12 @@ impl Device {
         let nr = ready.len();
         let places: Vec<_> = ready.iter().map(|_| self.count.place()).collect();
         for ((((work, submitter), map), place), number) in ready.into_iter().zip(maps).zip(places).zip(0..) {
-            let (tell, file, depth) = (tell.clone(), Arc::clone(&file), info.queue_depth);
+            let (tell, file) = (tell.clone(), Arc::clone(&file));
             let strings = Arc::clone(&self.strings[usize::from(number)]);
             let serve = move || {
                 // It is the last to be dropped: the character device is closed by then, or the next to be closed.
                 let place = place;
-                let begun = Queue::begin((file, map), (number, depth), strings, work, submitter);
+                let begun = Queue::begin((file, map), (&info, number), strings, work, submitter);
                 let (told, queue) = match begun {
                     Ok(queue) => (Ok(()), Some(queue)),
                     Err(error) => (Err(error), None),

@@ -35,12 +35,14 @@ pub mod control;
 mod descriptors;
 mod device;
 mod error;
+mod exchange;
 mod fate;
 mod mark;
 mod parameters;
 mod patience;
 mod queue;
 mod ring;
+mod single;
 mod threads;
 #[doc(hidden)]
 pub mod work;

@@ -1,13 +1,12 @@
 //! One queue of a device: a thread with a ring, a desk of the engine, and a submitter.
 //!
-//! The kernel has each tag until a request comes for it, and again once the request's result is told, which is one
-//! command (`COMMIT_AND_FETCH_REQ`). What has arrived together goes through blkmq's queue as one plug, and results that
-//! are there together are told in one system call. When nothing is to be done, the thread sleeps on its ring, which
-//! also watches the submitter's bell and the device's descriptors.
+//! The kernel has each tag until a request comes for it, and again once the request's result is told. What has arrived
+//! together goes through blkmq's queue as one plug, and results that are there together are told in one system call.
+//! When nothing is to be done, the thread sleeps on its ring, which also watches the submitter's bell and the device's
+//! descriptors.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,8 +15,9 @@ use blkmq::event::EventFd;
 use blkmq::idle::Idle;
 use blkmq::{Clock, Notify, Submitter};
 
-use crate::abi::{IoCommand, io as command};
+use crate::abi::DeviceInfo;
 use crate::descriptors::Descriptors;
+use crate::exchange::Exchange;
 use crate::fate::Fate;
 use crate::ring::Ring;
 use crate::work::Work;
@@ -65,7 +65,8 @@ impl Strings {
 pub(crate) struct Link {
     /// It is dropped before the file.
     ring: Ring,
-    file: Arc<File>,
+    /// It has the file.
+    exchange: Exchange,
     descriptors: Descriptors,
 }
 
@@ -73,7 +74,6 @@ pub(crate) struct Link {
 pub(crate) struct Queue {
     link: Link,
     strings: Arc<Strings>,
-    number: u16,
     served: Served,
     /// Tags whose requests are not done here: they fail, or wait for the next server.
     left: Vec<u16>,
@@ -85,27 +85,27 @@ struct Served {
     /// It is dropped before the desk in `work`, which has nothing in progress then.
     submitter: Submitter,
     work: Work,
-    /// Tags that the kernel has not given back for good.
-    nr_tags: u16,
+    /// The kernel has not given back every tag for good.
+    has_kernel_tags: bool,
 }
 
 impl Queue {
     /// Fetches with all tags. To be called by the thread that serves the queue.
     pub(crate) fn begin(
         (file, descriptors): (Arc<File>, Descriptors),
-        (number, depth): (u16, u16),
+        (info, number): (&DeviceInfo, u16),
         strings: Arc<Strings>,
         work: Work,
         submitter: Submitter,
     ) -> io::Result<Self> {
-        let link = Link { ring: Ring::new(depth, Arc::clone(&strings.bell))?, file, descriptors };
-        let idle = Idle::new();
-        let served = Served { submitter, work, nr_tags: depth };
-        let mut queue = Self { link, strings, number, served, left: Vec::new(), idle };
-        for tag in 0..depth {
-            queue.command(command::FETCH_REQ, tag, -1)?;
-        }
-        queue.link.ring.enter(0, None)?;
+        let ring = Ring::new(info.queue_depth, Arc::clone(&strings.bell))?;
+        let exchange = Exchange::new(info, file, number);
+        let link = Link { ring, exchange, descriptors };
+        let served = Served { submitter, work, has_kernel_tags: true };
+        let mut queue = Self { link, strings, served, left: Vec::new(), idle: Idle::new() };
+        let Self { link: Link { ring, exchange, .. }, served, .. } = &mut queue;
+        exchange.begin(ring, |tag| served.work.address(tag))?;
+        ring.enter(0, None)?;
         Ok(queue)
     }
 
@@ -141,10 +141,11 @@ impl Queue {
             is_busy |= self.drive();
             while let Some((tag, result)) = self.served.work.next_over() {
                 is_busy = true;
-                self.command(command::COMMIT_AND_FETCH_REQ, tag, result)?;
+                let Self { link: Link { ring, exchange, .. }, served, .. } = self;
+                exchange.tell(ring, tag, result, served.work.address(tag))?;
             }
             // The look comes behind the bell's end: the bell may have been rung for this.
-            if (self.served.nr_tags == 0 || self.is_given_up()) && self.served.work.is_idle() {
+            if (!self.served.has_kernel_tags || self.is_given_up()) && self.served.work.is_idle() {
                 return match self.strings.fate {
                     // The last results: without them the kernel takes their requests for lost, and gives them out
                     // again.
@@ -167,17 +168,16 @@ impl Queue {
             if is_busy {
                 self.strings.nr_moves.fetch_add(1, Ordering::Relaxed);
                 self.idle.end();
-                self.link.ring.enter(0, None)?;
+                self.enter()?;
             } else {
                 self.rest()?;
             }
         }
     }
 
-    /// Puts a command on the ring that gives a tag to the kernel.
-    fn command(&mut self, op: u32, tag: u16, result: i32) -> io::Result<()> {
-        let command = IoCommand { q_id: self.number, tag, result, addr: self.served.work.address(tag) };
-        self.link.ring.command(self.link.file.as_raw_fd(), op, command)
+    /// Hands over what is to be told, and takes what there is.
+    fn enter(&mut self) -> io::Result<()> {
+        self.link.ring.enter(0, None)
     }
 
     fn is_given_up(&self) -> bool {
@@ -198,42 +198,35 @@ impl Queue {
     /// for nothing any more. In both cases it learns at once that the queue's thread is gone. While it has no tag,
     /// Linux 6.12 learns that only when a request is overdue, after 30 s.
     fn fail(&mut self) -> io::Result<()> {
-        let Self { link: Link { ring, file, .. }, strings, number, served: Served { work, nr_tags, .. }, left, .. } =
-            self;
-        let (addr, mut last) = (if *nr_tags > 0 { work.spare() } else { 0 }, Instant::now());
+        let Self { link: Link { ring, exchange, .. }, strings, served, left, .. } = self;
+        let addr = if exchange.is_over() { 0 } else { served.work.spare() };
+        let mut last = Instant::now();
         // A thread that has not had a processor for long still answers what it has.
-        while *nr_tags > 0 {
+        while !exchange.is_over() {
             for tag in left.drain(..) {
                 // The device may still have the tag's own buffer.
-                let command = IoCommand { q_id: *number, tag, result: -libc::EIO, addr };
-                ring.command(file.as_raw_fd(), command::COMMIT_AND_FETCH_REQ, command)?;
+                exchange.tell(ring, tag, -libc::EIO, addr)?;
             }
             ring.enter(1, Some(QUIET))?;
-            ring.take(|tag, result| {
-                match result {
-                    0 => left.push(tag),
-                    // The device is stopped, or takes nothing for this tag any more.
-                    _ => *nr_tags -= 1,
-                }
-                Ok(())
-            })?;
+            exchange.take_last(ring, |tag| left.push(tag))?;
             if !left.is_empty() {
                 strings.nr_moves.fetch_add(1, Ordering::Relaxed);
                 last = Instant::now();
-            } else if last.elapsed() >= QUIET {
+            } else if exchange.is_told(ring) && last.elapsed() >= QUIET {
                 break;
             }
         }
+        served.has_kernel_tags = !exchange.is_over();
         Ok(())
     }
 
-    /// Hands over all that is on the ring, at an end.
+    /// Hands over all that is to be told, at an end.
     fn enter_all(&mut self) -> io::Result<()> {
         for _ in 0..TRIES_AT_END {
-            if self.link.ring.is_empty() {
+            if self.link.exchange.is_told(&mut self.link.ring) {
                 break;
             }
-            self.link.ring.enter(0, None)?;
+            self.enter()?;
             // The ring may be full. Requests that come now are left to the next server, and what a command ends with
             // changes nothing any more.
             let _ = self.take_completions(true);
@@ -244,27 +237,23 @@ impl Queue {
     /// Takes completions off the ring. Returns whether any requests arrived or tags came back. Of requests that arrive
     /// when the queue is given up nothing is done here: they wait for the next server, or [`fail`](Self::fail).
     fn take_completions(&mut self, is_given_up: bool) -> io::Result<bool> {
-        let Self {
-            link: Link { ring, descriptors, .. }, served: Served { submitter, work, nr_tags }, left, idle, ..
-        } = self;
+        let Self { link: Link { ring, exchange, descriptors }, served, left, idle, .. } = self;
+        let Served { submitter, work, .. } = served;
         let mut has_any = false;
-        ring.take(|tag, result| {
+        let taken = exchange.take(ring, |tag| {
             if !has_any {
                 // This comes before the work for the device, which takes time.
                 idle.arrive();
                 work.set_now(submitter.queue().clock().now());
             }
             has_any = true;
-            match result {
-                0 if is_given_up => left.push(tag),
-                0 => work.arrive(tag, &descriptors.get(tag)),
-                // The device is stopped, or its server is given up.
-                error if error == -libc::ENODEV => *nr_tags -= 1,
-                error => return Err(io::Error::from_raw_os_error(-error)),
+            match is_given_up {
+                true => left.push(tag),
+                false => work.arrive(tag, &descriptors.get(tag)),
             }
-            Ok(())
-        })?;
-        Ok(has_any)
+        });
+        served.has_kernel_tags = !exchange.is_over();
+        taken
     }
 
     /// Submits what has arrived, drives the queue, and settles what is over. Returns whether there was anything.
@@ -279,7 +268,7 @@ impl Queue {
         let is_alone = self.served.submitter.nr_outstanding() == 0;
         if is_alone && matches!(self.served.submitter.queue().clock(), Clock::Real(_)) {
             if self.idle.look() {
-                return self.link.ring.enter(0, None);
+                return self.enter();
             }
         } else {
             self.idle.give_up();
@@ -290,7 +279,7 @@ impl Queue {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        if self.nr_tags > 0 {
+        if self.has_kernel_tags {
             // The kernel may still write into the buffers of its tags, until the thread is over.
             self.work.leave_buffers();
         }

@@ -9,11 +9,9 @@ use std::time::Duration;
 use blkmq::Submitter;
 use blkmq::event::EventFd;
 use blkmq_engine::Sleep;
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
-use crate::abi::IoCommand;
-
-/// Marks the user data of entries that are no tag's.
+/// Marks the user data of entries that are no command's.
 const OTHER: u64 = 1 << 63;
 /// The submitter's bell is readable.
 const BELL: u64 = OTHER | 1 << 62;
@@ -49,14 +47,8 @@ impl Ring {
         Ok(Self { ring: make(depth)?, bell, has_bell: false, watched: Vec::new() })
     }
 
-    /// Puts a command on the ring that gives the kernel a tag of this character device, with its buffer. Its completion
-    /// comes as that of the tag.
-    pub(crate) fn command(&mut self, file: RawFd, op: u32, command: IoCommand) -> io::Result<()> {
-        let entry = opcode::UringCmd16::new(types::Fd(file), op).cmd(command.to_bytes()).build();
-        self.push(&entry.user_data(command.tag.into()))
-    }
-
-    fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+    /// Puts a command of the queue on the ring. Its user data is below that of watches.
+    pub(crate) fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         loop {
             // SAFETY: the character device is open while the ring is. A command's buffer belongs to its tag, and is not
             // touched while the kernel has the tag; it is freed only after every tag has come back, or never. A spare
@@ -99,8 +91,8 @@ impl Ring {
         self.ring.submission().is_empty()
     }
 
-    /// Takes completions off the ring, and calls `tag` with those of the tags and their results.
-    pub(crate) fn take(&mut self, mut tag: impl FnMut(u16, i32) -> io::Result<()>) -> io::Result<()> {
+    /// Takes completions off the ring, and calls `command` with those of commands.
+    pub(crate) fn take(&mut self, mut command: impl FnMut(&cqueue::Entry) -> io::Result<()>) -> io::Result<()> {
         let Self { ring, bell, has_bell, watched } = self;
         for entry in ring.completion() {
             match entry.user_data() {
@@ -110,7 +102,7 @@ impl Ring {
                 }
                 UNWATCHED => (),
                 other if other & OTHER != 0 => watched.retain(|fd| *fd as u64 != other & !OTHER),
-                number => tag(number as u16, entry.result())?,
+                _ => command(&entry)?,
             }
         }
         Ok(())
