@@ -20,7 +20,7 @@ const SIZE: usize = 256 << 10;
 const BLOCK: usize = 4096;
 const SECTOR: usize = 512;
 const DEPTH: u16 = 8;
-const MOST: usize = 64 << 10;
+const MOST: u32 = 64 << 10;
 
 /// What a byte of the device is that was discarded: anything.
 const ANY: u16 = 0x100;
@@ -66,7 +66,7 @@ fn judge(model: &mut [u16], descriptor: &Descriptor, data: &[u8], result: i32, r
     let has_data = matches!(kind, op::READ | op::WRITE);
     let is_good = match kind {
         op::FLUSH => true,
-        op::READ | op::WRITE => bytes.as_ref().is_some_and(|bytes| bytes.len() <= MOST),
+        op::READ | op::WRITE => bytes.as_ref().is_some_and(|bytes| bytes.len() <= MOST as usize),
         op::DISCARD | op::WRITE_ZEROES => bytes.is_some(),
         _ => false,
     };
@@ -101,7 +101,7 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     let mut submitter = engine.exports[0].join_own(&entry).expect("there is room for one");
     let bounds = Bounds { requests: DEPTH, ..engine.bounds };
     let desk = Desk::of_thread(engine, 0, (&entry, 0), bounds, submitter.nr_slots());
-    let mut work = Work::new(desk, DEPTH, MOST).expect("there is memory");
+    let mut work = Work::new(desk, DEPTH, MOST, None).expect("there is memory");
     let (mut model, mut nr) = (vec![ANY; SIZE], 0_u8);
     let mut asked = BTreeMap::new();
     while let Some((head, more)) = rest.split_first_chunk::<{ 2 + DESCRIPTOR_SIZE }>() {
@@ -135,7 +135,7 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     }
     let results = finish(&mut work, &mut submitter);
     assert!(results.keys().eq(asked.keys()), "a result for each tag");
-    assert!((0..DEPTH).all(|tag| work.data(tag).is_some_and(|data| data.len() == MOST)), "each buffer is back");
+    assert!((0..DEPTH).all(|tag| work.data(tag).is_some_and(|data| data.len() == MOST as usize)), "each buffer is back");
     engine.clients.leave(entry.number);
 }
 

@@ -120,10 +120,11 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "SOCKET|tcp:HOST:PORT")]
     nbd: Vec<String>,
     /// Make a block device of this machine, /dev/ublkbN, by the kernel's ublk. With 'recover' and an id it outlives the
-    /// server, and the next one takes it over. May be repeated.
+    /// server, and the next one takes it over. With 'zero_copy' the data of its requests is not copied. May be
+    /// repeated.
     #[arg(
         long,
-        value_name = "[export=NAME,][id=N,][queues=N,][depth=N,][recover]",
+        value_name = "[export=NAME,][id=N,][queues=N,][depth=N,][recover,][zero_copy]",
         num_args = 0..=1,
         default_missing_value = ""
     )]

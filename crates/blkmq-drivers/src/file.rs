@@ -9,9 +9,10 @@
 //!
 //! The block layer calls in by [`File`], and nothing else does. `File` finds the engine of the hardware queue (`rings`,
 //! `engine`): a `ring`, or a `crew` with its `pool` of threads where the system gives no io_uring. The engine keeps the
-//! request as a `transfer`, which knows what is still to be asked of the kernel. All engines share the `target`: the
-//! open file with its `length` and `losses`. `opening` makes it.
+//! request as a `transfer`, which knows what is still to be asked of the kernel; one with data in pages of the kernel
+//! has a `chain`. All engines share the `target`: the open file with its `length` and `losses`. `opening` makes it.
 
+mod chain;
 mod crew;
 mod engine;
 mod journal;
@@ -262,7 +263,8 @@ impl Driver for File {
     }
 
     fn limits(&self) -> Limits {
-        self.target.limits()
+        let pages_align = if self.rings.take_pages() { self.target.pages_align() } else { 0 };
+        Limits { pages_align, ..self.target.limits() }
     }
 
     fn health(&self) -> Health {

@@ -64,6 +64,10 @@ pub mod io {
     pub const FETCH_REQ: u32 = ioctl(BOTH, 0x20, IO_SIZE);
     /// Ends a tag's request, and waits for the next one.
     pub const COMMIT_AND_FETCH_REQ: u32 = ioctl(BOTH, 0x21, IO_SIZE);
+    /// Puts a request's pages into the ring's table of buffers; `addr` is the index there.
+    pub const REGISTER_IO_BUF: u32 = ioctl(BOTH, 0x23, IO_SIZE);
+    /// Takes them out again.
+    pub const UNREGISTER_IO_BUF: u32 = ioctl(BOTH, 0x24, IO_SIZE);
 }
 
 /// Features of the kernel and of devices.
@@ -88,6 +92,8 @@ pub mod feature {
     pub const USER_RECOVERY_FAIL_IO: u64 = 1 << 9;
     /// The kernel registers a request's pages with the ring by itself.
     pub const AUTO_BUF_REG: u64 = 1 << 11;
+    /// A request's pages can be registered with any ring, by any thread.
+    pub const BUF_REG_OFF_DAEMON: u64 = 1 << 14;
     /// Requests are fetched and answered in batches, by other commands.
     pub const BATCH_IO: u64 = 1 << 15;
 

@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use blkmq::event::EventFd;
+use blkmq::pages::PageSource;
 use blkmq::{RequestQueue, Submitter};
 use blkmq_engine::{Bounds, Desk, Engine, Entry, FrontEnd};
 
@@ -17,6 +18,7 @@ use crate::descriptors::{Descriptors, page};
 use crate::error::Error;
 use crate::fate::Fate;
 use crate::mark::{foreign, is_ours, mark};
+use crate::pages::{self, Pages};
 use crate::parameters::{difference, most_bytes, parameters};
 use crate::queue::{Link, Queue, Strings};
 use crate::threads::{Count, Ended};
@@ -40,11 +42,14 @@ pub struct Options {
     pub id: Option<u32>,
     /// Its queues, each with a thread.
     pub queues: u16,
-    /// Requests of a queue at a time. Each has a buffer for the largest request, at most 512 KiB.
+    /// Requests of a queue at a time. Without `zero_copy` each has a buffer for the largest request, at most 512 KiB.
     pub depth: u16,
     /// The block device outlives its server, and waits for the next one. If the device exists and waits, it is taken
     /// over, with the queues and the depth that it has.
     pub recover: bool,
+    /// The data of requests stays where the kernel has it, and the device behind the queue moves it there. Then
+    /// requests have no buffers. A device that is taken over stays as it was made.
+    pub zero_copy: bool,
     /// Nothing may be changed.
     pub read_only: bool,
     /// What the device stands in front of, in words of the program's own. A device is taken over only by the same
@@ -55,7 +60,8 @@ pub struct Options {
 impl Default for Options {
     /// One queue, 128 requests deep.
     fn default() -> Self {
-        Self { id: None, queues: 1, depth: 128, recover: false, read_only: false, name: String::new() }
+        let (recover, zero_copy, read_only) = (false, false, false);
+        Self { id: None, queues: 1, depth: 128, recover, zero_copy, read_only, name: String::new() }
     }
 }
 
@@ -97,8 +103,15 @@ fn open(id: u32) -> Result<File, Error> {
 }
 
 /// Takes over the device, once it has noticed that its server is gone. `None` if there is no such device. `wished`:
-/// what the device would have to be like, in front of what has this name.
-fn take_over(control: &Control, id: u32, wished: &Parameters, name: &str) -> Result<Option<DeviceInfo>, Error> {
+/// what the device would have to be like, in front of what has this name. `zero_copy`: whether it could be one whose
+/// data stays with the kernel.
+fn take_over(
+    control: &Control,
+    id: u32,
+    wished: &Parameters,
+    name: &str,
+    zero_copy: impl Fn() -> Result<(), Error>,
+) -> Result<Option<DeviceInfo>, Error> {
     // If one queue has a tag and another has none, the kernel notices at the first one, and answers no command before
     // it has noticed at the second one.
     let (control, deadline) = (control.clone().limited(NOTICE), Instant::now() + NOTICE);
@@ -117,6 +130,9 @@ fn take_over(control: &Control, id: u32, wished: &Parameters, name: &str) -> Res
         let old = control.parameters(id)?;
         if let Some(what) = difference(&old, wished).or_else(|| foreign(&info, &old, name)) {
             return Err(Error::Differs(id, what));
+        }
+        if info.flags & feature::SUPPORT_ZERO_COPY != 0 {
+            zero_copy()?;
         }
         let begun = match info.state {
             State::Quiesced | State::FailIo => control.begin_recovery(id),
@@ -147,7 +163,7 @@ impl Added {
         let wished = parameters(&limits, page(), options.read_only)?;
         let features = control.features()?;
         let recovered = match options.id.filter(|_| options.recover) {
-            Some(id) => take_over(&control, id, &wished, &options.name)?,
+            Some(id) => take_over(&control, id, &wished, &options.name, || pages::check(features, &limits))?,
             None => None,
         };
         if let Some(info) = recovered {
@@ -157,12 +173,17 @@ impl Added {
         if options.recover && features & recovery != recovery {
             return Err(Error::TooOld);
         }
+        if options.zero_copy {
+            pages::check(features, &limits)?;
+        }
+        let wishes = [(options.recover, recovery), (options.zero_copy, feature::SUPPORT_ZERO_COPY)];
+        let wishes = wishes.iter().filter(|(is_wished, _)| *is_wished).fold(0, |flags, (_, wish)| flags | wish);
         let info = control.add(&DeviceInfo {
             nr_hw_queues: options.queues,
             queue_depth: options.depth,
             max_io_buf_bytes: most_bytes(&limits, page()),
             dev_id: options.id.unwrap_or(u32::MAX),
-            flags: feature::CMD_IOCTL_ENCODE | if options.recover { recovery } else { 0 },
+            flags: feature::CMD_IOCTL_ENCODE | wishes,
             server_flags: mark(&options.name),
             ..DeviceInfo::default()
         })?;
@@ -264,7 +285,7 @@ impl Abandoner {
 
 impl Device {
     /// What each of the threads needs, in the order of the device's queues.
-    fn equip(&mut self, export: usize) -> Result<Vec<(Work, Submitter)>, Error> {
+    fn equip(&mut self, file: &Arc<File>, export: usize) -> Result<Vec<(Work, Submitter)>, Error> {
         let Self { inner: Inner { info, .. }, engine, entry, strings, .. } = self;
         let make = |_| {
             let bell = Arc::new(EventFd::new()?);
@@ -278,7 +299,9 @@ impl Device {
             let mut submitter = engine.exports[export].join_own(entry).map_err(Error::Queue)?;
             submitter.set_notify(Some(strings.bell.clone()));
             let desk = Desk::of_thread(engine, export, (entry, thread), bounds, submitter.nr_slots());
-            let work = Work::new(desk, info.queue_depth, info.max_io_buf_bytes as usize)
+            let pages = || Arc::new(Pages::new(Arc::downgrade(file), thread as u16)) as Arc<dyn PageSource>;
+            let pages = (info.flags & feature::SUPPORT_ZERO_COPY != 0).then(pages);
+            let work = Work::new(desk, info.queue_depth, info.max_io_buf_bytes, pages)
                 .ok_or_else(|| Error::System(io::Error::from(io::ErrorKind::OutOfMemory)))?;
             Ok((work, submitter))
         };
@@ -289,7 +312,7 @@ impl Device {
     fn launch(&mut self, maps: Vec<Descriptors>, export: usize) -> Result<(), Error> {
         // The threads alone have it: the kernel removes a device only when its character device is closed.
         let Some(file) = self.inner.file.take() else { return Ok(()) };
-        let ready = self.equip(export)?;
+        let ready = self.equip(&file, export)?;
         let (info, (tell, told)) = (self.inner.info, mpsc::channel());
         let nr = ready.len();
         let places: Vec<_> = ready.iter().map(|_| self.count.place()).collect();
@@ -381,6 +404,12 @@ impl Device {
     #[must_use]
     pub fn is_recoverable(&self) -> bool {
         Fate::of(&self.inner.info) == Fate::Stays
+    }
+
+    /// Whether the data of requests stays where the kernel has it.
+    #[must_use]
+    pub fn is_zero_copy(&self) -> bool {
+        self.inner.info.flags & feature::SUPPORT_ZERO_COPY != 0
     }
 
     /// Removes the block device: its requests are done, what the kernel has in memory for it is written, and then it is

@@ -26,6 +26,12 @@ pub enum Error {
     Depth(u16),
     /// Bytes of a logical block, which are more than the kernel takes, and how many it takes.
     LogicalBlock(u32, u32),
+    /// The kernel lacks what zero copy takes.
+    NoZeroCopy,
+    /// The device behind the queue needs the data in memory.
+    NeedsMemory,
+    /// The device behind the queue takes the kernel's pages only if their data begins at multiples of so many bytes.
+    PagesAlign(u32),
     /// A device with this number exists already, in this state.
     Exists(u32, State),
     /// There is no device with this number.
@@ -70,6 +76,21 @@ impl fmt::Display for Error {
             Self::LogicalBlock(bytes, most) => {
                 write!(f, "ublk: the device has logical blocks of {bytes} bytes; the kernel takes up to {most}")
             }
+            Self::NoZeroCopy => write!(
+                f,
+                "ublk: this kernel lacks what zero copy takes, zero_copy and buf_reg_off_daemon in 'blkmq ublk features' \
+                 (Linux 6.17 or later); leave out 'zero_copy'"
+            ),
+            Self::NeedsMemory => write!(
+                f,
+                "ublk: zero copy takes a device that moves data between the kernel and itself, as 'file' does with \
+                 io_uring; this one needs the data in memory; leave out 'zero_copy'"
+            ),
+            Self::PagesAlign(bytes) => write!(
+                f,
+                "ublk: zero copy takes a device that reads and writes at any multiple of 512 bytes in memory; this one \
+                 needs multiples of {bytes}; leave out 'zero_copy'"
+            ),
             Self::Exists(id, State::Quiesced) => write!(
                 f,
                 "ublk: device {id} exists and waits for a server; with 'recover' it gets this one, and 'blkmq ublk del {id}' \
@@ -119,7 +140,8 @@ impl Error {
     /// Whether what was asked for cannot be, whatever the system is like.
     #[must_use]
     pub fn is_bad_configuration(&self) -> bool {
-        matches!(self, Self::Queues(_) | Self::Depth(_) | Self::LogicalBlock(..))
+        use Error::{Depth, LogicalBlock, NeedsMemory, PagesAlign, Queues};
+        matches!(self, Queues(_) | Depth(_) | LogicalBlock(..) | NeedsMemory | PagesAlign(_))
     }
 
     /// The number of the error that the kernel has returned, if it has returned one.

@@ -38,6 +38,7 @@ mod error;
 mod exchange;
 mod fate;
 mod mark;
+mod pages;
 mod parameters;
 mod patience;
 mod queue;

@@ -6,8 +6,7 @@ use crate::abi::{DeviceInfo, Parameters, feature, parameter};
 
 /// What a device may not have that is taken over: data lies elsewhere then, or other commands are needed. Beside these,
 /// kernels give a device features that it was not made with.
-const UNSERVED: u64 = feature::SUPPORT_ZERO_COPY
-    | feature::NEED_GET_DATA
+const UNSERVED: u64 = feature::NEED_GET_DATA
     | feature::UNPRIVILEGED_DEV
     | feature::USER_COPY
     | feature::ZONED
@@ -78,8 +77,7 @@ mod tests {
         let by_kernel = DeviceInfo { flags: made.flags | 1 << 1 | 1 << 13, ..made };
         let with_number = Parameters { types: plain.types | parameter::DISCARD | parameter::DEVT, ..plain };
         assert_eq!(foreign(&by_kernel, &with_number, "a=file"), None);
-        for name in ["zero_copy", "need_get_data", "unprivileged_dev", "user_copy", "zoned", "auto_buf_reg", "batch_io"]
-        {
+        for name in ["need_get_data", "unprivileged_dev", "user_copy", "zoned", "auto_buf_reg", "batch_io"] {
             let (bit, _) = feature::NAMES.iter().find(|(_, found)| *found == name).unwrap();
             let other = DeviceInfo { flags: made.flags | bit, ..made };
             assert!(foreign(&other, &plain, "a=file").unwrap().contains(name), "{name}");

@@ -2,9 +2,12 @@
 //!
 //! Each tag has a buffer of its own. The kernel has the buffer while it has the tag: it puts the data of writes there
 //! before a request arrives, and takes the data of reads from there once the result is told. Meanwhile the buffer goes
-//! with the request.
+//! with the request. With zero copy a tag has a name for the kernel's pages instead, which goes with the request.
+
+use std::sync::Arc;
 
 use blkmq::limits::SECTOR_SIZE;
+use blkmq::pages::{PageSource, Pages};
 use blkmq::{Buffer, Buffers, Submitter, Time};
 use blkmq_engine::{Ask, Cause, Desk, Failure, Hints, Request, TaskId};
 
@@ -13,8 +16,8 @@ use crate::abi::{Descriptor, flag, op};
 /// What a tag has, and where its request is.
 #[derive(Debug)]
 struct Tag {
-    /// `None` while it goes with a request.
-    buffer: Option<Buffer>,
+    /// Nothing while it goes with a request.
+    data: Buffers,
     /// Whether a request of this tag is on its way.
     is_working: bool,
 }
@@ -22,8 +25,10 @@ struct Tag {
 /// The requests of one queue that are on their way.
 #[derive(Debug)]
 pub struct Work {
-    /// Bytes of each buffer.
-    most: usize,
+    /// Bytes of the largest request, and of each buffer.
+    most: u32,
+    /// The data stays in pages of the kernel.
+    has_pages: bool,
     /// Bytes of a logical block.
     block: u64,
     tags: Box<[Tag]>,
@@ -66,47 +71,66 @@ fn ask(descriptor: &Descriptor) -> Option<(Ask, Hints)> {
     Some((ask, hints))
 }
 
+/// Makes a tag's data so many bytes long, which are not more than it has.
+fn set_len(data: &mut Buffers, len: u32) {
+    match data {
+        Buffers::One(buffer) => _ = buffer.set_len(len as usize),
+        Buffers::Pages(pages) => pages.set_len(len),
+        Buffers::None | Buffers::Many(_) => (),
+    }
+}
+
 #[cold]
 fn refuse(desk: &mut Desk<u16>, tag: u16, cause: Cause, why: &'static str) -> Option<TaskId> {
     desk.refuse(tag, Failure::new(cause, why), false)
 }
 
 impl Work {
-    /// For this many tags, with buffers of `most` bytes, at a desk for as many requests. `None` if there is not so much
-    /// memory.
+    /// For this many tags, with buffers of `most` bytes, at a desk for as many requests. With `pages` the data is there
+    /// instead, under the names of the tags. `None` if there is not so much memory.
     #[must_use]
-    pub fn new(desk: Desk<u16>, depth: u16, most: usize) -> Option<Self> {
-        let tag = |_| Some(Tag { buffer: Some(Buffer::try_zeroed(most)?), is_working: false });
-        let tags = (0..depth).map(tag).collect::<Option<_>>()?;
-        Some(Self { most, block: desk.queue().limits().logical_block_size.into(), tags, desk })
+    pub fn new(desk: Desk<u16>, depth: u16, most: u32, pages: Option<Arc<dyn PageSource>>) -> Option<Self> {
+        let data = |tag: u16| match &pages {
+            Some(source) => Some(Pages::new(Arc::clone(source), tag.into(), most).into()),
+            None => Buffer::try_zeroed(most as usize).map(Buffers::One),
+        };
+        let tags = (0..depth).map(|tag| Some(Tag { data: data(tag)?, is_working: false })).collect::<Option<_>>()?;
+        let block = desk.queue().limits().logical_block_size.into();
+        Some(Self { most, has_pages: pages.is_some(), block, tags, desk })
     }
 
-    /// The address of a tag's buffer, for the kernel. It stays the same for good.
+    /// The address of a tag's buffer, for the kernel. It stays the same for good. 0 if the data stays with the kernel.
     ///
     /// # Panics
     /// If there is no such tag, or its request is on its way.
     #[must_use]
     pub fn address(&mut self, tag: u16) -> u64 {
-        let buffer = self.tags[usize::from(tag)].buffer.as_mut().expect("the buffer is here between two requests");
-        buffer.as_mut_ptr().expose_provenance() as u64
+        match &mut self.tags[usize::from(tag)].data {
+            Buffers::One(buffer) => buffer.as_mut_ptr().expose_provenance() as u64,
+            Buffers::Pages(_) => 0,
+            _ => unreachable!("the data is here between two requests"),
+        }
     }
 
     /// The data of a tag's buffer, while no request has it.
     #[must_use]
     pub fn data(&mut self, tag: u16) -> Option<&mut [u8]> {
-        self.tags.get_mut(usize::from(tag))?.buffer.as_deref_mut()
+        self.tags.get_mut(usize::from(tag))?.data.iter_mut().next().map(|buffer| &mut buffer[..])
     }
 
     /// The address of a buffer as a tag has it, for data that is not used. It is never freed. 0 if there is not so much
-    /// memory.
+    /// memory, or if the data stays with the kernel.
     #[must_use]
     pub fn spare(&self) -> u64 {
+        if self.has_pages {
+            return 0;
+        }
         let address = |mut buffer: Buffer| {
             let address = buffer.as_mut_ptr().expose_provenance() as u64;
             std::mem::forget(buffer);
             address
         };
-        Buffer::try_zeroed(self.most).map_or(0, address)
+        Buffer::try_zeroed(self.most as usize).map_or(0, address)
     }
 
     /// The tags whose requests are on their way.
@@ -129,7 +153,7 @@ impl Work {
     /// Takes a request of the kernel. A request that makes no sense is over at once, with an error. A tag that does not
     /// exist, or has a request already, is left alone.
     pub fn arrive(&mut self, number: u16, descriptor: &Descriptor) {
-        let Self { most, block, tags, desk } = self;
+        let Self { most, block, tags, desk, .. } = self;
         let Some(tag) = tags.get_mut(usize::from(number)).filter(|tag| !tag.is_working) else { return };
         let taken = match ask(descriptor) {
             None => refuse(desk, number, Cause::Unsupported, "there is no such operation"),
@@ -142,11 +166,12 @@ impl Work {
                 let request = Request { ask, offset, length, priority: None, hints, own: number };
                 let moves_data = matches!(ask, Ask::Read | Ask::Write { .. });
                 let is_whole = length > 0 && (offset | length).is_multiple_of(*block);
-                if !is_whole || (moves_data && length > *most as u64) {
+                if !is_whole || (moves_data && length > u64::from(*most)) {
                     refuse(desk, number, Cause::Invalid, "the kernel asks for whole blocks, and not for so many")
-                } else if moves_data && let Some(mut buffer) = tag.buffer.take() {
-                    buffer.set_len(length as usize);
-                    desk.take_brought(&request, &mut Buffers::One(buffer))
+                } else if moves_data {
+                    let mut data = std::mem::take(&mut tag.data);
+                    set_len(&mut data, length as u32);
+                    desk.take_brought(&request, &mut data)
                 } else {
                     desk.take(&request)
                 }
@@ -171,15 +196,14 @@ impl Work {
         let (id, failure) = self.desk.next_finished()?;
         let number = *self.desk.own(id);
         let tag = &mut self.tags[usize::from(number)];
-        let buffer = match self.desk.reclaim(id) {
-            Buffers::None => None,
-            Buffers::One(buffer) => Some(buffer),
+        let mut data = match self.desk.reclaim(id) {
             // That of a request that the desk refused.
-            Buffers::Many(mut buffers) => buffers.pop(),
+            Buffers::Many(mut buffers) => buffers.pop().map_or(Buffers::None, Buffers::One),
+            data => data,
         };
-        if let Some(mut buffer) = buffer {
-            buffer.set_len(self.most);
-            tag.buffer = Some(buffer);
+        if !data.is_empty() {
+            set_len(&mut data, self.most);
+            tag.data = data;
         }
         tag.is_working = false;
         let result = match failure {
@@ -197,7 +221,11 @@ impl Work {
     /// Called when the kernel may write into the buffers of its tags, and no thread will hear when that ends: they are
     /// never freed.
     pub fn leave_buffers(&mut self) {
-        self.tags.iter_mut().filter_map(|tag| tag.buffer.take()).for_each(std::mem::forget);
+        for tag in &mut self.tags {
+            if let Buffers::One(buffer) = std::mem::take(&mut tag.data) {
+                std::mem::forget(buffer);
+            }
+        }
     }
 }
 

@@ -31,6 +31,7 @@ use blkmq_sched::Time;
 
 pub use crate::request::buffer::{Arena, Registration, Segment};
 use crate::request::limits::Limits;
+pub use crate::request::pages::{Command, PagesPart};
 pub use crate::request::{Loan, Request, RqId};
 pub(crate) use batch::Offer;
 pub use batch::{Batch, Done, StaleRequest};

@@ -64,6 +64,7 @@ pub use request::clock::{Clock, VirtualClock};
 pub use request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES};
 pub use request::{
     Completion, Failed, RejectReason, Rejected, RqId, Shown, Status, bio, buffer, client, clock, is_hidden, limits,
+    pages,
 };
 pub use submit::{Submitter, future};
 

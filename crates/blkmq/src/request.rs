@@ -15,6 +15,7 @@ pub mod limits;
 mod list;
 mod loan;
 mod name;
+pub mod pages;
 mod slot;
 mod state;
 mod status;

@@ -30,6 +30,7 @@ const LIMITS: Limits = Limits {
     fua: false,
     no_flush: false,
     rotational: false,
+    pages_align: 0,
     read_only: false,
 };
 

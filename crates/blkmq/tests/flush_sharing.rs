@@ -42,6 +42,7 @@ const fn limits(write_cache: bool, fua: bool) -> Limits {
         fua,
         no_flush: false,
         rotational: false,
+        pages_align: 0,
         read_only: false,
     }
 }

@@ -27,6 +27,7 @@ const ROOMY: Limits = Limits {
     fua: true,
     no_flush: false,
     rotational: false,
+    pages_align: 0,
     read_only: false,
 };
 

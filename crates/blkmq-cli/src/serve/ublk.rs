@@ -25,7 +25,7 @@ pub(super) struct Wish {
     options: Options,
 }
 
-const FORM: &str = "words are export=NAME, id=N, queues=N, depth=N and recover, as in --ublk id=0,queues=2";
+const FORM: &str = "words are export=NAME, id=N, queues=N, depth=N, recover and zero_copy, as in --ublk id=0,queues=2";
 
 /// Reads what each `--ublk` says.
 pub(super) fn wishes(plan: &Plan) -> Result<Vec<Wish>, TextError> {
@@ -53,6 +53,7 @@ fn wish(given: &Given, exports: &[Export]) -> Result<Wish, TextError> {
             "queues" => wish.options.queues = small()?,
             "depth" => wish.options.depth = small()?,
             "recover" if value.is_empty() => wish.options.recover = true,
+            "zero_copy" if value.is_empty() => wish.options.zero_copy = true,
             _ => return Err(wrong("there is no such word")),
         }
     }
@@ -140,8 +141,10 @@ impl Devices {
     pub(super) fn lines(&self, exports: &[Export], wishes: &[Wish]) -> String {
         let line = |(wish, device): (&Wish, &Device)| {
             let (info, name) = (device.info(), shown(&exports[wish.export].name.text));
+            let copies = if device.is_zero_copy() { ", zero copy" } else { "" };
             let keeps = if device.is_recoverable() { ", kept for the next server" } else { "" };
-            format!("{name}: {}, {} x {} requests{keeps}\n", device.path(), info.nr_hw_queues, info.queue_depth)
+            let path = device.path();
+            format!("{name}: {path}, {} x {} requests{copies}{keeps}\n", info.nr_hw_queues, info.queue_depth)
         };
         wishes.iter().zip(&self.list).map(line).collect()
     }
@@ -174,16 +177,18 @@ mod tests {
     #[test]
     fn words_say_what_the_device_is_like() {
         assert_eq!(read("").unwrap().options, Options { name: "=ram".to_owned(), ..Options::default() });
-        let wish = read("export=b,id=3,queues=2,depth=64,recover").unwrap();
-        let expected =
-            Options { id: Some(3), queues: 2, depth: 64, recover: true, read_only: true, name: "b=ram".to_owned() };
+        let wish = read("export=b,id=3,queues=2,depth=64,recover,zero_copy").unwrap();
+        let (recover, zero_copy, read_only, name) = (true, true, true, "b=ram".to_owned());
+        let expected = Options { id: Some(3), queues: 2, depth: 64, recover, zero_copy, read_only, name };
         assert_eq!((wish.export, wish.options), (1, expected));
         assert_eq!(read("export=default").unwrap().export, 0);
     }
 
     #[test]
     fn what_cannot_be_is_refused_with_the_words_that_can() {
-        for text in ["export=c", "queues=x", "queues=70000", "depth", "recovered", "recover=1", "recover"] {
+        for text in
+            ["export=c", "queues=x", "queues=70000", "depth", "recovered", "recover=1", "recover", "zero_copy=1"]
+        {
             let error = read(text).unwrap_err();
             assert!(error.place == "--ublk" && error.what.contains("id="), "{error:?}");
         }

@@ -7,6 +7,11 @@ use blkmq::driver::Arena;
 /// The number of places for memory in a ring's table.
 pub(super) const SLOTS: usize = 64;
 
+/// The place for the pages of the request with this tag, behind those for memory.
+pub(super) const fn pages_slot(tag: u16) -> u16 {
+    SLOTS as u16 + tag
+}
+
 /// A piece of memory, by its address and length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Memory {

@@ -9,6 +9,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -21,6 +22,7 @@ use blkmq::driver::{Batch, Done};
 use blkmq::event::EventFd;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
+use super::chain::{LINKS, Link};
 use super::engine::explained;
 use super::journal::Journal;
 use super::poller::Poller;
@@ -38,8 +40,8 @@ pub(super) struct Ring {
     poller: OnceLock<Poller>,
     /// Whether the hardware queue is polled. This changes only while no request is in flight.
     polls: AtomicBool,
-    /// The lock of the thread that puts entries on the ring. The lock guards the table of memory that the ring knows.
-    starting: Mutex<Table>,
+    /// The lock of the thread that puts entries on the ring.
+    starting: Mutex<Side>,
     /// The lock of the thread that takes completions off the ring.
     reaping: Mutex<()>,
     /// The transfers by tag. Each lock is taken by one thread at a time: first by the thread that starts the request,
@@ -54,6 +56,15 @@ pub(super) struct Ring {
     bell: AtomicU64,
     /// The journal, with the number of the hardware queue. The journal is told of each entry and of each completion.
     journal: Option<(u16, Arc<dyn Journal>)>,
+}
+
+/// What the thread needs that puts entries on a ring.
+#[derive(Default)]
+struct Side {
+    /// The memory that the ring knows.
+    table: Table,
+    /// Entries for which the ring had no room, in order. Those of one request stay together.
+    later: VecDeque<Box<[squeue::Entry]>>,
 }
 
 impl fmt::Debug for Ring {
@@ -79,22 +90,30 @@ const NO_BELL: u64 = BELL - 1;
 /// Task work that is deferred until the submitter sleeps would bind a ring to one thread for good, and a submitter may
 /// move to another thread. It takes as many system calls, and was measured to take as much CPU time.
 fn make_ring(depth: u16, is_owned: bool) -> io::Result<(IoUring, Offers)> {
-    // The kernel makes the completion side twice as long. Each request has one entry at a time.
-    let entries = u32::from(depth);
+    // Most requests have one entry at a time. The completion side has room for those with a chain: completions for
+    // which there is no room would be found only by a system call.
+    let entries = u32::from(depth).next_power_of_two().max(2 * LINKS as u32);
+    let completions = entries * (LINKS as u32 + 1);
     if is_owned {
-        let made = IoUring::builder().setup_clamp().setup_coop_taskrun().setup_taskrun_flag().build(entries);
+        let made = IoUring::builder()
+            .setup_clamp()
+            .setup_cqsize(completions)
+            .setup_coop_taskrun()
+            .setup_taskrun_flag()
+            .build(entries);
         // Kernels before 5.19 refuse the flags.
         if !matches!(&made, Err(error) if error.raw_os_error() == Some(libc::EINVAL)) {
-            return made.map(|uring| Offers::new(uring, true));
+            return made.map(|uring| Offers::new(uring, true, depth));
         }
     }
-    IoUring::builder().setup_clamp().build(entries).map(|uring| Offers::new(uring, false))
+    let made = IoUring::builder().setup_clamp().setup_cqsize(completions).build(entries);
+    made.map(|uring| Offers::new(uring, false, depth))
 }
 
-/// Makes an empty table for memory. A kernel that has no such tables also refuses what is registered later. Returns
-/// whether the kernel has them.
-fn make_table(uring: &IoUring) -> bool {
-    uring.submitter().register_buffers_sparse(SLOTS as u32).is_ok()
+/// Makes an empty table for memory, and for the pages of as many requests. A kernel that has no such tables also
+/// refuses what is registered later. Returns whether the kernel has them.
+fn make_table(uring: &IoUring, nr_requests: u16) -> bool {
+    uring.submitter().register_buffers_sparse(SLOTS as u32 + u32::from(nr_requests)).is_ok()
 }
 
 /// What of the kernel's offers a ring uses.
@@ -104,15 +123,19 @@ pub(super) struct Offers {
     is_cooperative: bool,
     /// Whether the kernel has tables for memory.
     has_table: bool,
+    /// Whether these tables take pages of the kernel, of each request at a time.
+    pub(super) has_pages: bool,
     /// Whether one system call hands over requests and sleeps until a time.
     has_timed_sleep: bool,
 }
 
 impl Offers {
     /// Makes the ring's table for memory, too.
-    fn new(uring: IoUring, is_cooperative: bool) -> (IoUring, Self) {
-        let (has_table, has_timed_sleep) = (make_table(&uring), uring.params().is_feature_ext_arg());
-        (uring, Self { is_cooperative, has_table, has_timed_sleep })
+    fn new(uring: IoUring, is_cooperative: bool, depth: u16) -> (IoUring, Self) {
+        let has_pages = make_table(&uring, depth);
+        let has_table = has_pages || make_table(&uring, 0);
+        let has_timed_sleep = uring.params().is_feature_ext_arg();
+        (uring, Self { is_cooperative, has_table, has_pages, has_timed_sleep })
     }
 
     /// What the system offers the device, in one sentence: what a ring uses that belongs to one submitter.
@@ -171,7 +194,7 @@ impl Ring {
         let is_missing = self.poller.get().is_none();
         if is_missing {
             let poller = Poller::new(target, self.transfers.len() as u16)?;
-            make_table(&poller.uring);
+            make_table(&poller.uring, 0);
             let _ = self.poller.set(poller);
         }
         Ok(is_missing)
@@ -180,7 +203,7 @@ impl Ring {
     /// Registers memory in a slot, or clears the slot. If the kernel refuses memory, because it may not pin so much,
     /// the memory is used like any other memory.
     pub(super) fn register(&self, slot: u16, memory: Option<Memory>) {
-        let mut table = lock(&self.starting);
+        let mut side = lock(&self.starting);
         let piece = |memory: Option<Memory>| libc::iovec {
             iov_base: memory.map_or(std::ptr::null_mut(), |memory| std::ptr::without_provenance_mut(memory.start)),
             iov_len: memory.map_or(0, |memory| memory.len),
@@ -197,7 +220,7 @@ impl Ring {
             // Memory that only one of the two rings knows is of no use. A slot that is cleared in vain was empty.
             urings().for_each(|uring| drop(update(uring, None)));
         }
-        table.set(slot, memory.filter(|_| is_known));
+        side.table.set(slot, memory.filter(|_| is_known));
     }
 
     /// What of the kernel's offers the ring uses.
@@ -207,7 +230,7 @@ impl Ring {
 
     /// Bytes of memory that it has registered.
     pub(super) fn registered(&self) -> usize {
-        lock(&self.starting).bytes()
+        lock(&self.starting).table.bytes()
     }
 
     /// Makes the hardware queue a polled one, or not, from now on. No request is in flight.
@@ -239,34 +262,59 @@ impl Ring {
     /// shorter.
     pub(super) fn start(&self, target: &Target, batch: &mut Batch<'_>, now: Time) {
         let end = target.end(now);
-        let side = lock(&self.starting);
+        let mut side = lock(&self.starting);
         while let Some(next) = Transfer::next(&self.transfers, target, batch, end) {
             let (tag, mut transfer) = next.unwrap_or_else(|tag| {
-                self.submit(&side);
+                self.submit(&mut side);
                 panic!("tag {tag} is with the kernel already; each tag of a hardware queue is out once");
             });
-            transfer.look_up(&side);
-            self.put(&side, tag, &transfer);
+            transfer.look_up(&side.table);
+            self.put(&mut side, tag, &transfer);
         }
-        self.submit(&side);
+        self.submit(&mut side);
     }
 
-    /// Puts a transfer's entry on the ring.
-    fn put(&self, _side: &MutexGuard<'_, Table>, tag: u16, transfer: &Transfer) {
+    /// Puts a transfer's entry on the ring, or its chain of entries.
+    fn put(&self, side: &mut MutexGuard<'_, Side>, tag: u16, transfer: &Transfer) {
+        if let Some(entries) = transfer.entries(tag) {
+            debug_assert!(self.journal.is_none(), "a journal does not see what a chain moves");
+            return self.push(side, &entries);
+        }
         let entry: squeue::Entry = transfer.entry().user_data(tag.into());
         if let Some((hctx, journal)) = &self.journal {
             journal.asked(*hctx, tag, transfer.asked());
         }
-        let poller = self.poller().filter(|poller| transfer.moves_data() && !poller.is_refused());
-        let uring = poller.map_or(&self.uring, |poller| {
-            poller.note_start();
-            &poller.uring
-        });
+        let Some(poller) = self.poller().filter(|poller| transfer.moves_data() && !poller.is_refused()) else {
+            return self.push(side, &[entry]);
+        };
+        poller.note_start();
         // SAFETY: the caller has `starting`, so there is no other view of this side.
-        let mut entries = unsafe { uring.submission_shared() };
+        let mut entries = unsafe { poller.uring.submission_shared() };
         // SAFETY: by the transfer's invariant, what the entry names lives and does not move until it is answered.
         let pushed = unsafe { entries.push(&entry) };
-        pushed.expect("a ring has an entry for each tag");
+        pushed.expect("a poller's ring has an entry for each tag");
+    }
+
+    /// Puts the entries of a transfer on the ring, one behind the other. Where the ring has no room for all of them,
+    /// the kernel is asked to take what is there; what finds no room then goes later.
+    fn push(&self, side: &mut MutexGuard<'_, Side>, entries: &[squeue::Entry]) {
+        if side.later.is_empty() && self.fits(entries) {
+            return;
+        }
+        self.submit(side);
+        if !(side.later.is_empty() && self.fits(entries)) {
+            side.later.push_back(entries.into());
+            self.set_behind(true);
+        }
+    }
+
+    /// Puts these entries on the ring, if there is room for all of them. The caller has `starting`.
+    fn fits(&self, entries: &[squeue::Entry]) -> bool {
+        // SAFETY: the caller has `starting`, so there is no other view of this side.
+        let mut ring = unsafe { self.uring.submission_shared() };
+        // SAFETY: by the transfer's invariant, what the entries name lives and does not move until they are answered.
+        // The files of commands are the pages' own; a file that is closed makes its command fail.
+        unsafe { ring.push_multiple(entries) }.is_ok()
     }
 
     /// The rings that entries are put on: the poller's, if the hardware queue is polled, and this one.
@@ -274,8 +322,19 @@ impl Ring {
         self.poller().map(|poller| &poller.uring).into_iter().chain([&self.uring])
     }
 
-    /// Lets the kernel take what is on the ring.
-    fn submit(&self, _side: &MutexGuard<'_, Table>) {
+    /// Lets the kernel take what is on the ring, and what found no room there.
+    fn submit(&self, side: &mut MutexGuard<'_, Side>) {
+        let mut is_behind = self.hand_over();
+        while !is_behind && let Some(entries) = side.later.pop_front() {
+            let fits = self.fits(&entries);
+            debug_assert!(fits, "a ring from which the kernel has taken everything has room for a chain");
+            is_behind = self.hand_over();
+        }
+        self.set_behind(is_behind || !side.later.is_empty());
+    }
+
+    /// Asks the kernel to take what is on the ring. Returns whether it has left anything. The caller has `starting`.
+    fn hand_over(&self) -> bool {
         let mut is_behind = false;
         for uring in self.urings() {
             // SAFETY: the caller has `starting`, so there is no other view of this side.
@@ -289,14 +348,14 @@ impl Ring {
             // SAFETY: as above.
             is_behind |= result.is_err() || !unsafe { uring.submission_shared() }.is_empty();
         }
-        self.set_behind(is_behind);
+        is_behind
     }
 
     /// Called when the kernel was asked in another way to take what is on the ring.
-    fn note_behind(&self, _side: &MutexGuard<'_, Table>) {
+    fn note_behind(&self, side: &MutexGuard<'_, Side>) {
         // SAFETY: the caller has `starting`, so there is no other view of this side.
         let is_empty = |uring: &IoUring| unsafe { uring.submission_shared() }.is_empty();
-        self.set_behind(!self.urings().all(is_empty));
+        self.set_behind(!side.later.is_empty() || !self.urings().all(is_empty));
     }
 
     fn set_behind(&self, is_behind: bool) {
@@ -336,8 +395,8 @@ impl Ring {
         if watched == bell.id() {
             return true;
         }
-        let side = lock(&self.starting);
-        self.submit(&side);
+        let mut side = lock(&self.starting);
+        self.submit(&mut side);
         let end =
             (watched != NO_BELL).then(|| opcode::PollRemove::new(BELL | watched).build().user_data(BELL | NO_BELL));
         let fd = types::Fd(bell.as_fd().as_raw_fd());
@@ -349,7 +408,7 @@ impl Ring {
         let pushed = unsafe { submission.push_multiple(&entries) }.is_ok();
         drop(submission);
         if pushed {
-            self.submit(&side);
+            self.submit(&mut side);
             self.bell.store(bell.id(), Ordering::Relaxed);
         }
         pushed
@@ -380,7 +439,7 @@ impl Ring {
     /// Takes completions off the ring, unless another thread is doing so.
     pub(super) fn reap(&self, target: &Target, done: &mut Done<'_>) {
         if self.is_behind() {
-            self.submit(&lock(&self.starting));
+            self.submit(&mut lock(&self.starting));
         }
         if self.is_owned {
             self.let_post();
@@ -404,7 +463,7 @@ impl Ring {
             }
         }
         if is_unfinished {
-            self.submit(&lock(&self.starting));
+            self.submit(&mut lock(&self.starting));
             // The submitters of these requests may sleep, and this thread may have nothing more to wait for. A thread
             // that looked between the answer and the new entry of a polled request has found nothing to poll for.
             if self.is_behind() || self.poller().is_some_and(Poller::is_busy) {
@@ -420,10 +479,11 @@ impl Ring {
         if let Some((hctx, journal)) = &self.journal {
             result = journal.answered(*hctx, tag, result);
         }
-        let transfer = lock(&self.transfers[usize::from(tag)]);
+        let mut transfer = lock(&self.transfers[usize::from(tag)]);
+        let Some(result) = transfer.answered_link(Link::of(completion.user_data()), result) else { return false };
         let unfinished = if is_refused { Some(transfer) } else { Transfer::settle(transfer, target, result, done) };
         if let Some(transfer) = &unfinished {
-            self.put(&lock(&self.starting), tag, transfer);
+            self.put(&mut lock(&self.starting), tag, transfer);
         }
         unfinished.is_some()
     }

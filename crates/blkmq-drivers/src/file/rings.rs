@@ -75,6 +75,11 @@ impl Rings {
         writeln!(out, "rings: {}, {whose}; {offers}", self.nr_used.load(Ordering::Relaxed))
     }
 
+    /// Whether the engines read and write pages of the kernel. A journal could not look at them.
+    pub(super) fn take_pages(&self) -> bool {
+        self.journal.is_none() && self.get(0).and_then(Engine::offers).is_some_and(|offers| offers.has_pages)
+    }
+
     /// Makes an engine of the chosen kind. If both kinds are acceptable, the first engine decides.
     fn engine(&self, target: &Target, hctx: usize, depth: u16) -> Result<Engine, OpenError> {
         let journal = || self.journal.clone().map(|journal| (hctx as u16, journal));

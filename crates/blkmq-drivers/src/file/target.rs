@@ -195,6 +195,13 @@ impl Target {
             || address.is_multiple_of(self.memory_align) && len.is_multiple_of(self.block_size as usize)
     }
 
+    /// The alignment of data in pages of the kernel, in bytes. 0 if none are taken: of a file that ends within a sector
+    /// the rest of that sector has to be zeroed in memory.
+    pub(super) fn pages_align(&self) -> u32 {
+        let align = if self.direct.is_some() { self.memory_align.next_power_of_two() as u32 } else { 1 };
+        if self.odd_end < u64::MAX { 0 } else { align }
+    }
+
     /// Whether reads and writes go past the page cache.
     pub(super) const fn is_direct(&self) -> bool {
         self.direct.is_some()

@@ -15,10 +15,11 @@ use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Buffer, Op, Status};
 use io_uring::{opcode, squeue, types};
 
+use super::chain::{Chain, LINKS, Link};
 use super::journal::{Asked, asked};
 use super::losses::{Losses, Promise};
 use super::pool::What;
-use super::registered::Table;
+use super::registered::{Table, pages_slot};
 use super::status::{Verdict, verdict};
 use super::target::{MAX_SEGMENTS, Target};
 use crate::try_lock;
@@ -95,8 +96,10 @@ pub(super) struct Transfer {
     pieces: Vec<libc::iovec>,
     /// How many of these bytes are done.
     through: usize,
-    /// The slot of the registered memory that contains the only piece.
+    /// The slot of the registered memory that contains the only piece, or the slot for the request's pages.
     registered: Option<u16>,
+    /// Set if the data is in pages of the kernel. The only piece then has a number of bytes in its place of an address.
+    chain: Option<Chain>,
     /// Memory that direct I/O accepts, instead of the request's memory. `meant` names the request's memory then.
     stand_in: Option<Buffer>,
     meant: Vec<libc::iovec>,
@@ -121,6 +124,7 @@ impl Transfer {
             pieces: Vec::with_capacity(MAX_SEGMENTS.into()),
             through: 0,
             registered: None,
+            chain: None,
             stand_in: None,
             meant: Vec::new(),
         }
@@ -192,6 +196,10 @@ impl Transfer {
         self.through = 0;
         self.block = target.io_block();
         let missing = target.missing(self.offset + self.bytes);
+        (self.chain, self.registered) = (None, None);
+        if self.take_pages(rq) {
+            return;
+        }
         let mut fits = true;
         for segment in rq.segments() {
             fits &= target.takes(segment.as_ptr() as usize, segment.len());
@@ -203,6 +211,16 @@ impl Transfer {
         if missing > 0 {
             self.clip(missing, rq);
         }
+    }
+
+    /// Notes the pages of the kernel that have the request's data. Returns false if the data is elsewhere.
+    fn take_pages(&mut self, rq: &Request<'_>) -> bool {
+        let Some(pages) = rq.pages() else { return false };
+        let slot = pages_slot(rq.tag());
+        let start = std::ptr::without_provenance_mut(pages.offset());
+        self.pieces.push(libc::iovec { iov_base: start, iov_len: pages.len() });
+        (self.chain, self.registered) = (Some(Chain::new(&pages, slot)), Some(slot));
+        true
     }
 
     /// Leaves out the part of a request that is past the end of a file that ends within a sector: its last `missing`
@@ -240,6 +258,9 @@ impl Transfer {
 
     /// Checks whether the ring of this transfer has registered the memory.
     pub(super) fn look_up(&mut self, table: &Table) {
+        if self.chain.is_some() {
+            return;
+        }
         self.registered = match self.pieces[..] {
             [piece] if self.moves_data() => table.find(piece.iov_base as usize, piece.iov_len),
             _ => None,
@@ -275,6 +296,20 @@ impl Transfer {
             (false, Some(slot)) => {
                 opcode::WriteFixed::new(DIRECT, start, len, slot).offset(offset).rw_flags(flags).build()
             }
+        }
+    }
+
+    /// The entries that take the place of [`entry`](Self::entry), if the data that is to be moved is in pages.
+    pub(super) fn entries(&self, tag: u16) -> Option<[squeue::Entry; LINKS]> {
+        let chain = self.chain.as_ref().filter(|_| self.moves_data())?;
+        Some(chain.entries(self.entry(), tag))
+    }
+
+    /// Takes the answer of a link of such entries. `None` if further links have to be answered.
+    pub(super) fn answered_link(&mut self, link: Link, result: i32) -> Option<i32> {
+        match &mut self.chain {
+            Some(chain) if matches!(self.task, Task::Read | Task::Write) => chain.answered(link, result),
+            _ => Some(result),
         }
     }
 
@@ -421,7 +456,7 @@ impl Transfer {
             Verdict::Again if self.tries < MOST_TRIES => {
                 self.tries += 1;
                 // The next try does not use the registered memory, so that memory cannot be the cause then.
-                self.registered = None;
+                self.registered = self.registered.filter(|_| self.chain.is_some());
                 Ok(false)
             }
             Verdict::Again => Err(Status::IoError),

@@ -90,6 +90,16 @@ fn split_front(buffers: &mut Buffers, mut len: usize) -> Option<Buffers> {
         Buffers::None => return None,
         Buffers::One(buffer) => vec![buffer],
         Buffers::Many(all) => all,
+        Buffers::Pages(mut pages) => match pages.split_off(len) {
+            Some(rest) => {
+                *buffers = rest.into();
+                return Some(Buffers::Pages(pages));
+            }
+            None => {
+                *buffers = Buffers::Pages(pages);
+                return None;
+            }
+        },
     };
     let mut count = 0;
     while let Some(buffer) = rest.get_mut(count) {

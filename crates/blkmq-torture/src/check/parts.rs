@@ -109,6 +109,7 @@ mod tests {
         fua: false,
         no_flush: false,
         rotational: false,
+        pages_align: 0,
         read_only: false,
     };
 

@@ -24,6 +24,7 @@ pub(super) const FACTS: Facts = Facts {
         fua: false,
         no_flush: false,
         rotational: false,
+        pages_align: 0,
         read_only: false,
     },
     topology: Topology { default_queues: 2, read_queues: 0, poll_queues: 0, depth: 4 },

@@ -50,6 +50,7 @@ impl Spare {
         };
         match buffers {
             Buffers::None => {}
+            Buffers::Pages(_) => unreachable!("the rig's clients have their data in memory"),
             Buffers::One(buffer) => keep(buffer),
             Buffers::Many(buffers) => buffers.into_iter().for_each(keep),
         }

@@ -325,6 +325,7 @@ fn limits(random: &mut Random) -> Limits {
         fua: random.one_in(2),
         no_flush: false,
         rotational: random.one_in(2),
+        pages_align: 0,
         read_only: false,
     }
 }

@@ -1,17 +1,21 @@
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use blkmq::driver::spec;
+use blkmq::driver::{Batch, Command, Done, Driver, NextEvent, Topology, spec};
 use blkmq::event::EventFd;
-use blkmq::{RequestQueue, Status};
+use blkmq::{Limits, RequestQueue, Status};
 use blkmq_engine::{Bounds, Engine, Entry, Export, FrontEnd, Journal, Level, Piece, least_memory};
 
 use super::*;
 
-const MOST: usize = 64 << 10;
+const MOST: u32 = 64 << 10;
 
 /// An engine with one export, of this device.
 fn engine(device: &str) -> Arc<Engine> {
-    let q = RequestQueue::builder(spec::open(device).unwrap()).build().unwrap();
+    engine_of(spec::open(device).unwrap())
+}
+
+fn engine_of(device: Arc<dyn Driver>) -> Arc<Engine> {
+    let q = RequestQueue::builder(device).build().unwrap();
     let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ()), "log").unwrap();
     let (exports, bell) = (vec![Export::new("", q)], Arc::new(EventFd::new().unwrap()));
     Arc::new(Engine::new(exports, Bounds::default(), least_memory(1), 1, bell, journal))
@@ -29,7 +33,7 @@ fn desk(engine: &Arc<Engine>, front_end: FrontEnd, requests: u16) -> (Desk<u16>,
 
 fn work(device: &str, depth: u16) -> (Work, Submitter) {
     let (desk, submitter, _) = desk(&engine(device), FrontEnd::Ublk, depth);
-    (Work::new(desk, depth, MOST).unwrap(), submitter)
+    (Work::new(desk, depth, MOST, None).unwrap(), submitter)
 }
 
 fn asks(op: u8, flags: u32, start_sector: u64, nr_sectors: u32) -> Descriptor {
@@ -130,7 +134,7 @@ fn nothing_that_is_told_done_is_undone_by_a_client_that_changes_a_part_of_the_bl
         let engine = engine("ram,size=1M,bs=4096");
         let (mut part, mut submitter, _) = desk(&engine, FrontEnd::Nbd, 8);
         let (own, mut own_submitter, _) = desk(&engine, FrontEnd::Ublk, 1);
-        let mut work = Work::new(own, 1, MOST).unwrap();
+        let mut work = Work::new(own, 1, MOST, None).unwrap();
         for round in 1..=9_u8 {
             let request = Request {
                 ask: Ask::Write { fua: false },
@@ -181,7 +185,7 @@ fn nothing_that_is_told_done_is_undone_by_a_client_that_changes_a_part_of_the_bl
 fn the_device_is_a_client_with_its_counts() {
     let engine = engine("ram,size=1M");
     let (desk, mut submitter, entry) = desk(&engine, FrontEnd::Ublk, 2);
-    let mut work = Work::new(desk, 2, MOST).unwrap();
+    let mut work = Work::new(desk, 2, MOST, None).unwrap();
     work.arrive(0, &asks(op::READ, 0, 0, 8));
     work.arrive(1, &asks(op::READ, 0, 0, 0));
     let told = |entry: &Entry| engine.clients.list().into_iter().find(|info| info.number == entry.number).unwrap();
@@ -191,4 +195,93 @@ fn the_device_is_a_client_with_its_counts() {
     assert_eq!((info.requests, info.unanswered, info.bytes, info.memory), (2, 0, 4096, 0));
     assert_eq!((info.errors.of(Cause::Invalid), info.errors.count()), (1, 1));
     assert_eq!(info.client.as_deref(), Some("kernel@default"));
+}
+
+/// A device that notes the pages of each request, with sector, name, first byte and length, and fails those of a
+/// sector.
+#[derive(Debug, Default)]
+struct Taker(Mutex<Vec<(u64, u32, usize, usize)>>);
+
+const FAILS: u64 = 64;
+
+impl Driver for Taker {
+    fn name(&self) -> &'static str {
+        "taker"
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { capacity_sectors: 1 << 20, max_sectors: 16, pages_align: 4, ..Limits::default() }
+    }
+
+    fn topology(&self) -> Topology {
+        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 4 }
+    }
+
+    fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
+        while let Some(mut rq) = batch.next_request() {
+            assert_eq!(rq.segments().count(), 0, "the data is not in memory");
+            let pages = rq.pages().map(|pages| (rq.sector(), pages.register(7).op, pages.offset(), pages.len()));
+            self.0.lock().unwrap().extend(pages);
+            let status = if rq.sector() == FAILS { Status::NoSpace } else { Status::Ok };
+            batch.finish(rq, status);
+        }
+    }
+
+    fn poll(&self, _hctx: u16, _done: &mut Done<'_>, _now: Time) {}
+
+    fn next_event(&self, _hctx: u16) -> NextEvent {
+        NextEvent::Never
+    }
+
+    fn show(&self, _out: &mut dyn std::fmt::Write) -> std::fmt::Result {
+        Ok(())
+    }
+}
+
+/// Tells the name of the pages as the number of a command.
+#[derive(Debug)]
+struct Names;
+
+impl PageSource for Names {
+    fn register(&self, name: u32, slot: u16) -> Command {
+        Command { file: -1, op: name, bytes: [slot as u8; 16] }
+    }
+
+    fn unregister(&self, name: u32, slot: u16) -> Command {
+        self.register(name, slot)
+    }
+}
+
+/// Red if a request has the pages of another tag or is not all of its own, or if a tag has none for its next request,
+/// also behind a failure and behind a request of several operations.
+#[test]
+fn with_zero_copy_each_request_has_the_pages_of_its_tag() {
+    let taker = Arc::new(Taker::default());
+    let engine = engine_of(taker.clone());
+    let (desk, mut submitter, _) = desk(&engine, FrontEnd::Ublk, 2);
+    let mut work = Work::new(desk, 2, MOST, Some(Arc::new(Names))).unwrap();
+    assert_eq!((work.address(0), work.address(1), work.spare(), work.data(0)), (0, 0, 0, None));
+    for (start, sectors) in [(0, 8), (8, 24), (FAILS, 8), (128, 128), (0, 8)] {
+        work.arrive(0, &asks(op::WRITE, 0, start, sectors));
+        work.arrive(1, &asks(op::READ, 0, start + 1024, sectors));
+        let done = finish(&mut work, &mut submitter);
+        let result = sectors as i32 * 512;
+        assert_eq!(done, [(0, if start == FAILS { -libc::ENOSPC } else { result }), (1, result)]);
+        let mut seen = std::mem::take(&mut *taker.0.lock().unwrap());
+        seen.sort_unstable();
+        let parts = |(name, start): (u32, u64)| {
+            let first = |at: u32| {
+                (start + u64::from(at), name, at as usize * 512, sectors.min(16).min(sectors - at) as usize * 512)
+            };
+            (0..sectors).step_by(16).map(first).collect::<Vec<_>>()
+        };
+        assert_eq!(seen, [(0, start), (1, start + 1024)].map(parts).concat());
+    }
+    // Other operations leave the pages where they are, and so does a request that makes no sense.
+    work.arrive(0, &asks(op::FLUSH, 0, 0, 0));
+    work.arrive(1, &asks(op::READ, 0, 0, MOST / 512 + 8));
+    assert_eq!(finish(&mut work, &mut submitter), [(0, 0), (1, -libc::EINVAL)]);
+    work.arrive(0, &asks(op::READ, 0, 0, 8));
+    work.arrive(1, &asks(op::READ, 0, 8, 8));
+    assert_eq!(finish(&mut work, &mut submitter), [(0, 4096), (1, 4096)]);
 }

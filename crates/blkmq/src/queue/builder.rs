@@ -248,6 +248,10 @@ fn check_limits(limits: &Limits) -> Result<(), LimitsError> {
     if lacks > 0 && (block > 512 || lacks > 511 || limits.capacity_sectors == 0) {
         return Err(LimitsError::MissingBytes(lacks));
     }
+    let align = limits.pages_align;
+    if align > 0 && !align.is_power_of_two() {
+        return Err(LimitsError::PagesAlign(align));
+    }
     Ok(())
 }
 
@@ -271,6 +275,7 @@ mod tests {
                 "a multiple of the logical block's 8 sectors, not 9",
             ),
             (Limits { missing_bytes: 512, ..good }, "at most 511 and not 512, and only with logical blocks of 512"),
+            (Limits { pages_align: 768, ..good }, "0 or a power of two, not 768"),
         ] {
             let error = refused(limits);
             assert!(error.ends_with(told), "{error}");

@@ -10,6 +10,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{NonNull, null, without_provenance};
 use std::sync::Arc;
 
+use super::pages::Pages;
+
 pub use arena::{Arena, Registration};
 
 /// Bytes: the alignment of owned buffers. Direct I/O on any common device asks for no more.
@@ -190,22 +192,25 @@ pub enum Buffers {
     One(Buffer),
     /// Several pieces, in the order of the sectors.
     Many(Vec<Buffer>),
+    /// Pages of the kernel, which are not in this process's memory. Only a device with
+    /// [`pages_align`](crate::Limits::pages_align) takes them, and such an operation never merges.
+    Pages(Box<Pages>),
 }
 
 impl Buffers {
-    /// The pieces in order.
+    /// The pieces in order. Pages of the kernel are none of them.
     pub fn iter(&self) -> std::slice::Iter<'_, Buffer> {
         match self {
-            Self::None => [].iter(),
+            Self::None | Self::Pages(_) => [].iter(),
             Self::One(buffer) => std::slice::from_ref(buffer).iter(),
             Self::Many(buffers) => buffers.iter(),
         }
     }
 
-    /// The pieces in order, for writing.
+    /// The pieces in order, for writing. Pages of the kernel are none of them.
     pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Buffer> {
         match self {
-            Self::None => [].iter_mut(),
+            Self::None | Self::Pages(_) => [].iter_mut(),
             Self::One(buffer) => std::slice::from_mut(buffer).iter_mut(),
             Self::Many(buffers) => buffers.iter_mut(),
         }
@@ -214,7 +219,10 @@ impl Buffers {
     /// The number of bytes in all pieces.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.iter().map(|buffer| buffer.len()).sum()
+        match self {
+            Self::Pages(pages) => pages.len(),
+            _ => self.iter().map(|buffer| buffer.len()).sum(),
+        }
     }
 
     /// True if there is no byte.
@@ -223,7 +231,15 @@ impl Buffers {
         self.len() == 0
     }
 
-    /// The segments that cover `len` bytes from `offset`.
+    /// The pages of the kernel, if the data is there.
+    pub(crate) fn pages(&self) -> Option<&Pages> {
+        match self {
+            Self::Pages(pages) => Some(pages),
+            _ => None,
+        }
+    }
+
+    /// The segments that cover `len` bytes from `offset`; none of pages of the kernel.
     pub(crate) fn segments(&self, mut offset: usize, mut len: usize) -> impl Iterator<Item = Segment<'_>> {
         self.iter().filter_map(move |buffer| {
             let skipped = offset.min(buffer.len());
@@ -244,6 +260,12 @@ impl From<Buffer> for Buffers {
 impl From<Vec<Buffer>> for Buffers {
     fn from(buffers: Vec<Buffer>) -> Self {
         Self::Many(buffers)
+    }
+}
+
+impl From<Pages> for Buffers {
+    fn from(pages: Pages) -> Self {
+        Self::Pages(Box::new(pages))
     }
 }
 

@@ -51,6 +51,9 @@ pub struct Limits {
     pub no_flush: bool,
     /// Seeks cost time.
     pub rotational: bool,
+    /// The device reads and writes [pages of the kernel](crate::request::pages) too, whose data begins at multiples of
+    /// this number of bytes; a power of two. 0 if the device needs the data in memory of this process, as most do.
+    pub pages_align: u32,
     /// Nothing on the device can be changed. Operations that would do so are refused as [`Status::Unsupported`].
     pub read_only: bool,
 }
@@ -74,6 +77,7 @@ impl Default for Limits {
             fua: false,
             no_flush: false,
             rotational: false,
+            pages_align: 0,
             read_only: false,
         }
     }

@@ -15,6 +15,7 @@ use super::state::{Late, Place, TimeoutVerdict};
 use crate::request::bio::{Bio, Flags};
 use crate::request::buffer::Segment;
 use crate::request::limits::SECTOR_SIZE;
+use crate::request::pages::PagesPart;
 use crate::request::status::Status;
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::{changes, kept, reads};
@@ -131,6 +132,18 @@ impl<'q> Request<'q> {
     pub fn segments(&mut self) -> impl Iterator<Item = Segment<'_>> {
         // SAFETY: this is the request's token, and the segments borrow it.
         unsafe { segments(self.slots, self.slot) }
+    }
+
+    /// The pages of the kernel that are the request's data. `None` for a request whose data is in memory of this
+    /// process, or that has none.
+    #[must_use]
+    pub fn pages(&self) -> Option<PagesPart<'_>> {
+        // SAFETY: this is the request's token. A request with pages has one part, because it never merges.
+        let part = unsafe { parts(self.slots, self.slot) }.next()?;
+        let bio = self.slots.slot(part.parent).bio.get();
+        // SAFETY: slot Invariant 2: the request's parts are in flight, so no thread writes the bio.
+        let bio = reads(unsafe { &*bio }).get()?;
+        bio.buffers.pages().map(|pages| pages.part(part.offset, part.nr_sectors as usize * SECTOR_SIZE))
     }
 
     /// The ranges of a discard, or the one range of any other operation: first sector and length in sectors. Ranges of

@@ -88,6 +88,9 @@ impl Submitter {
         if bio.priority.unwrap_or(self.priority).level > 7 {
             return Err(Status::BadPriority);
         }
+        if bio.buffers.pages().is_some() && self.limits.pages_align == 0 {
+            return Err(Status::Unsupported);
+        }
         if bio.buffers_fit() { Ok(()) } else { Err(Status::BadBuffer) }
     }
 
@@ -98,7 +101,9 @@ impl Submitter {
         let mut flags = bio.flags;
         flags.sync |= flags.fua || flags.preflush;
         let (step, post_flush) = first_step(&self.limits, bio.op, &mut flags);
-        let asked = self.asked(&bio, flags, flags.nomerge || flags.fua || step != FlushStep::None);
+        // A driver has the pages of one operation at a time: a slot of its table for each request.
+        let is_alone = flags.nomerge || flags.fua || step != FlushStep::None || bio.buffers.pages().is_some();
+        let asked = self.asked(&bio, flags, is_alone);
         let Self { q, runner, limits, merge_limits, plug, plug_time, free, outstanding, .. } = self;
         // A flush means nothing to a device without a volatile cache.
         let is_done = bio.op == Op::Flush && !limits.write_cache;

@@ -94,6 +94,10 @@ impl<'a> Pieces<'a> {
 
     /// Cuts `most` bytes from `offset` down to what fits into `max_segments`, and counts the segments.
     fn fit_segments(&self, offset: usize, most: usize) -> (usize, u16) {
+        if self.bio.buffers.pages().is_some() {
+            // The kernel cuts these by itself, where the device behind the driver wants that.
+            return (most, 1);
+        }
         let max_segment = self.limits.max_segment_size as usize;
         let (mut bytes, mut segments) = (0, 0_u16);
         for segment in self.bio.buffers.segments(offset, most) {

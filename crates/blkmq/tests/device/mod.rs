@@ -45,6 +45,8 @@ pub(crate) struct Seen {
     pub(crate) hctx: u16,
     pub(crate) ranges: Vec<(u64, u32)>,
     pub(crate) segments: Vec<usize>,
+    /// Where its data begins in the kernel's pages, and its bytes, if the data is there.
+    pub(crate) pages: Option<(usize, usize)>,
     /// What a write carries.
     pub(crate) data: Vec<u8>,
     id: RqId,
@@ -134,6 +136,7 @@ impl Driver for Recorder {
         while let Some(mut rq) = batch.next_request() {
             let (op, sector, nr_sectors) = (rq.op(), rq.sector(), rq.nr_sectors());
             let expected = if op == Op::Read { pattern(sector, nr_sectors.into()) } else { Vec::new() };
+            let pages = rq.pages().map(|pages| (pages.offset(), pages.len()));
             let (mut segments, mut data) = (Vec::new(), Vec::new());
             let mut at = 0;
             for mut segment in rq.segments() {
@@ -146,7 +149,7 @@ impl Driver for Recorder {
             }
             let (flags, ranges) = (rq.flags(), rq.ranges().collect());
             let id = batch.start(rq);
-            kept.seen.push(Seen { op, sector, nr_sectors, flags, hctx, ranges, segments, data, id });
+            kept.seen.push(Seen { op, sector, nr_sectors, flags, hctx, ranges, segments, pages, data, id });
             kept.held.push_back((hctx, id));
         }
     }

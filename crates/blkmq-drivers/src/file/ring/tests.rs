@@ -48,10 +48,10 @@ fn a_ring_is_readable_while_completions_lie_on_it() {
     assert!(!is_readable(&ring) && !ring.is_behind());
     for tag in 0..4 {
         let transfer = lock(&ring.transfers[usize::from(tag)]);
-        ring.put(&lock(&ring.starting), tag, &transfer);
+        ring.put(&mut lock(&ring.starting), tag, &transfer);
     }
     assert!(!is_readable(&ring), "the kernel has not been asked yet");
-    ring.submit(&lock(&ring.starting));
+    ring.submit(&mut lock(&ring.starting));
     let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
     let fd = ring.fd();
     assert_eq!(poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&patience)), Ok(1));
@@ -124,7 +124,7 @@ fn a_sleep_hands_over_what_the_kernel_has_not_taken() {
     let bell = EventFd::new().expect("it can be made");
     let transfer = lock(&ring.transfers[3]);
     ring.sleep(&bell, Some(Duration::ZERO));
-    ring.put(&lock(&ring.starting), 3, &transfer);
+    ring.put(&mut lock(&ring.starting), 3, &transfer);
     ring.set_behind(true);
     ring.sleep(&bell, PATIENCE);
     assert_eq!((take_all(&ring), ring.is_behind()), ((1, 0), false));

@@ -19,6 +19,8 @@ pub enum LimitsError {
     },
     /// These `missing_bytes` are too many, or the device cannot lack any.
     MissingBytes(u16),
+    /// This `pages_align` is neither 0 nor a power of two.
+    PagesAlign(u32),
 }
 
 impl fmt::Display for LimitsError {
@@ -32,6 +34,9 @@ impl fmt::Display for LimitsError {
             }
             Self::Boundary { boundary, block } => {
                 write!(f, "the boundary is a multiple of the logical block's {block} sectors, not {boundary}")
+            }
+            Self::PagesAlign(bytes) => {
+                write!(f, "the alignment of data in pages is 0 or a power of two, not {bytes}")
             }
             Self::MissingBytes(bytes) => write!(
                 f,

@@ -1,8 +1,12 @@
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::request::bio::Flags;
 use crate::request::buffer::{Buffer, Buffers};
+use crate::request::pages::Pages;
+use crate::request::pages::tests::Nowhere;
 
 fn limits() -> impl Strategy<Value = Limits> {
     let block = prop::sample::select(vec![512_u32, 1024, 4096]);
@@ -21,12 +25,14 @@ fn limits() -> impl Strategy<Value = Limits> {
     })
 }
 
-/// An operation of any kind, whose data is cut at random.
+/// An operation of any kind, whose data is cut at random, or in pages of the kernel.
 fn bio() -> impl Strategy<Value = Bio> {
     let op = prop::sample::select(vec![Op::Read, Op::Write, Op::Discard, Op::WriteZeroes]);
-    (op, 0_u64..1 << 36, prop::collection::vec(1_usize..40, 1..12)).prop_map(|(op, sector, pieces)| {
+    let pieces = prop::collection::vec(1_usize..40, 1..12);
+    (op, 0_u64..1 << 36, pieces, prop::bool::weighted(0.2)).prop_map(|(op, sector, pieces, has_pages)| {
         let nr_sectors = pieces.iter().sum::<usize>() as u64;
         let buffers = match op {
+            Op::Read | Op::Write if has_pages => Pages::new(Arc::new(Nowhere), 0, nr_sectors as u32 * 512).into(),
             Op::Read | Op::Write => {
                 Buffers::Many(pieces.iter().map(|sectors| Buffer::zeroed(sectors * SECTOR_SIZE)).collect())
             }
@@ -38,6 +44,9 @@ fn bio() -> impl Strategy<Value = Bio> {
 
 /// How many segments the device sees in a piece.
 fn segments(limits: &Limits, bio: &Bio, piece: &Piece) -> usize {
+    if bio.buffers.pages().is_some() {
+        return 1;
+    }
     let segments = bio.buffers.segments(piece.offset, piece.nr_sectors as usize * SECTOR_SIZE);
     segments.map(|segment| segment.len().div_ceil(limits.max_segment_size as usize)).sum()
 }
