@@ -43,7 +43,6 @@ mod parameters;
 mod patience;
 mod queue;
 mod ring;
-mod single;
 mod threads;
 #[doc(hidden)]
 pub mod work;

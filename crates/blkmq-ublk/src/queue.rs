@@ -99,7 +99,7 @@ impl Queue {
         submitter: Submitter,
     ) -> io::Result<Self> {
         let ring = Ring::new(info.queue_depth, Arc::clone(&strings.bell))?;
-        let exchange = Exchange::new(info, file, number);
+        let exchange = Exchange::new(file, number, info.queue_depth);
         let link = Link { ring, exchange, descriptors };
         let served = Served { submitter, work, has_kernel_tags: true };
         let mut queue = Self { link, strings, served, left: Vec::new(), idle: Idle::new() };
@@ -168,16 +168,11 @@ impl Queue {
             if is_busy {
                 self.strings.nr_moves.fetch_add(1, Ordering::Relaxed);
                 self.idle.end();
-                self.enter()?;
+                self.link.ring.enter(0, None)?;
             } else {
                 self.rest()?;
             }
         }
-    }
-
-    /// Hands over what is to be told, and takes what there is.
-    fn enter(&mut self) -> io::Result<()> {
-        self.link.ring.enter(0, None)
     }
 
     fn is_given_up(&self) -> bool {
@@ -212,7 +207,7 @@ impl Queue {
             if !left.is_empty() {
                 strings.nr_moves.fetch_add(1, Ordering::Relaxed);
                 last = Instant::now();
-            } else if exchange.is_told(ring) && last.elapsed() >= QUIET {
+            } else if last.elapsed() >= QUIET {
                 break;
             }
         }
@@ -223,10 +218,10 @@ impl Queue {
     /// Hands over all that is to be told, at an end.
     fn enter_all(&mut self) -> io::Result<()> {
         for _ in 0..TRIES_AT_END {
-            if self.link.exchange.is_told(&mut self.link.ring) {
+            if self.link.ring.is_empty() {
                 break;
             }
-            self.enter()?;
+            self.link.ring.enter(0, None)?;
             // The ring may be full. Requests that come now are left to the next server, and what a command ends with
             // changes nothing any more.
             let _ = self.take_completions(true);
@@ -268,7 +263,7 @@ impl Queue {
         let is_alone = self.served.submitter.nr_outstanding() == 0;
         if is_alone && matches!(self.served.submitter.queue().clock(), Clock::Real(_)) {
             if self.idle.look() {
-                return self.enter();
+                return self.link.ring.enter(0, None);
             }
         } else {
             self.idle.give_up();
