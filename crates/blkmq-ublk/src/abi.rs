@@ -94,7 +94,8 @@ pub mod feature {
     pub const AUTO_BUF_REG: u64 = 1 << 11;
     /// A request's pages can be registered with any ring, by any thread.
     pub const BUF_REG_OFF_DAEMON: u64 = 1 << 14;
-    /// Requests are fetched and answered in batches, by other commands.
+    /// Requests are fetched and answered in batches, by other commands. No device is made with it: a server that is
+    /// killed can then change the memory of other processes (docs/ublk.md, "Batches").
     pub const BATCH_IO: u64 = 1 << 15;
 
     /// The features that have a name here, for people.
