@@ -129,3 +129,25 @@ fn a_sleep_hands_over_what_the_kernel_has_not_taken() {
     ring.sleep(&bell, PATIENCE);
     assert_eq!((take_all(&ring), ring.is_behind()), ((1, 0), false));
 }
+
+/// Red if what found no room on the ring is forgotten, is torn apart, or is overtaken by what comes later.
+#[test]
+#[cfg_attr(miri, ignore = "there is no io_uring")]
+fn what_finds_no_room_goes_later_and_in_order() {
+    let ring = ring();
+    let mut side = lock(&ring.starting);
+    let nop = |number: u64| opcode::Nop::new().build().user_data(number);
+    let chain = |first: u64| (first..first + 3).map(nop).collect::<Box<[_]>>();
+    let nr_fit = (0..).take_while(|number| ring.fits(&[nop(*number)])).count() as u64;
+    assert!(nr_fit >= 6, "two chains fit on the shortest ring");
+    side.later.extend([chain(nr_fit), chain(nr_fit + 3)]);
+    ring.set_behind(true);
+    ring.push(&mut side, &[nop(nr_fit + 6)]);
+    ring.submit(&mut side);
+    assert_eq!((side.later.len(), ring.is_behind()), (0, false));
+    drop(side);
+    // SAFETY: no other thread has the ring.
+    let completions = unsafe { ring.uring.completion_shared() };
+    let numbers: Vec<_> = completions.map(|completion| completion.user_data()).collect();
+    assert_eq!(numbers, (0..nr_fit + 7).collect::<Vec<_>>());
+}
