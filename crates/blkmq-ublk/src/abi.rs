@@ -54,6 +54,8 @@ pub mod control {
     pub const GET_DEV_INFO2: u32 = ioctl(READ, 0x12, CONTROL_SIZE);
     /// Asks which features the kernel has.
     pub const GET_FEATURES: u32 = ioctl(READ, 0x13, CONTROL_SIZE);
+    /// Makes a block device that is in use larger; `data` is its number of sectors.
+    pub const UPDATE_SIZE: u32 = ioctl(BOTH, 0x15, CONTROL_SIZE);
 }
 
 /// Commands of a queue, encoded as ioctl numbers are.
@@ -90,6 +92,8 @@ pub mod feature {
     pub const ZONED: u64 = 1 << 8;
     /// While the server is gone, requests fail.
     pub const USER_RECOVERY_FAIL_IO: u64 = 1 << 9;
+    /// A block device can become larger while it is in use.
+    pub const UPDATE_SIZE: u64 = 1 << 10;
     /// The kernel registers a request's pages with the ring by itself.
     pub const AUTO_BUF_REG: u64 = 1 << 11;
     /// A request's pages can be registered with any ring, by any thread.

@@ -225,6 +225,14 @@ impl Control {
         self.run(op, id, std::process::id().into(), Vec::new(), 0).map(drop)
     }
 
+    /// Makes a block device that is in use so many sectors long.
+    ///
+    /// # Errors
+    /// There is no such device, or the kernel refuses, as one without [`feature::UPDATE_SIZE`] does.
+    pub fn update_size(&self, id: u32, sectors: u64) -> Result<(), Error> {
+        self.run(("UPDATE_SIZE", control::UPDATE_SIZE), id, sectors, Vec::new(), 0).map(drop)
+    }
+
     /// Takes over a device whose server is gone.
     ///
     /// # Errors

@@ -1,34 +1,30 @@
 //! A block device, from its wish to its end.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use blkmq::event::EventFd;
 use blkmq::pages::PageSource;
 use blkmq::{RequestQueue, Submitter};
 use blkmq_engine::{Bounds, Desk, Engine, Entry, FrontEnd};
 
-use crate::abi::{DeviceInfo, MAX_NR_QUEUES, MAX_QUEUE_DEPTH, Parameters, State, feature};
+use crate::abi::{DeviceInfo, MAX_NR_QUEUES, MAX_QUEUE_DEPTH, feature};
 use crate::control::{Control, block_path, character_path};
 use crate::descriptors::{Descriptors, page};
 use crate::error::Error;
 use crate::fate::Fate;
-use crate::mark::{foreign, is_ours, mark};
+use crate::growth::{Growth, LOOK_EVERY};
+use crate::mark::{is_ours, mark};
+use crate::opening::{open, take_over};
 use crate::pages::{self, Pages};
-use crate::parameters::{difference, most_bytes, parameters};
+use crate::parameters::{most_bytes, parameters};
 use crate::queue::{Link, Queue, Strings};
 use crate::threads::{Count, Ended};
 use crate::work::Work;
-
-/// How long a device that is to be taken over may take to notice that its server is gone. If every tag is with the
-/// server, Linux 6.12 notices only when a request is overdue, which is after 30 s.
-const NOTICE: Duration = Duration::from_secs(45);
-/// The pause between two looks at such a device.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// How long the end of a device waits for its threads when no request moves any more.
 const GRACE: Duration = Duration::from_secs(5);
@@ -79,71 +75,11 @@ pub struct Added {
 struct Inner {
     control: Control,
     info: DeviceInfo,
+    /// Sectors of the block device, as far as the kernel was told. `None` if it cannot be told of growth.
+    told: Option<u64>,
     /// The character device, until the threads have it.
     file: Option<Arc<File>>,
     q: Arc<RequestQueue>,
-}
-
-/// Opens a device's character device. It may appear a moment after the device, and an old server may have it for a
-/// moment more.
-fn open(id: u32) -> Result<File, Error> {
-    let (path, deadline) = (character_path(id), Instant::now() + NOTICE);
-    loop {
-        match OpenOptions::new().read(true).write(true).open(&path) {
-            Ok(file) => return Ok(file),
-            Err(error) => {
-                let may_pass = matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EBUSY | libc::ENXIO));
-                if !may_pass || Instant::now() > deadline {
-                    return Err(Error::Device(path, error));
-                }
-            }
-        }
-        thread::sleep(PAUSE);
-    }
-}
-
-/// Takes over the device, once it has noticed that its server is gone. `None` if there is no such device. `wished`:
-/// what the device would have to be like, in front of what has this name. `zero_copy`: whether it could be one whose
-/// data stays with the kernel.
-fn take_over(
-    control: &Control,
-    id: u32,
-    wished: &Parameters,
-    name: &str,
-    zero_copy: impl Fn() -> Result<(), Error>,
-) -> Result<Option<DeviceInfo>, Error> {
-    // If one queue has a tag and another has none, the kernel notices at the first one, and answers no command before
-    // it has noticed at the second one.
-    let (control, deadline) = (control.clone().limited(NOTICE), Instant::now() + NOTICE);
-    loop {
-        let info = match control.info(id) {
-            Err(Error::NoDevice(_)) => return Ok(None),
-            info => info?,
-        };
-        if info.flags & feature::USER_RECOVERY == 0 {
-            return Err(Error::NoRecovery(id));
-        }
-        if info.state == State::Dead {
-            return Err(Error::Exists(id, State::Dead));
-        }
-        // All of this comes before the first step.
-        let old = control.parameters(id)?;
-        if let Some(what) = difference(&old, wished).or_else(|| foreign(&info, &old, name)) {
-            return Err(Error::Differs(id, what));
-        }
-        if info.flags & feature::SUPPORT_ZERO_COPY != 0 {
-            zero_copy()?;
-        }
-        let begun = match info.state {
-            State::Quiesced | State::FailIo => control.begin_recovery(id),
-            _ => Err(Error::Served(id)),
-        };
-        match begun {
-            Ok(()) => return Ok(Some(info)),
-            Err(Error::Served(_)) if Instant::now() < deadline => thread::sleep(PAUSE),
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 impl Added {
@@ -166,8 +102,11 @@ impl Added {
             Some(id) => take_over(&control, id, &wished, &options.name, || pages::check(features, &limits))?,
             None => None,
         };
+        let told = (features & feature::UPDATE_SIZE != 0).then_some(wished.dev_sectors);
         if let Some(info) = recovered {
-            return Self::opened(control, info, q, true);
+            // It may have been smaller when it was made.
+            let told = told.and(control.parameters(info.dev_id).ok()).map(|old| old.dev_sectors);
+            return Self::opened(control, (info, told), q, true);
         }
         let recovery = feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE;
         if options.recover && features & recovery != recovery {
@@ -188,18 +127,23 @@ impl Added {
             ..DeviceInfo::default()
         })?;
         let made = control.set_parameters(info.dev_id, &wished);
-        made.and_then(|()| Self::opened(control.clone(), info, q, false)).inspect_err(|_| {
+        made.and_then(|()| Self::opened(control.clone(), (info, told), q, false)).inspect_err(|_| {
             // The first error counts.
             let _ = control.delete(info.dev_id);
         })
     }
 
-    fn opened(control: Control, info: DeviceInfo, q: &Arc<RequestQueue>, is_recovered: bool) -> Result<Self, Error> {
+    fn opened(
+        control: Control,
+        (info, told): (DeviceInfo, Option<u64>),
+        q: &Arc<RequestQueue>,
+        is_recovered: bool,
+    ) -> Result<Self, Error> {
         let file = open(info.dev_id)?;
         let map = |queue| Descriptors::map(&file, queue, info.queue_depth);
         let maps = (0..info.nr_hw_queues).map(map).collect::<Result<Vec<_>, _>>();
         let maps = maps.map_err(|error| Error::Device(character_path(info.dev_id), error))?;
-        let inner = Inner { control, info, file: Some(Arc::new(file)), q: Arc::clone(q) };
+        let inner = Inner { control, info, told, file: Some(Arc::new(file)), q: Arc::clone(q) };
         Ok(Self { inner: Some(inner), maps, is_recovered })
     }
 
@@ -228,10 +172,11 @@ impl Added {
         assert!(Arc::ptr_eq(&inner.q, &engine.exports[export].queue), "a device stays in front of its queue");
         let (engine, count) = (Arc::clone(engine), Count::new(Arc::new(ended) as Ended));
         let (threads, strings) = (Vec::new(), Vec::new());
-        let mut device = Device { inner, engine, entry: None, threads, strings, count, is_over: false };
+        let mut device = Device { inner, engine, entry: None, threads, strings, count, growth: None, is_over: false };
         let id = device.id();
         let started = device.launch(std::mem::take(&mut self.maps), export);
-        match started.and_then(|()| device.inner.control.start(id, self.is_recovered)) {
+        let started = started.and_then(|()| device.inner.control.start(id, self.is_recovered));
+        match started.and_then(|()| device.watch_growth()) {
             Ok(()) => Ok(device),
             Err(error) => {
                 // The first error counts.
@@ -267,6 +212,7 @@ pub struct Device {
     threads: Vec<JoinHandle<Option<Link>>>,
     strings: Vec<Arc<Strings>>,
     count: Arc<Count>,
+    growth: Option<Growth>,
     is_over: bool,
 }
 
@@ -345,6 +291,21 @@ impl Device {
         Ok(())
     }
 
+    /// Makes the block device larger whenever the device behind the queue has become larger.
+    fn watch_growth(&mut self) -> Result<(), Error> {
+        let Inner { control, info, told: Some(told), q, .. } = &self.inner else { return Ok(()) };
+        let (control, info, pid) = (control.clone(), *info, std::process::id() as i32);
+        let tell = move |sectors| {
+            // The number may be another device's by now.
+            let is_ours = control.info(info.dev_id).is_ok_and(|found| is_ours(&found, &info, pid));
+            is_ours && control.update_size(info.dev_id, sectors).is_ok()
+        };
+        let name = format!("ublk{} size", info.dev_id);
+        let growth = Growth::watch(name, Arc::clone(q), *told, LOOK_EVERY, tell);
+        self.growth = Some(growth.map_err(Error::System)?);
+        Ok(())
+    }
+
     /// A number that changes whenever a request moves.
     fn nr_moves(&self) -> u64 {
         let nr = |strings: &Arc<Strings>| strings.nr_moves.load(Ordering::Relaxed);
@@ -372,6 +333,7 @@ impl Device {
 
     /// Ends the threads although the kernel has their tags, which it then takes as those of a server that is gone.
     fn give_up(&mut self) -> Result<(), Error> {
+        self.growth = None;
         self.strings.iter().for_each(|strings| strings.give_up());
         self.wait()
     }
@@ -454,6 +416,7 @@ impl Device {
     }
 
     fn remove(&mut self) -> Result<(), Error> {
+        self.growth = None;
         if std::mem::replace(&mut self.is_over, true) {
             return Ok(());
         }

@@ -280,11 +280,14 @@ impl Ring {
             debug_assert!(self.journal.is_none(), "a journal does not see what a chain moves");
             return self.push(side, &entries);
         }
-        let entry: squeue::Entry = transfer.entry().user_data(tag.into());
+        let entry = transfer.entry().user_data(tag.into());
         if let Some((hctx, journal)) = &self.journal {
             journal.asked(*hctx, tag, transfer.asked());
         }
         let Some(poller) = self.poller().filter(|poller| transfer.moves_data() && !poller.is_refused()) else {
+            if side.later.is_empty() && self.fits_one(&entry) {
+                return;
+            }
             return self.push(side, &[entry]);
         };
         poller.note_start();
@@ -306,6 +309,14 @@ impl Ring {
             side.later.push_back(entries.into());
             self.set_behind(true);
         }
+    }
+
+    /// Puts this entry on the ring, if there is room for it. The caller has `starting`.
+    fn fits_one(&self, entry: &squeue::Entry) -> bool {
+        // SAFETY: the caller has `starting`, so there is no other view of this side.
+        let mut ring = unsafe { self.uring.submission_shared() };
+        // SAFETY: by the transfer's invariant, what the entry names lives and does not move until it is answered.
+        unsafe { ring.push(entry) }.is_ok()
     }
 
     /// Puts these entries on the ring, if there is room for all of them. The caller has `starting`.

@@ -98,11 +98,14 @@ pub(super) struct Transfer {
     through: usize,
     /// The slot of the registered memory that contains the only piece, or the slot for the request's pages.
     registered: Option<u16>,
-    /// Set if the data is in pages of the kernel. The only piece then has a number of bytes in its place of an address.
-    chain: Option<Chain>,
+    /// Whether the data is in pages of the kernel. The only piece then has a number of bytes in the place of an
+    /// address.
+    has_pages: bool,
     /// Memory that direct I/O accepts, instead of the request's memory. `meant` names the request's memory then.
     stand_in: Option<Buffer>,
     meant: Vec<libc::iovec>,
+    /// The entries around the one that moves the data, if it is in pages.
+    chain: Option<Box<Chain>>,
 }
 
 // SAFETY: by the invariant the addresses are valid on every thread. Only the kernel follows them.
@@ -124,9 +127,10 @@ impl Transfer {
             pieces: Vec::with_capacity(MAX_SEGMENTS.into()),
             through: 0,
             registered: None,
-            chain: None,
+            has_pages: false,
             stand_in: None,
             meant: Vec::new(),
+            chain: None,
         }
     }
 
@@ -196,14 +200,14 @@ impl Transfer {
         self.through = 0;
         self.block = target.io_block();
         let missing = target.missing(self.offset + self.bytes);
-        (self.chain, self.registered) = (None, None);
-        if self.take_pages(rq) {
-            return;
-        }
         let mut fits = true;
         for segment in rq.segments() {
             fits &= target.takes(segment.as_ptr() as usize, segment.len());
             self.pieces.push(libc::iovec { iov_base: segment.as_ptr().cast(), iov_len: segment.len() });
+        }
+        self.has_pages = self.pieces.is_empty() && self.moves_data();
+        if self.has_pages {
+            return self.take_pages(rq);
         }
         if !fits {
             self.stand_in(rq);
@@ -213,14 +217,21 @@ impl Transfer {
         }
     }
 
-    /// Notes the pages of the kernel that have the request's data. Returns false if the data is elsewhere.
-    fn take_pages(&mut self, rq: &Request<'_>) -> bool {
-        let Some(pages) = rq.pages() else { return false };
+    /// Notes the pages of the kernel that have the request's data.
+    ///
+    /// COST: an allocation, the first time for a tag.
+    #[cold]
+    fn take_pages(&mut self, rq: &Request<'_>) {
+        let pages = rq.pages().expect("data that is not in memory is in pages");
         let slot = pages_slot(rq.tag());
         let start = std::ptr::without_provenance_mut(pages.offset());
         self.pieces.push(libc::iovec { iov_base: start, iov_len: pages.len() });
-        (self.chain, self.registered) = (Some(Chain::new(&pages, slot)), Some(slot));
-        true
+        self.registered = Some(slot);
+        let chain = Chain::new(&pages, slot);
+        match &mut self.chain {
+            Some(place) => **place = chain,
+            None => self.chain = Some(Box::new(chain)),
+        }
     }
 
     /// Leaves out the part of a request that is past the end of a file that ends within a sector: its last `missing`
@@ -258,7 +269,7 @@ impl Transfer {
 
     /// Checks whether the ring of this transfer has registered the memory.
     pub(super) fn look_up(&mut self, table: &Table) {
-        if self.chain.is_some() {
+        if self.has_pages {
             return;
         }
         self.registered = match self.pieces[..] {
@@ -301,14 +312,18 @@ impl Transfer {
 
     /// The entries that take the place of [`entry`](Self::entry), if the data that is to be moved is in pages.
     pub(super) fn entries(&self, tag: u16) -> Option<[squeue::Entry; LINKS]> {
-        let chain = self.chain.as_ref().filter(|_| self.moves_data())?;
-        Some(chain.entries(self.entry(), tag))
+        if !(self.has_pages && self.moves_data()) {
+            return None;
+        }
+        self.chain.as_ref().map(|chain| chain.entries(self.entry(), tag))
     }
 
     /// Takes the answer of a link of such entries. `None` if further links have to be answered.
     pub(super) fn answered_link(&mut self, link: Link, result: i32) -> Option<i32> {
         match &mut self.chain {
-            Some(chain) if matches!(self.task, Task::Read | Task::Write) => chain.answered(link, result),
+            Some(chain) if self.has_pages && matches!(self.task, Task::Read | Task::Write) => {
+                chain.answered(link, result)
+            }
             _ => Some(result),
         }
     }
@@ -456,7 +471,7 @@ impl Transfer {
             Verdict::Again if self.tries < MOST_TRIES => {
                 self.tries += 1;
                 // The next try does not use the registered memory, so that memory cannot be the cause then.
-                self.registered = self.registered.filter(|_| self.chain.is_some());
+                self.registered = self.registered.filter(|_| self.has_pages);
                 Ok(false)
             }
             Verdict::Again => Err(Status::IoError),
