@@ -135,7 +135,10 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     }
     let results = finish(&mut work, &mut submitter);
     assert!(results.keys().eq(asked.keys()), "a result for each tag");
-    assert!((0..DEPTH).all(|tag| work.data(tag).is_some_and(|data| data.len() == MOST as usize)), "each buffer is back");
+    assert!(
+        (0..DEPTH).all(|tag| work.data(tag).is_some_and(|data| data.len() == MOST as usize)),
+        "each buffer is back"
+    );
     engine.clients.leave(entry.number);
 }
 
