@@ -4,6 +4,10 @@
 //! moves the data, and the third one takes the pages out again. The third follows also where the second fails: pages
 //! that stay in a table keep the block device's request from its end. Each entry has an answer of its own, and the
 //! transfer goes on when all three are there, because only then the slot is free for the tag's next request.
+//!
+//! The kernel goes on with a chain in the name of the thread that started it. If that thread has ended, as the thread
+//! of a client that leaves, the kernel refuses what is left of the chain. So pages that are still in the table are
+//! taken out once more.
 
 use blkmq::driver::{Command, PagesPart};
 use io_uring::squeue::{Entry, Flags};
@@ -44,6 +48,20 @@ impl Link {
     }
 }
 
+/// How often pages are taken out before they are left in the table.
+const MOST_TRIES: u16 = 1000;
+
+/// What comes next after the answer of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Further answers.
+    Wait,
+    /// The pages are still in the table: [`last_entry`](Chain::last_entry) has to go onto the ring once more.
+    TakeOut,
+    /// The chain is over, with this answer.
+    Over(i32),
+}
+
 /// The commands of a transfer's chain, and what has been answered of the chain.
 #[derive(Debug)]
 pub(super) struct Chain {
@@ -52,8 +70,11 @@ pub(super) struct Chain {
     nr_answers: usize,
     /// What moving the data has ended with.
     moved: i32,
-    /// The error of a command.
-    failed: Option<i32>,
+    /// What putting the pages in has ended with, and then taking them out.
+    registered: i32,
+    unregistered: i32,
+    /// How often the pages were taken out once more.
+    tries: u16,
 }
 
 fn entry_of(command: &Command) -> Entry {
@@ -64,36 +85,47 @@ impl Chain {
     /// For pages that go through this slot.
     pub(super) fn new(pages: &PagesPart<'_>, slot: u16) -> Self {
         let (register, unregister) = (pages.register(slot), pages.unregister(slot));
-        Self { register, unregister, nr_answers: 0, moved: 0, failed: None }
+        Self { register, unregister, nr_answers: 0, moved: 0, registered: 0, unregistered: 0, tries: 0 }
     }
 
     /// The entries around the one that moves the data.
     pub(super) fn entries(&self, moves: Entry, tag: u16) -> [Entry; LINKS] {
-        let data = |link: Link| link.bits() | u64::from(tag);
         [
-            entry_of(&self.register).flags(Flags::IO_LINK).user_data(data(Link::Register)),
+            entry_of(&self.register).flags(Flags::IO_LINK).user_data(Link::Register.bits() | u64::from(tag)),
             // A failure does not end the chain behind a hard link.
-            moves.flags(Flags::IO_HARDLINK).user_data(data(Link::Move)),
-            entry_of(&self.unregister).user_data(data(Link::Unregister)),
+            moves.flags(Flags::IO_HARDLINK).user_data(Link::Move.bits() | u64::from(tag)),
+            self.last_entry(tag),
         ]
     }
 
-    /// Takes the answer of a link. Returns the answer of the whole chain with the last of them.
-    pub(super) fn answered(&mut self, link: Link, result: i32) -> Option<i32> {
-        match (link, -result) {
-            (Link::Move, _) => self.moved = result,
-            (_, ..=0) => (),
-            // The entries behind one that fails are cancelled, in whatever order the answers come. These errors pass.
-            (Link::Unregister, libc::ECANCELED) => (),
-            (_, libc::ECANCELED | libc::EAGAIN | libc::EINTR | libc::ENOMEM) => self.failed = Some(-libc::EAGAIN),
-            _ => self.failed = Some(-libc::EIO),
+    /// The entry that takes the pages out.
+    pub(super) fn last_entry(&self, tag: u16) -> Entry {
+        entry_of(&self.unregister).user_data(Link::Unregister.bits() | u64::from(tag))
+    }
+
+    /// Takes the answer of a link.
+    pub(super) fn answered(&mut self, link: Link, result: i32) -> Next {
+        match link {
+            Link::Register => self.registered = result,
+            Link::Move => self.moved = result,
+            Link::Unregister => self.unregistered = result,
         }
         self.nr_answers += 1;
         if self.nr_answers < LINKS {
-            return None;
+            return Next::Wait;
         }
-        self.nr_answers = 0;
-        Some(self.failed.take().unwrap_or(self.moved))
+        if self.registered >= 0 && self.unregistered < 0 && self.tries < MOST_TRIES {
+            (self.tries, self.nr_answers) = (self.tries + 1, LINKS - 1);
+            return Next::TakeOut;
+        }
+        (self.tries, self.nr_answers) = (0, 0);
+        Next::Over(match (-self.registered, self.unregistered) {
+            (..=0, 0..) => self.moved,
+            (..=0, _) => -libc::EIO,
+            // These errors pass. EFAULT is that of a thread that has ended.
+            (libc::ECANCELED | libc::EAGAIN | libc::EINTR | libc::EFAULT | libc::ENOMEM, _) => -libc::EAGAIN,
+            _ => -libc::EIO,
+        })
     }
 }
 

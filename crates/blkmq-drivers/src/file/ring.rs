@@ -22,7 +22,7 @@ use blkmq::driver::{Batch, Done};
 use blkmq::event::EventFd;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
-use super::chain::{LINKS, Link};
+use super::chain::{self, LINKS, Link};
 use super::engine::explained;
 use super::journal::Journal;
 use super::poller::Poller;
@@ -491,7 +491,15 @@ impl Ring {
             result = journal.answered(*hctx, tag, result);
         }
         let mut transfer = lock(&self.transfers[usize::from(tag)]);
-        let Some(result) = transfer.answered_link(Link::of(completion.user_data()), result) else { return false };
+        let result = match transfer.answered_link(Link::of(completion.user_data()), result) {
+            chain::Next::Wait => return false,
+            chain::Next::TakeOut => {
+                let entry = transfer.last_entry(tag);
+                self.push(&mut lock(&self.starting), entry.as_slice());
+                return true;
+            }
+            chain::Next::Over(result) => result,
+        };
         let unfinished = if is_refused { Some(transfer) } else { Transfer::settle(transfer, target, result, done) };
         if let Some(transfer) = &unfinished {
             self.put(&mut lock(&self.starting), tag, transfer);

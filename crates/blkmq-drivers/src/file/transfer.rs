@@ -15,7 +15,7 @@ use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Buffer, Op, Status};
 use io_uring::{opcode, squeue, types};
 
-use super::chain::{Chain, LINKS, Link};
+use super::chain::{self, Chain, LINKS, Link};
 use super::journal::{Asked, asked};
 use super::losses::{Losses, Promise};
 use super::pool::What;
@@ -318,14 +318,19 @@ impl Transfer {
         self.chain.as_ref().map(|chain| chain.entries(self.entry(), tag))
     }
 
-    /// Takes the answer of a link of such entries. `None` if further links have to be answered.
-    pub(super) fn answered_link(&mut self, link: Link, result: i32) -> Option<i32> {
-        match &mut self.chain {
-            Some(chain) if self.has_pages && matches!(self.task, Task::Read | Task::Write) => {
-                chain.answered(link, result)
-            }
-            _ => Some(result),
-        }
+    /// The chain, if these entries are what the kernel has.
+    fn chain(&mut self) -> Option<&mut Chain> {
+        if self.has_pages && self.moves_data() { self.chain.as_deref_mut() } else { None }
+    }
+
+    /// Takes the answer of a link of such entries, or the one answer of any other operation.
+    pub(super) fn answered_link(&mut self, link: Link, result: i32) -> chain::Next {
+        self.chain().map_or(chain::Next::Over(result), |chain| chain.answered(link, result))
+    }
+
+    /// The entry that takes the pages out of the ring's table once more.
+    pub(super) fn last_entry(&mut self, tag: u16) -> Option<squeue::Entry> {
+        self.chain().map(|chain| chain.last_entry(tag))
     }
 
     /// What a thread asks the kernel for instead of the entry.

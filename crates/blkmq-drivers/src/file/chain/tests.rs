@@ -16,11 +16,13 @@ use super::*;
 const NOTHING: Command = Command { file: -1, op: 0, bytes: [0; 16] };
 
 fn chain() -> Chain {
-    Chain { register: NOTHING, unregister: NOTHING, nr_answers: 0, moved: 0, failed: None }
+    Chain { register: NOTHING, unregister: NOTHING, nr_answers: 0, moved: 0, registered: 0, unregistered: 0, tries: 0 }
 }
 
-/// Red if a chain is over before the pages are out of the table, or if its answer depends on the order in which the
-/// links are answered.
+const ORDERS: [[usize; LINKS]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+
+/// Red if a chain is over before its last answer, or if its answer depends on the order in which the links are
+/// answered.
 #[test]
 fn a_chain_is_over_with_its_last_answer_in_any_order() {
     use Link::{Move, Register, Unregister};
@@ -30,17 +32,39 @@ fn a_chain_is_over_with_its_last_answer_in_any_order() {
         ([(Register, 0), (Move, -libc::ENOSPC), (Unregister, 0)], -libc::ENOSPC),
         ([(Register, -libc::EBUSY), (Move, cancelled), (Unregister, cancelled)], -libc::EIO),
         ([(Register, -libc::ENOMEM), (Move, cancelled), (Unregister, cancelled)], -libc::EAGAIN),
+        ([(Register, -libc::EFAULT), (Move, cancelled), (Unregister, cancelled)], -libc::EAGAIN),
         ([(Register, cancelled), (Move, cancelled), (Unregister, cancelled)], -libc::EAGAIN),
-        ([(Register, 0), (Move, 4096), (Unregister, -libc::EINVAL)], -libc::EIO),
         // The kernel had no memory for the whole chain, and has taken it in parts.
         ([(Register, -libc::EBADF), (Move, -libc::EFAULT), (Unregister, -libc::EBADF)], -libc::EIO),
     ] {
-        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        for order in ORDERS {
             let mut chain = chain();
             for _ in 0..2 {
                 let mut take = |index: usize| chain.answered(answers[index].0, answers[index].1);
-                assert_eq!(order.map(&mut take), [None, None, Some(expected)], "{answers:?} in the order {order:?}");
+                let expected = [Next::Wait, Next::Wait, Next::Over(expected)];
+                assert_eq!(order.map(&mut take), expected, "{answers:?} in the order {order:?}");
             }
+        }
+    }
+}
+
+/// Red before a chain was over while the pages were in the table: the block device's request never ended then. Red also
+/// if it never ends where they cannot be taken out.
+#[test]
+fn pages_that_are_still_in_the_table_are_taken_out_once_more() {
+    use Link::{Move, Register, Unregister};
+    for error in [libc::EFAULT, libc::ECANCELED, libc::EINVAL] {
+        let answers = [(Register, 0), (Move, 4096), (Unregister, -error)];
+        for order in ORDERS {
+            let mut chain = chain();
+            let mut take = |index: usize| chain.answered(answers[index].0, answers[index].1);
+            assert_eq!(order.map(&mut take), [Next::Wait, Next::Wait, Next::TakeOut]);
+            assert_eq!(chain.answered(Unregister, -error), Next::TakeOut);
+            assert_eq!(chain.answered(Unregister, 0), Next::Over(4096));
+            assert_eq!(chain.answered(Register, 0), Next::Wait, "the next chain");
+            assert_eq!(chain.answered(Move, 512), Next::Wait);
+            let tries = std::iter::repeat_with(|| chain.answered(Unregister, -error));
+            assert_eq!(tries.take_while(|next| *next == Next::TakeOut).count(), usize::from(MOST_TRIES));
         }
     }
 }
@@ -167,6 +191,33 @@ fn data_moves_by_a_slot_of_the_table() {
             assert!(memory.bytes()[at..at + MOST].iter().all(|byte| *byte == numbered(last - at)), "block {at}");
         }
         drop((submitter, file));
+    }
+}
+
+/// Red before a chain failed whose thread ends while the data moves: the kernel refuses then to go on with the chain.
+/// The pages stayed in the table, so the block device's request never ended.
+#[test]
+#[cfg(target_arch = "x86_64")]
+#[cfg_attr(miri, ignore = "there is no io_uring")]
+fn a_chain_goes_on_where_its_thread_has_ended() {
+    let folder = tempfile::tempdir().expect("it can be made");
+    let (file, mut submitter) = queue(folder.path(), false);
+    let memory = Memory::new(usize::from(DEPTH) * MOST);
+    for tag in 0..DEPTH {
+        let piece = registered::Memory { start: memory.0.addr(), len: memory.1 };
+        file.engine(0).register(pages_slot(tag), Some(piece));
+    }
+    for _ in 0..300 {
+        let bios = (0..usize::from(DEPTH))
+            .map(|at| Bio::write(at as u64 * 16, memory.pages(at * MOST, MOST)))
+            .collect::<Vec<_>>();
+        let started = std::thread::spawn(move || {
+            bios.into_iter().for_each(|bio| _ = submitter.submit(bio).expect("there is room"));
+            submitter.flush_plug();
+            submitter
+        });
+        submitter = started.join().expect("it does not panic");
+        assert_eq!(run(&mut submitter, []), [Status::Ok; DEPTH as usize]);
     }
 }
 
