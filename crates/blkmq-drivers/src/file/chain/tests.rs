@@ -71,6 +71,7 @@ fn pages_that_are_still_in_the_table_are_taken_out_once_more() {
 
 /// Red if an answer is taken for that of another link or tag.
 #[test]
+#[cfg_attr(miri, ignore = "the crate io-uring writes a command by a pointer to no bytes, which Miri refuses")]
 fn each_entry_is_known_by_its_user_data() {
     let entries = chain().entries(opcode::Nop::new().build(), 0xffff);
     let data = entries.each_ref().map(Entry::get_user_data);
