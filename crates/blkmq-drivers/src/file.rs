@@ -329,6 +329,13 @@ impl Driver for File {
         Some(Box::new(registered))
     }
 
+    /// Lets go of the pages of the kernel. If a program ends while the disk keeps requests, the kernel may hold one of
+    /// its threads, and with it the rings, until requests of a block device end. They do not end while a ring has their
+    /// pages.
+    fn close(&self) {
+        self.rings.iter().for_each(|(_, engine)| engine.let_go());
+    }
+
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         writeln!(out, "file {} {}", self.config.path.display(), self.target)?;
         self.rings.show(out)?;

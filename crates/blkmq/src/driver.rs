@@ -298,8 +298,9 @@ pub trait Driver: Send + Sync + fmt::Debug {
     }
 
     /// Takes leave of a device that other machines share, and that would otherwise take this one for one that has
-    /// failed. A program calls this when it ends and something still has the driver; a driver that is dropped does this
-    /// too. Nothing may be in flight, and requests that come later fail. Takes as long as the device takes.
+    /// failed; lets go of [pages](crate::pages) of the kernel. A program calls this when it ends and something still
+    /// has the driver; a driver that is dropped does this too. Requests that come later fail, and so may those that are
+    /// in flight because the device keeps them. Takes as long as the device takes.
     fn close(&self) {}
 
     /// Writes the driver's state in readable form.

@@ -166,6 +166,13 @@ impl Engine {
         }
     }
 
+    /// Takes all pages of the kernel out of the ring's table.
+    pub(super) fn let_go(&self) {
+        if let Self::Ring(ring) = self {
+            ring.let_go();
+        }
+    }
+
     /// Bytes of memory that it has registered.
     pub(super) fn registered(&self) -> usize {
         match self {

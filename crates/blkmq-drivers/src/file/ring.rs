@@ -26,7 +26,7 @@ use super::chain::{self, LINKS, Link};
 use super::engine::explained;
 use super::journal::Journal;
 use super::poller::Poller;
-use super::registered::{Memory, SLOTS, Table};
+use super::registered::{Memory, SLOTS, Table, pages_slot};
 use super::target::Target;
 use super::transfer::Transfer;
 use crate::{lock, try_lock};
@@ -73,8 +73,9 @@ impl fmt::Debug for Ring {
     }
 }
 
-/// Marks the user data of entries that are no transfer's; the user data of a transfer's entry is the transfer's tag.
-/// The rest is the number of the event that the entry watches, or [`NO_BELL`] for the end of a watch.
+/// Marks the user data of entries that are no transfer's; the user data of a transfer's entry is the transfer's tag,
+/// and its [`Link`] if it is in a chain. The rest is the number of the event that the entry watches, or [`NO_BELL`] for
+/// the end of a watch.
 const BELL: u64 = 1 << 63;
 
 /// The number of no event.
@@ -221,6 +222,20 @@ impl Ring {
             urings().for_each(|uring| drop(update(uring, None)));
         }
         side.table.set(slot, memory.filter(|_| is_known));
+    }
+
+    /// Takes all pages of the kernel out of the table. The kernel keeps those that it is just moving data of. Requests
+    /// that go on with other pages fail.
+    ///
+    /// This waits for no lock: a thread may be in the kernel for a request that never ends.
+    pub(super) fn let_go(&self) {
+        if self.offers.has_pages {
+            let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+            let slots = vec![nothing; self.transfers.len()];
+            // SAFETY: no memory is named. What slots had stays as long as the kernel needs it.
+            // An error is a lack of memory, and the program ends.
+            let _ = unsafe { self.uring.submitter().register_buffers_update(pages_slot(0).into(), &slots, None) };
+        }
     }
 
     /// What of the kernel's offers the ring uses.

@@ -222,6 +222,23 @@ fn a_chain_goes_on_where_its_thread_has_ended() {
     }
 }
 
+/// Red before the rings of a program that ends kept pages: a block device's request never ended if the kernel held the
+/// program until it does.
+#[test]
+#[cfg(target_arch = "x86_64")]
+#[cfg_attr(miri, ignore = "there is no io_uring")]
+fn a_device_that_is_closed_has_no_pages() {
+    let folder = tempfile::tempdir().expect("it can be made");
+    let (file, mut submitter) = queue(folder.path(), false);
+    let memory = Memory::new(MOST);
+    let piece = registered::Memory { start: memory.0.addr(), len: memory.1 };
+    (0..DEPTH).for_each(|tag| file.engine(0).register(pages_slot(tag), Some(piece)));
+    let write = || Bio::write(0, memory.pages(0, MOST));
+    assert_eq!(run(&mut submitter, [write()]), [Status::Ok]);
+    file.close();
+    assert_eq!(run(&mut submitter, [write(), Bio::flush()]), [Status::IoError, Status::Ok]);
+}
+
 /// Red if a request never ends whose pages the kernel does not give, or that finds none, or if it ends well.
 #[test]
 #[cfg_attr(miri, ignore = "there is no io_uring")]
