@@ -1,19 +1,22 @@
 //! Any descriptors lead to one result for each of their tags: a request that makes no sense ends with an error of its
-//! own, and any other one does what a model of the device does.
+//! own, and any other one does what a model of the device does. So it is with zero copy, too.
 #![no_main]
 
+mod mover;
 mod reach;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use blkmq::driver::spec;
+use blkmq::driver::{Driver, spec};
 use blkmq::event::EventFd;
+use blkmq::pages::PageSource;
 use blkmq::{RequestQueue, Submitter};
 use blkmq_engine::{Bounds, Desk, Engine, Export, FrontEnd, Journal, Level, least_memory};
 use blkmq_ublk::abi::{DESCRIPTOR_SIZE, Descriptor, op};
 use blkmq_ublk::work::Work;
 use libfuzzer_sys::fuzz_target;
+use mover::{Kernel, Mover};
 use reach::Reached;
 
 const SIZE: usize = 256 << 10;
@@ -25,16 +28,30 @@ const MOST: u32 = 64 << 10;
 /// What a byte of the device is that was discarded: anything.
 const ANY: u16 = 0x100;
 
-/// An engine with the device.
-fn engine() -> &'static Arc<Engine> {
-    static ENGINE: OnceLock<Arc<Engine>> = OnceLock::new();
-    ENGINE.get_or_init(|| {
-        let device = spec::open("ram,size=256K,bs=4096").expect("there is such a device");
+/// The pages of the kernel.
+fn kernel() -> &'static &'static Kernel {
+    static KERNEL: OnceLock<&'static Kernel> = OnceLock::new();
+    KERNEL.get_or_init(|| Box::leak(Box::new(Kernel::new(DEPTH, MOST))))
+}
+
+/// An engine with the device: one that has its data in memory, or one that takes pages.
+fn engine(has_pages: bool) -> &'static Arc<Engine> {
+    static ENGINES: [OnceLock<Arc<Engine>>; 2] = [const { OnceLock::new() }; 2];
+    ENGINES[usize::from(has_pages)].get_or_init(|| {
+        let device: Arc<dyn Driver> = match has_pages {
+            true => Arc::new(Mover::new(SIZE, BLOCK as u32, *kernel())),
+            false => spec::open("ram,size=256K,bs=4096").expect("there is such a device"),
+        };
         let q = RequestQueue::builder(device).build().expect("it can have a queue");
         let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ()), "log").expect("there is a thread");
         let bell = Arc::new(EventFd::new().expect("there is a descriptor"));
         Arc::new(Engine::new(vec![Export::new("", q)], Bounds::default(), least_memory(1), 1, bell, journal))
     })
+}
+
+/// Calls `change` with the data of a tag, wherever it is. `None` if there is no such tag, or a request has its data.
+fn with_data<T>(work: &mut Work, has_pages: bool, tag: u16, change: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
+    if has_pages { kernel().with(tag, change) } else { work.data(tag).map(change) }
 }
 
 /// Has everything done that has arrived. Returns the results by tag, one for each.
@@ -96,12 +113,14 @@ fn judge(model: &mut [u16], descriptor: &Descriptor, data: &[u8], result: i32, r
 
 fn run(bytes: &[u8], reached: &mut Reached) {
     let Some((&first, mut rest)) = bytes.split_first() else { return };
-    let (engine, bell) = (engine(), Arc::new(EventFd::new().expect("there is a descriptor")));
+    let (is_single, has_pages) = (first % 2 == 0, first & 2 != 0);
+    let (engine, bell) = (engine(has_pages), Arc::new(EventFd::new().expect("there is a descriptor")));
     let entry = engine.clients.enter(FrontEnd::Ublk, "kernel".to_owned(), vec![bell]);
     let mut submitter = engine.exports[0].join_own(&entry).expect("there is room for one");
     let bounds = Bounds { requests: DEPTH, ..engine.bounds };
     let desk = Desk::of_thread(engine, 0, (&entry, 0), bounds, submitter.nr_slots());
-    let mut work = Work::new(desk, DEPTH, MOST, None).expect("there is memory");
+    let pages = has_pages.then(|| Arc::new(*kernel()) as Arc<dyn PageSource>);
+    let mut work = Work::new(desk, DEPTH, MOST, pages).expect("there is memory");
     let (mut model, mut nr) = (vec![ANY; SIZE], 0_u8);
     let mut asked = BTreeMap::new();
     while let Some((head, more)) = rest.split_first_chunk::<{ 2 + DESCRIPTOR_SIZE }>() {
@@ -110,8 +129,9 @@ fn run(bytes: &[u8], reached: &mut Reached) {
         let (tag, descriptor) = (u16::from_le_bytes([*low, *high]), Descriptor::from_bytes(descriptor));
         nr = nr.wrapping_add(1);
         let is_write = descriptor.op_flags as u8 == op::WRITE;
-        if let (Some(data), true) = (work.data(tag), is_write) {
-            data.fill(nr);
+        // The kernel does not touch the pages of a request that is on its way.
+        if is_write && !asked.contains_key(&tag) {
+            with_data(&mut work, has_pages, tag, |data| data.fill(nr));
         }
         work.arrive(tag, &descriptor);
         if tag < DEPTH {
@@ -120,12 +140,14 @@ fn run(bytes: &[u8], reached: &mut Reached) {
             reached.add("tags that are not", 1);
         }
         // One at a time, or all that fit together.
-        if first % 2 == 0 || asked.len() == usize::from(DEPTH) {
+        if is_single || asked.len() == usize::from(DEPTH) {
             let results = finish(&mut work, &mut submitter);
             assert!(results.keys().eq(asked.keys()), "a result for each tag");
             for (tag, result) in results {
-                if first % 2 == 0 {
-                    judge(&mut model, &asked[&tag], work.data(tag).expect("it is back"), result, reached);
+                if is_single {
+                    let judge = |data: &mut [u8]| judge(&mut model, &asked[&tag], data, result, reached);
+                    with_data(&mut work, has_pages, tag, judge).expect("it is back");
+                    reached.add("by pages", usize::from(has_pages && result > 0));
                 } else {
                     reached.add("together", 1);
                 }
@@ -135,16 +157,17 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     }
     let results = finish(&mut work, &mut submitter);
     assert!(results.keys().eq(asked.keys()), "a result for each tag");
-    assert!(
-        (0..DEPTH).all(|tag| work.data(tag).is_some_and(|data| data.len() == MOST as usize)),
-        "each buffer is back"
-    );
+    let is_back = |work: &mut Work, tag| match has_pages {
+        true => work.address(tag) == 0,
+        false => work.data(tag).is_some_and(|data| data.len() == MOST as usize),
+    };
+    assert!((0..DEPTH).all(|tag| is_back(&mut work, tag)), "the data of each tag is back");
     engine.clients.leave(entry.number);
 }
 
 fuzz_target!(
     init: {
-        let least = [("done", 10), ("errors", 12), ("bytes read", 8192), ("together", 8), ("tags that are not", 1)];
+        let least = [("done", 10), ("errors", 12), ("bytes read", 8192), ("by pages", 4), ("together", 8), ("tags that are not", 1)];
         reach::seeds("ublk_descriptors", &least, run);
     },
     |bytes: &[u8]| run(bytes, &mut Reached::default())
