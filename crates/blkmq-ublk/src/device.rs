@@ -12,7 +12,7 @@ use blkmq::pages::PageSource;
 use blkmq::{RequestQueue, Submitter};
 use blkmq_engine::{Bounds, Desk, Engine, Entry, FrontEnd};
 
-use crate::abi::{DeviceInfo, MAX_NR_QUEUES, MAX_QUEUE_DEPTH, feature};
+use crate::abi::{DeviceInfo, MAX_NR_QUEUES, MAX_QUEUE_DEPTH, Parameters, feature};
 use crate::control::{Control, block_path, character_path};
 use crate::descriptors::{Descriptors, page};
 use crate::error::Error;
@@ -102,11 +102,10 @@ impl Added {
             Some(id) => take_over(&control, id, &wished, &options.name, || pages::check(features, &limits))?,
             None => None,
         };
-        let told = (features & feature::UPDATE_SIZE != 0).then_some(wished.dev_sectors);
-        if let Some(info) = recovered {
+        let told = |is_like: &Parameters| (features & feature::UPDATE_SIZE != 0).then_some(is_like.dev_sectors);
+        if let Some((info, old)) = recovered {
             // It may have been smaller when it was made.
-            let told = told.and(control.parameters(info.dev_id).ok()).map(|old| old.dev_sectors);
-            return Self::opened(control, (info, told), q, true);
+            return Self::opened(control, (info, told(&old)), q, true);
         }
         let recovery = feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE;
         if options.recover && features & recovery != recovery {
@@ -127,7 +126,7 @@ impl Added {
             ..DeviceInfo::default()
         })?;
         let made = control.set_parameters(info.dev_id, &wished);
-        made.and_then(|()| Self::opened(control.clone(), (info, told), q, false)).inspect_err(|_| {
+        made.and_then(|()| Self::opened(control.clone(), (info, told(&wished)), q, false)).inspect_err(|_| {
             // The first error counts.
             let _ = control.delete(info.dev_id);
         })
@@ -246,7 +245,7 @@ impl Device {
             submitter.set_notify(Some(strings.bell.clone()));
             let desk = Desk::of_thread(engine, export, (entry, thread), bounds, submitter.nr_slots());
             let pages = || Arc::new(Pages::new(Arc::downgrade(file), thread as u16)) as Arc<dyn PageSource>;
-            let pages = (info.flags & feature::SUPPORT_ZERO_COPY != 0).then(pages);
+            let pages = pages::are_used(info).then(pages);
             let work = Work::new(desk, info.queue_depth, info.max_io_buf_bytes, pages)
                 .ok_or_else(|| Error::System(io::Error::from(io::ErrorKind::OutOfMemory)))?;
             Ok((work, submitter))
@@ -371,7 +370,7 @@ impl Device {
     /// Whether the data of requests stays where the kernel has it.
     #[must_use]
     pub fn is_zero_copy(&self) -> bool {
-        self.inner.info.flags & feature::SUPPORT_ZERO_COPY != 0
+        pages::are_used(&self.inner.info)
     }
 
     /// Removes the block device: its requests are done, what the kernel has in memory for it is written, and then it is

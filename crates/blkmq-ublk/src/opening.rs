@@ -8,6 +8,7 @@ use crate::abi::{DeviceInfo, Parameters, State, feature};
 use crate::control::{Control, character_path};
 use crate::error::Error;
 use crate::mark::foreign;
+use crate::pages;
 use crate::parameters::difference;
 
 /// How long a device that is to be taken over may take to notice that its server is gone. If every tag is with the
@@ -34,16 +35,16 @@ pub(crate) fn open(id: u32) -> Result<File, Error> {
     }
 }
 
-/// Takes over the device, once it has noticed that its server is gone. `None` if there is no such device. `wished`:
-/// what the device would have to be like, in front of what has this name. `zero_copy`: whether it could be one whose
-/// data stays with the kernel.
+/// Takes over the device, once it has noticed that its server is gone. Returns what it is and what it is like. `None`
+/// if there is no such device. `wished`: what the device would have to be like, in front of what has this name.
+/// `zero_copy`: whether it could be one whose data stays with the kernel.
 pub(crate) fn take_over(
     control: &Control,
     id: u32,
     wished: &Parameters,
     name: &str,
     zero_copy: impl Fn() -> Result<(), Error>,
-) -> Result<Option<DeviceInfo>, Error> {
+) -> Result<Option<(DeviceInfo, Parameters)>, Error> {
     // If one queue has a tag and another has none, the kernel notices at the first one, and answers no command before
     // it has noticed at the second one.
     let (control, deadline) = (control.clone().limited(NOTICE), Instant::now() + NOTICE);
@@ -63,7 +64,7 @@ pub(crate) fn take_over(
         if let Some(what) = difference(&old, wished).or_else(|| foreign(&info, &old, name)) {
             return Err(Error::Differs(id, what));
         }
-        if info.flags & feature::SUPPORT_ZERO_COPY != 0 {
+        if pages::are_used(&info) {
             zero_copy()?;
         }
         let begun = match info.state {
@@ -71,7 +72,7 @@ pub(crate) fn take_over(
             _ => Err(Error::Served(id)),
         };
         match begun {
-            Ok(()) => return Ok(Some(info)),
+            Ok(()) => return Ok(Some((info, old))),
             Err(Error::Served(_)) if Instant::now() < deadline => thread::sleep(PAUSE),
             Err(error) => return Err(error),
         }
