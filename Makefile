@@ -2,7 +2,7 @@
 export PATH := $(CURDIR)/target/tools/bin:$(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-STEPS := lint loom shuttle miri fuzz deny doc examples interop nvme guest ublk rbd stress torture neighbour
+STEPS := lint loom miri fuzz deny doc examples interop nvme guest ublk rbd stress torture neighbour
 .PHONY: help build demo test soak measure storage lockings curves servers machines shares frontier images priorities cost tools fmt clean $(STEPS)
 
 help: ## Lists these commands

@@ -150,7 +150,7 @@ impl Inbox {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::platform::{Arc, thread};

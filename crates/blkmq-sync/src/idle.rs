@@ -60,7 +60,7 @@
 // Where a build has other threads, the costs are never known, so no thread looks.
 mod budget;
 mod costs;
-#[cfg(all(feature = "eventfd", not(any(loom, shuttle, virtual_cpus, miri))))]
+#[cfg(all(feature = "eventfd", not(any(loom, virtual_cpus, miri))))]
 mod measure;
 
 use std::sync::OnceLock;

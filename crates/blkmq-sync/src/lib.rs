@@ -36,7 +36,7 @@ pub mod word;
 
 #[cfg(all(stages, not(virtual_cpus)))]
 pub use platform::take_stages;
-#[cfg(any(loom, shuttle, virtual_cpus))]
+#[cfg(any(loom, virtual_cpus))]
 pub use platform::weaken;
 pub use platform::{
     Arc, Area, Instant, Line, Mutex, MutexGuard, Parker, Stage, TryGuard, TryLock, UnsafeCell, atomic, changes,

@@ -1,10 +1,10 @@
 //! The only place from which atomics, locks, cells, threads and parking come.
 //!
-//! A product build gets std. `--cfg loom` gets the exhaustive model checker, and `--cfg shuttle` the randomized one.
-//! The package blkmq-sync-virtual compiles these sources once more and gets the torture rig's virtual CPUs. The words
-//! by which threads agree on the way of a request lie in a named [`Line`] or [`TryLock`], so that a test rig can
-//! preempt exactly there. At other atomics and locks the rig preempts too, but cannot aim. ARCHITECTURE.md lists what
-//! has no name, under "Memory ordering and liveness".
+//! A product build gets std. `--cfg loom` gets the exhaustive model checker. The package blkmq-sync-virtual compiles
+//! these sources once more and gets the torture rig's virtual CPUs. The words by which threads agree on the way of a
+//! request lie in a named [`Line`] or [`TryLock`], so that a test rig can preempt exactly there. At other atomics and
+//! locks the rig preempts too, but cannot aim. ARCHITECTURE.md lists what has no name, under "Memory ordering and
+//! liveness".
 //!
 //! loom takes accesses marked `SeqCst` as `AcqRel`. So a store-load argument here rests on a `SeqCst` *fence* or on a
 //! read-modify-write, and never on a `SeqCst` access.
@@ -25,9 +25,7 @@ mod try_lock;
 use ::blkmq_vcpu as backend;
 #[cfg(loom)]
 use ::loom as backend;
-#[cfg(shuttle)]
-use ::shuttle as backend;
-#[cfg(not(any(loom, shuttle, virtual_cpus)))]
+#[cfg(not(any(loom, virtual_cpus)))]
 use ::std as backend;
 
 pub use backend::sync::Arc;
@@ -39,7 +37,7 @@ pub use fetch::fetch;
 pub use line::{Line, on_line, placed};
 pub use mutex::{Mutex, MutexGuard};
 pub use parker::Parker;
-#[cfg(any(loom, shuttle, virtual_cpus))]
+#[cfg(any(loom, virtual_cpus))]
 pub use site::weaken;
 pub use site::{fence_at, kept, order, pause, peek, unless_explored};
 #[cfg(all(stages, not(virtual_cpus)))]
@@ -70,12 +68,12 @@ pub mod thread {
     /// # Errors
     /// The system has no thread left. The model checkers' and the torture rig's threads never run out.
     pub fn try_spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
-        #[cfg(any(loom, shuttle, virtual_cpus))]
+        #[cfg(any(loom, virtual_cpus))]
         {
             let _ = name;
             Ok(spawn(work))
         }
-        #[cfg(not(any(loom, shuttle, virtual_cpus)))]
+        #[cfg(not(any(loom, virtual_cpus)))]
         std::thread::Builder::new().name(name.to_owned()).spawn(work)
     }
 }

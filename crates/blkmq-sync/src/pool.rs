@@ -188,7 +188,7 @@ impl Iterator for Taken<'_> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::platform::{Arc, thread};

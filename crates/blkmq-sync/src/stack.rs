@@ -122,7 +122,7 @@ impl Chain {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::platform::{Arc, thread};

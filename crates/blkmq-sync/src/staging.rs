@@ -282,7 +282,7 @@ impl Staging {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::platform::{Arc, thread};

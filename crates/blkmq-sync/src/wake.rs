@@ -206,7 +206,7 @@ impl Bed for () {
 /// Calls a function of the program, such as a waker. If the function panics, the panic has been reported as every panic
 /// is, and goes no further. Model checkers unwind through their threads, so nothing is contained there.
 pub fn contain(call: impl FnOnce()) {
-    if cfg!(any(loom, shuttle, virtual_cpus)) {
+    if cfg!(any(loom, virtual_cpus)) {
         call();
     } else {
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));

@@ -117,6 +117,12 @@ pub const MUTANTS: &[Mutant] = &[
         ],
     },
     Mutant {
+        name: "freeze-tags",
+        what: "a freeze does not wait for threads that may still be putting back the tags of what completed",
+        site: "control.drained",
+        found_by: &["freeze: ", "tags: the queue has drained, and ", "resized while tags are out"],
+    },
+    Mutant {
         name: "requeue-unmarked",
         what: "a request that the driver gave back waits without the mark by which threads find it",
         site: "requeue.waiting",
@@ -166,6 +172,18 @@ pub const MUTANTS: &[Mutant] = &[
         name: "last-look",
         what: "a thread that lets go of the scheduler does not look whether another thread has left requests there",
         site: "staging.last_look",
+        found_by: &["livelock: ", "lost: ", "stall: ", "wake: "],
+    },
+    Mutant {
+        name: "issue-look",
+        what: "a thread that lets go of an issue list does not look whether another thread has appended a request",
+        site: "handover.look",
+        found_by: &["livelock: ", "lost: ", "stall: ", "wake: "],
+    },
+    Mutant {
+        name: "sleep-look",
+        what: "a thread that is about to sleep does not look once more whether there is something to do",
+        site: "wake.last_look",
         found_by: &["livelock: ", "lost: ", "stall: ", "wake: "],
     },
     Mutant {

@@ -21,7 +21,7 @@ use crate::queue::{
     check_value,
 };
 use blkmq_sync::grace::Observed;
-use blkmq_sync::{Arc, fence_at, peek, thread};
+use blkmq_sync::{Arc, fence_at, kept, peek, thread};
 
 /// A queue that lets nothing new in. When this is dropped, the queue goes on. Freezes nest.
 #[derive(Debug)]
@@ -57,7 +57,9 @@ impl Freeze {
             // nothing to do and touches no tag; the others are waited for. The fence is step b of the interleaving in
             // `grace`, the second time, and pairs with that of `Activity::enter`.
             fence_at("control.drained_fence");
-            self.inside = observe(&self.q);
+            if kept("control.drained") {
+                self.inside = observe(&self.q);
+            }
             self.is_drained = true;
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-#[cfg(all(feature = "eventfd", not(any(loom, shuttle, virtual_cpus, miri))))]
+#[cfg(all(feature = "eventfd", not(any(loom, virtual_cpus, miri))))]
 use super::measure;
 
 /// The costs that decide whether a look pays.
@@ -32,7 +32,7 @@ static MACHINE: Machine = Machine { wake: AtomicU64::new(0), look: AtomicU64::ne
 ///
 /// COST: four loads of lines that are written every 10 s at most; as often, three threads are started.
 pub(super) fn of_machine(_now: u64) -> Costs {
-    #[cfg(all(feature = "eventfd", not(any(loom, shuttle, virtual_cpus, miri))))]
+    #[cfg(all(feature = "eventfd", not(any(loom, virtual_cpus, miri))))]
     keep_fresh(_now);
     // Acquire pairs with the Release in `keep_fresh`, and is the first of the three loads.
     let wake = MACHINE.wake.load(Ordering::Acquire);
@@ -40,7 +40,7 @@ pub(super) fn of_machine(_now: u64) -> Costs {
     Costs { wake, look, processors }
 }
 
-#[cfg(all(feature = "eventfd", not(any(loom, shuttle, virtual_cpus, miri))))]
+#[cfg(all(feature = "eventfd", not(any(loom, virtual_cpus, miri))))]
 fn keep_fresh(now: u64) {
     /// Nanoseconds between two measurements, while threads look. What a wake-up takes depends on what else runs on the
     /// machine, and on how deeply its processors sleep.

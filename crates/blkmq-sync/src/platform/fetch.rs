@@ -1,6 +1,6 @@
 //! Asking for cache lines ahead.
 #![cfg_attr(
-    all(any(target_arch = "x86_64", target_arch = "aarch64"), not(any(miri, loom, shuttle, virtual_cpus))),
+    all(any(target_arch = "x86_64", target_arch = "aarch64"), not(any(miri, loom, virtual_cpus))),
     expect(unsafe_code, reason = "to ask for a line is an instruction of the processor")
 )]
 
@@ -31,7 +31,7 @@ fn lines_of<T: ?Sized>(value: &T) -> impl Iterator<Item = *const u8> {
     (0..end).step_by(LINE_BYTES).map(move |offset| begin.wrapping_sub(before).wrapping_add(offset))
 }
 
-#[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle, virtual_cpus))))]
+#[cfg(all(target_arch = "x86_64", not(any(miri, loom, virtual_cpus))))]
 #[inline(always)]
 fn fetch_line(address: *const u8) {
     // SAFETY: the instruction is a hint. It changes no register, flag or memory, and does not fault, whatever the
@@ -41,7 +41,7 @@ fn fetch_line(address: *const u8) {
     }
 }
 
-#[cfg(all(target_arch = "aarch64", not(any(miri, loom, shuttle, virtual_cpus))))]
+#[cfg(all(target_arch = "aarch64", not(any(miri, loom, virtual_cpus))))]
 #[inline(always)]
 fn fetch_line(address: *const u8) {
     // SAFETY: the instruction is a hint. It changes no register, flag or memory, and does not fault, whatever the
@@ -51,7 +51,7 @@ fn fetch_line(address: *const u8) {
     }
 }
 
-#[cfg(all(not(virtual_cpus), any(miri, loom, shuttle, not(any(target_arch = "x86_64", target_arch = "aarch64")))))]
+#[cfg(all(not(virtual_cpus), any(miri, loom, not(any(target_arch = "x86_64", target_arch = "aarch64")))))]
 fn fetch_line(_address: *const u8) {}
 
 #[cfg(all(test, not(virtual_cpus)))]

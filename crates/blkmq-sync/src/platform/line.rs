@@ -13,22 +13,19 @@ pub struct Line<T> {
     value: T,
     #[cfg(virtual_cpus)]
     place: blkmq_vcpu::Place,
-    #[cfg(any(loom, shuttle, virtual_cpus, test))]
+    #[cfg(any(loom, virtual_cpus, test))]
     name: &'static str,
 }
 
 impl<T> Line<T> {
     /// `value` on a line called `name`, by convention `owner.what`.
-    #[cfg_attr(
-        not(any(loom, shuttle, virtual_cpus, test)),
-        expect(unused_variables, reason = "a product build drops the name")
-    )]
+    #[cfg_attr(not(any(loom, virtual_cpus, test)), expect(unused_variables, reason = "a product build drops the name"))]
     pub const fn new(name: &'static str, value: T) -> Self {
         Self {
             value,
             #[cfg(virtual_cpus)]
             place: blkmq_vcpu::Place::new(),
-            #[cfg(any(loom, shuttle, virtual_cpus, test))]
+            #[cfg(any(loom, virtual_cpus, test))]
             name,
         }
     }
@@ -69,7 +66,7 @@ impl<T> Deref for Line<T> {
 
 impl<T: fmt::Debug> fmt::Debug for Line<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        #[cfg(any(loom, shuttle, virtual_cpus, test))]
+        #[cfg(any(loom, virtual_cpus, test))]
         write!(f, "{} ", self.name)?;
         self.value.fmt(f)
     }

@@ -55,7 +55,7 @@ impl Parker {
         std::mem::take(&mut *token)
     }
 
-    #[cfg(not(any(loom, shuttle)))]
+    #[cfg(not(loom))]
     fn park_timeout(&self, timeout: Duration) -> bool {
         let (mut token, _) = self
             .left
@@ -64,7 +64,7 @@ impl Parker {
         std::mem::take(&mut *token)
     }
 
-    #[cfg(any(loom, shuttle))]
+    #[cfg(loom)]
     fn park_timeout(&self, timeout: Duration) -> bool {
         if timeout >= Duration::from_secs(1) {
             return self.park();
@@ -74,7 +74,7 @@ impl Parker {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::platform::{Arc, thread};

@@ -1,19 +1,19 @@
 //! Orderings, fences and second looks by name, so that a model can take one away and show that the code needs it.
 //!
-//! A product build compiles each of these functions to its argument. Under loom, under shuttle and on virtual CPUs,
-//! [`weaken`] names a site, and the running model does without what that site protects.
+//! A product build compiles each of these functions to its argument. Under loom and on virtual CPUs, [`weaken`]
+//! names a site, and the running model does without what that site protects.
 
 use super::atomic::{Ordering, fence};
 
-#[cfg(any(loom, shuttle, virtual_cpus))]
+#[cfg(any(loom, virtual_cpus))]
 thread_local! {
-    // loom, shuttle and the virtual CPUs run the threads of a model on the thread that started the model, and the test
-    // harness gives each test its own thread.
+    // loom and the virtual CPUs run the threads of a model on the thread that started the model, and the test harness
+    // gives each test its own thread.
     static WEAKENED: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
 }
 
 /// From now on the models that this thread starts run without what `site` protects. `None` restores it.
-#[cfg(any(loom, shuttle, virtual_cpus))]
+#[cfg(any(loom, virtual_cpus))]
 pub fn weaken(site: Option<&'static str>) {
     WEAKENED.set(site);
 }
@@ -22,9 +22,9 @@ pub fn weaken(site: Option<&'static str>) {
 #[inline(always)]
 #[must_use]
 pub fn kept(site: &'static str) -> bool {
-    #[cfg(any(loom, shuttle, virtual_cpus))]
+    #[cfg(any(loom, virtual_cpus))]
     return WEAKENED.get() != Some(site);
-    #[cfg(not(any(loom, shuttle, virtual_cpus)))]
+    #[cfg(not(any(loom, virtual_cpus)))]
     {
         let _ = site;
         true
@@ -39,7 +39,7 @@ pub fn unless_explored<T>(product: T, explored: T) -> T {
     #[cfg(virtual_cpus)]
     return if blkmq_vcpu::is_timed() { product } else { explored };
     #[cfg(not(virtual_cpus))]
-    if cfg!(any(loom, shuttle)) { explored } else { product }
+    if cfg!(loom) { explored } else { product }
 }
 
 /// Rests between two looks at something that another thread changes soon.

@@ -100,7 +100,7 @@ impl<T: fmt::Debug> fmt::Debug for TryGuard<'_, T> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::TryLock;
     use crate::platform::{Arc, thread};

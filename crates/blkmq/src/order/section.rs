@@ -132,7 +132,7 @@ impl<'q, 's> Section<'q, 's> {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests {
     use crate::device::Runner;
     use crate::driver::spec::open;

@@ -210,5 +210,5 @@ impl<'q> Section<'q, '_> {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests;

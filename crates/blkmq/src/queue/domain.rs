@@ -92,7 +92,7 @@ struct EndsProcess;
 impl Drop for EndsProcess {
     #[cold]
     fn drop(&mut self) {
-        if cfg!(not(any(loom, shuttle, virtual_cpus))) {
+        if cfg!(not(any(loom, virtual_cpus))) {
             let text = "blkmq: the process ends, because its scheduler panicked with the requests of all threads";
             // The panic has been reported. A closed standard error changes nothing.
             let _ = writeln!(io::stderr(), "{text}");
@@ -330,11 +330,11 @@ impl Domain {
     }
 
     /// For tests: what a thread sees that read the count before other threads took the requests that were counted.
-    #[cfg(all(test, not(shuttle)))]
+    #[cfg(test)]
     fn set_nr_waiting(&self, nr: u32) {
         self.counts.waiting.store(nr, Ordering::Relaxed);
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests;

@@ -262,7 +262,7 @@ impl RequestQueue {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

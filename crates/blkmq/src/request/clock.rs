@@ -115,7 +115,7 @@ impl VirtualClock {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -126,7 +126,7 @@ impl Submitter {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests {
     use crate::driver::spec::open;
     use crate::{Client, RequestQueue};
