@@ -2,8 +2,8 @@
 export PATH := $(CURDIR)/target/tools/bin:$(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-STEPS := lint loom miri fuzz deny doc examples interop nvme guest ublk rbd stress torture neighbour
-.PHONY: help build demo test soak measure storage lockings curves servers machines shares frontier images priorities cost tools fmt clean $(STEPS)
+STEPS := lint deny doc stress torture loom examples interop mutants release miri fuzz nvme guest ublk rbd neighbour
+.PHONY: help build demo test deep soak measure storage lockings curves servers machines shares frontier images priorities cost tools fmt clean $(STEPS)
 
 help: ## Lists these commands
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -17,8 +17,11 @@ build: ## Builds the programs: target/release/blkmq, and blkmq-torture and blkmq
 demo: ## Agreement with Linux's recorded decisions, a reader beside a flood of writes, the price of sharing; under a minute
 	@scripts/demo
 
-test: ## Everything that guards the main branch; three quarters of an hour
+test: ## What every change passes; a quarter of an hour in a fresh clone
 	@scripts/test
+
+deep: ## What takes long: planted bugs, release builds, Miri, fuzzing, guests, Ceph; twenty minutes after `make test`
+	@scripts/test deep
 
 soak: ## The long forms for MINUTES (default 60), all or PARTS=torture alone; a record of it under docs/records/
 	@scripts/soak

@@ -1,6 +1,7 @@
-//! The threads of the device `file` where there is no io_uring. The test limits the memory of its process, so it has a
-//! process of its own.
+//! A process of its own, because the test limits the memory of its process: the threads of the device `file` where
+//! there is no io_uring.
 
+#[path = "it/common/mod.rs"]
 mod common;
 mod memory;
 

@@ -1,8 +1,10 @@
-//! The thread of the device `nbd` that connects again. The test limits the memory of its process, so it has a process
-//! of its own.
+//! A process of its own, because the test limits the memory of its process and looks for a thread by name: the thread
+//! of the device `nbd` that connects again.
 
+#[path = "it/common/mod.rs"]
 mod common;
 mod memory;
+#[path = "it/pretend/mod.rs"]
 mod pretend;
 
 use std::fs;

@@ -12,7 +12,7 @@
 //! | [`wake`], [`event`], [`notify`] | sleep, and be woken |
 //! | [`grace`] | be seen inside a queue, so that a freeze can wait until no thread is |
 //!
-//! The models in `tests/loom_*.rs` explore them, and call the functions that the product calls. No model has [`event`],
+//! The models in `tests/loom` explore them, and call the functions that the product calls. No model has [`event`],
 //! which is a file descriptor. The rest of the crate is where atomics, locks and threads come from: std, or a model
 //! checker, or virtual CPUs.
 

@@ -1,6 +1,6 @@
 //! What the threads of a queue tell each other, so that no request that waits is forgotten.
 //!
-//! Each protocol is one function for each of its sides, with the fence that it needs. The models in `tests/loom_*.rs`
+//! Each protocol is one function for each of its sides, with the fence that it needs. The models in `tests/loom`
 //! call these same functions.
 //!
 //! # Lacking and bringing

@@ -1,12 +1,11 @@
-//! Every bug that can be planted is found, by a rule that is there to find it. Only in release builds, which play the
-//! same worlds several times as fast.
+//! Every bug that can be planted is found, by a rule that is there to find it. A program of its own, because it takes
+//! minutes: `make deep` runs it.
 //!
 //! Most of the time would go into worlds that show nothing, so `mutants.txt` names a world that showed each bug. That
 //! world is played first. Such a record lasts until the rig or the code under it changes, and then the bug is looked
 //! for as if there had been none. `BLKMQ_SEED` looks for all of them from that seed.
-#![cfg(not(debug_assertions))]
 
-#[path = "../../blkmq-cli/tests/run/mod.rs"]
+#[path = "../../blkmq-cli/tests/it/run/mod.rs"]
 mod run;
 
 use std::num::NonZero;

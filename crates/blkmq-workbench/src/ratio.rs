@@ -6,8 +6,8 @@
 //! both sides alike over two rounds. The interval is that of a trimmed mean (Tukey and McLaughlin 1963). For the mean,
 //! the lowest and the highest fifth of the rounds do not count. For the spread, they count as the lowest and the
 //! highest of the rounds that remain. So a slice during which another program had the core moves neither the mean nor
-//! the spread. `tests/ratio.rs` counts how often the interval holds the true ratio: at least 95 times in a hundred, the
-//! rule for stopping included.
+//! the spread. `tests/it/ratio.rs` counts how often the interval holds the true ratio: at least 95 times in a hundred,
+//! the rule for stopping included.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 

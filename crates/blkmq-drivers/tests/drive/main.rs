@@ -9,7 +9,7 @@
 //! Without a job, as `cargo test` runs it, the program writes to a file of its own. That shows what a file can show:
 //! several threads find what they wrote.
 
-#[path = "../common/mod.rs"]
+#[path = "../it/common/mod.rs"]
 mod common;
 mod contents;
 mod growth;

@@ -28,9 +28,9 @@ use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, SECTOR_SIZE};
 /// - How much credit such a disk saves up is not known. It must be what comes in within `hold`, or a deep queue, of
 ///   which the limiter holds nearly all at once, would not get the 275,000: `burst=4ms`.
 ///
-/// `tests/profile_cloud.rs` checks the measured ones. The profile differs from the publication in one point. With 256
-/// in flight a read takes up to 6.7 ms there, and in the model 3.4 ms: the model holds an operation twice only if more
-/// are held than the ceiling lets through in 3 ms.
+/// `tests/it/profile_cloud.rs` checks the measured ones. The profile differs from the publication in one point. With
+/// 256 in flight a read takes up to 6.7 ms there, and in the model 3.4 ms: the model holds an operation twice only if
+/// more are held than the ceiling lets through in 3 ms.
 #[derive(Debug, Clone)]
 pub struct Config {
     submit_queues: u16,

@@ -26,12 +26,12 @@ use crate::request::limits::{Limits, MAX_DEPTH, SECTOR_SIZE};
 /// that a visit to an area finds. So the cache must be short of *requests* and not of bytes: `cache_segments`. An
 /// access is a seek over 2 GiB, 1.4 ms, and half a turn, 4.2 ms. The heads go round 64 areas, and an area is visited
 /// when it has twice the mean, since what an area has grows evenly from nothing: 64 * 5.6 ms / (2 * 0.237 ms) = 756.
-/// Measured on the model, 133 MB/s and 768 segments meet both points; `tests/profile_hdd.rs` checks them.
+/// Measured on the model, 133 MB/s and 768 segments meet both points; `tests/it/profile_hdd.rs` checks them.
 ///
 /// The other numbers are those of data sheets of such disks: seeks of 0.8 ms to the next track, 8.5 ms on average and
 /// 16 ms over all tracks, a cache of 64 MiB (which writes up to 85 KiB do not fill before the segments run out),
 /// 550 MB/s of the interface.
-/// `tests/profile_hdd.rs` also checks that the published loads barely depend on the seed.
+/// `tests/it/profile_hdd.rs` also checks that the published loads barely depend on the seed.
 #[derive(Debug, Clone)]
 pub struct Config {
     pub(super) hw_queue_depth: u16,

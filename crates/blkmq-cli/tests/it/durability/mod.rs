@@ -1,0 +1,67 @@
+//! What was acknowledged is there after a kill and after a power loss; the order of requests to a file's rings shows it
+//! too. And what clients are told when disks are full, syncs or sectors fail, or descriptors run out.
+
+mod errors;
+mod journal;
+mod kills;
+mod ledger;
+mod load;
+mod losses;
+mod power;
+mod replies;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use blkmq::Locking;
+use tempfile::TempDir;
+
+/// The lockings that a scheduler of this name can have. `kyber` orders each hardware queue by itself, and the buckets
+/// of `staged` belong to one order of them all.
+fn lockings(scheduler: &str) -> Vec<Locking> {
+    let is_refused = |locking: &Locking| scheduler == "kyber" && matches!(locking, Locking::Staged(_));
+    Locking::ALL.into_iter().filter(|locking| !is_refused(locking)).collect()
+}
+
+/// A folder on a disk, which is removed when the value is dropped.
+fn folder() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("the folder for tests is writable")
+}
+
+/// A file in this folder.
+fn file(folder: &TempDir, name: &str) -> (PathBuf, String) {
+    let path = folder.path().join(name);
+    let text = path.display().to_string();
+    (path, text)
+}
+
+/// A mounted file system that is unmounted when the test ends.
+struct Mount(String);
+
+impl Mount {
+    /// Runs `mount` with these arguments and a folder. `None` without the rights to do so. Then a message says that the
+    /// test is skipped.
+    fn new(arguments: &[&str], folder: &str) -> Option<Self> {
+        let output = Command::new("mount").args(arguments).arg(folder).output();
+        if !output.is_ok_and(|output| output.status.success()) {
+            println!("SKIP mounting takes the rights of root: mount {} {folder}", arguments.join(" "));
+            return None;
+        }
+        Some(Self(folder.to_owned()))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+/// Calls a function when it is dropped, also after a panic, because other threads wait for the call.
+struct AtEnd<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for AtEnd<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}

@@ -1,0 +1,116 @@
+//! What `blkmq serve` does when clients ask for too much, or do too little.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
+
+use crate::served::{READ, Served, WRITE};
+use rustix::process::Signal;
+use serde_json::json;
+
+/// Waits until `is_so`. Only a bug can make this wait last for ever.
+fn until(is_so: impl Fn() -> bool) {
+    while !is_so() {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Red if a client too many waits without an answer, or if the operator is not told of it.
+#[test]
+fn a_client_too_many_is_told_so_and_so_is_the_operator() {
+    let mut server = Served::start(&["--max-connections", "1"]);
+    let first = server.connect("");
+    let stream = UnixStream::connect(server.folder.join("nbd")).unwrap();
+    // The shortest dialogue of an NBD client: GO, which is answered with an error, and then ABORT.
+    let mut stream = stream;
+    let words = [&3_u32.to_be_bytes()[..], b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0", b"IHAVEOPT\0\0\0\x02\0\0\0\0"];
+    stream.write_all(&words.concat()).unwrap();
+    let mut said = Vec::new();
+    stream.read_to_end(&mut said).unwrap();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(said.contains("the server has as many clients as it may, 1; try again later"), "{said}");
+    let metrics = server.get("/metrics");
+    assert!(metrics.contains("\nblkmq_connections_rejected_total{reason=\"max_connections\"} 1\n"), "{metrics}");
+    assert!(metrics.contains("\nblkmq_connections_rejected_total{reason=\"too_many_negotiating\"} 0\n"), "{metrics}");
+    drop(first);
+    server.signal(Signal::TERM);
+    let (code, error) = server.end();
+    assert!(code == Some(0) && error.contains(" is refused: the server has as many clients as it may, 1"), "{error}");
+}
+
+/// Bytes of memory that a process has in use.
+fn resident(server: &Served) -> u64 {
+    let path = format!("/proc/{}/status", server.child.id());
+    let status = fs::read_to_string(path).expect("the server runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("every process has memory");
+    let kib = line.trim().strip_suffix(" kB").and_then(|number| number.parse::<u64>().ok());
+    kib.expect("it is a number of KiB") << 10
+}
+
+/// Red if a write gets memory for all of its data before any data has come: a hundred headers of 28 bytes each would
+/// cost 3200 MiB.
+#[test]
+fn a_hundred_headers_of_long_writes_cost_64_mib_at_most_and_delay_nobody() {
+    let server = Served::start(&["--device", "ram,size=64M"]);
+    let mut other = server.connect("");
+    other.write(0, &[7; 1 << 20]);
+    let before = resident(&server);
+    let mut clients: Vec<_> = (0..100).map(|_| server.connect("")).collect();
+    clients.iter_mut().for_each(|client| client.send(WRITE, 0, 0, 32 << 20, &[]));
+    let is_taken = || {
+        let listed = server.json(&["clients"])["connections"].clone();
+        (1..=100).all(|index| listed[index]["requests"] == json!(1))
+    };
+    until(is_taken);
+    for _ in 0..1000 {
+        assert_eq!(other.read(4096, 4096), [7; 4096]);
+    }
+    let grown = resident(&server).saturating_sub(before);
+    assert!(grown <= 64 << 20, "{grown} bytes");
+    let metrics = server.get("/metrics");
+    let gauge = metrics.lines().find_map(|line| line.strip_prefix("blkmq_memory_bytes ")).unwrap();
+    assert!(gauge.parse::<u64>().unwrap() <= 64 << 20, "{gauge}");
+}
+
+/// Red if the operator is not told which client keeps the server from ending, or if the last line does not say that the
+/// client was left. Hangs if `Drain::due` never returns `Due::End`: the drain then has no time limit.
+#[test]
+fn a_drain_says_whom_it_waits_for_and_ends_by_itself() {
+    let mut server = Served::start(&["--drain-timeout", "600ms"]);
+    let mut client = server.connect("");
+    for cookie in 0..32 {
+        client.send(READ, cookie, 0, 1 << 20, &[]);
+    }
+    until(|| server.json(&["clients"])["connections"][0]["requests"] == json!(32));
+    server.signal(Signal::TERM);
+    let (code, error) = server.end();
+    assert_eq!(code, Some(1), "{error}");
+    let [waits, ended] = error.lines().collect::<Vec<_>>()[..] else { panic!("{error}") };
+    assert!(waits.starts_with("blkmq: serve: waits for 1 client, 1 s more at most: client 1 from "), "{error}");
+    assert!(
+        waits.contains(" at \"default\" with 3") && waits.contains(" requests not answered, which has not read for ")
+    );
+    assert_eq!(ended, "blkmq: serve: ended after 600ms, without waiting any longer for 1 client");
+    drop(client);
+}
+
+/// Hangs if what the server says at its end is waited for, although no program reads it.
+#[test]
+fn the_end_does_not_wait_for_a_program_that_reads_nothing() {
+    let mut server = Served::start(&["--drain-timeout", "100ms"]);
+    let mut client = server.connect("");
+    (0..32).for_each(|cookie| client.send(READ, cookie, 0, 1 << 20, &[]));
+    until(|| server.json(&["clients"])["connections"][0]["requests"] == json!(32));
+    // Another description of the pipe than the server's own, which is to wait for room.
+    let pipe = format!("/proc/{}/fd/2", server.child.id());
+    let mut pipe = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(pipe).unwrap();
+    // The last byte: the kernel counts whole pages.
+    for bytes in [&[b'-'; 4096][..], b"-"] {
+        while pipe.write(bytes).is_ok() {}
+    }
+    server.signal(Signal::TERM);
+    assert_eq!(server.child.wait().unwrap().code(), Some(1));
+}

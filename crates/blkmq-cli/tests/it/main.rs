@@ -1,0 +1,27 @@
+//! All integration tests of the crate in one program, a module for each subject.
+
+mod bench;
+mod calibrate;
+mod clients;
+mod control;
+mod demo;
+#[path = "../../../blkmq/tests/it/device/mod.rs"]
+mod device;
+mod durability;
+mod examples;
+mod gate;
+mod groups;
+mod handed;
+mod idle;
+mod judge;
+mod limits;
+mod modules;
+mod operators;
+mod program;
+mod report;
+mod reproduce;
+mod run;
+mod serve;
+mod served;
+mod tidy;
+mod trust;

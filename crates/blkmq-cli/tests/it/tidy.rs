@@ -1,0 +1,417 @@
+//! The rules of the repository that a compiler does not check, over every file that git tracks. Each rule is a function
+//! from text to findings, tested first on text that it must reject.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+/// Most lines of a file under `crates/*/src`.
+const MAX_SOURCE_LINES: usize = 600;
+/// Most columns of a comment, which no formatter breaks.
+const MAX_COMMENT_COLUMNS: usize = 120;
+/// Most lines of README.md: one that is longer is no longer read.
+const MAX_README_LINES: usize = 150;
+/// How far above an atomic ordering its reason may end.
+const ORDERING_REASON_LINES: usize = 4;
+/// This file, which has to spell what it forbids.
+const SELF: &str = "crates/blkmq-cli/tests/it/tidy.rs";
+
+/// What is wrong, and at which line, counted from 1.
+type Finding = (usize, String);
+
+fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().map(|(index, line)| (index + 1, line))
+}
+
+fn too_long(text: &str, most: usize) -> Vec<Finding> {
+    let count = text.lines().count();
+    if count <= most { Vec::new() } else { vec![(count, format!("{count} lines; at most {most}"))] }
+}
+
+fn unfinished(text: &str) -> Vec<Finding> {
+    let is_mark = |word: &str| ["TODO", "FIXME", "XXX"].contains(&word);
+    lines(text)
+        .filter(|(_, line)| line.split(|c: char| !c.is_alphanumeric()).any(is_mark))
+        .map(|(number, _)| (number, "a mark of unfinished work: finish it, or open an issue".into()))
+        .collect()
+}
+
+/// A comment that begins with a run of one drawing character, alone or as the left half of a boxed heading.
+fn banners(text: &str) -> Vec<Finding> {
+    let is_banner = |line: &str| {
+        let comment = line.trim_start();
+        let Some(body) = comment.strip_prefix("//").or_else(|| comment.strip_prefix('#')) else { return false };
+        let body = body.trim_start_matches(['!', ' ']);
+        let body = if body.starts_with("////") { body } else { body.trim_start_matches(['/', ' ']) };
+        ["====", "----", "****", "####", "////", "~~~~", "____"].iter().any(|run| body.starts_with(run))
+    };
+    lines(text)
+        .filter(|(_, line)| is_banner(line))
+        .map(|(number, _)| (number, "a banner: a module or a function's name says it".into()))
+        .collect()
+}
+
+/// Lines of comments that are too wide.
+fn wide_comments(text: &str) -> Vec<Finding> {
+    let is_comment = |line: &str| line.trim_start().starts_with("//");
+    lines(text)
+        .filter(|(_, line)| is_comment(line) && line.chars().count() > MAX_COMMENT_COLUMNS)
+        .map(|(number, _)| (number, format!("a comment wider than {MAX_COMMENT_COLUMNS} columns")))
+        .collect()
+}
+
+/// Lines of Markdown prose that are too wide. Tables, code, headings, and lines that a link makes wide may be wider.
+fn wide_prose(text: &str) -> Vec<Finding> {
+    let is_prose = |line: &str| !line.starts_with(['|', '#']) && !line.starts_with("    ") && !line.contains("](");
+    outside_code(text)
+        .filter(|(_, line)| is_prose(line) && line.chars().count() > MAX_COMMENT_COLUMNS)
+        .map(|(number, _)| (number, format!("prose wider than {MAX_COMMENT_COLUMNS} columns")))
+        .collect()
+}
+
+/// Lines of Markdown that call an actor "who".
+fn unnamed_actors(text: &str) -> Vec<Finding> {
+    let is_unnamed = |word: &str| ["who", "whoever"].contains(&&*word.to_lowercase());
+    outside_code(text)
+        .filter(|(_, line)| line.split(|c: char| !c.is_alphanumeric()).any(is_unnamed))
+        .map(|(number, _)| (number, "an actor without a name: submitter, holder, leaver, completer, client?".into()))
+        .collect()
+}
+
+fn machine_paths(text: &str) -> Vec<Finding> {
+    lines(text)
+        .filter(|(_, line)| ["/work/", "/root/", "/home/"].iter().any(|path| line.contains(path)))
+        .map(|(number, _)| (number, "a path of one machine".into()))
+        .collect()
+}
+
+/// The source without its unit tests, which this code base keeps at the end of a file.
+fn product_source(text: &str) -> &str {
+    text.split("\n#[cfg(test)]\nmod ").next().unwrap_or(text)
+}
+
+/// A line's code and its comment.
+fn split(line: &str) -> (&str, &str) {
+    line.split_once("//").unwrap_or((line, ""))
+}
+
+/// Orderings stronger than Relaxed without a comment that says what they order.
+fn unexplained_orderings(text: &str) -> Vec<Finding> {
+    const STRONG: [&str; 4] = ["Acquire", "Release", "AcqRel", "SeqCst"];
+    let source: Vec<&str> = product_source(text).lines().collect();
+    let is_strong = |line| STRONG.iter().any(|order| split(line).0.contains(&format!("Ordering::{order}")));
+    let is_reason = |line: &&str| {
+        let comment = split(line).1.to_lowercase();
+        ["acquire", "release", "acqrel", "seqcst", "order", "pairs", "fence", "publish"]
+            .iter()
+            .any(|word| comment.contains(word))
+    };
+    // The orderings of one exchange may stand on lines of their own: what counts is where the statement begins.
+    let begins_here = |index: usize| {
+        let above = split(source[index - 1]).0.trim_end();
+        above.is_empty() || above.ends_with([';', '{', '}'])
+    };
+    let mut findings = Vec::new();
+    for (index, &line) in source.iter().enumerate() {
+        let code = split(line).0;
+        let imports = code.trim_start().starts_with("use ") && (is_strong(line) || code.contains("atomic::Ordering::"));
+        if imports {
+            findings.push((index + 1, "an ordering is written in full where it is used, not imported".into()));
+        } else if is_strong(line) {
+            let begin = (1..=index).rev().find(|&index| begins_here(index)).unwrap_or(0);
+            if !source[begin.saturating_sub(ORDERING_REASON_LINES)..=index].iter().any(is_reason) {
+                findings.push((
+                    index + 1,
+                    "an ordering without a comment: what does it publish, with what does it pair?".into(),
+                ));
+            }
+        }
+    }
+    findings
+}
+
+/// The lines of a Markdown text outside fenced code.
+fn outside_code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut in_code = false;
+    lines(text).filter(move |(_, line)| {
+        let is_fence = line.trim_start().starts_with("```");
+        in_code ^= is_fence;
+        !in_code && !is_fence
+    })
+}
+
+/// The targets of the links of a Markdown text, outside code.
+fn links(text: &str) -> Vec<(usize, &str)> {
+    let mut links = Vec::new();
+    for (number, line) in outside_code(text) {
+        let mut rest = line;
+        while let Some((_, after)) = rest.split_once("](") {
+            let end = after.find([')', ' ']).unwrap_or(after.len());
+            links.push((number, &after[..end]));
+            rest = &after[end..];
+        }
+    }
+    links
+}
+
+/// Links that lead nowhere, from a Markdown file at `from`. `exists` answers for paths in the repository.
+fn broken_links(from: &Path, text: &str, exists: impl Fn(&Path) -> bool) -> Vec<Finding> {
+    let resolve = |link: &str| -> Option<PathBuf> {
+        let mut path = from.parent()?.to_path_buf();
+        for part in Path::new(link).components() {
+            match part {
+                Component::Normal(name) => path.push(name),
+                Component::ParentDir if !path.pop() => return None,
+                Component::ParentDir | Component::CurDir => (),
+                Component::RootDir | Component::Prefix(_) => return None,
+            }
+        }
+        Some(path)
+    };
+    links(text)
+        .into_iter()
+        .filter(|(_, link)| !link.contains("://") && !link.starts_with("mailto:"))
+        .map(|(number, link)| (number, link.split('#').next().unwrap_or(link)))
+        .filter(|(_, link)| !link.is_empty() && !resolve(link).is_some_and(|path| exists(&path)))
+        .map(|(number, link)| (number, format!("a link to {link}, which is not in the repository")))
+        .collect()
+}
+
+/// The targets of every `make` command that a text shows as code.
+fn make_commands(text: &str) -> Vec<&str> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    text.split(['`', '\n'])
+        .filter_map(|code| code.trim_start_matches(['$', '#', ' ']).strip_prefix("make "))
+        .filter_map(|arguments| arguments.split_whitespace().next())
+        .filter(|target| target.chars().all(is_name))
+        .collect()
+}
+
+/// The targets that a Makefile declares with `.PHONY`, variables of the form `NAME := words` replaced.
+fn make_targets(makefile: &str) -> Vec<&str> {
+    let variable = |name: &str| {
+        makefile.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" := ")).unwrap_or_default()
+    };
+    makefile
+        .lines()
+        .filter_map(|line| line.strip_prefix(".PHONY:"))
+        .flat_map(str::split_whitespace)
+        .flat_map(|word| match word.strip_prefix("$(").and_then(|word| word.strip_suffix(')')) {
+            Some(name) => variable(name).split_whitespace().collect(),
+            None => vec![word],
+        })
+        .collect()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("a crate lies two folders deep").to_path_buf()
+}
+
+/// Every text file that git tracks, as path from the root and content; `None` where there is no git checkout.
+fn tracked() -> Option<Vec<(PathBuf, String)>> {
+    let root = root();
+    let listing = Command::new("git").args(["ls-files", "-z"]).current_dir(&root).output().ok()?;
+    if !listing.status.success() {
+        return None;
+    }
+    let names = String::from_utf8(listing.stdout).expect("tracked names are UTF-8");
+    let files = names.split_terminator('\0').filter_map(|name| {
+        // A file that is not UTF-8 is a recording; one that is gone is being removed.
+        Some((PathBuf::from(name), fs::read_to_string(root.join(name)).ok()?))
+    });
+    Some(files.collect())
+}
+
+/// Runs one rule over the tracked files that `applies` selects; panics with every finding.
+fn check(applies: impl Fn(&Path) -> bool, rule: impl Fn(&Path, &str) -> Vec<Finding>) {
+    let Some(files) = tracked() else {
+        println!("SKIP this is no git checkout, so there is no list of the project's files");
+        return;
+    };
+    let chosen: Vec<_> = files.iter().filter(|(path, _)| path != Path::new(SELF) && applies(path)).collect();
+    assert!(!chosen.is_empty(), "the rule applies to no file");
+    let findings: Vec<String> = chosen
+        .iter()
+        .flat_map(|(path, text)| {
+            rule(path, text).into_iter().map(|(line, what)| format!("{}:{line}: {what}", path.display()))
+        })
+        .collect();
+    assert!(findings.is_empty(), "\n{}", findings.join("\n"));
+}
+
+fn is_source(path: &Path) -> bool {
+    path.starts_with("crates") && path.iter().nth(2).is_some_and(|part| part == "src") && has_extension(path, "rs")
+}
+
+fn has_extension(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|found| found == extension)
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+#[test]
+fn sources_are_short() {
+    assert_eq!(too_long("a\nb\n", 2), []);
+    assert_eq!(too_long("a\nb\nc", 2).len(), 1);
+    check(is_source, |_, text| too_long(text, MAX_SOURCE_LINES));
+}
+
+/// Red if a comment is wider than 120 columns, or if `wide_comments` takes a wide line of code for one.
+#[test]
+fn comments_are_no_wider_than_a_screen() {
+    let wide = format!("let x = \"{0}\";\n    /// {0}", "x".repeat(MAX_COMMENT_COLUMNS - 8));
+    assert_eq!(wide_comments(&wide), []);
+    assert_eq!(wide_comments(&(wide + "x")).iter().map(|f| f.0).collect::<Vec<_>>(), [2]);
+    check(|path| has_extension(path, "rs"), |_, text| wide_comments(text));
+}
+
+/// Red if a line of prose in a Markdown file is too wide.
+#[test]
+fn pages_are_no_wider_than_a_screen() {
+    let word = "x".repeat(MAX_COMMENT_COLUMNS);
+    let wide = format!("{word}y\n| {word}\n```\n{word}y\n```\n{word}\n    {word}\n[a]({word})\n- {word}");
+    assert_eq!(wide_prose(&wide).iter().map(|f| f.0).collect::<Vec<_>>(), [1, 9]);
+    check(|path| has_extension(path, "md"), |_, text| wide_prose(text));
+}
+
+/// Red if a page says who where it means a thread or a client.
+#[test]
+fn pages_name_their_actors() {
+    let text = "the leaver, who goes\nWhoever\nwhose\n```\nwho\n```\n`a-who`";
+    assert_eq!(unnamed_actors(text).iter().map(|f| f.0).collect::<Vec<_>>(), [1, 2, 7]);
+    check(|path| has_extension(path, "md"), |_, text| unnamed_actors(text));
+}
+
+/// Red if a locking or a scheduler was added and no page for users names it.
+#[test]
+fn every_locking_and_scheduler_has_its_place() {
+    let (page, readme) = (read("docs/locking.md"), read("README.md"));
+    let (lockings, _) = page.split_once("## What a request costs").expect("the table of lockings comes first");
+    for locking in blkmq::Locking::ALL {
+        let row = format!("| `{locking}` | ");
+        assert!(lockings.contains(&row), "docs/locking.md has no row '{row}'");
+    }
+    let (_, here) = readme.split_once("## What is here").expect("README.md says what is here");
+    for scheduler in blkmq::scheduler_names() {
+        assert!(here.contains(&format!("`{scheduler}`")), "README.md does not name `{scheduler}` under 'What is here'");
+    }
+}
+
+#[test]
+fn nothing_is_marked_unfinished() {
+    assert_eq!(unfinished("// TODO: later\nfine\n# FIXME(me)\n").iter().map(|f| f.0).collect::<Vec<_>>(), [1, 3]);
+    assert_eq!(unfinished("todo = \"deny\"\nTODOS\n"), []);
+    check(|_| true, |_, text| unfinished(text));
+}
+
+#[test]
+fn no_comment_is_a_banner() {
+    for banner in ["// ======", "    // ---- tags ----", "//////////", "/// ****", "//! ~~~~~", "# -----", "########"] {
+        assert_eq!(banners(banner).len(), 1, "{banner}");
+    }
+    for good in
+        ["// a -- b", "//! | a |\n//! |-----|", "/// +----+", "let a = \"----\";", "#[derive(Debug)]", "// a == b"]
+    {
+        assert_eq!(banners(good), [], "{good}");
+    }
+    check(|path| !has_extension(path, "md"), |_, text| banners(text));
+}
+
+#[test]
+fn no_path_belongs_to_one_machine() {
+    assert_eq!(machine_paths("a\nsee /root/x").len(), 1);
+    assert_eq!(machine_paths("b = \"/work/main\"").len(), 1);
+    assert_eq!(machine_paths("../shared/design.md and /dev/null and a framework/x"), []);
+    check(|_| true, |_, text| machine_paths(text));
+}
+
+#[test]
+fn every_ordering_says_why() {
+    for bad in [
+        "a.load(Ordering::Acquire);",
+        "// The next word.\na.store(1, Ordering::Release);",
+        "// Release: too far away.\n\n\n\n\na.store(1, Ordering::Release);",
+        "// Acquire: of another.\n\n\n\na.load(Ordering::Relaxed);\na.load(Ordering::Acquire);",
+        "a.load(Ordering::Acquire);\na.load(Ordering::Acquire); // Acquire pairs with put.",
+        "use std::sync::atomic::Ordering::*;",
+        "use std::sync::atomic::Ordering::{Acquire, Relaxed};",
+        "use std::sync::atomic::Ordering::SeqCst;",
+    ] {
+        assert_eq!(unexplained_orderings(bad).len(), 1, "{bad}");
+    }
+    for good in [
+        "a.load(Ordering::Relaxed);",
+        "use core::sync::atomic::{AtomicU64, Ordering};",
+        "// Acquire pairs with the Release of put.\na.load(Ordering::Acquire);",
+        "// Release publishes.\n\n\n\na.swap(\n1,\nOrdering::Relaxed)",
+        "// AcqRel: pairs with itself.\na.compare_exchange(\n1,\n2,\nOrdering::AcqRel,\nOrdering::Acquire,\n);",
+        "// Acquire sees the body.\na.b\n.compare_exchange(\n1,\n2,\n3,\nOrdering::Acquire,\n);",
+        "fn f() {}\n\n#[cfg(test)]\nmod tests {\na.load(Ordering::SeqCst);\n}\n",
+        "/// Not `Ordering::SeqCst`.\nfn f() {}",
+    ] {
+        assert_eq!(unexplained_orderings(good), [], "{good}");
+    }
+    check(|path| is_source(path) && !path.ends_with("tests.rs"), |_, text| unexplained_orderings(text));
+}
+
+#[test]
+fn links_resolve() {
+    let exists = |path: &Path| [Path::new("docs/a.md"), Path::new("LICENSE-MIT")].contains(&path);
+    let broken = |text| broken_links(Path::new("docs/b.md"), text, exists).len();
+    assert_eq!(broken("[a](a.md) [b](../LICENSE-MIT) [c](a.md#part) [d](#here) [e](https://example.org/x)"), 0);
+    assert_eq!(broken("[a](gone.md) and [b](LICENSE-MIT)"), 2);
+    assert_eq!(broken("[a](../../shared/a.md)"), 1);
+    assert_eq!(broken("```\n[a](gone.md)\n```\n[b](/LICENSE-MIT)"), 1);
+    let root = root();
+    check(|path| has_extension(path, "md"), |path, text| broken_links(path, text, |link| root.join(link).exists()));
+}
+
+#[test]
+fn readme_is_short_and_its_commands_exist() {
+    assert_eq!(
+        make_commands("`make demo`, make sense, `make`\n    make test\n$ make soak MINUTES=5\n"),
+        ["demo", "test", "soak"]
+    );
+    assert_eq!(make_targets("A := x y\n.PHONY: help $(A)\n"), ["help", "x", "y"]);
+    let (readme, makefile) = (read("README.md"), read("Makefile"));
+    assert_eq!(too_long(&readme, MAX_README_LINES), []);
+    let (commands, targets) = (make_commands(&readme), make_targets(&makefile));
+    for command in &commands {
+        assert!(targets.contains(command), "README.md shows `make {command}`; the Makefile has {targets:?}");
+    }
+    assert!(commands.contains(&"demo") && commands.contains(&"test"), "README.md shows `make demo` and `make test`");
+    let gate = read(".ci/run");
+    assert!(
+        gate.contains("make test") && gate.contains("make deep"),
+        ".ci/run calls the README's test command, and the rest"
+    );
+}
+
+/// Red if a target could refuse all that it is given, and nothing would tell. Red too if what a fuzzer has found were
+/// kept as seeds: the fuzzer names each such file by 40 hexadecimal digits, and no reader knows what it is for.
+#[test]
+fn every_fuzz_target_has_seeds_and_says_what_they_reach() {
+    let targets: Vec<_> = fs::read_dir(root().join("fuzz/fuzz_targets"))
+        .expect("the folder is there")
+        .flatten()
+        .map(|file| file.path())
+        .filter(|path| has_extension(path, "rs"))
+        .collect();
+    assert!(targets.len() > 5, "{targets:?}");
+    for path in targets {
+        let name = path.file_stem().and_then(|name| name.to_str()).expect("its name is text");
+        let text = fs::read_to_string(&path).expect("it can be read");
+        assert!(text.contains(&format!("reach::seeds(\"{name}\", ")), "{name} does not say what its seeds reach");
+        let seeds: Vec<_> = fs::read_dir(root().join("fuzz/seeds").join(name))
+            .expect("it has seeds")
+            .flatten()
+            .map(|seed| seed.file_name().into_string().expect("its name is text"))
+            .collect();
+        assert!(seeds.len() >= 3, "{name} has the seeds {seeds:?}");
+        let found = seeds.iter().filter(|seed| seed.len() == 40 && seed.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        assert_eq!(found.collect::<Vec<_>>(), Vec::<&String>::new(), "{name} has seeds that have no name");
+        assert!(read("fuzz/Cargo.toml").contains(&format!("name = \"{name}\"")), "{name} is not built");
+    }
+}

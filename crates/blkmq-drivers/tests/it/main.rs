@@ -1,0 +1,12 @@
+//! All integration tests of the crate in one program, a module for each subject.
+
+mod common;
+mod file;
+mod losses;
+mod losses_unasked;
+mod nbd;
+mod nbd_leaving;
+mod nbd_reconnect;
+mod opening;
+mod parameters;
+mod pretend;

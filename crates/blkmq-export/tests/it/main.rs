@@ -1,0 +1,4 @@
+//! All integration tests of the crate in one program, a module for each subject.
+
+mod input;
+mod server;

@@ -1,0 +1,42 @@
+//! Within what was reserved, a scheduler allocates nothing.
+
+use crate::bench::{ROOMY, in_class};
+use crate::counting::allocations;
+use blkmq_sched::{Class, Info, InsertAt, Op, RqId, SCHEDULERS, Scheduler, Tally, Time, scheduler};
+
+/// Red if `reserve` does not allocate all the room.
+#[test]
+fn nothing_is_allocated_between_insertion_and_dispatch() {
+    SCHEDULERS.iter().for_each(|description| allocates_nothing(scheduler(description.name).unwrap()));
+}
+
+fn allocates_nothing(mut scheduler: Box<dyn Scheduler>) {
+    scheduler.reserve(256);
+    scheduler.set_merge_limits(ROOMY);
+    let mut tally = Tally::default();
+    let before = allocations();
+    assert_ne!(before, 0, "the allocator counts");
+    for round in 0..100_u64 {
+        for number in 0..256_u64 {
+            let class = Class::ALL[(number % 3) as usize];
+            let op = [Op::Read, Op::Write, Op::Discard][(number / 3 % 3) as usize];
+            let sector = (number * 7919 + round) % 512 * 8;
+            let info = Info { op, ctx: number as u8, ..in_class(class, sector) };
+            if number % 16 == 0 {
+                scheduler.insert(RqId(number), &info, InsertAt::Head, Time(round));
+            } else if scheduler.merge(&info).is_none() {
+                scheduler.insert(RqId(number), &info, InsertAt::Sorted, Time(round));
+            }
+        }
+        for class in 0..3 {
+            while scheduler.dispatch(Time(round)).is_some() {
+                tally.completed[class] += 1;
+            }
+            // More completions than insertions, so that the next class may go.
+            tally.completed[class] = u64::MAX / 2;
+            scheduler.fold(&tally);
+        }
+        assert_eq!(scheduler.len(), 0);
+    }
+    assert_eq!(allocations() - before, 0, "{}", scheduler.name());
+}

@@ -1,0 +1,20 @@
+//! All integration tests of the crate in one program, a module for each subject.
+
+mod allocation;
+mod bench;
+mod bfq_changes;
+mod bfq_model;
+mod bfq_room;
+mod bfq_rules;
+mod cost;
+mod counting;
+mod knobs;
+mod kyber_model;
+mod kyber_rules;
+mod merging;
+mod model;
+mod mq_deadline_model;
+mod mq_deadline_rules;
+mod throttle_rules;
+mod window_rules;
+mod window_waits;

@@ -1,0 +1,419 @@
+//! Models of the gate, through which requests pass the scheduler by while nothing waits.
+//!
+//! The models call the functions of `word`, `liveness` and `staging` that the product calls. The product's other
+//! modules are not compiled by loom. The models restate the order in which these modules call the functions: from
+//! `path/bypass.rs` and `queue/gate.rs` the order of `pass`, `turn_back` and `shut_gate`, with the read of the counts;
+//! from `order/combining.rs` the order of the holder; from `device/complete.rs` what follows the tags. In the product
+//! the scheduler also has a lock. The models have none.
+//!
+//! The models of what was left end with the first reading of the gate. If that first look were Relaxed, or took its two
+//! steps in the other order, the product's second look, after its fence, would find the mistake. What the holder must
+//! do is needed in any case.
+//!
+//! Opening the gate publishes what was dispatched before, so that in the product a request that passes comes after it
+//! on the issue list. loom takes the exchanges of one word in the order in which it runs them, so it cannot show a list
+//! in the wrong order. The model uses instead a place that one thread at a time may touch: it shows that what was done
+//! before is published.
+
+// The `Arc` of std: loom's own count is one more step to be tried in every order.
+use std::sync::Arc;
+
+use crate::model::{Exclusive, fails, fails_without, holds, nobody_sleeps};
+use blkmq_sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use blkmq_sync::liveness::Liveness;
+use blkmq_sync::stack::{Chain, NIL};
+use blkmq_sync::staging::{Round, Staging};
+use blkmq_sync::tags::{Hint, Tag, Tags};
+use blkmq_sync::thread;
+use blkmq_sync::word::{Gate, Word};
+
+const GATE: Gate = Gate::new(1, false, None);
+
+/// How a thread differs from the product, to break the protocol.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Broken {
+    Nothing,
+    /// A thread that passes counts what it takes along after the second look.
+    CountsLate,
+    /// A thread that shuts the gate reads the counts before it shuts the gate.
+    ReadsEarly,
+    /// A thread that turns back keeps its request to itself.
+    TurnsBackForGood,
+    /// A thread that wants to pass reads the word before the staging.
+    WordFirst,
+    /// A holder that gives up sets WAITING when it has let go.
+    LetsGoFirst,
+}
+
+fn join<T>(thread: thread::JoinHandle<T>) -> T {
+    thread.join().expect("the thread ran to its end")
+}
+
+/// The gate and what has passed.
+struct Counted {
+    word: Word,
+    /// How many requests of the one thread that passes have passed.
+    passed: AtomicUsize,
+    broken: Broken,
+}
+
+impl Counted {
+    /// Returns whether the thread passed.
+    fn pass(&self) -> bool {
+        let Some(gate) = self.word.load().gate() else { return false };
+        let count = || self.passed.store(1, Ordering::Relaxed);
+        if self.broken != Broken::CountsLate {
+            return self.word.pass(gate, count);
+        }
+        let passes = self.word.pass(gate, || ());
+        if passes {
+            count();
+        }
+        passes
+    }
+
+    /// Shuts the gate. Returns how many had passed.
+    fn shut(&self) -> usize {
+        let early = if self.broken == Broken::ReadsEarly { Some(self.passed.load(Ordering::Relaxed)) } else { None };
+        self.word.shut_gate();
+        early.unwrap_or_else(|| self.passed.load(Ordering::Relaxed))
+    }
+}
+
+/// One thread passes while another shuts the gate `times` times, and opens it in between.
+fn counted(times: usize, broken: Broken) {
+    let queue = Arc::new(Counted { word: Word::new(), passed: AtomicUsize::new(0), broken });
+    queue.word.open_gate(GATE);
+    let passer = {
+        let queue = queue.clone();
+        thread::spawn(move || queue.pass())
+    };
+    let mut passed = queue.shut();
+    for _ in 1..times {
+        queue.word.open_gate(GATE);
+        passed = queue.shut();
+    }
+    if join(passer) {
+        assert_eq!(passed, 1, "passed uncounted");
+    }
+}
+
+fn counted_once() {
+    counted(1, Broken::Nothing);
+}
+
+/// A scheduler, one tag, and two requests.
+struct Tagged {
+    staging: Staging,
+    live: Liveness,
+    tags: Tags,
+    links: [AtomicU32; 2],
+    scheduler: Exclusive,
+    /// Requests in the scheduler. Relaxed, so that only the staging orders it.
+    waiting: AtomicUsize,
+    broken: Broken,
+}
+
+impl Tagged {
+    fn link(&self, slot: u32) -> &AtomicU32 {
+        &self.links[slot as usize]
+    }
+
+    /// Submits a request that passes if it may.
+    fn submit(&self, slot: u32) {
+        match self.pass() {
+            Some(true) => (),
+            Some(false) if self.broken == Broken::TurnsBackForGood => (),
+            _ => self.insert(slot),
+        }
+    }
+
+    /// Returns whether the request passed, if the thread tried.
+    fn pass(&self) -> Option<bool> {
+        let gate = self.live.gate(|| self.staging.is_free())?;
+        let tag = self.tags.get(&mut Hint::default())?;
+        if self.live.word.pass(gate, || ()) {
+            self.complete(tag);
+            return Some(true);
+        }
+        self.tags.put(tag, &mut Hint::default());
+        self.live.brought_tags();
+        Some(false)
+    }
+
+    fn insert(&self, slot: u32) {
+        let link_of = |slot| self.link(slot);
+        loop {
+            if let Some(left) = self.staging.try_hold() {
+                return self.work(left, 1);
+            }
+            if self.staging.leave([slot], link_of) {
+                return;
+            }
+        }
+    }
+
+    fn work(&self, left: Chain, mut own: usize) {
+        let mut tag = None;
+        let round = |mut left: Chain| {
+            self.scheduler.touch();
+            while left.pop_newest(|slot| self.link(slot)).is_some() {
+                own += 1;
+            }
+            self.waiting.fetch_add(std::mem::take(&mut own), Ordering::Relaxed);
+            tag = tag.take().or_else(|| self.dispatch());
+            self.live.settle(self.waiting.load(Ordering::Relaxed) > 0, || true);
+            Round::DONE
+        };
+        assert!(self.staging.serve(left, round, Staging::give_up));
+        if let Some(tag) = tag {
+            self.complete(tag);
+        }
+    }
+
+    fn dispatch(&self) -> Option<Tag> {
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let told = self.live.told();
+        let mut hint = Hint::default();
+        let tag = self.tags.get(&mut hint);
+        let tag = tag.or_else(|| self.live.lack_unless(told, || self.tags.get(&mut hint)))?;
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        Some(tag)
+    }
+
+    fn complete(&self, tag: Tag) {
+        self.tags.put(tag, &mut Hint::default());
+        self.live.brought(nobody_sleeps);
+        if self.live.word.load().is_waiting()
+            && let Some(left) = self.staging.hold_or_kick()
+        {
+            self.work(left, 0);
+        }
+    }
+}
+
+/// One thread passes, or turns back, while another inserts a request that needs the same tag.
+fn tagged(broken: Broken) {
+    let queue = Arc::new(Tagged {
+        staging: Staging::new("test.staging"),
+        live: Liveness::new(),
+        tags: Tags::new(1, 1),
+        links: [NIL; 2].map(AtomicU32::new),
+        scheduler: Exclusive::default(),
+        waiting: AtomicUsize::new(0),
+        broken,
+    });
+    queue.live.word.open_gate(GATE);
+    let passer = {
+        let queue = queue.clone();
+        thread::spawn(move || queue.submit(1))
+    };
+    queue.insert(0);
+    join(passer);
+    assert!(queue.staging.is_free());
+    assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
+}
+
+fn tagged_unbroken() {
+    tagged(Broken::Nothing);
+}
+
+/// A request that is left with the holder and is never dispatched.
+struct Passed {
+    staging: Staging,
+    live: Liveness,
+    link: AtomicU32,
+    is_left: AtomicBool,
+    broken: Broken,
+}
+
+impl Passed {
+    /// Which requests may pass: `RequestQueue::gate`.
+    fn gate(&self) -> Option<Gate> {
+        if self.broken == Broken::WordFirst {
+            let gate = self.live.word.load().gate();
+            return if self.staging.is_free() { gate } else { None };
+        }
+        self.live.gate(|| self.staging.is_free())
+    }
+
+    /// What the holder does. A holder that has found something has done its share, and gives up.
+    fn hold(&self, gives_up: bool) {
+        while !self.staging.let_go() {
+            let left = self.staging.take();
+            if left.is_empty() {
+                continue;
+            }
+            if gives_up {
+                if self.broken == Broken::LetsGoFirst {
+                    self.staging.give_up();
+                    self.live.word.set_waiting();
+                } else {
+                    self.live.give_up(&self.staging);
+                }
+                return;
+            }
+            self.live.word.set_waiting();
+        }
+    }
+
+    /// Submits the request, and says that it has.
+    fn leave(&self) {
+        while !self.staging.leave([0], |_| &self.link) {
+            if self.staging.try_hold().is_some() {
+                self.live.word.set_waiting();
+                assert!(self.staging.let_go(), "nobody else leaves anything");
+                break;
+            }
+        }
+        // Release: a thread that reads the flag submits after this request was submitted.
+        self.is_left.store(true, Ordering::Release);
+    }
+}
+
+/// One thread leaves a request with the holder and tells another thread, which then tries to pass.
+fn passed(gives_up: bool, broken: Broken) {
+    let queue = Arc::new(Passed {
+        staging: Staging::new("test.staging"),
+        live: Liveness::new(),
+        link: AtomicU32::new(NIL),
+        is_left: AtomicBool::new(false),
+        broken,
+    });
+    queue.live.word.open_gate(GATE);
+    assert!(queue.staging.try_hold().is_some());
+    let leaver = {
+        let queue = queue.clone();
+        thread::spawn(move || queue.leave())
+    };
+    let passer = {
+        let queue = queue.clone();
+        thread::spawn(move || {
+            // Acquire pairs with the Release of the thread that left something.
+            if queue.is_left.load(Ordering::Acquire) {
+                assert!(queue.gate().is_none(), "passed what was left before");
+            }
+        })
+    };
+    queue.hold(gives_up);
+    join(leaver);
+    join(passer);
+}
+
+fn passed_by_nobody() {
+    passed(false, Broken::Nothing);
+}
+
+/// A thread that passes comes after what was done before the gate was opened.
+fn opened() {
+    let shared = Arc::new((Word::new(), Exclusive::default()));
+    let passer = {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            if shared.0.load().gate().is_some() {
+                shared.1.touch();
+            }
+        })
+    };
+    shared.1.touch();
+    shared.0.open_gate(GATE);
+    join(passer);
+}
+
+#[test]
+fn who_passes_is_counted_when_the_gate_is_shut() {
+    holds(counted_once);
+}
+
+#[test]
+fn who_passes_is_counted_when_the_gate_is_shut_again() {
+    holds(|| counted(2, Broken::Nothing));
+}
+
+#[test]
+fn the_passers_fence_is_needed() {
+    fails_without("word.pass_fence", counted_once);
+}
+
+#[test]
+fn the_shutters_fence_is_needed() {
+    fails_without("word.shut_fence", counted_once);
+}
+
+#[test]
+fn the_second_look_is_needed() {
+    fails_without("word.second_look", counted_once);
+}
+
+#[test]
+fn who_passes_has_to_count_before_the_second_look() {
+    fails(|| counted(1, Broken::CountsLate));
+}
+
+#[test]
+fn who_shuts_has_to_read_the_counts_afterwards() {
+    fails(|| counted(1, Broken::ReadsEarly));
+}
+
+#[test]
+fn who_lacks_the_tag_of_a_passer_is_not_forgotten() {
+    holds(tagged_unbroken);
+}
+
+#[test]
+fn who_turns_back_has_to_look_again() {
+    fails(|| tagged(Broken::TurnsBackForGood));
+}
+
+#[test]
+fn the_fence_of_who_brings_the_tag_back_is_needed() {
+    fails_without("liveness.brought_fence", tagged_unbroken);
+}
+
+#[test]
+fn the_fence_of_who_lacks_the_tag_is_needed() {
+    fails_without("liveness.lack_fence", tagged_unbroken);
+}
+
+#[test]
+fn nothing_that_was_left_before_is_passed() {
+    holds(passed_by_nobody);
+}
+
+#[test]
+fn nothing_that_was_left_before_is_passed_when_the_holder_gives_up() {
+    holds(|| passed(true, Broken::Nothing));
+}
+
+#[test]
+fn finding_the_staging_free_needs_acquire() {
+    fails_without("staging.is_free", passed_by_nobody);
+}
+
+#[test]
+fn letting_go_needs_release() {
+    fails_without("staging.let_go", passed_by_nobody);
+}
+
+#[test]
+fn giving_up_needs_release() {
+    fails_without("staging.give_up", || passed(true, Broken::Nothing));
+}
+
+#[test]
+fn the_staging_has_to_be_read_before_the_word() {
+    fails(|| passed(false, Broken::WordFirst));
+}
+
+#[test]
+fn who_gives_up_has_to_set_waiting_before_it_lets_go() {
+    fails(|| passed(true, Broken::LetsGoFirst));
+}
+
+#[test]
+fn opening_needs_release() {
+    holds(opened);
+    fails_without("word.open_gate", opened);
+}

@@ -1,0 +1,126 @@
+//! Models of what a thread leaves undone and goes: it reaches a thread that sleeps, and a thread that has polled and is
+//! about to sleep.
+//!
+//! Something is left only once in each model, because of a limit of loom. A sleeper is found by a flag: the sleeper
+//! stores the flag, and the thread that wakes the sleeper swaps it. On every machine nothing comes between a swap and
+//! the value that it finds. loom does not know that. If one swap has met the end of a sleep, loom lets a swap during
+//! the next sleep find what the first swap wrote, although the sleeper has stored something since. So loom reports lost
+//! wake-ups where two threads leave something, or one thread does so twice, unless the sleeper swaps as well.
+
+use std::sync::Arc;
+
+use crate::model::{Exclusive, fails, fails_without, holds};
+use blkmq_sync::liveness::Liveness;
+use blkmq_sync::thread;
+use blkmq_sync::wake::Wake;
+
+/// How a thread differs from the product, to break the protocol.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Broken {
+    Nothing,
+    /// A thread that polls reads the count after its look at the word.
+    ReadsLate,
+    /// A thread that sleeps leaves the count out of its last look.
+    SleepsBlindly,
+    /// A thread that leaves something wakes the sleepers, and does not count.
+    OnlyWakes,
+}
+
+struct Queue {
+    live: Liveness,
+    wake: Wake,
+    /// What is left.
+    request: Exclusive,
+    broken: Broken,
+}
+
+impl Queue {
+    /// What a thread that has done its share does.
+    fn leave(&self) {
+        self.request.touch();
+        if self.broken == Broken::OnlyWakes {
+            self.live.word.set_waiting();
+            self.live.wake(|| self.wake.rouse());
+        } else {
+            self.live.hand_on(|| self.wake.rouse());
+        }
+    }
+
+    /// Polls, as `Runner::drive_inside` does, and sleeps in turn until it finds what was left.
+    fn wait(&self) {
+        loop {
+            let mut left = self.live.left.read();
+            let is_waiting = self.live.word.load().is_waiting();
+            if self.broken == Broken::ReadsLate {
+                left = self.live.left.read();
+            }
+            if is_waiting {
+                return self.request.touch();
+            }
+            let may_go_on = || self.broken != Broken::SleepsBlindly && self.live.left.read() != left;
+            // Nothing else wakes this thread: a sleep that goes on for ever is a deadlock, which loom reports.
+            self.live.sleepers.sleep(&self.wake, (), may_go_on, || None);
+        }
+    }
+}
+
+/// One thread leaves something and goes for good while another polls and falls asleep.
+fn falling_asleep(broken: Broken) {
+    // The `Arc` of std: when a deadlock unwinds, loom's own aborts the process.
+    let queue = Arc::new(Queue { live: Liveness::new(), wake: Wake::new(), request: Exclusive::default(), broken });
+    let leaver = {
+        let queue = queue.clone();
+        thread::spawn(move || queue.leave())
+    };
+    queue.wait();
+    leaver.join().expect("the thread ran to its end");
+}
+
+fn unbroken() {
+    falling_asleep(Broken::Nothing);
+}
+
+#[test]
+fn who_falls_asleep_finds_what_was_left() {
+    holds(unbroken);
+}
+
+#[test]
+fn the_count_has_to_be_read_before_the_word() {
+    fails(|| falling_asleep(Broken::ReadsLate));
+}
+
+#[test]
+fn the_last_look_has_to_see_the_count() {
+    fails(|| falling_asleep(Broken::SleepsBlindly));
+}
+
+#[test]
+fn the_last_look_is_needed() {
+    fails_without("wake.last_look", unbroken);
+}
+
+#[test]
+fn it_is_not_enough_to_wake_who_sleeps() {
+    fails(|| falling_asleep(Broken::OnlyWakes));
+}
+
+#[test]
+fn the_leavers_fence_is_needed() {
+    fails_without("sleepers.any_fence", unbroken);
+}
+
+#[test]
+fn the_sleepers_fence_is_needed() {
+    fails_without("wake.sleep_fence", unbroken);
+}
+
+#[test]
+fn counting_needs_release() {
+    fails_without("left.count", unbroken);
+}
+
+#[test]
+fn reading_the_count_needs_acquire() {
+    fails_without("left.read", unbroken);
+}

@@ -1,0 +1,18 @@
+//! Models of what threads share, each in every interleaving. Only a build with `RUSTFLAGS="--cfg loom"` has them, as
+//! `scripts/step loom` makes it.
+#![cfg(loom)]
+
+mod freeze;
+mod gate;
+mod handover;
+mod inbox;
+mod left;
+mod model;
+mod notify;
+mod restart;
+mod ring;
+mod room;
+mod stack;
+mod staging;
+mod tags;
+mod tokens;

@@ -1,0 +1,77 @@
+//! Models of a notification that is set while something completes: the completion is told, whichever comes first.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::model::{fails, fails_without, holds};
+use blkmq_sync::atomic::AtomicU32;
+use blkmq_sync::notify::Notify;
+use blkmq_sync::stack::SlotStack;
+use blkmq_sync::thread;
+use blkmq_sync::wake::Wake;
+
+/// Whether it was told. Loom does not look at this: it is read when both threads have ended.
+#[derive(Default)]
+struct Told(AtomicBool);
+
+impl Notify for Told {
+    fn notify(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Submitter {
+    completions: SlotStack,
+    link: AtomicU32,
+    wake: Wake,
+}
+
+/// One thread completes an operation, as `Delivery::send` does, while the submitter's thread sets a notification, as
+/// `Submitter::set_notify` does. If it `looks`, it then looks for what came before.
+fn setting(looks: bool) {
+    let shared = Arc::new(Submitter {
+        completions: SlotStack::new("test.completions"),
+        link: AtomicU32::new(77),
+        wake: Wake::new(),
+    });
+    let completer = {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            let tells = shared.wake.has_notify();
+            shared.completions.push([0], |_| &shared.link);
+            if tells {
+                shared.wake.wake_for(&[0]);
+            } else {
+                shared.wake.wake();
+            }
+        })
+    };
+    let told = Arc::new(Told::default());
+    let notify: Arc<dyn Notify> = told.clone();
+    let _ = shared.wake.set_notify(Some(notify));
+    if looks {
+        shared.wake.look_for_news(|| !shared.completions.is_empty());
+    }
+    completer.join().expect("the thread ran to its end");
+    assert!(told.0.load(Ordering::Relaxed), "the completion was not told");
+}
+
+#[test]
+fn a_completion_is_told_also_while_the_notification_is_set() {
+    holds(|| setting(true));
+}
+
+#[test]
+fn the_look_for_what_came_before_is_needed() {
+    fails(|| setting(false));
+}
+
+#[test]
+fn the_fence_before_the_look_is_needed() {
+    fails_without("wake.notify_fence", || setting(true));
+}
+
+#[test]
+fn the_completers_fence_is_needed() {
+    fails_without("wake.wake_fence", || setting(true));
+}

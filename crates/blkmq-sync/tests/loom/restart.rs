@@ -1,0 +1,315 @@
+//! Models of the WAITING mark: a request that waits for a tag, or for the thread that dispatches, is never forgotten.
+
+use crate::model::{Exclusive, fails, fails_without, holds, holds_within, nobody_sleeps};
+use blkmq_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use blkmq_sync::liveness::Liveness;
+use blkmq_sync::tags::{Hint, Tag, Tags};
+use blkmq_sync::word::Word;
+use blkmq_sync::{Arc, thread};
+
+struct Queue {
+    live: Liveness,
+    tags: Tags,
+    /// How many requests wait. Relaxed, so that only the word orders it.
+    waiting: AtomicUsize,
+    /// Whether a search that found no tag is repeated after WAITING was set. False breaks the protocol.
+    try_again: bool,
+}
+
+impl Queue {
+    fn new(depth: u32, try_again: bool) -> Arc<Self> {
+        let tags = Tags::new(depth, depth);
+        Arc::new(Self { live: Liveness::new(), tags, waiting: AtomicUsize::new(0), try_again })
+    }
+
+    fn submit(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.live.word.set_waiting();
+        self.run();
+    }
+
+    /// Takes a request that waits, if there is one.
+    fn take(&self) -> bool {
+        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| waiting.checked_sub(1)).is_ok()
+    }
+
+    /// Dispatches and completes until nothing waits or no tag is free.
+    fn run(&self) {
+        let mut hint = Hint::default();
+        loop {
+            let seen = self.live.word.load();
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                if !seen.is_waiting() || self.live.word.clear_waiting(seen) {
+                    return;
+                }
+                thread::yield_now();
+                continue;
+            }
+            let tag = self.tags.get(&mut hint);
+            let tag = tag.or_else(|| self.live.lack(|| if self.try_again { self.tags.get(&mut hint) } else { None }));
+            let Some(tag) = tag else { return };
+            self.take();
+            self.tags.put(tag, &mut hint);
+            self.live.brought(nobody_sleeps);
+            if !self.live.word.load().is_waiting() {
+                return;
+            }
+        }
+    }
+}
+
+/// Two threads submit one request each and share the only tag.
+fn two_submitters() {
+    let queue = Queue::new(1, true);
+    let other = {
+        let queue = queue.clone();
+        thread::spawn(move || queue.submit())
+    };
+    queue.submit();
+    other.join().expect("the thread ran to its end");
+    assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
+}
+
+/// One thread completes the request that held the only tag while another thread wants the tag.
+fn lack(try_again: bool) {
+    let queue = Queue::new(1, try_again);
+    let tag = queue.tags.get(&mut Hint::default()).expect("a tag is free");
+    let submitter = {
+        let queue = queue.clone();
+        thread::spawn(move || queue.submit())
+    };
+    queue.tags.put(tag, &mut Hint::default());
+    queue.live.brought(nobody_sleeps);
+    if queue.live.word.load().is_waiting() {
+        queue.run();
+    }
+    submitter.join().expect("the thread ran to its end");
+    assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
+}
+
+/// Both tags are in `cleared`, so one thread that searches may find none while the other is folding both back.
+fn folding() {
+    let queue = Queue::new(2, true);
+    let mut hint = Hint::default();
+    let both = [0; 2].map(|_| queue.tags.get(&mut hint).expect("a tag is free"));
+    queue.tags.put_batch(&both, &mut hint);
+    let submitter = {
+        let queue = queue.clone();
+        thread::spawn(move || queue.submit())
+    };
+    queue.submit();
+    submitter.join().expect("the thread ran to its end");
+    assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
+}
+
+/// A submitter that finds WAITING set when it stages a request relies on the thread that will clear WAITING. A
+/// submitter that finds WAITING clear works off what is staged, and clears WAITING with the word as it was before its
+/// last look; or, broken, with the word as it was after that look.
+fn staging(read_before_look: bool) {
+    let shared = Arc::new((Word::new(), AtomicUsize::new(0), Exclusive::default()));
+    fn stage((word, staged, worked): &(Word, AtomicUsize, Exclusive), read_before_look: bool) {
+        staged.fetch_add(1, Ordering::Relaxed);
+        if word.set_waiting().is_waiting() {
+            return;
+        }
+        worked.touch();
+        loop {
+            let mut seen = word.load();
+            staged.swap(0, Ordering::Relaxed);
+            if !read_before_look {
+                seen = word.load();
+            }
+            if word.clear_waiting(seen) {
+                return;
+            }
+            thread::yield_now();
+        }
+    }
+    let other = {
+        let shared = shared.clone();
+        thread::spawn(move || stage(&shared, read_before_look))
+    };
+    stage(&shared, read_before_look);
+    other.join().expect("the thread ran to its end");
+    assert_eq!(shared.1.load(Ordering::Relaxed), 0, "forgotten");
+}
+
+/// A thread that reads a count with a staging in it sees what was staged. A thread that finds the word cleared sees
+/// what the clearer did.
+fn published() {
+    let shared = Arc::new((Word::new(), Exclusive::default()));
+    let stager = {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            let (word, staged) = &*shared;
+            staged.touch();
+            word.set_waiting();
+            let seen = word.load();
+            if seen.stagings() == 1 && !seen.is_waiting() {
+                staged.touch();
+            }
+        })
+    };
+    let (word, staged) = &*shared;
+    let seen = word.load();
+    if seen.stagings() == 1 {
+        staged.touch();
+        assert!(word.clear_waiting(seen));
+    }
+    stager.join().expect("the thread ran to its end");
+    let word = word.load();
+    assert_eq!(word.is_waiting(), seen.stagings() == 0);
+}
+
+/// A request that the scheduler holds back until another has completed, and one tag.
+struct HeldBack {
+    live: Liveness,
+    tags: Tags,
+    nr_lacked: AtomicUsize,
+    is_completed: AtomicBool,
+    is_waiting: AtomicBool,
+    /// Whether a thread that held the tag without using it looks once more if another thread lacked the tag. False
+    /// breaks the protocol.
+    looks_again: bool,
+}
+
+impl HeldBack {
+    /// Whether the scheduler lets the request go.
+    fn is_chosen(&self) -> bool {
+        self.is_completed.load(Ordering::Relaxed) && {
+            self.is_waiting.store(false, Ordering::Relaxed);
+            true
+        }
+    }
+
+    fn tag_or_wait(&self, hint: &mut Hint) -> Option<Tag> {
+        self.tags.get(hint).or_else(|| {
+            self.nr_lacked.fetch_add(1, Ordering::Relaxed);
+            self.live.lack(|| self.tags.get(hint))
+        })
+    }
+
+    /// Takes the tag first, so that each request that is chosen can go.
+    fn dispatch(&self) {
+        let mut hint = Hint::default();
+        loop {
+            let nr_lacked = self.nr_lacked.load(Ordering::Relaxed);
+            let Some(tag) = self.tag_or_wait(&mut hint) else { return };
+            let is_chosen = self.is_chosen() || self.live.lack(|| self.is_chosen());
+            self.tags.put(tag, &mut hint);
+            self.live.brought_tags();
+            if is_chosen || !self.looks_again || self.nr_lacked.load(Ordering::Relaxed) == nr_lacked {
+                return;
+            }
+        }
+    }
+}
+
+/// One thread has the only tag and asks the scheduler in vain, while another thread completes the request because of
+/// which the scheduler holds back.
+fn in_vain(looks_again: bool) {
+    let queue = Arc::new(HeldBack {
+        live: Liveness::new(),
+        tags: Tags::new(1, 1),
+        nr_lacked: AtomicUsize::new(0),
+        is_completed: AtomicBool::new(false),
+        is_waiting: AtomicBool::new(true),
+        looks_again,
+    });
+    let asks = {
+        let queue = queue.clone();
+        thread::spawn(move || queue.dispatch())
+    };
+    queue.is_completed.store(true, Ordering::Relaxed);
+    queue.live.brought(nobody_sleeps);
+    if queue.live.word.load().is_waiting() {
+        queue.dispatch();
+    }
+    asks.join().expect("the thread ran to its end");
+    assert!(!queue.is_waiting.load(Ordering::Relaxed), "forgotten");
+}
+
+#[test]
+fn two_submitters_share_a_tag() {
+    holds_within(2, two_submitters);
+}
+
+#[test]
+fn a_completion_restarts_who_lacks_a_tag() {
+    holds(|| lack(true));
+}
+
+#[test]
+fn a_search_beside_a_fold_is_not_forgotten() {
+    holds_within(2, folding);
+}
+
+#[test]
+fn what_is_staged_is_worked_off_by_who_clears() {
+    holds(|| staging(true));
+}
+
+#[test]
+fn the_word_publishes_what_was_staged_and_what_was_cleared() {
+    holds(published);
+}
+
+#[test]
+fn the_second_try_is_needed() {
+    fails(|| lack(false));
+}
+
+#[test]
+fn the_word_has_to_be_read_before_the_last_look() {
+    fails(|| staging(false));
+}
+
+#[test]
+fn a_tag_that_is_held_in_vain_keeps_nothing_back() {
+    holds(|| in_vain(true));
+}
+
+#[test]
+fn who_held_a_tag_in_vain_has_to_look_again() {
+    fails(|| in_vain(false));
+}
+
+#[test]
+fn the_fence_behind_a_tag_held_in_vain_is_needed() {
+    fails_without("liveness.brought_fence", || in_vain(true));
+}
+
+#[test]
+fn the_fence_of_who_lacked_a_tag_held_in_vain_is_needed() {
+    fails_without("liveness.lack_fence", || in_vain(true));
+}
+
+#[test]
+fn the_searchers_fence_is_needed() {
+    fails_without("liveness.lack_fence", || lack(true));
+}
+
+#[test]
+fn the_completers_fence_is_needed() {
+    fails_without("liveness.brought_fence", || lack(true));
+}
+
+#[test]
+fn staging_needs_acquire() {
+    fails_without("word.set_waiting", || staging(true));
+}
+
+#[test]
+fn staging_needs_release() {
+    fails_without("word.set_waiting", published);
+}
+
+#[test]
+fn reading_a_staging_needs_acquire() {
+    fails_without("word.load", published);
+}
+
+#[test]
+fn clearing_needs_release() {
+    fails_without("word.clear_waiting", published);
+}

@@ -1,0 +1,210 @@
+//! Models of the rings on which threads note what the thread at the scheduler is to be told.
+//!
+//! The models call the functions of `ring` and `word` that the product calls. They restate from `queue/reports.rs` the
+//! order in which a thread notes, and tells that it has; from `path/bypass.rs` the order of `pass` and the end of the
+//! trial; and from `queue/gate.rs` that the gate is shut before what was noted is taken.
+//!
+//! No model goes red without `ring.is_full` and `ring.taken`: loom lets no load read what is stored only later.
+
+// The `Arc` of std: loom's own count is one more step to be tried in every order.
+use std::sync::Arc;
+
+use crate::model::{fails, fails_without, holds};
+use blkmq_sync::atomic::{AtomicBool, Ordering};
+use blkmq_sync::ring::{News, Record, Ring};
+use blkmq_sync::thread;
+use blkmq_sync::word::{Gate, Word};
+
+const GATE: Gate = Gate::new(1, false, None);
+
+/// How a thread differs from the product, to break the protocol.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Broken {
+    Nothing,
+    /// A thread tells that it has noted something before it has.
+    TellsFirst,
+    /// A thread that passes does not ask whether its record was refused.
+    PassesRefused,
+    /// A thread that passes notes what it takes along when it has passed.
+    NotesLate,
+    /// A thread that turns back leaves its record on trial, for which it takes a record that is sure.
+    KeepsRecord,
+}
+
+fn record(number: u64) -> Record {
+    [number * 4; 4]
+}
+
+/// What was taken, by number.
+fn take(news: &News, ring: &Ring) -> Vec<u64> {
+    let mut taken = Vec::new();
+    if news.take() != 0 {
+        ring.take(|record| {
+            assert!(record.iter().all(|word| *word == record[0]), "a record is seen whole");
+            taken.push(record[0] / 4);
+        });
+    }
+    taken
+}
+
+/// One thread notes two records, if the ring has room; another one takes them. What was noted is taken in the end.
+fn noted(room: usize, broken: Broken) {
+    let shared = Arc::new((News::default(), Ring::new(room)));
+    let noter = {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            let (news, ring) = &*shared;
+            let mut noted = 0;
+            for number in [1, 2] {
+                if ring.is_full() {
+                    break;
+                }
+                if broken == Broken::TellsFirst {
+                    news.tell(0);
+                }
+                ring.note(record(number));
+                if broken != Broken::TellsFirst {
+                    news.tell(0);
+                }
+                noted = number;
+            }
+            noted
+        })
+    };
+    let (news, ring) = &*shared;
+    let mut taken = take(news, ring);
+    let noted = noter.join().expect("the thread ran to its end");
+    taken.extend(take(news, ring));
+    assert!(taken.iter().copied().eq(1..=noted), "noted {noted}, taken {taken:?}");
+}
+
+/// A thread that hears of a completion finds its record.
+fn told_before() {
+    let shared = Arc::new((News::default(), Ring::new(1), AtomicBool::new(false)));
+    let completer = {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            shared.1.note(record(1));
+            shared.0.tell(0);
+            // Release stands for the completion ring, which publishes what was done before.
+            shared.2.store(true, Ordering::Release);
+        })
+    };
+    let (news, ring, is_over) = &*shared;
+    let mut taken = take(news, ring);
+    // Acquire pairs with the Release of the completer.
+    if is_over.load(Ordering::Acquire) {
+        taken.extend(take(news, ring));
+        assert_eq!(taken, [1]);
+    }
+    completer.join().expect("the thread ran to its end");
+}
+
+/// One thread passes while another shuts the gate and takes what was noted. What passed was told, and what was told has
+/// passed. `looks`: the other thread takes what was noted once before it shuts the gate.
+fn passed(looks: bool, broken: Broken) {
+    let shared = Arc::new((News::default(), Ring::new(2), Word::new()));
+    shared.2.open_gate(GATE);
+    let passer = {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            let (news, ring, word) = &*shared;
+            let Some(gate) = word.load().gate() else { return false };
+            let mut trial = None;
+            let passes = word.pass(gate, || {
+                if broken == Broken::KeepsRecord {
+                    ring.note(record(1));
+                } else if broken != Broken::NotesLate {
+                    trial = Some(ring.try_note(record(1)));
+                }
+                news.tell(0);
+            });
+            if broken == Broken::NotesLate && passes {
+                trial = Some(ring.try_note(record(1)));
+                news.tell(0);
+            }
+            match trial {
+                None => passes,
+                Some(trial) if passes => ring.confirm(trial) || broken == Broken::PassesRefused,
+                Some(trial) => {
+                    ring.withdraw(trial);
+                    false
+                }
+            }
+        })
+    };
+    let (news, ring, word) = &*shared;
+    let mut taken = if looks { take(news, ring) } else { Vec::new() };
+    word.shut_gate();
+    taken.extend(take(news, ring));
+    let has_passed = passer.join().expect("the thread ran to its end");
+    assert_eq!(taken.len(), usize::from(has_passed), "told of {taken:?}");
+}
+
+#[test]
+fn what_is_noted_is_taken_once_and_whole() {
+    holds(|| noted(1, Broken::Nothing));
+    holds(|| noted(2, Broken::Nothing));
+}
+
+#[test]
+fn noting_needs_release() {
+    fails_without("ring.note", || noted(2, Broken::Nothing));
+}
+
+#[test]
+fn taking_needs_acquire() {
+    fails_without("ring.take", || noted(2, Broken::Nothing));
+}
+
+#[test]
+fn news_are_told_behind_the_record() {
+    fails(|| noted(2, Broken::TellsFirst));
+}
+
+#[test]
+fn telling_needs_release() {
+    fails_without("news.tell", || noted(2, Broken::Nothing));
+}
+
+#[test]
+fn hearing_needs_acquire() {
+    fails_without("news.take", || noted(2, Broken::Nothing));
+}
+
+#[test]
+fn who_hears_of_a_completion_finds_its_record() {
+    holds(told_before);
+}
+
+#[test]
+fn what_passes_is_told_and_what_is_told_passes() {
+    holds(|| passed(false, Broken::Nothing));
+    holds(|| passed(true, Broken::Nothing));
+}
+
+#[test]
+fn the_fences_of_the_gate_are_needed() {
+    fails_without("word.pass_fence", || passed(false, Broken::Nothing));
+    fails_without("word.shut_fence", || passed(false, Broken::Nothing));
+}
+
+#[test]
+fn the_second_look_is_needed() {
+    fails_without("word.second_look", || passed(false, Broken::Nothing));
+}
+
+#[test]
+fn who_was_refused_must_not_pass() {
+    fails(|| passed(true, Broken::PassesRefused));
+}
+
+#[test]
+fn who_passes_has_to_note_before_the_second_look() {
+    fails(|| passed(false, Broken::NotesLate));
+}
+
+#[test]
+fn who_turns_back_must_withdraw_its_record() {
+    fails(|| passed(false, Broken::KeepsRecord));
+}

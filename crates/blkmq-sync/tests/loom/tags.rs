@@ -1,0 +1,137 @@
+//! Models of the tag map: a tag has one owner at a time, and what an owner did is visible to the next.
+
+use crate::model::{Exclusive, fails_without, holds};
+use blkmq_sync::tags::{Hint, Tag, Tags};
+use blkmq_sync::{Arc, thread};
+
+struct Map {
+    tags: Tags,
+    owned: Vec<Exclusive>,
+}
+
+impl Map {
+    fn new(depth: u32) -> Arc<Self> {
+        Arc::new(Self { tags: Tags::new(depth, depth), owned: (0..depth).map(|_| Exclusive::default()).collect() })
+    }
+
+    /// Gets a tag, uses what the tag stands for, and puts the tag back.
+    fn turn(&self) {
+        let mut hint = Hint::default();
+        if let Some(tag) = self.tags.get(&mut hint) {
+            self.owned[usize::from(tag.0)].touch();
+            self.tags.put(tag, &mut hint);
+        }
+    }
+
+    /// As `turn`, with a batch.
+    fn turn_of_two(&self) {
+        let mut hint = Hint::default();
+        let mut batch = [Tag(0); 2];
+        let count = self.tags.get_batch(&mut hint, &mut batch);
+        for tag in &batch[..count] {
+            self.owned[usize::from(tag.0)].touch();
+        }
+        self.tags.put_batch(&batch[..count], &mut hint);
+    }
+
+    fn is_whole(&self) {
+        assert_eq!(self.tags.weight(), 0);
+        let mut all = vec![Tag(0); self.owned.len() + 1];
+        assert_eq!(self.tags.get_batch(&mut Hint::default(), &mut all), self.owned.len());
+    }
+}
+
+/// Three threads, one tag. Every get except the first goes through a deferred clear, by the getter itself or by a third
+/// thread.
+fn one_tag() {
+    let map = Map::new(1);
+    let others: Vec<_> = (0..2)
+        .map(|_| {
+            let map = map.clone();
+            thread::spawn(move || map.turn())
+        })
+        .collect();
+    map.turn();
+    others.into_iter().for_each(|other| other.join().expect("the thread ran to its end"));
+    map.is_whole();
+}
+
+/// Batches that overlap in a word of three tags.
+fn batches() {
+    let map = Map::new(3);
+    let other = {
+        let map = map.clone();
+        thread::spawn(move || (0..2).for_each(|_| map.turn_of_two()))
+    };
+    map.turn_of_two();
+    map.turn();
+    other.join().expect("the thread ran to its end");
+    map.is_whole();
+}
+
+/// One thread puts the only tag back, another folds it back and takes it, and a third watches the weight fall to zero.
+fn watched() {
+    let map = Map::new(1);
+    let tag = map.tags.get(&mut Hint::default()).expect("a tag is free");
+    let (owner, getter) = (map.clone(), map.clone());
+    let owner = thread::spawn(move || {
+        owner.owned[0].touch();
+        owner.tags.put(tag, &mut Hint::default());
+    });
+    let getter = thread::spawn(move || {
+        if let Some(tag) = getter.tags.get(&mut Hint::default()) {
+            getter.tags.put(tag, &mut Hint::default());
+        }
+    });
+    if map.tags.weight() == 0 {
+        map.owned[0].touch();
+    }
+    owner.join().expect("the thread ran to its end");
+    getter.join().expect("the thread ran to its end");
+    assert!(!map.tags.is_busy(Tag(0)));
+}
+
+#[test]
+fn a_tag_has_one_owner_and_hands_on_what_it_did() {
+    holds(one_tag);
+}
+
+#[test]
+fn batches_share_a_word() {
+    holds(batches);
+}
+
+#[test]
+fn a_weight_of_zero_shows_what_the_owners_did() {
+    holds(watched);
+}
+
+#[test]
+fn get_needs_acquire() {
+    fails_without("tags.get", one_tag);
+}
+
+#[test]
+fn put_needs_release() {
+    fails_without("tags.put", one_tag);
+}
+
+#[test]
+fn fold_needs_acquire() {
+    fails_without("tags.fold_acquire", one_tag);
+}
+
+#[test]
+fn fold_needs_release() {
+    fails_without("tags.fold_release", one_tag);
+}
+
+#[test]
+fn weight_needs_acquire_of_the_cleared() {
+    fails_without("tags.busy_cleared", watched);
+}
+
+#[test]
+fn weight_needs_acquire_of_the_taken() {
+    fails_without("tags.busy_taken", watched);
+}

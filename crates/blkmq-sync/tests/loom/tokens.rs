@@ -1,0 +1,149 @@
+//! Models of tokens that several domains share: a request that waits in one domain for a token is not forgotten, though
+//! the thread that brings the token works for another domain.
+
+use crate::model::{fails, fails_without, holds, nobody_sleeps};
+use blkmq_sync::atomic::{AtomicUsize, Ordering};
+use blkmq_sync::liveness::{Liveness, Told};
+use blkmq_sync::pool::Pool;
+use blkmq_sync::staging::{Round, Staging};
+use blkmq_sync::{Arc, thread};
+
+/// How the threads of a model work. Each of these taken away breaks the protocol.
+#[derive(Clone, Copy)]
+struct Ways {
+    /// A holder shows what waits before it may lack a token, and not only when it goes.
+    shows_first: bool,
+    /// A holder that finds WAITING set sets it once more when it lacks a token: another holder may clear it.
+    sets_again: bool,
+    /// What found no token is looked for again.
+    looks_again: bool,
+}
+
+const ALL: Ways = Ways { shows_first: true, sets_again: true, looks_again: true };
+
+struct Domain {
+    staging: Staging,
+    /// Requests that wait. Only the holder changes it.
+    waiting: AtomicUsize,
+    /// What other threads see of it.
+    shown: AtomicUsize,
+}
+
+struct Queue {
+    live: Liveness,
+    pool: Pool,
+    domains: [Domain; 2],
+    ways: Ways,
+}
+
+impl Queue {
+    /// A queue with one token.
+    fn new(ways: Ways) -> Arc<Self> {
+        let domain = || Domain {
+            staging: Staging::new("test.staging"),
+            waiting: AtomicUsize::new(0),
+            shown: AtomicUsize::new(0),
+        };
+        Arc::new(Self { live: Liveness::new(), pool: Pool::new(1, 1), domains: [domain(), domain()], ways })
+    }
+
+    /// One hold of a domain, as `combining` has it: inserts so many requests, and chooses one if there is a token.
+    /// Returns how many were chosen.
+    fn enter(&self, number: usize, inserts: usize) -> usize {
+        let domain = &self.domains[number];
+        let Some(left) = domain.staging.hold_or_kick() else {
+            assert_eq!(inserts, 0, "nobody else is here while this thread inserts");
+            return 0;
+        };
+        let (mut chosen, mut inserts) = (0, inserts);
+        let get = |order| domain.waiting.load(order);
+        let round = |_| {
+            let told = self.live.told();
+            let told = if self.ways.sets_again { Told::NO } else { told };
+            domain.waiting.store(get(Ordering::Relaxed) + std::mem::take(&mut inserts), Ordering::Relaxed);
+            if self.ways.shows_first {
+                domain.shown.store(get(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            if get(Ordering::Relaxed) > 0 {
+                let again = || if self.ways.looks_again { self.pool.take(0) } else { None };
+                let token = self.pool.take(0).or_else(|| self.live.lack_unless(told, again));
+                if token.is_some() {
+                    domain.waiting.store(get(Ordering::Relaxed) - 1, Ordering::Relaxed);
+                    chosen += 1;
+                }
+            }
+            let other = &self.domains[1 - number];
+            self.live.settle(get(Ordering::Relaxed) > 0, || other.shown.load(Ordering::Relaxed) == 0);
+            domain.shown.store(get(Ordering::Relaxed), Ordering::Relaxed);
+            Round::DONE
+        };
+        let has_let_go = domain.staging.serve(left, round, |staging| self.live.give_up(staging));
+        assert!(has_let_go, "no holder has a share here");
+        chosen
+    }
+
+    /// Completes a request, and goes on as long as something waits that a token lets go.
+    fn complete(&self) {
+        loop {
+            self.pool.put(0, 1);
+            self.live.brought(nobody_sleeps);
+            if !self.live.word.load().is_waiting() {
+                return;
+            }
+            let is_due = |number: &usize| self.domains[*number].shown.load(Ordering::Relaxed) > 0;
+            let chosen: usize = (0..2).filter(is_due).map(|number| self.enter(number, 0)).sum();
+            if chosen == 0 {
+                return;
+            }
+            assert_eq!(chosen, 1, "there is one token");
+        }
+    }
+}
+
+/// A request comes to the second domain while a thread of the first one has the only token.
+fn split(ways: Ways, is_waiting: bool) {
+    let queue = Queue::new(ways);
+    queue.pool.take(0).expect("there is a token");
+    if is_waiting {
+        queue.live.word.set_waiting();
+    }
+    let submitter = {
+        let queue = queue.clone();
+        thread::spawn(move || {
+            if queue.enter(1, 1) > 0 {
+                queue.complete();
+            }
+        })
+    };
+    // The thread of the first domain finds nothing there, and then completes its request.
+    assert_eq!(queue.enter(0, 0), 0);
+    queue.complete();
+    submitter.join().expect("the thread ran to its end");
+    assert_eq!((queue.domains[1].waiting.load(Ordering::Relaxed), queue.pool.nr_out()), (0, 0), "forgotten");
+}
+
+#[test]
+fn a_token_is_found_by_what_waits_in_another_domain() {
+    holds(|| split(ALL, false));
+    holds(|| split(ALL, true));
+}
+
+#[test]
+fn each_half_is_needed() {
+    fails(|| split(Ways { looks_again: false, ..ALL }, false));
+    for fence in ["liveness.lack_fence", "liveness.brought_fence"] {
+        fails_without(fence, || split(ALL, false));
+    }
+}
+
+/// Red if a section need not show what waits before it lacks something (`Section::show`).
+#[test]
+fn what_waits_is_shown_before_a_token_is_looked_for() {
+    fails(|| split(Ways { shows_first: false, ..ALL }, false));
+}
+
+/// Red if a holder of one of several domains may rely on WAITING as it found it (`Section::hear`).
+#[test]
+fn another_holder_may_clear_the_mark() {
+    fails(|| split(Ways { sets_again: false, ..ALL }, true));
+}

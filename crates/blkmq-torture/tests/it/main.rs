@@ -1,0 +1,7 @@
+//! All integration tests of the crate in one program, a module for each subject.
+
+mod iostats;
+mod program;
+#[path = "../../../blkmq-cli/tests/it/run/mod.rs"]
+mod run;
+mod schedules;

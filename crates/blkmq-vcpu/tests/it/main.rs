@@ -1,0 +1,7 @@
+//! All integration tests of the crate in one program, a module for each subject.
+
+mod cores;
+mod data;
+mod locks;
+mod machine;
+mod sharing;

@@ -1,0 +1,316 @@
+//! Traces played through the whole layer on virtual time, where every number is exact.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::written::Trace;
+use blkmq::driver::spec;
+use blkmq::{Clock, RequestQueue, Status, VirtualClock};
+use blkmq_workbench::{Classes, Load, Outcome, Source, Speed, blktrace, play};
+
+/// A device that takes one request at a time, for half a millisecond.
+const SLOW: &str = "null,irqmode=2,completion_nsec=500us,hw_queue_depth=1";
+
+/// Half a millisecond, in microseconds.
+const TAKES: u64 = 500;
+
+fn queue(device: &str, scheduler: &str, slots: u16) -> Arc<RequestQueue> {
+    let driver = spec::open(device).expect("the device is well described");
+    let clock = Clock::Virtual(VirtualClock::new());
+    let builder = RequestQueue::builder(driver).scheduler(scheduler).clock(clock).slots(slots);
+    let q = builder.build().expect("the device makes sense");
+    if scheduler != "none" {
+        q.change_knob("nr_requests", "64").expect("the knob exists").wait().expect("the value is accepted");
+    }
+    q
+}
+
+fn load(trace: &Trace, classes: &str) -> Load {
+    let events = blktrace::read(&trace.bytes).expect("the trace is well formed");
+    Load::new(&events, &Classes::parse("classes.txt", classes).expect("the classes are well formed"))
+}
+
+fn played(load: &Load, q: &Arc<RequestQueue>, speed: Speed) -> Outcome {
+    play(load, q, speed, &mut |_| ()).expect("the queue takes submitters")
+}
+
+fn run(trace: &Trace, device: &str, scheduler: &str, speed: Speed) -> Outcome {
+    played(&load(trace, ""), &queue(device, scheduler, 64), speed)
+}
+
+const AS_TRACED: Speed = Speed::Scaled(1.0);
+
+/// Median and longest latency in microseconds. Both are exact, because the numbers have at most four digits.
+fn latency(latencies: &blkmq_workbench::Latencies, kind: &str) -> (u64, u64) {
+    let found = latencies.percentiles(kind).unwrap_or_else(|| panic!("there was no {kind}"));
+    (found.p50.div_ceil(100) / 10, found.max.div_ceil(100) / 10)
+}
+
+/// Three reads at once, which cannot merge.
+fn three_reads() -> Trace {
+    let trace = Trace::default().add(1, "Q", 0, 8).add(1, "G", 0, 8).add(1, "P", 0, 0);
+    trace.at(1).add(1, "Q", 100, 8).at(1).add(1, "Q", 200, 8).at(1).add(1, "U", 0, 3)
+}
+
+#[test]
+fn a_device_that_takes_one_at_a_time_makes_the_others_wait() {
+    for scheduler in ["none", "mq-deadline"] {
+        let outcome = run(&three_reads(), SLOW, scheduler, AS_TRACED);
+        assert_eq!((outcome.completed, outcome.stats.issued), (3, 3));
+        assert_eq!(outcome.duration, 3 * TAKES * 1000);
+        assert_eq!(latency(&outcome.latencies, "read"), (2 * TAKES, 3 * TAKES), "{scheduler}");
+    }
+    let outcome = run(&three_reads(), "null,irqmode=2,completion_nsec=500us", "none", AS_TRACED);
+    assert_eq!(latency(&outcome.latencies, "read"), (TAKES, TAKES));
+}
+
+/// Two reads a millisecond apart, each of which took 10 us under Linux.
+fn two_reads() -> Trace {
+    let trace = Trace::default().at(1).add(1, "Q", 0, 8).at(11).add(0, "C", 0, 8);
+    trace.at(1001).add(1, "Q", 100, 8).at(1011).add(0, "C", 100, 8)
+}
+
+#[test]
+fn speed_scales_the_times_between_operations() {
+    for (speed, us) in [("1", 1000), ("2", 500), ("0.5", 2000), ("4", 500), ("100", 500)] {
+        let outcome = run(&two_reads(), SLOW, "none", speed.parse().expect("a number above 0 is a speed"));
+        assert_eq!(outcome.duration, (us + TAKES) * 1000, "{speed}");
+    }
+    // At four times the speed the second read comes after 250 us and then waits for 250 us.
+    let outcome = run(&two_reads(), SLOW, "none", Speed::Scaled(4.0));
+    assert_eq!(latency(&outcome.latencies, "read"), (TAKES, TAKES + 250));
+}
+
+/// Red if with speed `max` a process has more operations outstanding than in the trace: one, and three.
+#[test]
+fn as_fast_as_the_device_takes_it_keeps_the_traced_number_outstanding() {
+    let outcome = run(&two_reads(), SLOW, "none", Speed::Max);
+    assert_eq!((outcome.duration, latency(&outcome.latencies, "read")), (2 * TAKES * 1000, (TAKES, TAKES)));
+    let outcome = run(&three_reads(), SLOW, "none", Speed::Max);
+    assert_eq!(latency(&outcome.latencies, "read"), (2 * TAKES, 3 * TAKES));
+}
+
+/// Red if two reads that touch merge in a plug although they came in two plugs, or do not although they came in one. In
+/// both cases both are submitted before the device answers.
+#[test]
+fn a_plug_of_the_trace_is_a_plug_here() {
+    let one = Trace::default().add(1, "Q", 0, 8).add(1, "Q", 8, 8).add(1, "U", 0, 2);
+    let two = Trace::default().add(1, "Q", 0, 8).add(1, "U", 0, 1).add(1, "Q", 8, 8).add(1, "U", 0, 1);
+    for (trace, merges) in [(one, 1), (two, 0)] {
+        let outcome = run(&trace, SLOW, "none", Speed::Max);
+        assert_eq!((outcome.completed, outcome.stats.merges_plug), (2, merges));
+    }
+}
+
+#[test]
+fn speeds_are_numbers_above_zero_or_max() {
+    for text in ["0", "max", "0.0"] {
+        assert_eq!(text.parse(), Ok(Speed::Max), "{text}");
+    }
+    assert_eq!("2.5".parse(), Ok(Speed::Scaled(2.5)));
+    for text in ["", "-1", "fast", "nan", "inf", "1x"] {
+        assert!(text.parse::<Speed>().unwrap_err().to_string().starts_with("accepted: a number above 0"), "{text}");
+    }
+}
+
+/// Red if mq-deadline, or the class of a request, has no effect. While the device is busy with a read, two writes and
+/// then a read arrive, and mq-deadline lets the read go first.
+#[test]
+fn the_scheduler_decides_who_waits() {
+    let trace = Trace::default().at(1).add(1, "Q", 0, 8).at(2).add(1, "I", 0, 8);
+    let trace = trace.at(11).add(1, "Qw", 100, 8).at(11).add(1, "Iw", 100, 8);
+    let trace = trace.at(21).add(1, "Qw", 300, 8).at(21).add(1, "Iw", 300, 8);
+    let trace = trace.at(31).add(1, "Q", 500, 8).at(31).add(1, "I", 500, 8);
+    let longest_read = |scheduler| latency(&run(&trace, SLOW, scheduler, AS_TRACED).latencies, "read").1;
+    assert_eq!(longest_read("none"), 4 * TAKES - 29);
+    assert_eq!(longest_read("mq-deadline"), 2 * TAKES - 29);
+    // In a higher class the writes go first.
+    let load = load(&trace, "100 400 rt\n");
+    let outcome = played(&load, &queue(SLOW, "mq-deadline", 64), AS_TRACED);
+    assert_eq!(latency(&outcome.latencies, "read").1, 4 * TAKES - 29);
+}
+
+/// Red if operations of one plug under Linux are not in one plug here. Other operations can only merge in the
+/// scheduler.
+#[test]
+fn plugs_are_those_of_the_trace() {
+    let plugged = Trace::default().add(1, "Qw", 0, 8).add(1, "Gw", 0, 8).add(1, "P", 0, 0).add(1, "Qw", 8, 8);
+    let plugged = plugged.add(1, "Mw", 8, 8).add(1, "Qw", 16, 8).add(1, "Mw", 16, 8).add(1, "U", 0, 1);
+    let apart = Trace::default().add(1, "Qw", 900, 8).add(1, "Iw", 900, 8).add(1, "Qw", 0, 8).add(1, "Iw", 0, 8);
+    let apart = apart.add(1, "Qw", 8, 8).add(1, "Mw", 8, 8).add(1, "Qw", 16, 8).add(1, "Mw", 16, 8);
+    for (trace, scheduler, merges) in [
+        (&plugged, "none", (2, 0)),
+        (&plugged, "mq-deadline", (2, 0)),
+        (&apart, "none", (0, 0)),
+        (&apart, "mq-deadline", (0, 2)),
+    ] {
+        let stats = run(trace, SLOW, scheduler, AS_TRACED).stats;
+        assert_eq!((stats.merges_plug, stats.merges_insert), merges, "{scheduler}");
+    }
+    assert_eq!(load(&plugged, "").traced.merges, 2);
+    // The plug was emptied 7 us after the first operation, so the first operation is over 7 us later.
+    let outcome = run(&plugged, SLOW, "none", AS_TRACED);
+    assert_eq!((outcome.duration, latency(&outcome.latencies, "write").1), ((TAKES + 7) * 1000, TAKES + 7));
+}
+
+#[test]
+fn processes_have_plugs_of_their_own() {
+    let trace = Trace::default().add(1, "Qw", 0, 8).add(1, "Gw", 0, 8).add(1, "P", 0, 0);
+    let trace = trace.add(2, "Qw", 8, 8).add(2, "Gw", 8, 8).add(2, "P", 0, 0);
+    let trace = trace.add(1, "Qw", 16, 8).add(1, "U", 0, 2).add(2, "U", 0, 1);
+    assert_eq!(load(&trace, "").nr_processes(), 2);
+    assert_eq!(run(&trace, SLOW, "none", AS_TRACED).stats.merges_plug, 0);
+}
+
+#[test]
+fn what_the_device_cannot_do_is_counted_by_reason() {
+    let trace = Trace::default().add(1, "Q", 2040, 8).add(1, "Q", 2041, 8).add(1, "Q", u64::MAX - 7, 8);
+    let trace = trace.add(1, "Q", 4, 8).add(1, "Qd", 0, 8).add(1, "Q", 0, 0).add(1, "Qf", 0, 0);
+    let outcome = run(&trace, "null,size=1M,bs=4096", "none", AS_TRACED);
+    assert_eq!(outcome.completed, 2, "a read and a flush");
+    let expected = [(Status::Misaligned, 3), (Status::BeyondEnd, 1), (Status::Unsupported, 1)];
+    assert_eq!(outcome.refused, expected);
+    // 256 KiB in requests of 4 KiB need 64 slots, and there are 64.
+    let trace = Trace::default().add(1, "Qw", 0, 512).add(1, "Qw", 0, 520).add(1, "Qw", 0, 1 << 22);
+    let outcome = run(&trace, "null,max_sectors=8", "none", AS_TRACED);
+    assert_eq!((outcome.completed, outcome.refused), (1, vec![(Status::TooLarge, 2)]));
+}
+
+#[test]
+fn failures_are_counted_by_status() {
+    let trace = three_reads().add(1, "Q", 96, 2);
+    let outcome = run(&trace, "null,badblocks=97-103", "mq-deadline", AS_TRACED);
+    assert_eq!((outcome.completed, outcome.failed), (4, vec![(Status::Medium, 2)]));
+}
+
+/// Red if the latency of an operation that is submitted late does not count from the time at which it was due: there
+/// are three at once, and two slots.
+#[test]
+fn waiting_for_room_counts_as_latency() {
+    let outcome = played(&load(&three_reads(), ""), &queue(SLOW, "none", 2), AS_TRACED);
+    assert_eq!((outcome.completed, outcome.duration), (3, 3 * TAKES * 1000));
+    assert_eq!(latency(&outcome.latencies, "read"), (2 * TAKES, 3 * TAKES));
+}
+
+/// Red if a completion is matched with the wrong one of merged, split or equal operations, or if a flush, which has no
+/// place, is not matched.
+#[test]
+fn latencies_of_the_trace_are_matched_by_place() {
+    let traced = |trace: Trace| load(&trace, "").traced;
+    let merged = Trace::default().at(1).add(1, "Q", 0, 8).at(11).add(1, "Q", 8, 8).at(101).add(0, "C", 0, 16);
+    let traced_merged = traced(merged);
+    assert_eq!((traced_merged.completed, latency(&traced_merged.latencies, "read")), (2, (90, 100)));
+    assert_eq!((traced_merged.duration, traced_merged.peaks), (100_000, vec![2]));
+
+    let split = Trace::default().at(1).add(1, "Qw", 0, 16).at(2).add(1, "Xw", 0, 8);
+    let split = split.at(51).add(0, "Cw", 8, 8).at(81).add(0, "Cw", 0, 8);
+    assert_eq!(latency(&traced(split).latencies, "write"), (80, 80));
+    let in_parts = Trace::default().at(1).add(1, "Qw", 0, 16).at(51).add(0, "Cw", 0, 8).at(81).add(0, "Cw", 8, 8);
+    assert_eq!(latency(&traced(in_parts).latencies, "write"), (80, 80));
+
+    let alike = Trace::default().at(1).add(1, "Q", 0, 8).at(1).add(1, "Qw", 0, 8).at(21).add(2, "Q", 0, 8);
+    let alike = alike.at(31).add(0, "C", 0, 8).at(41).add(0, "Cw", 0, 8).at(71).add(0, "C", 0, 8);
+    let alike = traced(alike.at(81).add(0, "C", 0, 8));
+    assert_eq!((alike.completed, latency(&alike.latencies, "read")), (3, (30, 50)));
+    assert_eq!((latency(&alike.latencies, "write"), alike.peaks), ((40, 40), vec![2, 1]));
+
+    let flush = Trace::default().at(1).add(1, "Qf", 0, 0).at(1).add(1, "Qd", 0, 800).at(9).add(0, "Cd", 0, 800);
+    let flush = traced(flush.at(16).add(0, "Cf", 0, 0));
+    assert_eq!((latency(&flush.latencies, "flush"), latency(&flush.latencies, "discard")), ((15, 15), (8, 8)));
+}
+
+#[test]
+fn a_trace_without_bios_is_read_by_its_requests() {
+    let requests = Trace::default().add(1, "I", 0, 8).add(1, "D", 0, 8).add(1, "I", 50, 8).add(0, "C", 0, 8);
+    let inserted = load(&requests, "");
+    assert_eq!((inserted.source, inserted.operations.len(), inserted.traced.requests), (Source::Insertions, 2, 1));
+    assert_eq!(latency(&inserted.traced.latencies, "read"), (3, 3));
+    let issued = load(&Trace::default().add(1, "D", 0, 8).add(0, "C", 0, 8).add(0, "C", 700, 8), "");
+    assert_eq!((issued.source, issued.operations.len(), issued.traced.completed), (Source::Issues, 1, 1));
+    assert!(load(&Trace::default().add(1, "P", 0, 0).add(0, "C", 0, 8), "").operations.is_empty());
+}
+
+fn recording(name: &str) -> Load {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/linux-6.12-mq-deadline").join(name);
+    let trace = fs::read(folder.join("trace.blktrace.0")).expect("the trace is in the repository");
+    let classes = fs::read_to_string(folder.join("classes.txt")).unwrap_or_default();
+    let events = blktrace::read(&trace).expect("the recording is whole");
+    Load::new(&events, &Classes::parse("classes.txt", &classes).expect("the recording's classes are well formed"))
+}
+
+/// Red if bios, merges, requests or completions of a recording are not as many as blkparse's summary says.
+#[test]
+fn recordings_are_read_whole() {
+    for (name, operations, merges, requests, processes) in [
+        ("mixed", 1391, 0, 1391, 2),
+        ("expiry", 1400, 0, 1400, 2),
+        ("depth4", 3184, 0, 3184, 2),
+        ("prio", 1806, 0, 1806, 3),
+        ("merge", 5931, 5202, 729, 3),
+    ] {
+        let load = recording(name);
+        assert_eq!((load.source, load.operations.len(), load.nr_processes()), (Source::Bios, operations, processes));
+        assert_eq!(
+            (load.traced.merges, load.traced.requests, load.traced.completed),
+            (merges, requests, operations as u64)
+        );
+    }
+}
+
+/// Red if the same trace on virtual time does not end the same, to the nanosecond, on devices that queue, refuse or
+/// lose requests.
+#[test]
+fn virtual_time_repeats_itself() {
+    for name in ["mixed", "merge", "prio"] {
+        let load = recording(name);
+        for device in [
+            SLOW.to_owned(),
+            "null,submit_queues=3,irqmode=1".to_owned(),
+            format!("{SLOW},requeue=3,50,0,-1,timeout=1,5,0,8,seed=7"),
+        ] {
+            for scheduler in ["none", "mq-deadline"] {
+                for speed in [AS_TRACED, Speed::Scaled(3.0), Speed::Max] {
+                    let outcome = || played(&load, &queue(&device, scheduler, 256), speed);
+                    let first = outcome();
+                    assert_eq!(first.completed, load.operations.len() as u64, "{name} {device} {scheduler} {speed:?}");
+                    assert_eq!(first, outcome(), "{name} {device} {scheduler} {speed:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Red if on a device like the recorded one mq-deadline does not merge nearly all that Linux merged; or if `none`
+/// merges.
+#[test]
+fn sequential_writers_merge_in_the_scheduler_alone() {
+    let load = recording("merge");
+    let device = "null,irqmode=2,completion_nsec=700us,hw_queue_depth=1,max_sectors=128";
+    let stats = |scheduler| {
+        let outcome = played(&load, &queue(device, scheduler, 1024), AS_TRACED);
+        assert_eq!(outcome.stats.issued + outcome.stats.merges_plug + outcome.stats.merges_insert, 5931);
+        outcome.stats
+    };
+    assert_eq!(stats("none").merges_insert, 0);
+    let merges = stats("mq-deadline").merges_insert;
+    assert!(merges > 5000, "{merges} of the 5202 merges under Linux");
+}
+
+#[test]
+fn progress_is_told_while_time_passes() {
+    let mut told = Vec::new();
+    let load = recording("mixed");
+    play(&load, &queue(SLOW, "none", 64), AS_TRACED, &mut |done| told.push(done)).expect("the queue takes submitters");
+    assert!(told.len() >= 3 && told.is_sorted() && told.iter().all(|done| *done < 1391), "{told:?}");
+}
+
+/// Red if a count is wrong on the machine's clock. Times are not checked.
+#[test]
+fn the_machines_clock_plays_all_of_it() {
+    let q = RequestQueue::builder(spec::open("null").expect("it has defaults")).build().expect("it makes sense");
+    for speed in [Speed::Scaled(50.0), Speed::Max] {
+        let load = recording("prio");
+        assert_eq!(played(&load, &q, speed).completed, 1806);
+    }
+}

@@ -1,0 +1,145 @@
+//! As block/017 of blktests: `inflight` counts the requests that the device has, reads and others apart. In addition
+//! the statistics also count requests that wait.
+
+use std::sync::{Arc, Mutex};
+
+use crate::device::{ONE_QUEUE, Recorder, read, reap, write};
+use blkmq::driver::spec;
+use blkmq::{Accounting, Client, Clock, Flags, Notify, RequestQueue, Stat, Status, Submitter, Time, VirtualClock};
+
+const MS: u64 = 1_000_000;
+
+/// Device, scheduler, accounting, and how many requests the device takes.
+const CASES: [(&str, &str, Accounting, u32); 4] = [
+    ("null,irqmode=2,completion_nsec=500ms", "none", Accounting::PerThread, 64),
+    ("null,irqmode=2,completion_nsec=500ms", "mq-deadline", Accounting::Shared, 64),
+    ("null,irqmode=2,completion_nsec=500ms,hw_queue_depth=2", "none", Accounting::Shared, 2),
+    ("null,irqmode=2,completion_nsec=500ms,hw_queue_depth=2", "mq-deadline", Accounting::PerThread, 2),
+];
+
+#[test]
+fn inflight_is_what_the_device_has_and_field_9_what_the_queue_has() {
+    for (device, scheduler, accounting, depth) in CASES {
+        let clock = VirtualClock::new();
+        let q = RequestQueue::builder(spec::open(device).expect("the spec is good"))
+            .scheduler(scheduler)
+            .accounting(accounting)
+            .clock(Clock::Virtual(clock.clone()))
+            .build()
+            .expect("the queue is good");
+        let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+        let check = |inflight: [u32; 2], what: &str| {
+            assert_eq!(q.inflight(), inflight, "{device} {scheduler} {accounting:?}: {what}");
+            assert_eq!(q.in_flight(), inflight.iter().sum::<u32>(), "{device} {scheduler}: {what}");
+        };
+        check([0, 0], "nothing was submitted");
+        submitter.submit(read(0, 8)).expect("there is a slot");
+        assert_eq!(q.stat().in_flight, 0, "what is plugged has not entered");
+        submitter.flush_plug();
+        check([1, 0], "one read");
+        submitter.submit(write(100, 8)).expect("there is a slot");
+        submitter.flush_plug();
+        check([1, 1], "a read and a write");
+        submitter.submit(read(200, 8)).expect("there is a slot");
+        submitter.flush_plug();
+        submitter.submit(write(300, 8)).expect("there is a slot");
+        submitter.flush_plug();
+        check(if depth == 2 { [1, 1] } else { [2, 2] }, "two reads and two writes, as far as there are tags");
+        assert_eq!(q.stat().in_flight, 4, "what waits counts");
+
+        clock.advance_to(Time(499 * MS));
+        assert_eq!(reap(&mut submitter).len(), 0);
+        clock.advance_to(Time(500 * MS));
+        assert_eq!(reap(&mut submitter).len(), depth.min(4) as usize);
+        check(if depth == 2 { [1, 1] } else { [0, 0] }, "the device is through with the first");
+        assert_eq!(q.stat().in_flight, u64::from(4 - depth.min(4)));
+        clock.advance_to(Time(1000 * MS));
+        reap(&mut submitter);
+        check([0, 0], "all are through");
+        assert_eq!(q.stat().in_flight, 0);
+    }
+}
+
+/// Notes what the statistics say when its submitter is told of a completion. The statistics take no lock, so they may
+/// be read here.
+struct Look(Arc<RequestQueue>, Mutex<Vec<Stat>>);
+
+impl Notify for Look {
+    fn notify(&self) {
+        self.1.lock().expect("no test goes on after a panic").push(self.0.stat());
+    }
+}
+
+/// Red if `Delivery::send` delivers first and counts then: a submitter that is told of a completion must find it
+/// counted.
+#[test]
+fn what_another_thread_completed_is_counted_before_it_is_delivered() {
+    let clock = VirtualClock::new();
+    let q = RequestQueue::builder(spec::open("null,irqmode=2,completion_nsec=1ms").expect("the spec is good"))
+        .clock(Clock::Virtual(clock.clone()))
+        .build()
+        .expect("the queue is good");
+    let mut submitters = [0; 3].map(|_| q.submitter(&Client::new("test")).expect("there is a place"));
+    let [first, second, other] = &mut submitters;
+    let look = Arc::new(Look(Arc::clone(&q), Mutex::default()));
+    first.set_notify(Some(look.clone()));
+    second.set_notify(Some(look.clone()));
+    first.submit(read(0, 8)).expect("there is a slot");
+    first.flush_plug();
+    second.submit(write(100, 8)).expect("there is a slot");
+    second.flush_plug();
+    clock.advance(MS);
+    look.1.lock().expect("no test goes on after a panic").clear();
+    other.poll();
+    let seen = std::mem::take(&mut *look.1.lock().expect("no test goes on after a panic"));
+    assert_eq!(seen.len(), 2, "each of the two is told once");
+    assert_eq!((seen[0].read_ios, seen[1].write_ios), (1, 1), "{seen:?}");
+    for submitter in &mut submitters {
+        submitter.set_notify(None);
+        reap(submitter);
+    }
+}
+
+/// Red if an operation that must not wait is not counted as gone when it is refused because the queue is frozen, has no
+/// tag, or is full; or if it is counted although `iostats` is off.
+#[test]
+fn what_is_refused_leaves_nothing_in_flight() {
+    let nowait = |at| read(at, 8).with_flags(Flags { nowait: true, ..Flags::NONE });
+    for scheduler in ["none", "mq-deadline", "kyber"] {
+        for (accounting, iostats) in
+            [(Accounting::PerThread, "1"), (Accounting::Shared, "1"), (Accounting::PerThread, "0")]
+        {
+            let what = format!("{scheduler} {accounting:?} iostats={iostats}");
+            let device = Recorder::new(spec::open("null").expect("the spec is good").limits(), ONE_QUEUE);
+            let q = RequestQueue::builder(device.clone()).scheduler(scheduler).accounting(accounting).build();
+            let q = q.expect("the queue is good");
+            q.change_nr_requests(1).expect("it is in range").wait().expect("nothing is in flight");
+            q.set_knob("iostats", iostats).expect("the knob is there");
+            let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+            submitter.submit(read(0, 8)).expect("there is a slot");
+            submitter.flush_plug();
+            let counted = u64::from(iostats == "1");
+            let refused = |submitter: &mut Submitter, why: &str| {
+                // Two operations that merge in the plug, so that one request has both.
+                for bio in [nowait(100), nowait(108)] {
+                    submitter.submit(bio).expect("there is a slot");
+                }
+                let over = reap(submitter);
+                assert_eq!(
+                    over.iter().map(|done| done.status).collect::<Vec<_>>(),
+                    [Status::Again; 2],
+                    "{what}: {why}"
+                );
+                assert_eq!(q.stat().in_flight, counted, "{what}: {why}");
+            };
+            refused(&mut submitter, "no room");
+            let freeze = q.freeze();
+            refused(&mut submitter, "frozen");
+            drop(freeze);
+            device.finish_oldest(Status::Ok);
+            assert_eq!(reap(&mut submitter).len(), 1);
+            let stat = q.stat();
+            assert_eq!((stat.in_flight, stat.read_ios, stat.read_merges), (0, counted, 0), "{what}: {stat}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! As block/018 of blktests, the times of reads, writes and discards on a device of known latency; and block/024,
+//! requests of less than a tick that add up.
+
+use std::sync::Arc;
+
+use crate::device::{Claims, ONE_QUEUE, Recorder, read, write};
+use blkmq::driver::spec;
+use blkmq::{Accounting, Bio, Client, Clock, Limits, RequestQueue, Stat, Status, Submitter, Time, VirtualClock};
+
+fn queue(completion: &str, scheduler: &str, accounting: Accounting) -> (Arc<RequestQueue>, Submitter) {
+    let inner = spec::open(&format!("null,irqmode=2,completion_nsec={completion}")).expect("the spec is good");
+    // The device has no data to discard, but a discard can take time.
+    let limits = Limits { max_discard_sectors: 1 << 20, max_discard_segments: 1, ..inner.limits() };
+    let q = RequestQueue::builder(Arc::new(Claims { limits, inner }))
+        .scheduler(scheduler)
+        .accounting(accounting)
+        .clock(Clock::Virtual(VirtualClock::new()))
+        .build()
+        .expect("the queue is good");
+    let submitter = q.submitter(&Client::new("test")).expect("there is a place");
+    (q, submitter)
+}
+
+fn one_by_one(submitter: &mut Submitter, bios: impl Iterator<Item = Bio>) {
+    for bio in bios {
+        submitter.submit(bio).expect("there is a slot");
+        assert!(submitter.wait());
+        assert!(submitter.reap().expect("the operation is over").status.is_ok());
+    }
+}
+
+/// Reads, writes and discards, in ms.
+const fn ticks(stat: &Stat) -> [u64; 3] {
+    [stat.read_ticks, stat.write_ticks, stat.discard_ticks]
+}
+
+#[test]
+fn times_are_the_latencies_of_the_device() {
+    for scheduler in ["none", "mq-deadline", "kyber"] {
+        for accounting in [Accounting::PerThread, Accounting::Shared] {
+            let (q, mut submitter) = queue("1s", scheduler, accounting);
+            assert_eq!(ticks(&q.stat()), [0, 0, 0]);
+            one_by_one(&mut submitter, [read(0, 8)].into_iter());
+            assert_eq!(ticks(&q.stat()), [1000, 0, 0]);
+            one_by_one(&mut submitter, [write(0, 8)].into_iter());
+            assert_eq!(ticks(&q.stat()), [1000, 1000, 0]);
+            one_by_one(&mut submitter, [Bio::discard(0, 8), Bio::discard(64, 8)].into_iter());
+            assert_eq!(ticks(&q.stat()), [1000, 1000, 2000]);
+            // Two requests at a time each take as long as one.
+            submitter.submit(read(0, 8)).expect("there is a slot");
+            submitter.submit(read(100, 8)).expect("there is a slot");
+            while submitter.wait() {
+                while submitter.reap().is_some() {}
+            }
+            let stat = q.stat();
+            assert_eq!(ticks(&stat), [3000, 1000, 2000]);
+            assert_eq!(stat.time_in_queue, 6000);
+            assert_eq!([stat.read_ios, stat.write_ios, stat.discard_ios], [3, 1, 2]);
+            assert_eq!([stat.read_sectors, stat.write_sectors, stat.discard_sectors], [24, 8, 16]);
+            // The device was busy for five seconds, seen through ticks of 2^20 ns.
+            assert!((4990..=5000).contains(&stat.io_ticks), "{stat}");
+        }
+    }
+}
+
+/// Red if times are rounded to ms before they are summed.
+#[test]
+fn requests_of_less_than_a_tick_add_up() {
+    let (q, mut submitter) = queue("500us", "none", Accounting::PerThread);
+    one_by_one(&mut submitter, (0..1500).map(|at| read(at * 64, 8)));
+    assert_eq!(ticks(&q.stat()), [750, 0, 0]);
+    one_by_one(&mut submitter, (0..1800).map(|at| write(at * 64, 8)));
+    assert_eq!(ticks(&q.stat()), [750, 900, 0]);
+    let stat = q.stat();
+    // Without a pause between them, the device was always busy.
+    assert!((1645..=1650).contains(&stat.io_ticks), "{stat}");
+}
+
+/// Red if a request that the device keeps for long does not show as busy before it ends, or if more than the time that
+/// has passed is counted when it ends.
+#[test]
+fn a_long_request_shows_as_busy_before_it_ends() {
+    let clock = VirtualClock::new();
+    let q = RequestQueue::builder(spec::open("null,irqmode=2,completion_nsec=10s").expect("the spec is good"))
+        .clock(Clock::Virtual(clock.clone()))
+        .build()
+        .expect("the queue is good");
+    let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+    submitter.submit(read(0, 8)).expect("there is a slot");
+    submitter.flush_plug();
+    for second in 1..=10 {
+        clock.advance(1_000_000_000);
+        let stat = q.stat();
+        assert!((second * 1000 - 2..=second * 1000).contains(&stat.io_ticks), "after {second} s: {stat}");
+    }
+    assert!(submitter.wait() && submitter.reap().is_some());
+    clock.advance(5_000_000_000);
+    assert!((9998..=10_000).contains(&q.stat().io_ticks), "{}", q.stat());
+}
+
+/// Red if the times are those of the part that was handed over last: parts that this thread completed itself come
+/// first.
+#[test]
+fn an_operation_that_was_split_is_over_with_its_last_part() {
+    let limits = Limits { max_sectors: 8, ..spec::open("null").expect("the spec is good").limits() };
+    let device = Recorder::new(limits, ONE_QUEUE);
+    let clock = VirtualClock::new();
+    let q = RequestQueue::builder(device.clone()).clock(Clock::Virtual(clock.clone())).build().unwrap();
+    let client = Client::new("test");
+    let (mut submitter, mut other) = (q.submitter(&client).unwrap(), q.submitter(&client).unwrap());
+    submitter.submit(write(0, 16)).expect("there are slots");
+    submitter.flush_plug();
+    assert_eq!(device.nr_held(), 2);
+    for (time, poller) in [(100, &mut other), (200, &mut submitter)] {
+        clock.advance_to(Time(time));
+        device.finish_oldest(Status::Ok);
+        poller.poll();
+    }
+    let over = submitter.reap().expect("both parts are over");
+    assert_eq!((over.submitted, over.issued, over.completed), (Time(0), Time(0), Time(200)));
+}

@@ -1,0 +1,84 @@
+//! bfq in a queue whose clients come and go: what a change lets go goes at once, and what passes bfq by is bounded.
+
+use std::sync::Arc;
+
+use crate::device::{ONE_QUEUE, Recorder, Told, read, reap, write};
+use blkmq::{Client, Clock, Limits, Locking, RequestQueue, Status, Submitter, VirtualClock};
+
+fn queue(locking: Locking, bypass: bool, nr_requests: u32) -> (Arc<Recorder>, Arc<RequestQueue>, VirtualClock) {
+    let limits = Limits { capacity_sectors: 1 << 20, rotational: true, ..Limits::default() };
+    let device = Recorder::new(limits, ONE_QUEUE);
+    let clock = VirtualClock::new();
+    let q = RequestQueue::builder(device.clone()).scheduler("bfq").locking(locking).bypass(bypass);
+    let q = q.clock(Clock::Virtual(clock.clone())).nr_requests(nr_requests).build().expect("the queue is good");
+    // Only shares count.
+    q.set_scheduler_knob("low_latency", 0).expect("it is there");
+    (device, q, clock)
+}
+
+fn submitter(q: &Arc<RequestQueue>, name: &str) -> Submitter {
+    q.submitter(&Client::new(name)).expect("there is a place")
+}
+
+fn finish(device: &Recorder, submitter: &mut Submitter) {
+    device.finish_oldest(Status::Ok);
+    assert_eq!(reap(submitter).len(), 1);
+}
+
+/// Red if others wait for the next request of a client that has left: then they wait until bfq has waited long enough.
+#[test]
+fn no_request_waits_for_a_client_that_has_left() {
+    for locking in Locking::ALL {
+        let (device, q, clock) = queue(locking, false, 256);
+        let (mut first, mut second) = (submitter(&q, "a"), submitter(&q, "b"));
+        for sector in 0..8 {
+            // It reads on and thinks shortly, so it is worth waiting for.
+            clock.advance(10_000);
+            first.submit(read(8 * sector, 8)).expect("there is a slot");
+            first.flush_plug();
+            clock.advance(1_000_000);
+            finish(&device, &mut first);
+        }
+        second.submit(read(1 << 19, 8)).expect("there is a slot");
+        second.flush_plug();
+        second.poll();
+        assert_eq!(device.nr_held(), 0, "{locking}: bfq waits for the next request of the first");
+        let told = Arc::new(Told::default());
+        second.set_notify(Some(told.clone()));
+        let _ = told.since_last();
+        drop(first);
+        assert!(told.since_last() > 0, "{locking}: the second has to look");
+        second.poll();
+        assert_eq!(device.nr_held(), 1, "{locking}: its request goes");
+        finish(&device, &mut second);
+    }
+}
+
+/// Red if writes that pass bfq by take more room than bfq admits, and leave none for others.
+#[test]
+fn writes_do_not_pass_beyond_what_bfq_admits() {
+    for locking in Locking::ALL {
+        let (device, q, _) = queue(locking, true, 64);
+        let (mut first, mut second) = (submitter(&q, "a"), submitter(&q, "b"));
+        for number in 0..20 {
+            first.submit(write(100 * number, 8)).expect("there is a slot");
+            first.flush_plug();
+            finish(&device, &mut first);
+        }
+        // The gate is opened anew while the first has nothing outstanding.
+        q.set_scheduler_knob("slice_idle", 7).expect("it is there");
+        for number in 0..64 {
+            first.submit(write(100 * number, 8)).expect("there is a slot");
+            first.flush_plug();
+        }
+        assert!(device.nr_held() <= 32, "{locking}: the device has {} writes", device.nr_held());
+        second.submit(read(1 << 19, 8)).expect("there is a slot");
+        second.flush_plug();
+        let seen = device.take_seen();
+        assert!(seen.iter().any(|seen| seen.sector == 1 << 19), "{locking}: there is room for a read");
+        while first.nr_outstanding() + second.nr_outstanding() > 0 {
+            (0..device.nr_held()).for_each(|_| device.finish_oldest(Status::Ok));
+            let _ = (reap(&mut first), reap(&mut second));
+        }
+    }
+}

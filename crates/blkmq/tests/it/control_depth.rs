@@ -1,0 +1,206 @@
+//! Tags and `nr_requests`: how many requests there may be.
+
+use std::sync::Arc;
+
+use crate::common::random::{Random, operations, seed};
+use crate::common::worker::Load;
+use crate::common::{control, queue};
+use blkmq::driver::spec;
+use blkmq::{Bio, Buffer, Client, Clock, QueueError, RequestQueue, VirtualClock};
+
+/// As block/020 of blktests. Red (hangs) if one tag is not enough for a scheduler.
+#[test]
+fn one_tag_is_enough_for_each_scheduler() {
+    let random = Random::new(seed());
+    for scheduler in ["none", "mq-deadline", "kyber"] {
+        for irqmode in 0..3 {
+            for cache in ["", ",cache_size=1,fua=0"] {
+                let device = format!(
+                    "null,memory_backed=1,size=64M,irqmode={irqmode},completion_nsec=1000,poll_queues=0,\
+                     hw_queue_depth=1{cache}"
+                );
+                let q = queue(&device, scheduler);
+                Load { sleeps: 90, ..Load::new(&q, operations(2_000)).with_data() }.run(&random, 0, control::quiesce);
+            }
+        }
+    }
+}
+
+/// As block/021 of blktests. Red if a request is lost when `nr_requests` changes under load.
+#[test]
+fn nr_requests_changes_under_load() {
+    let random = Random::new(seed());
+    for scheduler in ["none", "mq-deadline", "kyber"] {
+        let q = queue("null,memory_backed=1,size=64M,submit_queues=2,hw_queue_depth=16", scheduler);
+        let load = Load { changes: 500, ..Load::new(&q, operations(10_000)).with_data() };
+        load.run(&random, 2, |q, random| {
+            let nr_requests = 1 + random.below(24) as u32;
+            match q.change_nr_requests(nr_requests).unwrap().wait() {
+                Ok(()) => {}
+                Err(QueueError::AboveDepth { depth: 16, .. }) => assert!(nr_requests > 16),
+                Err(error) => panic!("{error}"),
+            }
+        });
+    }
+}
+
+/// Red (hangs) if threads that sleep with a held-back plug are not woken when there is room. With the smallest
+/// `nr_requests` almost every plug is held back.
+#[test]
+fn one_request_at_a_time_is_enough() {
+    let random = Random::new(seed());
+    for scheduler in ["none", "mq-deadline", "kyber"] {
+        for device in ["irqmode=0", "irqmode=1", "irqmode=1,submit_queues=2", "irqmode=0,submit_queues=3"] {
+            let q = queue(&format!("null,memory_backed=1,size=64M,hw_queue_depth=4,{device}"), scheduler);
+            q.change_nr_requests(1).unwrap().wait().unwrap();
+            Load { sleeps: 95, ..Load::new(&q, operations(3_000)).with_data() }.run(&random, 0, control::quiesce);
+        }
+    }
+}
+
+/// As block/017 of blktests. Red if `in_flight` is not the number of requests that the driver has.
+#[test]
+fn tags_in_flight_equal_what_the_driver_has() {
+    for scheduler in ["none", "mq-deadline", "kyber"] {
+        let clock = VirtualClock::new();
+        let driver = spec::open("null,irqmode=2,completion_nsec=1000,poll_queues=0,hw_queue_depth=8").unwrap();
+        let builder = RequestQueue::builder(driver).clock(Clock::Virtual(clock.clone())).scheduler(scheduler);
+        let q = builder.build().unwrap();
+        let mut submitter = q.submitter(&Client::new("test")).unwrap();
+        for number in 0..20_u32 {
+            assert_eq!(q.in_flight(), number.min(8), "{scheduler}");
+            submitter.submit(Bio::read(u64::from(number) * 80, Buffer::zeroed(512))).unwrap();
+            submitter.flush_plug();
+            clock.advance(1);
+            let mut shown = String::new();
+            q.driver().show(&mut shown).unwrap();
+            assert!(shown.contains(&format!("pending={}", q.in_flight())), "{shown} {}", q.in_flight());
+        }
+        let mut completed = 0;
+        while submitter.nr_outstanding() > 0 {
+            submitter.wait();
+            completed += std::iter::from_fn(|| submitter.reap()).count() as u32;
+            assert_eq!(q.in_flight(), (20 - completed).min(8), "{scheduler}");
+        }
+        assert_eq!(completed, 20);
+    }
+}
+
+#[test]
+fn nr_requests_has_bounds() {
+    let q = queue("null,hw_queue_depth=16", "mq-deadline");
+    let values = [("0", false), ("1", true), ("65536", true), ("65537", false), ("-1", false), ("many", false)];
+    for (value, is_good) in values {
+        let result = q.change_knob("nr_requests", value).and_then(blkmq::Change::wait);
+        assert_eq!(result.is_ok(), is_good, "{value}: {result:?}");
+    }
+    assert_eq!(q.knob("nr_requests").unwrap(), "65536");
+}
+
+/// Red if the depth of the device bounds how many requests wait. In Linux it does, because there a waiting request
+/// holds a tag of its own.
+#[test]
+fn by_default_all_that_clients_have_outstanding_waits_in_the_scheduler() {
+    const SLOTS: u16 = 2000;
+    let clock = Clock::Virtual(VirtualClock::new());
+    let device = "null,irqmode=2,completion_nsec=1000000,poll_queues=0,hw_queue_depth=8";
+    let driver = spec::open(device).unwrap();
+    let q = RequestQueue::builder(driver).clock(clock).scheduler("mq-deadline").slots(SLOTS).build().unwrap();
+    let mut submitters: Vec<_> = (0..4).map(|_| q.submitter(&Client::new("test")).unwrap()).collect();
+    for (stripe, submitter) in (0_u64..).zip(&mut submitters) {
+        for number in 0..u64::from(SLOTS) {
+            submitter.submit(Bio::read(80 * (number * 4 + stripe), Buffer::zeroed(512))).unwrap();
+        }
+        submitter.flush_plug();
+    }
+    let waiting = 4 * u32::from(SLOTS) - q.in_flight();
+    assert_eq!(q.in_flight(), 8);
+    assert!(q.dump().contains(&format!("\nscheduler mq-deadline holds {waiting} ")), "{}", q.dump());
+    for submitter in &mut submitters {
+        while submitter.nr_outstanding() > 0 {
+            submitter.wait();
+            while submitter.reap().is_some() {}
+        }
+    }
+}
+
+/// A queue in front of a device of depth 16, as the builder makes it.
+fn built(scheduler: &str, nr_requests: u32) -> Result<Arc<RequestQueue>, QueueError> {
+    let device = spec::open("null,poll_queues=0,hw_queue_depth=16").expect("the device is right");
+    let builder = RequestQueue::builder(device);
+    builder.scheduler(scheduler).nr_requests(nr_requests).build()
+}
+
+/// Red if the builder takes a number that the knob refuses.
+#[test]
+fn without_a_scheduler_the_builder_refuses_nr_requests_beyond_the_depth_as_the_knob_does() {
+    let q = built("none", 16).expect("it is the depth");
+    let refused = q.change_knob("nr_requests", "17").unwrap().wait().expect_err("it is beyond the depth");
+    assert_eq!(refused.to_string(), "nr_requests: 17 is not within 1..16, the depth, without a scheduler");
+    assert_eq!(built("none", 17).err(), Some(refused));
+    assert_eq!(built("mq-deadline", 17).expect("tags do not bound a scheduler").knob("nr_requests").unwrap(), "17");
+}
+
+/// Red if the builder takes an `io_timeout` that the knob refuses.
+#[test]
+fn the_builder_refuses_an_io_timeout_of_zero_as_the_knob_does() {
+    let q = built("none", 16).expect("it is the depth");
+    let refused = q.set_knob("io_timeout", "0").expect_err("every request would be overdue at once");
+    let device = spec::open("null").expect("the device is right");
+    assert_eq!(RequestQueue::builder(device).io_timeout_ms(0).build().err(), Some(refused));
+}
+
+/// Red if `nr_requests` is forgotten when the scheduler changes, or if it then no longer bounds the tags of a device
+/// without a scheduler.
+#[test]
+fn nr_requests_that_was_asked_for_survives_a_change_of_scheduler() {
+    let shown = |q: &RequestQueue| q.knob("nr_requests").unwrap();
+    let change = |q: &Arc<RequestQueue>, name| q.change_scheduler(name).unwrap().wait().unwrap();
+    let built = |nr_requests| built("mq-deadline", nr_requests);
+    let set = |nr_requests| {
+        let q = queue("null,poll_queues=0,hw_queue_depth=16", "mq-deadline");
+        assert_eq!(shown(&q), "65536");
+        q.change_nr_requests(nr_requests).unwrap().wait().unwrap();
+        q
+    };
+    for q in [built(100).unwrap(), set(100)] {
+        assert_eq!((shown(&q), q.scheduler_knob("async_depth").unwrap()), ("100".to_owned(), 100));
+        change(&q, "none");
+        assert_eq!(shown(&q), "16");
+        change(&q, "mq-deadline");
+        assert_eq!(shown(&q), "100");
+    }
+    let q = set(4);
+    change(&q, "none");
+    assert_eq!(shown(&q), "4");
+    for bad in [0, 65_537] {
+        let error = built(bad).expect_err("it is out of range").to_string();
+        assert_eq!(error, format!("nr_requests: {bad} is not within 1..65536"));
+    }
+    let q = queue("null,poll_queues=0,hw_queue_depth=16", "none");
+    change(&q, "mq-deadline");
+    assert_eq!(shown(&q), "65536");
+}
+
+/// Red if a change that was refused says at the next look that it was made, or if the queue goes on while the handle of
+/// a change lives, or does not go on afterwards.
+#[test]
+fn a_change_says_the_same_again_and_holds_the_queue_until_it_is_dropped() {
+    let builder = RequestQueue::builder(spec::open("null,hw_queue_depth=4").unwrap()).scheduler("none");
+    let q = builder.clock(Clock::Virtual(VirtualClock::new())).build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    for (nr_requests, is_good) in [(2, true), (5, false)] {
+        let mut change = q.change_nr_requests(nr_requests).unwrap();
+        submitter.submit(Bio::read(0, Buffer::zeroed(512))).unwrap();
+        submitter.flush_plug();
+        let result = change.poll().expect("nothing was let in");
+        assert_eq!(result.is_ok(), is_good, "{nr_requests}: {result:?}");
+        assert_eq!(change.poll(), Some(result));
+        let second = std::time::Duration::from_secs(1);
+        assert!(!submitter.wait_for(second), "{nr_requests}: the operation passed the freeze");
+        drop(change);
+        assert!(submitter.wait_for(second), "{nr_requests}: the operation is held back");
+        submitter.reap().expect("it is over").into_result().unwrap();
+        assert_eq!(q.knob("nr_requests").as_deref(), Ok("2"));
+    }
+}

@@ -1,0 +1,154 @@
+//! What one thread leaves behind, another thread finds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::common::random::{Random, operations, seed};
+use crate::common::rounds::rounds;
+use crate::common::{assert_balanced, queue};
+use blkmq::{Bio, Buffer, Client, Flags, Locking, Notify, Submitter};
+
+/// Polls more often than necessary, and returns whether everything came back.
+fn finishes(mut submitter: Submitter) -> bool {
+    for _ in 0..100 {
+        submitter.poll();
+        while submitter.reap().is_some() {}
+    }
+    let is_done = submitter.nr_outstanding() == 0;
+    if !is_done {
+        // Dropping the submitter would wait for ever.
+        std::mem::forget(submitter);
+    }
+    is_done
+}
+
+/// Red if a thread that stops after its share does not say that it left a flush step, which became ready by what it
+/// completed. That thread has nothing outstanding, so it need not come again, and the thread that waits for the step
+/// finds nothing to do.
+#[test]
+fn a_flush_step_goes_on_although_the_thread_that_made_it_ready_has_done_its_share() {
+    // The driver refuses the flush at first. So the other thread issues the flush together with as many requests as its
+    // share.
+    let q = queue("null,irqmode=0,memory_backed=1,cache_size=1,fua=0,hw_queue_depth=128,requeue=1,100,0,1", "none");
+    let mut waiting = q.submitter(&Client::new("waiting")).unwrap();
+    let mut busy = q.submitter(&Client::new("busy")).unwrap();
+    let flags = Flags { preflush: true, ..Flags::default() };
+    waiting.submit(Bio::write(0, Buffer::zeroed(512)).with_flags(flags)).unwrap();
+    waiting.flush_plug();
+    let quiesce = q.quiesce();
+    for number in 0..64 {
+        busy.submit(Bio::read(8000 + number * 80, Buffer::zeroed(512))).unwrap();
+    }
+    busy.flush_plug();
+    drop(quiesce);
+    busy.poll();
+    assert_eq!(std::iter::from_fn(|| busy.reap()).count(), 64);
+    assert!(finishes(waiting), "{}", q.dump());
+    assert_balanced(&q);
+}
+
+/// Red (hangs) if a sleeper is not woken when there is room again. In each round every thread submits a little and
+/// sleeps, with room for fewer requests than there are threads.
+#[test]
+fn sleepers_go_on_when_there_is_room() {
+    let mut random = Random::new(seed());
+    for (device, nr_requests) in
+        [("irqmode=1", 1), ("irqmode=0", 1), ("irqmode=0", 2), ("irqmode=0,submit_queues=2", 1)]
+    {
+        let q = queue(&format!("null,hw_queue_depth=4,poll_queues=0,{device}"), "mq-deadline");
+        q.change_nr_requests(nr_requests).unwrap().wait().unwrap();
+        rounds(
+            &q,
+            4,
+            operations(4_000),
+            &mut random,
+            |_| (),
+            |thread, submitter| {
+                submitter.submit(Bio::write(thread * 80, Buffer::zeroed(512))).unwrap();
+            },
+        );
+        assert_balanced(&q);
+    }
+}
+
+/// Counts how often its submitter is told to look.
+#[derive(Default)]
+struct Told(AtomicU32);
+
+impl Notify for Told {
+    fn notify(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Red if a completion does not wake the threads whose plug is held back because there was no room.
+#[test]
+fn a_completion_tells_those_who_found_no_room() {
+    let q = queue("null,irqmode=1,hw_queue_depth=4,poll_queues=0", "mq-deadline");
+    // Under the locking combining a plug is taken whole.
+    q.change_locking(Locking::Single).wait().unwrap();
+    q.change_nr_requests(1).unwrap().wait().unwrap();
+    let mut first = q.submitter(&Client::new("first")).unwrap();
+    let mut second = q.submitter(&Client::new("second")).unwrap();
+    let told = Arc::new(Told::default());
+    second.set_notify(Some(Arc::clone(&told) as Arc<dyn Notify>));
+    first.submit(Bio::read(0, Buffer::zeroed(512))).unwrap();
+    first.flush_plug();
+    second.submit(Bio::read(80, Buffer::zeroed(512))).unwrap();
+    second.flush_plug();
+    assert_eq!(q.stats().entered, 1, "there is room for one");
+    // Without the quiescence, polling would complete the first operation. The poll finds no room, and leaves the mark.
+    let quiesce = q.quiesce();
+    second.poll();
+    drop(quiesce);
+    let before = told.0.load(Ordering::Relaxed);
+    first.poll();
+    assert_eq!(q.stats().completed, 1);
+    assert!(told.0.load(Ordering::Relaxed) > before, "the second submitter was not told");
+    assert!(finishes(second) && finishes(first));
+}
+
+/// Red (hangs) if the thread that drains an issue list does not look again after unlocking. In these rounds issuing
+/// takes long, so threads often find that another thread drains the list, and leave their requests there.
+#[test]
+fn sleepers_go_on_when_another_thread_issues_for_them() {
+    let mut random = Random::new(seed());
+    for scheduler in ["none", "mq-deadline", "kyber"] {
+        let q = queue("null,irqmode=0,memory_backed=1,size=64M,poll_queues=0", scheduler);
+        rounds(
+            &q,
+            4,
+            operations(2_000),
+            &mut random,
+            |_| (),
+            |thread, submitter| {
+                submitter.submit(Bio::write(thread * 800, Buffer::zeroed(64 << 10))).unwrap();
+            },
+        );
+        assert_balanced(&q);
+    }
+}
+
+/// Red (hangs) if a request that finds no tag does not say that it waits, or if a thread that completes or starts
+/// another thread's request does not wake that thread. In these rounds there are fewer tags than threads. A model,
+/// `loom_restart`, tests the second look at the tags.
+#[test]
+fn sleepers_go_on_when_there_is_a_tag() {
+    let mut random = Random::new(seed());
+    for scheduler in ["none", "mq-deadline", "kyber"] {
+        for device in ["irqmode=1", "irqmode=0", "irqmode=0,memory_backed=1", "irqmode=0,submit_queues=2"] {
+            let q = queue(&format!("null,hw_queue_depth=1,poll_queues=0,{device}"), scheduler);
+            rounds(
+                &q,
+                4,
+                operations(4_000),
+                &mut random,
+                |_| (),
+                |thread, submitter| {
+                    submitter.submit(Bio::write(thread * 80, Buffer::zeroed(512))).unwrap();
+                },
+            );
+            assert_balanced(&q);
+        }
+    }
+}

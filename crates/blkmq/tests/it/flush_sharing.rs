@@ -1,0 +1,357 @@
+//! Which flushes reach the device, when, and which operations they answer.
+
+use std::sync::Arc;
+
+use crate::device::{ONE_QUEUE, Recorder, reap, write};
+use blkmq::{
+    Bio, Client, Clock, Completion, Flags, Limits, Op, RejectReason, RequestQueue, Status, Submitter, VirtualClock,
+};
+
+const SCHEDULERS: [&str; 3] = ["none", "mq-deadline", "kyber"];
+const FUA: Flags = with(false, true);
+const PREFLUSH: Flags = with(true, false);
+const BOTH: Flags = with(true, true);
+const SECOND: u64 = 1_000_000_000;
+
+const fn with(preflush: bool, fua: bool) -> Flags {
+    Flags { preflush, fua, ..Flags::NONE }
+}
+
+const EMULATED: Limits = limits(true, false);
+const NATIVE: Limits = limits(true, true);
+const UNCACHED: Limits = limits(false, false);
+/// The limits of a driver in front of another device that knows only that device's FUA.
+const FUA_ALONE: Limits = Limits { no_flush: true, ..limits(false, true) };
+
+const fn limits(write_cache: bool, fua: bool) -> Limits {
+    Limits {
+        capacity_sectors: 1 << 20,
+        missing_bytes: 0,
+        logical_block_size: 512,
+        physical_block_size: 512,
+        max_sectors: 64,
+        max_segments: 16,
+        max_segment_size: 1 << 16,
+        boundary_sectors: 0,
+        max_discard_sectors: 1 << 16,
+        max_discard_segments: 1,
+        max_write_zeroes_sectors: 1 << 16,
+        write_cache,
+        fua,
+        no_flush: false,
+        rotational: false,
+        pages_align: 0,
+        read_only: false,
+    }
+}
+
+/// A device that finishes requests only when told, behind a queue on virtual time.
+struct Rig {
+    device: Arc<Recorder>,
+    clock: VirtualClock,
+    submitters: Vec<Submitter>,
+}
+
+impl Rig {
+    fn new(limits: Limits, scheduler: &str) -> Self {
+        let device = Recorder::new(limits, ONE_QUEUE);
+        let clock = VirtualClock::new();
+        let builder = RequestQueue::builder(device.clone()).scheduler(scheduler).clock(Clock::Virtual(clock.clone()));
+        let q = builder.io_timeout_ms(600_000).build().expect("the queue is good");
+        let submitters = (0..3)
+            .map(|number| q.submitter(&Client::new(format!("client {number}"))).expect("there is a place"))
+            .collect();
+        Self { device, clock, submitters }
+    }
+
+    /// Submits and passes on.
+    fn submit(&mut self, number: usize, bio: Bio) {
+        self.submitters[number].submit(bio).expect("there is a slot");
+        self.submitters[number].flush_plug();
+    }
+
+    /// Finishes the oldest request of the device. Returns the operations that are over by that.
+    fn finish(&mut self, status: Status) -> Vec<Completion> {
+        self.device.finish_oldest(status);
+        self.poll()
+    }
+
+    /// Every submitter polls twice: what one completes may belong to another.
+    fn poll(&mut self) -> Vec<Completion> {
+        (0..2).flat_map(|_| self.submitters.iter_mut().flat_map(reap).collect::<Vec<_>>()).collect()
+    }
+
+    fn assert_idle(&mut self) {
+        assert_eq!((self.poll().len(), self.device.nr_held()), (0, 0));
+        assert!(self.device.take_ops().is_empty());
+        let q = self.submitters[0].queue();
+        assert_eq!((q.in_flight(), q.stats().entered), (0, q.stats().completed));
+        assert!(self.submitters.iter().all(|submitter| submitter.nr_outstanding() == 0));
+    }
+}
+
+fn each(limits: Limits, test: impl Fn(Rig)) {
+    SCHEDULERS.into_iter().for_each(|scheduler| test(Rig::new(limits, scheduler)));
+}
+
+fn all_are(done: &[Completion], status: Status) -> bool {
+    done.iter().all(|completion| completion.status == status)
+}
+
+/// Red if a flush that arrives while another runs is answered by the running one.
+#[test]
+fn flushes_that_arrive_while_one_runs_share_the_next() {
+    each(NATIVE, |mut rig| {
+        rig.submit(0, Bio::flush());
+        assert_eq!(rig.device.take_ops(), [Op::Flush]);
+        for number in [0, 1, 1, 2, 2] {
+            rig.submit(number, Bio::flush());
+        }
+        assert!(rig.device.take_ops().is_empty(), "one flush at a time");
+        assert_eq!(rig.finish(Status::Ok).len(), 1, "only the flush that came before it began");
+        assert_eq!(rig.device.take_ops(), [Op::Flush]);
+        let done = rig.finish(Status::Ok);
+        assert_eq!(done.len(), 5);
+        assert!(all_are(&done, Status::Ok));
+        rig.assert_idle();
+    });
+}
+
+#[test]
+fn flushes_that_arrive_together_cost_two_at_most() {
+    each(NATIVE, |mut rig| {
+        for submitter in &mut rig.submitters {
+            for _ in 0..20 {
+                submitter.submit(Bio::flush()).expect("there is a slot");
+            }
+            submitter.flush_plug();
+        }
+        assert_eq!(rig.finish(Status::Ok).len() + rig.finish(Status::Ok).len(), 60);
+        assert_eq!(rig.device.take_ops().len(), 2);
+        rig.assert_idle();
+    });
+}
+
+/// Red if `kick` does not look at data in flight.
+#[test]
+fn a_flush_waits_for_the_data_of_other_flush_sequences_and_serves_them_too() {
+    each(EMULATED, |mut rig| {
+        for number in 0..3 {
+            rig.submit(number, write(64 * number as u64, 8).with_flags(FUA));
+        }
+        rig.submit(0, Bio::flush());
+        assert_eq!(rig.device.take_ops(), [Op::Write; 3]);
+        assert!(rig.finish(Status::Ok).is_empty() && rig.finish(Status::Ok).is_empty());
+        assert!(rig.device.take_ops().is_empty());
+        assert!(rig.finish(Status::Ok).is_empty());
+        assert_eq!(rig.device.take_ops(), [Op::Flush]);
+        assert_eq!(rig.finish(Status::Ok).len(), 4);
+        rig.assert_idle();
+    });
+}
+
+/// Red if `kick` has no bound of 5 seconds or a shorter one, or if anything but an event of the flush machine calls it.
+#[test]
+fn after_five_seconds_the_next_event_starts_a_flush_although_data_is_in_flight() {
+    each(EMULATED, |mut rig| {
+        rig.submit(0, write(0, 8).with_flags(FUA));
+        rig.submit(1, Bio::flush());
+        rig.clock.advance(5 * SECOND - 1);
+        rig.submit(2, Bio::flush());
+        assert_eq!(rig.device.take_ops(), [Op::Write]);
+        rig.clock.advance(1);
+        assert!(rig.poll().is_empty() && rig.device.take_ops().is_empty(), "no timer starts the flush");
+        rig.submit(2, Bio::flush());
+        assert_eq!(rig.device.take_ops(), [Op::Flush]);
+        assert!(rig.finish(Status::Ok).is_empty(), "the data is there, and its flush is still to come");
+        assert_eq!(rig.finish(Status::Ok).len(), 3);
+        assert_eq!(rig.device.take_ops(), [Op::Flush]);
+        assert_eq!(rig.finish(Status::Ok).len(), 1);
+        rig.assert_idle();
+    });
+}
+
+#[test]
+fn a_failed_flush_fails_everybody_it_serves_and_no_other() {
+    each(EMULATED, |mut rig| {
+        rig.submit(0, Bio::flush());
+        rig.submit(0, Bio::flush());
+        rig.submit(1, Bio::flush());
+        rig.submit(2, write(0, 8).with_flags(BOTH));
+        assert!(all_are(&rig.finish(Status::Ok), Status::Ok));
+        rig.submit(1, Bio::flush());
+        assert_eq!(rig.device.take_ops(), [Op::Flush; 2]);
+        let done = rig.finish(Status::Medium);
+        assert_eq!(done.len(), 3);
+        assert!(all_are(&done, Status::Medium));
+        assert_eq!(rig.device.take_ops(), [Op::Flush], "and the write whose flush failed is not made");
+        let done = rig.finish(Status::Ok);
+        assert_eq!((done.len(), all_are(&done, Status::Ok)), (1, true));
+        rig.assert_idle();
+    });
+}
+
+#[test]
+fn failed_data_is_not_flushed_and_a_failed_flush_behind_data_fails_the_write() {
+    each(EMULATED, |mut rig| {
+        rig.submit(0, write(0, 8).with_flags(FUA));
+        let done = rig.finish(Status::NoSpace);
+        assert_eq!((done.len(), all_are(&done, Status::NoSpace)), (1, true));
+        assert_eq!(rig.device.take_ops(), [Op::Write]);
+        rig.submit(0, write(0, 8).with_flags(FUA));
+        assert!(rig.finish(Status::Ok).is_empty());
+        assert_eq!(rig.device.take_ops(), [Op::Write, Op::Flush]);
+        let done = rig.finish(Status::IoError);
+        assert_eq!((done.len(), all_are(&done, Status::IoError)), (1, true));
+        rig.assert_idle();
+    });
+}
+
+/// What an operation becomes: the operations that reach the device, one after the other, and whether one of them says
+/// FUA.
+fn steps(limits: Limits, bio: impl Fn() -> Bio) -> (Vec<Op>, bool) {
+    let mut all = SCHEDULERS.map(|scheduler| {
+        let mut rig = Rig::new(limits, scheduler);
+        rig.submit(0, bio());
+        let (mut ops, mut fua) = (Vec::new(), false);
+        let mut done = rig.poll();
+        while done.is_empty() {
+            for seen in rig.device.take_seen() {
+                assert!(!seen.flags.preflush, "a driver need not know of flushes before data");
+                ops.push(seen.op);
+                fua |= seen.flags.fua;
+            }
+            done = rig.finish(Status::Ok);
+        }
+        assert_eq!((done.len(), done[0].status), (1, Status::Ok));
+        assert_eq!(done[0].bio.flags, bio().flags, "the operation comes back as it was");
+        rig.assert_idle();
+        (ops, fua)
+    });
+    assert_eq!(all[0], all[1]);
+    std::mem::take(&mut all[0])
+}
+
+#[test]
+fn each_device_gets_the_steps_that_it_needs() {
+    use Op::{Flush, Read, Write};
+    let write_with = |flags| move || write(8, 8).with_flags(flags);
+    assert_eq!(steps(UNCACHED, Bio::flush), (vec![], false));
+    assert_eq!(steps(UNCACHED, write_with(BOTH)), (vec![Write], false));
+    assert_eq!(steps(NATIVE, Bio::flush), (vec![Flush], false));
+    assert_eq!(steps(NATIVE, write_with(FUA)), (vec![Write], true));
+    assert_eq!(steps(NATIVE, write_with(PREFLUSH)), (vec![Flush, Write], false));
+    assert_eq!(steps(NATIVE, write_with(BOTH)), (vec![Flush, Write], true));
+    assert_eq!(steps(EMULATED, Bio::flush), (vec![Flush], false));
+    assert_eq!(steps(EMULATED, write_with(FUA)), (vec![Write, Flush], false));
+    assert_eq!(steps(EMULATED, write_with(PREFLUSH)), (vec![Flush, Write], false));
+    assert_eq!(steps(EMULATED, write_with(BOTH)), (vec![Flush, Write, Flush], false));
+    let read = || crate::device::read(8, 8).with_flags(FUA);
+    assert_eq!(steps(NATIVE, read), (vec![Read], false));
+    assert_eq!(steps(EMULATED, read), (vec![Read], false));
+    let zeroes = || Bio::write_zeroes(8, 8).with_flags(BOTH);
+    assert_eq!(steps(EMULATED, zeroes), (vec![Flush, Op::WriteZeroes, Flush], false));
+}
+
+/// Red if FUA is removed for a device without a write cache of its own.
+#[test]
+fn a_device_that_has_fua_is_told_of_it_also_without_a_write_cache() {
+    for limits in [FUA_ALONE, limits(false, true)] {
+        for bio in [|| write(8, 8), || Bio::write_zeroes(8, 8), || Bio::discard(8, 8)] {
+            assert_eq!(steps(limits, || bio().with_flags(FUA)), (vec![bio().op], true), "{:?}", bio().op);
+            assert_eq!(steps(limits, bio), (vec![bio().op], false));
+        }
+        assert_eq!(steps(limits, || crate::device::read(8, 8).with_flags(FUA)), (vec![Op::Read], false));
+    }
+    assert_eq!(steps(limits(false, true), Bio::flush), (vec![], false));
+}
+
+/// Red if an operation that must be durable merges with one that need not be: both would be durable, or neither.
+#[test]
+fn what_is_to_be_durable_merges_with_nothing() {
+    each(FUA_ALONE, |mut rig| {
+        for (sector, flags) in [(0, FUA), (8, Flags::NONE), (16, FUA), (24, Flags::NONE), (32, Flags::NONE)] {
+            rig.submitters[0].submit(write(sector, 8).with_flags(flags)).expect("there is a slot");
+        }
+        rig.submitters[0].flush_plug();
+        let mut seen: Vec<_> =
+            rig.device.take_seen().iter().map(|seen| (seen.sector, seen.nr_sectors, seen.flags.fua)).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, [(0, 8, true), (8, 8, false), (16, 8, true), (24, 16, false)]);
+        let nr_done: usize = (0..4).map(|_| rig.finish(Status::Ok).len()).sum();
+        assert_eq!(nr_done, 5);
+        rig.assert_idle();
+    });
+}
+
+/// Red if a flush that no device makes, or FUA that no device has, is answered with success.
+#[test]
+fn what_the_device_cannot_keep_is_refused() {
+    let neither = Limits { fua: false, ..FUA_ALONE };
+    let data = |flags| write(0, 8).with_flags(flags);
+    let asked: [(&dyn Fn() -> Bio, bool, bool); 8] = [
+        (&Bio::flush, false, false),
+        (&|| data(PREFLUSH), false, false),
+        (&|| data(BOTH), false, false),
+        (&|| data(FUA), true, false),
+        (&|| Bio::write_zeroes(0, 8).with_flags(FUA), true, false),
+        (&|| Bio::discard(0, 8).with_flags(FUA), true, false),
+        (&|| crate::device::read(0, 8).with_flags(FUA), true, true),
+        (&|| data(Flags::NONE), true, true),
+    ];
+    for (bio, with_fua, with_neither) in asked {
+        for (limits, is_taken) in [(FUA_ALONE, with_fua), (neither, with_neither)] {
+            let mut rig = Rig::new(limits, "none");
+            let reason = rig.submitters[0].submit(bio()).map_err(|rejected| rejected.reason).err();
+            let expected = (!is_taken).then_some(RejectReason::Bad(Status::Unsupported));
+            assert_eq!(reason, expected, "{:?} with {:?}", bio().op, bio().flags);
+            rig.submitters[0].flush_plug();
+            (0..rig.device.nr_held()).for_each(|_| drop(rig.finish(Status::Ok)));
+            rig.device.take_ops();
+            rig.assert_idle();
+        }
+    }
+}
+
+#[test]
+fn data_behind_a_flush_goes_in_the_order_in_which_it_came() {
+    each(NATIVE, |mut rig| {
+        rig.submit(0, Bio::flush());
+        let sectors = [640, 0, 320, 64, 128];
+        for sector in sectors {
+            rig.submit(1, write(sector, 8).with_flags(PREFLUSH));
+        }
+        rig.finish(Status::Ok);
+        rig.finish(Status::Ok);
+        let seen: Vec<_> = rig.device.take_seen().iter().map(|seen| (seen.op, seen.sector)).collect();
+        assert_eq!(seen[..2], [(Op::Flush, 0); 2]);
+        assert_eq!(seen[2..], sectors.map(|sector| (Op::Write, sector)));
+        assert_eq!((0..5).map(|_| rig.finish(Status::Ok).len()).sum::<usize>(), 5);
+        rig.assert_idle();
+    });
+}
+
+/// Red if a write that is split is answered before all its parts are durable, or does not fail when one part fails.
+#[test]
+fn every_part_of_a_split_write_is_flushed() {
+    each(EMULATED, |mut rig| {
+        for failing in [None, Some(64)] {
+            rig.submit(0, write(0, 192).with_flags(FUA));
+            let parts = rig.device.take_seen();
+            assert_eq!(
+                parts.iter().map(|part| (part.op, part.sector)).collect::<Vec<_>>(),
+                [(Op::Write, 0), (Op::Write, 64), (Op::Write, 128)]
+            );
+            for part in parts.iter().rev() {
+                let failed = failing == Some(part.sector);
+                rig.device.finish(part, if failed { Status::Medium } else { Status::Ok });
+                assert!(rig.poll().is_empty());
+            }
+            assert_eq!(rig.device.take_ops(), [Op::Flush], "one flush serves all parts");
+            let done = rig.finish(Status::Ok);
+            assert_eq!(done.len(), 1);
+            assert_eq!(done[0].status, if failing.is_some() { Status::Medium } else { Status::Ok });
+        }
+        rig.assert_idle();
+    });
+}

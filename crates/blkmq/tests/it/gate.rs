@@ -1,0 +1,260 @@
+//! Which requests may pass a scheduler by, under every locking.
+
+use std::sync::Arc;
+
+use crate::device::{ONE_QUEUE, Recorder, read, reap, write};
+use blkmq::{Client, IoPriority, Limits, Locking, RequestQueue, Status, Submitter};
+use blkmq_sched::Class;
+
+/// How many requests of one class must come in a row until the gate opens for that class: the product's 8, and one
+/// before them, which does not count.
+const STEADY: u64 = 9;
+
+/// The product's number of requests that must come in, after something has waited, before the gate opens again.
+const CALM: u64 = 256;
+
+fn queue(locking: Locking, depth: u16) -> (Arc<Recorder>, Arc<RequestQueue>) {
+    let limits = Limits { capacity_sectors: 1 << 20, ..Limits::default() };
+    let device = Recorder::new(limits, blkmq::driver::Topology { depth, ..ONE_QUEUE });
+    let q = RequestQueue::builder(device.clone()).scheduler("mq-deadline").locking(locking).bypass(true);
+    (device, q.build().expect("the queue is good"))
+}
+
+fn submitter(q: &Arc<RequestQueue>, class: Class) -> Submitter {
+    let priority = IoPriority { class, level: 4 };
+    let client = Client { priority, ..Client::new("test") };
+    q.submitter(&client).expect("there is a place")
+}
+
+fn submit(submitter: &mut Submitter, sector: u64) {
+    submitter.submit(read(sector, 8)).expect("there is a slot");
+    submitter.flush_plug();
+}
+
+/// Opens the gate for the submitter's class.
+fn steady(device: &Recorder, submitter: &mut Submitter) {
+    for number in 0..STEADY {
+        submit(submitter, 1000 + 100 * number);
+        device.finish_oldest(Status::Ok);
+        assert_eq!(reap(submitter).len(), 1);
+    }
+}
+
+fn for_all(test: impl Fn(Locking)) {
+    for locking in Locking::ALL {
+        eprintln!("{locking}");
+        test(locking);
+    }
+}
+
+#[test]
+fn requests_pass_while_nothing_waits_and_only_with_bypass() {
+    for_all(|locking| {
+        let (device, q) = queue(locking, 4);
+        let mut submitter = submitter(&q, Class::BestEffort);
+        for (bypass, passed) in [(true, 4), (false, 4), (true, 8)] {
+            q.change_bypass(bypass).wait().expect("nothing is in flight");
+            assert_eq!(q.knob("bypass").as_deref(), Ok(if bypass { "1" } else { "0" }));
+            for number in 0..4 {
+                submit(&mut submitter, 100 * number);
+            }
+            assert_eq!((device.nr_held(), q.stats().bypassed), (4, passed));
+            (0..4).for_each(|_| device.finish_oldest(Status::Ok));
+            assert_eq!(reap(&mut submitter).len(), 4);
+        }
+    });
+}
+
+/// Red if a request passes although another one waits for a tag, or in the scheduler.
+#[test]
+fn what_waits_is_not_passed() {
+    for_all(|locking| {
+        let (device, q) = queue(locking, 2);
+        let mut submitter = submitter(&q, Class::BestEffort);
+        for sector in [0, 100, 300, 200, 500, 400] {
+            submit(&mut submitter, sector);
+        }
+        assert_eq!((device.nr_held(), q.stats().bypassed), (2, 2));
+        for _ in 0..4 {
+            device.finish_oldest(Status::Ok);
+            reap(&mut submitter);
+            submit(&mut submitter, 800);
+        }
+        let seen: Vec<_> = device.take_seen().iter().map(|seen| seen.sector).collect();
+        assert_eq!((seen, q.stats().bypassed), (vec![0, 100, 200, 300, 400, 500], 2), "{locking}");
+        while submitter.nr_outstanding() > 0 {
+            device.finish_oldest(Status::Ok);
+            reap(&mut submitter);
+        }
+    });
+}
+
+/// Red if the gate opens as soon as nothing waits any more, or if it stays shut.
+#[test]
+fn the_gate_stays_shut_for_some_time_after_something_waited() {
+    for_all(|locking| {
+        let (device, q) = queue(locking, 2);
+        let mut submitter = submitter(&q, Class::BestEffort);
+        (0..3).for_each(|number| submit(&mut submitter, 100 * number));
+        while submitter.nr_outstanding() > 0 {
+            device.finish_oldest(Status::Ok);
+            reap(&mut submitter);
+        }
+        assert_eq!(q.stats().bypassed, 2, "{locking}: the third waited");
+        let calm = (0..1000_u64).find(|number| {
+            submit(&mut submitter, 1000 + 100 * number);
+            device.finish_oldest(Status::Ok);
+            assert_eq!(reap(&mut submitter).len(), 1);
+            q.stats().bypassed > 2
+        });
+        assert_eq!(calm, Some(CALM), "{locking}");
+    });
+}
+
+/// Red if the scheduler is not told that requests have passed: it then goes on with its old batch of writes.
+#[test]
+fn no_batch_outlasts_what_has_passed() {
+    for_all(|locking| {
+        let (device, q) = queue(locking, 1);
+        q.change_knob("nr_requests", "8").expect("the knob exists").wait().expect("the value is accepted");
+        let mut submitter = submitter(&q, Class::BestEffort);
+        let mut wait_behind = |first, bios: [blkmq::Bio; 2]| {
+            // The request that waited in the previous round keeps the gate shut.
+            for bypass in [false, true] {
+                q.change_bypass(bypass).wait().expect("nothing is in flight");
+            }
+            let passed = q.stats().bypassed;
+            submit(&mut submitter, first);
+            assert_eq!(q.stats().bypassed, passed + 1);
+            for bio in bios {
+                submitter.submit(bio).expect("there is a slot");
+                submitter.flush_plug();
+            }
+            for _ in 0..3 {
+                device.finish_oldest(Status::Ok);
+                reap(&mut submitter);
+            }
+            device.take_seen().iter().map(|seen| seen.sector).collect::<Vec<_>>()
+        };
+        assert_eq!(wait_behind(0, [write(100, 8), write(200, 8)]), [0, 100, 200], "{locking}");
+        assert_eq!(wait_behind(300, [write(400, 8), read(500, 8)]), [300, 500, 400], "{locking}");
+    });
+}
+
+/// Red if the scheduler is not told of requests that have passed because the gate was shut before a request had to
+/// wait.
+#[test]
+fn no_batch_outlasts_what_has_passed_before_the_gate_was_shut() {
+    for_all(|locking| {
+        let (device, q) = queue(locking, 1);
+        q.change_knob("nr_requests", "8").expect("the knob exists").wait().expect("the value is accepted");
+        let mut submitter = submitter(&q, Class::BestEffort);
+        let finish = |submitter: &mut Submitter| {
+            while submitter.nr_outstanding() > 0 {
+                device.finish_oldest(Status::Ok);
+                reap(submitter);
+            }
+            device.take_seen().iter().map(|seen| seen.sector).collect::<Vec<_>>()
+        };
+        for (bypass, bio) in [(false, write(100, 8)), (true, read(0, 8))] {
+            q.change_bypass(bypass).wait().expect("nothing is in flight");
+            submitter.submit(bio).expect("there is a slot");
+            submitter.flush_plug();
+            assert_eq!(finish(&mut submitter).len(), 1);
+        }
+        assert_eq!(q.stats().bypassed, 1, "{locking}");
+        q.change_bypass(false).wait().expect("nothing is in flight");
+        for bio in [write(400, 8), read(500, 8)] {
+            submitter.submit(bio).expect("there is a slot");
+        }
+        submitter.flush_plug();
+        assert_eq!(finish(&mut submitter), [500, 400], "{locking}");
+    });
+}
+
+/// Red if the gate is not shut for another class, or if the scheduler chooses before it is told of requests that have
+/// passed.
+#[test]
+fn a_lower_class_waits_for_what_has_passed() {
+    for_all(|locking| {
+        for (higher, lower) in [(Class::BestEffort, Class::Idle), (Class::RealTime, Class::BestEffort)] {
+            let (device, q) = queue(locking, 4);
+            let [mut high, mut low] = [higher, lower].map(|class| submitter(&q, class));
+            steady(&device, &mut high);
+            let before = q.stats().bypassed;
+            submit(&mut high, 0);
+            assert_eq!((q.stats().bypassed - before, device.nr_held()), (1, 1), "{locking} {higher:?}");
+            submit(&mut low, 100);
+            low.poll();
+            assert_eq!(device.nr_held(), 1, "{locking}: {lower:?} waits for {higher:?}");
+            // A request of a higher class does not pass those that wait, but is chosen before them.
+            submit(&mut high, 200);
+            assert_eq!((device.nr_held(), q.stats().bypassed - before), (2, 1));
+            (0..2).for_each(|_| device.finish_oldest(Status::Ok));
+            assert_eq!(reap(&mut high).len(), 2);
+            low.poll();
+            assert_eq!(device.nr_held(), 1, "{locking}: it waits no longer");
+            device.finish_oldest(Status::Ok);
+            assert_eq!(reap(&mut low).len() + reap(&mut high).len(), 1);
+        }
+    });
+}
+
+/// Red if the gate stays open for a class whose requests would have to wait.
+#[test]
+fn a_lower_class_does_not_pass_while_a_higher_one_is_with_the_device() {
+    for_all(|locking| {
+        let (device, q) = queue(locking, 4);
+        let [mut high, mut low] = [Class::RealTime, Class::BestEffort].map(|class| submitter(&q, class));
+        steady(&device, &mut low);
+        let before = q.stats().bypassed;
+        submit(&mut high, 0);
+        submit(&mut low, 100);
+        low.poll();
+        assert_eq!((device.nr_held(), q.stats().bypassed), (1, before), "{locking}");
+        device.finish_oldest(Status::Ok);
+        assert_eq!(reap(&mut high).len(), 1);
+        low.poll();
+        assert_eq!(device.nr_held(), 1);
+        device.finish_oldest(Status::Ok);
+        reap(&mut low);
+    });
+}
+
+#[test]
+fn with_a_bound_on_writes_only_reads_pass() {
+    for_all(|locking| {
+        let (device, q) = queue(locking, 8);
+        q.set_scheduler_knob("async_depth", 1).expect("it is in range");
+        let mut submitter = submitter(&q, Class::BestEffort);
+        submit(&mut submitter, 0);
+        for sector in [100, 200] {
+            submitter.submit(write(sector, 8)).expect("there is a slot");
+            submitter.flush_plug();
+        }
+        assert_eq!((q.stats().bypassed, device.nr_held()), (1, 2), "{locking}: one write at a time");
+        while submitter.nr_outstanding() > 0 {
+            if device.nr_held() > 0 {
+                device.finish_oldest(Status::Ok);
+            }
+            reap(&mut submitter);
+        }
+        // A write that passed is not counted twice when the bound comes later.
+        q.set_scheduler_knob("async_depth", 65_536).expect("it is in range");
+        for sector in [300, 400, 500] {
+            submitter.submit(write(sector, 8)).expect("there is a slot");
+            submitter.flush_plug();
+        }
+        assert_eq!((q.stats().bypassed, device.nr_held()), (4, 3), "{locking}");
+        q.set_scheduler_knob("async_depth", 3).expect("it is in range");
+        submitter.submit(write(600, 8)).expect("there is a slot");
+        submitter.flush_plug();
+        assert_eq!(device.nr_held(), 3, "{locking}: three are with the device");
+        while submitter.nr_outstanding() > 0 {
+            if device.nr_held() > 0 {
+                device.finish_oldest(Status::Ok);
+            }
+            reap(&mut submitter);
+        }
+    });
+}

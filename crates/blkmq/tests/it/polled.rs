@@ -1,0 +1,83 @@
+//! A driver that does not say when it completes requests is polled.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use blkmq::driver::{Batch, Done, Driver, POLL_PERIOD, RqId, Topology};
+use blkmq::{Bio, Buffer, Client, Clock, Limits, RequestQueue, Status, Time, VirtualClock};
+
+use crate::device::ONE_QUEUE;
+
+/// Nanoseconds that the device takes for a request.
+const TAKES: u64 = 5_000_000;
+
+/// A driver as one writes it first: it starts requests, and `poll` completes those that are over.
+#[derive(Debug, Default)]
+struct Simple {
+    started: Mutex<Vec<(RqId, Time)>>,
+    polls: AtomicU32,
+}
+
+impl Driver for Simple {
+    fn name(&self) -> &'static str {
+        "simple"
+    }
+    fn limits(&self) -> Limits {
+        Limits { capacity_sectors: 1 << 20, ..Limits::default() }
+    }
+    fn topology(&self) -> Topology {
+        ONE_QUEUE
+    }
+    fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, now: Time) {
+        let mut started = self.started.lock().expect("no holder panics");
+        while let Some(rq) = batch.next_request() {
+            started.push((batch.start(rq), now.after(TAKES)));
+        }
+    }
+    fn poll(&self, _: u16, done: &mut Done<'_>, now: Time) {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        let mut started = self.started.lock().expect("no holder panics");
+        for (id, _) in started.extract_if(.., |(_, due)| *due <= now) {
+            done.complete(id, Status::Ok).expect("it was started");
+        }
+    }
+}
+
+/// Red if the device is not polled while it has a request: the request then takes 30 seconds, until the timeout scan.
+/// Red too if it is polled all the time.
+#[test]
+fn a_submitter_polls_in_periods_while_a_request_is_in_flight() {
+    let device = Arc::new(Simple::default());
+    let clock = VirtualClock::new();
+    let q = RequestQueue::builder(device.clone()).clock(Clock::Virtual(clock)).build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
+    assert!(submitter.wait());
+    let completion = submitter.reap().expect("it is over");
+    let took = completion.completed.since(completion.issued);
+    let period = POLL_PERIOD.as_nanos() as u64;
+    assert!((TAKES..=TAKES + period).contains(&took), "it took {took} ns");
+    let polls = device.polls.load(Ordering::Relaxed);
+    assert!(u64::from(polls) <= TAKES / period + 3, "{polls} polls");
+}
+
+/// Hangs if background threads do not poll in periods: their plan is then the timeout scan, in an hour. Red if they
+/// poll although nothing is in flight. A slow machine polls less often, never more.
+#[test]
+fn background_threads_poll_in_periods_while_a_request_is_in_flight_and_rest_then() {
+    let device = Arc::new(Simple::default());
+    let q = RequestQueue::builder(device.clone()).io_timeout_ms(3_600_000).build().unwrap();
+    let _background = q.start_threads(1).unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    for _ in 0..3 {
+        submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
+        assert!(submitter.wait());
+        assert!(submitter.reap().is_some_and(|completion| completion.status.is_ok()));
+    }
+    let before = device.polls.load(Ordering::Relaxed);
+    thread::sleep(Duration::from_millis(60));
+    let polls = device.polls.load(Ordering::Relaxed) - before;
+    assert!(polls <= 5, "{polls} polls of a device that has nothing to do");
+}

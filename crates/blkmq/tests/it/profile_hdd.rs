@@ -1,0 +1,92 @@
+//! The default profile of the model `hdd` against published numbers of its disk, from the kernel test robot:
+//! linux-block 202401312320.a335db14-oliver.sang@intel.com. See `driver::hdd::Config` for the arithmetic.
+
+use crate::jobs::Rig;
+use blkmq::{Bio, Op};
+
+const SECOND: u64 = 1_000_000_000;
+const GIB: u64 = 1 << 30;
+
+/// The writers of `merge-64x32`: 64, each sequential in 1 GiB of its own, 2 GiB apart.
+fn writers(rig: &mut Rig, iodepth: usize, bytes: u64) {
+    for job in 0..64 {
+        let mut at = 0;
+        rig.job(iodepth, bytes as usize, move |buffer| {
+            let sector = (job * 2 * GIB + at) / 512;
+            at = if at + 2 * bytes <= GIB { at + bytes } else { 0 };
+            Bio::write(sector, buffer)
+        });
+    }
+}
+
+fn completed(rig: &Rig) -> u64 {
+    rig.jobs.iter().map(|job| job.completed).sum()
+}
+
+/// Milliseconds that the disk takes for a write of this size, when the cache has filled.
+fn service(seed: usize, bytes: u64) -> f64 {
+    let mut rig = Rig::new(&format!("hdd,seed={seed}"), "none");
+    writers(&mut rig, 1, bytes);
+    rig.run(SECOND);
+    rig.run(5 * SECOND);
+    5000.0 / completed(&rig) as f64
+}
+
+#[test]
+fn the_service_time_goes_through_both_published_points() {
+    let (mut large, mut small) = (Vec::new(), Vec::new());
+    for seed in 0..4 {
+        large.push(service(seed, 81 * 1024) / 0.856);
+        small.push(service(seed, 7680) / 0.294);
+        println!("seed {seed}: 81 KiB {:.3}, 7.5 KiB {:.3} of the published time", large[seed], small[seed]);
+    }
+    for ratios in [large, small] {
+        // The seed decides at which angles areas begin, and must not change the speed.
+        assert!(ratios.iter().all(|ratio| (0.9..1.1).contains(ratio)), "{ratios:?}");
+        let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
+        assert!((0.96..1.04).contains(&mean), "{ratios:?}");
+    }
+}
+
+#[test]
+fn merge_64x32_under_mq_deadline_is_the_robots_disk() {
+    let mut rig = Rig::new("hdd", "mq-deadline");
+    writers(&mut rig, 32, 4096);
+    rig.run(SECOND);
+    let before = rig.q.stats();
+    rig.run(5 * SECOND);
+    let after = rig.q.stats();
+    let requests = after.issued - before.issued;
+    let merges = after.merges_plug + after.merges_insert - before.merges_plug - before.merges_insert;
+    let bios = requests + merges;
+    let iops = completed(&rig) / 5;
+    let (merged, kib) = (merges as f64 / bios as f64, bios as f64 * 4.0 / requests as f64);
+    println!("{iops} IOPS, {:.1} % merged, {kib:.1} KiB a request", 100.0 * merged);
+    assert!(merged >= 0.95, "{merged}");
+    assert!((80.0..=128.0).contains(&kib), "{kib}");
+    assert!((20_000..=27_000).contains(&iops), "{iops}");
+}
+
+/// Red if the model is not as fast as the data sheets of such disks say: 70 to 90 random reads of 4 KiB a second one by
+/// one, about twice as many with 32 outstanding, and the full transfer rate for a single sequential reader.
+#[test]
+fn reads_are_as_fast_as_those_of_such_disks() {
+    let reads = |iodepth, random: bool| {
+        let mut rig = Rig::new("hdd", "none");
+        let (mut state, blocks) = (1_u64, rig.q.limits().capacity_sectors / 8);
+        rig.job(iodepth, 4096, move |buffer| {
+            // A linear congruential generator of full period, whose upper bits are the random ones.
+            state = if random { state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1) } else { state + 1 };
+            let block = if random { (state >> 16) % blocks } else { state };
+            Bio::new(Op::Read, block * 8, 8, buffer.into())
+        });
+        rig.run(SECOND);
+        rig.run(10 * SECOND);
+        completed(&rig) / 10
+    };
+    let (one, many, sequential) = (reads(1, true), reads(32, true), reads(1, false));
+    println!("random: {one} IOPS, at depth 32 {many} IOPS; sequential: {} MB/s", sequential * 4096 / 1_000_000);
+    assert!((70..=90).contains(&one), "{one}");
+    assert!((150..=300).contains(&many), "{many}");
+    assert!((125..=134).contains(&(sequential * 4096 / 1_000_000)), "{sequential}");
+}

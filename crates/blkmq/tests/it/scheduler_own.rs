@@ -1,0 +1,187 @@
+//! A scheduler of the application's own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use crate::device::{ONE_QUEUE, Recorder, read, reap, write};
+use blkmq::{Client, Limits, Locking, QueueError, RequestQueue};
+use blkmq_sched::{Info, InsertAt, IoPriority, Merge, MergeLevel, Op, Outstanding, RqId, Scheduler, Time};
+
+/// A scheduler that chooses the latest request first, as no scheduler of blkmq does, and counts how often it is asked
+/// to merge. The third field, unless it is 0, bounds requests other than reads, and the test changes it. The test does
+/// not compile if a scheduler must implement more than its name, its room, and what waits.
+#[derive(Debug, Default)]
+struct LatestFirst(Vec<RqId>, Arc<AtomicUsize>, Arc<AtomicU32>);
+
+impl Scheduler for LatestFirst {
+    fn name(&self) -> &'static str {
+        "latest-first"
+    }
+
+    fn reserve(&mut self, capacity: usize) {
+        self.0.reserve(capacity.saturating_sub(self.0.len()));
+    }
+
+    fn merge(&mut self, _info: &Info) -> Option<Merge> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    fn insert(&mut self, rq: RqId, _info: &Info, _at: InsertAt, _now: Time) {
+        self.0.push(rq);
+    }
+
+    fn dispatch(&mut self, _now: Time) -> Option<RqId> {
+        self.0.pop()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
+        let depth = self.2.load(Ordering::Relaxed);
+        depth == 0 || newcomer.op.is_read() || outstanding.is_below(depth)
+    }
+}
+
+fn device() -> Arc<Recorder> {
+    Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE)
+}
+
+/// Submits some reads in rising order while nothing goes to the device. Returns their sectors in the order in which the
+/// device then gets them.
+fn order(q: &Arc<RequestQueue>, device: &Recorder) -> Vec<u64> {
+    let mut submitter = q.submitter(&Client::new("test")).expect("there is room for a thread");
+    let quiesce = q.quiesce();
+    for sector in [0, 100, 200, 300] {
+        submitter.submit(read(sector, 8)).expect("there is room for four requests");
+    }
+    submitter.flush_plug();
+    drop(quiesce);
+    reap(&mut submitter);
+    let sectors = device.take_seen().iter().map(|seen| seen.sector).collect();
+    while device.nr_held() > 0 {
+        device.finish_oldest(blkmq::Status::Ok);
+    }
+    assert_eq!(reap(&mut submitter).len(), 4);
+    sectors
+}
+
+#[test]
+fn a_queue_is_built_with_a_scheduler_of_ones_own() {
+    let device = device();
+    let q = RequestQueue::builder(device.clone()).scheduler(Box::<LatestFirst>::default()).build().unwrap();
+    assert_eq!(q.scheduler(), "latest-first");
+    assert_eq!(order(&q, &device), [300, 200, 100, 0]);
+}
+
+#[test]
+fn a_queue_changes_to_a_scheduler_of_ones_own_and_back() {
+    let device = device();
+    let q = RequestQueue::builder(device.clone()).scheduler("mq-deadline").build().unwrap();
+    assert_eq!(order(&q, &device), [0, 100, 200, 300]);
+    q.change_scheduler(Box::<LatestFirst>::default()).unwrap().wait().unwrap();
+    assert_eq!(q.scheduler(), "latest-first");
+    assert_eq!(order(&q, &device), [300, 200, 100, 0]);
+    q.change_scheduler("mq-deadline").unwrap().wait().unwrap();
+    assert_eq!(order(&q, &device), [0, 100, 200, 300]);
+}
+
+#[test]
+fn a_scheduler_in_which_something_waits_is_refused() {
+    let info = Info {
+        sector: 0,
+        nr_sectors: 8,
+        nr_segments: 1,
+        op: Op::Read,
+        sync: true,
+        priority: IoPriority::default(),
+        client: blkmq_sched::ClientId(0),
+        ctx: 0,
+        merge: MergeLevel::Full,
+        merge_key: 0,
+    };
+    let used = || {
+        let mut scheduler = Box::<LatestFirst>::default();
+        scheduler.insert(RqId(1), &info, InsertAt::Sorted, Time(0));
+        scheduler
+    };
+    let text = "a queue takes a scheduler in which nothing waits, not 'latest-first' with 1 requests";
+    let expected = QueueError::SchedulerInUse { name: "latest-first", waiting: 1 };
+    assert_eq!(expected.to_string(), text);
+    assert_eq!(RequestQueue::builder(device()).scheduler(used()).build().unwrap_err(), expected);
+    let q = RequestQueue::builder(device()).scheduler("none").build().unwrap();
+    assert_eq!(q.change_scheduler(used()).unwrap_err(), expected);
+    assert_eq!(q.scheduler(), "none");
+}
+
+/// Red if each poll walks the plug again: with many futures on one submitter the cost would grow with the square of
+/// their number.
+#[test]
+fn a_plug_without_room_is_tried_again_when_there_may_be_some() {
+    let device = device();
+    let tries = Arc::new(AtomicUsize::new(0));
+    let scheduler = Box::new(LatestFirst(Vec::new(), tries.clone(), Arc::default()));
+    let builder = RequestQueue::builder(device.clone()).scheduler(scheduler).locking(Locking::Single);
+    let q = builder.nr_requests(128).build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let tried = || tries.swap(0, Ordering::Relaxed);
+    // 64 go to the device, and the scheduler takes 64.
+    for sector in 0..200 {
+        submitter.submit(read(sector * 100, 8)).unwrap();
+    }
+    submitter.poll();
+    assert_eq!(device.nr_held(), 64);
+    assert!(tried() >= 128);
+    (0..10).for_each(|_| _ = submitter.poll());
+    submitter.flush_plug();
+    assert_eq!(tried(), 0);
+    // A new request is tried, because a scheduler may have room for some requests and none for others. Here it has
+    // none.
+    submitter.submit(read(100_000, 8)).unwrap();
+    submitter.poll();
+    assert!(tried() > 0);
+    submitter.poll();
+    assert_eq!(tried(), 0);
+    // Room for one request.
+    device.finish_oldest(blkmq::Status::Ok);
+    submitter.poll();
+    assert!(tried() > 0 && submitter.reap().is_some());
+    assert_eq!(device.nr_held(), 64);
+    submitter.poll();
+    tried();
+    submitter.poll();
+    assert_eq!(tried(), 0);
+    // The end of a freeze is a reason to try too.
+    drop(q.freeze());
+    submitter.poll();
+    assert!(tried() > 0);
+    while submitter.nr_outstanding() > 0 {
+        (0..device.nr_held()).for_each(|_| device.finish_oldest(blkmq::Status::Ok));
+        submitter.poll();
+        while submitter.reap().is_some() {}
+    }
+}
+
+/// Red if the result of trying one plug counts for the next plug.
+#[test]
+fn a_new_plug_is_tried_whatever_was_found_of_the_last_one() {
+    let device = device();
+    let depth = Arc::new(AtomicU32::new(1));
+    let scheduler = Box::new(LatestFirst(Vec::new(), Arc::default(), depth.clone()));
+    let q = RequestQueue::builder(device.clone()).scheduler(scheduler).build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let mut go = |bio| {
+        submitter.submit(bio).unwrap();
+        submitter.poll();
+        device.nr_held()
+    };
+    assert_eq!(go(write(0, 8)), 1);
+    assert_eq!(go(write(100, 8)), 1);
+    depth.store(3, Ordering::Relaxed);
+    assert_eq!(go(read(200, 8)), 3);
+    assert_eq!(go(write(300, 8)), 4);
+    (0..4).for_each(|_| device.finish_oldest(blkmq::Status::Ok));
+    assert_eq!(reap(&mut submitter).len(), 4);
+}

@@ -1,0 +1,274 @@
+//! What a submitter promises at the edges: late plugs, full queues, closed queues.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use blkmq::driver::{Topology, spec};
+use blkmq::{Client, Clock, Flags, Limits, Locking, Op, RequestQueue, Status, Submitter, Time, VirtualClock};
+
+use crate::device::{ONE_QUEUE, Recorder, reap, write};
+
+fn limits() -> Limits {
+    spec::open("null,size=64M").expect("the spec is good").limits()
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A device that keeps its requests, and gives a request up when the queue asks about it.
+mod strict {
+
+    use std::sync::Mutex;
+
+    use blkmq::driver::{Batch, Done, Driver, RqId, TimeoutAction, Topology};
+    use blkmq::{Limits, Status, Time};
+
+    #[derive(Debug)]
+    pub(super) struct Strict(pub(super) Mutex<Vec<RqId>>, pub(super) Limits);
+
+    impl Driver for Strict {
+        fn name(&self) -> &'static str {
+            "strict"
+        }
+        fn limits(&self) -> Limits {
+            self.1
+        }
+        fn topology(&self) -> Topology {
+            super::ONE_QUEUE
+        }
+        fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, _: Time) {
+            while let Some(rq) = batch.next_request() {
+                self.0.lock().expect("nobody panicked").push(batch.start(rq));
+            }
+        }
+        fn poll(&self, _: u16, done: &mut Done<'_>, now: Time) {
+            if now >= Time(41 * super::SECOND) {
+                for id in self.0.lock().expect("nobody panicked").drain(..) {
+                    done.complete(id, Status::Ok).expect("it was given up");
+                }
+            }
+        }
+        fn timeout(&self, _: u16, id: RqId, _: Time) -> TimeoutAction {
+            self.0.lock().expect("nobody panicked").retain(|held| *held != id);
+            TimeoutAction::Done
+        }
+    }
+}
+
+#[test]
+fn time_in_the_plug_does_not_count_as_the_devices() {
+    let clock = VirtualClock::new();
+    let driver = Arc::new(strict::Strict(Default::default(), limits()));
+    let q = RequestQueue::builder(driver).clock(Clock::Virtual(clock.clone())).build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    submitter.submit(write(0, 1)).unwrap();
+    clock.advance(40 * SECOND);
+    submitter.flush_plug();
+    assert!(reap(&mut submitter).is_empty());
+    clock.advance(2 * SECOND);
+    let done = reap(&mut submitter);
+    assert_eq!(done[0].status, Status::Ok, "the device had it for two seconds");
+    assert_eq!((done[0].submitted, done[0].issued), (Time(0), Time(40 * SECOND)));
+}
+
+/// When each operation was submitted and issued, in seconds.
+fn times(done: &[blkmq::Completion]) -> Vec<(u64, u64)> {
+    done.iter().map(|done| (done.submitted.0 / SECOND, done.issued.0 / SECOND)).collect()
+}
+
+/// Red if `submit_batch` uses the time of a plug that was begun before it, or if `flush_batch` uses the time of a plug
+/// that could not be passed on.
+#[test]
+fn a_batch_is_issued_when_it_was_begun_unless_it_was_held_up() {
+    let clock = VirtualClock::new();
+    let driver = spec::open("null,size=64M,irqmode=0").expect("the spec is good");
+    let q = RequestQueue::builder(driver).scheduler("none").clock(Clock::Virtual(clock.clone())).build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let mut batch = std::collections::VecDeque::from([write(0, 1), write(100, 1)]);
+    clock.advance(SECOND);
+    assert_eq!(submitter.submit_batch(&mut batch), (2, None));
+    assert_eq!(times(&reap(&mut submitter)), [(1, 1), (1, 1)]);
+    submitter.submit(write(0, 1)).unwrap();
+    clock.advance(SECOND);
+    batch.push_back(write(100, 1));
+    assert_eq!(submitter.submit_batch(&mut batch), (1, None));
+    assert_eq!(times(&reap(&mut submitter)), [(1, 2), (1, 2)]);
+    submitter.submit(write(0, 1)).unwrap();
+    clock.advance(SECOND);
+    submitter.flush_batch();
+    assert_eq!(times(&reap(&mut submitter)), [(2, 2)]);
+    let freeze = q.freeze();
+    submitter.submit(write(0, 1)).unwrap();
+    submitter.flush_batch();
+    drop(freeze);
+    clock.advance(SECOND);
+    submitter.flush_batch();
+    assert_eq!(times(&reap(&mut submitter)), [(3, 4)]);
+}
+
+/// Red if the parts of an operation are handed out as if each were an operation, or if they hold up completions behind
+/// them.
+#[test]
+fn what_is_over_comes_whole_and_past_what_is_not() {
+    let driver = Recorder::new(Limits { max_sectors: 8, ..limits() }, ONE_QUEUE);
+    let q = RequestQueue::builder(driver.clone()).scheduler("none").build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    for (sector, nr_sectors) in [(0, 24), (100, 8), (200, 16)] {
+        submitter.submit(write(sector, nr_sectors)).unwrap();
+    }
+    let mut reap_all = |nr_finished: usize| {
+        submitter.poll();
+        (0..nr_finished).for_each(|_| driver.finish_oldest(Status::Ok));
+        submitter.poll();
+        let mut sectors = Vec::new();
+        let nr_reaped = submitter.reap_all(|done| sectors.push((done.bio.sector, done.bio.nr_sectors)));
+        assert_eq!(nr_reaped, sectors.len());
+        sectors
+    };
+    assert_eq!(reap_all(2), []);
+    assert_eq!(reap_all(2), [(0, 24), (100, 8)]);
+    assert_eq!(reap_all(1), []);
+    assert_eq!(reap_all(1), [(200, 16)]);
+    assert_eq!(submitter.nr_outstanding(), 0);
+}
+
+#[test]
+fn nowait_behind_one_without_room_does_not_wait() {
+    let driver = Recorder::new(limits(), ONE_QUEUE);
+    let q = RequestQueue::builder(driver.clone()).scheduler("mq-deadline").build().unwrap();
+    q.change_nr_requests(1).unwrap().wait().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    submitter.submit(write(0, 1)).unwrap();
+    submitter.submit(write(100, 1)).unwrap();
+    let nowait = Flags { nowait: true, ..Flags::default() };
+    submitter.submit(write(200, 1).with_flags(nowait)).unwrap();
+    let done = reap(&mut submitter);
+    assert_eq!(done.iter().map(|done| (done.bio.sector, done.status)).collect::<Vec<_>>(), [(200, Status::Again)]);
+    while submitter.nr_outstanding() > 0 {
+        driver.finish_oldest(Status::Ok);
+        reap(&mut submitter);
+    }
+}
+
+/// Red if the error of a part decides the status, as it does for operations that are done: here no submitter would be
+/// told of it.
+#[test]
+fn leaving_hands_back_an_operation_that_was_done_in_part() {
+    for status in [Status::Ok, Status::NoSpace] {
+        let driver = Recorder::new(Limits { max_sectors: 8, ..limits() }, ONE_QUEUE);
+        let q =
+            RequestQueue::builder(driver.clone()).scheduler("mq-deadline").locking(Locking::Single).build().unwrap();
+        q.change_nr_requests(1).unwrap().wait().unwrap();
+        let mut submitter = q.submitter(&Client::new("test")).unwrap();
+        submitter.submit(write(0, 16)).unwrap();
+        submitter.flush_plug();
+        assert_eq!(driver.nr_held(), 1);
+        driver.finish_oldest(status);
+        let bios = submitter.leave();
+        assert_eq!(
+            bios.iter().map(|bio| (bio.op, bio.sector, bio.nr_sectors)).collect::<Vec<_>>(),
+            [(Op::Write, 0, 16)]
+        );
+    }
+}
+
+#[test]
+fn wait_says_that_something_is_over_only_if_it_is() {
+    let driver = Recorder::new(Limits { max_sectors: 8, ..limits() }, ONE_QUEUE);
+    let q = RequestQueue::builder(driver.clone()).scheduler("none").build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    submitter.submit(write(0, 16)).unwrap();
+    assert!(!submitter.poll());
+    driver.finish_oldest(Status::Ok);
+    assert!(!submitter.poll(), "half of it is still with the device");
+    driver.finish_oldest(Status::Ok);
+    assert!(submitter.wait());
+    assert!(submitter.reap().is_some_and(|done| done.bio.nr_sectors == 16));
+}
+
+/// Red if the duration is taken for a time on the clock, which may have passed already.
+#[test]
+fn a_wait_for_a_duration_begins_now() {
+    let clock = VirtualClock::new();
+    clock.advance_to(Time(1_000_000));
+    let driver = spec::open("null,irqmode=2,completion_nsec=5000").unwrap();
+    let q = RequestQueue::builder(driver).clock(Clock::Virtual(clock)).build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    assert!(!submitter.wait_for(Duration::MAX), "nothing is outstanding");
+    submitter.submit(write(0, 1)).unwrap();
+    assert!(!submitter.wait_for(Duration::from_nanos(4000)));
+    assert_eq!(q.clock().now(), Time(1_004_000));
+    assert!(submitter.wait_for(Duration::from_nanos(4000)));
+    assert_eq!(q.clock().now(), Time(1_005_000));
+    assert!(submitter.reap().is_some());
+}
+
+#[test]
+fn a_wait_with_a_deadline_ends_though_the_queue_is_quiesced() {
+    let clock = VirtualClock::new();
+    let driver = spec::open("null,irqmode=2,completion_nsec=1000").unwrap();
+    let q = RequestQueue::builder(driver).clock(Clock::Virtual(clock)).build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    submitter.submit(write(0, 1)).unwrap();
+    submitter.flush_plug();
+    let quiesce = q.quiesce();
+    assert!(!submitter.wait_until(Time(5000)));
+    drop(quiesce);
+    assert!(submitter.wait());
+    assert!(submitter.reap().is_some());
+}
+
+#[test]
+fn what_the_scheduler_lets_go_between_a_poll_and_the_sleep_is_not_slept_over() {
+    use blkmq::{Class, IoPriority};
+    let clock = VirtualClock::new();
+    let driver = Recorder::new(limits(), Topology { depth: 4, ..ONE_QUEUE });
+    let q = RequestQueue::builder(driver.clone()).scheduler("mq-deadline").clock(Clock::Virtual(clock.clone())).build();
+    let q = q.unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let of = |class| IoPriority { class, level: 4 };
+    submitter.submit(write(0, 1).with_priority(of(Class::RealTime))).unwrap();
+    submitter.submit(write(100, 1).with_priority(of(Class::Idle))).unwrap();
+    assert!(!submitter.poll());
+    assert_eq!(driver.nr_held(), 1, "the idle one is held back");
+    let lets_go = submitter.next_wakeup().expect("something is outstanding");
+    assert!(lets_go <= Time(10 * SECOND), "{lets_go:?}");
+    clock.advance_to(lets_go);
+    assert!(
+        submitter.next_wakeup().is_some_and(|next| next <= lets_go),
+        "it may go now: {:?}",
+        submitter.next_wakeup()
+    );
+    submitter.poll();
+    assert_eq!(driver.nr_held(), 2);
+    while submitter.nr_outstanding() > 0 {
+        driver.finish_oldest(Status::Ok);
+        reap(&mut submitter);
+    }
+}
+
+/// Red if a poll takes what other threads completed only when this thread's own completions are all taken.
+#[test]
+fn what_others_completed_is_not_put_off_by_ones_own() {
+    let clock = VirtualClock::new();
+    let driver = spec::open("null,irqmode=2,completion_nsec=1000").unwrap();
+    let q = RequestQueue::builder(driver).scheduler("none").clock(Clock::Virtual(clock.clone())).build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let mut other = q.submitter(&Client::new("test")).unwrap();
+    let submit = |submitter: &mut Submitter, number: u64| {
+        submitter.submit(write(number * 8, 1).with_user_data(number)).unwrap();
+        submitter.flush_plug();
+    };
+    submit(&mut submitter, 0);
+    clock.advance(1000);
+    other.poll();
+    submit(&mut submitter, 1);
+    submit(&mut submitter, 2);
+    let mut order = Vec::new();
+    for number in 3..6 {
+        clock.advance(1000);
+        assert!(submitter.poll());
+        order.push(submitter.reap().unwrap().bio.user_data);
+        submit(&mut submitter, number);
+    }
+    assert!(order.contains(&0), "{order:?}");
+}

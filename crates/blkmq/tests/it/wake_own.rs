@@ -1,0 +1,288 @@
+//! A submitter sleeps until its own next completion where the device tells all its times, and stands guard over the
+//! device's next event where anything of it depends on others.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::device::{ONE_QUEUE, read, reap, write};
+use blkmq::driver::{Batch, Done, Driver, DueTimes, NextEvent, RqId, TimeoutAction, Topology, spec};
+use blkmq::{Bio, Client, Clock, Flags, Limits, RequestQueue, Status, Submitter, Time, VirtualClock};
+
+/// A device whose request for sector N is over N seconds after the queue's clock began, or when the device is told to
+/// end everything.
+#[derive(Debug)]
+struct Timed {
+    topology: Topology,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    held: Vec<(RqId, Time)>,
+    /// Requests that the timeout scan ended. The device goes on telling times of them.
+    given_up: Vec<(RqId, Time)>,
+    ends: bool,
+}
+
+impl Timed {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().expect("no test panics with the lock")
+    }
+
+    /// From now on each request is over at the next poll.
+    fn end(&self) {
+        self.kept().ends = true;
+    }
+}
+
+impl Driver for Timed {
+    fn name(&self) -> &'static str {
+        "timed"
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { capacity_sectors: 1 << 20, write_cache: true, ..Limits::default() }
+    }
+
+    fn topology(&self) -> Topology {
+        self.topology
+    }
+
+    fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
+        let mut kept = self.kept();
+        while let Some(rq) = batch.next_request() {
+            let due = Time(rq.sector() * 1_000_000_000);
+            kept.held.push((batch.start(rq), due));
+        }
+    }
+
+    fn poll(&self, _hctx: u16, done: &mut Done<'_>, now: Time) {
+        let mut kept = self.kept();
+        let ends = kept.ends || std::thread::panicking();
+        for (id, _) in kept.held.extract_if(.., |(_, due)| ends || *due <= now) {
+            done.complete(id, Status::Ok).expect("each request is over once");
+        }
+    }
+
+    fn next_event(&self, _hctx: u16) -> NextEvent {
+        self.kept().held.iter().map(|(_, due)| *due).min().into()
+    }
+
+    fn due_times(&self, _hctx: u16, due: &mut DueTimes<'_>) {
+        let kept = self.kept();
+        kept.held.iter().chain(&kept.given_up).for_each(|&(id, time)| due.add(id, time));
+    }
+
+    fn timeout(&self, _hctx: u16, id: RqId, _now: Time) -> TimeoutAction {
+        let mut kept = self.kept();
+        let given_up: Vec<_> = kept.held.extract_if(.., |held| held.0 == id).collect();
+        kept.given_up.extend(given_up);
+        TimeoutAction::Done
+    }
+}
+
+fn submitter(q: &Arc<RequestQueue>) -> Submitter {
+    q.submitter(&Client::new("test")).expect("there is a place")
+}
+
+/// A queue in front of a [`Timed`] device with so many tags, on the machine's clock. Two submitters.
+struct World {
+    device: Arc<Timed>,
+    q: Arc<RequestQueue>,
+    own: Submitter,
+    other: Submitter,
+}
+
+fn world(scheduler: &str, depth: u16) -> World {
+    world_of(scheduler, Topology { depth, ..ONE_QUEUE })
+}
+
+fn world_of(scheduler: &str, topology: Topology) -> World {
+    let device = Arc::new(Timed { topology, kept: Mutex::default() });
+    let q = RequestQueue::builder(device.clone()).scheduler(scheduler).build().expect("the queue is good");
+    let (mut own, other) = (submitter(&q), submitter(&q));
+    put_off_scans(&mut own);
+    World { device, q, own, other }
+}
+
+/// Makes a scan for overdue requests, which plans the next one so late that no submitter plans for it.
+fn put_off_scans(submitter: &mut Submitter) {
+    let q = Arc::clone(submitter.queue());
+    for ms in [1, u32::MAX] {
+        q.set_knob("io_timeout", &ms.to_string()).expect("it is a knob");
+    }
+    let due = q.clock().now().after(1_000_000);
+    while q.clock().now() < due {
+        std::thread::yield_now();
+    }
+    submitter.poll();
+}
+
+/// Submits an operation and passes it on.
+fn start(submitter: &mut Submitter, bio: Bio) {
+    submitter.submit(bio).expect("there is a slot");
+    submitter.flush_plug();
+}
+
+const fn seconds(seconds: u64) -> Option<Time> {
+    Some(Time(seconds * 1_000_000_000))
+}
+
+/// Red if a submitter plans for the events of others although it waits for its own requests only.
+#[test]
+fn a_submitter_plans_for_the_first_of_its_own_completions() {
+    for scheduler in ["none", "mq-deadline", "kyber"] {
+        let World { device, q: _q, mut own, mut other } = world(scheduler, 64);
+        for sector in [2000, 4000] {
+            other.submit(read(sector, 1)).expect("there is a slot");
+        }
+        other.flush_plug();
+        for sector in [5000, 3000] {
+            own.submit(read(sector, 1)).expect("there is a slot");
+        }
+        own.flush_plug();
+        assert_eq!([own.next_wakeup(), other.next_wakeup()], [seconds(3000), seconds(2000)], "{scheduler}");
+        device.end();
+        assert_eq!([reap(&mut own).len(), reap(&mut other).len()], [2, 2], "a poll completes for all");
+    }
+}
+
+/// Red if a submitter that wants all its operations sleeps until the first of them.
+#[test]
+fn a_submitter_that_wants_all_sleeps_until_its_last_completion() {
+    let World { device, q: _q, mut own, mut other } = world("mq-deadline", 64);
+    start(&mut other, read(3000, 1));
+    for sector in [2, 1] {
+        start(&mut own, read(sector, 1));
+    }
+    assert!(own.wait_until_last(Time(u64::MAX)));
+    let reaped = std::iter::from_fn(|| own.reap()).count();
+    device.end();
+    assert_eq!(reaped, 2);
+}
+
+/// Red if a submitter that wants all its operations sleeps until the last of them although others poll other hardware
+/// queues. An operation of these others may be a part of a request of this submitter, and they do not look for it.
+#[test]
+fn a_submitter_that_others_depend_on_sleeps_until_its_first_completion() {
+    let topology = Topology { default_queues: 2, ..ONE_QUEUE };
+    let World { device, q: _q, mut own, mut other } = world_of("mq-deadline", topology);
+    for sector in [9, 1] {
+        start(&mut own, read(sector, 1));
+    }
+    start(&mut other, read(3000, 1));
+    assert!(own.wait_until_last(Time(u64::MAX)));
+    let reaped = std::iter::from_fn(|| own.reap()).count();
+    device.end();
+    assert_eq!(reaped, 1);
+    assert_eq!([reap(&mut own).len(), reap(&mut other).len()], [1, 1]);
+}
+
+/// Red if a submitter whose request waits for a tag plans for its own completions only: the submitter whose request
+/// has the tag may not poll for long.
+#[test]
+fn a_submitter_whose_request_lacks_a_tag_plans_for_each_event() {
+    for scheduler in ["none", "mq-deadline", "kyber"] {
+        let World { device, q: _q, mut own, mut other } = world(scheduler, 2);
+        start(&mut other, read(2000, 1));
+        start(&mut own, read(3000, 1));
+        assert_eq!(own.next_wakeup(), seconds(3000), "{scheduler}");
+        start(&mut own, read(4000, 1));
+        assert_eq!(own.next_wakeup(), seconds(2000), "{scheduler}");
+        device.end();
+    }
+}
+
+/// Red if operations that merged into another submitter's request count as being with the device under this one's name,
+/// or do not count.
+#[test]
+fn a_submitter_whose_operation_is_part_of_anothers_request_plans_for_each_event() {
+    let World { device, q, mut own, mut other } = world("mq-deadline", 64);
+    let quiesce = q.quiesce();
+    start(&mut other, write(2000, 1));
+    for sector in [2001, 3000] {
+        start(&mut own, write(sector, 1));
+    }
+    drop(quiesce);
+    own.poll();
+    assert_eq!(q.stats().merges_insert, 1);
+    assert_eq!(own.next_wakeup(), seconds(2000));
+    device.end();
+}
+
+/// Red if a submitter forgets what is in its plug.
+#[test]
+fn a_submitter_whose_plug_is_held_back_plans_for_each_event() {
+    let World { device, q, mut own, mut other } = world("none", 64);
+    start(&mut other, read(2000, 1));
+    start(&mut own, read(3000, 1));
+    let freeze = q.freeze();
+    start(&mut own, read(4000, 1));
+    assert_eq!(own.next_wakeup(), seconds(2000));
+    device.end();
+    drop(freeze);
+}
+
+/// Red if a submitter that waits for a flush plans for its other requests only: the flush is the queue's own request,
+/// and another submitter may have started it.
+#[test]
+fn a_submitter_that_waits_for_a_flush_plans_for_each_event() {
+    let World { device, q: _q, mut own, mut other } = world("none", 64);
+    start(&mut other, read(2000, 1));
+    own.submit(read(3000, 1)).expect("there is a slot");
+    start(&mut own, write(4000, 1).with_flags(Flags { preflush: true, ..Flags::default() }));
+    assert_eq!(own.next_wakeup(), seconds(0), "a flush is for sector 0");
+    device.end();
+}
+
+/// Red if a request counts that the device should have forgotten: the submitter has another operation in its place by
+/// now, which waits for a tag.
+#[test]
+fn an_id_that_the_device_keeps_too_long_does_not_count() {
+    let World { device, q, mut own, mut other } = world("none", 1);
+    q.set_knob("io_timeout", "1").expect("it is a knob");
+    start(&mut own, read(3000, 1));
+    while own.reap().is_none() {
+        own.wait();
+    }
+    put_off_scans(&mut own);
+    assert_eq!(device.kept().given_up.len(), 1);
+    start(&mut other, read(2000, 1));
+    start(&mut own, read(3000, 1));
+    assert_eq!(own.next_wakeup(), seconds(2000));
+    device.end();
+}
+
+/// Red (does not end) if a submitter with nothing at the device plans for no event: the submitter whose request has the
+/// tag does not poll before the first one is served.
+#[test]
+fn a_tag_comes_back_although_its_submitter_is_busy_elsewhere() {
+    for device in ["null,irqmode=2,completion_nsec=1ms", "ssd", "hdd", "cloud"] {
+        for scheduler in ["none", "mq-deadline", "kyber"] {
+            let device = spec::open(&format!("{device},hw_queue_depth=1")).expect("the spec is good");
+            let q = RequestQueue::builder(device).scheduler(scheduler).build().expect("the queue is good");
+            let (mut own, mut busy) = (submitter(&q), submitter(&q));
+            put_off_scans(&mut own);
+            start(&mut busy, read(0, 8));
+            own.submit(read(800, 8)).expect("there is a slot");
+            assert!(own.wait());
+            assert!(own.reap().is_some_and(|done| done.status.is_ok()));
+            assert!(busy.reap().is_some_and(|done| done.status.is_ok()), "it is there without a poll");
+        }
+    }
+}
+
+/// Red if a submitter moves a virtual clock past the event of another one: that one's request would seem to have taken
+/// longer than it did.
+#[test]
+fn a_virtual_clock_stops_at_each_event() {
+    let clock = VirtualClock::new();
+    let device = Arc::new(Timed { topology: ONE_QUEUE, kept: Mutex::default() });
+    let builder = RequestQueue::builder(device).clock(Clock::Virtual(clock.clone()));
+    let q = builder.build().expect("the queue is good");
+    let (mut own, mut other) = (submitter(&q), submitter(&q));
+    start(&mut other, read(2, 1));
+    own.submit(read(3, 1)).expect("there is a slot");
+    assert!(own.wait());
+    assert_eq!(own.reap().map(|done| done.completed), seconds(3));
+    assert_eq!(other.reap().map(|done| done.completed), seconds(2));
+}
