@@ -203,6 +203,12 @@ fn make_targets(makefile: &str) -> Vec<&str> {
         .collect()
 }
 
+/// Those of the files beside the `main.rs` of a test program, by their names, that are no modules of it.
+fn left_out<'n>(main: &str, names: &[&'n str]) -> Vec<&'n str> {
+    let is_named = |name: &str| name == "main" || main.lines().any(|line| line == format!("mod {name};"));
+    names.iter().copied().filter(|name| !is_named(name)).collect()
+}
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("a crate lies two folders deep").to_path_buf()
 }
@@ -414,4 +420,23 @@ fn every_fuzz_target_has_seeds_and_says_what_they_reach() {
         assert_eq!(found.collect::<Vec<_>>(), Vec::<&String>::new(), "{name} has seeds that have no name");
         assert!(read("fuzz/Cargo.toml").contains(&format!("name = \"{name}\"")), "{name} is not built");
     }
+}
+
+/// Red if a file of tests is in no program, so that no compiler reads it and its tests do not run.
+#[test]
+fn every_file_of_tests_is_a_module_of_its_program() {
+    assert_eq!(left_out("//! mod b;\nmod a;\n", &["a", "b", "main"]), ["b"]);
+    let crates = fs::read_dir(root().join("crates")).expect("the folder is there").flatten();
+    let programs = crates.flat_map(|entry| ["it", "loom"].map(|name| entry.path().join("tests").join(name)));
+    let mut nr_programs = 0;
+    for folder in programs.filter(|folder| folder.is_dir()) {
+        let main = fs::read_to_string(folder.join("main.rs")).expect("a test program has a main.rs");
+        let files = fs::read_dir(&folder).expect("the folder is there").flatten().map(|entry| entry.path());
+        let modules = files.filter(|path| has_extension(path, "rs") || path.join("mod.rs").exists());
+        let names: Vec<_> = modules.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        assert_eq!(left_out(&main, &names), [""; 0], "{}", folder.display());
+        nr_programs += 1;
+    }
+    assert!(nr_programs > 10, "{nr_programs}");
 }
