@@ -8,9 +8,10 @@
 //! # How it is built
 //!
 //! The block layer calls in by [`File`], and nothing else does. `File` finds the engine of the hardware queue (`rings`,
-//! `engine`): a `ring`, or a `crew` with its `pool` of threads where the system gives no io_uring. The engine keeps the
-//! request as a `transfer`, which knows what is still to be asked of the kernel; one with data in pages of the kernel
-//! has a `chain`. All engines share the `target`: the open file with its `length` and `losses`. `opening` makes it.
+//! `engine`): a `ring`, or a `crew` with its `pool` of threads where the system refuses io_uring (`refusal` says why).
+//! The engine keeps the request as a `transfer`, which knows what is still to be asked of the kernel; one with data in
+//! pages of the kernel has a `chain`. All engines share the `target`: the open file with its `length` and `losses`.
+//! `opening` makes it.
 
 mod chain;
 mod crew;
@@ -21,6 +22,7 @@ mod losses;
 mod opening;
 mod poller;
 mod pool;
+mod refusal;
 mod registered;
 mod ring;
 mod rings;

@@ -23,9 +23,9 @@ use blkmq::event::EventFd;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use super::chain::{self, LINKS, Link};
-use super::engine::explained;
 use super::journal::Journal;
 use super::poller::Poller;
+use super::refusal::explained;
 use super::registered::{Memory, SLOTS, Table, pages_slot};
 use super::target::Target;
 use super::transfer::Transfer;

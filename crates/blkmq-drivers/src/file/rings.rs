@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use blkmq::MAX_HW_QUEUES;
 use blkmq::driver::{Arena, Topology};
 
-use super::engine::{Choice, Engine, explained, is_refused, refused};
+use super::engine::{Choice, Engine};
 use super::journal::Journal;
+use super::refusal::{explained, is_refused, refused};
 use super::registered::{Memory, SLOTS};
 use super::target::Target;
 use crate::{OpenError, lock};
