@@ -18,7 +18,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 use crate::memory::Area;
 use crate::protocol::message::InflightInfo;
-use crate::ring::{Chain, Descriptor, Fault, Ring};
+use crate::ring::{Chain, Fault, Left, Ring};
 
 /// The parts begin at multiples of this.
 const ALIGN: u64 = 64;
@@ -132,15 +132,6 @@ impl Inflight {
             Tracker::Split(split::Tracker::new(area, nr_entries, size))
         }))
     }
-}
-
-/// A chain that was in progress when another device had the ring.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Left {
-    /// Its first entry in the record: in a split ring its first descriptor.
-    pub(crate) entry: u16,
-    /// The descriptors of a packed ring, which are not in the ring any more.
-    pub(crate) copy: Vec<Descriptor>,
 }
 
 /// Keeps what is in progress in a ring.

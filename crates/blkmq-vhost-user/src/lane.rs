@@ -10,11 +10,11 @@ use blkmq::{Buffers, Class, IoPriority, Limits};
 use blkmq_engine::{self as engine, Cause, Desk, Failure, Hints, TaskId};
 use rustix::io::Errno;
 
-use crate::inflight::{Left, Tracker};
+use crate::inflight::Tracker;
 use crate::lent::Loans;
 use crate::memory::{Memory, Piece};
 use crate::request::{self, Ask, NAME, Range, Request, STATUS_ERROR, STATUS_OK, STATUS_UNSUPPORTED};
-use crate::ring::{Chain, Fault, Ring};
+use crate::ring::{Chain, Fault, Left, Ring};
 
 /// What holds for all rings of a session.
 #[derive(Debug)]

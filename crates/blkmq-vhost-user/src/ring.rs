@@ -11,11 +11,10 @@ mod split;
 
 #[cfg(test)]
 pub(crate) use self::chain::MAX_CHAIN;
-pub(crate) use self::chain::{Chain, Descriptor};
+pub(crate) use self::chain::{Chain, Descriptor, Left};
 pub(crate) use self::fault::Fault;
 pub(crate) use self::packed::{Cursor, Packed};
 pub(crate) use self::split::Split;
-use crate::inflight::Left;
 use crate::memory::Memory;
 
 /// The most descriptors of a ring.

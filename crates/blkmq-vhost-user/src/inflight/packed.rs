@@ -5,9 +5,9 @@
 //! changes with a batch is there twice. The old one counts until the guest has seen the batch; the ring itself tells
 //! whether it has.
 
-use super::{Left, NR_AT, Part, VERSION, VERSION_AT};
+use super::{NR_AT, Part, VERSION, VERSION_AT};
 use crate::memory::Area;
-use crate::ring::{Cursor, Descriptor, Fault, Packed};
+use crate::ring::{Cursor, Descriptor, Fault, Left, Packed};
 
 /// Bytes of the header, and of an entry.
 pub(super) const HEADER: usize = 32;

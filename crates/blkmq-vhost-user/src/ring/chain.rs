@@ -44,6 +44,15 @@ fn parts(bytes: [u8; DESCRIPTOR]) -> (u64, u32, [u8; 4]) {
     (u64::from_le_bytes([a, b, c, d, e, f, g, h]), u32::from_le_bytes([i, j, k, l]), rest)
 }
 
+/// A chain that was in progress when another device had the ring, which [`Ring::resume`](super::Ring::resume) takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Left {
+    /// Its first entry in the inflight memory: in a split ring its first descriptor.
+    pub(crate) entry: u16,
+    /// The descriptors of a packed ring, which are not in the ring any more.
+    pub(crate) copy: Vec<Descriptor>,
+}
+
 /// The memory of one request: first what the device reads, then what it writes.
 #[derive(Debug, Default)]
 pub(crate) struct Chain {
