@@ -5,6 +5,7 @@
 //! ([`account`]). `builder` makes a queue. Nothing here moves a request on.
 
 mod account;
+mod account_io;
 mod attached;
 mod backlog;
 mod builder;
@@ -53,7 +54,8 @@ pub use watch::{WindowStep, WindowWatcher, watch_windows};
 pub use window::WindowInfo;
 
 pub(crate) use self::{
-    account::{Count, Ending, Starting, check_ranges, mark_of_flush},
+    account::{Count, check_ranges},
+    account_io::{Ending, Starting, mark_of_flush},
     backlog::ROUNDS,
     domain::Domain,
     flows::FlowBatch,

@@ -2,9 +2,9 @@
 //!
 //! This file holds what the layer counts for itself and its tests. The statistics that users know from Linux are in the
 //! modules below: `stat` is what is shown, `sums` a thread's sums, `gauge` the busy time, `range` the named ranges of
-//! sectors, `batch` what the path calls, and `shared` the baseline that counts what is in flight in a shared line.
+//! sectors, and `shared` the baseline that counts what is in flight in a shared line. The path of a request counts
+//! through [`account_io`](super::account_io).
 
-mod batch;
 mod gauge;
 mod range;
 mod shared;
@@ -13,17 +13,30 @@ mod sums;
 
 use std::ops::{AddAssign, Sub};
 
-use blkmq_sched::{Class, Tally};
+use blkmq_sched::{Class, Tally, Time};
 
-pub(super) use self::batch::Account;
-pub(crate) use self::batch::{Ending, Starting, mark_of_flush};
+pub(super) use self::gauge::Gauge;
+use self::range::Ranges;
 pub(crate) use self::range::check_ranges;
 pub use self::range::{MAX_RANGES, SectorRange};
 pub use self::shared::Accounting;
 pub use self::stat::Stat;
-pub(super) use self::sums::Sums;
+pub(super) use self::sums::{Group, Sums};
 use blkmq_sync::Line;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
+
+/// What the statistics of a queue keep beside each thread's sums.
+#[derive(Debug)]
+pub(super) struct Account {
+    pub(super) gauge: Gauge,
+    pub(super) ranges: Ranges,
+}
+
+impl Account {
+    pub(super) fn new(accounting: Accounting, now: Time) -> Self {
+        Self { gauge: Gauge::new(accounting, now), ranges: Ranges::new() }
+    }
+}
 
 /// One thread's counters. Only that thread writes them. A reader may see some counts of a batch and not the rest.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ const TICK_SHIFT: u32 = 20;
 /// start the thread has to look. So a request that neither begins nor ends a tick counts nothing, and one that lies
 /// across the edge of a tick counts the whole tick. Over many requests the sum is right.
 #[derive(Debug)]
-pub(super) struct Gauge(Line<Cells>);
+pub(in crate::queue) struct Gauge(Line<Cells>);
 
 #[derive(Debug)]
 struct Cells {
@@ -50,7 +50,7 @@ impl Gauge {
     /// COST: a load of a line that is written at most once a tick; once a tick, one compare-exchange and, at a start,
     /// the sum over all threads' lines.
     #[inline]
-    pub(super) fn advance(&self, now: Time, is_busy: impl Fn() -> bool) {
+    pub(in crate::queue) fn advance(&self, now: Time, is_busy: impl Fn() -> bool) {
         let tick = now.0 >> TICK_SHIFT;
         let stamp = self.0.stamp.load(Ordering::Relaxed);
         if tick > stamp {
@@ -78,7 +78,7 @@ impl Gauge {
 
     /// What a baseline counts here.
     #[inline]
-    pub(super) fn shared(&self) -> &SharedCount {
+    pub(in crate::queue) fn shared(&self) -> &SharedCount {
         &self.0.shared
     }
 

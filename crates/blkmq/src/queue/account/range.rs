@@ -114,7 +114,7 @@ impl Ranges {
     ///
     /// COST: one load of a line that is written when the ranges change.
     #[inline]
-    pub(super) fn any(&self) -> bool {
+    pub(in crate::queue) fn any(&self) -> bool {
         self.len().load(Ordering::Relaxed) > 0
     }
 
@@ -123,14 +123,14 @@ impl Ranges {
         self.gauges.get().is_some()
     }
 
-    pub(super) fn gauge(&self, place: usize) -> &Gauge {
+    pub(in crate::queue) fn gauge(&self, place: usize) -> &Gauge {
         &self.gauges.get().expect("gauges are made before a range has a place")[place]
     }
 
     /// The place of the range in which a sector lies.
     ///
     /// COST: a search by halves over the ranges.
-    pub(super) fn find(&self, sector: u64) -> Option<usize> {
+    pub(in crate::queue) fn find(&self, sector: u64) -> Option<usize> {
         let bounds = &self.bounds()[..self.len().load(Ordering::Relaxed)];
         let behind = bounds.partition_point(|bound| bound.first.load(Ordering::Relaxed) <= sector);
         let bound = &bounds[behind.checked_sub(1)?];
@@ -163,7 +163,7 @@ impl RequestQueue {
     }
 
     /// Requests of a range in the queue.
-    pub(super) fn nr_queued_in(&self, place: usize) -> u64 {
+    pub(in crate::queue) fn nr_queued_in(&self, place: usize) -> u64 {
         let all = self.range_sums(place);
         let sum = || in_flight(all.clone().map(Sums::nr_entered), all.map(Sums::nr_gone));
         self.account.ranges.gauge(place).shared().nr().unwrap_or_else(sum)

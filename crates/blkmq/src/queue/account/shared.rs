@@ -43,7 +43,7 @@ impl std::str::FromStr for Accounting {
 /// How many requests of a queue, or of a range of its sectors, are in flight. Counted under [`Accounting::Shared`]
 /// alone.
 #[derive(Debug)]
-pub(super) struct SharedCount {
+pub(in crate::queue) struct SharedCount {
     accounting: Accounting,
     nr: AtomicU64,
 }
@@ -59,13 +59,13 @@ impl SharedCount {
 
     /// Whether requests count here.
     #[inline]
-    pub(super) const fn is_used(&self) -> bool {
+    pub(in crate::queue) const fn is_used(&self) -> bool {
         matches!(self.accounting, Accounting::Shared)
     }
 
     /// A request began.
     #[inline]
-    pub(super) fn start(&self) {
+    pub(in crate::queue) fn start(&self) {
         if self.is_used() {
             self.nr.fetch_add(1, Ordering::Relaxed);
         }
@@ -73,7 +73,7 @@ impl SharedCount {
 
     /// A request is over.
     #[inline]
-    pub(super) fn end(&self) {
+    pub(in crate::queue) fn end(&self) {
         if self.is_used() {
             let before = self.nr.fetch_sub(1, Ordering::Relaxed);
             debug_assert!(before > 0, "a request that is over was counted when it began");

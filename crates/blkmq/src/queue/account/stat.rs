@@ -134,7 +134,7 @@ impl RequestQueue {
     }
 
     /// Requests in the queue, by the statistics.
-    pub(super) fn nr_queued(&self) -> u64 {
+    pub(in crate::queue) fn nr_queued(&self) -> u64 {
         let members = self.members.iter().map(|(_, member)| member);
         let entered = members.clone().map(|member| member.counters.nr_entered());
         let sum = || in_flight(entered, members.map(|member| member.sums.nr_gone()));

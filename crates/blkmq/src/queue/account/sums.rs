@@ -10,7 +10,7 @@ use blkmq_sync::atomic::{AtomicU64, Ordering};
 /// The kinds of operations that are counted apart, in the order of the kernel's groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
-pub(super) enum Group {
+pub(in crate::queue) enum Group {
     Read,
     Write,
     Discard,
@@ -21,7 +21,7 @@ impl Group {
     const COUNT: usize = 4;
 
     /// An operation that only flushes counts as a write. The queue's own flushes are not counted here.
-    pub(super) const fn of(op: Op) -> Self {
+    pub(in crate::queue) const fn of(op: Op) -> Self {
         match op {
             Op::Read => Self::Read,
             Op::Write | Op::WriteZeroes | Op::Flush => Self::Write,
@@ -62,24 +62,24 @@ impl Sums {
     }
 
     /// Operations enter a range.
-    pub(super) fn entered(&self, operations: u64) {
+    pub(in crate::queue) fn entered(&self, operations: u64) {
         let entered = get(&self.0.entered).wrapping_add(operations);
         // ORDERING: Release pairs with the Acquire in `nr_entered`; see `Counters::entered`.
         self.0.entered.store(entered, Ordering::Release);
     }
 
     /// Operations enter the queue that are not counted.
-    pub(super) fn skipped(&self, operations: u64) {
+    pub(in crate::queue) fn skipped(&self, operations: u64) {
         add(&self.0.skipped, operations);
     }
 
     /// Operations that entered joined a request.
-    pub(super) fn merged(&self, group: Group, operations: u64) {
+    pub(in crate::queue) fn merged(&self, group: Group, operations: u64) {
         add(&self.group(group).merges, operations);
     }
 
     /// A request counts this much longer than from its own beginning.
-    pub(super) fn lasted(&self, group: Group, ns: u64) {
+    pub(in crate::queue) fn lasted(&self, group: Group, ns: u64) {
         add(&self.group(group).ns, ns);
     }
 
@@ -87,7 +87,7 @@ impl Sums {
     ///
     /// COST: three loads and stores of the thread's own line.
     #[inline]
-    pub(super) fn ended(&self, group: Group, requests: u64, sectors: u64, ns: u64) {
+    pub(in crate::queue) fn ended(&self, group: Group, requests: u64, sectors: u64, ns: u64) {
         let sums = self.group(group);
         add(&sums.ios, requests);
         add(&sums.sectors, sectors);

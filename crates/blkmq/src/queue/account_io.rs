@@ -2,22 +2,11 @@
 
 use blkmq_sched::{Op, Time};
 
-use super::Count;
-use super::gauge::Gauge;
-use super::range::Ranges;
-use super::shared::Accounting;
-use super::sums::{Group, Sums};
-use crate::queue::RequestQueue;
-use crate::queue::member::Member;
+use super::RequestQueue;
+use super::account::{Count, Gauge, Group, Sums};
+use super::member::Member;
 use crate::request::{FlushStep, Mark, Request};
 use blkmq_sync::atomic::Ordering;
-
-/// What the statistics of a queue keep beside each thread's sums.
-#[derive(Debug)]
-pub(in crate::queue) struct Account {
-    pub(super) gauge: Gauge,
-    pub(in crate::queue) ranges: Ranges,
-}
 
 /// The queue decides once, when a request enters the queue. So what was counted in is counted out, whatever is switched
 /// meanwhile.
@@ -63,12 +52,6 @@ fn mark_now(q: &RequestQueue) -> Mark {
 /// How one of the queue's own flushes that begins now is counted: as a flush, and never as in flight.
 pub(crate) fn mark_of_flush(q: &RequestQueue) -> Mark {
     if mark_now(q).is_counted() { Mark::PLAIN } else { Mark::NONE }
-}
-
-impl Account {
-    pub(in crate::queue) fn new(accounting: Accounting, now: Time) -> Self {
-        Self { gauge: Gauge::new(accounting, now), ranges: Ranges::new() }
-    }
 }
 
 /// The gauge and this thread's sums of a range.
