@@ -11,6 +11,7 @@ mod due;
 pub mod harness;
 pub mod hdd;
 pub mod null;
+mod parameter;
 mod pending;
 pub mod ram;
 mod random;

@@ -4,9 +4,7 @@ use std::fmt;
 
 use blkmq_sched::Time;
 
-use super::spec::error::SpecError;
-use super::spec::value::Accepts;
-use super::spec::values::{Parameter, Values};
+use super::parameter::{Accepts, Parameter, SpecError, Values};
 use super::store::{MAX_DATALESS_SECTORS, MAX_SIZE, Store, check_geometry};
 use super::{Batch, Driver, Extent, Topology, TopologyError};
 use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, SECTOR_SIZE};

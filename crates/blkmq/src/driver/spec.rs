@@ -2,17 +2,10 @@
 //!
 //! The tables that the parser reads are public, so that a program can print them.
 
-pub(super) mod error;
-pub(super) mod units;
-pub(super) mod value;
-pub(super) mod values;
-
-use crate::driver::{Driver, cloud, hdd, null, ram, ssd};
+use super::parameter::join;
+pub use super::parameter::{Accepts, Fault, Opener, Parameter, SpecError, Value, Values};
+use super::{Driver, cloud, hdd, null, ram, ssd};
 use blkmq_sync::Arc;
-pub use error::SpecError;
-pub use value::{Accepts, Fault, Value};
-use values::join;
-pub use values::{Opener, Parameter, Values};
 
 /// A device that a spec can name.
 #[derive(Debug, Clone, Copy)]
@@ -110,7 +103,7 @@ pub fn open_one_of(
     let (device, parameters) = named(devices, spec)?;
     let name = device.name;
     Values::parse(device.parameters, parameters)
-        .and_then(|values| (device.open)(&Values { opener: *opener, ..values }))
+        .and_then(|values| (device.open)(&values.with_opener(*opener)))
         .map_err(|error| error.at(format_args!("device {name}")))
 }
 

@@ -9,7 +9,7 @@ use std::fmt;
 
 use blkmq_sched::Op;
 
-use super::spec::error::SpecError;
+use super::parameter::SpecError;
 use super::{Extent, Request};
 use crate::request::Status;
 use crate::request::buffer::Segment;

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use crate::driver::Topology;
-use crate::driver::spec::units::{GIB, MIB, SECOND, count, size};
-use crate::driver::spec::{Accepts, Parameter, SpecError, Values};
+use crate::driver::parameter::units::{GIB, MIB, SECOND, count, size};
+use crate::driver::parameter::{Accepts, Parameter, SpecError, Values};
 use crate::driver::store::{MAX_DATALESS_SECTORS, MAX_SIZE, check_geometry};
 use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, SECTOR_SIZE};
 

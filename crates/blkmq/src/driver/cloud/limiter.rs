@@ -3,8 +3,8 @@
 use blkmq_sched::Time;
 
 use super::config::Config;
+use crate::driver::parameter::units::SECOND;
 use crate::driver::random;
-use crate::driver::spec::units::SECOND;
 
 /// One ceiling: a bucket into which credit runs at a fixed rate, up to what fits.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use crate::driver::Topology;
-use crate::driver::spec::units::{GIB, MIB};
-use crate::driver::spec::{Accepts, Fault, Parameter, SpecError, Value, Values};
+use crate::driver::parameter::units::{GIB, MIB};
+use crate::driver::parameter::{Accepts, Fault, Parameter, SpecError, Value, Values};
 use crate::driver::store::{MAX_DATALESS_SECTORS, MAX_SIZE, check_geometry};
 use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, SECTOR_SIZE};
 

@@ -1,7 +1,7 @@
 //! Faults on purpose: which request is struck, and how.
 
+use crate::driver::parameter::Fault;
 use crate::driver::random::draw;
-use crate::driver::spec::Fault;
 use blkmq_sync::{Mutex, placed};
 
 /// The sequence of one fault, a function of the fault's numbers and the seed alone.

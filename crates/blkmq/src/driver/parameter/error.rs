@@ -26,12 +26,12 @@ impl SpecError {
     }
 
     /// The same error, with the place where it is: a device, or a parameter with its value.
-    pub(super) fn at(self, place: impl fmt::Display) -> Self {
+    pub(in crate::driver) fn at(self, place: impl fmt::Display) -> Self {
         Self { text: format!("{place}: {}", self.text), ..self }
     }
 
     /// The same error, with more that may help.
-    pub(super) fn and(self, help: &str) -> Self {
+    pub(in crate::driver) fn and(self, help: &str) -> Self {
         Self { text: format!("{}; {help}", self.text), ..self }
     }
 }

@@ -50,9 +50,9 @@ impl fmt::Debug for Opener<'_> {
 
 /// The value of each parameter of a device, given or default.
 pub struct Values<'a> {
-    pub(super) parameters: &'static [Parameter],
-    pub(super) given: Vec<Option<Value>>,
-    pub(super) opener: Opener<'a>,
+    parameters: &'static [Parameter],
+    given: Vec<Option<Value>>,
+    opener: Opener<'a>,
 }
 
 impl fmt::Debug for Values<'_> {
@@ -61,7 +61,12 @@ impl fmt::Debug for Values<'_> {
     }
 }
 
-impl Values<'_> {
+impl<'a> Values<'a> {
+    /// The same values for a program that opens the device.
+    pub(in crate::driver) fn with_opener(self, opener: Opener<'a>) -> Self {
+        Self { opener, ..self }
+    }
+
     /// Reads `name=value,name=value`; `None` leaves everything at its default.
     pub(in crate::driver) fn parse(parameters: &'static [Parameter], text: Option<&str>) -> Result<Self, SpecError> {
         let mut values = Self { parameters, given: vec![None; parameters.len()], opener: Opener::SILENT };
@@ -159,6 +164,6 @@ impl Values<'_> {
     }
 }
 
-pub(super) fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
+pub(in crate::driver) fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }

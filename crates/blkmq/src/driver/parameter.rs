@@ -1,0 +1,11 @@
+//! The parameters of devices: the values that they accept, and how a device reads those that a spec gives.
+
+mod error;
+pub(super) mod units;
+mod value;
+mod values;
+
+pub use self::error::SpecError;
+pub use self::value::{Accepts, Fault, Value};
+pub(super) use self::values::join;
+pub use self::values::{Opener, Parameter, Values};
