@@ -1,9 +1,15 @@
-//! The modules of a crate import one another in one direction, so no module is in a cycle. A module and the modules
-//! inside it count as one group, whose members may use one another. Unit tests at the end of a file are not checked.
+//! The modules of a crate import one another in one direction, so no module is in a cycle. A module and its descendants
+//! may use one another; a cycle is reported if it remains without their common ancestor.
+//!
+//! Sources are read as tokens. Comments and strings hold no imports; macros are read like other code. Items under
+//! `#[cfg(test)]` are left out, and so are the files of test modules. A re-exported name counts as an import of the
+//! module that the path names, not of the module that defines the name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use proc_macro2::{Delimiter, Group, Spacing, TokenStream, TokenTree};
 
 /// The folders of crates that have an order: each imports only from those before it.
 const FOLDERS: [(&str, &[&str]); 2] = [
@@ -33,138 +39,365 @@ type Module = Vec<String>;
 /// The imports of each module.
 type Imports = BTreeMap<Module, BTreeSet<Module>>;
 
-/// The paths that a source names from the root of its crate (`crate::`) or from the modules that it is in (`super::`).
-fn paths(module: &[String], source: &str) -> Vec<Module> {
-    let source = source.split("#[cfg(test)]").next().unwrap_or_default();
-    let source = source.split("#[cfg(all(test").next().unwrap_or_default();
-    let code: Vec<_> = source.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
-    let code = code.join("\n");
-    let mut found = Vec::new();
-    for (at, _) in code.match_indices("crate::") {
-        expand(&[], &code[at + "crate::".len()..], &mut found);
-    }
-    for (at, _) in code.match_indices("super::") {
-        if code[..at].ends_with("super::") {
-            continue;
-        }
-        let mut base = module;
-        let mut rest = &code[at..];
-        while let Some(outer) = rest.strip_prefix("super::") {
-            base = &base[..base.len().saturating_sub(1)];
-            rest = outer;
-        }
-        expand(base, rest, &mut found);
-    }
-    found
+/// A path in a source.
+#[derive(Clone)]
+struct SourcePath {
+    /// The module that the path is relative to: that of the file, or one inside it whose body is in the same file.
+    scope: Module,
+    segments: Vec<String>,
+    /// The name that the path declares if it is in a `use`; `*` for all names.
+    name: String,
 }
 
-/// Adds the names in a use tree, such as `a::{b, c::D}`. Returns the text after the tree.
-fn expand<'t>(base: &[String], text: &'t str, found: &mut Vec<Module>) -> &'t str {
-    let mut path = base.to_vec();
-    let mut rest = text.trim_start();
-    loop {
-        if let Some(group) = rest.strip_prefix('{') {
-            rest = group;
-            loop {
-                rest = expand(&path, rest, found).trim_start();
-                match rest.strip_prefix(',') {
-                    Some(more) => rest = more,
-                    None => return rest.strip_prefix('}').unwrap_or(rest),
+/// The contents of a source that matter for imports.
+#[derive(Default)]
+struct Source {
+    paths: Vec<SourcePath>,
+    /// Those of the paths that are in a `use`.
+    uses: Vec<SourcePath>,
+    /// The modules that exist only in unit tests.
+    tests: Vec<Module>,
+}
+
+impl Source {
+    fn new(module: &[String], text: &str) -> Self {
+        let mut source = Self::default();
+        let tokens: TokenStream = text.parse().expect("a source consists of tokens");
+        source.read(module, &tokens.into_iter().collect::<Vec<_>>());
+        source
+    }
+
+    fn read(&mut self, scope: &[String], tokens: &[TokenTree]) {
+        let mut rest = tokens;
+        while let [first, behind @ ..] = rest {
+            rest = match (first, behind) {
+                (TokenTree::Punct(hash), [TokenTree::Group(attribute), item @ ..])
+                    if hash.as_char() == '#' && needs_test(&trees(attribute)) =>
+                {
+                    self.skip(scope, item)
                 }
+                (TokenTree::Ident(word), [TokenTree::Ident(name), TokenTree::Group(body), behind @ ..])
+                    if word == "mod" =>
+                {
+                    self.read(&[scope, &[name.to_string()]].concat(), &trees(body));
+                    behind
+                }
+                (TokenTree::Ident(word), _) if word == "use" => {
+                    let nr = self.paths.len();
+                    let behind = self.path(scope, Vec::new(), behind);
+                    self.uses.extend_from_slice(&self.paths[nr..]);
+                    behind
+                }
+                (TokenTree::Ident(_), _) if is_separator(behind) => self.path(scope, Vec::new(), rest),
+                // A path from another crate, or from a type.
+                _ if is_separator(rest) => Self::default().path(scope, Vec::new(), &rest[2..]),
+                (TokenTree::Group(group), _) => {
+                    self.read(scope, &trees(group));
+                    behind
+                }
+                _ => behind,
+            };
+        }
+    }
+
+    /// Adds the path, or each path of a use tree with braces, that begins with the segments of `path` and continues in
+    /// `rest`. Returns the tokens behind it.
+    fn path<'t>(&mut self, scope: &[String], mut path: Vec<String>, mut rest: &'t [TokenTree]) -> &'t [TokenTree] {
+        loop {
+            match rest {
+                [TokenTree::Ident(name), behind @ ..] => {
+                    path.push(name.to_string());
+                    rest = behind;
+                }
+                [TokenTree::Group(tree), behind @ ..] if tree.delimiter() == Delimiter::Brace => {
+                    let branches = trees(tree);
+                    for branch in branches.split(is_comma).filter(|branch| !branch.is_empty()) {
+                        self.path(scope, path.clone(), branch);
+                    }
+                    return behind;
+                }
+                _ => break,
+            }
+            if !is_separator(rest) {
+                break;
+            }
+            rest = &rest[2..];
+        }
+        if path.len() > 1 {
+            path.pop_if(|last| last == "self");
+        }
+        let name = match rest {
+            [TokenTree::Ident(word), TokenTree::Ident(name), ..] if word == "as" => name.to_string(),
+            [TokenTree::Punct(mark), ..] if mark.as_char() == '*' => "*".to_owned(),
+            _ => path.last().cloned().unwrap_or_default(),
+        };
+        self.paths.push(SourcePath { scope: scope.to_vec(), segments: path, name });
+        rest
+    }
+
+    /// Skips the item that an attribute applies to: up to and including a body in braces, or else up to the end of the
+    /// statement, field or match arm. Returns the tokens behind it.
+    fn skip<'t>(&mut self, scope: &[String], item: &'t [TokenTree]) -> &'t [TokenTree] {
+        let mut generics = 0;
+        for (at, token) in item.iter().enumerate() {
+            let is_end = match token {
+                TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+                TokenTree::Punct(mark) => {
+                    let is_arrow = at > 0
+                        && matches!(&item[at - 1], TokenTree::Punct(line) if ['-', '='].contains(&line.as_char()));
+                    generics += match mark.as_char() {
+                        '<' => 1,
+                        '>' if !is_arrow => -1,
+                        _ => 0,
+                    };
+                    mark.as_char() == ';' || mark.as_char() == ',' && generics == 0
+                }
+                TokenTree::Ident(word) if word == "mod" => {
+                    if let Some(TokenTree::Ident(name)) = item.get(at + 1) {
+                        self.tests.push([scope, &[name.to_string()]].concat());
+                    }
+                    false
+                }
+                _ => false,
+            };
+            if is_end {
+                return &item[at + 1..];
             }
         }
-        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
-        if end > 0 {
-            path.push(rest[..end].to_owned());
-        }
-        rest = &rest[end..];
-        match rest.strip_prefix("::") {
-            Some(more) => rest = more,
-            None => {
-                found.push(path);
-                return rest;
-            }
-        }
+        &[]
     }
 }
 
-fn sources(folder: &Path) -> Vec<PathBuf> {
+/// The tokens in a group.
+fn trees(group: &Group) -> Vec<TokenTree> {
+    group.stream().into_iter().collect()
+}
+
+fn is_comma(token: &TokenTree) -> bool {
+    matches!(token, TokenTree::Punct(mark) if mark.as_char() == ',')
+}
+
+/// Returns true if the tokens begin with `::`.
+fn is_separator(tokens: &[TokenTree]) -> bool {
+    let [TokenTree::Punct(first), TokenTree::Punct(second), ..] = tokens else { return false };
+    first.as_char() == ':' && first.spacing() == Spacing::Joint && second.as_char() == ':'
+}
+
+/// Returns true if a predicate such as `cfg(test)` or `cfg(all(test, unix))` can hold in unit tests only.
+fn needs_test(predicate: &[TokenTree]) -> bool {
+    match predicate {
+        [TokenTree::Ident(name)] => name == "test",
+        [TokenTree::Ident(name), TokenTree::Group(all)] if name == "cfg" || name == "all" => {
+            trees(all).split(is_comma).any(needs_test)
+        }
+        _ => false,
+    }
+}
+
+/// Resolves a path from the root of the crate. Returns `None` if the path begins neither with a keyword nor with a
+/// child of its scope.
+fn from_root(scope: &[String], path: &[String], is_module: &dyn Fn(&[String]) -> bool) -> Option<Module> {
+    let (first, behind) = path.split_first()?;
+    match first.as_str() {
+        "crate" => Some(behind.to_vec()),
+        "self" | "super" => {
+            let outer = if first == "super" { &scope[..scope.len().saturating_sub(1)] } else { scope };
+            let goes_on = behind.first().is_some_and(|next| next == "super");
+            if goes_on { from_root(outer, behind, is_module) } else { Some([outer, behind].concat()) }
+        }
+        _ => is_module(&[scope, &path[..1]].concat()).then(|| [scope, path].concat()),
+    }
+}
+
+/// Resolves the paths of each module to the modules that they lead to. Modules of unit tests are left out.
+fn imports(mut sources: BTreeMap<Module, Source>) -> Imports {
+    let tests: Vec<_> = sources.values().flat_map(|source| source.tests.clone()).collect();
+    sources.retain(|module, _| !tests.iter().any(|test| module.starts_with(test)));
+    let is_module = |path: &[String]| sources.contains_key(path);
+    let named = |source: &Source, SourcePath { scope, segments, .. }: &SourcePath| {
+        if let Some(path) = from_root(scope, segments, &is_module) {
+            return vec![path];
+        }
+        let Some((first, behind)) = segments.split_first() else { return Vec::new() };
+        let declared = source.uses.iter().filter_map(|used| {
+            let path = from_root(&used.scope, &used.segments, &is_module)?;
+            let inner = [&path[..], &segments[..1]].concat();
+            match used.name.as_str() {
+                "*" => is_module(&inner).then(|| [&inner[..], behind].concat()),
+                name => (name == first).then(|| [&path[..], behind].concat()),
+            }
+        });
+        declared.collect()
+    };
+    let of = |(module, source): (&Module, &Source)| {
+        let named = source.paths.iter().flat_map(|path| named(source, path));
+        let owners = named.filter_map(|path| {
+            let owner = (1..=path.len()).rev().map(|len| &path[..len]).find(|path| is_module(path));
+            owner.map(<[String]>::to_vec)
+        });
+        (module.clone(), owners.filter(|other| other != module).collect())
+    };
+    sources.iter().map(of).collect()
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).expect("a folder of the repository can be read").flatten();
     let paths = entries.map(|entry| entry.path());
-    paths.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
+    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
-fn imports(folder: &Path) -> Imports {
-    let mut texts = BTreeMap::new();
-    for file in sources(folder) {
+fn imports_in(folder: &Path) -> Imports {
+    let source = |file: PathBuf| {
         let inside = file.strip_prefix(folder).expect("it was found there").with_extension("");
         let mut module: Module = inside.iter().map(|part| part.to_string_lossy().into_owned()).collect();
-        if module.last().is_some_and(|last| ["mod", "lib", "main"].contains(&last.as_str())) {
-            module.pop();
-        }
-        texts.insert(module, fs::read_to_string(&file).expect("a source is text"));
-    }
-    let known =
-        |path: &Module| (1..=path.len()).rev().map(|len| path[..len].to_vec()).find(|path| texts.contains_key(path));
-    let of = |(module, text): (&Module, &String)| {
-        let named = paths(module, text).iter().filter_map(known).collect::<BTreeSet<_>>();
-        let others = named.into_iter().filter(|other| !other.starts_with(module)).collect();
-        (module.clone(), others)
+        module.pop_if(|last| ["mod", "lib", "main"].contains(&last.as_str()));
+        let source = Source::new(&module, &fs::read_to_string(&file).expect("a source is text"));
+        (module, source)
     };
-    texts.iter().map(of).collect()
+    let is_source = |file: &PathBuf| file.extension().is_some_and(|extension| extension == "rs");
+    imports(files(folder).into_iter().filter(is_source).map(source).collect())
 }
 
-/// The modules that can be reached from one by its imports.
-fn reached(imports: &Imports, from: &Module) -> BTreeSet<Module> {
+/// The modules that can be reached from one by imports, through no others than `modules`.
+fn reached<'m>(imports: &'m Imports, modules: &BTreeSet<&'m Module>, from: &'m Module) -> BTreeSet<&'m Module> {
     let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
     while let Some(module) = next.pop() {
-        for other in imports.get(module).into_iter().flatten() {
-            if seen.insert(other.clone()) {
-                next.push(other);
-            }
-        }
+        let others = imports.get(module).into_iter().flatten();
+        next.extend(others.filter(|other| modules.contains(other) && seen.insert(*other)));
     }
     seen
 }
 
-/// The modules from which imports lead back to the module itself, each with its imports of the other modules.
-fn cycles(imports: &Imports) -> Vec<String> {
-    let turns: BTreeSet<_> = imports.keys().filter(|module| reached(imports, module).contains(*module)).collect();
-    let name = |module: &Module| module.join("::");
-    let line = |module: &&Module| {
-        let others: Vec<_> = imports[*module].iter().filter(|other| turns.contains(other)).map(name).collect();
-        format!("{} imports {}", name(module), others.join(", "))
+/// The cycles through `modules` that remain without the common ancestor of each.
+fn cycles_among<'m>(imports: &'m Imports, modules: &BTreeSet<&'m Module>) -> BTreeSet<BTreeSet<&'m Module>> {
+    let reached: BTreeMap<_, _> = modules.iter().map(|module| (*module, reached(imports, modules, module))).collect();
+    let cycle = |from: &&'m Module| reached[from].iter().copied().filter(|to| reached[to].contains(from)).collect();
+    let all: BTreeSet<BTreeSet<_>> = modules.iter().map(cycle).filter(|cycle: &BTreeSet<_>| cycle.len() > 1).collect();
+    let without_ancestor = |mut cycle: BTreeSet<&'m Module>| {
+        let ancestor = cycle.iter().copied().find(|first| cycle.iter().all(|other| other.starts_with(first)));
+        let Some(ancestor) = ancestor else { return BTreeSet::from([cycle]) };
+        cycle.remove(ancestor);
+        cycles_among(imports, &cycle)
     };
-    turns.iter().map(line).collect()
+    all.into_iter().flat_map(without_ancestor).collect()
+}
+
+/// The modules that are in a cycle, each with its imports of others in the cycle.
+fn cycles(imports: &Imports) -> Vec<String> {
+    let name = |module: &Module| module.join("::");
+    let mut found = Vec::new();
+    for cycle in cycles_among(imports, &imports.keys().collect()) {
+        for module in &cycle {
+            let others: Vec<_> = imports[*module].iter().filter(|other| cycle.contains(other)).map(name).collect();
+            found.push(format!("{} imports {}", name(module), others.join(", ")));
+        }
+    }
+    found
 }
 
 fn module(path: &str) -> Module {
     path.split("::").map(str::to_owned).collect()
 }
 
-/// Red if `expand` stops at the first name of a group, or if `paths` reads comments, unit tests, or `super` as if it
-/// were the root.
+fn sources(texts: &[(&str, &str)]) -> BTreeMap<Module, Source> {
+    texts.iter().map(|(path, text)| (module(path), Source::new(&module(path), text))).collect()
+}
+
+/// The imports of the module `p::q` with this source, in a crate with a few more modules.
+fn imports_of(text: &str) -> String {
+    let others = ["a", "a::b", "p", "p::r", "p::q::child"].map(|path| (path, ""));
+    let imports = imports(sources(&[&others[..], &[("p::q", text)]].concat()));
+    imports[&module("p::q")].iter().map(|other| other.join("::")).collect::<Vec<_>>().join(" ")
+}
+
+/// Red if a form of path is not followed, or leads to another module than the compiler's.
 #[test]
-fn use_trees_are_read_whole() {
-    let source = "use crate::a::{B, c::{D, E}};\nuse super::f::G;\nfn x() { crate::h::i() } // crate::no\n#[cfg(test)]\ncrate::no";
-    let expected = ["a::B", "a::c::D", "a::c::E", "h::i", "p::f::G"].map(module);
-    assert_eq!(paths(&module("p::q"), source), expected);
+fn paths_lead_to_modules() {
+    for (text, expected) in [
+        ("use crate::a::{X, b::{Y, Z}};", "a a::b"),
+        ("use crate::{a::{self, X as Y}, p::r};", "a p::r"),
+        ("use {crate::a::X, super::r};", "a p::r"),
+        ("use super::r::X; use super::super::a::Y;", "a p::r"),
+        ("fn f() -> crate::a::X { super::r::g::<crate::a::b::Y>() }", "a a::b p::r"),
+        ("fn f(_: super::super::a::X) { <crate::a::b::X as super::r::Y>::g() }", "a a::b p::r"),
+        // Children, with and without `self`.
+        ("mod child; pub use self::child::X;", "p::q::child"),
+        ("mod child; pub use child::{X, Y};", "p::q::child"),
+        ("mod child; fn f() { child::g(1) }", "p::q::child"),
+        // Modules in the same file have another `super`, and no children of the file.
+        ("mod inner { use super::child::X; fn f() { super::super::r::g() } }", "p::q::child p::r"),
+        ("mod inner { mod deep { use super::super::super::super::a::X; } fn f() { child::g() } }", "a"),
+        // Modules under the names that `use` declares.
+        ("use crate::a; fn f() { a::b::g() }", "a a::b"),
+        ("use crate::a as other; fn f() { other::b::g() }", "a a::b"),
+        ("use crate::a::*; fn f() { b::g() }", "a a::b"),
+        // A re-exported name counts for the module that the path names.
+        ("use super::Exported;", "p"),
+        ("pub use crate::a::X;", "a"),
+        // Macros and attributes.
+        ("fn f() { assert!(crate::a::X > 0, \"{}\", super::r::Y) }", "a p::r"),
+        ("macro_rules! m { () => { $crate::a::f() } }", "a"),
+        ("#[arg(value_parser = crate::a::parse)] struct S;", "a"),
+    ] {
+        assert_eq!(imports_of(text), expected, "{text}");
+    }
+}
+
+/// Red if text that is no import is read as one.
+#[test]
+fn comments_strings_and_other_names_are_no_imports() {
+    for text in [
+        "// crate::a::X\n/* /* */ crate::a::X */ /// [`X`](crate::a::X)\nfn f() {}",
+        "const X: &str = \"// \\\" crate::a::X\"; const Y: &str = r#\"\" crate::a::X\"#; const Z: char = '\"';",
+        "use ::a::X; fn f() { ::a::b::g(); other::a::g(); Y::<u8>::a::g() }",
+        "use a::X; fn f() { a::g() }",
+        "fn f(child: u8) -> u8 { child.a(Self::child()) }",
+    ] {
+        assert_eq!(imports_of(text), "", "{text}");
+    }
+    assert_eq!(imports_of("const X: &str = \"// \"; use crate::a::X; // \""), "a");
+}
+
+/// Red if `#[cfg(test)]` hides more than what it applies to, or less.
+#[test]
+fn unit_tests_are_left_out_and_the_rest_is_seen() {
+    for (text, expected) in [
+        ("#[cfg(test)] mod tests; use super::r::X;", "p::r"),
+        ("#[cfg(test)] use crate::a::{X, Y}; use super::r::X;", "p::r"),
+        ("#[cfg(test)] mod tests { mod deep {} use crate::a; } use super::r::X;", "p::r"),
+        ("#[cfg(all(unix, test))] #[inline] fn f<A, B>(_: A) -> [u8; 3] { crate::a::g() } use super::r;", "p::r"),
+        ("impl X { #[cfg(test)] fn f() { crate::a::g() } fn g() { super::r::g() } }", "p::r"),
+        ("fn f() { #[cfg(test)] crate::a::g(1, 2); super::r::g() }", "p::r"),
+        ("struct X { #[cfg(test)] x: Map<u8, crate::a::X>, y: super::r::Y }", "p::r"),
+        ("struct X { #[cfg(test)] x: fn(u8) -> u8, y: super::r::Y }", "p::r"),
+        // What exists in other builds too.
+        ("#[cfg(any(test, unix))] use crate::a::X;", "a"),
+        ("#[cfg(not(test))] use crate::a::X;", "a"),
+        ("#[cfg_attr(test, derive(Debug))] struct X(crate::a::X);", "a"),
+    ] {
+        assert_eq!(imports_of(text), expected, "{text}");
+    }
+    let texts = [("a", "#[cfg(test)] mod tests;"), ("a::tests", "use crate::b;"), ("b", "use crate::a::X;")];
+    assert!(cycles(&imports(sources(&texts))).is_empty(), "{texts:?}");
 }
 
 /// Red if `cycles` misses a cycle that a module outside of it imports, or names a module that is in none.
 #[test]
 fn a_cycle_is_found_and_named() {
-    let imports = |edges: &[(&str, &str)]| {
-        let mut imports = Imports::new();
-        for (from, to) in edges {
-            imports.entry(module(from)).or_default().insert(module(to));
-            imports.entry(module(to)).or_default();
-        }
-        imports
-    };
-    assert!(cycles(&imports(&[("a", "b"), ("b", "c"), ("a", "c")])).is_empty());
-    let found = cycles(&imports(&[("a", "b"), ("b", "c"), ("c", "b")]));
-    assert_eq!(found, ["b imports c", "c imports b"]);
+    let cycles = |texts: &[(&str, &str)]| cycles(&imports(sources(texts)));
+    let (to_a, to_b, to_c) = ("use crate::a::X;", "use crate::b::X;", "use crate::c::X;");
+    assert_eq!(cycles(&[("a", "use crate::{b::X, c::Y};"), ("b", to_c), ("c", "")]), [""; 0]);
+    assert_eq!(cycles(&[("a", to_b), ("b", to_c), ("c", to_b)]), ["b imports c", "c imports b"]);
+    // By way of a child, and between children whose parent imports both.
+    assert_eq!(
+        cycles(&[("a", "mod x; use x::X;"), ("a::x", to_b), ("b", to_a)]),
+        ["a imports a::x", "a::x imports b", "b imports a"]
+    );
+    let parent = ("a", "mod x; mod y; use self::{x::X, y::Y};");
+    let found = cycles(&[parent, ("a::x", "use super::y::Y;"), ("a::y", "use crate::a::{Z, x::X};")]);
+    assert_eq!(found, ["a::x imports a::y", "a::y imports a::x"]);
+    // A module and its descendants may use one another.
+    assert_eq!(cycles(&[parent, ("a::x", "use super::Z; use super::y::Y;"), ("a::y", "use crate::a::Z;")]), [""; 0]);
 }
 
 /// The crates that have sources of their own, with these.
@@ -182,7 +415,7 @@ fn no_module_stands_in_a_cycle() {
     assert!(crates.iter().any(|(name, _)| name == "blkmq"), "{crates:?}");
     let mut found = BTreeMap::new();
     for (name, sources) in &crates {
-        let imports = imports(sources);
+        let imports = imports_in(sources);
         assert!(imports.len() > 1, "{name} has modules");
         let cycles = cycles(&imports);
         if !cycles.is_empty() {
@@ -223,7 +456,7 @@ fn the_check_finds_an_import_against_the_order() {
 fn folders_import_in_one_direction() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("it is one of several");
     for (name, order) in FOLDERS {
-        let imports = imports(&crates.join(name).join("src"));
+        let imports = imports_in(&crates.join(name).join("src"));
         for folder in order {
             assert!(
                 imports.keys().any(|module| module.first().is_some_and(|first| first == folder)),
