@@ -172,17 +172,29 @@ impl Submitter {
     ///
     /// # Errors
     /// The operation comes back if there is no free slot, or if it can never succeed. Nothing has happened then.
-    // Inlined, so that an operation goes from the caller's registers into its slot.
+    // COST: an operation that is taken as it is goes from the caller's registers into its slot. So it is inlined, no
+    // call on this way gets the operation by its address, and a panic on this way would leak it: what an unwinding
+    // thread has to drop lies in memory.
     #[inline(always)]
-    pub fn submit(&mut self, mut bio: Bio) -> Result<RqId, Rejected> {
+    pub fn submit(&mut self, bio: Bio) -> Result<RqId, Rejected> {
+        let bio = ManuallyDrop::new(bio);
         self.begin_plug_if_empty();
-        let id = if let Some((asked, piece)) = self.accept_whole(&bio) {
-            self.plug_whole(&asked, piece, || bio.take())
-        } else {
-            match self.accept_any(&bio) {
-                Ok(nr_parts) => self.plug_parts(bio, nr_parts),
-                Err(reason) => return Err(Rejected { bio, reason }),
-            }
+        let Some((asked, piece)) = self.accept_whole(&bio) else {
+            return self.submit_any(ManuallyDrop::into_inner(bio));
+        };
+        let id = self.plug_whole(&asked, piece, || ManuallyDrop::into_inner(bio));
+        if self.is_plug_due() {
+            self.flush_plug();
+        }
+        Ok(id)
+    }
+
+    /// As [`submit`](Self::submit), for an operation that is not taken as it is. The plug has begun.
+    #[inline(never)]
+    fn submit_any(&mut self, bio: Bio) -> Result<RqId, Rejected> {
+        let id = match self.accept_any(&bio) {
+            Ok(nr_parts) => self.plug_parts(bio, nr_parts),
+            Err(reason) => return Err(Rejected { bio, reason }),
         };
         if self.is_plug_due() {
             self.flush_plug();

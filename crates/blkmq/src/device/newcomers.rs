@@ -10,15 +10,16 @@ use crate::request::{FlushStep, Request, RqList, Slots};
 #[derive(Debug)]
 pub(crate) struct Newcomers {
     pub(crate) known: Vec<Newcomer>,
-    /// The hardware queue of each, and whether these differ.
+    /// The hardware queue of the first one.
+    hctx: u16,
+    /// The hardware queue of each, if these differ; empty otherwise.
     hctxs: Vec<u16>,
-    is_mixed: bool,
 }
 
 impl Newcomers {
     /// Room for all that can be handed through at once, so that nothing is allocated later.
     pub(super) fn new() -> Self {
-        Self { known: Vec::with_capacity(MOST_NEWCOMERS), hctxs: Vec::with_capacity(MOST_NEWCOMERS), is_mixed: false }
+        Self { known: Vec::with_capacity(MOST_NEWCOMERS), hctx: 0, hctxs: Vec::with_capacity(MOST_NEWCOMERS) }
     }
 
     /// Forgets what was noted before, and notes the requests at the front of a list, `most` of them at most, as far as
@@ -34,7 +35,6 @@ impl Newcomers {
         debug_assert!(most <= MOST_NEWCOMERS, "no more than may go together are noted");
         self.known.clear();
         self.hctxs.clear();
-        self.is_mixed = false;
         list.take_while(slots, |rq| {
             if self.known.len() == most {
                 return false;
@@ -51,25 +51,46 @@ impl Newcomers {
         if rq.body().flush != FlushStep::None || rq.flags().at_head {
             return false;
         }
-        if let (Some(Newcomer { info: like, .. }), Some(last)) = (self.known.first(), self.known.last()) {
-            let is_alike = like.op == rq.op() && like.priority.class == rq.priority().class;
-            // In a stream, whose requests are as large as they may be, each request touches the one before.
-            if !is_alike || last.info.end() == rq.sector() {
-                return false;
+        match (self.known.first(), self.known.last()) {
+            (Some(Newcomer { info: like, .. }), Some(last)) => {
+                let is_alike = like.op == rq.op() && like.priority.class == rq.priority().class;
+                // In a stream, whose requests are as large as they may be, each request touches the one before.
+                if !is_alike || last.info.end() == rq.sector() {
+                    return false;
+                }
+                if rq.hctx() != self.hctx || self.is_mixed() {
+                    self.note_hctx(rq.hctx());
+                }
             }
-            self.is_mixed |= self.hctxs[0] != rq.hctx();
+            _ => self.hctx = rq.hctx(),
         }
         self.known.push(Newcomer { rq: rq.id(), info: rq.body().info() });
-        self.hctxs.push(rq.hctx());
         true
+    }
+
+    /// Whether the newcomers go to several hardware queues.
+    #[inline]
+    fn is_mixed(&self) -> bool {
+        !self.hctxs.is_empty()
+    }
+
+    /// Notes the hardware queue of the next newcomer, which makes several.
+    #[inline(never)]
+    fn note_hctx(&mut self, hctx: u16) {
+        if self.hctxs.is_empty() {
+            self.hctxs.resize(self.known.len(), self.hctx);
+        }
+        self.hctxs.push(hctx);
     }
 
     /// The run of newcomers of one hardware queue that begins at `begin`, as they came: the queue, and their places.
     #[inline]
     pub(crate) fn run(&self, begin: usize) -> Option<(u16, Range<usize>)> {
+        if !self.is_mixed() {
+            return (begin < self.known.len()).then_some((self.hctx, begin..self.known.len()));
+        }
         let hctx = *self.hctxs.get(begin)?;
-        let others = &self.hctxs[begin..];
-        let len = if self.is_mixed { others.iter().take_while(|other| **other == hctx).count() } else { others.len() };
+        let len = self.hctxs[begin..].iter().take_while(|other| **other == hctx).count();
         Some((hctx, begin..begin + len))
     }
 
@@ -80,7 +101,7 @@ impl Newcomers {
     #[inline]
     pub(crate) fn gather(&self, order: &mut [u8]) {
         debug_assert_eq!(order.len(), self.known.len(), "each newcomer has a place in the order");
-        if self.is_mixed {
+        if self.is_mixed() {
             self.gather_some(order);
         }
     }
@@ -107,9 +128,15 @@ mod tests {
 
     fn newcomers(hctxs: &[u16]) -> Newcomers {
         let info = Body::flush(0, Time(0)).info();
-        let known = (0..hctxs.len() as u64).map(|id| Newcomer { rq: RqId(id), info }).collect();
-        let is_mixed = hctxs.iter().any(|hctx| *hctx != hctxs[0]);
-        Newcomers { known, hctxs: hctxs.to_vec(), is_mixed }
+        let mut newcomers = Newcomers::new();
+        newcomers.hctx = hctxs[0];
+        for (id, hctx) in (0..).zip(hctxs) {
+            if *hctx != newcomers.hctx || newcomers.is_mixed() {
+                newcomers.note_hctx(*hctx);
+            }
+            newcomers.known.push(Newcomer { rq: RqId(id), info });
+        }
+        newcomers
     }
 
     /// Red if requests of one hardware queue change places among each other, or do not come together.

@@ -137,19 +137,6 @@ impl Bio {
         self
     }
 
-    /// Takes the operation out, field by field. A copy in larger pieces would wait until all fields that were just
-    /// written have left the processor.
-    #[inline(always)]
-    #[expect(clippy::needless_match, reason = "the buffer moves by itself, without the mark in front of it")]
-    pub(crate) fn take(&mut self) -> Self {
-        let buffers = match std::mem::take(&mut self.buffers) {
-            Buffers::One(buffer) => Buffers::One(buffer),
-            other => other,
-        };
-        let &mut Self { user_data, sector, nr_sectors, flags, op, priority, .. } = self;
-        Self { user_data, buffers, sector, nr_sectors, flags, op, priority }
-    }
-
     /// True if the buffers fit the operation: whole sectors of the stated length for reads and writes, else none.
     pub(crate) fn buffers_fit(&self) -> bool {
         match self.op {

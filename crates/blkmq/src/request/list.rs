@@ -10,11 +10,12 @@ use super::index::{NIL, SlotIndex};
 use super::slot::{AHEAD, Slot, Slots};
 use super::state::Place;
 use super::token::Request;
+use crate::request::bio::Bio;
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::handover::Handover;
-use blkmq_sync::reads;
 use blkmq_sync::stack::{Chain, SlotStack};
 use blkmq_sync::staging::Staging;
+use blkmq_sync::{changes, reads};
 
 /// A first-in first-out list of requests.
 ///
@@ -93,6 +94,22 @@ impl RqList {
         rq.free();
         // SAFETY: the token ended here, so the slot is this list's to link.
         unsafe { self.link_front(slot) };
+    }
+
+    /// As [`push_free`](Self::push_free), and takes the operation out of the slot.
+    ///
+    /// COST: the operation is taken last, so that it moves once: to where the caller puts it.
+    ///
+    /// # Panics
+    /// If there is no operation: the submitter has lost count.
+    #[inline(always)]
+    pub(crate) fn push_free_for_bio(&mut self, rq: Request<'_>) -> Bio {
+        let slot = rq.slot();
+        self.push_free(rq);
+        // SAFETY: slot Invariant 2: all parts are back. The slot's submitter, in whose hands this is, has not taken the
+        // free slot again.
+        let cell = unsafe { &mut *slot.bio.get() };
+        changes(cell).take()
     }
 
     /// Puts a slot in front.
@@ -174,6 +191,9 @@ impl RqList {
     /// # Panics
     /// If there are more than [`MOST_NEWCOMERS`], or `order` does not name each of them once: a request would be lost.
     pub(crate) fn reorder(&mut self, order: &[u8]) {
+        if let ([0], 1) = (order, self.len) {
+            return;
+        }
         let mut slots = [None; MOST_NEWCOMERS];
         assert!(order.len() == self.len && self.len <= slots.len(), "an order names each request");
         let mut at = self.head;

@@ -27,14 +27,13 @@ impl Outstanding {
 
 impl Submitter {
     /// Returns the next operation that is over, if any.
+    ///
+    /// COST: the operation moves once more than with [`reap_all`](Self::reap_all) and [`reap_up_to`](Self::reap_up_to).
     #[inline]
     pub fn reap(&mut self) -> Option<Completion> {
-        self.settle().then(|| {
-            let completion = self.hand_out();
-            self.show_served();
-            stage(Stage::Reap, 1);
-            completion
-        })
+        let mut reaped = None;
+        self.reap_up_to(1, |completion| reaped = Some(completion));
+        reaped
     }
 
     /// Hands every operation that is over to `each`. Returns how many there were.
@@ -42,9 +41,15 @@ impl Submitter {
     /// COST: an operation moves once, from its slot to where `each` puts it. A loop around [`reap`](Self::reap) moves
     /// it once more.
     #[inline]
-    pub fn reap_all(&mut self, mut each: impl FnMut(Completion)) -> usize {
+    pub fn reap_all(&mut self, each: impl FnMut(Completion)) -> usize {
+        self.reap_up_to(usize::MAX, each)
+    }
+
+    /// Like [`reap_all`](Self::reap_all), but hands out `most` operations at most.
+    #[inline(always)]
+    pub fn reap_up_to(&mut self, most: usize, mut each: impl FnMut(Completion)) -> usize {
         let mut reaped = 0;
-        while self.settle() {
+        while reaped < most && self.settle() {
             each(self.hand_out());
             reaped += 1;
         }
@@ -64,15 +69,13 @@ impl Submitter {
     /// Hands out the first completed operation, and adds it to what was done. The caller has made sure that it is over.
     #[inline(always)]
     fn hand_out(&mut self) -> Completion {
-        let mut rq = self.runner.completed.pop_front(&self.q.slots).expect("something is over");
+        let rq = self.runner.completed.pop_front(&self.q.slots).expect("something is over");
         debug_assert!(!rq.body().is_split && rq.body().tag.is_none(), "what is handed out is whole, and over: {rq:?}");
         let &Body { status, submitted, issued, completed, .. } = rq.body();
         let id = rq.id();
         self.served.add(rq.op(), rq.body().part_sectors());
         // COST: nothing looks at the operation on its way, so that it moves once.
-        let bio = rq.take_bio();
-        self.free.push_free(rq);
-        Completion { id, status, submitted, issued, completed, bio }
+        Completion { id, status, submitted, issued, completed, bio: self.free.push_free_for_bio(rq) }
     }
 
     /// Whether the first of what has completed is an operation that is over. Puts the parts of a split operation
