@@ -169,7 +169,9 @@ impl Runner {
                 rq.body().tag.is_none() && rq.body().token.is_none(),
                 "a request gets one tag and one token: {rq:?}"
             );
-            rq.body_mut().token = token;
+            if SPECIAL {
+                rq.body_mut().token = token;
+            }
             is_special |= starting.mark(rq);
             let body = rq.body_mut();
             (body.tag, body.ordered) = (Some(tag), is_counted);
