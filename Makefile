@@ -3,7 +3,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 STEPS := lint deny doc stress torture loom examples interop mutants release miri fuzz nvme guest ublk rbd neighbour
-.PHONY: help build demo test deep soak measure storage lockings curves servers machines shares frontier images priorities cost tools fmt clean $(STEPS)
+.PHONY: help build demo test deep soak speed measure storage lockings curves servers machines shares frontier images priorities cost tools fmt clean $(STEPS)
 
 help: ## Lists these commands
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -25,6 +25,9 @@ deep: ## What takes long: planted bugs, release builds, Miri, fuzzing, guests, C
 
 soak: ## The long forms for MINUTES (default 60), all or PARTS=torture alone; a record of it under docs/records/
 	@scripts/soak
+
+speed: ## Compares this tree by time with the pinned revision and the parent, or BASE; fails where it is slower; ten minutes beside building
+	@scripts/speed
 
 measure: ## Rates and CPU time beside fio's, and what statistics cost; a record of it under docs/records/
 	@scripts/measure
