@@ -203,6 +203,20 @@ fn make_targets(makefile: &str) -> Vec<&str> {
         .collect()
 }
 
+/// The words of a line `NAME=(WORD WORD ...)` of a shell script.
+fn array<'s>(script: &'s str, name: &str) -> Vec<&'s str> {
+    let words = script.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix("=(")?.strip_suffix(')'));
+    words.unwrap_or_default().split_whitespace().collect()
+}
+
+/// The names in code in the first column of the tables of a Markdown text.
+fn first_column(text: &str) -> Vec<&str> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" |").next())
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .collect()
+}
+
 /// Those of the files beside the `main.rs` of a test program, by their names, that are no modules of it.
 fn left_out<'n>(main: &str, names: &[&'n str]) -> Vec<&'n str> {
     let is_named = |name: &str| name == "main" || main.lines().any(|line| line == format!("mod {name};"));
@@ -393,6 +407,24 @@ fn readme_is_short_and_its_commands_exist() {
         gate.contains("make test") && gate.contains("make deep"),
         ".ci/run calls the README's test command, and the rest"
     );
+}
+
+/// Red if a page for contributors leaves out a step, has one that is gone, or has it under the other command.
+#[test]
+fn every_step_has_its_row() {
+    assert_eq!(array("b=(x)\na=(y z)\n", "a"), ["y", "z"]);
+    assert_eq!(array("a+=(y)\n", "a"), [""; 0]);
+    assert_eq!(first_column("| a |\n|---|\n| `x`, `y z` | `no` |\n`no`\n"), ["x", "y z"]);
+    let (page, script) = (read("CONTRIBUTING.md"), read("scripts/test"));
+    let (head, deep) = page.split_once("The steps of `make deep`:\n").expect("the page tells the commands apart");
+    let (_, test) = head.split_once("The steps of `make test`:\n").expect("the page tells the commands apart");
+    for (name, text) in [("steps", test), ("deep", deep)] {
+        let (mut listed, mut rows) = (array(&script, name), first_column(text));
+        assert!(listed.len() > 5, "scripts/test has no line '{name}=(...)': {listed:?}");
+        listed.sort_unstable();
+        rows.sort_unstable();
+        assert_eq!(rows, listed, "CONTRIBUTING.md and scripts/test, {name}");
+    }
 }
 
 /// Red if a target could refuse all that it is given, and nothing would tell. Red too if what a fuzzer has found were
