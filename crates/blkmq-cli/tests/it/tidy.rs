@@ -10,7 +10,7 @@ const MAX_SOURCE_LINES: usize = 600;
 /// Most columns of a comment, which no formatter breaks.
 const MAX_COMMENT_COLUMNS: usize = 120;
 /// Most lines of README.md: one that is longer is no longer read.
-const MAX_README_LINES: usize = 150;
+const MAX_README_LINES: usize = 100;
 /// How far above an atomic ordering its reason may end.
 const ORDERING_REASON_LINES: usize = 4;
 /// This file, which has to spell what it forbids.
