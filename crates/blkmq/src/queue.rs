@@ -63,7 +63,7 @@ pub(crate) use self::{
     hctx::HwCtx,
     hold::Hold,
     layout::{Layout, Mapping},
-    member::Member,
+    member::{Member, OwnMember},
     pools::{TakenTokens, TokenBatch},
     reports::{Passage, ReportBatch},
     schedulers::SCHEDULER_PREFIX,

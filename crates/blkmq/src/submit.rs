@@ -129,7 +129,7 @@ impl Submitter {
         let (member, client_id) = q.join(Some(client))?;
         let (free, limits) = (q.slots.take_pool(member), q.limits());
         Ok(Self {
-            runner: Runner::new(member),
+            runner: Runner::new(Arc::clone(&q), member),
             client: client_id,
             priority: client.priority,
             limits,

@@ -3,11 +3,13 @@
 //! A submitter has a runner, and a background thread has one too. What a runner does not finish it leaves where another
 //! thread is certain to find it: `tags` and `issue` say how.
 
+use std::sync::Arc;
+
 use blkmq_sched::Time;
 
 use super::newcomers::Newcomers;
 use crate::driver::{Done, Started};
-use crate::queue::{Member, RequestQueue};
+use crate::queue::{Member, OwnMember, RequestQueue};
 use crate::request::limits::MAX_HW_QUEUES;
 use crate::request::{Place, Request, RqList};
 use blkmq_sync::peek;
@@ -30,6 +32,7 @@ struct Touched {
 pub(crate) struct Runner {
     /// The thread's number among the queue's members.
     pub(crate) member: u16,
+    own: OwnMember,
     pub(crate) hint: Hint,
     /// Chosen requests with tags, on their way to the issue list of `ready_hctx`.
     pub(crate) ready: RqList,
@@ -89,9 +92,11 @@ impl Touched {
 }
 
 impl Runner {
-    pub(crate) fn new(member: u16) -> Self {
+    /// A runner of the thread that has this number among the members of `q`.
+    pub(crate) fn new(q: Arc<RequestQueue>, member: u16) -> Self {
         Self {
             member,
+            own: OwnMember::new(q, member),
             hint: Hint::new(u32::from(member)),
             ready: RqList::default(),
             ready_hctx: 0,
@@ -111,8 +116,10 @@ impl Runner {
         }
     }
 
+    /// The thread's member of `q`, which is the queue that the thread has joined.
+    #[inline]
     pub(crate) fn member<'q>(&self, q: &'q RequestQueue) -> &'q Member {
-        q.member(self.member)
+        self.own.get(q)
     }
 
     /// Whether this thread is inside the queue, so that a freeze or a quiescence waits for it. For assertions.

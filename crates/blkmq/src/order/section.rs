@@ -149,7 +149,7 @@ mod tests {
         submitter.submit(Bio::read(0, Buffer::zeroed(4096))).expect("there is room");
         submitter.flush_plug();
         let (member, _) = q.join(None).expect("there is a place");
-        let mut runner = Runner::new(member);
+        let mut runner = Runner::new(std::sync::Arc::clone(&q), member);
         let seen = q.live.word.load();
         assert!(seen.is_waiting());
         q.domain(0).enter(&q, q.member(member), &mut runner, q.clock().now(), |section| section.settle(true));

@@ -39,7 +39,7 @@ impl RequestQueue {
             let membership = Membership::new(self)?;
             let stop = Arc::clone(&background.stop);
             let work = move || {
-                let mut runner = Runner::new(membership.member);
+                let mut runner = Runner::new(Arc::clone(&membership.q), membership.member);
                 while !flag(&stop).load(Ordering::Relaxed) {
                     drive_share(&membership.q, &mut runner, share, nr_threads, &stop);
                 }

@@ -1,7 +1,9 @@
 //! What a queue keeps for each thread that works with it: submitters and background threads.
+#![expect(unsafe_code, reason = "a thread finds its own member without the table")]
 
 use std::fmt::{self, Write};
-use std::sync::OnceLock;
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, OnceLock};
 
 use blkmq_sched::{ClientId, GroupId};
 
@@ -144,6 +146,40 @@ impl Member {
     }
 }
 
+/// The member of one thread, which the thread finds without the table.
+///
+/// # Invariants
+/// `member` is in the table of `q`, which never moves a member, and frees it with the queue.
+#[derive(Debug)]
+pub(crate) struct OwnMember {
+    q: Arc<RequestQueue>,
+    member: NonNull<Member>,
+}
+
+// SAFETY: it stands for a shared reference to a member, which is `Sync`.
+unsafe impl Send for OwnMember {}
+
+impl OwnMember {
+    /// The member with this number.
+    pub(crate) fn new(q: Arc<RequestQueue>, index: u16) -> Self {
+        Self { member: NonNull::from(q.member(index)), q }
+    }
+
+    /// The member, in the table of `q`.
+    ///
+    /// COST: a load and a compare. The table costs two loads and two compares more, and a thread asks some ten times a
+    /// batch.
+    ///
+    /// # Panics
+    /// If the member is another queue's.
+    #[inline]
+    pub(crate) fn get<'q>(&self, q: &'q RequestQueue) -> &'q Member {
+        assert!(ptr::eq(q, &raw const *self.q), "a thread works with the queue that it has joined");
+        // SAFETY: the invariant; `q` is the queue that has the member, and lives as long as the reference.
+        unsafe { self.member.as_ref() }
+    }
+}
+
 impl RequestQueue {
     #[inline]
     pub(crate) fn member(&self, index: u16) -> &Member {
@@ -249,5 +285,40 @@ impl Members {
             writeln!(out, "member {index}: inside {active} software queues {software:?} completions waiting {rings}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(virtual_cpus)))]
+mod tests {
+    use super::*;
+    use crate::driver::spec;
+
+    fn queue() -> Arc<RequestQueue> {
+        let device = spec::open("null,irqmode=0").expect("the spec is good");
+        RequestQueue::builder(device).scheduler("none").build().expect("the device is good")
+    }
+
+    #[test]
+    fn a_thread_finds_its_own_member() {
+        let q = queue();
+        let (index, _) = q.join(None).expect("there is a place");
+        let own = OwnMember::new(Arc::clone(&q), index);
+        assert!(ptr::eq(own.get(&q), q.member(index)));
+        own.get(&q).set_background(true);
+        assert!(q.member(index).is_background());
+        q.leave(index, None);
+        let queue = Arc::downgrade(&q);
+        drop(q);
+        assert!(queue.upgrade().is_some(), "the queue lives as long as its member may be asked for");
+        drop(own);
+        assert!(queue.upgrade().is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "the queue that it has joined")]
+    fn a_member_is_not_found_in_another_queue() {
+        let (q, other) = (queue(), queue());
+        let (index, _) = q.join(None).expect("there is a place");
+        let _ = OwnMember::new(q, index).get(&other);
     }
 }
