@@ -1,0 +1,223 @@
+"""The measurement of scripts/speed: programs in turns over rows of loads, and the ratios that these give."""
+import json, math, os, re, signal, statistics, subprocess, sys, time
+
+mode, work, tmpfs, *bases = sys.argv[1:]
+programs = ["new", *bases]
+run_s, limit = float(os.environ.get("RUN", "0.25")), float(os.environ.get("LIMIT", "480"))
+# Seconds: a turn, and after how long a run or a server's start is given up.
+TURN, PATIENCE = 0.005, 60
+# The least ratio that passes, and the width of an interval that tells enough.
+LEAST, NARROW = 0.97, 0.02
+processors = sorted(os.sched_getaffinity(0))
+
+def job(name, sections, **options):
+    """A job file with these sections, and options over the usual ones."""
+    usual = dict(bs=512, rw="randread", ioengine="io_uring", iodepth=4, iodepth_batch_submit=4, iodepth_batch_complete=4,
+                 norandommap=1, gtod_reduce=1, time_based=1, runtime=60)
+    lines = ["[global]", *(f"{key}={value}" for key, value in (usual | options).items()), *(f"[{one}]" for one in sections)]
+    path = f"{work}/{name}.fio"
+    with open(path, "w") as file:
+        file.write("\n".join(lines) + "\n")
+    return path
+
+scaling = "crates/blkmq-workbench/jobs/scaling-32x4.fio"
+null = "null,irqmode=0,hw_queue_depth"
+lockings = ["single", "staged", "batch", "combining"]
+rows = {}
+for n in (1, 4, 8, 32):
+    one = [scaling, "--device", f"{null}=256", "--option", "numjobs=1"]
+    for option in ("iodepth", "iodepth_batch_submit", "iodepth_batch_complete"):
+        one += ["--option", f"{option}={n}"]
+    rows[f"none, 1x{n}"] = one + ["--scheduler", "none"]
+    rows[f"mq-deadline, passing, 1x{n}"] = one + "--scheduler mq-deadline --locking combining --bypass 1".split()
+    for locking in lockings:
+        rows[f"mq-deadline, {locking}, 1x{n}"] = one + f"--scheduler mq-deadline --locking {locking} --bypass 0".split()
+many = [scaling, "--device", f"{null}=256", "--scheduler"]
+rows["none, 32x4"] = many + ["none"]
+rows["mq-deadline, passing, 32x4"] = many + "mq-deadline --locking combining --bypass 1".split()
+waiting = [scaling, "--device", f"{null}=64", "--scheduler"]
+rows["none, 32x4, 64 tags"] = waiting + ["none"]
+for locking in lockings:
+    rows[f"mq-deadline, {locking}, 32x4"] = many + f"mq-deadline --locking {locking} --bypass 0".split()
+    rows[f"mq-deadline, {locking}, passing, 32x4, 64 tags"] = waiting + f"mq-deadline --locking {locking} --bypass 1".split()
+for bypass in "01":
+    rows[f"kyber, bypass {bypass}, 1x4"] = many + ["kyber", "--bypass", bypass, "--option", "numjobs=1"]
+rows["bfq, two clients"] = [job("clients", ["one", "two"]), "--device", f"{null}=256", "--scheduler", "bfq"]
+rows["mq-deadline, flushes"] = [job("flushes", ["writer"], rw="randwrite", fsync=8), "--scheduler", "mq-deadline", "--device",
+                                f"{null}=256,size=64M,memory_backed=1,cache_size=16M"]
+rows["file, 4x4, tmpfs"] = [job("file", ["reader"], bs="4k", numjobs=4), "--device", f"file,path={tmpfs}", "--scheduler", "none"]
+network = {}
+for n in (1, 32):
+    batch = max(1, n // 4)
+    path = job(f"network-{n}", ["client"], bs="4k", iodepth=n, iodepth_batch_submit=batch, iodepth_batch_complete=1)
+    network[f"nbd, 1x{n}"] = [path, "--scheduler", "none"]
+rows |= network
+rows = {name: row for name, row in rows.items() if re.search(os.environ.get("ROWS", ""), name)}
+if not rows:
+    sys.exit(f"ROWS: no row has a name that matches {os.environ['ROWS']!r}")
+if mode == "--rows":
+    sys.exit(0)
+
+# All that were started: whichever way this ends, none of them stays, stopped or not.
+started, servers = [], {}
+def start(command, output, processor=None):
+    """Starts a program, on this processor if there is one. Its errors are in the file ERRORS."""
+    prefix = [] if processor is None else ["taskset", "-c", str(processor)]
+    with open(errors, "w") as stderr:
+        started.append(subprocess.Popen(prefix + command, stdout=output, stderr=stderr))
+    return started[-1]
+
+errors = f"{work}/errors"
+def last_error():
+    return (open(errors).read().strip().splitlines() or ["it said nothing"])[-1]
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+def server(program):
+    """A server of this program in front of a null device. It is started once."""
+    if program not in servers:
+        socket = f"{work}/{program}.sock"
+        command = [f"target/speed/{program}", "serve", "--device", f"{null}=256,size=1G", "--scheduler", "none", "--nbd", socket,
+                   "--control", f"{work}/{program}.control"]
+        servers[program] = start(command, subprocess.DEVNULL)
+        until = time.monotonic() + PATIENCE
+        while not os.path.exists(socket):
+            if servers[program].poll() is not None or time.monotonic() > until:
+                sys.exit(f"{program}: the server does not start: {last_error()}")
+            time.sleep(0.02)
+    return servers[program]
+
+def cpu(pid):
+    """CPU seconds of a process so far."""
+    fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+class Side:
+    """One program's part in a run."""
+
+    def __init__(self, program, name, processor):
+        self.program, self.server, client, device = program, None, program, []
+        if name in network:
+            # One client measures all servers.
+            self.server, client = server(program), "new"
+            self.before = cpu(self.server.pid)
+            device = ["--device", f"nbd,uri=nbd+unix:///?socket={work}/{program}.sock,hw_queue_depth=32"]
+        seconds = run_s * len(programs)
+        command = [f"target/speed/{client}", "bench", *rows[name], *device, "--runtime", f"{seconds * 1000:.0f}ms", "--json"]
+        # One thread of each program, on one processor: on another one a neighbour may be slow.
+        alone = ", 1x" in name and self.server is None
+        self.output = open(f"{work}/{program}.json", "w+")
+        self.client = start(command, self.output, processor if alone else None)
+
+    def send(self, which):
+        for process in filter(None, [self.client, self.server]):
+            if process.poll() is None:
+                process.send_signal(which)
+
+    def result(self):
+        """Operations a second, and CPU time of each; or why there are none."""
+        if self.client.returncode != 0:
+            return f"{last_error()} (exit code {self.client.returncode})"
+        self.output.seek(0)
+        found = json.load(self.output)
+        rate = sum(part[kind]["iops"] for part in found["jobs"] for kind in ("read", "write", "trim"))
+        if self.server is None:
+            return rate, found["blkmq"]["cpu_ns_per_request"]
+        # A server that took less than a tick still took something.
+        return rate, (cpu(self.server.pid) - self.before + 0.005) / rate
+
+def run(name, order, processor):
+    """Runs the programs of `order` in turns until all have ended."""
+    sides = []
+    for program in order:
+        sides.append(Side(program, name, processor))
+        sides[-1].send(signal.SIGSTOP)
+    going, until = list(sides), time.monotonic() + PATIENCE
+    while going:
+        if time.monotonic() > until:
+            sys.exit(f"{name}: {going[0].program} does not end")
+        for side in list(going):
+            side.send(signal.SIGCONT)
+            time.sleep(TURN)
+            if side.client.poll() is None:
+                side.send(signal.SIGSTOP)
+            else:
+                going.remove(side)
+    # Servers that were stopped with the last turn go on.
+    for side in sides:
+        side.send(signal.SIGCONT)
+    return {side.program: side.result() for side in sides}
+
+def estimate(logs):
+    """The Hodges-Lehmann estimate of a ratio, and the signed ranks' 95 % interval."""
+    n = len(logs)
+    walsh = sorted((logs[i] + logs[j]) / 2 for i in range(n) for j in range(i, n))
+    lowest = max(0, int(n * (n + 1) / 4 - 1.96 * math.sqrt(n * (n + 1) * (2 * n + 1) / 24)) - 1)
+    return [math.exp(x) for x in (statistics.median(walsh), walsh[lowest], walsh[-1 - lowest])]
+
+# Why a base cannot run a row, which the first round tells.
+missing, pairs, rates = {}, {}, {name: [] for name in rows}
+def measure(name, number):
+    order = [program for program in programs if (name, program) not in missing]
+    order = order[number % len(order):] + order[:number % len(order)]
+    found = run(name, order if number // len(order) % 2 == 0 else order[::-1], processors[number // 2 % len(processors)])
+    if isinstance(found["new"], str):
+        sys.exit(f"{name}: {found['new']}")
+    rates[name].append(found["new"][0])
+    for base in set(order) - {"new"}:
+        if isinstance(found[base], str):
+            if number > 0:
+                sys.exit(f"{name}: {base} failed: {found[base]}")
+            missing[name, base] = found[base]
+            continue
+        rate, cost = (math.log(found["new"][0] / found[base][0]), math.log(found[base][1] / found["new"][1]))
+        pairs.setdefault((name, base), []).append((rate, cost))
+
+def is_narrow(logs):
+    """Whether the intervals of rate and CPU time tell enough."""
+    return all(high - low < NARROW for _, low, high in map(estimate, zip(*logs)))
+
+def is_resolved(name):
+    """Whether there are enough runs, and their intervals are narrow."""
+    for base in bases:
+        logs = pairs.get((name, base), [])
+        if (name, base) not in missing and (len(logs) < 8 or not is_narrow(logs)):
+            return False
+    return True
+
+begun, number, left = time.monotonic(), 0, list(rows)
+try:
+    while left and (number < 6 or time.monotonic() - begun < limit):
+        for name in left:
+            measure(name, number)
+        left = [name for name in left if not is_resolved(name)]
+        number += 1
+finally:
+    for process in started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+
+print(f"{number} rounds in {time.monotonic() - begun:.0f} s, of runs of {run_s} s; this tree over the base: rate, and CPU time the")
+print("other way round, with 95 % intervals; above 1 is better")
+slower = open_rows = 0
+for base in bases:
+    print(f"\n{'against ' + base:44} {'rate now':>9}   {'rate':22} {'CPU time':22} runs")
+    geometric = []
+    for name in rows:
+        if (name, base) in missing:
+            print(f"{name:44} not in {base}: {missing[name, base]}")
+            continue
+        rate, cost = (estimate(column) for column in zip(*pairs[name, base]))
+        geometric.append((math.log(rate[0]), math.log(cost[0])))
+        is_slower = min(rate[2], cost[2]) < LEAST
+        is_open = not is_slower and not is_narrow(pairs[name, base])
+        slower, open_rows = slower + is_slower, open_rows + is_open
+        shown = "".join(f"{a:.3f} ({b:.3f} .. {c:.3f}) " for a, b, c in (rate, cost))
+        print(f"{name:44} {statistics.median(rates[name]) / 1e6:8.3f}M   {shown} {len(pairs[name, base]):3}{'  SLOWER' if is_slower else '  wide' if is_open else ''}")
+    if geometric:
+        rate, cost = (math.exp(statistics.mean(column)) for column in zip(*geometric))
+        print(f"geometric mean: rate {rate:.3f}, CPU time {cost:.3f}")
+if open_rows:
+    print(f"wide: the intervals of {open_rows} rows are not narrower than {NARROW}; LIMIT gives them more time")
+if slower:
+    sys.exit(f"slower: {slower} rows lie wholly below {LEAST}")
