@@ -172,9 +172,9 @@ impl Submitter {
     ///
     /// # Errors
     /// The operation comes back if there is no free slot, or if it can never succeed. Nothing has happened then.
-    // COST: an operation that is taken as it is goes from the caller's registers into its slot. So it is inlined, no
-    // call on this way gets the operation by its address, and a panic on this way would leak it: what an unwinding
-    // thread has to drop lies in memory.
+    // COST: an operation that needs neither splitting nor a flush moves from the caller's registers into its slot. That
+    // works only if the function is inlined, no call on this path takes the operation's address, and unwinding does not
+    // drop it: a value with a destructor lives in memory. So a panic on this path leaks the operation.
     #[inline(always)]
     pub fn submit(&mut self, bio: Bio) -> Result<RqId, Rejected> {
         let bio = ManuallyDrop::new(bio);
@@ -189,7 +189,7 @@ impl Submitter {
         Ok(id)
     }
 
-    /// As [`submit`](Self::submit), for an operation that is not taken as it is. The plug has begun.
+    /// Takes an operation that needs splitting, a flush or all checks. The plug has begun.
     #[inline(never)]
     fn submit_any(&mut self, bio: Bio) -> Result<RqId, Rejected> {
         let id = match self.accept_any(&bio) {

@@ -74,7 +74,7 @@ impl Newcomers {
         !self.hctxs.is_empty()
     }
 
-    /// Notes the hardware queue of the next newcomer, which makes several.
+    /// Notes the hardware queue of the next newcomer, which differs from the first one or follows one that did.
     #[inline(never)]
     fn note_hctx(&mut self, hctx: u16) {
         if self.hctxs.is_empty() {

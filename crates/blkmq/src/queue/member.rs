@@ -156,7 +156,7 @@ pub(crate) struct OwnMember {
     member: NonNull<Member>,
 }
 
-// SAFETY: it stands for a shared reference to a member, which is `Sync`.
+// SAFETY: `Arc<RequestQueue>` is `Send`, and `member` stands for a shared reference to a member, which is `Sync`.
 unsafe impl Send for OwnMember {}
 
 impl OwnMember {

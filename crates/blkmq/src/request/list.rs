@@ -98,10 +98,10 @@ impl RqList {
 
     /// As [`push_free`](Self::push_free), and takes the operation out of the slot.
     ///
-    /// COST: the operation is taken last, so that it moves once: to where the caller puts it.
+    /// COST: the operation is read last, so it is copied once, to its destination in the caller.
     ///
     /// # Panics
-    /// If there is no operation: the submitter has lost count.
+    /// If the slot holds no operation.
     #[inline(always)]
     pub(crate) fn push_free_for_bio(&mut self, rq: Request<'_>) -> Bio {
         let slot = rq.slot();
@@ -396,6 +396,20 @@ mod tests {
             assert_eq!(told(&list), expected(len, first));
         }
         std::iter::from_fn(|| list.pop_front(&slots)).for_each(|rq| _ = rq.free());
+    }
+
+    /// Red if the operation does not leave with the slot: the slot would keep its buffer, and panic when it is used
+    /// again.
+    #[test]
+    fn a_free_slot_is_used_again_without_the_operation_that_it_held() {
+        let slots = slots(1);
+        for round in 0..3_u8 {
+            let rq = plugged(&slots, 0, round.into(), &[round; 512]);
+            let mut free = RqList::default();
+            let bio = free.push_free_for_bio(rq);
+            assert_eq!((bio.sector, free.len()), (round.into(), 1));
+            assert!(bio.buffers.iter().all(|buffer| buffer.iter().all(|byte| *byte == round)));
+        }
     }
 
     #[test]

@@ -131,7 +131,7 @@ fn sleepers_go_on_when_another_thread_issues_for_them() {
 
 /// Red (hangs) if a request that finds no tag does not say that it waits, or if a thread that completes or starts
 /// another thread's request does not wake that thread. In these rounds there are fewer tags than threads. A model,
-/// `loom_restart`, tests the second look at the tags.
+/// `loom::restart`, tests the second look at the tags.
 #[test]
 fn sleepers_go_on_when_there_is_a_tag() {
     let mut random = Random::new(seed());

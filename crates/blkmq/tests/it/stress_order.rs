@@ -240,7 +240,7 @@ fn one_hardware_queue_gets_the_schedulers_order_if_one_hold_chooses_many() {
 
 /// Red if requests that are handed through go on in the order in which they came (without `RqList::reorder`), or if
 /// those of one hardware queue are brought together in another order than that (`Newcomers::gather`). A model,
-/// `loom_handover`, shows that they do not pass what another thread appended to the issue list before.
+/// `loom::handover`, shows that they do not pass what another thread appended to the issue list before.
 #[test]
 fn what_is_handed_through_reaches_the_device_in_the_schedulers_order() {
     for (threads, queues) in [(1, 1), (2, 1), (4, 1), (4, 3)] {

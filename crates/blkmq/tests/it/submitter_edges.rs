@@ -272,3 +272,23 @@ fn what_others_completed_is_not_put_off_by_ones_own() {
     }
     assert!(order.contains(&0), "{order:?}");
 }
+
+/// Red if a limit is not kept, or if a closure that panics takes more operations with it than the one it was given.
+#[test]
+fn as_many_operations_are_reaped_as_are_asked_for() {
+    let device = spec::open("null,irqmode=0,hw_queue_depth=8").expect("the spec is good");
+    let q = RequestQueue::builder(device).scheduler("none").build().expect("the device is good");
+    let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+    for sector in 0..5 {
+        submitter.submit(write(64 * sector, 1)).expect("there is room");
+    }
+    submitter.flush_plug();
+    assert_eq!((submitter.reap_up_to(0, |_| panic!("none was asked for")), submitter.nr_outstanding()), (0, 5));
+    let mut sectors = Vec::new();
+    assert_eq!(submitter.reap_up_to(2, |done| sectors.push(done.bio.sector)), 2);
+    let panicking = std::panic::AssertUnwindSafe(|| submitter.reap_up_to(9, |_| panic!("this one is lost")));
+    assert!(std::panic::catch_unwind(panicking).is_err());
+    assert_eq!(submitter.nr_outstanding(), 2);
+    assert_eq!(submitter.reap_up_to(9, |done| sectors.push(done.bio.sector)), 2);
+    assert_eq!((sectors, submitter.nr_outstanding()), (vec![0, 64, 3 * 64, 4 * 64], 0));
+}

@@ -64,7 +64,7 @@ fn no_more_of_a_kind_are_in_the_device_than_there_are_tokens() {
 
 /// With one token the other hardware queues have nothing in flight, and so no completion of their own. Each gets the
 /// token nevertheless, though the first one always has requests waiting. This test stays green if a thread looks at its
-/// own domain alone: the threads of the others poll here too. `loom_tokens` and `split` are red then.
+/// own domain alone: the threads of the others poll here too. `loom::tokens` and `split` are red then.
 #[test]
 fn a_token_goes_round_the_hardware_queues() {
     for (locking, bypass) in LOCKINGS.into_iter().flat_map(|locking| [(locking, false), (locking, true)]) {
