@@ -265,23 +265,29 @@ pub(super) struct HwCtxTable {
 
 impl HwCtxTable {
     pub(super) fn new(topology: &Topology) -> Self {
+        let layout = Layout::of(topology);
+        // No access to `layout` by its name: the table is still to move to its place in the request queue.
         let table = Self {
             entries: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
-            layout: AtomicU64::new(0),
+            layout: AtomicU64::new(layout.pack()),
             depth: topology.depth,
         };
-        table.set_layout(Layout::of(topology));
+        table.make_entries(layout);
         table
     }
 
     /// Changes the number of queues. Called when nothing is in flight.
     pub(super) fn set_layout(&self, layout: Layout) {
+        self.make_entries(layout);
+        // Release publishes the queues that were just made to the Acquire of `layout`.
+        placed("hctx.layout", &self.layout).store(layout.pack(), Ordering::Release);
+    }
+
+    fn make_entries(&self, layout: Layout) {
         debug_assert!(layout.len() > 0, "a device has a hardware queue");
         for entry in &self.entries[..usize::from(layout.len())] {
             let _ = entry.get_or_init(|| HwCtx::new(self.depth));
         }
-        // Release publishes the queues that were just made to the Acquire of `layout`.
-        placed("hctx.layout", &self.layout).store(layout.pack(), Ordering::Release);
     }
 
     pub(super) fn layout(&self) -> Layout {

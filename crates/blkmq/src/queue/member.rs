@@ -212,9 +212,10 @@ pub(super) struct Members {
 impl Members {
     /// Entry 0 stands for the queue's own requests and is never taken by a thread.
     pub(super) fn new() -> Self {
-        let members = Self { entries: (0..MAX_MEMBERS).map(|_| OnceLock::new()).collect(), high: AtomicUsize::new(0) };
-        let _ = members.join();
-        members
+        let entries: Box<[OnceLock<Box<Member>>]> = (0..MAX_MEMBERS).map(|_| OnceLock::new()).collect();
+        entries[0].get_or_init(|| Box::new(Member::new())).taken().store(true, Ordering::Relaxed);
+        // No access to `high` by its name: the table is still to move to its place in the request queue.
+        Self { entries, high: AtomicUsize::new(1) }
     }
 
     #[inline]
