@@ -2,7 +2,7 @@
 export PATH := $(CURDIR)/target/tools/bin:$(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-STEPS := lint deny doc stress torture loom examples interop mutants release miri fuzz nvme guest ublk rbd neighbour
+STEPS := lint deny doc stress torture loom examples interop long mutants release miri fuzz nvme guest ublk rbd neighbour
 .PHONY: help build demo test deep soak speed measure storage lockings curves servers machines shares frontier images priorities cost tools fmt clean $(STEPS)
 
 help: ## Lists these commands

@@ -316,25 +316,30 @@ fn bfq_keeps_its_promise_to_a_reader_beside_a_flood() {
     assert_eq!(missed("ssd", "bfq", "Q7", 6), (vec![], 4));
 }
 
-/// Red if clients do not get their shares from bfq, by weight, in groups, with requests of several sizes, beside many
-/// connections, and when they think between two requests.
-fn bfq_keeps_its_promise_of_shares(device: &str, is_asked: impl Fn(&Row) -> bool) {
-    let (mut missed, aimed) = missed(device, "bfq", "Q6", 2);
-    // In half of the turns an error may be twice as large.
-    missed.retain(|row| is_asked(row) && !(row.case.ends_with("largest error") && row.value <= 10.0));
-    assert!(aimed >= 20 && missed.is_empty(), "{device}: {missed:?}");
-}
+/// Minutes of computing: run by the step `long`, and not by the step `test`.
+mod long {
+    use super::{Row, missed};
 
-/// With 32 requests in the disk, what a client asked for in its turn is done in the next ones too. So a unit test
-/// beside the loads asks for the shares of requests of several sizes, of a disk that takes one request.
-#[test]
-fn bfq_keeps_its_promise_of_shares_of_a_disk() {
-    bfq_keeps_its_promise_of_shares("hdd", |row| !row.case.starts_with("sizes"));
-}
+    /// Red if clients do not get their shares from bfq, by weight, in groups, with requests of several sizes, beside many
+    /// connections, and when they think between two requests.
+    fn bfq_keeps_its_promise_of_shares(device: &str, is_asked: impl Fn(&Row) -> bool) {
+        let (mut missed, aimed) = missed(device, "bfq", "Q6", 2);
+        // In half of the turns an error may be twice as large.
+        missed.retain(|row| is_asked(row) && !(row.case.ends_with("largest error") && row.value <= 10.0));
+        assert!(aimed >= 20 && missed.is_empty(), "{device}: {missed:?}");
+    }
 
-#[test]
-fn bfq_keeps_its_promise_of_shares_of_an_ssd() {
-    bfq_keeps_its_promise_of_shares("ssd", |_| true);
+    /// With 32 requests in the disk, what a client asked for in its turn is done in the next ones too. So a unit test
+    /// beside the loads asks for the shares of requests of several sizes, of a disk that takes one request.
+    #[test]
+    fn bfq_keeps_its_promise_of_shares_of_a_disk() {
+        bfq_keeps_its_promise_of_shares("hdd", |row| !row.case.starts_with("sizes"));
+    }
+
+    #[test]
+    fn bfq_keeps_its_promise_of_shares_of_an_ssd() {
+        bfq_keeps_its_promise_of_shares("ssd", |_| true);
+    }
 }
 
 /// Readers that wait for each read before the next one, on a device like the one of the recording `prio1248-sync-d1`:
