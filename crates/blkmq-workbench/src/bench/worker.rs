@@ -375,7 +375,8 @@ impl Worker {
 
     /// Takes up to `most` operations of a job that only counts them. Returns how many there were.
     ///
-    /// COST: not inlined, so that the closure has one call site and is itself inlined. The completion is then not copied.
+    /// COST: not inlined, so that the closure has one call site and is itself inlined. Then the completion is not
+    /// copied.
     #[inline(never)]
     fn reap_plain(&mut self, most: u32, last: &mut Time) -> u32 {
         let Self { submitter, recorder, spare, .. } = self;

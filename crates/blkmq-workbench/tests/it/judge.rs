@@ -320,8 +320,8 @@ fn bfq_keeps_its_promise_to_a_reader_beside_a_flood() {
 mod long {
     use super::{Row, missed};
 
-    /// Red if clients do not get their shares from bfq, by weight, in groups, with requests of several sizes, beside many
-    /// connections, and when they think between two requests.
+    /// Red if clients do not get their shares from bfq, by weight, in groups, with requests of several sizes, beside
+    /// many connections, and when they think between two requests.
     fn bfq_keeps_its_promise_of_shares(device: &str, is_asked: impl Fn(&Row) -> bool) {
         let (mut missed, aimed) = missed(device, "bfq", "Q6", 2);
         // In half of the turns an error may be twice as large.
