@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// `slow` builds for longer than a step may be silent, and takes two seconds of processor time for it; `silent` runs and
-/// says nothing; `waits` is silent until `fuzz` has begun; the others pass at once.
+/// `slow` builds for longer than a step may be silent, and takes two seconds of processor time for it; `silent` runs
+/// and says nothing; `waits` is silent until `fuzz` has begun; the others pass at once.
 const STEP: &str = "#!/usr/bin/env bash
 if [[ $1 == --build ]]; then
     case $2 in
