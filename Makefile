@@ -17,10 +17,10 @@ build: ## Builds the programs: target/release/blkmq, and blkmq-torture and blkmq
 demo: ## Agreement with Linux's recorded decisions, a reader beside a flood of writes, the price of sharing; under a minute
 	@scripts/demo
 
-test: ## What every change passes; a quarter of an hour in a fresh clone
+test: ## What every change passes
 	@scripts/test
 
-deep: ## What takes long: planted bugs, release builds, Miri, fuzzing, guests, Ceph; twenty minutes after `make test`
+deep: ## What takes long: planted bugs, release builds, Miri, fuzzing, guests, Ceph
 	@scripts/test deep
 
 soak: ## The long forms for MINUTES (default 60), all or PARTS=torture alone; a record of it under docs/records/
