@@ -4,7 +4,7 @@ import json, math, os, re, signal, statistics, subprocess, sys, time
 mode, work, tmpfs, *bases = sys.argv[1:]
 programs = ["new", *bases]
 run_s, limit = float(os.environ.get("RUN", "0.25")), float(os.environ.get("LIMIT", "480"))
-# Seconds: a turn, and after how long a run or a server's start is given up.
+# Seconds: a turn, and how long a run may take beyond its time, or a server to start.
 TURN, PATIENCE = 0.005, 60
 # The least ratio that passes, and the width of an interval that tells enough.
 LEAST, NARROW = 0.97, 0.02
@@ -61,15 +61,17 @@ if mode == "--rows":
 # All that were started: whichever way this ends, none of them stays, stopped or not.
 started, servers = [], {}
 def start(command, output, processor=None):
-    """Starts a program, on this processor if there is one. Its errors are in the file ERRORS."""
+    """Starts a program, on this processor if there is one. Its errors are in a file of its own."""
     prefix = [] if processor is None else ["taskset", "-c", str(processor)]
+    errors = f"{work}/errors-{len(started)}"
     with open(errors, "w") as stderr:
         started.append(subprocess.Popen(prefix + command, stdout=output, stderr=stderr))
+    started[-1].errors = errors
     return started[-1]
 
-errors = f"{work}/errors"
-def last_error():
-    return (open(errors).read().strip().splitlines() or ["it said nothing"])[-1]
+def last_error(process):
+    """The last line that a program wrote to its standard error."""
+    return (open(process.errors).read().strip().splitlines() or ["it said nothing"])[-1]
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 def server(program):
@@ -82,7 +84,7 @@ def server(program):
         until = time.monotonic() + PATIENCE
         while not os.path.exists(socket):
             if servers[program].poll() is not None or time.monotonic() > until:
-                sys.exit(f"{program}: the server does not start: {last_error()}")
+                sys.exit(f"{program}: the server does not start: {last_error(servers[program])}")
             time.sleep(0.02)
     return servers[program]
 
@@ -116,7 +118,7 @@ class Side:
     def result(self):
         """Operations a second, and CPU time of each; or why there are none."""
         if self.client.returncode != 0:
-            return f"{last_error()} (exit code {self.client.returncode})"
+            return f"{last_error(self.client)} (exit code {self.client.returncode})"
         self.output.seek(0)
         found = json.load(self.output)
         rate = sum(part[kind]["iops"] for part in found["jobs"] for kind in ("read", "write", "trim"))
@@ -131,7 +133,7 @@ def run(name, order, processor):
     for program in order:
         sides.append(Side(program, name, processor))
         sides[-1].send(signal.SIGSTOP)
-    going, until = list(sides), time.monotonic() + PATIENCE
+    going, until = list(sides), time.monotonic() + run_s * len(order) + PATIENCE
     while going:
         if time.monotonic() > until:
             sys.exit(f"{name}: {going[0].program} does not end")
