@@ -137,9 +137,7 @@ impl Predictor {
             Some(times.iter().sum::<f64>() / times.len() as f64)
         } else {
             let run = |number| measure(row, rows, cores, own, self.seed + number);
-            // The block layer's rate depends little on chance, and takes long to model.
-            let is_block_layer = matches!(row.load, Load::BlockLayer { .. } | Load::InFlight { .. });
-            let is_steady = row.threads == 1 || row.threads > FEW || is_block_layer;
+            let is_steady = row.threads == 1 || row.threads > FEW;
             let runs = RUNS[usize::from(is_steady)];
             let mut times = (1..=runs).map(run).collect::<Option<Vec<f64>>>()?;
             times.sort_by(f64::total_cmp);
