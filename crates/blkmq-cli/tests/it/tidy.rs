@@ -217,10 +217,33 @@ fn first_column(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Those of the files beside the `main.rs` of a test program, by their names, that are no modules of it.
-fn left_out<'n>(main: &str, names: &[&'n str]) -> Vec<&'n str> {
-    let is_named = |name: &str| name == "main" || main.lines().any(|line| line == format!("mod {name};"));
-    names.iter().copied().filter(|name| !is_named(name)).collect()
+/// Whether a module's text includes a file of this name as a module, in every build.
+fn includes(text: &str, name: &str) -> bool {
+    let mut before = "";
+    text.lines().any(|line| {
+        let is_conditional = before.starts_with("#[cfg");
+        before = line;
+        let module = ["pub ", "pub(crate) ", "pub(super) "].iter().find_map(|word| line.strip_prefix(word));
+        module.unwrap_or(line) == format!("mod {name};") && !is_conditional
+    })
+}
+
+/// The Rust files of a folder and those below, each with the file that has to include it: the folder's `main.rs` or
+/// `mod.rs`, or the file that is named after the folder.
+fn included_by(folder: &Path, files: &mut Vec<(PathBuf, PathBuf)>) {
+    let heads = ["main.rs", "mod.rs"].map(|name| folder.join(name));
+    let head = heads.iter().find(|path| path.exists()).cloned().unwrap_or_else(|| folder.with_extension("rs"));
+    for path in fs::read_dir(folder).expect("the folder is there").flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            let parent = path.join("mod.rs");
+            if parent.exists() {
+                files.push((path.clone(), head.clone()));
+            }
+            included_by(&path, files);
+        } else if has_extension(&path, "rs") && !heads.contains(&path) {
+            files.push((path, head.clone()));
+        }
+    }
 }
 
 fn root() -> PathBuf {
@@ -457,18 +480,27 @@ fn every_fuzz_target_has_seeds_and_says_what_they_reach() {
 /// Red if a file of tests is in no program, so that no compiler reads it and its tests do not run.
 #[test]
 fn every_file_of_tests_is_a_module_of_its_program() {
-    assert_eq!(left_out("//! mod b;\nmod a;\n", &["a", "b", "main"]), ["b"]);
+    assert!(includes("//! mod b;\nmod a;\n", "a"));
+    assert!(!includes("//! mod b;\n#[cfg(miri)]\nmod a;\n", "a") && !includes("//! mod b;\n", "b"));
     let crates = fs::read_dir(root().join("crates")).expect("the folder is there").flatten();
     let programs = crates.flat_map(|entry| ["it", "loom"].map(|name| entry.path().join("tests").join(name)));
-    let mut nr_programs = 0;
-    for folder in programs.filter(|folder| folder.is_dir()) {
-        let main = fs::read_to_string(folder.join("main.rs")).expect("a test program has a main.rs");
-        let files = fs::read_dir(&folder).expect("the folder is there").flatten().map(|entry| entry.path());
-        let modules = files.filter(|path| has_extension(path, "rs") || path.join("mod.rs").exists());
-        let names: Vec<_> = modules.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect();
-        let names: Vec<_> = names.iter().map(String::as_str).collect();
-        assert_eq!(left_out(&main, &names), [""; 0], "{}", folder.display());
-        nr_programs += 1;
+    let mut files = Vec::new();
+    programs.filter(|folder| folder.is_dir()).for_each(|folder| included_by(&folder, &mut files));
+    for (path, parent) in &files {
+        let name = path.file_stem().and_then(|name| name.to_str()).expect("a module's name is UTF-8");
+        let text = fs::read_to_string(parent).unwrap_or_else(|error| panic!("{}: {error}", parent.display()));
+        assert!(includes(&text, name), "{} is not a module of {}", path.display(), parent.display());
     }
-    assert!(nr_programs > 10, "{nr_programs}");
+    assert!(files.len() > 100, "{}", files.len());
+}
+
+/// The steps that leave out `stress_` and `long::` leave out nothing of a crate's own source, which no other step runs.
+#[test]
+fn what_a_step_leaves_out_by_name_is_a_test_program_s() {
+    let Some(files) = tracked() else { return };
+    for (path, text) in files.iter().filter(|(path, _)| has_extension(path, "rs")) {
+        let is_source = path.components().any(|part| part.as_os_str() == "src");
+        let named = text.lines().any(|line| line.contains("fn stress_") || line.trim_start().starts_with("mod long "));
+        assert!(!(is_source && named), "{}: a test that no step runs", path.display());
+    }
 }
