@@ -61,62 +61,6 @@ fn compare(what: &str, load: &Value, sweep: &[(u32, f64)]) {
     assert!(apart <= (0.1 * f64::from(knee)).max(1.0), "{what}: the knee is {at}, by hand {knee}: {sweep:?}");
 }
 
-/// The acceptance of the models that are read: red if a ceiling or a knee is more than 10 % from that of a sweep by
-/// hand (of a knee of few, more than one). The sweep has the depths around the knee one by one.
-#[test]
-fn ceilings_and_knees_of_models_are_those_of_a_sweep_by_hand() {
-    let random = |_| "rw=randread\nbs=4k";
-    let sequence = |_| "rw=read\nbs=256k";
-    for (device, small, large, ms) in [
-        ("cloud", (20..36).chain([64, 256, 1023]).collect::<Vec<u32>>(), vec![1, 2, 3, 4, 8, 64, 1023], 300),
-        (
-            "ssd",
-            (72..110).step_by(2).chain([128, 256, 1023]).collect(),
-            vec![1, 2, 3, 4, 5, 6, 7, 8, 16, 64, 1023],
-            200,
-        ),
-        ("hdd", (16..33).collect(), vec![1, 2, 3, 4, 6, 8, 16, 32], 100_000),
-    ] {
-        let found = calibrated(&[device]);
-        assert_eq!((&found["clock"], &found["writes"]), (&"virtual".into(), &false.into()));
-        assert_eq!(found["loads"].as_array().map(Vec::len), Some(2), "reads alone: {found}");
-        let on = [device, "--clock", "virtual"];
-        let by_hand = sweep(&format!("{device}-small.fio"), &on, random, &small, ms);
-        compare(&format!("{device}, 4 KiB"), load(&found, "read", true), &by_hand);
-        let by_hand = sweep(&format!("{device}-large.fio"), &on, sequence, &large, ms.max(1000));
-        compare(&format!("{device}, 256 KiB"), load(&found, "read", false), &by_hand);
-        let least = number(&found["least_latency_ns"]);
-        let alone = load(&found, "read", true)["points"][0].clone();
-        assert_eq!((number(&alone["depth"]), number(&alone["p50_ns"])), (1.0, least));
-    }
-}
-
-/// Writes and the mix: on a volume, whose writes count as several operations, and on an SSD whose buffer takes the
-/// first writes at once. Red if a write that finds the buffer empty counts, or if a direction is measured as another
-/// one.
-#[test]
-fn ceilings_of_writes_are_those_of_the_steady_state() {
-    let depths: Vec<u32> = (1..=10).chain([12, 16, 24, 32, 48, 64]).collect();
-    for (device, ms) in [
-        ("cloud,iops=20000,mbps=500,write_unit=2048,hw_queue_depth=64", 500),
-        ("ssd,channels=1,dies=4,gc_copies=0,gc_background=0,hw_queue_depth=64", 2000),
-    ] {
-        let found = calibrated(&[device, "--writes"]);
-        assert_eq!(found["loads"].as_array().map(Vec::len), Some(6), "{found}");
-        assert!(found["floods"].as_array().expect("floods").iter().all(|flood| flood["way"] == "writes"));
-        let on = [device, "--clock", "virtual"];
-        let by_hand = sweep("writes.fio", &on, |_| "rw=randwrite\nbs=4k", &depths, ms);
-        compare(&format!("{device}: writes"), load(&found, "write", true), &by_hand);
-        // The ceiling alone, since what reads and writes do to each other makes a curve without a sharp knee. The first
-        // depth does writes alone: an SSD whose buffer is empty keeps it so under the mix, and does a third more.
-        let lines = |at| if at == 0 { "rw=randwrite\nbs=4k" } else { "rw=randrw\nrwmixread=70\nbs=4k" };
-        let by_hand = sweep("mix.fio", &on, lines, &[64, 64, 48, 32], ms);
-        let (ceiling, _) = ceiling_and_knee(&by_hand[1..]);
-        let mix = number(&load(&found, "mix", true)["ceiling_iops"]);
-        assert!((0.9..=1.1).contains(&(mix / ceiling)), "{device}: {mix}, by hand {ceiling}");
-    }
-}
-
 /// Red if a credit is not found, or another than there is.
 #[test]
 fn a_burst_has_the_credit_that_the_volume_has() {
@@ -313,4 +257,66 @@ fn holes_are_told() {
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("100 % of it are holes"), "{error}");
     assert!(words.contains("100 % of the device; reads there reach no disk"), "{words}");
+}
+
+/// Minutes of computing: run by the step `long`, and not by the step `test`.
+mod long {
+    use super::{calibrated, ceiling_and_knee, compare, load, number, sweep};
+
+    /// The acceptance of the models that are read: red if a ceiling or a knee is more than 10 % from that of a sweep by
+    /// hand (of a knee of few, more than one). The sweep has the depths around the knee one by one.
+    #[test]
+    fn ceilings_and_knees_of_models_are_those_of_a_sweep_by_hand() {
+        let random = |_| "rw=randread\nbs=4k";
+        let sequence = |_| "rw=read\nbs=256k";
+        for (device, small, large, ms) in [
+            ("cloud", (20..36).chain([64, 256, 1023]).collect::<Vec<u32>>(), vec![1, 2, 3, 4, 8, 64, 1023], 300),
+            (
+                "ssd",
+                (72..110).step_by(2).chain([128, 256, 1023]).collect(),
+                vec![1, 2, 3, 4, 5, 6, 7, 8, 16, 64, 1023],
+                200,
+            ),
+            ("hdd", (16..33).collect(), vec![1, 2, 3, 4, 6, 8, 16, 32], 100_000),
+        ] {
+            let found = calibrated(&[device]);
+            assert_eq!((&found["clock"], &found["writes"]), (&"virtual".into(), &false.into()));
+            assert_eq!(found["loads"].as_array().map(Vec::len), Some(2), "reads alone: {found}");
+            let on = [device, "--clock", "virtual"];
+            let by_hand = sweep(&format!("{device}-small.fio"), &on, random, &small, ms);
+            compare(&format!("{device}, 4 KiB"), load(&found, "read", true), &by_hand);
+            let by_hand = sweep(&format!("{device}-large.fio"), &on, sequence, &large, ms.max(1000));
+            compare(&format!("{device}, 256 KiB"), load(&found, "read", false), &by_hand);
+            let least = number(&found["least_latency_ns"]);
+            let alone = load(&found, "read", true)["points"][0].clone();
+            assert_eq!((number(&alone["depth"]), number(&alone["p50_ns"])), (1.0, least));
+        }
+    }
+
+    /// Writes and the mix: on a volume, whose writes count as several operations, and on an SSD whose buffer takes the
+    /// first writes at once. Red if a write that finds the buffer empty counts, or if a direction is measured as
+    /// another one.
+    #[test]
+    fn ceilings_of_writes_are_those_of_the_steady_state() {
+        let depths: Vec<u32> = (1..=10).chain([12, 16, 24, 32, 48, 64]).collect();
+        for (device, ms) in [
+            ("cloud,iops=20000,mbps=500,write_unit=2048,hw_queue_depth=64", 500),
+            ("ssd,channels=1,dies=4,gc_copies=0,gc_background=0,hw_queue_depth=64", 2000),
+        ] {
+            let found = calibrated(&[device, "--writes"]);
+            assert_eq!(found["loads"].as_array().map(Vec::len), Some(6), "{found}");
+            assert!(found["floods"].as_array().expect("floods").iter().all(|flood| flood["way"] == "writes"));
+            let on = [device, "--clock", "virtual"];
+            let by_hand = sweep("writes.fio", &on, |_| "rw=randwrite\nbs=4k", &depths, ms);
+            compare(&format!("{device}: writes"), load(&found, "write", true), &by_hand);
+            // The ceiling alone, since what reads and writes do to each other makes a curve without a sharp knee. The
+            // first depth does writes alone: an SSD whose buffer is empty keeps it so under the mix, and does a third
+            // more.
+            let lines = |at| if at == 0 { "rw=randwrite\nbs=4k" } else { "rw=randrw\nrwmixread=70\nbs=4k" };
+            let by_hand = sweep("mix.fio", &on, lines, &[64, 64, 48, 32], ms);
+            let (ceiling, _) = ceiling_and_knee(&by_hand[1..]);
+            let mix = number(&load(&found, "mix", true)["ceiling_iops"]);
+            assert!((0.9..=1.1).contains(&(mix / ceiling)), "{device}: {mix}, by hand {ceiling}");
+        }
+    }
 }

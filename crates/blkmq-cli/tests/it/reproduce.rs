@@ -5,58 +5,6 @@ use blkmq::Locking;
 use blkmq_sched::SCHEDULERS;
 use serde_json::Value;
 
-#[test]
-fn every_table_has_its_rows_beside_what_was_published() {
-    let text = printed(&["reproduce", "all", "--rounds", "2", "--runtime", "5ms", "--json"]);
-    let found: Value = serde_json::from_str(&text).unwrap();
-    assert!(found["command"].as_str().unwrap().starts_with("blkmq reproduce all --rounds 2"), "{found}");
-    assert!(found["machine"].as_str().unwrap().contains(" CPUs"), "{found}");
-    let tables = found["tables"].as_array().unwrap();
-    let names: Vec<_> = tables.iter().map(|table| table["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["scaling", "batch", "merge", "slow", "accounting"]);
-    flood_has_its_rows(&found["flood"]);
-    window_has_its_rows(&found["window"]);
-    for row in tables.iter().flat_map(|table| table["rows"].as_array().unwrap()) {
-        let iops = &row["iops"];
-        let [low, median, high] =
-            ["lower_quartile", "median", "upper_quartile"].map(|name| iops[name].as_f64().unwrap());
-        assert!(0.0 < low && low <= median && median <= high, "{row}");
-        // On virtual time the CPU time would include that of the model, so it is not reported.
-        assert_eq!(row["cpu_ns_per_request"].as_f64().is_none_or(|ns| ns <= 0.0), row["device"] == "hdd", "{row}");
-        if row["device"] != "hdd" {
-            let [cpu, waiting, work] =
-                ["cpu_ns_per_request", "wait_share", "work_ns_per_request"].map(|name| number(row, name));
-            assert!((cpu * (1.0 - waiting) - work).abs() < 1.0, "{row}");
-        }
-        if let Some(ratio) = row["ratio"].as_object() {
-            let [low, middle, high] = ["low", "ratio", "high"].map(|name| ratio[name].as_f64().unwrap());
-            assert!(0.0 <= low && low <= middle && middle <= high, "{row}");
-        }
-    }
-    for table in &tables[..4] {
-        ways_are_compared(table);
-    }
-    let row = |table: usize, label| labelled(&tables[table], label);
-    let published = ["single, 1 queue", "single, 32 queues"].map(|label| row(0, label)["published_iops"].as_f64());
-    assert_eq!(published, [Some(879e3), Some(901e3)]);
-    assert!((row(1, "batch")["published_gain"].as_f64().unwrap() - 0.806).abs() < 0.001);
-    assert_eq!(row(3, "single")["device"], "ssd,iops=66000");
-    // The clock by which each figure was made.
-    let stamps = [row(0, "single, 1 queue"), row(2, "single"), row(3, "single"), row(4, "statistics off")];
-    let last = &row(4, "off, and without time stamps")["stamps"];
-    assert_eq!(stamps.map(|row| &row["stamps"]), ["coarse", "virtual", "exact", "exact"]);
-    assert_eq!(last, "none");
-    // The disk's table is on virtual time, so its figures are the same everywhere.
-    let disk = row(2, "single");
-    assert!(disk["merged_percent"].as_f64() >= disk["published_merged_percent"].as_f64(), "{disk}");
-    assert!((20e3..27e3).contains(&disk["iops"]["median"].as_f64().unwrap()), "{disk}");
-    // An operation that joins a request of 4 KiB makes it longer.
-    let (bytes, merged) = (disk["request_bytes_mean"].as_f64().unwrap(), disk["merged_percent"].as_f64().unwrap());
-    assert!((bytes / 4096.0 * (1.0 - merged / 100.0) - 1.0).abs() < 1e-6, "{disk}");
-    let figure = &tables[2]["figures"][0];
-    assert!((figure["gain"].as_f64().unwrap() + 0.729).abs() < 0.001 && figure["before"] == 23_454.0, "{figure}");
-}
-
 fn number(value: &Value, name: &str) -> f64 {
     value[name].as_f64().unwrap_or_else(|| panic!("{name} is a number: {value}"))
 }
@@ -189,4 +137,63 @@ fn an_unknown_table_is_named_beside_the_known_ones() {
     );
     let text = refused(&["reproduce", "batch", "--rounds", "1"]);
     assert!(text.contains('1') && text.contains("2.."), "{text}");
+}
+
+/// Minutes of computing: run by the step `long`, and not by the step `test`.
+mod long {
+    use super::{flood_has_its_rows, labelled, number, ways_are_compared, window_has_its_rows};
+    use crate::run::printed;
+    use serde_json::Value;
+
+    #[test]
+    fn every_table_has_its_rows_beside_what_was_published() {
+        let text = printed(&["reproduce", "all", "--rounds", "2", "--runtime", "5ms", "--json"]);
+        let found: Value = serde_json::from_str(&text).unwrap();
+        assert!(found["command"].as_str().unwrap().starts_with("blkmq reproduce all --rounds 2"), "{found}");
+        assert!(found["machine"].as_str().unwrap().contains(" CPUs"), "{found}");
+        let tables = found["tables"].as_array().unwrap();
+        let names: Vec<_> = tables.iter().map(|table| table["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["scaling", "batch", "merge", "slow", "accounting"]);
+        flood_has_its_rows(&found["flood"]);
+        window_has_its_rows(&found["window"]);
+        for row in tables.iter().flat_map(|table| table["rows"].as_array().unwrap()) {
+            let iops = &row["iops"];
+            let [low, median, high] =
+                ["lower_quartile", "median", "upper_quartile"].map(|name| iops[name].as_f64().unwrap());
+            assert!(0.0 < low && low <= median && median <= high, "{row}");
+            // On virtual time the CPU time would include that of the model, so it is not reported.
+            assert_eq!(row["cpu_ns_per_request"].as_f64().is_none_or(|ns| ns <= 0.0), row["device"] == "hdd", "{row}");
+            if row["device"] != "hdd" {
+                let [cpu, waiting, work] =
+                    ["cpu_ns_per_request", "wait_share", "work_ns_per_request"].map(|name| number(row, name));
+                assert!((cpu * (1.0 - waiting) - work).abs() < 1.0, "{row}");
+            }
+            if let Some(ratio) = row["ratio"].as_object() {
+                let [low, middle, high] = ["low", "ratio", "high"].map(|name| ratio[name].as_f64().unwrap());
+                assert!(0.0 <= low && low <= middle && middle <= high, "{row}");
+            }
+        }
+        for table in &tables[..4] {
+            ways_are_compared(table);
+        }
+        let row = |table: usize, label| labelled(&tables[table], label);
+        let published = ["single, 1 queue", "single, 32 queues"].map(|label| row(0, label)["published_iops"].as_f64());
+        assert_eq!(published, [Some(879e3), Some(901e3)]);
+        assert!((row(1, "batch")["published_gain"].as_f64().unwrap() - 0.806).abs() < 0.001);
+        assert_eq!(row(3, "single")["device"], "ssd,iops=66000");
+        // The clock by which each figure was made.
+        let stamps = [row(0, "single, 1 queue"), row(2, "single"), row(3, "single"), row(4, "statistics off")];
+        let last = &row(4, "off, and without time stamps")["stamps"];
+        assert_eq!(stamps.map(|row| &row["stamps"]), ["coarse", "virtual", "exact", "exact"]);
+        assert_eq!(last, "none");
+        // The disk's table is on virtual time, so its figures are the same everywhere.
+        let disk = row(2, "single");
+        assert!(disk["merged_percent"].as_f64() >= disk["published_merged_percent"].as_f64(), "{disk}");
+        assert!((20e3..27e3).contains(&disk["iops"]["median"].as_f64().unwrap()), "{disk}");
+        // An operation that joins a request of 4 KiB makes it longer.
+        let (bytes, merged) = (disk["request_bytes_mean"].as_f64().unwrap(), disk["merged_percent"].as_f64().unwrap());
+        assert!((bytes / 4096.0 * (1.0 - merged / 100.0) - 1.0).abs() < 1e-6, "{disk}");
+        let figure = &tables[2]["figures"][0];
+        assert!((figure["gain"].as_f64().unwrap() + 0.729).abs() < 0.001 && figure["before"] == 23_454.0, "{figure}");
+    }
 }
