@@ -26,7 +26,7 @@ deep: ## What takes long: planted bugs, release builds, Miri, fuzzing, guests, C
 soak: ## The long forms for MINUTES (default 60), all or PARTS=torture alone; a record of it under docs/records/
 	@scripts/soak
 
-speed: ## Compares this tree by time with the pinned revision and the parent, or BASE; fails where it is slower; ten minutes beside building
+speed: ## Compares this tree by time with the pinned revision and the parent, or BASE; fails where it is slower
 	@scripts/speed
 
 measure: ## Rates and CPU time beside fio's, and what statistics cost; a record of it under docs/records/

@@ -3,7 +3,20 @@ import json, math, os, re, signal, statistics, subprocess, sys, time
 
 mode, work, tmpfs, *bases = sys.argv[1:]
 programs = ["new", *bases]
-run_s, limit = float(os.environ.get("RUN", "0.25")), float(os.environ.get("LIMIT", "480"))
+
+def error(words):
+    """Ends this program as for any error: code 1 says that a row is slower."""
+    print(words, file=sys.stderr)
+    sys.exit(2)
+
+def seconds(name, usual):
+    """The seconds that a variable of the environment gives."""
+    given = os.environ.get(name, usual)
+    if not re.fullmatch(r"[0-9]*\.?[0-9]+", given) or float(given) == 0:
+        error(f"{name}: seconds above 0 are wanted, not {given!r}")
+    return float(given)
+
+run_s, limit, chosen = seconds("RUN", "0.25"), seconds("LIMIT", "480"), os.environ.get("ROWS", "")
 # Seconds: a turn, and how long a run may take beyond its time, or a server to start.
 TURN, PATIENCE = 0.005, 60
 # The least ratio that passes, and the width of an interval that tells enough.
@@ -43,7 +56,7 @@ for locking in lockings:
 for bypass in "01":
     rows[f"kyber, bypass {bypass}, 1x4"] = many + ["kyber", "--bypass", bypass, "--option", "numjobs=1"]
 rows["bfq, two clients"] = [job("clients", ["one", "two"]), "--device", f"{null}=256", "--scheduler", "bfq"]
-rows["mq-deadline, flushes"] = [job("flushes", ["writer"], rw="randwrite", fsync=8), "--scheduler", "mq-deadline", "--device",
+rows["mq-deadline, flushes, 1x4"] = [job("flushes", ["writer"], rw="randwrite", fsync=8), "--scheduler", "mq-deadline", "--device",
                                 f"{null}=256,size=64M,memory_backed=1,cache_size=16M"]
 rows["file, 4x4, tmpfs"] = [job("file", ["reader"], bs="4k", numjobs=4), "--device", f"file,path={tmpfs}", "--scheduler", "none"]
 network = {}
@@ -52,9 +65,12 @@ for n in (1, 32):
     path = job(f"network-{n}", ["client"], bs="4k", iodepth=n, iodepth_batch_submit=batch, iodepth_batch_complete=1)
     network[f"nbd, 1x{n}"] = [path, "--scheduler", "none"]
 rows |= network
-rows = {name: row for name, row in rows.items() if re.search(os.environ.get("ROWS", ""), name)}
+try:
+    rows = {name: row for name, row in rows.items() if re.search(chosen, name)}
+except re.error as fault:
+    error(f"ROWS: {chosen!r} is no regular expression: {fault}")
 if not rows:
-    sys.exit(f"ROWS: no row has a name that matches {os.environ['ROWS']!r}")
+    error(f"ROWS: no row has a name that matches {chosen!r}")
 if mode == "--rows":
     sys.exit(0)
 
@@ -75,7 +91,7 @@ def last_error(process):
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 def server(program):
-    """A server of this program in front of a null device. It is started once."""
+    """A server of this program in front of a null device. It is started once; `None` if it does not start."""
     if program not in servers:
         socket = f"{work}/{program}.sock"
         command = [f"target/speed/{program}", "serve", "--device", f"{null}=256,size=1G", "--scheduler", "none", "--nbd", socket,
@@ -84,23 +100,24 @@ def server(program):
         until = time.monotonic() + PATIENCE
         while not os.path.exists(socket):
             if servers[program].poll() is not None or time.monotonic() > until:
-                sys.exit(f"{program}: the server does not start: {last_error(servers[program])}")
+                return None
             time.sleep(0.02)
     return servers[program]
 
 def cpu(pid):
-    """CPU seconds of a process so far."""
-    fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """CPU seconds of a process so far, by Linux's clock for it."""
+    return time.clock_gettime(~pid << 3 | 2)
 
 class Side:
     """One program's part in a run."""
 
     def __init__(self, program, name, processor):
-        self.program, self.server, client, device = program, None, program, []
+        self.program, self.server, self.client, client, device = program, None, None, program, []
         if name in network:
             # One client measures all servers.
             self.server, client = server(program), "new"
+            if self.server is None:
+                return
             self.before = cpu(self.server.pid)
             device = ["--device", f"nbd,uri=nbd+unix:///?socket={work}/{program}.sock,hw_queue_depth=32"]
         seconds = run_s * len(programs)
@@ -117,6 +134,8 @@ class Side:
 
     def result(self):
         """Operations a second, and CPU time of each; or why there are none."""
+        if self.client is None:
+            return f"the server does not start: {last_error(servers[self.program])}"
         if self.client.returncode != 0:
             return f"{last_error(self.client)} (exit code {self.client.returncode})"
         self.output.seek(0)
@@ -124,8 +143,7 @@ class Side:
         rate = sum(part[kind]["iops"] for part in found["jobs"] for kind in ("read", "write", "trim"))
         if self.server is None:
             return rate, found["blkmq"]["cpu_ns_per_request"]
-        # A server that took less than a tick still took something.
-        return rate, (cpu(self.server.pid) - self.before + 0.005) / rate
+        return rate, (cpu(self.server.pid) - self.before) / rate
 
 def run(name, order, processor):
     """Runs the programs of `order` in turns until all have ended."""
@@ -133,17 +151,18 @@ def run(name, order, processor):
     for program in order:
         sides.append(Side(program, name, processor))
         sides[-1].send(signal.SIGSTOP)
-    going, until = list(sides), time.monotonic() + run_s * len(order) + PATIENCE
+    going, until = {side for side in sides if side.client}, time.monotonic() + run_s * len(order) + PATIENCE
     while going:
         if time.monotonic() > until:
-            sys.exit(f"{name}: {going[0].program} does not end")
-        for side in list(going):
+            error(f"{name}: {going.pop().program} does not end")
+        for side in sides:
+            # The turn of one that has ended is idle: the others get no more of the processor than before.
             side.send(signal.SIGCONT)
             time.sleep(TURN)
-            if side.client.poll() is None:
+            if side.client and side.client.poll() is None:
                 side.send(signal.SIGSTOP)
             else:
-                going.remove(side)
+                going.discard(side)
     # Servers that were stopped with the last turn go on.
     for side in sides:
         side.send(signal.SIGCONT)
@@ -156,19 +175,22 @@ def estimate(logs):
     lowest = max(0, int(n * (n + 1) / 4 - 1.96 * math.sqrt(n * (n + 1) * (2 * n + 1) / 24)) - 1)
     return [math.exp(x) for x in (statistics.median(walsh), walsh[lowest], walsh[-1 - lowest])]
 
-# Why a base cannot run a row, which the first round tells.
+# Why a base cannot run a row: the first round tells, by two failures in a row.
 missing, pairs, rates = {}, {}, {name: [] for name in rows}
 def measure(name, number):
     order = [program for program in programs if (name, program) not in missing]
     order = order[number % len(order):] + order[:number % len(order)]
-    found = run(name, order if number // len(order) % 2 == 0 else order[::-1], processors[number // 2 % len(processors)])
+    order = order if number // len(order) % 2 == 0 else order[::-1]
+    found = run(name, order, processors[number // 2 % len(processors)])
+    if number == 0 and any(isinstance(result, str) for result in found.values()):
+        found = run(name, order, processors[0])
     if isinstance(found["new"], str):
-        sys.exit(f"{name}: {found['new']}")
+        error(f"{name}: {found['new']}")
     rates[name].append(found["new"][0])
     for base in set(order) - {"new"}:
         if isinstance(found[base], str):
             if number > 0:
-                sys.exit(f"{name}: {base} failed: {found[base]}")
+                error(f"{name}: {base} failed: {found[base]}")
             missing[name, base] = found[base]
             continue
         rate, cost = (math.log(found["new"][0] / found[base][0]), math.log(found[base][1] / found["new"][1]))
@@ -199,8 +221,8 @@ finally:
             process.send_signal(signal.SIGCONT)
             process.kill()
 
-print(f"{number} rounds in {time.monotonic() - begun:.0f} s, of runs of {run_s} s; this tree over the base: rate, and CPU time the")
-print("other way round, with 95 % intervals; above 1 is better")
+print(f"RUN={run_s} LIMIT={limit:.0f} ROWS={chosen!r}: {number} rounds in {time.monotonic() - begun:.0f} s; this tree over the base: rate,")
+print("and CPU time the other way round, with 95 % intervals; above 1 is better")
 slower = open_rows = 0
 for base in bases:
     print(f"\n{'against ' + base:44} {'rate now':>9}   {'rate':22} {'CPU time':22} runs")
@@ -221,5 +243,7 @@ for base in bases:
         print(f"geometric mean: rate {rate:.3f}, CPU time {cost:.3f}")
 if open_rows:
     print(f"wide: the intervals of {open_rows} rows are not narrower than {NARROW}; LIMIT gives them more time")
+if not pairs:
+    error("no base can run any of these rows, so nothing was compared")
 if slower:
     sys.exit(f"slower: {slower} rows lie wholly below {LEAST}")
