@@ -4,15 +4,17 @@
 mod access;
 mod error;
 mod terms;
+mod who;
 
 use std::sync::Arc;
 
 use blkmq::{DEFAULT_WEIGHT, IoPriority, QueueError, RequestQueue, Submitter, is_hidden};
 
 use self::access::Grant;
-pub use self::access::{Allow, Permit, Who};
+pub use self::access::{Allow, Permit};
 pub use self::error::{ExportError, ExportFault};
 pub use self::terms::Terms;
+pub use self::who::Who;
 use crate::clients::Entry;
 use crate::placement::{Placement, WEIGHTS};
 

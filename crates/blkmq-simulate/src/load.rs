@@ -8,7 +8,7 @@ use blkmq_virtual::{Bio, Buffer, Buffers, Flags, Limits, Op, Submitter, Time};
 use blkmq_workbench::job::{BlockSize, Direction, Distribution, Extent, Operations, Order};
 use blkmq_workbench::{Job, JobFile, Mode, System};
 
-use crate::pace::{Paced, UnderWay};
+use crate::pace::{Pace, Paced, UnderWay};
 use crate::tally;
 
 /// The longest time that a thread sleeps before it looks whether the run is over, in nanoseconds.
@@ -28,14 +28,7 @@ pub struct Load {
     increment: Extent,
     size: Option<Extent>,
     flags: Flags,
-    /// As in the job (`iodepth`, `iodepth_batch_submit`, `iodepth_batch_complete_min` and `_max`, `iodepth_low`): how
-    /// many operations are outstanding at most; how many are submitted together; how many a thread waits for at least,
-    /// and takes back at once at most; and how many may be outstanding when it submits again.
-    pub(crate) depth: u32,
-    pub(crate) batch: u32,
-    pub(crate) take_min: u32,
-    pub(crate) take_max: u32,
-    pub(crate) low: u32,
+    pub(crate) pace: Pace,
 }
 
 /// Why a job cannot be modelled.
@@ -122,11 +115,13 @@ impl Load {
             size: job.size,
             // A write of direct I/O is one that a thread waits for, as in Linux.
             flags: Flags { polled: job.hipri, sync: true, fua: job.sync, ..Flags::default() },
-            depth: job.iodepth,
-            batch: job.iodepth_batch_submit,
-            take_min: job.iodepth_batch_complete_min.max(1),
-            take_max: job.iodepth_batch_complete_max.max(1),
-            low: job.iodepth_low,
+            pace: Pace {
+                depth: job.iodepth,
+                batch: job.iodepth_batch_submit,
+                take_min: job.iodepth_batch_complete_min.max(1),
+                take_max: job.iodepth_batch_complete_max.max(1),
+                low: job.iodepth_low,
+            },
         })
     }
 
@@ -184,14 +179,15 @@ impl Load {
 
     /// Slots that each submitter needs.
     pub(crate) fn slots(&self) -> u16 {
-        u16::try_from(self.depth).map_or(u16::MAX, |depth| depth.max(256))
+        u16::try_from(self.pace.depth).map_or(u16::MAX, |depth| depth.max(256))
     }
 
     /// The part of it for one of so many devices that each thread goes to in turn.
     pub(crate) fn shared_by(&self, devices: usize) -> Self {
-        let depth = (self.depth / devices as u32).max(1);
-        let [batch, take_min, take_max] = [self.batch, self.take_min, self.take_max].map(|number| number.min(depth));
-        Self { depth, batch, take_min, take_max, low: self.low / devices as u32, ..self.clone() }
+        let Pace { depth, batch, take_min, take_max, low } = self.pace;
+        let depth = (depth / devices as u32).max(1);
+        let [batch, take_min, take_max] = [batch, take_min, take_max].map(|number| number.min(depth));
+        Self { pace: Pace { depth, batch, take_min, take_max, low: low / devices as u32 }, ..self.clone() }
     }
 
     /// Whether so many threads can do this to a device with such limits.
@@ -221,10 +217,10 @@ impl Load {
                 fault("rw, bs, sync", what)
             })?;
             let parts = nr_sectors.div_ceil(limits.max_op_sectors(op).into());
-            if parts * u64::from(self.depth) > self.slots().into() {
+            if parts * u64::from(self.pace.depth) > self.slots().into() {
                 let what = format!(
                     "{} operations of {parts} requests each are more than the {} that a thread may have outstanding",
-                    self.depth,
+                    self.pace.depth,
                     self.slots()
                 );
                 return Err(fault("bs, iodepth", what));
@@ -297,7 +293,7 @@ impl<'l> Worker<'l> {
     pub(crate) fn new(load: &'l Load, thread: u64, submitter: Submitter, random: Random, t0: u64) -> Self {
         let capacity = submitter.queue().limits().size_bytes();
         let course = load.course(thread, capacity, random);
-        let depth = load.depth as usize;
+        let depth = load.pace.depth as usize;
         let buffers = (0..depth).map(|_| Buffer::zeroed(load.bytes as usize)).collect();
         let (begun, free) = (vec![(0, 0); depth], (0..depth).collect());
         Self { load, course, submitter, t0, buffers, begun, free, under_way: UnderWay::default() }
@@ -316,8 +312,8 @@ impl<'l> Worker<'l> {
 }
 
 impl Paced for Worker<'_> {
-    fn load(&self) -> &Load {
-        self.load
+    fn pace(&self) -> Pace {
+        self.load.pace
     }
 
     fn under_way(&mut self) -> &mut UnderWay {

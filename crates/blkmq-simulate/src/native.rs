@@ -12,7 +12,7 @@ use blkmq::{Bio, Buffer, Buffers, Client, Flags, Locking, RequestQueue, Submitte
 use blkmq_virtual::Op;
 
 use crate::load::{Course, LONGEST_NS};
-use crate::pace::{Paced, UnderWay};
+use crate::pace::{Pace, Paced, UnderWay};
 use crate::point::Chance;
 use crate::{Load, Way};
 
@@ -100,7 +100,7 @@ struct Worker<'l> {
 
 impl<'l> Worker<'l> {
     fn new(load: &'l Load, submitter: Submitter, course: Course, is_over: &'l AtomicBool) -> Self {
-        let buffers = (0..load.depth).map(|_| Buffer::zeroed(load.bytes())).collect();
+        let buffers = (0..load.pace.depth).map(|_| Buffer::zeroed(load.bytes())).collect();
         Self { load, submitter, course, is_over, buffers, under_way: UnderWay::default(), done: 0, failed: None }
     }
 
@@ -119,8 +119,8 @@ impl<'l> Worker<'l> {
 }
 
 impl Paced for Worker<'_> {
-    fn load(&self) -> &Load {
-        self.load
+    fn pace(&self) -> Pace {
+        self.load.pace
     }
 
     fn under_way(&mut self) -> &mut UnderWay {

@@ -1,7 +1,17 @@
 //! At which pace a thread of a load submits and takes back. The thread submits to the modelled block layer, or to the
 //! real one of the machine that this program runs on.
 
-use crate::Load;
+/// As in the job (`iodepth`, `iodepth_batch_submit`, `iodepth_batch_complete_min` and `_max`, `iodepth_low`): how many
+/// operations are outstanding at most; how many are submitted together; how many a thread waits for at least, and takes
+/// back at once at most; and how many may be outstanding when it submits again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pace {
+    pub(crate) depth: u32,
+    pub(crate) batch: u32,
+    pub(crate) take_min: u32,
+    pub(crate) take_max: u32,
+    pub(crate) low: u32,
+}
 
 /// What a thread has outstanding.
 #[derive(Debug, Default)]
@@ -13,8 +23,7 @@ pub(crate) struct UnderWay {
 
 /// A thread of a load. What the thread does is required; when the thread does it is provided.
 pub(crate) trait Paced {
-    /// What says the pace.
-    fn load(&self) -> &Load;
+    fn pace(&self) -> Pace;
 
     fn under_way(&mut self) -> &mut UnderWay;
 
@@ -38,7 +47,7 @@ pub(crate) trait Paced {
     /// Submits as many operations as may be outstanding, and takes back as many as the job says. Calls `before` before
     /// each operation.
     fn go_round(&mut self, before: impl Fn()) {
-        let (depth, batch) = (self.load().depth, self.load().batch);
+        let Pace { depth, batch, .. } = self.pace();
         while self.under_way().outstanding < depth {
             before();
             self.submit_one();
@@ -61,7 +70,7 @@ pub(crate) trait Paced {
 
     /// Takes completions as the job says, so that more can be submitted.
     fn take_as_wanted(&mut self) {
-        let &Load { take_min, take_max, low, .. } = self.load();
+        let Pace { take_min, take_max, low, .. } = self.pace();
         let mut wanted = take_min.min(self.under_way().outstanding);
         while wanted > 0 && !self.is_over() {
             let got = self.take_or_wait(take_max.max(wanted), wanted);

@@ -155,7 +155,7 @@ pub(crate) fn measure(load: &Load, threads: usize, setting: &Setting) -> Result<
     });
     let cores = Some(Cores { seed, ..cores });
     let options = Options { on_access: Some(on_access), cores, on_stage: Some(on_stage), ..Options::default() };
-    let least = 8 * threads as u64 * u64::from(load.depth);
+    let least = 8 * threads as u64 * u64::from(load.pace.depth);
     tally::begin(threads, least.max(requests / 4), requests);
     let (load, theirs) = (Arc::new(load.clone()), setting.clone());
     let ended = run(Box::new(Uniform::new(Random::new(seed), 1)), options, move || work(&load, threads, &theirs));

@@ -116,6 +116,12 @@ pub fn cpu() -> CpuId {
     HOT.with(|hot| hot.cpu.get())
 }
 
+/// Whether each CPU has a clock of its own ([`Options::cores`](crate::Options::cores)).
+#[must_use]
+pub fn is_timed() -> bool {
+    HOT.with(|hot| hot.is_timed.get())
+}
+
 /// Steps made so far by all CPUs of this run.
 #[must_use]
 pub fn steps() -> u64 {

@@ -44,10 +44,10 @@ pub mod thread;
 pub mod time;
 
 pub use cores::{Cores, Smt};
-pub use hot::{CpuId, cpu, go_on_for, steps, touch, uninterrupted};
+pub use hot::{CpuId, cpu, go_on_for, is_timed, steps, touch, uninterrupted};
 pub use kernel::{Kernel, LockKind};
 pub use machine::{Ended, Idle, OnStage, Options, Switch, is_running, run, stop};
 pub use places::{Accessed, LineOf, Place, neighbours, place_at, place_bytes, touch_at, touch_place};
 pub use random::Random;
 pub use schedule::Schedule;
-pub use step::{changes, fetch, is_timed, pause, reads, stage, together, work};
+pub use step::{changes, fetch, pause, reads, stage, together, work};

@@ -3,7 +3,7 @@
 use std::panic::Location;
 
 use crate::cache::{Access, Picoseconds};
-use crate::hot::HOT;
+use crate::hot::{HOT, is_timed};
 use crate::machine;
 use crate::places::line_at;
 
@@ -149,12 +149,6 @@ pub fn work(time: Picoseconds) {
             step();
         }
     }
-}
-
-/// Whether each CPU has a clock of its own ([`Options::cores`](crate::Options::cores)).
-#[must_use]
-pub fn is_timed() -> bool {
-    HOT.with(|hot| hot.is_timed.get())
 }
 
 /// Whether what the running code does moves the clock of its CPU.

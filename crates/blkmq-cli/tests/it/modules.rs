@@ -2,8 +2,8 @@
 //! may use one another; a cycle is reported if it remains without their common ancestor.
 //!
 //! Sources are read as tokens. Comments and strings hold no imports; macros are read like other code. Items under
-//! `#[cfg(test)]` are left out, and so are the files of test modules. A re-exported name counts as an import of the
-//! module that the path names, not of the module that defines the name.
+//! `#[cfg(test)]` are left out, and so are the files of test modules. A name that a module declares by `use` counts as
+//! an import of the module that the `use` names, also where another module imports the name from there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -32,6 +32,9 @@ const FOLDERS: [(&str, &[&str]); 2] = [
         ],
     ),
 ];
+
+/// How often a name is re-exported at most.
+const REEXPORTS: usize = 8;
 
 /// A module by its path within the crate; the root is empty.
 type Module = Vec<String>;
@@ -229,8 +232,20 @@ fn imports(mut sources: BTreeMap<Module, Source>) -> Imports {
         });
         declared.collect()
     };
+    // The path under which the last module of `path` declares the next name by `use`.
+    let declared = |path: &Module| -> Option<Module> {
+        let len = (0..path.len()).rev().find(|len| is_module(&path[..*len]) || *len == 0)?;
+        let (owner, name) = (&path[..len], &path[len]);
+        let mut uses = sources.get(owner)?.uses.iter();
+        let used = uses.find(|used| used.scope == owner && used.name == *name)?;
+        let declared = from_root(&used.scope, &used.segments, &is_module)?;
+        let followed = [&declared[..], &path[len + 1..]].concat();
+        (!is_module(path) && followed != *path).then_some(followed)
+    };
+    let origin =
+        |path| (0..REEXPORTS).try_fold(path, |path, _| declared(&path).ok_or(path)).unwrap_or_else(|path| path);
     let of = |(module, source): (&Module, &Source)| {
-        let named = source.paths.iter().flat_map(|path| named(source, path));
+        let named = source.paths.iter().flat_map(|path| named(source, path)).map(origin);
         let owners = named.filter_map(|path| {
             let owner = (1..=path.len()).rev().map(|len| &path[..len]).find(|path| is_module(path));
             owner.map(<[String]>::to_vec)
@@ -305,7 +320,13 @@ fn sources(texts: &[(&str, &str)]) -> BTreeMap<Module, Source> {
 
 /// The imports of the module `p::q` with this source, in a crate with a few more modules.
 fn imports_of(text: &str) -> String {
-    let others = ["a", "a::b", "p", "p::r", "p::q::child"].map(|path| (path, ""));
+    let others = [
+        ("a", "mod b; pub use b::Exported;"),
+        ("a::b", ""),
+        ("p", "use crate::a::Exported as Again;"),
+        ("p::r", ""),
+        ("p::q::child", ""),
+    ];
     let imports = imports(sources(&[&others[..], &[("p::q", text)]].concat()));
     imports[&module("p::q")].iter().map(|other| other.join("::")).collect::<Vec<_>>().join(" ")
 }
@@ -331,8 +352,9 @@ fn paths_lead_to_modules() {
         ("use crate::a; fn f() { a::b::g() }", "a a::b"),
         ("use crate::a as other; fn f() { other::b::g() }", "a a::b"),
         ("use crate::a::*; fn f() { b::g() }", "a a::b"),
-        // A re-exported name counts for the module that the path names.
-        ("use super::Exported;", "p"),
+        // A name that is re-exported there.
+        ("use crate::a::Exported;", "a::b"),
+        ("use super::Again; fn f() { super::Unknown::g() }", "a::b p"),
         ("pub use crate::a::X;", "a"),
         // Macros and attributes.
         ("fn f() { assert!(crate::a::X > 0, \"{}\", super::r::Y) }", "a p::r"),
@@ -385,12 +407,17 @@ fn unit_tests_are_left_out_and_the_rest_is_seen() {
 #[test]
 fn a_cycle_is_found_and_named() {
     let cycles = |texts: &[(&str, &str)]| cycles(&imports(sources(texts)));
-    let (to_a, to_b, to_c) = ("use crate::a::X;", "use crate::b::X;", "use crate::c::X;");
+    let (to_b, to_c) = ("use crate::b::X;", "use crate::c::X;");
     assert_eq!(cycles(&[("a", "use crate::{b::X, c::Y};"), ("b", to_c), ("c", "")]), [""; 0]);
     assert_eq!(cycles(&[("a", to_b), ("b", to_c), ("c", to_b)]), ["b imports c", "c imports b"]);
+    // By way of a name that the parent re-exports.
+    assert_eq!(
+        cycles(&[("a", "mod x; pub use x::Y;"), ("a::x", to_b), ("b", "use crate::a::Y;")]),
+        ["a::x imports b", "b imports a::x"]
+    );
     // By way of a child, and between children whose parent imports both.
     assert_eq!(
-        cycles(&[("a", "mod x; use x::X;"), ("a::x", to_b), ("b", to_a)]),
+        cycles(&[("a", "mod x; use x::Z;"), ("a::x", to_b), ("b", "use crate::a::Y;")]),
         ["a imports a::x", "a::x imports b", "b imports a"]
     );
     let parent = ("a", "mod x; mod y; use self::{x::X, y::Y};");
@@ -422,7 +449,7 @@ fn no_module_stands_in_a_cycle() {
             found.insert(name, cycles);
         }
     }
-    assert_eq!(found, BTreeMap::new(), "what several modules need belongs into one below them");
+    assert_eq!(found, BTreeMap::new(), "move what they share to a module below them");
 }
 
 /// The imports, as `a::b imports c::d`, of a folder from one that stands behind it, or from one that has no place.
@@ -463,6 +490,6 @@ fn folders_import_in_one_direction() {
                 "{name}: {folder}"
             );
         }
-        assert_eq!(against(order, &imports), [""; 0], "{name}: what two folders need belongs into the first of them");
+        assert_eq!(against(order, &imports), [""; 0], "{name}: move what two folders share to the first of them");
     }
 }

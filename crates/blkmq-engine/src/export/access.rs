@@ -1,10 +1,9 @@
 //! Which clients may use an export, and what they may do.
 
-use std::fmt;
-
 use blkmq::{IoPriority, is_hidden};
 
 use super::error::ExportFault;
+use super::who::Who;
 use crate::clients::Entry;
 
 /// The clients that may use an export.
@@ -25,35 +24,6 @@ pub struct Permit {
     pub writes: bool,
     /// The priority of the client's operations, with a level from 0 to 7. `None`: the priority of the export.
     pub priority: Option<IoPriority>,
-}
-
-/// How a client is identified.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Who {
-    /// The name in a certificate that was verified: the common name of its subject, or if it has none, the first of its
-    /// alternative names that is text. The name is compared whole. Every authority that the server trusts can give out
-    /// every name.
-    Certificate(String),
-    /// The user, by number, of the process at the other end of a Unix socket, at the time when the process connected.
-    User(u32),
-}
-
-impl fmt::Display for Who {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Certificate(name) => write!(f, "the certificate {name:?}"),
-            Self::User(user) => write!(f, "the user {user}"),
-        }
-    }
-}
-
-impl Who {
-    fn is(&self, client: &Entry) -> bool {
-        match self {
-            Self::Certificate(name) => client.is_certified(name),
-            Self::User(user) => client.user == Some(*user),
-        }
-    }
 }
 
 /// What a client may do with an export that it may use.

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::{MAX_TEXT, Who};
+use super::MAX_TEXT;
+use super::who::Who;
 
 /// An export that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -159,6 +159,15 @@ impl Sub for Stats {
     }
 }
 
+/// Operations that entered and are not gone, by the counts of the threads, which are read one after the other. A look
+/// while requests move may miss the beginning of a request whose end it sees. So the difference is held at zero.
+fn in_flight(entered: impl Iterator<Item = u64>, gone: impl Iterator<Item = u64>) -> u64 {
+    // First those that are gone: a request that moves between the two sums then counts as in flight.
+    let gone = gone.fold(0_u64, u64::wrapping_add);
+    let entered = entered.fold(0_u64, u64::wrapping_add);
+    u64::try_from(entered.wrapping_sub(gone).cast_signed()).unwrap_or(0)
+}
+
 /// Adds to a sum that only the calling thread writes.
 ///
 /// COST: a load and a store of the thread's own line; no read-modify-write.

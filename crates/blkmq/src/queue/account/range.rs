@@ -4,7 +4,8 @@ use std::sync::OnceLock;
 
 use blkmq_sched::Time;
 
-use super::gauge::{Gauge, in_flight};
+use super::gauge::Gauge;
+use super::in_flight;
 use super::sums::Sums;
 use crate::queue::RequestQueue;
 use crate::queue::account::Stat;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use blkmq_sched::RqId;
 
-use super::gauge::in_flight;
+use super::in_flight;
 use crate::queue::RequestQueue;
 use blkmq_sync::atomic::Ordering;
 
