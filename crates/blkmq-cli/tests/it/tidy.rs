@@ -87,7 +87,7 @@ fn machine_paths(text: &str) -> Vec<Finding> {
 
 /// The source without its unit tests, which this code base keeps at the end of a file.
 fn product_source(text: &str) -> &str {
-    text.split("\n#[cfg(test)]\nmod ").next().unwrap_or(text)
+    text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or(text)
 }
 
 /// A line's code and its comment.
@@ -483,9 +483,10 @@ fn every_file_of_tests_is_a_module_of_its_program() {
     assert!(includes("//! mod b;\nmod a;\n", "a"));
     assert!(!includes("//! mod b;\n#[cfg(miri)]\nmod a;\n", "a") && !includes("//! mod b;\n", "b"));
     let crates = fs::read_dir(root().join("crates")).expect("the folder is there").flatten();
-    let programs = crates.flat_map(|entry| ["it", "loom"].map(|name| entry.path().join("tests").join(name)));
+    let tests = crates.filter_map(|entry| fs::read_dir(entry.path().join("tests")).ok()).flatten().flatten();
     let mut files = Vec::new();
-    programs.filter(|folder| folder.is_dir()).for_each(|folder| included_by(&folder, &mut files));
+    let programs = tests.map(|entry| entry.path()).filter(|folder| folder.join("main.rs").exists());
+    programs.for_each(|folder| included_by(&folder, &mut files));
     for (path, parent) in &files {
         let name = path.file_stem().and_then(|name| name.to_str()).expect("a module's name is UTF-8");
         let text = fs::read_to_string(parent).unwrap_or_else(|error| panic!("{}: {error}", parent.display()));
@@ -494,13 +495,55 @@ fn every_file_of_tests_is_a_module_of_its_program() {
     assert!(files.len() > 100, "{}", files.len());
 }
 
-/// The steps that leave out `stress_` and `long::` leave out nothing of a crate's own source, which no other step runs.
+/// Functions and modules with a name by which the step `test` leaves out a test. The steps that run such tests run the
+/// programs `it` alone.
+fn left_out_by_name(text: &str) -> Vec<Finding> {
+    let is_left_out = |line: &str| {
+        let name = |keyword| line.split_once(keyword).map_or("", |(_, name)| name);
+        let module = name("mod ").trim_end_matches([';', '{', ' ']);
+        name("fn ").split('(').next().is_some_and(|name| name.contains("stress_"))
+            || module.contains("stress_")
+            || module.ends_with("long")
+    };
+    let found = lines(text).filter(|(_, line)| is_left_out(split(line).0));
+    found.map(|(number, _)| (number, "a test that no step runs".into())).collect()
+}
+
+/// Red if a test outside of the programs `it` has a name that the filters of the step `test` skip.
 #[test]
-fn what_a_step_leaves_out_by_name_is_a_test_program_s() {
-    let Some(files) = tracked() else { return };
-    for (path, text) in files.iter().filter(|(path, _)| has_extension(path, "rs")) {
-        let is_source = path.components().any(|part| part.as_os_str() == "src");
-        let named = text.lines().any(|line| line.contains("fn stress_") || line.trim_start().starts_with("mod long "));
-        assert!(!(is_source && named), "{}: a test that no step runs", path.display());
+fn no_test_is_skipped_that_no_step_runs() {
+    for text in
+        ["fn stress_a() {", "fn a_stress_b() {", "mod long;", "pub mod long {", "mod prolong {", "mod stress_a;"]
+    {
+        assert_eq!(left_out_by_name(text).len(), 1, "{text}");
+    }
+    assert_eq!(left_out_by_name("fn a() { // fn stress_b()\nmod longer {\nlet a = \"the mod\";").len(), 0);
+    // The rig's step skips no test.
+    let is_elsewhere = |path: &Path| {
+        let parts: Vec<_> = path.iter().filter_map(|part| part.to_str()).collect();
+        has_extension(path, "rs") && parts[0] == "crates" && parts[1] != "blkmq-torture" && !parts.contains(&"it")
+    };
+    check(is_elsewhere, |_, text| left_out_by_name(text));
+}
+
+/// Red if a filter of a step that has several, such as `release`, matches no test any more: the others would hide that.
+#[test]
+fn every_filter_of_a_step_matches_tests() {
+    let Some(files) = tracked() else { return println!("SKIP this is no git checkout") };
+    let tests: Vec<_> =
+        files.iter().filter(|(path, _)| has_extension(path, "rs") && path.starts_with("crates")).collect();
+    let step = read("scripts/step");
+    let filters: Vec<_> =
+        step.lines().filter_map(|line| line.trim().strip_prefix("tests test ")?.split_once(" -- ")).collect();
+    let words: Vec<_> =
+        filters.iter().flat_map(|(_, words)| words.split(' ')).filter(|word| *word != "--skip").collect();
+    assert!(words.contains(&"planted::"), "{words:?}");
+    for word in words {
+        let module = word.strip_suffix("::");
+        let matches = |(path, text): &&&(PathBuf, String)| match module {
+            Some(name) => path.file_stem().is_some_and(|stem| stem == name) || text.contains(&format!("mod {name} {{")),
+            None => text.contains(&format!("fn {word}")),
+        };
+        assert!(tests.iter().any(|file| matches(&file)), "scripts/step: no test has a name with '{word}'");
     }
 }

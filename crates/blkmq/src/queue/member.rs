@@ -167,8 +167,8 @@ impl OwnMember {
 
     /// The member, in the table of `q`.
     ///
-    /// COST: a load and a compare. The table costs two loads and two compares more, and a thread asks some ten times a
-    /// batch.
+    /// COST: two loads and a compare. The table costs two loads and two compares more, and a thread asks some ten times
+    /// a batch.
     ///
     /// # Panics
     /// If the member is another queue's.

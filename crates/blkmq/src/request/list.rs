@@ -100,10 +100,13 @@ impl RqList {
     ///
     /// COST: the operation is read last, so it is copied once, to its destination in the caller.
     ///
+    /// The operation is complete: no part of it is outstanding.
+    ///
     /// # Panics
     /// If the slot holds no operation.
     #[inline(always)]
     pub(crate) fn push_free_for_bio(&mut self, rq: Request<'_>) -> Bio {
+        debug_assert!(!rq.body().is_split, "the operation of a part stays with its parent: {rq:?}");
         let slot = rq.slot();
         self.push_free(rq);
         // SAFETY: slot Invariant 2: all parts are back. The slot's submitter, in whose hands this is, has not taken the

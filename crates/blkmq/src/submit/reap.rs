@@ -1,4 +1,4 @@
-//! Reaping: a submitter takes back what is over, and puts the parts of a split operation together again.
+//! Reaping: a submitter takes back completed operations, and puts the parts of a split operation together again.
 
 use blkmq_sched::Time;
 
@@ -6,7 +6,7 @@ use super::Submitter;
 use crate::request::{Body, Completion, Place, Status};
 use blkmq_sync::{Stage, stage};
 
-/// What is still to come of a bio that was split.
+/// What is outstanding of a bio that was split.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Outstanding {
     parts: u16,
@@ -19,14 +19,14 @@ pub(super) struct Outstanding {
 }
 
 impl Outstanding {
-    /// All `parts` of the operation are still to come.
+    /// All `parts` of the operation are outstanding.
     pub(super) fn new(parts: u16) -> Self {
         Self { parts, ..Self::default() }
     }
 }
 
 impl Submitter {
-    /// Returns the next operation that is over, if any.
+    /// Returns the next completed operation, if any.
     ///
     /// COST: the operation moves once more than with [`reap_all`](Self::reap_all) and [`reap_up_to`](Self::reap_up_to).
     #[inline]
@@ -36,7 +36,8 @@ impl Submitter {
         reaped
     }
 
-    /// Hands every operation that is over to `each`. Returns how many there were.
+    /// Hands every completed operation to `each`. Returns how many there were. If `each` panics, other threads see the
+    /// statistics as they were before this call until the next one.
     ///
     /// COST: an operation moves once, from its slot to where `each` puts it. A loop around [`reap`](Self::reap) moves
     /// it once more.
@@ -66,11 +67,15 @@ impl Submitter {
         self.runner.member(&self.q).service.show(self.served, self.nr_outstanding());
     }
 
-    /// Hands out the first completed operation, and adds it to what was done. The caller has made sure that it is over.
+    /// Hands out the first completed operation, and adds it to what was done. The caller has made sure that there is
+    /// one.
     #[inline(always)]
     fn hand_out(&mut self) -> Completion {
-        let rq = self.runner.completed.pop_front(&self.q.slots).expect("something is over");
-        debug_assert!(!rq.body().is_split && rq.body().tag.is_none(), "what is handed out is whole, and over: {rq:?}");
+        let rq = self.runner.completed.pop_front(&self.q.slots).expect("an operation has completed");
+        debug_assert!(
+            !rq.body().is_split && rq.body().tag.is_none(),
+            "what is handed out is whole, and complete: {rq:?}"
+        );
         let &Body { status, submitted, issued, completed, .. } = rq.body();
         let id = rq.id();
         self.served.add(rq.op(), rq.body().part_sectors());
@@ -78,7 +83,7 @@ impl Submitter {
         Completion { id, status, submitted, issued, completed, bio: self.free.push_free_for_bio(rq) }
     }
 
-    /// Whether the first of what has completed is an operation that is over. Puts the parts of a split operation
+    /// Whether the first of what has completed is a whole operation. Puts the parts of a split operation
     /// together. If this thread has completed nothing, takes over what other threads completed for it.
     #[inline]
     pub(super) fn settle(&mut self) -> bool {
@@ -96,7 +101,7 @@ impl Submitter {
         runner.completed.take_over(&q.slots, chain, Place::Completed);
     }
 
-    /// Takes parts of split operations from the front until the first entry is an operation that is over. Returns
+    /// Takes parts of split operations from the front until the first entry is a whole operation. Returns
     /// whether there is one.
     #[cold]
     fn join_parts(&mut self) -> bool {
