@@ -1,7 +1,7 @@
 //! The server: a socket for each device, and a thread that serves one front-end after the other.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,11 +46,14 @@ impl error::Error for StartError {
     }
 }
 
-/// A socket at which a device waits for its front-end. The socket's file goes with it.
+/// A socket at which a device waits for its front-end. The socket's file is removed with it, unless another file has
+/// taken its place.
 #[derive(Debug)]
 struct Door {
     socket: OwnedFd,
     path: PathBuf,
+    /// The file's device and inode.
+    identity: (u64, u64),
 }
 
 impl Door {
@@ -67,15 +70,23 @@ impl Door {
             fs::remove_file(path)?;
             bind(&socket, &address)?;
         }
-        listen(&socket, 4)?;
-        Ok(Self { socket, path: path.to_owned() })
+        let door = Self { socket, path: path.to_owned(), identity: identity(path)? };
+        listen(&door.socket, 4)?;
+        Ok(door)
     }
 }
 
 impl Drop for Door {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        if identity(&self.path).is_ok_and(|found| found == self.identity) {
+            // Another process may have removed the file already.
+            let _ = fs::remove_file(&self.path);
+        }
     }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|data| (data.dev(), data.ino()))
 }
 
 /// Whether a server that has ended has left this socket: nobody listens there.
@@ -190,5 +201,30 @@ fn serve(device: &Device, door: &Door, bell: &Arc<EventFd>, engine: &Arc<Engine>
             Ending::Gone | Ending::Stopped => engine.inform(format_args!("{place}: {ending}")),
             ending => engine.warn(Topic::Ending, format_args!("{place}: {ending}")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Red if a server that ends removes the file at its path whosever it is: the next server there, or any other file,
+    /// would be gone.
+    #[test]
+    fn the_end_of_a_server_removes_its_own_socket_and_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let first = Door::open(&path, 0o600).unwrap();
+        fs::remove_file(&path).unwrap();
+        let second = Door::open(&path, 0o600).unwrap();
+        drop(first);
+        UnixStream::connect(&path).expect("the second server's socket is there");
+        drop(second);
+        assert!(!path.exists());
+        let third = Door::open(&path, 0o600).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "precious").unwrap();
+        drop(third);
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
     }
 }
