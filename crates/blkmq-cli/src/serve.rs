@@ -96,7 +96,7 @@ Without --nbd, the server uses listening sockets that LISTEN_FDS and LISTEN_PID 
 vhost-user-blk-pci,chardev=c,num-queues=N', with memory that is shared ('-object memory-backend-memfd,...,share=on'). It is
 the first export, or export=NAME, and takes part as a client of its own, with the export's weight and priority; with
 prio=guest each request has the priority that the machine gives it, up to the export's. NBD clients of the same queue see
-the same data.
+the same data. With any_memory=1 the machine's memory may be any file, by which a front-end can stop or end the server.
 
 Ctrl-C or SIGTERM ends the server: it takes no more requests, and completes those that it has. It says which clients it
 waits for. After --drain-timeout, or at the next signal a second later or more, it waits no longer.

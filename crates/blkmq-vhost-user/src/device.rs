@@ -29,6 +29,11 @@ pub struct Device {
     pub guest_priority: bool,
     /// Whether the machine may have packed rings, which take fewer accesses to its memory.
     pub packed: bool,
+    /// Whether the machine's memory, and a front-end's record of what is in progress, may be any file. Without this it
+    /// lies on tmpfs or hugetlbfs, and a memfd is sealed against shrinking (`F_SEAL_SHRINK`). A file on another file
+    /// system can keep a thread of this process waiting for ever, and with it all clients of the queue. A file that is
+    /// cut short ends the process.
+    pub any_memory: bool,
     /// Who may connect: the permissions of the socket.
     pub mode: u32,
 }
@@ -74,6 +79,7 @@ impl Device {
             serial: "blkmq".to_owned(),
             guest_priority: false,
             packed: false,
+            any_memory: false,
             mode: 0o600,
         }
     }

@@ -20,8 +20,8 @@ pub(crate) unsafe trait Lends {
 }
 
 // SAFETY: a piece lies within a region, and a region is mapped for as long as the memory lives. The file behind the
-// mapping had the length when it was mapped. A front-end that shortens it later ends this process, as one that may
-// end QEMU could end its guest; docs/vhost-user.md says so.
+// mapping had the length when it was mapped. A file that is sealed keeps it. A front-end that cuts another one short ends
+// this process by SIGBUS, before anything is read; docs/vhost-user.md says so.
 unsafe impl Lends for Memory {
     type Place = Piece;
 

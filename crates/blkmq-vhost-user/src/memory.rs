@@ -3,6 +3,8 @@
 //! The guest changes this memory at any time. So no Rust reference to it is made here: values are copied in and out,
 //! and each copy is one access as far as a decision depends on it.
 
+pub(crate) mod kind;
+
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -320,7 +322,7 @@ impl Area {
 pub(crate) mod tests {
     use std::cell::Cell;
 
-    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
     use super::*;
 
@@ -340,10 +342,11 @@ pub(crate) mod tests {
         left > 0
     }
 
-    /// A file in memory of so many bytes.
+    /// A file in memory of so many bytes, sealed as QEMU does it.
     pub(crate) fn file(len: u64) -> OwnedFd {
-        let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        let file = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&file, len).unwrap();
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
         file
     }
 

@@ -3,6 +3,7 @@
 //! The thread of a session never touches a ring that is at work. It asks the ring's worker for it, which waits until
 //! nothing of it is in progress, changes what is to be changed, and hands it back.
 
+mod descriptors;
 mod member;
 mod vring;
 
@@ -295,13 +296,13 @@ impl<'a> Session<'a> {
             Message::SetMemory(regions) => {
                 let mut memory = Memory::default();
                 for (info, file) in regions.into_iter().zip(files) {
-                    memory.add(info, file)?;
+                    self.add_region(&mut memory, info, file)?;
                 }
                 self.change_memory(memory)?;
             }
             Message::AddRegion(info) => {
                 let mut memory = self.memory.clone();
-                memory.add(info, files.remove(0))?;
+                self.add_region(&mut memory, info, files.remove(0))?;
                 self.change_memory(memory)?;
             }
             Message::RemoveRegion(info) => {
@@ -328,6 +329,7 @@ impl<'a> Session<'a> {
             }
             Message::SetInflight(info) => {
                 let is_packed = self.features & feature::PACKED != 0;
+                files.iter().try_for_each(|file| self.admit_memory("the record of what is in progress", file))?;
                 let inflight = files.pop().map(|file| Inflight::take(info, file, is_packed));
                 self.inflight = inflight.transpose().map_err(Ending::Front)?;
             }

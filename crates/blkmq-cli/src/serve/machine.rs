@@ -22,11 +22,13 @@ struct Wanted {
     read_only: bool,
     guest_priority: bool,
     packed: bool,
+    any_memory: bool,
     serial: Option<String>,
 }
 
 impl Wanted {
-    /// Reads `PATH[,queues=N][,threads=N][,export=NAME][,prio=guest][,serial=TEXT][,read_only=1][,packed=1]`.
+    /// Reads `PATH[,queues=N][,threads=N][,export=NAME][,prio=guest][,serial=TEXT][,read_only=1][,packed=1]
+    /// [,any_memory=1]`.
     fn read(given: &Given) -> Result<Self, TextError> {
         let wrong = |what: String| given.fault(format!("{what}, as in /run/vm.sock,queues=4,threads=2"));
         let mut parts = given.text.split(',');
@@ -34,9 +36,17 @@ impl Wanted {
         if socket.is_empty() || socket.contains('=') {
             return Err(wrong(format!("'{}' does not begin with the path of a socket", given.text)));
         }
-        let (read_only, guest_priority, packed) = (false, false, false);
-        let mut wanted =
-            Self { socket, export: None, queues: 1, threads: 1, read_only, guest_priority, packed, serial: None };
+        let mut wanted = Self {
+            socket,
+            export: None,
+            queues: 1,
+            threads: 1,
+            read_only: false,
+            guest_priority: false,
+            packed: false,
+            any_memory: false,
+            serial: None,
+        };
         for part in parts {
             let (name, value) =
                 assignment(part).map_err(|_| wrong(format!("'{part}' is not of the form NAME=VALUE")))?;
@@ -51,11 +61,12 @@ impl Wanted {
                 ("prio", _) => return Err(wrong(format!("prio: '{value}' is not accepted; accepted: export, guest"))),
                 ("read_only", "0" | "1") => wanted.read_only = value == "1",
                 ("packed", "0" | "1") => wanted.packed = value == "1",
-                ("read_only" | "packed", _) => {
+                ("any_memory", "0" | "1") => wanted.any_memory = value == "1",
+                ("read_only" | "packed" | "any_memory", _) => {
                     return Err(wrong(format!("{name}: '{value}' is not accepted; accepted: 0, 1")));
                 }
                 _ => {
-                    let known = "queues, threads, export, prio, serial, read_only, packed";
+                    let known = "queues, threads, export, prio, serial, read_only, packed, any_memory";
                     return Err(wrong(format!("there is no parameter '{name}'; known: {known}")));
                 }
             }
@@ -81,6 +92,7 @@ impl Wanted {
         (device.nr_queues, device.nr_threads) = (self.queues, self.threads);
         device.read_only = self.read_only;
         (device.guest_priority, device.packed) = (self.guest_priority, self.packed);
+        device.any_memory = self.any_memory;
         if let Some(serial) = self.serial {
             device.serial = serial;
         }
@@ -146,7 +158,8 @@ mod tests {
     fn a_machine_is_a_socket_and_parameters() {
         let plain = read("/run/a").unwrap();
         assert_eq!((plain.queues, plain.threads, plain.export.as_deref(), plain.guest_priority), (1, 1, None, false));
-        let all = read("a b,queues=4,threads=2,export=x,prio=guest,serial=s,read_only=1,packed=1").unwrap();
+        let all =
+            read("a b,queues=4,threads=2,export=x,prio=guest,serial=s,read_only=1,packed=1,any_memory=1").unwrap();
         let expected = Wanted {
             socket: "a b".to_owned(),
             export: Some("x".to_owned()),
@@ -155,6 +168,7 @@ mod tests {
             read_only: true,
             guest_priority: true,
             packed: true,
+            any_memory: true,
             serial: Some("s".to_owned()),
         };
         assert_eq!(all, expected);
@@ -165,6 +179,7 @@ mod tests {
             ("a,queues=x", "no number"),
             ("a,prio=rt", "accepted: export, guest"),
             ("a,read_only=yes", "accepted: 0, 1"),
+            ("a,any_memory=yes", "accepted: 0, 1"),
             ("a,size=1", "known: queues"),
             // Red before these were found: `--check` said that they were good, and with --replace the server before
             // this one had ended already.
@@ -185,13 +200,14 @@ mod tests {
         let given = |text: &str| Given::option("vhost-user", text);
         let device = |text: &str| Wanted::read(&given(text)).unwrap().device(3);
         let found = |device: Device| {
-            let Device { nr_queues, nr_threads, guest_priority, packed, read_only, serial, export, .. } = device;
-            assert_eq!(export, 3);
-            (nr_queues, nr_threads, guest_priority, packed, read_only, serial)
+            let Device { nr_queues, nr_threads, guest_priority, packed, any_memory, .. } = device;
+            assert_eq!(device.export, 3);
+            (nr_queues, nr_threads, guest_priority, packed, any_memory, device.read_only, device.serial)
         };
-        let expected = (4, 2, true, false, true, "s".to_owned());
+        let expected = (4, 2, true, false, false, true, "s".to_owned());
         assert_eq!(found(device("/run/a,queues=4,threads=2,prio=guest,serial=s,read_only=1")), expected);
-        assert_eq!(found(device("/run/a,packed=1")), (1, 1, false, true, false, "blkmq".to_owned()));
+        let expected = (1, 1, false, true, true, false, "blkmq".to_owned());
+        assert_eq!(found(device("/run/a,packed=1,any_memory=1")), expected);
     }
 
     /// Red before a machine that names no export had the first one, and not one that is called `default`, and before

@@ -1,6 +1,7 @@
 //! Front-ends as other people have written them, with a guest of our own behind them.
 
 mod changes;
+mod descriptors;
 
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
