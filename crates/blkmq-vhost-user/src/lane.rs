@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Buffers, Class, IoPriority, Limits};
 use blkmq_engine::{self as engine, Cause, Desk, Failure, Hints, TaskId};
-use rustix::io::Errno;
 
 use crate::inflight::Tracker;
 use crate::lent::Loans;
@@ -30,21 +29,12 @@ pub(crate) struct Terms {
     pub(crate) most_copied: usize,
 }
 
-/// Descriptors by which the guest and the device wake each other.
+/// Eventfds by which the guest and the device wake each other.
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
     pub(crate) kick: Option<OwnedFd>,
     pub(crate) call: Option<OwnedFd>,
     pub(crate) error: Option<OwnedFd>,
-}
-
-impl Signals {
-    /// The descriptor may be any file of the front-end, so an error says nothing of this process.
-    pub(crate) fn ring(file: Option<&OwnedFd>) {
-        if let Some(file) = file {
-            let _ = rustix::io::write(file, &1_u64.to_ne_bytes());
-        }
-    }
 }
 
 /// A chain at work, as the engine keeps it with its task.
@@ -397,10 +387,10 @@ impl Lane {
         self.is_dirty = true;
     }
 
-    /// Shows the guest what was given back, and tells it if it wants that.
-    pub(crate) fn publish(&mut self) {
+    /// Shows the guest what was given back. Returns whether it wants to be told.
+    pub(crate) fn publish(&mut self) -> bool {
         if !std::mem::take(&mut self.is_dirty) {
-            return;
+            return false;
         }
         if let Some(tracker) = &mut self.tracker {
             tracker.publish();
@@ -409,9 +399,7 @@ impl Lane {
         if let Some(tracker) = &mut self.tracker {
             tracker.published(&self.ring);
         }
-        if wants {
-            Signals::ring(self.signals.call.as_ref());
-        }
+        wants
     }
 
     /// The most requests that may be in progress.
@@ -430,14 +418,6 @@ impl Lane {
 
     pub(crate) fn refuse_kicks(&mut self) {
         self.ring.refuse_kicks();
-    }
-
-    /// Called when the guest has kicked, or its descriptor says that it never will again.
-    pub(crate) fn drain_kicks(&mut self) {
-        let read = self.signals.kick.as_ref().map(|kick| rustix::io::read(kick, &mut [0; 8]));
-        if !matches!(read, Some(Ok(1..) | Err(Errno::AGAIN | Errno::INTR))) {
-            self.signals.kick = None;
-        }
     }
 }
 

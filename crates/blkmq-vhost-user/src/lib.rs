@@ -41,9 +41,11 @@ mod device;
 #[doc(hidden)]
 pub mod hostile;
 mod inflight;
+mod kicks;
 mod lane;
 mod lent;
 mod memory;
+mod notifier;
 mod protocol;
 mod request;
 mod ring;

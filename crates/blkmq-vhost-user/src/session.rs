@@ -357,11 +357,17 @@ impl<'a> Session<'a> {
                 if !has_file {
                     return wrong(format!("ring {ring} without kicks"));
                 }
-                let file = files.pop();
+                let file = self.admit_eventfd(ring, "kick", files.pop())?;
                 self.change(ring, |vring| vring.signals.kick = file)?;
             }
-            Message::SetCall { ring, .. } => self.set_signal(ring, Signal::Call, files.pop())?,
-            Message::SetError { ring, .. } => self.set_signal(ring, Signal::Error, files.pop())?,
+            Message::SetCall { ring, .. } => {
+                let file = self.admit_eventfd(ring, "call", files.pop())?;
+                self.set_signal(ring, Signal::Call, file)?;
+            }
+            Message::SetError { ring, .. } => {
+                let file = self.admit_eventfd(ring, "error", files.pop())?;
+                self.set_signal(ring, Signal::Error, file)?;
+            }
             Message::EnableRing { ring, is_enabled } => {
                 let vring = self.vring(ring)?;
                 vring.is_enabled = is_enabled;
@@ -468,7 +474,7 @@ impl<'a> Session<'a> {
         };
         let vring = &mut self.vrings[index];
         vring.base = lane.base();
-        vring.signals = lane.into_signals();
+        vring.signals = self.workers[index % self.workers.len()].signals_of(*lane);
     }
 
     /// Starts a ring if all of it is known.
@@ -477,7 +483,9 @@ impl<'a> Session<'a> {
         let vring = &mut vrings[usize::from(ring)];
         let lane = vring.start(ring, memory, *features, inflight.as_ref(), terms);
         if let Some(lane) = lane.map_err(|fault| Ending::Ring(ring, fault))? {
-            self.worker(ring).order(Order::Start(lane));
+            let begun = self.worker(ring).begin(lane);
+            self.vrings[usize::from(ring)].is_started = begun.is_ok();
+            return begun.map_err(Ending::System);
         }
         Ok(())
     }

@@ -16,7 +16,9 @@ use blkmq::idle::Idle;
 use blkmq::{Clock, Notify, Submitter};
 use blkmq_engine::{Desk, PollFlags, Watch};
 
+use crate::kicks::Kicks;
 use crate::lane::{Lane, Own, Signals};
+use crate::notifier::Notifier;
 use crate::ring::{Chain, Fault};
 
 /// The most requests that one ring gives a round where the device is done with all of a round before the round ends, as
@@ -58,7 +60,7 @@ pub(crate) enum Order {
 /// What a worker tells of a ring that it does not serve any more, until the ring is stopped.
 pub(crate) type Trouble = (u16, Fault);
 
-/// What other threads leave for a worker.
+/// What a worker shares with other threads.
 #[derive(Debug)]
 struct Mailbox {
     orders: Mutex<Vec<Order>>,
@@ -67,6 +69,15 @@ struct Mailbox {
     /// The worker has panicked.
     is_lost: AtomicBool,
     bell: Arc<EventFd>,
+    kicks: Kicks,
+    notifier: Notifier,
+}
+
+impl Mailbox {
+    /// Signals an eventfd of the front-end, if there is one.
+    fn signal(&self, eventfd: Option<&OwnedFd>) {
+        eventfd.into_iter().for_each(|eventfd| self.notifier.signal(eventfd));
+    }
 }
 
 /// A worker, as seen by the thread that started it.
@@ -90,6 +101,8 @@ impl Worker {
             has_any: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
             bell,
+            kicks: Kicks::new()?,
+            notifier: Notifier::new()?,
         });
         let inside = Inside {
             mailbox: Arc::clone(&mailbox),
@@ -108,6 +121,28 @@ impl Worker {
         };
         let thread = thread::Builder::new().name(name).spawn(move || inside.run())?;
         Ok(Self { mailbox, thread: Some(thread) })
+    }
+
+    /// Has the worker serve a ring.
+    ///
+    /// # Errors
+    /// The system cannot wait for the ring's kicks.
+    pub(crate) fn begin(&self, lane: Box<Lane>) -> io::Result<()> {
+        lane.signals.kick.iter().try_for_each(|kick| self.mailbox.kicks.add(kick))?;
+        self.order(Order::Start(lane));
+        Ok(())
+    }
+
+    /// The descriptors of a ring that the worker has given back.
+    pub(crate) fn signals_of(&self, lane: Lane) -> Signals {
+        let signals = lane.into_signals();
+        signals.kick.iter().for_each(|kick| self.mailbox.kicks.remove(kick));
+        signals
+    }
+
+    /// Whether a descriptor of the front-end is an eventfd.
+    pub(crate) fn is_eventfd(&self, file: &OwnedFd) -> bool {
+        self.mailbox.notifier.is_eventfd(file)
     }
 
     /// Leaves an order.
@@ -190,8 +225,8 @@ struct Inside {
 
 impl Inside {
     /// COST: no system call for a round in which something was done, but one for each guest that wants to be told.
-    /// Before the thread sleeps: one for each look that the idle policy allows. One to sleep, and one for each guest
-    /// that has kicked.
+    /// Before the thread sleeps: one for each look that the idle policy allows. One to sleep, and one more if a guest
+    /// has kicked.
     fn run(mut self) {
         let _guard = Guard { mailbox: Arc::clone(&self.mailbox), told: Arc::clone(&self.told) };
         loop {
@@ -208,7 +243,9 @@ impl Inside {
                 self.is_prompt = was_idle && self.desk.is_idle();
             }
             for served in &mut self.lanes {
-                served.lane.publish();
+                if served.lane.publish() {
+                    self.mailbox.signal(served.lane.signals.call.as_ref());
+                }
             }
             self.stop_idle();
             if self.is_ending && self.lanes.is_empty() {
@@ -235,7 +272,7 @@ impl Inside {
                     self.has_kicks = false;
                     // What the last server has given back, it may not have told of. A guest whose event lies behind
                     // that would not be told of anything later either.
-                    Signals::ring(lane.signals.call.as_ref());
+                    self.mailbox.signal(lane.signals.call.as_ref());
                     self.lanes.push(Served { lane, is_broken: false });
                 }
                 Order::Stop(number, halt, done) => {
@@ -256,7 +293,7 @@ impl Inside {
                             Signal::Call => {
                                 lane.signals.call = file;
                                 // What was given back meanwhile, the guest may not know of.
-                                Signals::ring(lane.signals.call.as_ref());
+                                self.mailbox.signal(lane.signals.call.as_ref());
                             }
                             Signal::Error => lane.signals.error = file,
                         }
@@ -329,7 +366,7 @@ impl Inside {
     fn give_up(&mut self, index: usize, fault: Fault) {
         let served = &mut self.lanes[index];
         served.is_broken = true;
-        Signals::ring(served.lane.signals.error.as_ref());
+        self.mailbox.signal(served.lane.signals.error.as_ref());
         // A session that has ended needs no word.
         let _ = self.troubles.send((served.lane.number, fault));
         self.told.notify();
@@ -406,14 +443,13 @@ impl Inside {
 
     /// Sleeps until a guest kicks, an operation completes, the queue wants to be driven, or an order comes.
     fn sleep(&mut self) {
-        let Self { submitter, lanes, mailbox, .. } = self;
-        let kicks = lanes.iter().filter_map(|served| served.lane.signals.kick.as_ref());
-        let mut watches: Vec<_> = kicks.map(|kick| Watch::new(kick, PollFlags::IN)).collect();
+        let Self { submitter, mailbox, .. } = self;
+        let mut watches = [Watch::new(&mailbox.kicks, PollFlags::IN)];
         // The error is a lack of memory. The caller looks again.
         let _ = blkmq_engine::sleep(submitter, &mut watches, &mailbox.bell, None);
-        let ready: Vec<_> = watches.iter().map(|watch| !watch.ready.is_empty()).collect();
-        let kicked = lanes.iter_mut().filter(|served| served.lane.signals.kick.is_some());
-        kicked.zip(ready).filter(|(_, is_ready)| *is_ready).for_each(|(served, _)| served.lane.drain_kicks());
+        if !watches[0].ready.is_empty() {
+            mailbox.kicks.clear();
+        }
     }
 }
 

@@ -20,4 +20,19 @@ impl Session<'_> {
         }
         kind::check(file).map_err(|why| Ending::Front(format!("{what} {why}")))
     }
+
+    /// Refuses what a worker could have to wait for, or what would never let it sleep, in the place of an eventfd.
+    pub(super) fn admit_eventfd(
+        &self,
+        ring: u32,
+        what: &str,
+        file: Option<OwnedFd>,
+    ) -> Result<Option<OwnedFd>, Ending> {
+        match file {
+            Some(file) if !self.workers[0].is_eventfd(&file) => {
+                Err(Ending::Front(format!("the {what} descriptor of ring {ring} is no eventfd")))
+            }
+            file => Ok(file),
+        }
+    }
 }
