@@ -10,7 +10,7 @@ use blkmq::{Buffers, Class, IoPriority, Limits};
 use blkmq_engine::{self as engine, Cause, Desk, Failure, Hints, TaskId};
 
 use crate::inflight::Tracker;
-use crate::lent::Loans;
+use crate::lent::{Lists, Loans};
 use crate::memory::{Memory, Piece};
 use crate::request::{self, Ask, NAME, Range, Request, STATUS_ERROR, STATUS_OK, STATUS_UNSUPPORTED};
 use crate::ring::{Chain, Fault, Left, Ring};
@@ -46,6 +46,8 @@ pub(crate) struct Own {
     /// Where it stands in the record of what is in progress, if there is one.
     entry: u16,
     nr_descriptors: u16,
+    /// The pieces of its data, unless that is one piece.
+    nr_pieces: u16,
     /// Bytes of data that the guest gets.
     len: u32,
     status_at: Piece,
@@ -92,6 +94,8 @@ pub(crate) struct Lane {
     size: u16,
     /// Chains that were taken and not given back.
     nr_taken: u16,
+    /// The pieces of these.
+    nr_pieces: usize,
     loans: Loans<Memory>,
     tracker: Option<Tracker>,
     /// Chains that were in progress when the last server ended.
@@ -122,6 +126,7 @@ impl Lane {
             ring,
             size,
             nr_taken: 0,
+            nr_pieces: 0,
             // A count of its own: others would share its line with other threads.
             loans: Loans::new(Arc::new(memory.clone())),
             tracker,
@@ -168,19 +173,26 @@ impl Lane {
     }
 
     /// Makes a chain that was taken a task of the desk, which has room.
-    pub(crate) fn begin(&mut self, (request, entry): (Request, u16), chain: &mut Chain, desk: &mut Desk<Own>) {
+    pub(crate) fn begin(
+        &mut self,
+        (request, entry): (Request, u16),
+        chain: &mut Chain,
+        desk: &mut Desk<Own>,
+        lists: &mut Lists,
+    ) {
         self.nr_taken += 1;
         let Chain { id, nr_descriptors, .. } = *chain;
-        let mut own = Own { ring: self.number, id, entry, nr_descriptors, len: 0, status_at: request.status };
+        let mut own =
+            Own { ring: self.number, id, entry, nr_descriptors, nr_pieces: 0, len: 0, status_at: request.status };
         match request.ask {
             Ask::Unknown => refuse(desk, own, Cause::Unsupported, "there is no such request"),
             Ask::Write | Ask::Discard | Ask::WriteZeroes if self.terms.is_read_only => {
                 refuse(desk, own, Cause::NotPermitted, "nothing can be written");
             }
-            Ask::Read => self.move_data(engine::Ask::Read, &request, &chain.writable, own, desk),
+            Ask::Read => self.move_data((engine::Ask::Read, &request), &chain.writable, own, desk, lists),
             Ask::Write => {
                 let ask = engine::Ask::Write { fua: self.is_write_through() };
-                self.move_data(ask, &request, &chain.readable, own, desk);
+                self.move_data((ask, &request), &chain.readable, own, desk, lists);
             }
             Ask::Flush => {
                 let asking = self.asking(engine::Ask::Flush, (0, 0), self.priority(&request), own);
@@ -227,7 +239,17 @@ impl Lane {
     }
 
     /// Reads into this memory, or writes from it: without a copy, unless it would be of parts of sectors or blocks.
-    fn move_data(&mut self, ask: engine::Ask, request: &Request, pieces: &[Piece], mut own: Own, desk: &mut Desk<Own>) {
+    fn move_data(
+        &mut self,
+        (ask, request): (engine::Ask, &Request),
+        pieces: &[Piece],
+        mut own: Own,
+        desk: &mut Desk<Own>,
+        lists: &mut Lists,
+    ) {
+        // A chain has far fewer pieces than the number may be.
+        own.nr_pieces = if pieces.len() > 1 { pieces.len() as u16 } else { 0 };
+        self.nr_pieces += usize::from(own.nr_pieces);
         let len = request::len(pieces);
         if len == 0 || !len.is_multiple_of(SECTOR_SIZE) {
             return refuse(desk, own, Cause::Invalid, "the data is no whole sectors");
@@ -238,7 +260,7 @@ impl Lane {
         let asking = self.asking(ask, range, self.priority(request), own);
         let is_part = (range.0 | range.1) & u64::from(self.terms.limits.logical_block_size - 1) != 0;
         if !is_part && request::is_whole(pieces) {
-            let taken = desk.take_brought(&asking, &mut self.loans.lend(pieces));
+            let taken = desk.take_brought(&asking, &mut self.loans.lend(pieces, lists));
             debug_assert!(taken.is_some(), "the desk has room");
         } else if len > self.terms.most_copied {
             refuse(desk, own, Cause::NoMemory, "there is never memory for a copy of so much");
@@ -333,7 +355,7 @@ impl Lane {
     /// the ring goes on. Without a record the guest needs an answer.
     fn break_off(&mut self, own: Own, desk: &mut Desk<Own>) {
         match self.tracker {
-            Some(_) => self.nr_taken -= 1,
+            Some(_) => self.forget(&own),
             None => {
                 desk.count_error(Cause::Shutdown);
                 self.put(own, STATUS_ERROR, 0);
@@ -342,7 +364,7 @@ impl Lane {
     }
 
     /// Called when a task of this ring is over.
-    pub(crate) fn finish(&mut self, id: TaskId, failure: Option<Failure>, desk: &mut Desk<Own>) {
+    pub(crate) fn finish(&mut self, id: TaskId, failure: Option<Failure>, desk: &mut Desk<Own>, lists: &mut Lists) {
         let own = *desk.own(id);
         match desk.reclaim(id) {
             Buffers::None if !self.extras.is_empty() => {
@@ -363,7 +385,7 @@ impl Lane {
                 }
             }
             Buffers::None => (),
-            buffers => self.loans.take_back(buffers),
+            buffers => self.loans.take_back(buffers, lists),
         }
         let (answer, len) = match failure {
             None => (STATUS_OK, own.len),
@@ -383,8 +405,14 @@ impl Lane {
             tracker.put(own.entry, own.nr_descriptors);
         }
         self.ring.put(own.id, own.nr_descriptors, len + 1);
-        self.nr_taken -= 1;
+        self.forget(&own);
         self.is_dirty = true;
+    }
+
+    /// Called when a chain is in progress no more.
+    fn forget(&mut self, own: &Own) {
+        self.nr_taken -= 1;
+        self.nr_pieces -= usize::from(own.nr_pieces);
     }
 
     /// Shows the guest what was given back. Returns whether it wants to be told.
@@ -405,6 +433,11 @@ impl Lane {
     /// The most requests that may be in progress.
     pub(crate) fn size(&self) -> usize {
         self.size.into()
+    }
+
+    /// The pieces of all requests in progress that have several.
+    pub(crate) fn nr_pieces(&self) -> usize {
+        self.nr_pieces
     }
 
     /// Whether one more request may be in progress.

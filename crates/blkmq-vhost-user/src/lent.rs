@@ -30,6 +30,34 @@ unsafe impl Lends for Memory {
     }
 }
 
+/// The most pieces of requests that a thread has in progress, and for which it keeps lists: 384 KiB of buffers. A
+/// request of one piece needs no list.
+pub(crate) const MAX_PIECES: usize = 16384;
+
+/// Lists of buffers, empty, for a thread to use again.
+#[derive(Debug, Default)]
+pub(crate) struct Lists {
+    lists: Vec<Vec<Buffer>>,
+    /// The pieces for which all lists together have room.
+    room: usize,
+}
+
+impl Lists {
+    fn take(&mut self) -> Vec<Buffer> {
+        let list = self.lists.pop().unwrap_or_default();
+        self.room -= list.capacity();
+        list
+    }
+
+    fn keep(&mut self, mut list: Vec<Buffer>) {
+        list.clear();
+        if self.room + list.capacity() <= MAX_PIECES {
+            self.room += list.capacity();
+            self.lists.push(list);
+        }
+    }
+}
+
 /// What is lent of some memory, which stays until all of it is back.
 ///
 /// # Invariants
@@ -39,13 +67,11 @@ unsafe impl Lends for Memory {
 pub(crate) struct Loans<M: Lends> {
     keeper: Arc<M>,
     nr: usize,
-    /// Lists of buffers, empty, to be used again.
-    spare: Vec<Vec<Buffer>>,
 }
 
 impl<M: Lends> Loans<M> {
     pub(crate) fn new(keeper: Arc<M>) -> Self {
-        Self { keeper, nr: 0, spare: Vec::new() }
+        Self { keeper, nr: 0 }
     }
 
     /// The memory.
@@ -55,12 +81,12 @@ impl<M: Lends> Loans<M> {
 
     /// Buffers of these places, for one request. What is left of them goes to [`take_back`](Self::take_back) when all
     /// operations that had some of them are over, and not before.
-    pub(crate) fn lend(&mut self, places: &[M::Place]) -> Buffers {
+    pub(crate) fn lend(&mut self, places: &[M::Place], lists: &mut Lists) -> Buffers {
         self.nr += 1;
         if let [place] = places {
             return Buffers::One(self.borrow(*place));
         }
-        let mut buffers = self.spare.pop().unwrap_or_default();
+        let mut buffers = lists.take();
         buffers.extend(places.iter().map(|place| self.borrow(*place)));
         Buffers::Many(buffers)
     }
@@ -76,11 +102,10 @@ impl<M: Lends> Loans<M> {
     }
 
     /// Called when a request is over.
-    pub(crate) fn take_back(&mut self, buffers: Buffers) {
+    pub(crate) fn take_back(&mut self, buffers: Buffers, lists: &mut Lists) {
         self.nr -= 1;
-        if let Buffers::Many(mut buffers) = buffers {
-            buffers.clear();
-            self.spare.push(buffers);
+        if let Buffers::Many(buffers) = buffers {
+            lists.keep(buffers);
         }
     }
 }
@@ -123,17 +148,17 @@ mod tests {
     #[test]
     fn buffers_are_the_memory_itself() {
         let memory = Plain::new(64);
-        let mut loans = Loans::new(Arc::clone(&memory));
-        let mut one = loans.lend(&[(8, 4)]);
+        let (mut loans, mut lists) = (Loans::new(Arc::clone(&memory)), Lists::default());
+        let mut one = loans.lend(&[(8, 4)], &mut lists);
         one.iter_mut().for_each(|buffer| buffer.fill(1));
-        let mut many = loans.lend(&[(0, 2), (62, 2)]);
+        let mut many = loans.lend(&[(0, 2), (62, 2)], &mut lists);
         many.iter_mut().for_each(|buffer| buffer.fill(2));
-        loans.take_back(one);
-        loans.take_back(many);
-        let all = loans.lend(&[(0, 64)]);
+        loans.take_back(one, &mut lists);
+        loans.take_back(many, &mut lists);
+        let all = loans.lend(&[(0, 64)], &mut lists);
         let sum: u32 = all.iter().flat_map(|buffer| buffer.iter()).map(|byte| u32::from(*byte)).sum();
-        assert_eq!((sum, loans.spare.len()), (12, 1));
-        loans.take_back(all);
+        assert_eq!((sum, lists.lists.len()), (12, 1));
+        loans.take_back(all, &mut lists);
         drop(loans);
         assert_eq!(Arc::strong_count(&memory), 1);
     }
@@ -143,7 +168,7 @@ mod tests {
     fn memory_that_is_lent_stays() {
         let memory = Plain::new(8);
         let mut loans = Loans::new(Arc::clone(&memory));
-        let mut buffers = loans.lend(&[(0, 8)]);
+        let mut buffers = loans.lend(&[(0, 8)], &mut Lists::default());
         drop(loans);
         assert_eq!(Arc::strong_count(&memory), 2);
         buffers.iter_mut().for_each(|buffer| buffer.fill(1));
@@ -151,5 +176,22 @@ mod tests {
         // Otherwise the test would leak, and Miri would say so.
         // SAFETY: this is the count that was forgotten.
         unsafe { Arc::decrement_strong_count(Arc::as_ptr(&memory)) };
+    }
+
+    /// Red before the lists that are kept had a bound: a thread kept one of 24 KiB for each request that it ever had at
+    /// a time, up to 96 MiB.
+    #[test]
+    fn lists_that_are_kept_are_few_or_short() {
+        let mut lists = Lists::default();
+        for len in [1024, 3, 1000] {
+            let taken: Vec<_> = (0..4096).map(|_| lists.take()).collect();
+            assert_eq!(lists.room, 0);
+            for mut list in taken {
+                list.reserve(len);
+                lists.keep(list);
+            }
+            let room: usize = lists.lists.iter().map(Vec::capacity).sum();
+            assert!(room == lists.room && room > MAX_PIECES / 2 && room <= MAX_PIECES, "{room} after {len}");
+        }
     }
 }

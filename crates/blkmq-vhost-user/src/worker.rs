@@ -18,6 +18,7 @@ use blkmq_engine::{Desk, PollFlags, Watch};
 
 use crate::kicks::Kicks;
 use crate::lane::{Lane, Own, Signals};
+use crate::lent::{Lists, MAX_PIECES};
 use crate::notifier::Notifier;
 use crate::ring::{Chain, Fault};
 
@@ -111,6 +112,7 @@ impl Worker {
             lanes: Vec::new(),
             stops: Vec::new(),
             chain: Chain::default(),
+            lists: Lists::default(),
             first: 0,
             has_kicks: false,
             is_prompt: false,
@@ -211,6 +213,7 @@ struct Inside {
     lanes: Vec<Served>,
     stops: Vec<(u16, Sender<Box<Lane>>)>,
     chain: Chain,
+    lists: Lists,
     /// The ring that is looked at first.
     first: usize,
     /// Guests are asked to kick.
@@ -318,7 +321,7 @@ impl Inside {
             // No room: what is more is left with the guests.
             return has_any;
         }
-        let mut has_new = false;
+        let (mut has_new, mut nr_pieces) = (false, self.nr_pieces());
         for step in 0..self.lanes.len() {
             let index = (self.first + step) % self.lanes.len();
             if !self.is_served(index) {
@@ -326,10 +329,10 @@ impl Inside {
             }
             // A guest may go on asking for what is answered at once. Other rings, and orders, have their turn.
             let most = if self.is_prompt { PROMPT_ROUND } else { self.lanes[index].lane.size() };
-            let Self { lanes, chain, desk, submitter, idle, .. } = self;
+            let Self { lanes, chain, lists, desk, submitter, idle, .. } = self;
             let lane = &mut lanes[index].lane;
             for _ in 0..most {
-                if !desk.has_room() {
+                if !desk.has_room() || nr_pieces >= MAX_PIECES {
                     break;
                 }
                 match lane.take(chain) {
@@ -339,7 +342,9 @@ impl Inside {
                             idle.arrive();
                             desk.set_now(submitter.queue().clock().now());
                         }
-                        lane.begin(taken, chain, desk);
+                        nr_pieces -= lane.nr_pieces();
+                        lane.begin(taken, chain, desk, lists);
+                        nr_pieces += lane.nr_pieces();
                     }
                     Ok(None) => break,
                     Err(fault) => {
@@ -354,6 +359,11 @@ impl Inside {
             self.lanes.iter_mut().for_each(|served| served.lane.refuse_kicks());
         }
         has_any | has_new
+    }
+
+    /// The pieces of all requests in progress. They take memory that counts as no client's, so they have a bound.
+    fn nr_pieces(&self) -> usize {
+        self.lanes.iter().map(|served| served.lane.nr_pieces()).sum()
     }
 
     /// Whether requests are taken from this ring.
@@ -374,12 +384,12 @@ impl Inside {
 
     /// Answers what is over. Returns whether there was anything.
     fn finish(&mut self) -> bool {
-        let Self { desk, lanes, .. } = self;
+        let Self { desk, lanes, lists, .. } = self;
         let mut has_any = false;
         while let Some((id, failure)) = desk.next_finished() {
             has_any = true;
             let lane = find(lanes, desk.own(id).ring);
-            lane.expect("a ring stays until it is idle").finish(id, failure, desk);
+            lane.expect("a ring stays until it is idle").finish(id, failure, desk, lists);
         }
         if has_any {
             desk.shrink();
@@ -437,7 +447,7 @@ impl Inside {
 
     /// Whether a ring that has something may be taken from now. Otherwise, what ends that wakes this thread.
     fn can_take(&self, index: usize) -> bool {
-        let has_room = !self.desk.has_backlog() && self.desk.has_room();
+        let has_room = !self.desk.has_backlog() && self.desk.has_room() && self.nr_pieces() < MAX_PIECES;
         has_room && self.is_served(index) && self.lanes[index].lane.has_room()
     }
 
@@ -469,7 +479,7 @@ mod tests {
     #[test]
     fn a_stop_takes_no_ring_that_is_started_later() {
         let engine = engine("ram,size=1M", blkmq_engine::least_memory(1));
-        let Hand { mut submitter, desk } = Hand::new(&engine, FrontEnd::VhostUser);
+        let Hand { mut submitter, desk, .. } = Hand::new(&engine, FrontEnd::VhostUser);
         let [bell, told] = [(); 2].map(|()| Arc::new(EventFd::new().unwrap()));
         submitter.set_notify(Some(bell.clone()));
         let worker = Worker::start("test".to_owned(), (submitter, desk, bell), channel().0, told).unwrap();

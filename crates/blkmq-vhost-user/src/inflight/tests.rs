@@ -147,7 +147,7 @@ fn take(lane: &mut Lane, hand: &mut Hand<Own>) -> bool {
     let taken = lane.take(&mut chain).unwrap();
     let is_there = taken.is_some();
     if let Some(taken) = taken {
-        lane.begin(taken, &mut chain, &mut hand.desk);
+        lane.begin(taken, &mut chain, &mut hand.desk, &mut hand.lists);
     }
     is_there
 }
@@ -156,7 +156,7 @@ fn finish_some(lane: &mut Lane, hand: &mut Hand<Own>, over: &mut Vec<(TaskId, Op
     for _ in 0..random.draw(3) {
         if !over.is_empty() {
             let (id, failure) = over.swap_remove(random.draw(over.len()));
-            lane.finish(id, failure, &mut hand.desk);
+            lane.finish(id, failure, &mut hand.desk, &mut hand.lists);
         }
     }
     if random.draw(3) > 0 {
@@ -184,7 +184,7 @@ fn an_end_at_any_store_loses_nothing() {
             let mut lane = driver.serve();
             while take(&mut lane, &mut hand) {}
             for (id, failure) in hand.turn() {
-                lane.finish(id, failure, &mut hand.desk);
+                lane.finish(id, failure, &mut hand.desk, &mut hand.lists);
             }
             lane.publish();
             while driver.look() {}
@@ -219,7 +219,7 @@ fn a_record_of_a_packed_ring_may_have_any_content() {
                 // What is found are no requests that a driver makes.
                 let mut chain = Chain::default();
                 while let Ok(Some(taken)) = lane.take(&mut chain) {
-                    lane.begin(taken, &mut chain, &mut hand.desk);
+                    lane.begin(taken, &mut chain, &mut hand.desk, &mut hand.lists);
                 }
                 hand.turn().into_iter().for_each(|(id, _)| hand.desk.forget(id));
             }

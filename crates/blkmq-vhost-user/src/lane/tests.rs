@@ -36,6 +36,7 @@ pub(crate) struct Hand<F> {
     /// Before the desk: its end waits for operations.
     pub(crate) submitter: Submitter,
     pub(crate) desk: Desk<F>,
+    pub(crate) lists: Lists,
 }
 
 impl<F: Copy + Default> Hand<F> {
@@ -45,7 +46,7 @@ impl<F: Copy + Default> Hand<F> {
         let mut submitter = engine.exports[0].join_own(&entry).unwrap();
         submitter.set_notify(Some(bell));
         let desk = Desk::of_thread(engine, 0, (&entry, 0), engine.bounds, submitter.nr_slots());
-        Self { submitter, desk }
+        Self { submitter, desk, lists: Lists::default() }
     }
 
     /// One of a machine, in front of a device in memory.
@@ -89,7 +90,7 @@ impl Machine {
     /// Makes a request available, and has the lane take it. Returns its number.
     fn ask(&mut self, kind: u32, sector: u64, data: &[(u64, u32)]) -> u16 {
         let (nr, mut chain, taken) = self.make(kind, sector, data);
-        self.lane.begin(taken, &mut chain, &mut self.hand.desk);
+        self.lane.begin(taken, &mut chain, &mut self.hand.desk, &mut self.hand.lists);
         nr
     }
 
@@ -115,7 +116,7 @@ impl Machine {
     fn turn(&mut self) {
         self.lane.catch_up(&mut self.hand.desk);
         for (id, failure) in self.hand.turn() {
-            self.lane.finish(id, failure, &mut self.hand.desk);
+            self.lane.finish(id, failure, &mut self.hand.desk, &mut self.hand.lists);
         }
         self.lane.publish();
     }
@@ -314,7 +315,7 @@ fn a_ring_is_given_back_without_what_waits_for_memory() {
     held.into_iter().for_each(|id| machine.hand.desk.forget(id));
     let mut chain = Chain::default();
     let taken = machine.lane.take(&mut chain).unwrap().expect("it is in the record");
-    machine.lane.begin(taken, &mut chain, &mut machine.hand.desk);
+    machine.lane.begin(taken, &mut chain, &mut machine.hand.desk, &mut machine.hand.lists);
     assert_eq!(machine.finish(late), STATUS_OK);
     let read = machine.ask(0, 1, &[(FAR + 512, 512)]);
     assert_eq!((machine.finish(read), machine.bytes(FAR + 512, 512)), (STATUS_OK, vec![5; 512]));
@@ -389,7 +390,7 @@ fn writes_that_have_begun_leave_memory_for_their_data() {
             if machine.nr_asked == 0 {
                 machine.lane.number = number as u16;
                 let (_, mut chain, taken) = machine.make(1, 1, &[(FAR, 0x4ffff), (FAR, 1)]);
-                machine.lane.begin(taken, &mut chain, &mut hand.desk);
+                machine.lane.begin(taken, &mut chain, &mut hand.desk, &mut hand.lists);
                 assert!(!machine.lane.has_room(), "it is late");
             }
         }
@@ -400,7 +401,8 @@ fn writes_that_have_begun_leave_memory_for_their_data() {
             machine.lane.catch_up(&mut hand.desk);
         }
         for (id, failure) in hand.turn() {
-            machines[usize::from(hand.desk.own(id).ring)].lane.finish(id, failure, &mut hand.desk);
+            let lane = &mut machines[usize::from(hand.desk.own(id).ring)].lane;
+            lane.finish(id, failure, &mut hand.desk, &mut hand.lists);
         }
     }
     let is_done = |machine: &&Machine| machine.status(0) == STATUS_OK && machine.lane.is_idle();

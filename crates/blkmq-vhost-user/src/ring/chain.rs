@@ -3,8 +3,8 @@
 use super::fault::Fault;
 use crate::memory::{Memory, NoMemory, Piece};
 
-/// The most descriptors of a chain, with those of its table. As with QEMU: the length that a driver may use follows
-/// from `seg_max`, which is far below.
+/// The most descriptors of a chain, with those of its table, and the most pieces of memory. As with QEMU: the length
+/// that a driver may use follows from `seg_max`, which is far below.
 pub(crate) const MAX_CHAIN: usize = 1024;
 /// The most bytes of one chain. No guest asks for that much; it bounds what the numbers below may come to.
 const MAX_BYTES: u64 = 1 << 30;
@@ -144,6 +144,31 @@ impl Chain {
             return Err(Fault::Order);
         }
         let pieces = if is_write { &mut self.writable } else { &mut self.readable };
-        memory.pieces(address, len, |piece| pieces.push(piece)).map_err(Fault::Memory)
+        memory.pieces(address, len, |piece| pieces.push(piece)).map_err(Fault::Memory)?;
+        // A descriptor has many pieces if its memory lies in many regions.
+        if self.readable.len() + self.writable.len() > MAX_CHAIN { Err(Fault::TooLong) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::tests::{file, info};
+
+    /// Red if a chain whose descriptors lie in many regions is taken with more pieces than a chain has descriptors.
+    #[test]
+    fn a_chain_has_no_more_pieces_than_descriptors() {
+        let page = 4096;
+        let mut memory = Memory::default();
+        for nr in 0..3 {
+            memory.add(info(page * nr, page), file(page)).unwrap();
+        }
+        let most = MAX_CHAIN as u64;
+        for (nr_across, is_right) in [(most / 2, true), (most / 2 + 1, false)] {
+            let mut chain = Chain::default();
+            let across = Descriptor { address: page - 1, len: 2, next: 0, flags: WRITE };
+            let added = (0..nr_across).try_for_each(|_| chain.add(&memory, across, false, false));
+            assert_eq!(added.is_ok(), is_right, "{nr_across} descriptors of two pieces each");
+        }
     }
 }

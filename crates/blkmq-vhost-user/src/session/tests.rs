@@ -1,5 +1,6 @@
 //! Front-ends as other people have written them, with a guest of our own behind them.
 
+mod bounds;
 mod changes;
 mod descriptors;
 

@@ -172,9 +172,9 @@ fn an_id_of_a_packed_ring_is_no_place_in_the_record() {
     guest.offer_packed(0xffff, &[(DATA, 16, 0, 0), (DATA + 16, 1, WRITE, 0)]);
     let (mut chain, mut hand) = (Chain::default(), Hand::plain());
     let taken = lane.take(&mut chain).unwrap().expect("there is one");
-    lane.begin(taken, &mut chain, &mut hand.desk);
+    lane.begin(taken, &mut chain, &mut hand.desk, &mut hand.lists);
     for (id, failure) in hand.turn() {
-        lane.finish(id, failure, &mut hand.desk);
+        lane.finish(id, failure, &mut hand.desk, &mut hand.lists);
     }
     lane.publish();
     assert!(lane.is_idle());
