@@ -25,7 +25,8 @@ pub struct Device {
     /// What the machine is told if it asks for the disk's serial number: up to 20 bytes of ASCII.
     pub serial: String,
     /// Whether a request has the priority that the machine gives it, up to the export's; best effort if the machine
-    /// gives none. The standard has no such field; Linux writes it where the standard has a reserved one.
+    /// gives none. The standard has no such field; Linux writes it where the standard has a reserved one, which
+    /// `VIRTIO_BLK_F_REQ_FLAGS` makes one of flags. So that feature is not offered.
     pub guest_priority: bool,
     /// Whether the machine may have packed rings, which take fewer accesses to its memory.
     pub packed: bool,

@@ -31,7 +31,8 @@ use crate::protocol::{feature, protocol_feature};
 use crate::ring::{Fault, MAX_SIZE};
 use crate::worker::{Halt, Order, Signal, Trouble, Worker};
 
-/// Features of rings and of the protocol, which do not depend on the device.
+/// Features of rings and of the protocol, which do not depend on the device. `VIRTIO_BLK_F_REQ_FLAGS` is not among the
+/// offered ones: with it, the field of the header that `prio=guest` reads is one of flags.
 const FEATURES: u64 = feature::INDIRECT | feature::EVENT_IDX | feature::PROTOCOL | feature::VERSION_1;
 const PROTOCOL_FEATURES: u64 = protocol_feature::SEVERAL_QUEUES
     | protocol_feature::REPLY_ACK

@@ -474,3 +474,16 @@ fn the_guests_priority_counts_if_that_is_wanted() {
     assert_eq!(crate::lane::priority_of(0, best), IoPriority { class: BestEffort, level: 4 });
     assert_eq!(SECTOR_SIZE, 512);
 }
+
+/// `VIRTIO_BLK_F_REQ_FLAGS` makes the field in which Linux tells the priority one of flags. Red if a guest can agree on
+/// that where the server reads a priority there: a write that is to be durable would be one of another priority.
+#[test]
+fn the_field_of_the_priority_is_never_one_of_flags() {
+    const REQ_FLAGS: u64 = 1 << 18;
+    let served = Served::new("ram,size=1M", |device| device.guest_priority = true);
+    let front = Frontend::connect(served.socket(), 8).unwrap();
+    let offered = front.get_features().unwrap();
+    assert_eq!(offered & REQ_FLAGS, 0);
+    front.set_features(offered | REQ_FLAGS).unwrap();
+    assert!(served.warning().ends_with("features 0x40000, which were not offered"), "{}", served.warning());
+}
