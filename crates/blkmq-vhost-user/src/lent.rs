@@ -94,10 +94,9 @@ impl<M: Lends> Loans<M> {
     fn borrow(&self, place: M::Place) -> Buffer {
         let (start, len) = self.keeper.bytes(place);
         // SAFETY: the bytes are valid until the request is over: the invariants of this type, and `Lends`.
-        // What a buffer asks for beyond that, that no other code touches the bytes, only the guest can break, or two
-        // requests of a guest that name the same bytes. A guest that does so gets other data than it wants. Nothing
-        // here or in the block layer decides by these bytes: drivers pass their address to the kernel or to a device,
-        // or copy them by `memcpy`.
+        // Nobody dereferences the buffer: it goes to the desk and comes back, and drivers pass the bytes' address to the
+        // kernel or copy them. So nothing refers to bytes that the guest, or another request of it that names the same
+        // ones, may change at any time. A guest that does so gets other data than it wants.
         unsafe { Buffer::borrowed(start, len) }
     }
 

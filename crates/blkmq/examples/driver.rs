@@ -27,8 +27,8 @@ impl Disk {
                     let place = &mut memory[at..at + segment.len()];
                     at += segment.len();
                     match op {
-                        Op::Write => place.copy_from_slice(segment.bytes()),
-                        _ => segment.bytes_mut().copy_from_slice(place),
+                        Op::Write => segment.copy_to(0, place),
+                        _ => segment.copy_from(0, place),
                     }
                 }
                 done.send(loan).expect("the disk waits for what it has begun");

@@ -246,7 +246,7 @@ impl Transfer {
         if let (Some(piece), Some(mut segment)) = (self.pieces.last_mut(), rq.segments().last()) {
             piece.iov_len -= missing as usize;
             if self.task == Task::Read {
-                segment.bytes_mut()[piece.iov_len..].fill(0);
+                segment.copy_from(piece.iov_len, &[0; SECTOR_SIZE][..missing as usize]);
             }
         }
     }
@@ -258,7 +258,7 @@ impl Transfer {
             let mut free = &mut buffer[..];
             for segment in rq.segments() {
                 let (to, rest) = free.split_at_mut(segment.len());
-                to.copy_from_slice(segment.bytes());
+                segment.copy_to(0, to);
                 free = rest;
             }
         }

@@ -160,7 +160,7 @@ impl Asked {
         unsent.extend_from_slice(&self.head);
         if self.op == Op::Write {
             let loan = self.loan.as_mut().into_iter();
-            loan.flat_map(Loan::segments).for_each(|segment| unsent.extend_from_slice(segment.bytes()));
+            loan.flat_map(Loan::segments).for_each(|segment| segment.append_to(unsent));
         }
     }
 
@@ -193,7 +193,7 @@ impl Asked {
             let skipped = at.min(segment.len());
             at -= skipped;
             let (now, later) = bytes.split_at(bytes.len().min(segment.len() - skipped));
-            segment.bytes_mut()[skipped..][..now.len()].copy_from_slice(now);
+            segment.copy_from(skipped, now);
             bytes = later;
         }
         before - bytes.len()

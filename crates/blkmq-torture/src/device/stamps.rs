@@ -8,8 +8,11 @@ const SECTOR: usize = 512;
 pub(crate) fn gather(rq: &mut Request<'_>, segments: &mut Vec<usize>, stamps: &mut Vec<u64>) {
     for segment in rq.segments() {
         segments.push(segment.len());
-        let (sectors, _) = segment.bytes().as_chunks::<SECTOR>();
-        stamps.extend(sectors.iter().map(|sector| u64::from_le_bytes(sector.as_chunks().0[0])));
+        stamps.extend((0..segment.len()).step_by(SECTOR).map(|at| {
+            let mut stamp = [0; 8];
+            segment.copy_to(at, &mut stamp);
+            u64::from_le_bytes(stamp)
+        }));
     }
 }
 
@@ -18,9 +21,8 @@ pub(crate) fn fill(rq: &mut Request<'_>, segments: &mut Vec<usize>, stamp: impl 
     let mut place = 0;
     for mut segment in rq.segments() {
         segments.push(segment.len());
-        let (sectors, _) = segment.bytes_mut().as_chunks_mut::<SECTOR>();
-        for sector in sectors {
-            sector.as_chunks_mut().0[0] = stamp(place).to_le_bytes();
+        for at in (0..segment.len()).step_by(SECTOR) {
+            segment.copy_from(at, &stamp(place).to_le_bytes());
             place += 1;
         }
     }

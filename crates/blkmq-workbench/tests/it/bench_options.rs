@@ -102,11 +102,15 @@ impl Driver for Recording {
             done.push(Done { op, sector, nr_sectors, time: now });
             let mut at = sector;
             for mut segment in rq.segments() {
-                for bytes in segment.bytes_mut().chunks_mut(512) {
+                for place in (0..segment.len()).step_by(512) {
                     match op {
                         Op::Write if self.loses == Some(at) => {}
-                        Op::Write => drop(blocks.insert(at, bytes.to_vec())),
-                        _ => bytes.copy_from_slice(blocks.get(&at).map_or(&[0; 512][..], |block| block)),
+                        Op::Write => {
+                            let mut block = vec![0; 512];
+                            segment.copy_to(place, &mut block);
+                            blocks.insert(at, block);
+                        }
+                        _ => segment.copy_from(place, blocks.get(&at).map_or(&[0; 512][..], |block| block)),
                     }
                     at += 1;
                 }

@@ -248,7 +248,7 @@ impl Store {
                 let mut data = Cursor::new(rq.segments());
                 self.read(start, len, |from| {
                     data.pieces(from.len(), |segment, at, part| {
-                        segment.bytes_mut()[at..at + part.len()].copy_from_slice(&from[part]);
+                        segment.copy_from(at, &from[part]);
                     });
                 })
             }
@@ -257,7 +257,7 @@ impl Store {
                 let mut data = Cursor::new(rq.segments());
                 self.write(start, len, fua, |to| {
                     data.pieces(to.len(), |segment, at, part| {
-                        to[part.clone()].copy_from_slice(&segment.bytes()[at..at + part.len()]);
+                        segment.copy_to(at, &mut to[part]);
                     });
                 })
             }

@@ -22,7 +22,8 @@ pub const BUFFER_ALIGN: usize = 4096;
 /// # Invariants
 /// 1. `start` is valid for reads and writes of `len` bytes, and of as many as it can be [made](Self::set_len) long, all
 ///    initialised, for as long as this value lives.
-/// 2. While this value lives no other code reads or writes these bytes, except through views made from it.
+/// 2. While this value lives no other code of this process reads or writes these bytes, except through views made from
+///    it. Another process may change the bytes of a buffer that is [borrowed](Self::borrowed) and never dereferenced.
 /// 3. `owner` tells to which owner the memory belongs. Null: the caller or another owner outside. An odd address, which
 ///    points nowhere: the memory came from `layout(capacity)`, and the address is twice the capacity and one. Any
 ///    other: the memory is a part of this arena, of which the value holds a count. So a buffer is no longer than it was
@@ -116,6 +117,10 @@ impl Buffer {
     /// Until the operation that carries this buffer has completed, or the buffer is dropped without having been
     /// submitted: `start` stays valid for reads and writes of `len` initialised bytes, and no other code reads or
     /// writes them. Forgetting the submitter does not end the operation.
+    ///
+    /// Another process that shares the memory, such as a virtual machine, may read and write it meanwhile if nobody
+    /// dereferences the buffer. The block layer does not, and drivers reach the bytes only as a [`Segment`], which
+    /// makes no reference to them.
     #[must_use]
     pub unsafe fn borrowed(start: NonNull<u8>, len: usize) -> Self {
         Self { start, len, owner: null() }
@@ -130,6 +135,19 @@ impl Buffer {
         let start = unsafe { self.start.add(at) };
         self.len = at;
         Some(Self { start, len: rest, owner: null() })
+    }
+
+    /// Bytes in this buffer.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if there is no byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     fn view(&self, offset: usize, len: usize) -> Segment<'_> {
@@ -269,7 +287,9 @@ impl From<Pages> for Buffers {
     }
 }
 
-/// A contiguous piece of a request's data, as the driver that holds the request sees it.
+/// A contiguous piece of a request's data, as the driver that holds the request sees it. The data is copied and never
+/// referred to, because it may be memory of a virtual machine, which may change it at any time. A driver that decides
+/// by the bytes, for example by a checksum, decides by its copy.
 ///
 /// # Invariants
 /// The bytes belong to one request. The code that has the segment has it from that request, which has one holder at a
@@ -299,17 +319,57 @@ impl Segment<'_> {
         self.start.as_ptr()
     }
 
-    /// The bytes, to be written to the device.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the buffer's Invariant 1, and this segment's invariant: no other code writes to the bytes meanwhile.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    /// The place of `len` bytes from `at` on.
+    fn at(&self, at: usize, len: usize) -> *mut u8 {
+        assert!(at <= self.len && len <= self.len - at, "a copy lies within its segment");
+        self.start.as_ptr().wrapping_add(at)
     }
 
-    /// The bytes, to be filled from the device.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the buffer's Invariant 1, and this segment's invariant: no other code sees the bytes meanwhile.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    /// Copies bytes out, from `at` on, as many as `to` takes.
+    ///
+    /// # Panics
+    /// If the segment has fewer.
+    #[inline]
+    pub fn copy_to(&self, at: usize, to: &mut [u8]) {
+        let from = self.at(at, to.len());
+        // SAFETY: the bytes are the buffer's (its Invariant 1), and within the segment, as just checked. `to` is
+        // borrowed for writing, so it is other memory.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) }
+    }
+
+    /// Copies bytes in, from `at` on.
+    ///
+    /// # Panics
+    /// If the segment has fewer.
+    #[inline]
+    pub fn copy_from(&mut self, at: usize, from: &[u8]) {
+        let to = self.at(at, from.len());
+        // SAFETY: as in `copy_to`. Nobody refers to the bytes of a segment, so `from` is other memory.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
+    }
+
+    /// Sets all bytes to one value.
+    pub fn fill(&mut self, byte: u8) {
+        // SAFETY: the bytes are the buffer's (its Invariant 1).
+        unsafe { self.start.as_ptr().write_bytes(byte, self.len) }
+    }
+
+    /// Copies all bytes behind those that `to` has.
+    pub fn append_to(&self, to: &mut Vec<u8>) {
+        to.reserve(self.len);
+        let free = to.spare_capacity_mut().as_mut_ptr().cast();
+        // SAFETY: as in `copy_to`; there is room for so many bytes, as just reserved.
+        unsafe { std::ptr::copy_nonoverlapping(self.start.as_ptr(), free, self.len) };
+        // SAFETY: these bytes were just written.
+        unsafe { to.set_len(to.len() + self.len) };
+    }
+
+    /// A copy of all bytes.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.append_to(&mut bytes);
+        bytes
     }
 }
 
@@ -386,15 +446,36 @@ mod tests {
         let buffers = Buffers::from(vec![Buffer::from(&[1; 10][..]), Buffer::zeroed(0), Buffer::from(&[2; 10][..])]);
         for offset in 0..=20 {
             for len in 0..=20 - offset {
-                let bytes: Vec<u8> = buffers.segments(offset, len).flat_map(|part| part.bytes().to_vec()).collect();
+                let bytes: Vec<u8> = buffers.segments(offset, len).flat_map(|part| part.to_vec()).collect();
                 let expected: Vec<u8> = (offset..offset + len).map(|at| if at < 10 { 1 } else { 2 }).collect();
                 assert_eq!(bytes, expected);
             }
         }
         for mut segment in buffers.segments(5, 10) {
-            segment.bytes_mut().fill(9);
+            segment.fill(9);
         }
         assert_eq!(buffers.iter().flat_map(|buffer| buffer.iter()).filter(|byte| **byte == 9).count(), 10);
+    }
+
+    /// Red if a copy goes elsewhere than it should, or leaves the segment. A segment of a machine's memory lends no
+    /// reference, which Rust would take for memory that does not change.
+    #[test]
+    fn data_is_copied_within_its_segment() {
+        let buffers = Buffers::from(Buffer::from(&[1, 2, 3, 4, 5, 6, 7, 8][..]));
+        let mut segment = buffers.segments(2, 4).next().unwrap();
+        let (mut two, mut all) = ([0; 2], vec![0]);
+        segment.copy_to(1, &mut two);
+        segment.copy_from(2, &[9, 9]);
+        segment.append_to(&mut all);
+        assert_eq!((two, &all[..], segment.to_vec()), ([4, 5], &[0, 3, 4, 9, 9][..], vec![3, 4, 9, 9]));
+        segment.copy_from(4, &[]);
+        for (at, len) in [(0, 5), (4, 1), (5, 0), (usize::MAX, 2)] {
+            let mut bytes = vec![0; len];
+            let copy = std::panic::AssertUnwindSafe(|| segment.copy_to(at, &mut bytes));
+            assert!(std::panic::catch_unwind(copy).is_err(), "{len} bytes at {at}");
+        }
+        segment.fill(0);
+        assert_eq!(buffers.iter().flat_map(|buffer| buffer.to_vec()).collect::<Vec<_>>(), [1, 2, 0, 0, 0, 0, 7, 8]);
     }
 
     #[test]

@@ -495,7 +495,7 @@ mod tests {
             for slot in 0..8_u8 {
                 let mut rq = arrived.pop_front(&slots).unwrap();
                 assert_eq!(rq.sector(), u64::from(slot));
-                assert!(rq.segments().all(|segment| segment.bytes().iter().all(|byte| *byte == slot)));
+                assert!(rq.segments().all(|segment| segment.to_vec().iter().all(|byte| *byte == slot)));
                 rq.free();
             }
         });

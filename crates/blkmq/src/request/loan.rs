@@ -74,9 +74,9 @@ mod tests {
         rq.absorb(plugged(&slots, 1, 15, &[1; 512]), MergeHow::Front);
         let mut lent = rq.lend(Time(0));
         let lent = std::thread::spawn(move || {
-            let bytes: Vec<u8> = lent.segments().flat_map(|segment| segment.bytes().to_vec()).collect();
+            let bytes: Vec<u8> = lent.segments().flat_map(|segment| segment.to_vec()).collect();
             assert_eq!(bytes, [[1; 512], [2; 512]].concat());
-            lent.segments().for_each(|mut segment| segment.bytes_mut().fill(9));
+            lent.segments().for_each(|mut segment| segment.fill(9));
             lent
         });
         let lent = lent.join().expect("the data is right");

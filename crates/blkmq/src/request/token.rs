@@ -447,11 +447,11 @@ mod tests {
         middle.absorb(plugged(&slots, 2, 14, &[1; 1024]), MergeHow::Front);
         assert_eq!((middle.sector(), middle.nr_sectors()), (14, 5));
         assert_eq!(middle.ranges().collect::<Vec<_>>(), [(14, 5)]);
-        let bytes: Vec<u8> = middle.segments().flat_map(|segment| segment.bytes().to_vec()).collect();
+        let bytes: Vec<u8> = middle.segments().flat_map(|segment| segment.to_vec()).collect();
         let expected: Vec<u8> = [vec![1; 1024], vec![2; 512], vec![3; 1024]].concat();
         assert_eq!(bytes, expected);
         for mut segment in middle.segments() {
-            segment.bytes_mut().fill(9);
+            segment.fill(9);
         }
         let mut parts = Vec::new();
         middle.body_mut().status = Status::Medium;

@@ -440,14 +440,18 @@ impl Driver for Cached {
                 durable.append(cached);
             }
             for mut segment in rq.segments() {
-                for bytes in segment.bytes_mut().chunks_mut(512) {
+                for at in (0..segment.len()).step_by(512) {
                     match op {
-                        Op::Read => match cached.get(&sector).or(durable.get(&sector)) {
-                            Some(content) => bytes.copy_from_slice(content),
-                            None => bytes.fill(0),
-                        },
+                        Op::Read => {
+                            let content = cached.get(&sector).or(durable.get(&sector));
+                            segment.copy_from(at, content.map_or(&[0; 512][..], |content| content));
+                        }
                         _ if *is_off => (),
-                        _ => _ = if fua { &mut *durable } else { &mut *cached }.insert(sector, bytes.to_vec()),
+                        _ => {
+                            let mut content = vec![0; 512];
+                            segment.copy_to(at, &mut content);
+                            if fua { &mut *durable } else { &mut *cached }.insert(sector, content);
+                        }
                     }
                     if fua {
                         cached.remove(&sector);

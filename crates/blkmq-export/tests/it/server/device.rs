@@ -76,11 +76,7 @@ impl Driver for Device {
                 Op::Read | Op::Write => rq.segments().for_each(|mut segment| {
                     let part = &mut data[at..at + segment.len()];
                     at += part.len();
-                    if op == Op::Read {
-                        segment.bytes_mut().copy_from_slice(part)
-                    } else {
-                        part.copy_from_slice(segment.bytes())
-                    }
+                    if op == Op::Read { segment.copy_from(0, part) } else { segment.copy_to(0, part) }
                 }),
             }
             drop(data);

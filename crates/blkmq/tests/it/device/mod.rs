@@ -142,8 +142,8 @@ impl Driver for Recorder {
             for mut segment in rq.segments() {
                 segments.push(segment.len());
                 match op {
-                    Op::Read => segment.bytes_mut().copy_from_slice(&expected[at..at + segments[segments.len() - 1]]),
-                    _ => data.extend_from_slice(segment.bytes()),
+                    Op::Read => segment.copy_from(0, &expected[at..at + segment.len()]),
+                    _ => segment.append_to(&mut data),
                 }
                 at += segment.len();
             }
