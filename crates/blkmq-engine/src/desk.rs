@@ -14,6 +14,7 @@ mod turns;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Bio, Buffer, Buffers, Flags, Op, RejectReason, RequestQueue, Status, Submitter, Time};
@@ -322,6 +323,9 @@ impl<F: Copy + Default> Desk<F> {
         loop {
             let Self { tasks, pool, edges, waiting, .. } = self;
             edges.look(&mut Hands { tasks, pool, waiting });
+            if edges.is_wary() && edges.patience() == Some(Duration::ZERO) {
+                has_taken |= self.fail_stuck(Instant::now());
+            }
             if self.waiting.is_empty() {
                 break;
             }

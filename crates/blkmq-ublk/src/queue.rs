@@ -268,7 +268,7 @@ impl Queue {
         } else {
             self.idle.give_up();
         }
-        self.link.ring.sleep(&self.served.submitter)
+        self.link.ring.sleep(&self.served.submitter, self.served.work.patience())
     }
 }
 

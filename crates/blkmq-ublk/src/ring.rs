@@ -108,8 +108,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Sleeps until a request arrives, an operation completes, or the queue wants to be driven.
-    pub(crate) fn sleep(&mut self, submitter: &Submitter) -> io::Result<()> {
+    /// Sleeps until a request arrives, an operation completes, the queue wants to be driven, or this time is over.
+    pub(crate) fn sleep(&mut self, submitter: &Submitter, most: Option<Duration>) -> io::Result<()> {
         if !self.has_bell {
             self.watch(self.bell.as_fd().as_raw_fd(), BELL)?;
             self.has_bell = true;
@@ -124,7 +124,7 @@ impl Ring {
                 self.watched.push(fd);
             }
         }
-        self.enter(1, [sleep.timeout, limit].into_iter().flatten().min())?;
+        self.enter(1, [sleep.timeout, limit, most].into_iter().flatten().min())?;
         let is_woken = !self.ring.completion().is_empty();
         let is_late = sleep.timeout.is_none_or(|timeout| timeout > ANEW);
         sleep.end(is_woken);

@@ -5,6 +5,7 @@
 //! with the request. With zero copy a tag has a name for the kernel's pages instead, which goes with the request.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::pages::{PageSource, Pages};
@@ -179,6 +180,12 @@ impl Work {
         };
         debug_assert!(taken.is_some(), "the desk has a place for each tag, and nothing needs its memory");
         tag.is_working = true;
+    }
+
+    /// How long the thread may sleep before it submits again, if nothing wakes it.
+    #[must_use]
+    pub fn patience(&self) -> Option<Duration> {
+        self.desk.patience()
     }
 
     /// Hands operations to the submitter until it takes no more. Returns whether it took any.

@@ -453,10 +453,10 @@ impl Inside {
 
     /// Sleeps until a guest kicks, an operation completes, the queue wants to be driven, or an order comes.
     fn sleep(&mut self) {
-        let Self { submitter, mailbox, .. } = self;
+        let Self { submitter, desk, mailbox, .. } = self;
         let mut watches = [Watch::new(&mailbox.kicks, PollFlags::IN)];
         // The error is a lack of memory. The caller looks again.
-        let _ = blkmq_engine::sleep(submitter, &mut watches, &mailbox.bell, None);
+        let _ = blkmq_engine::sleep(submitter, &mut watches, &mailbox.bell, desk.patience());
         if !watches[0].ready.is_empty() {
             mailbox.kicks.clear();
         }

@@ -1,12 +1,15 @@
 //! Requests that begin or end within a block of the device. A change of a part of a block reads the block, puts the
 //! client's bytes in, and writes the block back. [`Turns`](super::turns::Turns) decides whose turn it is at a block.
 
+mod stuck;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Bio, Buffer, Buffers, Flags, Op, Status};
 
+use self::stuck::Watch;
 use super::task::{TaskId, Tasks};
 use super::turns::{Seat, Ticket};
 use crate::memory::pool::{Pool, footprint};
@@ -90,6 +93,7 @@ struct Work {
     /// The claimed blocks, in bytes.
     blocks: Range<u64>,
     what: What,
+    watch: Watch,
 }
 
 /// What the functions of [`Edges`] need of the connection.
@@ -235,7 +239,7 @@ impl Edges {
         let fits = buffer.set_len((blocks.end - blocks.start) as usize);
         debug_assert!(fits, "the buffer was made for whole blocks");
         let part = Part { bytes, buffer, fua, reads: 0, failed: None };
-        let place = self.add(Work { task, blocks, what: What::Part(part) });
+        let place = self.add(Work { task, blocks, what: What::Part(part), watch: Watch::new() });
         self.is_wary = true;
         if self.has_room() { self.claim(hands, place) } else { self.backlog.push_back(place) }
     }
@@ -255,12 +259,18 @@ impl Edges {
             match self.seat.claim_whole(&blocks) {
                 None => hands.waiting.push_back(bio),
                 Some(ticket) => {
-                    let place = self.add(Work { task: bio.user_data as TaskId, blocks, what: What::Whole(bio) });
+                    let place = self.add(Work {
+                        task: bio.user_data as TaskId,
+                        blocks,
+                        what: What::Whole(bio),
+                        watch: Watch::new(),
+                    });
                     self.claims.push((ticket, place));
                 }
             }
         } else {
-            let place = self.add(Work { task: bio.user_data as TaskId, blocks, what: What::Whole(bio) });
+            let place =
+                self.add(Work { task: bio.user_data as TaskId, blocks, what: What::Whole(bio), watch: Watch::new() });
             self.backlog.push_back(place);
         }
     }

@@ -1,11 +1,13 @@
 //! What ends before all of it is done, and the end of a desk.
 
+use std::time::{Duration, Instant};
+
 use blkmq::Status;
 
 use super::Desk;
 use super::task::TaskId;
 use crate::ask::{Ask, Hints, Request};
-use crate::failure::Failure;
+use crate::failure::{Cause, Failure};
 
 impl<F: Copy + Default> Desk<F> {
     /// Takes a request that the front-end refuses itself, so that it is answered in its turn. `brings_data`: data
@@ -49,6 +51,28 @@ impl<F: Copy + Default> Desk<F> {
     /// desk stands in the line for memory, and clients behind it get none.
     pub fn wait_no_more(&mut self) {
         self.pool.wait_no_more();
+    }
+
+    /// Fails the changes of parts of blocks, and those that wait for such changes, whose turn does not come because the
+    /// thread of another connection is stuck. Returns whether there was any.
+    #[cold]
+    pub(super) fn fail_stuck(&mut self, now: Instant) -> bool {
+        let mut has_any = false;
+        while let Some(bio) = self.edges.give_up(now) {
+            has_any = true;
+            let task = self.tasks.get_mut(bio.user_data as TaskId);
+            task.failure.get_or_insert_with(|| {
+                Box::new(Failure::new(Cause::Io, "a thread of another client is stuck, and has its turn at the block"))
+            });
+            self.settle(bio, Status::Timeout);
+        }
+        has_any
+    }
+
+    /// How long the thread may sleep before it [submits](Self::submit) again, if nothing wakes it. `None`: for any time.
+    #[must_use]
+    pub fn patience(&self) -> Option<Duration> {
+        self.edges.patience()
     }
 
     /// Called when every task is forgotten, and no more requests come.

@@ -43,12 +43,15 @@
 //! to look for. If B misses it once, A waits for longer.
 //!
 //! Nothing waits in a circle. A free change waits for nothing. A claim waits for lower tickets, and for connections
-//! that pass it when their free changes are over.
+//! that pass it when their free changes are over. A connection whose thread is stuck passes nothing. The owner of a claim
+//! that waits asks the others from time to time whether they still look ([`Seat::ask`]), and gives the claim up if one
+//! does not for long.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use blkmq::event::EventFd;
 use blkmq::{Notify, RequestQueue};
@@ -67,6 +70,8 @@ struct Member {
     rests: bool,
     /// Claims of this connection whose turn has come, and that it has not taken up yet.
     ready: Vec<Ticket>,
+    /// When another connection asked whether this one still looks, unless it has looked since.
+    asked: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -155,7 +160,7 @@ impl Turns {
     pub(super) fn join(self: Arc<Self>, bell: Arc<EventFd>) -> Seat {
         let mut table = self.lock();
         let number = table.members.last_key_value().map_or(0, |(last, _)| last + 1);
-        table.members.insert(number, Member { bell, rests: false, ready: Vec::new() });
+        table.members.insert(number, Member { bell, rests: false, ready: Vec::new(), asked: None });
         let seen = table.last;
         drop(table);
         Seat { turns: self, number, seen, rests: false }
@@ -206,6 +211,7 @@ impl Seat {
         }
         if let Some(member) = table.members.get_mut(&self.number) {
             ready.append(&mut member.ready);
+            member.asked = None;
         }
         !table.claims.is_empty()
     }
@@ -253,6 +259,25 @@ impl Seat {
         }
         let is_met = table.claims.values().any(|claim| claim.is_part && overlap(&claim.blocks, blocks));
         is_met.then(|| table.enter(self.number, blocks.clone(), false, 0).0)
+    }
+
+    /// Asks all connections for which a claim may wait whether they still look. Returns true if one of them was asked
+    /// at least `patience` ago, and has not looked since.
+    pub(super) fn ask(&mut self, ticket: Ticket, now: Instant, patience: Duration) -> bool {
+        let mut table = self.turns.lock();
+        let Table { members, claims, .. } = &mut *table;
+        let Some(Claim { blocks, is_part, .. }) = claims.get(&ticket) else { return false };
+        let is_before = |claim: &Claim| (claim.is_part || *is_part) && overlap(&claim.blocks, blocks);
+        let mut is_silent = false;
+        for (number, member) in members.iter_mut().filter(|(number, _)| **number != self.number) {
+            let has_claim = || claims.range(..ticket).any(|(_, claim)| claim.owner == *number && is_before(claim));
+            // Only the claim of a part waits for others to pass it.
+            if *is_part && !member.rests || has_claim() {
+                is_silent |= now.saturating_duration_since(*member.asked.get_or_insert(now)) >= patience;
+                member.bell.notify();
+            }
+        }
+        is_silent
     }
 
     /// Called when a change with a ticket is over, or when it will never begin.

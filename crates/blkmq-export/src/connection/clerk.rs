@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use blkmq::{Buffer, Submitter, Time};
 use blkmq_engine::{Ask, Cause, Engine, Entry, Failure, Hints, Piece, Request, TaskId};
@@ -44,6 +45,11 @@ impl Clerk {
     /// Tells the time, from which requests that are taken now are measured.
     pub(super) fn set_now(&mut self, now: Time) {
         self.desk.set_now(now);
+    }
+
+    /// How long the thread may sleep before it submits again, if nothing wakes it.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        self.desk.patience()
     }
 
     /// Whether every request is answered.

@@ -423,7 +423,7 @@ impl Transmission {
                 self.sender.begin();
             }
         }
-        let patience = self.check_patience()?;
+        let patience = [self.check_patience()?, self.clerk.patience()].into_iter().flatten().min();
         if self.has_output() {
             events |= PollFlags::OUT;
         }

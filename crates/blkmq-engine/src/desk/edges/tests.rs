@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use blkmq::driver::spec;
 use blkmq::event::EventFd;
@@ -181,4 +182,44 @@ fn what_an_operation_is_for_comes_back_with_it_and_epochs_go_round() {
     let last = (1 << EPOCH_BITS) - 1;
     assert!(is_before(0, 1) && is_before(last, 0) && is_before(last - 5, 3));
     assert!(!is_before(1, 1) && !is_before(1, 0) && !is_before(0, last));
+}
+
+/// Red before a change of a part of a block was given up: it waited for ever for a connection whose thread was stuck.
+/// Also red if it is given up because a device is slow, or if the connection that has given up leaves anything behind.
+#[test]
+#[cfg_attr(miri, ignore = "there are no descriptors")]
+fn a_change_fails_if_a_thread_is_stuck_and_waits_for_a_device_that_is_slow() {
+    for is_stuck in [true, false] {
+        let q = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
+        let edges = || Edges::new(4096, Turns::of(&q).join(Arc::new(EventFd::new().unwrap())));
+        let [mut own, mut other] = [(); 2].map(|()| edges());
+        let [mut bench, mut beside] = [(); 2].map(|()| Bench::new());
+        beside.change(&mut other, 0);
+        assert_eq!(beside.waiting.len(), 1, "it is free");
+        let (task, buffer) = (bench.task, bench.pool.take_block(4096));
+        bench.tasks.get_mut(task).outstanding += 1;
+        own.change_part(&mut bench.hands(), task, 512..1024, buffer, false);
+        // A change of the whole block waits too.
+        bench.change(&mut own, 0);
+        assert!(own.patience().is_some_and(|left| left > Duration::ZERO));
+        let begin = Instant::now();
+        let mut given_up = Vec::new();
+        for nr in 1..20 {
+            if !is_stuck {
+                other.look(&mut beside.hands());
+            }
+            let now = begin + 6 * nr * Duration::from_secs(1);
+            given_up.extend(std::iter::from_fn(|| own.give_up(now)).map(|bio| (nr, bio.op, bio.buffers.len())));
+        }
+        if is_stuck {
+            // The change of the whole block waits for the part alone, and then for nothing.
+            assert_eq!(given_up, [(7, Op::Read, 4096)]);
+        } else {
+            assert_eq!(given_up, []);
+            beside.settle(&mut other, 1);
+        }
+        own.look(&mut bench.hands());
+        let begun: Vec<_> = bench.waiting.iter().map(|bio| bio.op).collect();
+        assert_eq!(begun, [if is_stuck { Op::Discard } else { Op::Read }]);
+    }
 }
