@@ -33,7 +33,7 @@ use crate::failure::{Cause, Failure};
 use crate::memory::account::Account;
 use crate::memory::pool::{Pool, footprint, footprints};
 
-/// No request ends behind this byte, so that sums of bytes do not overflow. No device is that large.
+/// No device is larger than this many bytes, so that sums of bytes do not overflow.
 const MAX_END: u64 = 1 << 62;
 
 /// What a connection is working on between its front-end and the queue.
@@ -58,6 +58,8 @@ const MAX_END: u64 = 1 << 62;
 #[derive(Debug)]
 pub struct Desk<F> {
     queue: Arc<RequestQueue>,
+    /// No request ends behind this byte.
+    end: u64,
     plan: Plan,
     /// Whether the device can make zeroes that are not sent to it.
     can_zero: bool,
@@ -115,6 +117,8 @@ impl<F: Copy + Default> Desk<F> {
         // never waits for memory for ever.
         plan.idle = plan.idle.min(pool.own() as u64 / 2);
         Self {
+            // The queue takes a request of the whole last sector, and drops what the device has no bytes for.
+            end: if limits.missing_bytes > 0 { limits.size_bytes() } else { MAX_END },
             plan,
             can_zero: limits.max_write_zeroes_sectors > 0,
             most_bytes: bounds.bytes,
@@ -223,8 +227,8 @@ impl<F: Copy + Default> Desk<F> {
     /// The buffers of a request, rounded up and with the blocks at its ends, may exceed the bounds although its length
     /// does not. Such a request is taken when the connection works on nothing else.
     pub fn take(&mut self, request: &Request<F>) -> Option<TaskId> {
-        if !fits(request) {
-            let failure = Failure::new(Cause::Invalid, "no device is that large");
+        if !self.fits(request) {
+            let failure = Failure::new(Cause::Invalid, "the device ends before the request does");
             return self.refuse(request.own, failure, matches!(request.ask, Ask::Write { .. }) && request.length > 0);
         }
         if self.is_abandoned && request.ask.only_tells() {
@@ -244,6 +248,11 @@ impl<F: Copy + Default> Desk<F> {
         let id = self.enter(request, [charge, promised])?;
         self.begin(id, is_receiving);
         Some(id)
+    }
+
+    /// Whether a request ends where the device could.
+    fn fits(&self, request: &Request<F>) -> bool {
+        request.offset.checked_add(request.length).is_some_and(|end| end <= self.end)
     }
 
     /// Makes a task of a request, which has not failed and has brought nothing.
@@ -480,9 +489,4 @@ impl<F: Copy + Default> Desk<F> {
             }
         })
     }
-}
-
-/// Whether a request ends where a device could.
-fn fits<F>(request: &Request<F>) -> bool {
-    request.offset.checked_add(request.length).is_some_and(|end| end <= MAX_END)
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use blkmq::QueueError;
 use blkmq::event::EventFd;
+use blkmq::limits::SECTOR_SIZE;
 
 use crate::clients::Clients;
 use crate::export::Export;
@@ -106,6 +107,19 @@ impl Engine {
         if told.get(export) != Some(&error) {
             self.warn(Topic::Device, format_args!("export {export:?}: {error}"));
             told.insert(export.to_owned(), error);
+        }
+    }
+
+    /// Warns of the bytes at the end of an export's device that are less than a block, for a front-end that addresses
+    /// blocks. `disk`: what has no such bytes.
+    pub fn warn_of_rest(&self, export: usize, disk: impl fmt::Display) {
+        let limits = self.exports[export].queue.limits();
+        let bytes = limits.size_bytes();
+        let rest = bytes - limits.whole_sectors() * SECTOR_SIZE as u64;
+        if rest > 0 {
+            let block = limits.logical_block_size;
+            let what = format_args!("less than a block of {block}, and only NBD clients reach them");
+            self.warn(Topic::Device, format_args!("{disk}: the last {rest} of the device's {bytes} bytes are {what}"));
         }
     }
 

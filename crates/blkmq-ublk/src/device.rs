@@ -176,7 +176,10 @@ impl Added {
         let started = device.launch(std::mem::take(&mut self.maps), export);
         let started = started.and_then(|()| device.inner.control.start(id, self.is_recovered));
         match started.and_then(|()| device.watch_growth()) {
-            Ok(()) => Ok(device),
+            Ok(()) => {
+                device.engine.warn_of_rest(export, device.path());
+                Ok(device)
+            }
             Err(error) => {
                 // The first error counts.
                 let _ = if self.is_recovered { device.give_up() } else { device.remove() };

@@ -26,6 +26,8 @@ pub enum Error {
     Depth(u16),
     /// Bytes of a logical block, which are more than the kernel takes, and how many it takes.
     LogicalBlock(u32, u32),
+    /// The bytes of a device that are less than a block, and will never be more.
+    NoBlock(u64),
     /// The kernel lacks what zero copy takes.
     NoZeroCopy,
     /// The device behind the queue needs the data in memory.
@@ -75,6 +77,9 @@ impl fmt::Display for Error {
             Self::Depth(depth) => write!(f, "ublk: a depth of {depth}; 1 to {MAX_QUEUE_DEPTH} can be"),
             Self::LogicalBlock(bytes, most) => {
                 write!(f, "ublk: the device has logical blocks of {bytes} bytes; the kernel takes up to {most}")
+            }
+            Self::NoBlock(bytes) => {
+                write!(f, "ublk: the device has {bytes} bytes; a block device has whole sectors of 512 bytes alone")
             }
             Self::NoZeroCopy => write!(
                 f,
@@ -140,8 +145,8 @@ impl Error {
     /// Whether what was asked for cannot be, whatever the system is like.
     #[must_use]
     pub fn is_bad_configuration(&self) -> bool {
-        use Error::{Depth, LogicalBlock, NeedsMemory, PagesAlign, Queues};
-        matches!(self, Queues(_) | Depth(_) | LogicalBlock(..) | NeedsMemory | PagesAlign(_))
+        use Error::{Depth, LogicalBlock, NeedsMemory, NoBlock, PagesAlign, Queues};
+        matches!(self, Queues(_) | Depth(_) | LogicalBlock(..) | NoBlock(_) | NeedsMemory | PagesAlign(_))
     }
 
     /// The number of the error that the kernel has returned, if it has returned one.

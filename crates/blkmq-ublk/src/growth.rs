@@ -32,7 +32,7 @@ impl Growth {
         let watch = move || {
             while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
                 // A device that cannot say how large it is may say so later.
-                let found = q.revalidate().unwrap_or(told);
+                let found = q.revalidate().map_or(told, |_| q.limits().whole_sectors());
                 if found > told && tell(found) {
                     told = found;
                 }
@@ -62,7 +62,8 @@ mod tests {
         }
 
         fn limits(&self) -> Limits {
-            Limits { capacity_sectors: self.0.load(Ordering::Relaxed), ..Limits::default() }
+            let capacity_sectors = self.0.load(Ordering::Relaxed);
+            Limits { capacity_sectors, logical_block_size: 4096, ..Limits::default() }
         }
 
         fn topology(&self) -> Topology {
@@ -82,8 +83,8 @@ mod tests {
         }
     }
 
-    /// Red if growth is not told, is told twice, or is forgotten because the kernel refused it once; or if the thread
-    /// goes on without its owner.
+    /// Red if growth is not told, is told twice or with a part of a block, or is forgotten because the kernel refused it
+    /// once; or if the thread goes on without its owner.
     #[test]
     fn each_growth_is_told_until_the_kernel_has_taken_it() {
         let device = Arc::new(Elastic(AtomicU64::new(64)));
@@ -94,7 +95,7 @@ mod tests {
         let growth = Growth::watch("growth".to_owned(), q, 64, every, move |sectors| {
             tell.send(sectors).is_ok() && refuses_once.swap(0, Ordering::Relaxed) == 0
         });
-        device.0.store(128, Ordering::Relaxed);
+        device.0.store(135, Ordering::Relaxed);
         assert_eq!([told.recv(), told.recv()], [Ok(128); 2], "it was refused the first time");
         device.0.store(512, Ordering::Relaxed);
         assert_eq!(told.recv(), Ok(512));

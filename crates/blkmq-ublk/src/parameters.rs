@@ -25,6 +25,9 @@ pub(crate) fn parameters(limits: &Limits, page: u32, read_only: bool) -> Result<
     if limits.logical_block_size > page {
         return Err(Error::LogicalBlock(limits.logical_block_size, page));
     }
+    if limits.missing_bytes > 0 && limits.whole_sectors() == 0 {
+        return Err(Error::NoBlock(limits.size_bytes()));
+    }
     let shift = |bytes: u32| bytes.max(SECTOR_SIZE as u32).ilog2() as u8;
     let read_only = read_only || limits.read_only;
     let attributes = [
@@ -47,7 +50,7 @@ pub(crate) fn parameters(limits: &Limits, page: u32, read_only: bool) -> Result<
         io_min_shift: shift(physical),
         max_sectors: most_bytes(limits, page) / SECTOR_SIZE as u32,
         chunk_sectors: limits.boundary_sectors,
-        dev_sectors: limits.capacity_sectors,
+        dev_sectors: limits.whole_sectors(),
         discard_granularity: if has_ranges { physical } else { 0 },
         max_discard_sectors: discard,
         max_write_zeroes_sectors: zeroes,
@@ -120,6 +123,15 @@ mod tests {
         let large = Limits { logical_block_size: 8192, ..limits() };
         assert!(matches!(parameters(&large, 4096, false), Err(Error::LogicalBlock(8192, 4096))));
         assert!(parameters(&large, 1 << 14, false).is_ok());
+    }
+
+    /// Red before a device that ends within a sector had that sector in the block device, and lost what was written
+    /// there.
+    #[test]
+    fn the_block_device_has_no_part_of_a_sector() {
+        let with = |capacity_sectors| Limits { capacity_sectors, missing_bytes: 24, ..Limits::default() };
+        assert_eq!(of(&with(2)).dev_sectors, 1);
+        assert!(matches!(parameters(&with(1), 4096, false), Err(Error::NoBlock(488))));
     }
 
     /// Red if a server could take over a device whose users would then see another one.

@@ -49,6 +49,8 @@ pub enum DeviceError {
     Threads(u16, u16),
     /// The serial number.
     Serial(String),
+    /// The bytes of a device that are less than a block, and will never be more.
+    NoBlock(u64),
 }
 
 impl fmt::Display for DeviceError {
@@ -58,6 +60,7 @@ impl fmt::Display for DeviceError {
             Self::Threads(nr, queues) => {
                 write!(f, "{nr} threads for {queues} queues; give a number from 1 to {queues}")
             }
+            Self::NoBlock(bytes) => write!(f, "{bytes} bytes; a machine reaches whole sectors of 512 bytes alone"),
             Self::Serial(serial) => {
                 write!(f, "the serial number {serial:?}; give up to {NAME} letters, digits and other signs of ASCII")
             }

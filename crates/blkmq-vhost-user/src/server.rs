@@ -127,14 +127,24 @@ impl Bound {
     /// next server's, for which a front-end may wait.
     ///
     /// # Errors
-    /// There are no descriptors or threads left. Then the engine is told to end.
+    /// A device behind a queue has not one whole sector; or there are no descriptors or threads left. Then the engine is
+    /// told to end.
     ///
     /// # Panics
     /// If a device names an export that the engine has not.
     pub fn serve(self, engine: &Arc<Engine>) -> Result<Server, StartError> {
+        for (device, _) in &self.0 {
+            assert!(device.export < engine.exports.len(), "there is no export {}", device.export);
+            let limits = engine.exports[device.export].queue.limits();
+            if limits.missing_bytes > 0 && limits.whole_sectors() == 0 {
+                engine.stop.drain();
+                let error = DeviceError::NoBlock(limits.size_bytes());
+                return Err(StartError::Device(device.socket.clone(), error));
+            }
+        }
         let mut server = Server { threads: Vec::new() };
         for (device, door) in self.0 {
-            assert!(device.export < engine.exports.len(), "there is no export {}", device.export);
+            engine.warn_of_rest(device.export, device.socket.display());
             let started = EventFd::new().and_then(|bell| {
                 let (engine, bell) = (Arc::clone(engine), Arc::new(bell));
                 engine.stop.ring_too(&bell);

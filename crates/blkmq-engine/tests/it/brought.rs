@@ -4,9 +4,9 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use blkmq::driver::spec;
+use blkmq::driver::{Batch, Driver, Topology, spec};
 use blkmq::event::EventFd;
-use blkmq::{Buffer, Buffers, RequestQueue, Submitter};
+use blkmq::{Buffer, Buffers, Limits, RequestQueue, Status, Submitter, Time};
 use blkmq_engine::{
     Ask, Bounds, Cause, Desk, Engine, Entry, Export, Failure, FrontEnd, Hints, Journal, Level, Piece, Request, Source,
     TaskId, least_memory, sleep,
@@ -52,7 +52,11 @@ struct Client {
 
 /// An engine with one device.
 fn engine(device: &str) -> Arc<Engine> {
-    let q = RequestQueue::builder(spec::open(device).expect("a device")).build().expect("a queue");
+    engine_of(spec::open(device).expect("a device"))
+}
+
+fn engine_of(device: Arc<dyn Driver>) -> Arc<Engine> {
+    let q = RequestQueue::builder(device).build().expect("a queue");
     let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ()), "log").expect("a thread");
     let (bell, bounds) = (Arc::new(EventFd::new().expect("a descriptor")), Bounds { requests: 8, ..Bounds::default() });
     Arc::new(Engine::new(vec![Export::new("", q)], bounds, least_memory(2), 2, bell, journal))
@@ -199,6 +203,66 @@ fn what_cannot_be_done_with_brought_memory_is_refused() {
         client.desk.forget(id);
     }
     assert!(client.desk.is_idle());
+}
+
+/// A device of 1000 bytes, which says that everything is done.
+#[derive(Debug)]
+struct Odd;
+
+impl Driver for Odd {
+    fn name(&self) -> &'static str {
+        "odd"
+    }
+
+    fn limits(&self) -> Limits {
+        let most = 8;
+        Limits {
+            capacity_sectors: 2,
+            missing_bytes: 24,
+            max_discard_sectors: most,
+            max_write_zeroes_sectors: most,
+            ..Limits::default()
+        }
+    }
+
+    fn topology(&self) -> Topology {
+        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 1 }
+    }
+
+    fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
+        batch.finish_all(Status::Ok);
+    }
+}
+
+/// Red before a request of all of a sector of which the device has a part was told done: what the device has no bytes
+/// for was lost.
+#[test]
+fn nothing_behind_the_last_byte_is_told_done() {
+    let engine = engine_of(Arc::new(Odd));
+    let mut client = Client::new(&engine, FrontEnd::VhostUser, 8);
+    let guest = Guest::new(1024);
+    let (write, hints) = (Ask::Write { fua: false }, Hints::default());
+    for (offset, len, expected) in [(0, 512, None), (512, 512, Some(Cause::Invalid)), (0, 1024, Some(Cause::Invalid))] {
+        for ask in [Ask::Read, write] {
+            let buffers = Buffers::One(guest.buffer(0, len));
+            assert_eq!(client.do_brought(ask, offset, buffers).0, expected, "{ask:?}, {len} bytes at {offset}");
+        }
+        let zeroes = Ask::WriteZeroes { fua: false, no_hole: false, fast: true };
+        for ask in [Ask::Read, write, Ask::Discard { fua: false }, zeroes] {
+            let request = Request { ask, offset, length: len as u64, priority: None, hints, own: 0 };
+            let id = client.desk.take(&request).expect("there is room");
+            if ask == write && expected.is_none() {
+                let Piece::Here(buffer, 0) = client.desk.next_piece(id) else { panic!("there is memory") };
+                client.desk.take_piece(id, buffer);
+            }
+            if ask == write {
+                client.desk.end_payload(id);
+            }
+            let (finished, failure) = client.finish();
+            assert_eq!((finished, failure.map(|failure| failure.cause)), (id, expected), "{ask:?}, {len} at {offset}");
+            client.desk.forget(id);
+        }
+    }
 }
 
 /// Red if a write of whole blocks with brought memory does not take its turn at a block of which a client of another

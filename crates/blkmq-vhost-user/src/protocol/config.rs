@@ -41,8 +41,7 @@ pub(crate) fn bytes(limits: &Limits, nr_queues: u16, is_writeback: bool) -> [u8;
         at += field.len();
     };
     let block = u64::from(limits.logical_block_size) / SECTOR_SIZE as u64;
-    // Only whole blocks can be addressed.
-    put(&(limits.capacity_sectors - limits.capacity_sectors % block).to_le_bytes());
+    put(&limits.whole_sectors().to_le_bytes());
     put(&0_u32.to_le_bytes()); // size_max: a segment may have any size, for the block layer cuts it.
     put(&SEG_MAX.to_le_bytes());
     put(&[0; 4]); // geometry: none.
@@ -69,6 +68,13 @@ pub(crate) fn bytes(limits: &Limits, nr_queues: u16, is_writeback: bool) -> [u8;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Red before a device that ends within a sector had that sector in the machine, and lost what was written there.
+    #[test]
+    fn a_machine_is_told_of_no_part_of_a_sector() {
+        let limits = Limits { capacity_sectors: 2, missing_bytes: 24, ..Limits::default() };
+        assert_eq!(bytes(&limits, 1, true)[..8], 1_u64.to_le_bytes());
+    }
 
     /// Red if a field stands elsewhere than in the standard, or if the disk promises what the device cannot do.
     #[test]

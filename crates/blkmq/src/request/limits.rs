@@ -90,6 +90,13 @@ impl Limits {
         self.capacity_sectors.saturating_mul(SECTOR_SIZE as u64).saturating_sub(self.missing_bytes as u64)
     }
 
+    /// Sectors of all whole logical blocks: the size for a client that addresses nothing smaller than a block.
+    #[must_use]
+    pub const fn whole_sectors(&self) -> u64 {
+        let bytes = self.size_bytes();
+        (bytes - bytes % self.logical_block_size as u64) / SECTOR_SIZE as u64
+    }
+
     /// Checks address and length of an operation of `nr_sectors` sectors.
     ///
     /// # Errors
@@ -159,6 +166,16 @@ mod tests {
             Limits { capacity_sectors, missing_bytes, ..Limits::default() }.size_bytes()
         };
         assert_eq!([size(0, 0), size(2, 0), size(2, 24), size(1, 511)], [0, 1024, 1000, 1]);
+    }
+
+    /// Red if a client of whole blocks is told of a block of which the device has a part.
+    #[test]
+    fn clients_of_whole_blocks_reach_whole_blocks() {
+        let whole = |capacity_sectors, missing_bytes, logical_block_size| {
+            Limits { capacity_sectors, missing_bytes, logical_block_size, ..Limits::default() }.whole_sectors()
+        };
+        assert_eq!([whole(2, 0, 512), whole(2, 24, 512), whole(1, 1, 512), whole(0, 0, 512)], [2, 1, 0, 0]);
+        assert_eq!([whole(16, 0, 4096), whole(15, 0, 4096), whole(7, 0, 4096)], [16, 8, 0]);
     }
 
     #[test]
