@@ -120,7 +120,7 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     let bounds = Bounds { requests: DEPTH, ..engine.bounds };
     let desk = Desk::of_thread(engine, 0, (&entry, 0), bounds, submitter.nr_slots());
     let pages = has_pages.then(|| Arc::new(*kernel()) as Arc<dyn PageSource>);
-    let mut work = Work::new(desk, DEPTH, MOST, pages).expect("there is memory");
+    let mut work = Work::new(desk, (DEPTH, MOST), pages, false).expect("there is memory");
     let (mut model, mut nr) = (vec![ANY; SIZE], 0_u8);
     let mut asked = BTreeMap::new();
     while let Some((head, more)) = rest.split_first_chunk::<{ 2 + DESCRIPTOR_SIZE }>() {

@@ -12,7 +12,7 @@ use blkmq::pages::PageSource;
 use blkmq::{RequestQueue, Submitter};
 use blkmq_engine::{Bounds, Desk, Engine, Entry, FrontEnd};
 
-use crate::abi::{DeviceInfo, MAX_NR_QUEUES, MAX_QUEUE_DEPTH, Parameters, feature};
+use crate::abi::{DeviceInfo, MAX_NR_QUEUES, MAX_QUEUE_DEPTH, Parameters, attribute, feature};
 use crate::control::{Control, block_path, character_path};
 use crate::descriptors::{Descriptors, page};
 use crate::error::Error;
@@ -77,6 +77,8 @@ struct Inner {
     info: DeviceInfo,
     /// Sectors of the block device, as far as the kernel was told. `None` if it cannot be told of growth.
     told: Option<u64>,
+    /// Nothing may be changed.
+    is_read_only: bool,
     /// The character device, until the threads have it.
     file: Option<Arc<File>>,
     q: Arc<RequestQueue>,
@@ -103,9 +105,11 @@ impl Added {
             None => None,
         };
         let told = |is_like: &Parameters| (features & feature::UPDATE_SIZE != 0).then_some(is_like.dev_sectors);
+        let is_read_only = |attrs| attrs & attribute::READ_ONLY != 0;
         if let Some((info, old)) = recovered {
-            // It may have been smaller when it was made.
-            return Self::opened(control, (info, told(&old)), q, true);
+            // It may have been smaller when it was made, and a device that was made read-only stays so.
+            let known = (info, told(&old), is_read_only(old.attrs | wished.attrs));
+            return Self::opened(control, known, q, true);
         }
         let recovery = feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE;
         if options.recover && features & recovery != recovery {
@@ -126,7 +130,8 @@ impl Added {
             ..DeviceInfo::default()
         })?;
         let made = control.set_parameters(info.dev_id, &wished);
-        made.and_then(|()| Self::opened(control.clone(), (info, told(&wished)), q, false)).inspect_err(|_| {
+        let known = (info, told(&wished), is_read_only(wished.attrs));
+        made.and_then(|()| Self::opened(control.clone(), known, q, false)).inspect_err(|_| {
             // The first error counts.
             let _ = control.delete(info.dev_id);
         })
@@ -134,7 +139,7 @@ impl Added {
 
     fn opened(
         control: Control,
-        (info, told): (DeviceInfo, Option<u64>),
+        (info, told, is_read_only): (DeviceInfo, Option<u64>, bool),
         q: &Arc<RequestQueue>,
         is_recovered: bool,
     ) -> Result<Self, Error> {
@@ -142,7 +147,7 @@ impl Added {
         let map = |queue| Descriptors::map(&file, queue, info.queue_depth);
         let maps = (0..info.nr_hw_queues).map(map).collect::<Result<Vec<_>, _>>();
         let maps = maps.map_err(|error| Error::Device(character_path(info.dev_id), error))?;
-        let inner = Inner { control, info, told, file: Some(Arc::new(file)), q: Arc::clone(q) };
+        let inner = Inner { control, info, told, is_read_only, file: Some(Arc::new(file)), q: Arc::clone(q) };
         Ok(Self { inner: Some(inner), maps, is_recovered })
     }
 
@@ -234,7 +239,8 @@ impl Abandoner {
 impl Device {
     /// What each of the threads needs, in the order of the device's queues.
     fn equip(&mut self, file: &Arc<File>, export: usize) -> Result<Vec<(Work, Submitter)>, Error> {
-        let Self { inner: Inner { info, .. }, engine, entry, strings, .. } = self;
+        let Self { inner: Inner { info, is_read_only, .. }, engine, entry, strings, .. } = self;
+        let is_read_only = *is_read_only || engine.exports[export].read_only;
         let make = |_| {
             let bell = Arc::new(EventFd::new()?);
             Ok(Strings::new(bell, Fate::of(info)))
@@ -249,7 +255,7 @@ impl Device {
             let desk = Desk::of_thread(engine, export, (entry, thread), bounds, submitter.nr_slots());
             let pages = || Arc::new(Pages::new(Arc::downgrade(file), thread as u16)) as Arc<dyn PageSource>;
             let pages = pages::are_used(info).then(pages);
-            let work = Work::new(desk, info.queue_depth, info.max_io_buf_bytes, pages)
+            let work = Work::new(desk, (info.queue_depth, info.max_io_buf_bytes), pages, is_read_only)
                 .ok_or_else(|| Error::System(io::Error::from(io::ErrorKind::OutOfMemory)))?;
             Ok((work, submitter))
         };

@@ -32,6 +32,9 @@ pub struct Work {
     has_pages: bool,
     /// Bytes of a logical block.
     block: u64,
+    /// Nothing may be changed. The kernel does not look at that for all requests: a device of the device mapper passes
+    /// writes on.
+    is_read_only: bool,
     tags: Box<[Tag]>,
     /// Its requests are known by their tags.
     desk: Desk<u16>,
@@ -88,16 +91,22 @@ fn refuse(desk: &mut Desk<u16>, tag: u16, cause: Cause, why: &'static str) -> Op
 
 impl Work {
     /// For this many tags, with buffers of `most` bytes, at a desk for as many requests. With `pages` the data is there
-    /// instead, under the names of the tags. `None` if there is not so much memory.
+    /// instead, under the names of the tags. If it is read-only, what would change the device is refused. `None` if
+    /// there is not so much memory.
     #[must_use]
-    pub fn new(desk: Desk<u16>, depth: u16, most: u32, pages: Option<Arc<dyn PageSource>>) -> Option<Self> {
+    pub fn new(
+        desk: Desk<u16>,
+        (depth, most): (u16, u32),
+        pages: Option<Arc<dyn PageSource>>,
+        is_read_only: bool,
+    ) -> Option<Self> {
         let data = |tag: u16| match &pages {
             Some(source) => Some(Pages::new(Arc::clone(source), tag.into(), most).into()),
             None => Buffer::try_zeroed(most as usize).map(Buffers::One),
         };
         let tags = (0..depth).map(|tag| Some(Tag { data: data(tag)?, is_working: false })).collect::<Option<_>>()?;
         let block = desk.queue().limits().logical_block_size.into();
-        Some(Self { most, has_pages: pages.is_some(), block, tags, desk })
+        Some(Self { most, has_pages: pages.is_some(), block, is_read_only, tags, desk })
     }
 
     /// The address of a tag's buffer, for the kernel. It stays the same for good. 0 if the data stays with the kernel.
@@ -151,13 +160,16 @@ impl Work {
         self.desk.set_now(now);
     }
 
-    /// Takes a request of the kernel. A request that makes no sense is over at once, with an error. A tag that does not
-    /// exist, or has a request already, is left alone.
+    /// Takes a request of the kernel. A request that makes no sense, or may not be, is over at once, with an error. A
+    /// tag that does not exist, or has a request already, is left alone.
     pub fn arrive(&mut self, number: u16, descriptor: &Descriptor) {
-        let Self { most, block, tags, desk, .. } = self;
+        let Self { most, block, is_read_only, tags, desk, .. } = self;
         let Some(tag) = tags.get_mut(usize::from(number)).filter(|tag| !tag.is_working) else { return };
         let taken = match ask(descriptor) {
             None => refuse(desk, number, Cause::Unsupported, "there is no such operation"),
+            Some((ask, _)) if *is_read_only && ask.changes() => {
+                refuse(desk, number, Cause::NotPermitted, "nothing can be written")
+            }
             Some((Ask::Flush, hints)) => {
                 desk.take(&Request { ask: Ask::Flush, offset: 0, length: 0, priority: None, hints, own: number })
             }

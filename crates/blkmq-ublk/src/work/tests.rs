@@ -33,7 +33,7 @@ fn desk(engine: &Arc<Engine>, front_end: FrontEnd, requests: u16) -> (Desk<u16>,
 
 fn work(device: &str, depth: u16) -> (Work, Submitter) {
     let (desk, submitter, _) = desk(&engine(device), FrontEnd::Ublk, depth);
-    (Work::new(desk, depth, MOST, None).unwrap(), submitter)
+    (Work::new(desk, (depth, MOST), None, false).unwrap(), submitter)
 }
 
 fn asks(op: u8, flags: u32, start_sector: u64, nr_sectors: u32) -> Descriptor {
@@ -100,6 +100,23 @@ fn nonsense_ends_with_an_error_for_that_request_alone() {
     assert_eq!(results[5].1, -libc::EOPNOTSUPP);
 }
 
+/// Red before the server left it to the kernel, which passes on the writes of a device of the device mapper that lies on
+/// a read-only block device.
+#[test]
+fn nothing_is_changed_through_a_read_only_block_device() {
+    let engine = engine("ram,size=1M");
+    let (desk, mut submitter, _) = desk(&engine, FrontEnd::Ublk, 5);
+    let mut work = Work::new(desk, (5, MOST), None, true).unwrap();
+    for (tag, op) in (0..).zip([op::WRITE, op::WRITE_ZEROES, op::DISCARD, op::READ, op::FLUSH]) {
+        work.data(tag).unwrap().fill(7);
+        work.arrive(tag, &asks(op, 0, 0, if op == op::FLUSH { 0 } else { 8 }));
+    }
+    let no = -libc::EPERM;
+    assert_eq!(finish(&mut work, &mut submitter), [(0, no), (1, no), (2, no), (3, 4096), (4, 0)]);
+    assert!(work.data(3).unwrap()[..4096].iter().all(|byte| *byte == 0), "nothing was written");
+    assert!(work.data(0).unwrap().iter().all(|byte| *byte == 7), "the buffer is there for the next request");
+}
+
 /// Red if the kernel is told another error than the device's.
 #[test]
 fn what_the_device_cannot_do_is_told_as_such() {
@@ -134,7 +151,7 @@ fn nothing_that_is_told_done_is_undone_by_a_client_that_changes_a_part_of_the_bl
         let engine = engine("ram,size=1M,bs=4096");
         let (mut part, mut submitter, _) = desk(&engine, FrontEnd::Nbd, 8);
         let (own, mut own_submitter, _) = desk(&engine, FrontEnd::Ublk, 1);
-        let mut work = Work::new(own, 1, MOST, None).unwrap();
+        let mut work = Work::new(own, (1, MOST), None, false).unwrap();
         for round in 1..=9_u8 {
             let request = Request {
                 ask: Ask::Write { fua: false },
@@ -185,7 +202,7 @@ fn nothing_that_is_told_done_is_undone_by_a_client_that_changes_a_part_of_the_bl
 fn the_device_is_a_client_with_its_counts() {
     let engine = engine("ram,size=1M");
     let (desk, mut submitter, entry) = desk(&engine, FrontEnd::Ublk, 2);
-    let mut work = Work::new(desk, 2, MOST, None).unwrap();
+    let mut work = Work::new(desk, (2, MOST), None, false).unwrap();
     work.arrive(0, &asks(op::READ, 0, 0, 8));
     work.arrive(1, &asks(op::READ, 0, 0, 0));
     let told = |entry: &Entry| engine.clients.list().into_iter().find(|info| info.number == entry.number).unwrap();
@@ -259,7 +276,7 @@ fn with_zero_copy_each_request_has_the_pages_of_its_tag() {
     let taker = Arc::new(Taker::default());
     let engine = engine_of(taker.clone());
     let (desk, mut submitter, _) = desk(&engine, FrontEnd::Ublk, 2);
-    let mut work = Work::new(desk, 2, MOST, Some(Arc::new(Names))).unwrap();
+    let mut work = Work::new(desk, (2, MOST), Some(Arc::new(Names)), false).unwrap();
     assert_eq!((work.address(0), work.address(1), work.spare(), work.data(0)), (0, 0, 0, None));
     for (start, sectors) in [(0, 8), (8, 24), (FAILS, 8), (128, 128), (0, 8)] {
         work.arrive(0, &asks(op::WRITE, 0, start, sectors));
