@@ -6,7 +6,6 @@ use blkmq::{Bio, Buffers, Flags, Op};
 use super::Desk;
 use super::edges::changing;
 use super::task::{Task, TaskId};
-use super::{Desk, fits};
 use crate::ask::{Ask, Request};
 use crate::failure::{Cause, Failure};
 
@@ -36,6 +35,9 @@ impl<F: Copy + Default> Desk<F> {
             None
         };
         let id = self.enter_whole(request, request.offset..request.offset.saturating_add(request.length), [0; 2])?;
+        if failure.is_none() && request.ask == Ask::Read {
+            self.pool.zero_for_read(buffers);
+        }
         let task = self.tasks.get_mut(id);
         task.is_brought = true;
         if failure.is_none() && request.length <= self.plan.data {

@@ -1,6 +1,6 @@
 //! Buffers that are used again, and the memory that they are charged to.
 
-use blkmq::Buffer;
+use blkmq::{Buffer, Buffers};
 
 use super::account::Account;
 
@@ -112,6 +112,17 @@ impl Pool {
             buffer.fill(0);
         }
         Some(buffer)
+    }
+
+    /// Zeroes buffers of the front-end's own before a read, where [`take_for_read`](Self::take_for_read) zeroes those
+    /// of the engine: what is in them may be what another process has written.
+    ///
+    /// COST: for a device that keeps no data a pass over the buffers.
+    #[inline]
+    pub(crate) fn zero_for_read(&self, buffers: &mut Buffers) {
+        if !self.keeps_data {
+            buffers.iter_mut().for_each(Buffer::zero);
+        }
     }
 
     #[inline]

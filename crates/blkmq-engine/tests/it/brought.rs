@@ -205,6 +205,25 @@ fn what_cannot_be_done_with_brought_memory_is_refused() {
     assert!(client.desk.is_idle());
 }
 
+/// Red before a read of a device that keeps no data left what the memory had: a machine's own, or what another process
+/// had written through the same buffer.
+#[test]
+fn a_device_that_keeps_nothing_reads_as_zeroes() {
+    let engine = engine("null,size=32M");
+    let mut client = Client::new(&engine, FrontEnd::Ublk, 1);
+    let mut guest = Guest::new(8 * MIB);
+    for len in [4096, 4 * MIB] {
+        guest.bytes().fill(7);
+        let parts = [guest.buffer(512, 512), guest.buffer(MIB, len - 512)];
+        let (failure, buffers) = client.do_brought(Ask::Read, 0, Buffers::Many(parts.into()));
+        assert_eq!(failure, None);
+        drop(buffers);
+        let is_read = |at: usize| (512..1024).contains(&at) || (MIB..MIB + len - 512).contains(&at);
+        let wrong = guest.bytes().iter().enumerate().find(|(at, byte)| (**byte == 0) != is_read(*at));
+        assert_eq!(wrong, None, "{len} bytes");
+    }
+}
+
 /// A device of 1000 bytes, which says that everything is done.
 #[derive(Debug)]
 struct Odd;

@@ -117,6 +117,20 @@ fn nothing_is_changed_through_a_read_only_block_device() {
     assert!(work.data(0).unwrap().iter().all(|byte| *byte == 7), "the buffer is there for the next request");
 }
 
+/// Red before a read from a device that keeps no data brought what the request before it had in the tag's buffer.
+#[test]
+fn a_device_that_keeps_nothing_reads_as_zeroes() {
+    let (mut work, mut submitter) = work("null,size=1M", 1);
+    work.data(0).unwrap().fill(7);
+    work.arrive(0, &asks(op::WRITE, 0, 0, 16));
+    work.arrive(0, &asks(op::READ, 0, 0, 8));
+    assert_eq!(finish(&mut work, &mut submitter), [(0, 8192)]);
+    work.arrive(0, &asks(op::READ, 0, 0, 8));
+    assert_eq!(finish(&mut work, &mut submitter), [(0, 4096)]);
+    let data = work.data(0).unwrap();
+    assert!(data[..4096].iter().all(|byte| *byte == 0) && data[4096..].iter().all(|byte| *byte == 7));
+}
+
 /// Red if the kernel is told another error than the device's.
 #[test]
 fn what_the_device_cannot_do_is_told_as_such() {

@@ -111,6 +111,12 @@ impl Buffer {
         fits
     }
 
+    /// Fills the buffer with zeroes.
+    pub fn zero(&mut self) {
+        // SAFETY: Invariants 1 and 2.
+        unsafe { self.start.write_bytes(0, self.len) };
+    }
+
     /// A buffer of memory that belongs to the caller.
     ///
     /// # Safety
