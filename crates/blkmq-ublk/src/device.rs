@@ -1,6 +1,5 @@
 //! A block device, from its wish to its end.
 
-use std::fs::File;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
@@ -13,6 +12,7 @@ use blkmq::{RequestQueue, Submitter};
 use blkmq_engine::{Bounds, Desk, Engine, Entry, FrontEnd};
 
 use crate::abi::{DeviceInfo, MAX_NR_QUEUES, MAX_QUEUE_DEPTH, Parameters, attribute, feature};
+use crate::character::Character;
 use crate::control::{Control, block_path, character_path};
 use crate::descriptors::{Descriptors, page};
 use crate::error::Error;
@@ -80,7 +80,7 @@ struct Inner {
     /// Nothing may be changed.
     is_read_only: bool,
     /// The character device, until the threads have it.
-    file: Option<Arc<File>>,
+    file: Option<Arc<Character>>,
     q: Arc<RequestQueue>,
 }
 
@@ -147,7 +147,8 @@ impl Added {
         let map = |queue| Descriptors::map(&file, queue, info.queue_depth);
         let maps = (0..info.nr_hw_queues).map(map).collect::<Result<Vec<_>, _>>();
         let maps = maps.map_err(|error| Error::Device(character_path(info.dev_id), error))?;
-        let inner = Inner { control, info, told, is_read_only, file: Some(Arc::new(file)), q: Arc::clone(q) };
+        let file = Some(Arc::new(Character::new(file.into()).map_err(Error::System)?));
+        let inner = Inner { control, info, told, is_read_only, file, q: Arc::clone(q) };
         Ok(Self { inner: Some(inner), maps, is_recovered })
     }
 
@@ -238,7 +239,7 @@ impl Abandoner {
 
 impl Device {
     /// What each of the threads needs, in the order of the device's queues.
-    fn equip(&mut self, file: &Arc<File>, export: usize) -> Result<Vec<(Work, Submitter)>, Error> {
+    fn equip(&mut self, file: &Character, export: usize) -> Result<Vec<(Work, Submitter)>, Error> {
         let Self { inner: Inner { info, is_read_only, .. }, engine, entry, strings, .. } = self;
         let is_read_only = *is_read_only || engine.exports[export].read_only;
         let make = |_| {
@@ -253,7 +254,7 @@ impl Device {
             let mut submitter = engine.exports[export].join_own(entry).map_err(Error::Queue)?;
             submitter.set_notify(Some(strings.bell.clone()));
             let desk = Desk::of_thread(engine, export, (entry, thread), bounds, submitter.nr_slots());
-            let pages = || Arc::new(Pages::new(Arc::downgrade(file), thread as u16)) as Arc<dyn PageSource>;
+            let pages = || Arc::new(Pages::new(Arc::clone(file.number()), thread as u16)) as Arc<dyn PageSource>;
             let pages = pages::are_used(info).then(pages);
             let work = Work::new(desk, (info.queue_depth, info.max_io_buf_bytes), pages, is_read_only)
                 .ok_or_else(|| Error::System(io::Error::from(io::ErrorKind::OutOfMemory)))?;

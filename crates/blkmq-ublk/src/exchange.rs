@@ -4,20 +4,19 @@
 //! (`COMMIT_AND_FETCH_REQ`) tells the result and gives the kernel the tag. It completes when the next request comes for
 //! the tag.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use io_uring::{opcode, types};
 
 use crate::abi::{IoCommand, io as command};
+use crate::character::Character;
 use crate::ring::Ring;
 
 /// Tags on their way between a queue and the kernel.
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    file: Arc<File>,
+    file: Arc<Character>,
     /// The queue.
     number: u16,
     /// Tags that the kernel has not given back for good.
@@ -26,7 +25,7 @@ pub(crate) struct Exchange {
 
 impl Exchange {
     /// For the tags of a queue of this character device.
-    pub(crate) fn new(file: Arc<File>, number: u16, depth: u16) -> Self {
+    pub(crate) fn new(file: Arc<Character>, number: u16, depth: u16) -> Self {
         Self { file, number, nr_tags: depth }
     }
 
@@ -44,7 +43,7 @@ impl Exchange {
     /// Puts a command on the ring that gives the kernel a tag, with its buffer. Its completion has the tag's number.
     fn command(&mut self, ring: &mut Ring, op: u32, tag: u16, result: i32, addr: u64) -> io::Result<()> {
         let command = IoCommand { q_id: self.number, tag, result, addr };
-        let entry = opcode::UringCmd16::new(types::Fd(self.file.as_raw_fd()), op).cmd(command.to_bytes()).build();
+        let entry = opcode::UringCmd16::new(types::Fd(self.file.number().raw()), op).cmd(command.to_bytes()).build();
         ring.push(&entry.user_data(tag.into()))
     }
 

@@ -32,6 +32,7 @@
 pub mod abi;
 pub mod control;
 
+mod character;
 mod descriptors;
 mod device;
 mod error;

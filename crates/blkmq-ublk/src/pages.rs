@@ -1,8 +1,6 @@
 //! The data of a queue's requests where the kernel has it: zero copy.
 
-use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::sync::Weak;
+use std::sync::Arc;
 
 use blkmq::Limits;
 use blkmq::driver::Command;
@@ -10,6 +8,7 @@ use blkmq::limits::SECTOR_SIZE;
 use blkmq::pages::PageSource;
 
 use crate::abi::{DeviceInfo, IoCommand, feature, io as command};
+use crate::character::Number;
 use crate::error::Error;
 
 /// What zero copy needs of the kernel: the pages of a request are put into the table of another ring than the queue's,
@@ -38,20 +37,18 @@ pub(crate) const fn are_used(info: &DeviceInfo) -> bool {
 /// Where the pages of a queue's requests come from, whose names are the tags.
 #[derive(Debug)]
 pub(crate) struct Pages {
-    /// The queue's thread closes it, also where the device behind the queue has requests for ever.
-    file: Weak<File>,
+    number: Arc<Number>,
     queue: u16,
 }
 
 impl Pages {
-    pub(crate) fn new(file: Weak<File>, queue: u16) -> Self {
-        Self { file, queue }
+    pub(crate) fn new(number: Arc<Number>, queue: u16) -> Self {
+        Self { number, queue }
     }
 
     fn command(&self, op: u32, tag: u32, slot: u16) -> Command {
-        let file = self.file.upgrade().map_or(-1, |file| file.as_raw_fd());
         let command = IoCommand { q_id: self.queue, tag: tag as u16, result: 0, addr: slot.into() };
-        Command { file, op, bytes: command.to_bytes() }
+        Command { file: self.number.raw(), op, bytes: command.to_bytes() }
     }
 }
 
@@ -67,9 +64,10 @@ impl PageSource for Pages {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::os::fd::AsRawFd;
 
     use super::*;
+    use crate::character::Character;
 
     /// Red if zero copy begins where the kernel or the device cannot do it.
     #[test]
@@ -84,17 +82,18 @@ mod tests {
         assert!(matches!(check(all, &limits(4096)), Err(Error::PagesAlign(4096))));
     }
 
-    /// Red if a command is for another request or slot, or goes to another file than the device once this is closed.
+    /// Red if a command is for another request or slot, or does not keep the number of the device, once that is closed.
     #[test]
     #[cfg_attr(miri, ignore = "there are no files")]
     fn commands_name_the_request_and_the_slot() {
-        let file = Arc::new(tempfile::tempfile().unwrap());
-        let pages = Pages::new(Arc::downgrade(&file), 3);
+        let character = Character::new(tempfile::tempfile().unwrap().into()).unwrap();
+        let (file, pages) = (character.number().raw(), Pages::new(Arc::clone(character.number()), 3));
+        drop(character);
         let bytes = IoCommand { q_id: 3, tag: 4095, result: 0, addr: 70 }.to_bytes();
-        let expected = |op| Command { file: file.as_raw_fd(), op, bytes };
+        let expected = |op| Command { file, op, bytes };
         assert_eq!(pages.register(4095, 70), expected(command::REGISTER_IO_BUF));
         assert_eq!(pages.unregister(4095, 70), expected(command::UNREGISTER_IO_BUF));
-        drop(file);
-        assert_eq!(pages.register(4095, 70), Command { file: -1, op: command::REGISTER_IO_BUF, bytes });
+        let others: Vec<_> = (0..64).map(|_| tempfile::tempfile().unwrap()).collect();
+        assert!(others.iter().all(|other| other.as_raw_fd() != file), "no other file gets the number");
     }
 }

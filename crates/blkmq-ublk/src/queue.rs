@@ -5,7 +5,6 @@
 //! When nothing is to be done, the thread sleeps on its ring, which also watches the submitter's bell and the device's
 //! descriptors.
 
-use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +15,7 @@ use blkmq::idle::Idle;
 use blkmq::{Clock, Notify, Submitter};
 
 use crate::abi::DeviceInfo;
+use crate::character::Character;
 use crate::descriptors::Descriptors;
 use crate::exchange::Exchange;
 use crate::fate::Fate;
@@ -92,7 +92,7 @@ struct Served {
 impl Queue {
     /// Fetches with all tags. To be called by the thread that serves the queue.
     pub(crate) fn begin(
-        (file, descriptors): (Arc<File>, Descriptors),
+        (file, descriptors): (Arc<Character>, Descriptors),
         (info, number): (&DeviceInfo, u16),
         strings: Arc<Strings>,
         work: Work,

@@ -10,7 +10,7 @@ use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// Where pages come from.
+/// Where pages come from. It lives for as long as any of its pages are a request's data.
 pub trait PageSource: fmt::Debug + Send + Sync {
     /// The command that puts the pages with this name into a slot of the ring's table.
     fn register(&self, name: u32, slot: u16) -> Command;
@@ -22,7 +22,9 @@ pub trait PageSource: fmt::Debug + Send + Sync {
 /// A command of io_uring to a driver of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Command {
-    /// The driver's file; below 0 if it is closed, so that the command fails.
+    /// The driver's file; below 0 for none, so that the command fails. The source keeps the number for as long as it
+    /// lives, also where it closes the file: the kernel may look at the number of a command only when earlier commands
+    /// are done.
     pub file: RawFd,
     /// What to do.
     pub op: u32,
