@@ -288,6 +288,10 @@ impl Driver for File {
         self.make_rings(topology).map_err(TopologyError::refused)
     }
 
+    fn identity(&self) -> Option<String> {
+        self.target.identity().ok()
+    }
+
     fn extent(&self, start: u64, bytes: u64) -> Extent {
         self.target.extent(start, bytes)
     }

@@ -196,6 +196,10 @@ impl Driver for Nbd {
         self.link.health()
     }
 
+    fn identity(&self) -> Option<String> {
+        Some(self.link.config.address.identity())
+    }
+
     fn topology(&self) -> Topology {
         let Config { queues, depth, .. } = self.link.config;
         Topology { default_queues: queues, read_queues: 0, poll_queues: 0, depth }

@@ -25,7 +25,7 @@ use std::ffi::CString;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{PathBuf, absolute};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -302,6 +302,12 @@ impl Driver for Rbd {
             return Health::Away(format!("{}: {what}", self.config));
         }
         Health::Good
+    }
+
+    fn identity(&self) -> Option<String> {
+        let told = || std::env::var_os("CEPH_CONF").map(PathBuf::from);
+        let conf = self.config.conf.clone().or_else(told).unwrap_or_else(|| "/etc/ceph/ceph.conf".into());
+        Some(format!("rbd {} of {}", self.config, absolute(conf).unwrap_or_default().display()))
     }
 
     fn topology(&self) -> Topology {

@@ -48,8 +48,8 @@ pub struct Options {
     pub zero_copy: bool,
     /// Nothing may be changed.
     pub read_only: bool,
-    /// What the device stands in front of, in words of the program's own. A device is taken over only by the same
-    /// words: its users would see another disk.
+    /// What the device stands in front of, as [`Driver::identity`](blkmq::driver::Driver::identity) names it. A device
+    /// is taken over only by the same name: its users would see another disk.
     pub name: String,
 }
 

@@ -45,8 +45,8 @@ pub(crate) fn foreign(info: &DeviceInfo, parameters: &Parameters, name: &str) ->
     }
     if info.server_flags & !0 << 32 != half(name) {
         return Some(
-            "it was made by another program, or in front of another export or device; the next server has to be given the \
-             same words for these"
+            "it was made by another program, or in front of other data; the next server has to open the same file, block \
+             device or image"
                 .to_owned(),
         );
     }
@@ -86,9 +86,9 @@ mod tests {
         assert!(foreign(&lost, &plain, "a=file").unwrap().contains("requests which wait"));
         let zoned = Parameters { types: plain.types | 1 << 3, ..plain };
         assert!(foreign(&made, &zoned, "a=file").unwrap().contains("parameters"));
-        assert!(foreign(&made, &plain, "a=other").unwrap().contains("same words"));
+        assert!(foreign(&made, &plain, "a=other").unwrap().contains("other data"));
         let unmarked = DeviceInfo { server_flags: 0, ..made };
-        assert!(foreign(&unmarked, &plain, "a=file").unwrap().contains("same words"));
+        assert!(foreign(&unmarked, &plain, "a=file").unwrap().contains("other data"));
     }
 
     /// Red if the end of a server removes a device that got the number of its own, which another process has removed.

@@ -211,6 +211,13 @@ pub trait Driver: Send + Sync + fmt::Debug {
         true
     }
 
+    /// Which data the device has: the same text for the same data, whichever process opens it and from where, and
+    /// another text for other data. `None` if the data ends with this value. A program that goes on in the place of
+    /// another one compares it, since clients that stay would write over other data.
+    fn identity(&self) -> Option<String> {
+        (!self.keeps_data()).then(|| self.name().to_owned())
+    }
+
     /// The first stretch of the `bytes` bytes from byte `start` on, at least 1, that is alike, as far as is known. The
     /// stretch is no longer than `bytes`, and shorter if a longer one takes longer to find. Clients that copy a device
     /// ask for it, from any thread, and that thread waits for the answer. The answer covers all that completed before

@@ -10,7 +10,7 @@ use blkmq_ublk::{Abandoner, Added, Control, Device, Error, Options};
 use blkmq_workbench::TextError;
 
 use super::Event;
-use super::config::{Disk, Export};
+use super::config::Export;
 use super::given::Given;
 use super::name::shown;
 use super::plan::Plan;
@@ -60,14 +60,21 @@ fn wish(given: &Given, exports: &[Export]) -> Result<Wish, TextError> {
     if wish.options.recover && wish.options.id.is_none() {
         return Err(given.fault("recover needs id=N, by which the next server finds the device"));
     }
-    let export = &exports[wish.export];
-    let disk = match &export.disk {
-        Disk::Own { device, .. } => device,
-        Disk::Shared(queue) => queue,
-    };
-    wish.options.read_only = export.read_only;
-    wish.options.name = format!("{}={}", export.name.text, disk.text);
+    wish.options.read_only = exports[wish.export].read_only;
     Ok(wish)
+}
+
+/// What the block device is to be like, with the name of the data behind this queue. The words by which the data was
+/// asked for are no name: a relative path is another file in another folder.
+fn named(options: &Options, q: &RequestQueue) -> Result<Options, Failure> {
+    match q.driver().identity() {
+        None if options.recover => Err(Failure::Input(format!(
+            "--ublk: recover: the data of the device '{}' ends with its server, and users of the block device would go on \
+             with other data; leave out recover, or serve a device that keeps it: file, nbd, rbd",
+            q.driver().name()
+        ))),
+        identity => Ok(Options { name: identity.unwrap_or_default(), ..options.clone() }),
+    }
 }
 
 fn failure(error: Error) -> Failure {
@@ -81,9 +88,9 @@ pub(super) fn add(wishes: &[Wish], queues: &[Arc<RequestQueue>]) -> Result<Vec<A
         if q.limits().no_flush {
             operator::say("ublk: the device cannot be flushed: what users of the block device flush may be lost");
         }
-        Added::new(Control::open()?, q, &wish.options)
+        Added::new(Control::open().map_err(failure)?, q, &named(&wish.options, q)?).map_err(failure)
     };
-    wishes.iter().map(add).collect::<Result<_, _>>().map_err(failure)
+    wishes.iter().map(add).collect()
 }
 
 /// Block devices that are served.
@@ -176,9 +183,9 @@ mod tests {
 
     #[test]
     fn words_say_what_the_device_is_like() {
-        assert_eq!(read("").unwrap().options, Options { name: "=ram".to_owned(), ..Options::default() });
+        assert_eq!(read("").unwrap().options, Options::default());
         let wish = read("export=b,id=3,queues=2,depth=64,recover,zero_copy").unwrap();
-        let (recover, zero_copy, read_only, name) = (true, true, true, "b=ram".to_owned());
+        let (recover, zero_copy, read_only, name) = (true, true, true, String::new());
         let expected = Options { id: Some(3), queues: 2, depth: 64, recover, zero_copy, read_only, name };
         assert_eq!((wish.export, wish.options), (1, expected));
         assert_eq!(read("export=default").unwrap().export, 0);
@@ -192,6 +199,30 @@ mod tests {
             let error = read(text).unwrap_err();
             assert!(error.place == "--ublk" && error.what.contains("id="), "{error:?}");
         }
+    }
+
+    /// Red before the words of `--device` were the name: by the same relative path in another folder, with `size=`, an
+    /// empty file was made, and a file system that was mounted went on in it.
+    #[test]
+    fn a_block_device_that_stays_is_known_by_its_data() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let queue = |device: &str| RequestQueue::builder(blkmq_drivers::open(device).unwrap()).build().unwrap();
+        let options = read("id=0,recover").unwrap().options;
+        let name = |file: &str| named(&options, &queue(&format!("file,path={file},size=1M"))).unwrap().name;
+        let [first, second, other_name] = ["a", "b", "c"].map(path);
+        std::os::unix::fs::symlink(&first, &other_name).unwrap();
+        assert_eq!([name(&first), name(&other_name)], [name(&first), name(&first)]);
+        assert_ne!(name(&first), name(&second), "they are as large, and empty");
+        let before = name(&first);
+        std::fs::remove_file(&first).unwrap();
+        // The clock of a file system may be a coarse one.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_ne!(name(&first), before, "it was made anew");
+        let Err(Failure::Input(error)) = named(&options, &queue("ram,size=1M")) else { panic!("its data is gone") };
+        assert!(error.contains("'ram'"), "{error}");
+        assert!(named(&read("id=0").unwrap().options, &queue("ram,size=1M")).is_ok());
+        assert_eq!(named(&options, &queue("null")).unwrap().name, "null", "there is nothing to be lost");
     }
 
     /// Red if a server whose block device failed in the middle ends as if all was well.

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use blkmq::limits::SECTOR_SIZE;
 use rustix::fs::{AtFlags, FlockOperation, OFlags, SeekFrom, StatxFlags};
@@ -118,6 +118,22 @@ fn open(config: &Config, flags: i32) -> io::Result<(std::fs::File, bool)> {
         }
         opened => Ok((opened?, false)),
     }
+}
+
+/// Which file or block device this is, as it stays while the machine runs.
+pub(super) fn identity(file: &OwnedFd) -> io::Result<String> {
+    let metadata = std::fs::File::from(file.try_clone()?).metadata()?;
+    let place = |device| format!("{}:{}", major(device), minor(device));
+    if metadata.file_type().is_block_device() {
+        // A number is given anew, as that of a loop device; the sequence number of the disk is not (Linux 5.15).
+        let disk = Path::new("/sys/dev/block").join(place(metadata.rdev()));
+        let read = |name| std::fs::read_to_string(disk.join(name)).ok();
+        let number = ["diskseq", "../diskseq"].into_iter().find_map(read).unwrap_or_default();
+        return Ok(format!("block device {}, disk {}", place(metadata.rdev()), number.trim()));
+    }
+    // The number of a file that is removed is given to the next one.
+    let made = metadata.created().ok().and_then(|made| made.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+    Ok(format!("file {} of {}, made at {} ns", metadata.ino(), place(metadata.dev()), made.as_nanos()))
 }
 
 /// Opens the same file once more, with additional flags.

@@ -4,6 +4,7 @@
 //! [`File`](super::File) asks it what the block layer has to know.
 
 use std::fmt;
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use blkmq::driver::{Extent, Health, Request};
@@ -15,7 +16,7 @@ use rustix::io::Errno;
 use super::Config;
 use super::length::Length;
 use super::losses::Losses;
-use super::opening::{Opened, size_of};
+use super::opening::{Opened, identity, size_of};
 use crate::OpenError;
 
 /// The largest transfer, in sectors: 1 MiB.
@@ -148,6 +149,11 @@ impl Target {
             fua: true,
             ..Limits::default()
         }
+    }
+
+    /// Which file or block device it is.
+    pub(super) fn identity(&self) -> io::Result<String> {
+        identity(&self.buffered)
     }
 
     /// What was lost.

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::num::NonZeroU16;
-use std::path::PathBuf;
+use std::path::{PathBuf, absolute};
 use std::str::FromStr;
 
 use blkmq::driver::spec::SpecError;
@@ -33,6 +33,18 @@ pub struct Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.uri)
+    }
+}
+
+impl Address {
+    /// Which export this is, whatever folder the process is in.
+    pub(super) fn identity(&self) -> String {
+        let server = match &self.place {
+            // Without a folder there is no socket either.
+            Place::Unix(path) => absolute(path).unwrap_or_default().display().to_string(),
+            Place::Tcp(host, port) => format!("{host}:{port}"),
+        };
+        format!("nbd {server} {}", self.export)
     }
 }
 
@@ -113,6 +125,16 @@ mod tests {
             assert_eq!((&address.place, address.export.as_str()), (&place, export), "{uri}");
             assert_eq!(address.to_string(), uri);
         }
+    }
+
+    /// Red if two sockets or exports count as one, or if the folder of the process is not a part of a relative path.
+    #[test]
+    fn an_export_is_known_by_its_server_from_any_folder() {
+        let identity = |uri: &str| uri.parse::<Address>().unwrap().identity();
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(identity("nbd+unix:///x?socket=a"), format!("nbd {} x", here.join("a").display()));
+        assert_eq!(identity("nbd+unix:///?socket=/a/b"), "nbd /a/b ");
+        assert_eq!(identity("nbd://localhost/x"), "nbd localhost:10809 x");
     }
 
     #[test]
