@@ -10,7 +10,7 @@
 #![expect(unsafe_code, reason = "the kernel is asked for what it has noted, by a system call that no crate has")]
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, OnceLock};
 
 use blkmq::Status;
@@ -36,8 +36,8 @@ pub(super) enum Promise {
 pub(super) struct Losses {
     /// The first loss, in one sentence. The sentence is never cleared.
     first: OnceLock<String>,
-    /// The file, opened once more, only to ask the kernel for the errors that it has noted. The thread that asks has
-    /// the lock.
+    /// The file, opened once more, to ask the kernel for the errors that it has noted. The thread that asks has the
+    /// lock.
     witness: Mutex<OwnedFd>,
     /// Whether the kernel answers.
     can_be_asked: bool,
@@ -78,7 +78,7 @@ struct Syncs {
 }
 
 impl Losses {
-    /// `witness` is a file that was opened only for this. `is_stacked`: the file system notes no errors of its own,
+    /// `witness` is a file that was opened once more for this. No sync and no durable write goes by it. `is_stacked`: the file system notes no errors of its own,
     /// because it passes everything on to a file of another file system. Only a sync looks at the notes of that file.
     pub(super) fn new(witness: OwnedFd, is_stacked: bool, is_buffered: bool) -> Self {
         let witness = Mutex::new(witness);
@@ -86,6 +86,11 @@ impl Losses {
             Self { first: OnceLock::new(), witness, can_be_asked: false, syncs: Mutex::default(), is_buffered };
         losses.can_be_asked = !is_stacked && losses.is_answered();
         losses
+    }
+
+    /// The descriptor by which the kernel is asked. What else is done by it uses up no error that the kernel has noted.
+    pub(super) fn witness(&self) -> RawFd {
+        lock(&self.witness).as_raw_fd()
     }
 
     /// Whether the system lets us ask the kernel. The driver tries once at the beginning, so that later every error is

@@ -50,7 +50,7 @@ unsafe impl Send for Call {}
 impl Call {
     /// Asks the kernel, with the descriptors of a [`Target`](super::target::Target), and waits. The answer has the form
     /// of a ring's answer: what was done, or a negative error number.
-    fn perform(&self, [direct, buffered]: [RawFd; 2]) -> i32 {
+    fn perform(&self, [direct, buffered, claiming]: [RawFd; 3]) -> i32 {
         let result = match self.what {
             What::Read { pieces, len, offset } => {
                 // SAFETY: by the invariant the pieces live, and the memory that they name is the request's, to be
@@ -69,7 +69,7 @@ impl Call {
             }
             What::Range { mode, offset, bytes } => {
                 // SAFETY: the call reads no memory.
-                unsafe { libc::fallocate(buffered, mode, offset as i64, bytes as i64) as isize }
+                unsafe { libc::fallocate(claiming, mode, offset as i64, bytes as i64) as isize }
             }
         };
         if result < 0 { -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { result as i32 }
@@ -94,7 +94,7 @@ struct Inside {
 #[derive(Debug)]
 struct Shared {
     /// The descriptors of the target, which stay open as long as there are threads.
-    fds: [RawFd; 2],
+    fds: [RawFd; 3],
     inside: Mutex<Inside>,
     /// Signals that there is a call, or that the pool ends.
     work: Condvar,
@@ -143,7 +143,7 @@ impl Pool {
     ///
     /// # Errors
     /// The system gives no descriptor.
-    pub(super) fn new(fds: [RawFd; 2], depth: u16) -> io::Result<Self> {
+    pub(super) fn new(fds: [RawFd; 3], depth: u16) -> io::Result<Self> {
         let inside = Inside {
             calls: VecDeque::with_capacity(depth.into()),
             answers: Vec::with_capacity(depth.into()),
@@ -245,7 +245,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "there is no preadv2")]
     fn calls_are_answered_as_a_ring_answers_them() {
         let file = tempfile::tempfile().expect("there is room");
-        let pool = Pool::new([file.as_raw_fd(); 2], 4).expect("there are descriptors");
+        let pool = Pool::new([file.as_raw_fd(); 3], 4).expect("there are descriptors");
         assert!(pool.has_thread());
         let (mut text, mut back) = (*b"ab", [9_u8; 8]);
         let pieces = [piece(&mut text), piece(&mut back)];
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "there are no eventfds")]
     fn threads_end_with_the_pool() {
-        let pool = Pool::new([-1, -1], 2).expect("there are descriptors");
+        let pool = Pool::new([-1; 3], 2).expect("there are descriptors");
         assert!(pool.has_thread());
         (0..8).for_each(|tag| pool.push(Call { tag, what: What::Sync }));
         let mut tags: Vec<_> = answers(&pool, 8)

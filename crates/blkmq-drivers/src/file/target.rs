@@ -189,10 +189,13 @@ impl Target {
         }
     }
 
-    /// The descriptors that a ring has to know. The first one goes past the page cache.
-    pub(super) fn fds(&self) -> [RawFd; 2] {
+    /// The descriptors that a ring has to know. The first one goes past the page cache. By the third one ranges are
+    /// changed: of a block device it is the one that claims the device, since by any other the kernel changes no range
+    /// of which the page cache has something that is not written, while the device is claimed.
+    pub(super) fn fds(&self) -> [RawFd; 3] {
         let buffered = self.buffered.as_raw_fd();
-        [self.direct.as_ref().map_or(buffered, AsRawFd::as_raw_fd), buffered]
+        let direct = self.direct.as_ref().map_or(buffered, AsRawFd::as_raw_fd);
+        [direct, buffered, if self.is_block_device { self.losses.witness() } else { buffered }]
     }
 
     /// Whether the descriptor for reads and writes accepts this piece of memory.

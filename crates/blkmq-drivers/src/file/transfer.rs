@@ -27,6 +27,7 @@ use crate::try_lock;
 /// The indices of a target's descriptors among the descriptors that a ring knows.
 const DIRECT: types::Fixed = types::Fixed(0);
 const BUFFERED: types::Fixed = types::Fixed(1);
+const CLAIMING: types::Fixed = types::Fixed(2);
 
 /// Two modes of fallocate. The first makes a range read as zeroes, and keeps its blocks or gives it new ones. The
 /// second makes the range a hole.
@@ -293,7 +294,7 @@ impl Transfer {
             Task::Write => opcode::Writev::new(DIRECT, first, len).offset(self.offset).rw_flags(flags).build(),
             Task::Sync => opcode::Fsync::new(BUFFERED).flags(types::FsyncFlags::DATASYNC).build(),
             Task::Pause => opcode::Timeout::new(&raw const KERNEL_PAUSE).build(),
-            Task::Range(mode, _) => opcode::Fallocate::new(BUFFERED, self.bytes).offset(self.offset).mode(mode).build(),
+            Task::Range(mode, _) => opcode::Fallocate::new(CLAIMING, self.bytes).offset(self.offset).mode(mode).build(),
         }
     }
 

@@ -3,6 +3,7 @@
 mod contents;
 mod extents;
 mod limits;
+mod loops;
 mod memory;
 mod queues;
 mod threads;
