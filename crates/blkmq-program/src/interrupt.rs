@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
@@ -61,6 +61,14 @@ pub fn tell(tell: impl Fn() + Send + 'static) -> io::Result<()> {
         }
     })?;
     Ok(())
+}
+
+/// From now on a write beyond the largest file that the process may have (`ulimit -f`, systemd's `LimitFSIZE`) fails by
+/// `EFBIG`, and ends nothing. A program that is started keeps the usual signal.
+pub fn outlive_file_size_limit() {
+    // The flag is of no use, but handlers are not inherited by other programs, as an ignored signal is. If no handler
+    // can be set, such a write ends the program as usual.
+    let _ = flag::register(SIGXFSZ, Arc::default());
 }
 
 /// SIGHUP, which does not end the program from now on.

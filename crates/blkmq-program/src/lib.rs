@@ -29,6 +29,7 @@ Exit codes:
 
 /// A whole program: parses the command line as `P`, runs it with its standard output, and reports how that ended.
 pub fn main<P: Parser>(run: impl FnOnce(P, &mut dyn Write) -> Result<(), Failure>) -> ExitCode {
+    interrupt::outlive_file_size_limit();
     let done = P::try_parse().map_err(|error| usage::explain::<P>(&error)).and_then(|program| {
         let out = &mut io::stdout().lock();
         // What is still in the buffer would be lost without a word at the end.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 use crate::durability::{Mount, file, folder};
-use crate::served::{FLUSH, Nbd, Served, TRIM, WRITE_ZEROES};
+use crate::served::{FLUSH, FUA, Nbd, Served, TRIM, WRITE, WRITE_ZEROES};
 
 /// The protocol's numbers.
 const EIO: u32 = 5;
@@ -76,6 +76,31 @@ fn a_full_disk_fails_the_writes_that_it_has_no_room_for() {
     assert_eq!(another.write(0, &[2; 4096]), 0);
     assert_eq!(client.read(0, 4096), [2; 4096]);
     log(server, &["export \"bad\": a write at sector"]);
+}
+
+/// Red before the signal that comes with such a write (SIGXFSZ) ended the server.
+#[test]
+fn a_write_beyond_the_largest_file_that_may_be_finds_no_room_and_ends_nothing() {
+    const LIMIT: u64 = 1 << 20;
+    let folder = folder();
+    for (engine, direct) in [("any", 0), ("any", 1), ("threads", 0), ("threads", 1)] {
+        let disk = file(&folder, &format!("{engine}-{direct}")).1;
+        let server = serve(&format!("file,path={disk},size=8M,engine={engine},direct={direct}"));
+        let limit = Rlimit { current: Some(LIMIT), maximum: Some(LIMIT) };
+        prlimit(Some(Pid::from_child(&server.child)), Resource::Fsize, limit).expect("a parent may do so");
+        let (mut client, mut another) = (server.connect("bad"), server.connect("bad"));
+        assert_eq!(client.write(LIMIT, &[1; 8192]), ENOSPC, "{engine}, direct={direct}");
+        assert_eq!(client.write(LIMIT - 4096, &[2; 8192]), ENOSPC, "{engine}, direct={direct}: half of it");
+        client.try_send(FUA, WRITE, 1, LIMIT, 4096, &[3; 4096]).expect("the server talks on");
+        assert_eq!(client.receive(), Some((1, ENOSPC)), "{engine}, direct={direct}: a durable one");
+        assert_eq!(another.write(LIMIT - 4096, &[4; 4096]), 0, "what lies before the limit goes on");
+        assert_eq!(client.read(LIMIT - 4096, 8192), [[4; 4096], [0; 4096]].concat());
+        client.send(FLUSH, 2, 0, 0, &[]);
+        assert_eq!(client.receive(), Some((2, 0)), "nothing that was told done is lost");
+        others_go_on(&server);
+        drop((client, another));
+        log(server, &["export \"bad\": a write at sector 2048 failed: no space left"]);
+    }
 }
 
 #[test]
