@@ -45,6 +45,11 @@ pub(crate) trait Port {
     /// Whether an operation may ask for a flush before it.
     const HAS_PREFLUSH: bool;
 
+    /// Whether an operation is durable when it is answered. `wished`: the load wants it so.
+    fn is_durable(&self, _kind: Kind, wished: bool) -> bool {
+        wished
+    }
+
     /// Asks for an operation. Returns false if the server is gone.
     fn ask(&mut self, operation: &Operation, cookie: u64, data: &[u8]) -> bool;
 
@@ -174,7 +179,9 @@ impl<'a, P: Port> Worker<'a, P> {
         let first = self.random.below(BLOCKS as u64) as usize;
         let len = 1 + self.random.below(4.min((BLOCKS - first) as u64)) as usize;
         let start = (self.number * BLOCKS + first) * BLOCK;
-        let (fua, preflush) = (self.random.one_in(4), P::HAS_PREFLUSH && kind == Kind::Write && self.random.one_in(8));
+        let fua = self.random.one_in(4);
+        let preflush = P::HAS_PREFLUSH && kind == Kind::Write && self.random.one_in(8);
+        let fua = self.port.is_durable(kind, fua);
         Operation { kind, bytes: start..start + len * BLOCK, fua, preflush }
     }
 

@@ -1,14 +1,17 @@
 //! What was acknowledged is there after a kill and after a power loss; the order of requests to a file's rings shows it
 //! too. And what clients are told when disks are full, syncs or sectors fail, or descriptors run out.
 
+mod block_device;
 mod errors;
 mod journal;
 mod kills;
 mod ledger;
 mod load;
 mod losses;
+mod machine;
 mod power;
 mod replies;
+mod tail;
 
 use std::path::PathBuf;
 use std::process::Command;
