@@ -102,6 +102,12 @@ pub(super) fn of_options(options: &[String]) -> Result<Option<Allow>, TextError>
 fn of_option(text: &str) -> Result<Permit, String> {
     let mut written = WrittenPermit::default();
     for word in text.split(',') {
+        if word == ANYBODY {
+            return Err(format!(
+                "'{text}': '{ANYBODY}' stands alone, and lets every client read and write; to allow less, name the \
+                 clients, as in {AS_AN_OPTION}"
+            ));
+        }
         let wrong = || format!("'{word}' is not accepted; accepted: {ANYBODY}, or words as in {AS_AN_OPTION}");
         let (name, value) = assignment(word).map_err(|_| wrong())?;
         let value = value.to_owned();
@@ -180,6 +186,9 @@ mod tests {
             (&["user=root,certificate=a"], "--allow: allow: a client is known by a certificate or by a user"),
             (&["user=no such user"], "--allow: user: this machine knows no user 'no such user'; give a name"),
             (&["user=root", "any"], "--allow: 'any' lets every client in; leave out the others, or 'any'"),
+            // Red before: the message refused 'any' and said in one sentence that 'any' is accepted.
+            (&["any,access=write"], "--allow: 'any,access=write': 'any' stands alone, and lets every client read and"),
+            (&["user=root,any"], "--allow: 'user=root,any': 'any' stands alone, and lets every client read and write"),
         ] {
             let error = options(given).unwrap_err();
             assert!(error.starts_with(expected), "{given:?}: {error}");
