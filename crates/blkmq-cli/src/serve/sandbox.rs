@@ -8,6 +8,7 @@ mod calls;
 mod files;
 pub(super) mod user;
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use blkmq_export::Address;
@@ -57,15 +58,35 @@ impl Needs {
             Some(("rbd", _)) => true,
             _ => false,
         };
-        let connects = plan.exports.iter().any(|export| match &export.disk {
-            Disk::Own { device, .. } => is_tcp(device),
-            Disk::Shared(_) => false,
-        });
-        if connects {
-            // A server that was away may have another address when it is back.
-            read.extend(files::OF_NAMES.map(PathBuf::from));
+        let devices = || {
+            plan.exports.iter().filter_map(|export| match &export.disk {
+                Disk::Own { device, .. } => Some(device),
+                Disk::Shared(_) => None,
+            })
+        };
+        let connects = devices().any(is_tcp);
+        // A server that was away may have another address when it is back, and SIGHUP checks every address again.
+        let is_named = |given: &Given| names_host(given.text.strip_prefix("tcp:").unwrap_or(&given.text));
+        let addresses = || plan.nbd.iter().filter(|given| given.text.starts_with("tcp:")).chain(&plan.metrics);
+        if devices().any(looks_up) || config.is_some() && addresses().any(is_named) {
+            read.extend(files::of_names());
         }
         Self { read, remove, connects }
+    }
+}
+
+/// Whether a host and a port name the host, so that its address has to be looked up.
+fn names_host(text: &str) -> bool {
+    let is_port = text.parse::<u16>().is_ok();
+    let is_address = text.parse::<SocketAddr>().is_ok() || text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    !is_port && !is_address
+}
+
+/// Whether a device looks up the name of a host.
+fn looks_up(device: &Given) -> bool {
+    match device.text.split_once("uri=nbd://") {
+        Some((_, place)) => place.split(['/', ',']).next().is_some_and(names_host),
+        None => device.text.starts_with("rbd,"),
     }
 }
 

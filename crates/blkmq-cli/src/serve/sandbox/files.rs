@@ -12,8 +12,7 @@ use super::Needs;
 /// The newest rights that are asked for. A kernel that has fewer rights gives those that it has.
 const NEWEST: ABI = ABI::V6;
 /// The files in which names of machines are looked up.
-pub(super) const OF_NAMES: [&str; 6] =
-    ["/etc/hosts", "/etc/host.conf", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/gai.conf", "/run/systemd/resolve"];
+const OF_NAMES: [&str; 5] = ["/etc/hosts", "/etc/host.conf", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/gai.conf"];
 
 /// Rules that are not in force yet.
 pub(super) struct Rules(RulesetCreated);
@@ -45,16 +44,30 @@ impl Rules {
     }
 }
 
+/// The folders of files, and the folders that links at these paths lead to. A rule for a file ends with that file:
+/// another one that is renamed over it is not readable. A rule for the folder holds for both.
+pub(super) fn folders_of(files: &[PathBuf]) -> Vec<PathBuf> {
+    let real = files.iter().filter_map(|path| path.canonicalize().ok());
+    let parents = real.chain(files.iter().cloned()).filter_map(|path| path.parent().map(Path::to_owned));
+    let mut folders: Vec<_> = parents.collect();
+    folders.sort();
+    folders.dedup();
+    folders
+}
+
 /// The folders with the files for TLS: the folder itself, and those that links in it lead to. The names of files change
 /// in these when certificates are renewed.
 pub(super) fn of_tls(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let is_pem = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "pem");
-    let real = entries.flatten().map(|entry| entry.path()).filter(is_pem).filter_map(|path| path.canonicalize().ok());
-    let mut folders: Vec<_> = real.filter_map(|path| path.parent().map(Path::to_owned)).collect();
-    folders.push(folder.to_owned());
-    folders.sort();
-    folders.dedup();
+    folders_of(&entries.flatten().map(|entry| entry.path()).filter(is_pem).collect::<Vec<_>>())
+}
+
+/// The folders in which names of machines are looked up. Programs that configure networks replace the files there when
+/// an address changes.
+pub(super) fn of_names() -> Vec<PathBuf> {
+    let mut folders = folders_of(&OF_NAMES.map(PathBuf::from));
+    folders.push("/run/systemd/resolve".into());
     folders
 }
 

@@ -100,3 +100,63 @@ fn a_folder_for_tls_is_where_its_links_lead_too() {
     let expected = [&archive, &live].map(|path| path.canonicalize().unwrap());
     assert_eq!(files::of_tls(&live.canonicalize().unwrap()), expected);
 }
+
+/// Red if the rule is for the file that was there at the start: a server that has another address when it is back is
+/// not found by its name once a DHCP client has replaced `/etc/resolv.conf`.
+#[test]
+fn a_file_that_is_renamed_over_another_is_read_in_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let [etc, run, other] = ["etc", "run", "other"].map(|name| folder.path().join(name));
+    [&etc, &run, &other].into_iter().for_each(|path| fs::create_dir(path).unwrap());
+    let [hosts, resolv] = ["hosts", "resolv.conf"].map(|name| etc.join(name));
+    fs::write(&hosts, "old").unwrap();
+    fs::write(run.join("resolv.conf"), "old").unwrap();
+    std::os::unix::fs::symlink(run.join("resolv.conf"), &resolv).unwrap();
+    fs::write(other.join("file"), "").unwrap();
+    let read = files::folders_of(&[hosts.clone(), resolv.clone()]);
+    let (entered, enters) = std::sync::mpsc::channel();
+    thread::scope(|scope| {
+        // The files are replaced from outside, once the sandbox is entered.
+        let (replaced, is_replaced) = std::sync::mpsc::channel();
+        let act = move || {
+            entered.send(()).unwrap();
+            is_replaced.recv().unwrap();
+            assert_eq!([&hosts, &resolv].map(|path| fs::read(path).unwrap()), [b"new", b"new"]);
+            let refused = fs::read(other.join("file")).unwrap_err().kind();
+            assert_eq!(refused, ErrorKind::PermissionDenied);
+        };
+        let sandboxed = scope.spawn(move || inside(&Needs { read, ..Needs::default() }, act));
+        if enters.recv().is_ok() {
+            for place in [etc.join("hosts"), run.join("resolv.conf")] {
+                fs::write(folder.path().join("new"), "new").unwrap();
+                fs::rename(folder.path().join("new"), place).unwrap();
+            }
+            replaced.send(()).unwrap();
+        }
+        sandboxed.join().unwrap();
+    });
+}
+
+/// Red if `/etc` can be read by a server that looks up no name, or cannot be by one that does.
+#[test]
+fn names_are_looked_up_where_a_host_has_one() {
+    let looks_up = |device: &str| looks_up(&Given::option("device", device));
+    for device in
+        ["nbd,uri=nbd://disks.example:10809/a", "nbd,reconnect_delay=1s,uri=nbd://disks", "rbd,pool=a,image=b"]
+    {
+        assert!(looks_up(device), "{device}");
+    }
+    for device in [
+        "nbd,uri=nbd://10.0.0.7/a",
+        "nbd,uri=nbd://10.0.0.7:1,submit_queues=2",
+        "nbd,uri=nbd://[::1]:7/a",
+        "nbd,uri=nbd://[::1]",
+        "nbd,uri=nbd+unix:///a?socket=/run/a.sock",
+        "ram,size=1G",
+    ] {
+        assert!(!looks_up(device), "{device}");
+    }
+    for (place, is_named) in [("9100", false), ("0.0.0.0:9100", false), ("[::]:1", false), ("localhost:9100", true)] {
+        assert_eq!(names_host(place), is_named, "{place}");
+    }
+}
