@@ -43,8 +43,8 @@ use crate::control::folder::{self, Socket};
 use crate::control::shares::{Share, Shares};
 use crate::control::{self, Served, State, handover, sampler};
 use crate::operator;
-use blkmq_program::Failure;
 use blkmq_program::interrupt::{self, Hangups};
+use blkmq_program::{Failure, file};
 use command::Running;
 use config::{Disk, Export};
 use drain::Parting;
@@ -229,10 +229,11 @@ impl Serve {
     fn serve(&self, out: &mut dyn Write) -> Result<(), Failure> {
         // This comes before anything else opens descriptors, which could get the numbers of those that are handed over.
         let handed = handed::take().map_err(|error| Failure::Input(error.to_string()))?;
-        let plan = Plan::new(self)?;
+        let plan = Plan::new(self, file::read)?;
         let wishes = ublk::wishes(&plan)?;
         if self.check.is_some() {
-            return check::check(&plan, out);
+            check::check(&plan)?;
+            return Ok(check::approve(&plan, out)?);
         }
         // A reload that is asked for while the server starts, or waits for its predecessor, comes when it is ready.
         let hangups = Hangups::keep().map_err(|error| Failure::Running(format!("serve: {error}")))?;
@@ -347,7 +348,7 @@ fn take_place(
         let what = "--replace: LISTEN_FDS hands over sockets to listen at, so no other server's are needed";
         return Err(Failure::Input(what.to_owned()));
     }
-    check::check(plan, &mut io::sink())?;
+    check::check(plan)?;
     let (sockets, predecessor) = handover::take_over(control)?;
     predecessor.wait(operator::say).map_err(|error| Failure::Running(format!("--replace: {error}")))?;
     Ok(replace::choose(sockets, addresses))

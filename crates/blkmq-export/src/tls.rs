@@ -5,6 +5,9 @@ mod fitness;
 mod verifier;
 
 use std::fmt;
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -181,7 +184,6 @@ pub(crate) fn told(error: &Error) -> String {
 /// The error for a file that should hold one or more of `wanted`.
 fn unread(path: &Path, wanted: &str, error: &pem::Error) -> TlsError {
     match error {
-        pem::Error::Io(error) => fault(path, &error.to_string()),
         pem::Error::NoItemsFound => fault(path, &format!("there is no {wanted} in it, in PEM")),
         pem::Error::MissingSectionEnd { end_marker } => {
             fault(path, &format!("-----BEGIN {}----- has no end", String::from_utf8_lossy(end_marker).escape_debug()))
@@ -193,15 +195,39 @@ fn unread(path: &Path, wanted: &str, error: &pem::Error) -> TlsError {
     }
 }
 
+/// Reads a file. A pipe is refused: to open one may block until another program writes to it, and it gives its bytes
+/// only once.
+fn contents(path: &Path) -> Result<Vec<u8>, TlsError> {
+    let read = || {
+        let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("not a regular file"));
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    read().map_err(|error| fault(path, &error.to_string()))
+}
+
+/// What is in a file in PEM: one or more of `wanted`.
+fn items<T: PemObject>(path: &Path, wanted: &str) -> Result<Vec<T>, TlsError> {
+    let bytes = contents(path)?;
+    let found: Result<Vec<T>, _> = T::pem_slice_iter(&bytes).collect();
+    match found {
+        Ok(found) if found.is_empty() => Err(unread(path, wanted, &pem::Error::NoItemsFound)),
+        found => found.map_err(|error| unread(path, wanted, &error)),
+    }
+}
+
 /// The certificates in a file, at least one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let unread = |error| unread(path, "certificate", &error);
-    let found = CertificateDer::pem_file_iter(path).map_err(unread)?.collect::<Result<Vec<_>, _>>().map_err(unread)?;
-    if found.is_empty() { Err(unread(pem::Error::NoItemsFound)) } else { Ok(found) }
+    items(path, "certificate")
 }
 
 fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    PrivateKeyDer::from_pem_file(path).map_err(|error| unread(path, "private key without a password", &error))
+    let unread = |error| unread(path, "private key without a password", &error);
+    PrivateKeyDer::from_pem_slice(&contents(path)?).map_err(unread)
 }
 
 /// The verifier that decides whether a client's certificate is valid.
@@ -214,12 +240,7 @@ fn verifier(folder: &Path, provider: Arc<CryptoProvider>) -> Result<Arc<dyn Clie
     }
     let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
     if revoked.try_exists().map_err(|error| fault(&revoked, &error.to_string()))? {
-        let unread = |error| unread(&revoked, "list of revoked certificates", &error);
-        let lists = CertificateRevocationListDer::pem_file_iter(&revoked).map_err(unread)?;
-        let lists = lists.collect::<Result<Vec<_>, _>>().map_err(unread)?;
-        if lists.is_empty() {
-            return Err(unread(pem::Error::NoItemsFound));
-        }
+        let lists: Vec<CertificateRevocationListDer<'_>> = items(&revoked, "list of revoked certificates")?;
         for list in &lists {
             fitness::check_date(list).map_err(|unfit| fault(&revoked, &unfit.to_string()))?;
         }

@@ -1,20 +1,22 @@
 //! Whether a server could be started as it is described, as far as that can be told without starting it.
 
-use std::io::Write;
+use std::io::{self, Write};
+
+use blkmq_workbench::TextError;
 
 use super::config::Disk;
 use super::name::shown;
 use super::plan::Plan;
-use super::{limits, machine, metrics, nbd, queue};
-use blkmq_program::Failure;
+use super::{limits, machine, metrics, nbd, queue, ublk};
 
-/// Checks what a server is told, opens nothing, and says in a sentence that it is right. A server that runs with the
-/// same devices and addresses is no obstacle.
-pub(super) fn check(plan: &Plan, out: &mut dyn Write) -> Result<(), Failure> {
+/// Checks what a server is told, and opens nothing. A server that runs with the same devices and addresses is no
+/// obstacle.
+pub(super) fn check(plan: &Plan) -> Result<(), TextError> {
     for given in &plan.nbd {
         nbd::address(given, 0o600)?;
     }
     machine::check(plan)?;
+    ublk::wishes(plan)?;
     plan.metrics.as_ref().map(metrics::address).transpose()?;
     plan.tls.as_ref().map(nbd::tls).transpose()?;
     limits::drain_timeout(plan.drain_timeout.as_ref())?;
@@ -25,11 +27,15 @@ pub(super) fn check(plan: &Plan, out: &mut dyn Write) -> Result<(), Failure> {
             queue::check(device, settings)?;
         }
     }
+    Ok(())
+}
+
+/// Says in a sentence that a plan is right.
+pub(super) fn approve(plan: &Plan, out: &mut dyn Write) -> io::Result<()> {
     let names: Vec<_> = plan.exports.iter().map(|export| shown(&export.name.text)).collect();
     let places = match &plan.nbd[..] {
         [] => "sockets that are handed over, or one of its own".to_owned(),
         given => given.iter().map(|given| given.text.as_str()).collect::<Vec<_>>().join(", "),
     };
-    writeln!(out, "good: {} at {places}; whether the devices can be opened is seen when they are", names.join(", "))?;
-    Ok(())
+    writeln!(out, "good: {} at {places}; whether the devices can be opened is seen when they are", names.join(", "))
 }

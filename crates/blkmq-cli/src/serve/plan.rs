@@ -10,7 +10,6 @@ use super::given::Given;
 use super::placement::Placements;
 use super::sandbox::user::Identity;
 use super::{Serve, allow};
-use crate::file;
 
 /// The device that is served by default.
 const RAM_DISK: &str = "ram,size=1G";
@@ -57,10 +56,13 @@ fn of_path(path: &Path) -> Result<Given, TextError> {
 }
 
 impl Plan {
-    /// Reads the command line, and the file that it names. If both say something, the command line counts.
-    pub(super) fn new(options: &Serve) -> Result<Self, TextError> {
+    /// Reads the command line, and by `read` the file that it names. If both say something, the command line counts.
+    pub(super) fn new(
+        options: &Serve,
+        read: impl FnOnce(&Path) -> Result<String, TextError>,
+    ) -> Result<Self, TextError> {
         let file = match options.config.as_ref().or(options.check.as_ref()) {
-            Some(path) => File::parse(path, &file::read(path)?)?,
+            Some(path) => File::parse(path, &read(path)?)?,
             None => File::default(),
         };
         Self::merge(options, file)

@@ -2,12 +2,18 @@
 //! rules for clients, and the weights of exports.
 
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use blkmq::RequestQueue;
 use blkmq_export::{Placement, PlacementError, Tls};
+use blkmq_workbench::TextError;
 
 use super::Serve;
+use super::check;
 use super::config::{Disk, Export};
 use super::plan::Plan;
 use super::sandbox;
@@ -38,40 +44,45 @@ pub(super) struct Reload {
 }
 
 impl Reload {
-    /// Reads the files again. Returns lines for the operator.
+    /// Reads the files again. Either all of them count from now on, or none. Returns lines for the operator.
     pub(super) fn run(&self) -> Vec<String> {
+        let lines = self.load().unwrap_or_else(|error| {
+            let error = sandbox::explain(&error, self.is_boxed);
+            vec![format!("nothing has changed, and what was read before counts: {error}")]
+        });
+        lines.iter().map(|line| format!("SIGHUP: {line}")).collect()
+    }
+
+    fn load(&self) -> Result<Vec<String>, String> {
+        let plan = self.options.config.as_ref().map(|_| self.plan()).transpose()?;
         let mut lines = Vec::new();
         if let Some(tls) = &self.tls {
-            lines.push(match tls.reload() {
-                Ok(()) => "the files for TLS are read again, and count for connections to come".to_owned(),
-                Err(error) => self.unchanged(&error.to_string(), "the files read before count"),
-            });
+            tls.reload().map_err(|error| error.to_string())?;
+            lines.push("the files for TLS are read again, and count for connections to come".to_owned());
         }
-        if let Some(path) = &self.options.config {
-            match self.load() {
-                Ok(()) => {
-                    lines.push(format!(
-                        "{} is read again: its groups, clients and weights count from now on, all else when the server \
-                         starts anew",
-                        path.display()
-                    ));
-                    lines.extend(self.placements.iter().filter_map(|(name, placement)| idle(name, placement)));
-                }
-                Err(error) => lines.push(self.unchanged(&error, "what was read before counts")),
-            }
+        if let (Some(path), Some(plan)) = (&self.options.config, &plan) {
+            self.place(plan)?;
+            lines.push(format!(
+                "{} is read again: its groups, clients and weights count from now on, all else when the server starts \
+                 anew",
+                path.display()
+            ));
+            lines.extend(self.placements.iter().filter_map(|(name, placement)| idle(name, placement)));
         }
         if lines.is_empty() {
             lines.push("without --tls and --config there are no files to read again".to_owned());
         }
-        lines.iter().map(|line| format!("SIGHUP: {line}")).collect()
+        Ok(lines)
     }
 
-    fn unchanged(&self, error: &str, what_counts: &str) -> String {
-        format!("nothing has changed, and {what_counts}: {}", sandbox::explain(error, self.is_boxed))
+    /// Reads the file of `--config`, and checks all of it as `--check` does.
+    fn plan(&self) -> Result<Plan, String> {
+        let plan = Plan::new(&self.options, read_again).map_err(|error| error.to_string())?;
+        check::check(&plan).map_err(|error| error.to_string())?;
+        Ok(plan)
     }
 
-    fn load(&self) -> Result<(), String> {
-        let plan = Plan::new(&self.options).map_err(|error| error.to_string())?;
+    fn place(&self, plan: &Plan) -> Result<(), String> {
         for (queue, placement) in &self.placements {
             let of_queue = |export: &&Export| export.queue() == queue;
             let weights = plan.exports.iter().filter(of_queue).map(|export| (export.name.text.clone(), export.weight));
@@ -81,6 +92,19 @@ impl Reload {
         }
         Ok(())
     }
+}
+
+/// Reads a file for the second time. A pipe gives its text only once, and to open one may block until another program
+/// writes to it.
+fn read_again(path: &Path) -> Result<String, TextError> {
+    let read = || {
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("not a regular file, so it is read only when the server starts"));
+        }
+        io::read_to_string(file)
+    };
+    read().map_err(|error| TextError { place: path.display().to_string(), what: error.to_string() })
 }
 
 /// Why the weights of a queue do nothing, if it has some and they do nothing.

@@ -12,6 +12,7 @@ mod examples;
 mod gate;
 mod groups;
 mod handed;
+mod hangups;
 mod idle;
 mod judge;
 mod limits;

@@ -79,7 +79,7 @@ fn a_file_of_any_size_is_served_to_its_last_byte() {
 }
 
 /// Writes a server's certificate and its key.
-fn equip(folder: &Path) {
+pub(crate) fn equip(folder: &Path) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("the name is good");
     fs::write(folder.join("server-cert.pem"), made.cert.pem()).expect("there is room for a file");
     fs::write(folder.join("server-key.pem"), made.signing_key.serialize_pem()).expect("there is room for a file");
@@ -99,7 +99,7 @@ fn sighup_reads_the_files_for_tls_again_and_tells_what_came_of_it() {
     fs::remove_file(folder.path().join("server-key.pem")).unwrap();
     let refused = server.told_of_hangup();
     let expected = format!(
-        "blkmq: SIGHUP: nothing has changed, and the files read before count: {path}/server-key.pem: No such file"
+        "blkmq: SIGHUP: nothing has changed, and what was read before counts: {path}/server-key.pem: No such file"
     );
     assert!(refused.starts_with(&expected), "{refused}");
     equip(folder.path());
