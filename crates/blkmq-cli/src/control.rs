@@ -100,8 +100,8 @@ pub(crate) enum Then {
     GoOn,
     /// The server ends.
     Stop,
-    /// The server ends, and these sockets go to the program that asked, together with the answer.
-    HandOver(Vec<OwnedFd>),
+    /// The server ends, if the program that asked takes these sockets, which go to it together with the answer.
+    HandOver(handover::Claim, Vec<OwnedFd>),
 }
 
 /// Makes the answer to a request, and says what happens after it.
@@ -165,8 +165,9 @@ fn serve(stream: UnixStream, state: &State, respond: Respond) {
         Err(Unread::Wrong(answer)) => (answer, Then::GoOn),
         Err(Unread::Gone) => return,
     };
-    if let Then::HandOver(sockets) = then {
-        if handover::send(&answers, &answer, &sockets).is_ok() {
+    if let Then::HandOver(claim, sockets) = then {
+        if handover::hand_over(&answers, &answer, &sockets).is_ok() {
+            claim.keep();
             (state.stop)();
             // This stream stays open until the process ends: its end tells the other server that this process has
             // ended.

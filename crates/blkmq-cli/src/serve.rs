@@ -349,7 +349,7 @@ fn take_place(
         return Err(Failure::Input(what.to_owned()));
     }
     check::check(plan)?;
-    let (sockets, predecessor) = handover::take_over(control)?;
+    let (sockets, predecessor) = handover::take_over(control, |_| Ok(()))?;
     predecessor.wait(operator::say).map_err(|error| Failure::Running(format!("--replace: {error}")))?;
     Ok(replace::choose(sockets, addresses))
 }

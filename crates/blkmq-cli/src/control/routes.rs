@@ -9,7 +9,7 @@ use blkmq_sched::SCHEDULERS;
 use percent_encoding::percent_decode_str;
 use serde_json::json;
 
-use super::http::{Answer, BAD_REQUEST, NOT_FOUND, Request, UNAVAILABLE};
+use super::http::{Answer, BAD_REQUEST, CONFLICT, NOT_FOUND, Request, UNAVAILABLE};
 use super::schema::{Health, Queue, Stat, Value};
 use super::shares::idle_weights;
 use super::{Served, State, Then, handover, metrics, tenants};
@@ -74,11 +74,14 @@ pub(super) fn metrics_alone(state: &State, request: &Request) -> (Answer, Then) 
     (answer, Then::GoOn)
 }
 
-/// Hands over the sockets through which clients connect.
+/// Hands over the sockets through which clients connect, to one server alone.
 fn replace(state: &State) -> (Answer, Then) {
+    let Some(claim) = handover::Claim::take() else {
+        return (Answer::refusal(CONFLICT, "another server takes the place of that server already"), Then::GoOn);
+    };
     match (state.sockets)() {
         Ok(sockets) if sockets.len() <= handover::MAX_SOCKETS => {
-            (Answer::json(&json!({ "sockets": sockets.len() })), Then::HandOver(sockets))
+            (Answer::json(&json!({ "sockets": sockets.len() })), Then::HandOver(claim, sockets))
         }
         Ok(sockets) => {
             let what = format!("{} sockets are more than can be handed over", sockets.len());

@@ -19,6 +19,7 @@ mod limits;
 mod modules;
 mod operators;
 mod program;
+mod replaces;
 mod report;
 mod reproduce;
 mod run;
