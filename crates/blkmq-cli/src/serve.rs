@@ -252,8 +252,11 @@ impl Serve {
         machine::check(&plan)?;
         let drain_timeout = limits::drain_timeout(plan.drain_timeout.as_ref())?;
         let (handed, addresses) = match &self.replace {
-            Some(control) => take_place(&plan, control, handed, addresses)?,
-            None => (handed, addresses),
+            Some(control) => {
+                let (taken, addresses) = take_place(&plan, control, &handed, addresses)?;
+                (taken.into_iter().map(|socket| (socket, Some(mode))).collect(), addresses)
+            }
+            None => (handed.into_iter().map(|socket| (socket, None)).collect::<Vec<_>>(), addresses),
         };
         let queues = queue::build_all(&plan.exports)?;
         let placements = reload::placements(&plan, &queues).map_err(|error| Failure::Input(error.to_string()))?;
@@ -341,7 +344,7 @@ impl Serve {
 fn take_place(
     plan: &Plan,
     control: &Path,
-    handed: Vec<OwnedFd>,
+    handed: &[OwnedFd],
     addresses: Vec<Address>,
 ) -> Result<(Vec<OwnedFd>, Vec<Address>), Failure> {
     if !handed.is_empty() {
@@ -349,7 +352,7 @@ fn take_place(
         return Err(Failure::Input(what.to_owned()));
     }
     check::check(plan)?;
-    let (sockets, predecessor) = handover::take_over(control, |_| Ok(()))?;
+    let (sockets, predecessor) = handover::take_over(control, |sockets| replace::check_files(sockets, &addresses))?;
     predecessor.wait(operator::say).map_err(|error| Failure::Running(format!("--replace: {error}")))?;
     Ok(replace::choose(sockets, addresses))
 }

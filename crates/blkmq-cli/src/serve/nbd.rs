@@ -85,14 +85,15 @@ pub(super) struct Nbd {
 }
 
 impl Nbd {
-    /// Listens at `addresses`, and with the sockets that were handed over. Then, before the first client, the server
-    /// does what `give_up` says.
+    /// Listens at `addresses`, and with the sockets that were handed over. The files of sockets that come with a mode,
+    /// from a server whose place this one takes, get it. Then, before the first client, the server does what `give_up`
+    /// says.
     pub(super) fn start(
         plan: &Plan,
         queues: &[Arc<RequestQueue>],
         placements: &BTreeMap<String, Arc<Placement>>,
         addresses: &[Address],
-        handed: Vec<OwnedFd>,
+        handed: Vec<(OwnedFd, Option<u32>)>,
         tls: Option<Tls>,
         give_up: impl FnOnce() -> Result<(), Failure>,
     ) -> Result<Self, Failure> {
@@ -101,8 +102,11 @@ impl Nbd {
         if let Some(tls) = tls {
             builder = builder.tls(tls);
         }
-        for socket in handed {
-            builder = builder.socket(socket);
+        for (socket, mode) in handed {
+            builder = match mode {
+                Some(mode) => builder.inherited_socket(socket, mode),
+                None => builder.socket(socket),
+            };
         }
         if let Some(bytes) = plan.memory.as_ref().map(limits::memory).transpose()? {
             builder = builder.memory(bytes);

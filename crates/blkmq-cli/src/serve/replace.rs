@@ -1,24 +1,54 @@
-//! Which of another server's sockets a server uses when it takes the other's place.
+//! Which of another server's sockets a server uses when it takes the other's place, and whether it can use them.
 
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::path::absolute;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, absolute};
 
 use blkmq_export::Address;
 use rustix::net::{SocketAddrUnix, getsockname};
 
+/// Calls `see` with the path of a Unix socket. `None` for other sockets.
+fn with_path<T>(socket: &OwnedFd, see: impl FnOnce(&Path) -> T) -> Option<T> {
+    let name = SocketAddrUnix::try_from(getsockname(socket).ok()?).ok()?;
+    Some(see(Path::new(OsStr::from_bytes(name.path_bytes()?))))
+}
+
 /// Whether a socket listens at an address.
 fn is_at(socket: &OwnedFd, address: &Address) -> bool {
-    let Ok(name) = getsockname(socket) else { return false };
     match address {
         Address::Unix { path, .. } => {
-            let Ok(name) = SocketAddrUnix::try_from(name) else { return false };
-            name.path_bytes()
-                .is_some_and(|name| absolute(path).is_ok_and(|path| path.as_os_str().as_encoded_bytes() == name))
+            absolute(path).is_ok_and(|path| with_path(socket, |name| name == path).unwrap_or(false))
         }
-        Address::Tcp(address) => SocketAddr::try_from(name).is_ok_and(|name| name == *address),
+        Address::Tcp(address) => {
+            getsockname(socket).is_ok_and(|name| SocketAddr::try_from(name).is_ok_and(|name| name == *address))
+        }
         _ => false,
     }
+}
+
+/// Checks that this server may change who connects to the sockets that it will use: the permissions of their files
+/// follow its own configuration.
+pub(super) fn check_files(sockets: &[OwnedFd], addresses: &[Address]) -> io::Result<()> {
+    let is_used = |socket: &&OwnedFd| addresses.is_empty() || addresses.iter().any(|address| is_at(socket, address));
+    sockets.iter().filter(is_used).filter_map(|socket| with_path(socket, check_file)).collect()
+}
+
+/// Sets the permissions that a socket's file has, which takes the right to set others.
+fn check_file(path: &Path) -> io::Result<()> {
+    let wrong = |what: String| {
+        let what = format!("the permissions of the socket {} cannot be set: {what}", path.display());
+        io::Error::other(what)
+    };
+    let found = fs::symlink_metadata(path).map_err(|error| wrong(error.to_string()))?;
+    if !found.file_type().is_socket() {
+        return Err(wrong("the file is no socket any more".to_owned()));
+    }
+    fs::set_permissions(path, found.permissions()).map_err(|error| wrong(error.to_string()))
 }
 
 /// The sockets that listen at these addresses, and the addresses for which there is no socket. Without addresses, all

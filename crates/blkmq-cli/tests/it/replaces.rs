@@ -1,6 +1,8 @@
 //! Servers that take the place of others.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Stdio};
@@ -8,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::served::{Served, ended, program, until};
+use rustix::process::getuid;
 
 /// How often two servers want one place: before there was one hand-over, both served in one round of seven.
 const ROUNDS: usize = 40;
@@ -114,4 +117,52 @@ fn a_place_is_offered_to_one_server_and_kept_if_that_one_gives_up() {
     drop(first);
     until(|| begin_to_replace(&server).0 == "HTTP/1.1 200 OK");
     assert_eq!(server.connect("").read(0, 512), [0; 512], "it serves on");
+}
+
+/// Red if a server that takes the place of another leaves the socket as open as it was, or as closed: every user of the
+/// machine could write what nobody but the server's own user is to reach, or those in the list could not connect.
+#[test]
+fn the_mode_of_a_socket_follows_the_server_that_takes_it_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let [nbd, control] = ["nbd", "control"].map(|name| folder.path().join(name).display().to_string());
+    let list = ["--allow", &format!("user={}", getuid().as_raw())].map(str::to_owned);
+    let list = list.each_ref().map(String::as_str);
+    let mode = || fs::metadata(&nbd).unwrap().permissions().mode() & 0o777;
+    let device = ["--device", "ram,size=1M", "--control", &control];
+    let mut server = Served::start_in(folder.path(), &[&device[..], &["--nbd", &nbd], &list].concat());
+    assert_eq!(mode(), 0o666);
+    let (own, none): (&[&str], &[&str]) = (&["--nbd", &nbd], &[]);
+    for (at, allow, expected) in
+        [(own, none, 0o600), (own, &list[..], 0o666), (none, none, 0o600), (none, &list[..], 0o666)]
+    {
+        let next = Served::start_in(folder.path(), &[&device[..], at, allow, &["--replace", &control]].concat());
+        let (code, said) = std::mem::replace(&mut server, next).end();
+        assert_eq!(code, Some(0), "{said}");
+        assert_eq!(mode(), expected, "{at:?} {allow:?}");
+        assert_eq!(server.connect("").read(0, 512), [0; 512]);
+    }
+}
+
+/// Red if a server ends whose sockets another one gets that cannot set their mode.
+#[test]
+fn a_server_goes_on_if_the_mode_of_its_socket_cannot_be_set() {
+    let server = Served::start(&["--device", "ram,size=1M"]);
+    let nbd = server.folder.join("nbd");
+    let mut client = server.connect("");
+    fs::remove_file(&nbd).unwrap();
+    // A server that gets the place ends with its command.
+    let arguments = ["serve", "--device", "ram,size=1M", "--run", "true", "--replace", &server.control];
+    for what in ["No such file", "the file is no socket any more"] {
+        // The server may not have heard yet that the one before has given up.
+        let error = loop {
+            let error = ended(&program(&server.folder, &arguments).output().unwrap(), 1);
+            if !error.contains("another server takes") {
+                break error;
+            }
+        };
+        let expected = format!("the permissions of the socket {} cannot be set: {what}", nbd.display());
+        assert!(error.contains(&expected) && error.ends_with("; that server goes on\n"), "{error}");
+        assert_eq!(client.read(0, 512), [0; 512]);
+        fs::write(&nbd, "").unwrap();
+    }
 }

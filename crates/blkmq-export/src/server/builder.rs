@@ -25,7 +25,8 @@ pub const MAX_CONNECTIONS: u16 = 256;
 pub struct Builder {
     exports: Vec<Export>,
     addresses: Vec<Address>,
-    sockets: Vec<OwnedFd>,
+    /// Sockets that already listen, and the permissions that their files get.
+    sockets: Vec<(OwnedFd, Option<u32>)>,
     max_connections: usize,
     negotiation_timeout: Duration,
     stall_timeout: Option<Duration>,
@@ -78,7 +79,16 @@ impl Builder {
     /// over such sockets. The file of a Unix socket stays when the server ends.
     #[must_use]
     pub fn socket(mut self, socket: OwnedFd) -> Self {
-        self.sockets.push(socket);
+        self.sockets.push((socket, None));
+        self
+    }
+
+    /// Adds a socket of a server whose place this one takes. If it is a Unix socket, its file gets the permissions
+    /// `mode`, and stays when the server ends. If `mode` lets only the file's owner and root connect, connections of
+    /// other users that still wait are closed.
+    #[must_use]
+    pub fn inherited_socket(mut self, socket: OwnedFd, mode: u32) -> Self {
+        self.sockets.push((socket, Some(mode)));
         self
     }
 
@@ -187,9 +197,9 @@ impl Builder {
         let open =
             |address: &Address| Listener::open(address).map_err(|error| StartError::Listen(address.clone(), error));
         let mut listeners = self.addresses.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        for socket in std::mem::take(&mut self.sockets) {
+        for (socket, mode) in std::mem::take(&mut self.sockets) {
             let descriptor = socket.as_raw_fd();
-            let adopted = Listener::adopt(socket).map_err(|error| StartError::Socket { descriptor, error });
+            let adopted = Listener::adopt(socket, mode).map_err(|error| StartError::Socket { descriptor, error });
             listeners.push(adopted?);
         }
         // The memory is looked up now, while the process may still read the files that say it.

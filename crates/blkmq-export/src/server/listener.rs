@@ -4,8 +4,8 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf, absolute};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -100,6 +100,9 @@ enum Socket {
         path: PathBuf,
         /// The file, if it has to be removed at the end.
         file: Option<SocketFile>,
+        /// The only user, beside root, whose connections are served, if clients may wait that connected when others
+        /// could.
+        only: Option<u32>,
     },
     Tcp(TcpListener, SocketAddr),
 }
@@ -115,18 +118,19 @@ impl Listener {
                 let path = absolute(path)?;
                 let (listener, file) = listen_unix(path.clone(), *mode)?;
                 listener.set_nonblocking(true)?;
-                Socket::Unix { listener, path, file: Some(file) }
+                Socket::Unix { listener, path, file: Some(file), only: None }
             }
             Address::Tcp(address) => Self::tcp(TcpListener::bind(address)?)?,
         };
         Ok(Self(socket))
     }
 
-    /// Takes a socket that already listens. The socket's file, if there is one, stays when the server ends.
+    /// Takes a socket that already listens. The socket's file, if there is one, stays when the server ends. `mode`: the
+    /// permissions that the file gets.
     ///
     /// # Errors
-    /// The socket is of another kind, or the descriptor is no socket.
-    pub(super) fn adopt(socket: OwnedFd) -> Result<Self, SocketError> {
+    /// The socket is of another kind, the descriptor is no socket, or the permissions cannot be set.
+    pub(super) fn adopt(socket: OwnedFd, mode: Option<u32>) -> Result<Self, SocketError> {
         let kind = socket_type(&socket).map_err(io::Error::from)?;
         if kind != SocketType::STREAM || !socket_acceptconn(&socket).map_err(io::Error::from)? {
             return Err(SocketError::NoListener);
@@ -137,7 +141,8 @@ impl Listener {
             listener.set_nonblocking(true)?;
             let address = listener.local_addr()?;
             let path = absolute(address.as_pathname().ok_or(SocketError::NoPath)?)?;
-            return Ok(Self(Socket::Unix { listener, path, file: None }));
+            let only = mode.map(|mode| set_mode(&path, mode)).transpose()?.flatten();
+            return Ok(Self(Socket::Unix { listener, path, file: None, only }));
         }
         if domain != AddressFamily::INET && domain != AddressFamily::INET6 {
             return Err(SocketError::Family);
@@ -152,13 +157,14 @@ impl Listener {
     }
 
     /// Accepts a client. Returns its socket, the text that says where the client comes from, and its source. `None` if
-    /// no client waits, or if the client that waited has left.
+    /// no client waits, or if the client that waited has left or is not served here.
     pub(super) fn accept(&self) -> io::Result<Option<(OwnedFd, String, Source)>> {
         let accepted = match &self.0 {
-            Socket::Unix { listener, .. } => listener.accept().map(|(stream, _)| {
+            Socket::Unix { listener, only, .. } => listener.accept().map(|(stream, _)| {
                 let fd = OwnedFd::from(stream);
                 let (peer, source) = (unix_peer(fd.as_fd()), Source::of_unix(fd.as_fd()));
-                (fd, peer, source)
+                let is_served = only.is_none_or(|owner| [owner, 0].map(Source::User).contains(&source));
+                is_served.then_some((fd, peer, source))
             }),
             Socket::Tcp(listener, _) => listener.accept().and_then(|(stream, address)| {
                 // Replies are sent when they are ready. Replies that are ready together are already sent together.
@@ -168,11 +174,11 @@ impl Listener {
                 set_tcp_keepidle(&stream, idle)?;
                 set_tcp_keepintvl(&stream, interval)?;
                 set_tcp_keepcnt(&stream, count)?;
-                Ok((stream.into(), address.to_string(), Source::of_address(address.ip())))
+                Ok(Some((stream.into(), address.to_string(), Source::of_address(address.ip()))))
             }),
         };
         match accepted {
-            Ok(accepted) => Ok(Some(accepted)),
+            Ok(accepted) => Ok(accepted),
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => Ok(None),
                 _ => Err(error),
@@ -234,6 +240,19 @@ fn listen_unix(path: PathBuf, mode: u32) -> io::Result<(UnixListener, SocketFile
     Ok((UnixListener::from(socket), file))
 }
 
+/// Sets the permissions of a socket's file, and of nothing that a link at its path leads to. Returns the file's owner
+/// if these let no other user connect.
+fn set_mode(path: &Path, mode: u32) -> io::Result<Option<u32>> {
+    let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path)?;
+    let found = file.metadata()?;
+    if !found.file_type().is_socket() {
+        return Err(io::Error::other("the file at its path is no socket"));
+    }
+    // A descriptor of this kind cannot be passed to `fchmod`.
+    fs::set_permissions(format!("/proc/self/fd/{}", file.as_raw_fd()), fs::Permissions::from_mode(mode))?;
+    Ok((mode & 0o022 == 0).then(|| found.uid()))
+}
+
 /// Removes the file of a socket that a server has left behind.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let in_the_way = |text: &str| Err(io::Error::new(io::ErrorKind::AddrInUse, text));
@@ -290,9 +309,8 @@ impl From<io::Error> for SocketError {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
-
     use rustix::net::sockopt;
+    use rustix::thread::{Uid, set_thread_res_uid};
 
     use super::*;
     use crate::StartError;
@@ -361,7 +379,7 @@ mod tests {
     fn a_socket_that_listens_is_taken_as_it_is_and_no_other() {
         let folder = folder();
         let path = folder.path().join("socket");
-        let listener = Listener::adopt(UnixListener::bind(&path).unwrap().into()).unwrap();
+        let listener = Listener::adopt(UnixListener::bind(&path).unwrap().into(), None).unwrap();
         assert_eq!(listener.uri(false, "a"), format!("nbd+unix:///a?socket={}", path.display()));
         let client = UnixStream::connect(&path).unwrap();
         assert!(listener.accept().unwrap().is_some() && listener.accept().unwrap().is_none(), "it does not block");
@@ -369,12 +387,12 @@ mod tests {
         assert!(path.exists(), "it belongs to who made it");
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let uri = format!("nbds://{}/", tcp.local_addr().unwrap());
-        assert_eq!(Listener::adopt(tcp.into()).unwrap().uri(true, ""), uri);
+        assert_eq!(Listener::adopt(tcp.into(), None).unwrap().uri(true, ""), uri);
 
         let advice = "; hand over a stream socket that listens, with a path or a TCP port";
         let refused = |fd: OwnedFd| {
             let descriptor = fd.as_raw_fd();
-            let error = StartError::Socket { descriptor, error: Listener::adopt(fd).unwrap_err() }.to_string();
+            let error = StartError::Socket { descriptor, error: Listener::adopt(fd, None).unwrap_err() }.to_string();
             let what = error.strip_prefix(&format!("descriptor {descriptor}, handed over: ")).expect("it says where");
             what.strip_suffix(advice).expect("it says what would be right").to_owned()
         };
@@ -385,6 +403,53 @@ mod tests {
         bind(&nameless, &SocketAddrUnix::new_unnamed()).unwrap();
         listen(&nameless, 1).unwrap();
         assert_eq!(refused(nameless), "it has no path");
+    }
+
+    /// Red if a client is served that connected while the file of a socket let every user in, and waited until a server
+    /// took it over that lets only the owner in; or if the file keeps its mode.
+    #[test]
+    fn a_user_that_waits_in_a_socket_that_becomes_private_is_not_served() {
+        let folder = folder();
+        let path = folder.path().join("socket");
+        let socket = UnixListener::bind(&path).unwrap();
+        for (path, mode) in [(folder.path(), 0o755), (&path, 0o666)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let own = UnixStream::connect(&path).unwrap();
+        let foreign = std::thread::scope(|scope| {
+            let connect = || {
+                // The thread alone becomes another user, which only root may do.
+                let uid = Uid::from_raw(65534);
+                set_thread_res_uid(uid, uid, uid).ok()?;
+                Some(UnixStream::connect(&path).unwrap())
+            };
+            scope.spawn(connect).join().unwrap()
+        });
+        if foreign.is_none() {
+            println!("SKIP: only root can connect as another user");
+            return;
+        }
+        let listener = Listener::adopt(socket.into(), Some(0o600)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(listener.accept().unwrap().is_some(), "the server's own user waited too");
+        assert!(listener.accept().unwrap().is_none());
+        let mut foreign = foreign.unwrap();
+        assert_eq!(io::Read::read(&mut foreign, &mut [0]).unwrap(), 0, "it is closed");
+        drop((own, listener));
+    }
+
+    /// Red if a link that has taken the place of a socket's file leads to a file that gets other permissions.
+    #[test]
+    fn only_a_sockets_file_gets_the_mode_of_a_socket() {
+        let folder = folder();
+        let [path, secret] = ["socket", "secret"].map(|name| folder.path().join(name));
+        let socket = UnixListener::bind(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&secret, "").unwrap();
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o400)).unwrap();
+        std::os::unix::fs::symlink(&secret, &path).unwrap();
+        assert!(Listener::adopt(socket.into(), Some(0o666)).is_err());
+        assert_eq!(fs::metadata(&secret).unwrap().permissions().mode() & 0o777, 0o400);
     }
 
     #[test]
