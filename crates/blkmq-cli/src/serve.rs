@@ -23,9 +23,11 @@ mod placement;
 mod plan;
 mod priority;
 mod queue;
+mod ram;
 mod reload;
 mod replace;
 mod sandbox;
+mod standby;
 mod ublk;
 
 use std::io::{self, Write};
@@ -54,6 +56,7 @@ use nbd::Nbd;
 use plan::Plan;
 use reload::{Placements, Reload};
 use sandbox::Needs;
+use standby::Standby;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -324,9 +327,10 @@ impl Serve {
                 None
             }
         };
-        notify::ready();
         let (devices_left, abandon) = (server.devices(), devices.abandoner());
-        let mut parting = Parting::new(&tell, || devices.end());
+        let leaver = Standby::start("leave").map_err(failed)?;
+        let mut parting = Parting::new(&tell, || devices.end()).map_err(failed)?;
+        notify::ready();
         let (outcome, nr_signals) = drain::until_the_end(&server, command, drain_timeout, &mut parting, &events);
         let parted = drain::part(nr_signals, parting, &events, devices_left, abandon);
         if let (Err(_), Err(Failure::Running(text))) = (&outcome, &parted) {
@@ -334,7 +338,7 @@ impl Serve {
             operator::say(text);
         }
         let outcome = outcome.and(parted);
-        drain::take_leave(&queues);
+        drain::take_leave(&queues, &leaver);
         outcome
     }
 }

@@ -34,5 +34,5 @@ pub use blkmq_engine::{
     Latencies, Layout, Level, Log, MAX_CHANGED, MAX_GROUPS, MAX_RULES, NR_BUCKETS, Network, NetworkError, PathError,
     Permit, Placement, PlacementError, Rejections, Rule, Stop, WEIGHTS, Who, check_group,
 };
-pub use server::{Address, Bound, Builder, MAX_CONNECTIONS, Server, SocketError, StartError};
+pub use server::{Address, Bound, Builder, MAX_CONNECTIONS, Server, SocketError, StartError, available_memory};
 pub use tls::{Tls, TlsError};

@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 
 use blkmq_engine::{ClientInfo, Engine, Errors, FrontEnd, Latencies, Phase, Rejections, Source, Stop, Teller};
 
+pub use self::available::memory as available_memory;
 pub use self::builder::{Bound, Builder, MAX_CONNECTIONS};
 pub use self::error::StartError;
 use self::listener::Listener;

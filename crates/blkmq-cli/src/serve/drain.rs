@@ -1,9 +1,9 @@
 //! The end of a server: how long it waits for its clients, and what it says meanwhile.
 
 use std::fmt::Write;
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use blkmq::RequestQueue;
@@ -12,6 +12,7 @@ use blkmq_export::ClientInfo;
 use super::command::{self, Running};
 use super::name::shown;
 use super::nbd::Nbd;
+use super::standby::Standby;
 use super::{Event, notify};
 use crate::operator;
 use blkmq_program::Failure;
@@ -85,24 +86,28 @@ impl Drain {
 pub(super) struct Parting {
     /// What is to be done, until it has begun.
     steps: Option<Box<dyn FnOnce() -> Result<(), Failure> + Send>>,
+    thread: Standby,
     tell: Sender<Event>,
     /// How it was, once it is over.
     parted: Option<Result<(), Failure>>,
 }
 
 impl Parting {
-    pub(super) fn new(tell: &Sender<Event>, steps: impl FnOnce() -> Result<(), Failure> + Send + 'static) -> Self {
-        Self { steps: Some(Box::new(steps)), tell: tell.clone(), parted: None }
+    /// # Errors
+    /// The system gives no thread.
+    pub(super) fn new(
+        tell: &Sender<Event>,
+        steps: impl FnOnce() -> Result<(), Failure> + Send + 'static,
+    ) -> io::Result<Self> {
+        let thread = Standby::start("part")?;
+        Ok(Self { steps: Some(Box::new(steps)), thread, tell: tell.clone(), parted: None })
     }
 
     /// Begins, unless it has begun.
     fn begin(&mut self) {
         let Some(steps) = self.steps.take() else { return };
         let over = self.tell.clone();
-        let steps = move || _ = over.send(Event::Parted(steps()));
-        if let Err(error) = thread::Builder::new().name("part".to_owned()).spawn(steps) {
-            self.parted = Some(Err(Failure::Running(format!("serve: {error}"))));
-        }
+        self.thread.run(move || _ = over.send(Event::Parted(steps())));
     }
 }
 
@@ -266,20 +271,17 @@ pub(super) fn part(
     }
 }
 
-/// Takes leave of the devices of these queues. Waits for no longer than [`GRACE`], because a device that is away does
-/// not answer.
-pub(super) fn take_leave(queues: &[Arc<RequestQueue>]) {
+/// Takes leave of the devices of these queues, by this thread. Waits for no longer than [`GRACE`], because a device
+/// that is away does not answer.
+pub(super) fn take_leave(queues: &[Arc<RequestQueue>], by: &Standby) {
     let (tell, told) = mpsc::channel();
     let queues = queues.to_vec();
-    let leave = move || {
+    by.run(move || {
         queues.iter().for_each(|q| q.driver().close());
         // An error says that the end came before.
         let _ = tell.send(());
-    };
-    // If the system gives no thread, the devices find out by themselves.
-    if thread::Builder::new().name("leave".to_owned()).spawn(leave).is_ok() {
-        let _ = told.recv_timeout(GRACE);
-    }
+    });
+    let _ = told.recv_timeout(GRACE);
 }
 
 fn end_now(server: &Nbd, command: Option<&Running>) {
@@ -291,6 +293,8 @@ fn end_now(server: &Nbd, command: Option<&Running>) {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     fn all_due(limit: Option<Duration>, until: Duration) -> Vec<(Duration, Due)> {
@@ -353,7 +357,7 @@ mod tests {
     fn the_third_signal_ends_a_parting_that_does_not_end() {
         let (tell, events) = mpsc::channel();
         let not_left = || panic!("the steps were over");
-        let failing = Parting::new(&tell, || Err(Failure::Running("no".to_owned())));
+        let failing = Parting::new(&tell, || Err(Failure::Running("no".to_owned()))).unwrap();
         assert!(part(0, failing, &events, Vec::new, not_left).is_err());
         let (hold, held) = mpsc::channel::<()>();
         tell.send(Event::Signal).unwrap();
@@ -364,6 +368,7 @@ mod tests {
             let _ = held.recv();
             Ok(())
         });
+        let kept = kept.unwrap();
         let Err(Failure::Running(what)) = part(1, kept, &events, Vec::new, || is_abandoned = true) else { panic!() };
         assert!(what.contains("block devices") && is_abandoned);
         drop(hold);
@@ -379,6 +384,7 @@ mod tests {
             let _ = held.recv();
             Ok(())
         });
+        let kept = kept.unwrap();
         // It holds a sender of its own, and ends when no program hears it any more.
         let asking = thread::spawn(move || {
             while tell.send(Event::Signal).is_ok() {
@@ -394,7 +400,7 @@ mod tests {
     #[test]
     fn a_parting_that_has_begun_is_not_begun_again() {
         let (tell, events) = mpsc::channel();
-        let mut begun = Parting::new(&tell, || Ok(()));
+        let mut begun = Parting::new(&tell, || Ok(())).unwrap();
         begun.begin();
         let Event::Parted(parted) = events.recv().unwrap() else { panic!() };
         begun.parted = Some(parted);

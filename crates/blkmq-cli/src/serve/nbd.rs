@@ -22,6 +22,7 @@ use super::limits;
 use super::machine;
 use super::name::shown;
 use super::plan::Plan;
+use super::standby::Standby;
 use crate::control::LatenciesOf;
 use crate::control::schema::{Answered, Connection, by_kind};
 use crate::operator;
@@ -82,6 +83,8 @@ pub(super) struct Nbd {
     nr_exports: usize,
     /// Serves machines beside it, and ends with it.
     machines: Machines,
+    /// Waits for the clients at the end.
+    drainer: Standby,
 }
 
 impl Nbd {
@@ -136,7 +139,8 @@ impl Nbd {
         let server = bound.start().map_err(failure)?;
         let (uris, stop, engine) = (server.uris().to_vec(), server.stop(), Arc::clone(server.engine()));
         let (slot, nr_exports) = (Arc::new(Mutex::new(Some(server))), queues.len());
-        Ok(Self { slot, stop, uris, engine, nr_exports, machines: Machines::default() })
+        let drainer = Standby::start("drain").map_err(|error| Failure::Running(format!("serve: {error}")))?;
+        Ok(Self { slot, stop, uris, engine, nr_exports, machines: Machines::default(), drainer })
     }
 
     /// The engine, whose exports have the numbers of the plan's.
@@ -234,7 +238,7 @@ impl Nbd {
     pub(super) fn drain(&self, done: impl FnOnce() + Send + 'static) {
         self.stop.drain();
         let (slot, machines) = (Arc::clone(&self.slot), Arc::clone(&self.machines));
-        thread::spawn(move || {
+        self.drainer.run(move || {
             // The server stays in its slot until its clients are gone, so that `blkmq clients` shows the clients that
             // it waits for.
             while lock(&slot).as_ref().is_some_and(|server| server.clients().iter().any(is_connection)) {

@@ -10,16 +10,21 @@ use blkmq_workbench::TextError;
 
 use super::config::{Disk, Export, Settings};
 use super::given::Given;
+use super::ram::Memory;
 use blkmq_program::notice;
 
 /// The queue of each export.
 pub(super) fn build_all(exports: &[Export]) -> Result<Vec<Arc<RequestQueue>>, TextError> {
-    let mut by_name = BTreeMap::new();
+    let (mut by_name, mut memory) = (BTreeMap::new(), Memory::default());
     for export in exports {
         if let Disk::Own { device, settings } = &export.disk {
             // A device that other exports may write to is not opened read-only.
             let read_only = exports.iter().filter(|other| other.queue() == export.queue()).all(|other| other.read_only);
-            by_name.insert(export.queue(), build(device, settings, read_only)?);
+            let q = build(device, settings, read_only)?;
+            if q.driver().name() == "ram" {
+                memory.add(q.limits().size_bytes(), device)?;
+            }
+            by_name.insert(export.queue(), q);
         }
     }
     Ok(exports.iter().map(|export| Arc::clone(&by_name[export.queue()])).collect())

@@ -23,6 +23,7 @@ mod replaces;
 mod report;
 mod reproduce;
 mod run;
+mod scarce;
 mod serve;
 mod served;
 mod tidy;

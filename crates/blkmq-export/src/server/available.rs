@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// The memory of the machine in bytes, or the smallest limit of the control groups around this process. `None` if
 /// neither is known.
-pub(super) fn memory() -> Option<usize> {
+#[must_use]
+pub fn memory() -> Option<usize> {
     let machine = read(Path::new("/proc/meminfo")).as_deref().and_then(of_machine);
     let own = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let groups = files(&own).into_iter().filter_map(|file| read(&file)?.trim().parse().ok());

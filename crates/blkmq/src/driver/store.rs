@@ -4,6 +4,7 @@
 //! over shards, each behind its own lock, so requests of different hardware queues seldom meet. A page, and so a
 //! logical block, changes under one lock hold: neither a reader nor a power loss finds half of a block.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
@@ -42,8 +43,15 @@ pub(super) fn check_geometry(bs: u32, size: u64) -> Result<(), SpecError> {
 
 type PageData = Box<[u8; PAGE_SIZE]>;
 
-fn zero_page() -> PageData {
-    Box::new([0; PAGE_SIZE])
+/// A page of zeroes.
+///
+/// # Errors
+/// The system has no memory.
+fn zero_page() -> Result<PageData, StoreError> {
+    let mut page = Vec::new();
+    page.try_reserve_exact(PAGE_SIZE).map_err(|_| StoreError::NoMemory)?;
+    page.resize(PAGE_SIZE, 0);
+    Ok(page.into_boxed_slice().try_into().expect("it was made with the size of a page"))
 }
 
 /// What a page holds. A page without content reads as zeroes.
@@ -62,9 +70,14 @@ struct Shard {
     is_powered: bool,
 }
 
-/// The device has no power.
+/// Why the store does not do what it is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct NoPower;
+pub(super) enum StoreError {
+    /// The device has no power.
+    NoPower,
+    /// The system has no memory for a page.
+    NoMemory,
+}
 
 impl Shard {
     fn clean(&mut self, page: u64) {
@@ -74,31 +87,51 @@ impl Shard {
 
     /// Changes a part of a page to the bytes that `fill` writes. `max_dirty`: how many pages the cache holds, if it
     /// takes this data.
+    ///
+    /// # Errors
+    /// The system has no memory. Nothing has changed then.
     fn write(
         &mut self,
         page: u64,
         part: std::ops::Range<usize>,
         max_dirty: Option<usize>,
         fill: impl FnOnce(&mut [u8]),
-    ) {
-        let content = self.pages.entry(page).or_default();
+    ) -> Result<(), StoreError> {
+        let (content, fresh) = match self.pages.entry(page) {
+            Entry::Occupied(place) => (place.into_mut(), None),
+            Entry::Vacant(place) => {
+                let fresh = zero_page()?;
+                (place.insert(Page::default()), Some(fresh))
+            }
+        };
         let Some(max_dirty) = max_dirty else {
-            let durable = content.durable.get_or_insert_with(zero_page);
+            let durable = match &mut content.durable {
+                Some(durable) => durable,
+                none => none.insert(fresh.map_or_else(zero_page, Ok)?),
+            };
             fill(&mut durable[part.clone()]);
             if let Some(cached) = &mut content.cached {
                 cached[part.clone()].copy_from_slice(&durable[part]);
             }
-            return;
+            return Ok(());
         };
-        let cached = content.cached.get_or_insert_with(|| {
-            self.dirty.push_back(page);
-            content.durable.clone().unwrap_or_else(zero_page)
-        });
+        let cached = match &mut content.cached {
+            Some(cached) => cached,
+            none => {
+                let mut copy = fresh.map_or_else(zero_page, Ok)?;
+                if let Some(durable) = &content.durable {
+                    copy.copy_from_slice(&durable[..]);
+                }
+                self.dirty.push_back(page);
+                none.insert(copy)
+            }
+        };
         fill(&mut cached[part]);
         if self.dirty.len() > max_dirty {
             let oldest = self.dirty.pop_front().expect("there are more than max_dirty");
             self.clean(oldest);
         }
+        Ok(())
     }
 
     /// Zeroes the bytes from `start` to `end` of the device, as far as they lie in this shard.
@@ -143,14 +176,14 @@ impl Store {
     /// Writes `len` bytes at byte `start` of the device. `fill` is asked for the bytes in order. `fua`: past the cache.
     ///
     /// COST: a lock and a look-up per page; allocates a page the first time, or when it becomes dirty.
-    fn write(&self, start: u64, len: usize, fua: bool, mut fill: impl FnMut(&mut [u8])) -> Result<(), NoPower> {
+    fn write(&self, start: u64, len: usize, fua: bool, mut fill: impl FnMut(&mut [u8])) -> Result<(), StoreError> {
         let max_dirty = self.max_dirty.filter(|_| !fua);
         for (page, part) in parts(start, len) {
             let mut shard = self.shard(page).lock();
             if !shard.is_powered {
-                return Err(NoPower);
+                return Err(StoreError::NoPower);
             }
-            shard.write(page, part, max_dirty, &mut fill);
+            shard.write(page, part, max_dirty, &mut fill)?;
         }
         Ok(())
     }
@@ -158,12 +191,12 @@ impl Store {
     /// Reads `len` bytes at byte `start` of the device. `take` gets the bytes in order.
     ///
     /// COST: a lock and a look-up per page.
-    fn read(&self, start: u64, len: usize, mut take: impl FnMut(&[u8])) -> Result<(), NoPower> {
+    fn read(&self, start: u64, len: usize, mut take: impl FnMut(&[u8])) -> Result<(), StoreError> {
         const ZEROES: &[u8; PAGE_SIZE] = &[0; PAGE_SIZE];
         for (page, part) in parts(start, len) {
             let shard = self.shard(page).lock();
             if !shard.is_powered {
-                return Err(NoPower);
+                return Err(StoreError::NoPower);
             }
             let data = shard.pages.get(&page).and_then(|page| page.cached.as_ref().or(page.durable.as_ref()));
             take(&data.map_or(ZEROES, |data| data)[part]);
@@ -192,13 +225,13 @@ impl Store {
     }
 
     /// Makes `len` bytes from byte `start` read as zeroes, durably, and gives their memory back.
-    fn zero(&self, start: u64, len: u64) -> Result<(), NoPower> {
+    fn zero(&self, start: u64, len: u64) -> Result<(), StoreError> {
         let (first, end) = (start / PAGE_SIZE as u64, (start + len).div_ceil(PAGE_SIZE as u64));
         // Neighbouring pages lie in different shards, so the first ones lead to every shard once.
         for page in (first..end).take(NR_SHARDS) {
             let mut shard = self.shard(page).lock();
             if !shard.is_powered {
-                return Err(NoPower);
+                return Err(StoreError::NoPower);
             }
             shard.zero(start, start + len);
         }
@@ -209,11 +242,11 @@ impl Store {
     ///
     /// A flush that succeeds has found all shards with power. A power loss marks each shard in the hold that drops the
     /// shard's cached content, so the flush finds out here about a loss meanwhile.
-    fn flush(&self) -> Result<(), NoPower> {
+    fn flush(&self) -> Result<(), StoreError> {
         for shard in &self.shards {
             let mut shard = shard.lock();
             if !shard.is_powered {
-                return Err(NoPower);
+                return Err(StoreError::NoPower);
             }
             while let Some(page) = shard.dirty.pop_front() {
                 shard.clean(page);
@@ -269,7 +302,12 @@ impl Store {
                 self.zero(sector * SECTOR_SIZE as u64, u64::from(nr) * SECTOR_SIZE as u64)
             }),
         };
-        if done.is_ok() { Status::Ok } else { Status::IoError }
+        match done {
+            Ok(()) => Status::Ok,
+            Err(StoreError::NoPower) => Status::IoError,
+            // As a thin disk says whose pool is full.
+            Err(StoreError::NoMemory) => Status::NoSpace,
+        }
     }
 
     /// Writes a line of totals.

@@ -35,6 +35,7 @@ mod merge_layer;
 mod merge_limits;
 mod merge_staged;
 mod models;
+mod no_memory;
 mod owned;
 mod pages;
 mod path;
