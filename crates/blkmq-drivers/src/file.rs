@@ -20,6 +20,7 @@ mod journal;
 mod length;
 mod losses;
 mod opening;
+mod place;
 mod poller;
 mod pool;
 mod refusal;
@@ -272,7 +273,7 @@ impl Driver for File {
     fn health(&self) -> Health {
         let health = self.target.health();
         let Some(why) = self.rings.iter().find_map(|(_, engine)| engine.refusal()) else { return health };
-        if health != Health::Good {
+        if !matches!(health, Health::Good | Health::Orphaned(_)) {
             return health;
         }
         let path = self.config.path.display();

@@ -61,18 +61,25 @@ pub enum Health {
     /// The device cannot be reached at present, and the driver goes on trying. The text says since when and why, in one
     /// sentence.
     Away(String),
+    /// The device works, but will not be found when it is opened anew: its file was deleted or renamed. The text says
+    /// what happened, in one sentence.
+    Orphaned(String),
     /// The device has lost what it had acknowledged, or can do no more, until it is opened anew. The text says what
     /// happened, in one sentence.
     Failed(String),
 }
 
 impl Health {
-    /// The word for the state in statistics: `good`, `away` or `failed`.
+    /// The words for all states in statistics.
+    pub const WORDS: [&str; 4] = ["good", "away", "orphaned", "failed"];
+
+    /// The word for the state in statistics: one of [`WORDS`](Self::WORDS).
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
             Self::Good => "good",
             Self::Away(_) => "away",
+            Self::Orphaned(_) => "orphaned",
             Self::Failed(_) => "failed",
         }
     }
@@ -82,7 +89,7 @@ impl Health {
     pub fn trouble(&self) -> Option<&str> {
         match self {
             Self::Good => None,
-            Self::Away(text) | Self::Failed(text) => Some(text),
+            Self::Away(text) | Self::Orphaned(text) | Self::Failed(text) => Some(text),
         }
     }
 }

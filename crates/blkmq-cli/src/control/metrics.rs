@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use blkmq::driver::Health;
 use blkmq::sched::window::Phase;
 use blkmq::{Stat, Stats};
 use blkmq_export::{FrontEnd, Histogram, Kind, Latencies};
@@ -156,7 +157,7 @@ pub(super) fn text(state: &State) -> String {
     begin(&mut out, "device_health", "gauge", "How each queue's device is: 1 for the state that it is in.");
     for (Served { name, q, .. }, ..) in &counted {
         let health = q.driver().health();
-        for state in ["good", "away", "failed"] {
+        for state in Health::WORDS {
             let (name, value) = (escaped(name), u8::from(health.word() == state));
             let _ = writeln!(out, "blkmq_device_health{{queue=\"{name}\",state=\"{state}\"}} {value}");
         }
@@ -468,7 +469,7 @@ mod tests {
             ),
             "{text}"
         );
-        for (state, value) in [("good", 1), ("away", 0), ("failed", 0)] {
+        for (state, value) in [("good", 1), ("away", 0), ("orphaned", 0), ("failed", 0)] {
             let line = format!("\nblkmq_device_health{{queue=\"default\",state=\"{state}\"}} {value}\n");
             assert!(text.contains(&line), "{text}");
         }

@@ -43,7 +43,7 @@ impl Queue {
 /// The health of a queue's device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Health {
-    /// `good`, `away` or `failed`.
+    /// `good`, `away`, `orphaned` or `failed`.
     pub(crate) health: String,
     /// What is wrong, if anything is.
     pub(crate) trouble: Option<String>,

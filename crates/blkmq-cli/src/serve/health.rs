@@ -64,6 +64,7 @@ fn line(name: &str, health: &Health) -> String {
     let state = match health {
         Health::Good => "is well again",
         Health::Away(_) => "is away",
+        Health::Orphaned(_) => "is orphaned",
         _ => "has failed",
     };
     format!("the device of queue '{name}' {state}{trouble}")

@@ -1,5 +1,6 @@
-//! A server that the system gives no thread, or no memory.
+//! A server that the system gives no thread, or no memory, or whose file is taken away.
 
+use std::io::BufRead;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::thread;
@@ -57,4 +58,23 @@ fn a_disk_in_memory_that_cannot_be_had_is_refused_at_the_start() {
     let shell = shell.args(["-c", script, env!("CARGO_BIN_EXE_blkmq")]).env("XDG_RUNTIME_DIR", folder.path());
     let error = ended(&shell.output().unwrap(), 2);
     assert!(error.starts_with("blkmq: --device: 4294967296 bytes of memory cannot be had: "), "{error}");
+}
+
+/// Red if an operator learns only after the end of the server that its file was deleted.
+#[test]
+fn a_server_says_that_its_file_was_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    let mut server = Served::start(&["--device", &format!("file,path={},size=1M", path.display())]);
+    let metric = |state: &str, value| format!("\nblkmq_device_health{{queue=\"default\",state=\"{state}\"}} {value}\n");
+    assert!(server.get("/metrics").contains(&metric("orphaned", 0)));
+    std::fs::remove_file(&path).unwrap();
+    let mut line = String::new();
+    server.error.read_line(&mut line).unwrap();
+    let expected = format!("the device of queue 'default' is orphaned: {}: the file was deleted", path.display());
+    assert!(line.starts_with(&format!("blkmq: {expected}")), "{line}");
+    let metrics = server.get("/metrics");
+    assert!(metrics.contains(&metric("orphaned", 1)) && metrics.contains(&metric("good", 0)), "{metrics}");
+    assert!(server.say(&["stat"]).contains("device orphaned: "), "{}", server.say(&["stat"]));
+    assert_eq!(server.connect("").write(0, &[7; 512]), 0, "it is served on");
 }

@@ -17,6 +17,7 @@ use super::Config;
 use super::length::Length;
 use super::losses::Losses;
 use super::opening::{Opened, identity, size_of};
+use super::place::Place;
 use crate::OpenError;
 
 /// The largest transfer, in sectors: 1 MiB.
@@ -37,6 +38,8 @@ pub(super) struct Target {
     buffered: OwnedFd,
     losses: Losses,
     length: Length,
+    /// Where the file was; `None` for a block device, whose node may be made anew.
+    place: Option<Place>,
     /// The end of the file, in bytes, if the file ends within a sector; else `u64::MAX`. Nothing past this end is read
     /// or written.
     odd_end: u64,
@@ -68,6 +71,7 @@ impl Target {
         Ok(Self {
             losses: Losses::new(witness, is_stacked, direct.is_none()),
             length: Length::new(),
+            place: (!is_block_device).then(|| Place::new(config.path.clone())),
             odd_end: if bytes.is_multiple_of(SECTOR_SIZE as u64) { u64::MAX } else { bytes },
             direct,
             buffered,
@@ -163,7 +167,11 @@ impl Target {
 
     pub(super) fn health(&self) -> Health {
         self.look_at_length();
-        self.losses.first().map_or(Health::Good, |text| Health::Failed(text.to_owned()))
+        if let Some(loss) = self.losses.first() {
+            return Health::Failed(loss.to_owned());
+        }
+        let trouble = self.place.as_ref().and_then(|place| place.trouble(&self.buffered));
+        trouble.map_or(Health::Good, Health::Orphaned)
     }
 
     /// What the file system knows of a stretch, including data that is only in the page cache. The call moves the

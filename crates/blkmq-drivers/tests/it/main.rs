@@ -7,6 +7,7 @@ mod losses_unasked;
 mod nbd;
 mod nbd_leaving;
 mod nbd_reconnect;
+mod opened;
 mod opening;
 mod parameters;
 mod pretend;

@@ -1,0 +1,46 @@
+//! A file that is served, and what other programs do to it: its name is taken away.
+
+use std::fs;
+use std::path::Path;
+
+use crate::common::{run, submitter};
+use blkmq::driver::Health;
+use blkmq::{Bio, Buffer, RequestQueue, Status};
+
+fn open(path: &Path, more: &str) -> std::sync::Arc<RequestQueue> {
+    let spec = format!("file,path={}{more}", path.display());
+    RequestQueue::builder(blkmq_drivers::open(&spec).expect("it can be opened")).build().expect("it makes sense")
+}
+
+fn write(sector: u64) -> Bio {
+    Bio::write(sector, Buffer::from(&[7; 4096][..]))
+}
+
+/// Red if a file that will be lost, or not found, when its server ends counts as good; if it counts as failed, or does
+/// not count as good again once it is back.
+#[test]
+fn a_file_that_has_lost_its_name_is_told_of_and_served_on() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let [path, aside] = ["disk", "aside"].map(|name| folder.path().join(name));
+    let orphaned = |q: &RequestQueue, why: &str| match q.driver().health() {
+        Health::Orphaned(text) => {
+            assert!(text.starts_with(&format!("{}: ", path.display())) && text.contains(why), "{text}");
+        }
+        health => panic!("{why}: {health:?}"),
+    };
+    let q = open(&path, ",size=1M");
+    assert_eq!(q.driver().health(), Health::Good);
+    fs::rename(&path, &aside).expect("it is there");
+    orphaned(&q, "the file was renamed");
+    fs::write(&path, "another").expect("there is room");
+    orphaned(&q, "the file was renamed");
+    fs::rename(&aside, &path).expect("it is there");
+    assert_eq!(q.driver().health(), Health::Good, "it is back");
+    fs::write(&aside, "another").expect("there is room");
+    fs::rename(&aside, &path).expect("it is there");
+    orphaned(&q, "the file was deleted, or another one was renamed over it");
+    fs::remove_file(&path).expect("it is there");
+    orphaned(&q, "the file was deleted");
+    let over = run(&mut submitter(&q), [write(0), Bio::flush()]);
+    assert!(over.iter().all(|done| done.status == Status::Ok), "{over:?}");
+}
