@@ -7,7 +7,7 @@ use blkmq::Status;
 /// What kind of failure it is, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// The export is read-only, or the client may not do this.
+    /// The export or the device is read-only, or the client may not do this.
     NotPermitted,
     /// The device failed.
     Io,
@@ -48,6 +48,7 @@ impl Cause {
         match status {
             Status::Ok => None,
             Status::Unsupported => Some(Self::Unsupported),
+            Status::NotPermitted => Some(Self::NotPermitted),
             Status::NoSpace => Some(Self::NoSpace),
             // Front-ends check this before the queue gets the request. If the queue refuses the request all the same,
             // the queue is right.
@@ -116,6 +117,7 @@ mod tests {
             (Status::BadBuffer, Cause::Io),
             (Status::BadPriority, Cause::Io),
             (Status::Gone, Cause::Shutdown),
+            (Status::NotPermitted, Cause::NotPermitted),
         ];
         for (status, cause) in expected {
             assert_eq!(Cause::of_status(status), Some(cause), "{status}");

@@ -31,10 +31,12 @@ impl Errno {
     /// as a failure of the device.
     #[must_use]
     pub const fn status(number: u32) -> Status {
+        const PERM: u32 = Errno::Perm.number();
         const NO_SPACE: u32 = Errno::NoSpace.number();
         const NOT_SUPPORTED: u32 = Errno::NotSupported.number();
         match number {
             0 => Status::Ok,
+            PERM => Status::NotPermitted,
             NO_SPACE => Status::NoSpace,
             NOT_SUPPORTED => Status::Unsupported,
             _ => Status::IoError,
@@ -58,7 +60,7 @@ mod tests {
             (0, Status::Ok),
             (28, Status::NoSpace),
             (95, Status::Unsupported),
-            (1, Status::IoError),
+            (1, Status::NotPermitted),
             (5, Status::IoError),
             (u32::MAX, Status::IoError),
         ] {

@@ -176,11 +176,12 @@ impl Losses {
         status
     }
 
-    /// Whether the error of a durable write by itself says that data of other clients may be lost. A lack of room does
-    /// not say that: most often there was no room for the write itself, and nothing was changed. For anything else, the
-    /// kernel is asked.
+    /// Whether the error of a durable write by itself says that data of other clients may be lost. A lack of room or of
+    /// permission does not say that: most often it was about the write itself, and nothing was changed. For anything
+    /// else, the kernel is asked.
     fn is_in_doubt(&self, errno: i32) -> bool {
-        self.is_buffered && verdict(errno) != Verdict::Failed(Status::NoSpace)
+        let is_refused = matches!(verdict(errno), Verdict::Failed(Status::NoSpace | Status::NotPermitted));
+        self.is_buffered && !is_refused
     }
 
     /// Whether nothing that was written before is lost, as far as the kernel can be asked. The success of a sync does
@@ -330,6 +331,7 @@ mod tests {
         for (is_buffered, errno, is_loss) in [
             (true, libc::EIO, true),
             (true, libc::ENOSPC, false),
+            (true, libc::EPERM, false),
             (false, libc::EIO, false),
             (false, libc::ENOSPC, false),
         ] {

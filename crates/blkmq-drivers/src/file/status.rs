@@ -19,8 +19,10 @@ pub(super) const fn verdict(errno: i32) -> Verdict {
         // A read that waits for the page cache continues in the thread that started it. If that thread has ended, the
         // kernel has no access to its memory any more, although the buffer still exists.
         libc::EFAULT => return Verdict::Again,
-        // A file says by these that it does not take the operation.
-        libc::ENOTTY | libc::EROFS | libc::EPERM => Status::Unsupported,
+        // A file says by this that it does not take the operation.
+        libc::ENOTTY => Status::Unsupported,
+        // `chattr +i`, a sealed file, a file system that became read-only.
+        libc::EPERM | libc::EACCES | libc::EROFS => Status::NotPermitted,
         other => Status::from_errno(other),
     })
 }
@@ -32,8 +34,17 @@ mod tests {
     #[test]
     fn errors_keep_their_meaning() {
         assert_eq!(verdict(libc::ECANCELED), Verdict::Again);
-        let failed = [libc::ENOSPC, libc::EIO, libc::EOPNOTSUPP, libc::ENODATA, libc::EBADF].map(verdict);
-        let statuses = [Status::NoSpace, Status::IoError, Status::Unsupported, Status::Medium, Status::IoError];
-        assert_eq!(failed, statuses.map(Verdict::Failed));
+        for (errno, status) in [
+            (libc::ENOSPC, Status::NoSpace),
+            (libc::EIO, Status::IoError),
+            (libc::EOPNOTSUPP, Status::Unsupported),
+            (libc::ENOTTY, Status::Unsupported),
+            (libc::ENODATA, Status::Medium),
+            (libc::EBADF, Status::IoError),
+            (libc::EPERM, Status::NotPermitted),
+            (libc::EROFS, Status::NotPermitted),
+        ] {
+            assert_eq!(verdict(errno), Verdict::Failed(status), "{errno}");
+        }
     }
 }

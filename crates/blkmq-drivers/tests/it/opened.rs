@@ -1,11 +1,13 @@
-//! A file that is served, and what other programs do to it: its name is taken away.
+//! A file that is served, and what other programs do to it: its name is taken away, or it is protected from writes.
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use crate::common::{run, submitter};
 use blkmq::driver::Health;
-use blkmq::{Bio, Buffer, RequestQueue, Status};
+use blkmq::{Bio, Buffer, Flags, RequestQueue, Status};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 fn open(path: &Path, more: &str) -> std::sync::Arc<RequestQueue> {
     let spec = format!("file,path={}{more}", path.display());
@@ -43,4 +45,26 @@ fn a_file_that_has_lost_its_name_is_told_of_and_served_on() {
     orphaned(&q, "the file was deleted");
     let over = run(&mut submitter(&q), [write(0), Bio::flush()]);
     assert!(over.iter().all(|done| done.status == Status::Ok), "{over:?}");
+}
+
+/// Red if a write to a file that became immutable is answered as if the operation did not exist, or if such an answer
+/// counts as a loss of what was written before.
+#[test]
+fn a_file_that_must_not_be_changed_any_more_says_so_to_each_request() {
+    for more in [",engine=any", ",engine=threads", ",direct=0"] {
+        let memory = memfd_create("disk", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("there is room");
+        ftruncate(&memory, 1 << 20).expect("it may grow");
+        let q = open(Path::new(&format!("/proc/self/fd/{}", memory.as_raw_fd())), more);
+        let mut submitter = submitter(&q);
+        let mut status = |bio| run(&mut submitter, [bio]).remove(0).status;
+        assert_eq!(status(write(0)), Status::Ok);
+        // The kernel answers as for a file with the attribute `i`, which not every file system has.
+        fcntl_add_seals(&memory, SealFlags::WRITE).expect("no program has it mapped to write");
+        let durable = Flags { fua: true, ..Flags::NONE };
+        for bio in [write(8), write(8).with_flags(durable), Bio::write_zeroes(8, 8), Bio::discard(8, 8)] {
+            let what = format!("{more}: {bio:?}");
+            assert_eq!(status(bio), Status::NotPermitted, "{what}");
+        }
+        assert_eq!((status(Bio::flush()), q.driver().health()), (Status::Ok, Health::Good), "{more}");
+    }
 }

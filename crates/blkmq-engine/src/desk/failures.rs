@@ -13,7 +13,8 @@ use crate::log::Topic;
 
 /// Called when an operation of the task ended with an error. The task fails, unless there is another way to do it.
 pub(super) fn note_failure(task: &mut Task, bio: &Bio, status: Status) {
-    if let (Op::WriteZeroes, Status::Unsupported, Ask::WriteZeroes { fast: false, .. }) = (bio.op, status, task.ask) {
+    let is_refused = matches!(status, Status::Unsupported | Status::NotPermitted);
+    if let (Op::WriteZeroes, true, Ask::WriteZeroes { fast: false, .. }) = (bio.op, is_refused, task.ask) {
         // The device cannot write zeroes after all, or not in this way. From here on the zeroes are sent as data. Such
         // a task has one operation at a time.
         task.by_writing = true;

@@ -4,6 +4,7 @@ use std::fmt;
 
 // Linux's error numbers, which are the same on every architecture that Rust's standard library supports with Linux,
 // but for MIPS and SPARC.
+const EPERM: i32 = 1;
 const EIO: i32 = 5;
 const EAGAIN: i32 = 11;
 const EINVAL: i32 = 22;
@@ -48,6 +49,8 @@ pub enum Status {
     BadPriority,
     /// The queue went away before the operation was started.
     Gone,
+    /// The device must not be changed, or not in this way.
+    NotPermitted,
 }
 
 impl Status {
@@ -85,6 +88,7 @@ impl Status {
             Self::Unsupported => EOPNOTSUPP,
             Self::Gone => ESHUTDOWN,
             Self::Timeout => ETIMEDOUT,
+            Self::NotPermitted => EPERM,
         })
     }
 
@@ -100,13 +104,14 @@ impl Status {
             ENODATA | EILSEQ => Self::Medium,
             EOPNOTSUPP | ENOSYS => Self::Unsupported,
             ETIMEDOUT => Self::Timeout,
+            EPERM => Self::NotPermitted,
             _ => Self::IoError,
         }
     }
 
     /// The status that a code stands for, as `as u8` gave it.
     pub(super) fn from_code(code: u8) -> Self {
-        const ALL: [Status; 13] = [
+        const ALL: [Status; 14] = [
             Status::Ok,
             Status::Unsupported,
             Status::Timeout,
@@ -120,6 +125,7 @@ impl Status {
             Status::BadBuffer,
             Status::BadPriority,
             Status::Gone,
+            Status::NotPermitted,
         ];
         ALL[usize::from(code)]
     }
@@ -139,6 +145,7 @@ impl Status {
             Self::BadBuffer => "reads and writes need a buffer of whole sectors, other operations none",
             Self::BadPriority => "the level of a priority is from 0 to 7",
             Self::Gone => "the queue went away before the operation was started",
+            Self::NotPermitted => "the device must not be changed",
         }
     }
 }
@@ -157,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_status_survives_its_code() {
-        for code in 0..=Status::Gone as u8 {
+        for code in 0..=Status::NotPermitted as u8 {
             assert_eq!(Status::from_code(code) as u8, code);
         }
     }
@@ -166,7 +173,7 @@ mod tests {
     /// started or was asked wrongly.
     #[test]
     fn what_a_device_says_survives_its_errno() {
-        for code in 0..=Status::Gone as u8 {
+        for code in 0..=Status::NotPermitted as u8 {
             let status = Status::from_code(code);
             let read = status.errno().map_or(Status::Ok, Status::from_errno);
             let is_of_a_device = match status {
@@ -182,7 +189,8 @@ mod tests {
                 | Status::NoSpace
                 | Status::Medium
                 | Status::IoError
-                | Status::Again => true,
+                | Status::Again
+                | Status::NotPermitted => true,
             };
             assert_eq!(read, if is_of_a_device { status } else { Status::IoError }, "{status}");
         }
