@@ -44,6 +44,11 @@ impl Patience {
         let limit = self.limit?;
         Some(limit.saturating_sub(now.saturating_duration_since(self.since?)))
     }
+
+    /// Whether the client has done nothing for this long.
+    pub fn has_waited(&self, time: Duration) -> bool {
+        self.since.is_some_and(|since| since.elapsed() >= time)
+    }
 }
 
 #[cfg(test)]

@@ -68,6 +68,8 @@ pub(crate) enum Ending {
     Displaced,
     /// The client took nothing of what it was to be sent for this long.
     Deaf(Duration),
+    /// The client took nothing for this long, and another client waited for the memory of its replies.
+    InTheWay(Duration),
     /// The client sent nothing of a request that it had begun for this long.
     Mute(Duration),
     /// The server stopped.
@@ -89,6 +91,9 @@ impl fmt::Display for Ending {
             Self::Displaced => f.write_str("it was silent, and too many others negotiate"),
             Self::Deaf(limit) => {
                 write!(f, "it has read nothing of its replies for {limit:?}, and is waited for no longer")
+            }
+            Self::InTheWay(time) => {
+                write!(f, "it has read nothing of its replies for {time:?}, and others wait for the memory of these")
             }
             Self::Mute(limit) => {
                 write!(f, "it has sent nothing of a request that it began for {limit:?}, and is waited for no longer")

@@ -75,6 +75,21 @@ impl<F: Copy + Default> Desk<F> {
         self.edges.patience()
     }
 
+    /// Notes whether the client takes nothing of the replies that wait for it. As long as that is so, other clients get
+    /// memory first.
+    ///
+    /// COST: a store; a lock where a request of this desk waits for memory.
+    pub fn note_deaf(&mut self, is_deaf: bool) {
+        self.pool.note_deaf(is_deaf);
+    }
+
+    /// Whether another client can begin nothing for want of memory, and this one has more than its own part.
+    ///
+    /// COST: a lock where it has more.
+    pub fn is_in_the_way(&self) -> bool {
+        self.pool.is_in_the_way()
+    }
+
     /// Called when every task is forgotten, and no more requests come.
     pub fn leave(&mut self) {
         self.edges.leave();

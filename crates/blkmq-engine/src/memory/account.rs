@@ -18,11 +18,13 @@ pub(crate) struct Account {
     /// Bytes of the common part that the connection has.
     extra: usize,
     is_waiting: bool,
+    /// The client takes nothing, so the connection stands in no line.
+    is_deaf: bool,
 }
 
 impl Account {
     pub(crate) fn new(budget: Arc<Budget>, lane: Arc<Lane>) -> Self {
-        Self { budget, lane, used: 0, extra: 0, is_waiting: false }
+        Self { budget, lane, used: 0, extra: 0, is_waiting: false, is_deaf: false }
     }
 
     /// Bytes that the connection may keep without taking them from another connection.
@@ -46,7 +48,8 @@ impl Account {
         if !self.has_room(bytes) {
             let least = self.used + bytes - self.budget.own() - self.extra;
             let (number, bell) = (self.lane.number, &self.lane.bell);
-            let taken = self.budget.take(number, bell, self.extra, least..=least.next_multiple_of(CHUNK), in_line);
+            let wanted = least..=least.next_multiple_of(CHUNK);
+            let taken = self.budget.take(number, bell, self.extra, wanted, in_line && !self.is_deaf);
             self.is_waiting = taken == 0;
             self.extra += taken;
             if taken == 0 {
@@ -66,6 +69,23 @@ impl Account {
         if std::mem::take(&mut self.is_waiting) {
             self.budget.forget(self.lane.number);
         }
+    }
+
+    /// Notes whether the client takes nothing of what waits for it. As long as that is so, other connections get memory
+    /// first.
+    ///
+    /// COST: a store; a lock where the connection waits for memory.
+    #[inline]
+    pub(crate) fn note_deaf(&mut self, is_deaf: bool) {
+        self.is_deaf = is_deaf;
+        if is_deaf && self.is_waiting {
+            self.budget.step_back(self.lane.number);
+        }
+    }
+
+    /// Whether another connection stands in line for memory of the common part, and this one has some.
+    pub(crate) fn is_in_the_way(&self) -> bool {
+        self.extra > 0 && self.budget.is_wanted()
     }
 
     /// Gives this many bytes back. The connection may take them again at once.

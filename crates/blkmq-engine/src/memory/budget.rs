@@ -15,7 +15,7 @@
 //!   for.
 //! - Connections that have nothing of the common part wait in line. The first of them gets the memory that comes free
 //!   before all others do. Connections that have some of the common part stand in no line: they could keep others
-//!   waiting by holding on to what they have.
+//!   waiting by holding on to what they have. Nor do connections whose clients read nothing.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -148,6 +148,21 @@ impl Budget {
         inside.wake();
     }
 
+    /// Called when the connection stands in no line any more, although it still waits.
+    pub(crate) fn step_back(&self, number: u64) {
+        let mut inside = self.lock();
+        if let Some(place) = inside.line.iter().position(|waiter| waiter.number == number) {
+            let waiter = inside.line.remove(place);
+            inside.others.extend(waiter);
+            inside.wake();
+        }
+    }
+
+    /// Whether a connection that has nothing of the common part waits for some.
+    pub(crate) fn is_wanted(&self) -> bool {
+        !self.lock().line.is_empty()
+    }
+
     /// Called when the connection does not wait any more.
     pub(crate) fn forget(&self, number: u64) {
         self.lock().forget(number);
@@ -261,6 +276,24 @@ mod tests {
         assert_eq!(budget.take(1, &bells[1], 0, MIB..=MIB, true), MIB);
         budget.give(MIB);
         assert!(has_rung(&bells[0]), "it may try again");
+    }
+
+    /// Red if a connection whose client reads nothing keeps its place in the line: the first in line would keep all others
+    /// waiting for as long as its client likes.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no descriptors")]
+    fn one_that_steps_back_keeps_nobody_waiting_and_is_woken_with_the_others() {
+        let (budget, bells) = (budget(), [(); 3].map(|()| bell()));
+        assert_eq!(budget.take(0, &bells[0], 0, 60 * MIB..=60 * MIB, true), 60 * MIB);
+        assert_eq!(budget.take(1, &bells[1], 0, 30 * MIB..=30 * MIB, true), 0);
+        assert_eq!(budget.take(2, &bells[2], 0, MIB..=MIB, true), 0, "it is not the first");
+        budget.step_back(1);
+        assert!(has_rung(&bells[2]) && budget.is_wanted());
+        assert_eq!(budget.take(2, &bells[2], 0, MIB..=MIB, true), MIB);
+        assert!(!budget.is_wanted() && has_rung(&bells[1]), "nobody stands in line");
+        assert_eq!(budget.take(1, &bells[1], 0, 30 * MIB..=30 * MIB, false), 0);
+        budget.give(60 * MIB);
+        assert!(has_rung(&bells[1]), "it may try again");
     }
 
     #[test]

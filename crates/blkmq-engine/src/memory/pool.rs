@@ -69,6 +69,17 @@ impl Pool {
         self.account.wait_no_more();
     }
 
+    /// Notes whether the client takes nothing of what waits for it.
+    #[inline]
+    pub(crate) fn note_deaf(&mut self, is_deaf: bool) {
+        self.account.note_deaf(is_deaf);
+    }
+
+    /// Whether another connection waits for memory of the common part, and this one has some.
+    pub(crate) fn is_in_the_way(&self) -> bool {
+        self.account.is_in_the_way()
+    }
+
     /// Gives back this many bytes of a promise, which are not needed any more.
     #[inline]
     pub(crate) fn forgo(&mut self, bytes: usize) {

@@ -128,6 +128,16 @@ impl Clerk {
         has_any
     }
 
+    /// Notes whether the client takes nothing of the replies that wait for it.
+    pub(super) fn note_deaf(&mut self, is_deaf: bool) {
+        self.desk.note_deaf(is_deaf);
+    }
+
+    /// Whether another client waits for memory that replies to this one take.
+    pub(super) fn is_in_the_way(&self) -> bool {
+        self.desk.is_in_the_way()
+    }
+
     /// Called when everything is answered, and no more requests come.
     pub(super) fn leave(&mut self) {
         self.desk.leave();

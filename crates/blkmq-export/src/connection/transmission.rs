@@ -28,6 +28,11 @@ use crate::nbd::reply::Refusal;
 /// send them.
 const RELIEF: Duration = Duration::from_micros(200);
 
+/// How long a client may take nothing while its replies take memory for which others wait.
+const CLAIM: Duration = Duration::from_secs(5);
+/// How often a connection whose client takes nothing looks whether others wait.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// The data of a request that is being received.
 #[derive(Debug)]
 struct Incoming {
@@ -353,6 +358,7 @@ impl Transmission {
     fn note_progress(&mut self) {
         if self.reader.end() {
             self.entry.note_reading();
+            self.clerk.note_deaf(false);
         }
     }
 
@@ -360,19 +366,21 @@ impl Transmission {
     fn note_blocked(&mut self) {
         if self.reader.begin() {
             self.entry.note_blocked();
+            self.clerk.note_deaf(true);
         }
     }
 
     /// How long the connection still waits for the client, if there is a limit. An error if the limit has passed.
     /// Without a limit, a client could hold the memory of a reply or of a request for ever.
     fn check_patience(&self) -> Result<Option<Duration>, Ending> {
-        let limit = self.stall_timeout.unwrap_or(Duration::MAX);
+        let Some(limit) = self.stall_timeout else { return Ok(None) };
         let (reader, sender) = (self.reader.left(), self.sender.left());
         match (reader, sender) {
             (Some(Duration::ZERO), _) => Err(Ending::Deaf(limit)),
             (_, Some(Duration::ZERO)) => Err(Ending::Mute(limit)),
-            (Some(reader), Some(sender)) => Ok(Some(reader.min(sender))),
-            _ => Ok(reader.or(sender)),
+            (Some(_), _) if self.reader.has_waited(CLAIM) && self.clerk.is_in_the_way() => Err(Ending::InTheWay(CLAIM)),
+            (Some(reader), sender) => Ok(Some(reader.min(sender.unwrap_or(reader)).min(LOOK))),
+            (None, sender) => Ok(sender),
         }
     }
 

@@ -111,8 +111,9 @@ impl Builder {
     }
 
     /// For how long a client may take nothing of the replies that wait for it, or may send nothing of a request that it
-    /// has begun, before its connection is closed. 5 minutes by default. `None`: without a limit. No other client can
-    /// have what this client holds meanwhile.
+    /// has begun, before its connection is closed. 5 minutes by default. `None`: without a limit. A client that takes
+    /// nothing is waited for no longer than 5 seconds if its replies take memory without which another client can begin
+    /// nothing; but not if there is no limit.
     #[must_use]
     pub fn stall_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.stall_timeout = timeout;

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Write};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use blkmq_export::nbd::commands;
 use blkmq_export::{Export, Server};
@@ -20,6 +21,25 @@ fn tight() -> Server {
         .memory(24 * MIB)
         .start()
         .expect("it is enough")
+}
+
+/// A client that asks for much, and reads nothing.
+fn deaf(server: &Server) -> Client {
+    let mut client = Client::simple(server);
+    client.stream.set_nonblocking(true).expect("it is a socket");
+    for cookie in 0..1000 {
+        match client.stream.write(&request(commands::READ, 0, cookie, 0, MIB as u32)) {
+            Ok(_) => (),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    client
+}
+
+/// How many clients have replies to take, and take none.
+fn nr_deaf(server: &Server) -> usize {
+    server.clients().iter().filter(|client| client.unread.is_some()).count()
 }
 
 /// Red if a write gets memory for all of its data as soon as its header is there: a hundred times 32 MiB.
@@ -71,18 +91,8 @@ fn writes_that_are_half_received_do_not_keep_each_other_waiting() {
 #[test]
 fn clients_that_read_nothing_leave_others_their_memory() {
     let server = tight();
-    let mut deaf: Vec<_> = (0..7).map(|_| Client::simple(&server)).collect();
-    for client in &mut deaf {
-        client.stream.set_nonblocking(true).unwrap();
-        for cookie in 0..1000 {
-            match client.stream.write(&request(commands::READ, 0, cookie, 0, MIB as u32)) {
-                Ok(_) => (),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => panic!("{error}"),
-            }
-        }
-    }
-    until(|| server.clients().iter().filter(|client| client.unread.is_some()).count() >= 4);
+    let _deaf: Vec<_> = (0..7).map(|_| deaf(&server)).collect();
+    until(|| nr_deaf(&server) >= 4);
     let mut other = Client::simple(&server);
     for _ in 0..100 {
         assert_eq!(other.read(0, 65536), Ok(vec![0; 65536]));
@@ -90,6 +100,22 @@ fn clients_that_read_nothing_leave_others_their_memory() {
     }
     let (used, most) = server.memory();
     assert!(used <= most, "{used} of {most}");
+}
+
+/// Red (takes until the stall timeout) if a client that takes nothing keeps memory for which another one waits, or keeps
+/// its place in the line before that one. Red too if a client has to end that has no more than its own part.
+#[test]
+fn a_client_that_takes_nothing_loses_its_memory_to_one_that_waits_for_it() {
+    let server = tight();
+    let mut modest = Client::simple(&server);
+    (0..4).for_each(|cookie| modest.send(&request(commands::READ, 0, cookie, 0, 128 << 10)));
+    let _deaf: Vec<_> = (0..6).map(|_| deaf(&server)).collect();
+    until(|| nr_deaf(&server) == 7);
+    let mut other = Client::simple(&server);
+    let start = Instant::now();
+    assert_eq!(other.read(0, 4 << 20).map(|data| data.len()), Ok(4 * MIB));
+    assert!(start.elapsed() < Duration::from_secs(150), "it waited for {:?}", start.elapsed());
+    (0..4).for_each(|_| assert_eq!(modest.reply(|_| 128 << 10).1.map(|data| data.len()), Ok(128 << 10)));
 }
 
 /// Red if memory that is given back does not wake a connection that waits for it.
