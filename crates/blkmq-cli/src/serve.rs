@@ -187,10 +187,12 @@ pub(crate) struct Serve {
     /// on].
     #[arg(long, value_name = "on|off")]
     sandbox: Option<String>,
-    /// The most NBD clients at a time that have chosen an export; a further one gets an error [default: 256].
+    /// The most NBD clients at a time that have chosen an export; a further one gets an error [default: 256, or as many
+    /// as there is memory for].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     max_connections: Option<u16>,
-    /// Memory for all clients together, as in 500M or 4G [default: a quarter of what there is].
+    /// Memory for all clients together, as in 500M or 4G [default: a quarter of what there is, and no more than half of
+    /// what is free].
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
     /// How long a server that ends waits for its clients, as in 500ms or 1m, or off for no limit [default: 20s].

@@ -16,6 +16,7 @@ mod hangups;
 mod idle;
 mod judge;
 mod limits;
+mod memory;
 mod modules;
 mod operators;
 mod program;

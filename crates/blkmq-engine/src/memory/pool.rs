@@ -89,12 +89,13 @@ impl Pool {
     /// A buffer of this length, at most 64 MiB, that a promise covers. The contents are left from the buffer's last
     /// use. `None` if the system has no memory for it.
     ///
-    /// COST: a push and a pop of a vector; an allocation where none of this size was given back.
+    /// COST: a push and a pop of a vector; where none of this size was given back, memory that the system maps.
     #[inline]
     pub(crate) fn take(&mut self, len: usize) -> Option<Buffer> {
         let mut buffer = match self.take_kept(len) {
             Some(buffer) => buffer,
-            None => Buffer::try_zeroed(footprint(len))?,
+            // The heap may keep memory that it was given back, beside what the connections may have.
+            None => Buffer::try_mapped(footprint(len))?,
         };
         let fits = buffer.set_len(len);
         debug_assert!(fits, "a buffer holds what its size says");

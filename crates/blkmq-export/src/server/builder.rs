@@ -27,7 +27,7 @@ pub struct Builder {
     addresses: Vec<Address>,
     /// Sockets that already listen, and the permissions that their files get.
     sockets: Vec<(OwnedFd, Option<u32>)>,
-    max_connections: usize,
+    max_connections: Option<usize>,
     negotiation_timeout: Duration,
     stall_timeout: Option<Duration>,
     bounds: Bounds,
@@ -51,7 +51,7 @@ impl Builder {
             exports: Vec::new(),
             addresses: Vec::new(),
             sockets: Vec::new(),
-            max_connections: MAX_CONNECTIONS.into(),
+            max_connections: None,
             negotiation_timeout: Duration::from_secs(10),
             stall_timeout: Some(Duration::from_secs(300)),
             bounds: Bounds::default(),
@@ -92,14 +92,14 @@ impl Builder {
         self
     }
 
-    /// The most clients at a time, at least 1; [`MAX_CONNECTIONS`] by default. A client that chooses an export when
-    /// there are this many is told so by an error. Each client takes a thread, and one of the 1023 places of its
-    /// export's queue. Connections that have not chosen an export yet have 128 places of their own. At most 64 of these
-    /// are for connections from one address, or of one user of this machine. If no place is left, a connection that
-    /// says nothing has to end.
+    /// The most clients at a time, at least 1; by default [`MAX_CONNECTIONS`], or as many as the default of
+    /// [`memory`](Self::memory) is enough for. A client that chooses an export when there are this many is told so by an
+    /// error. Each client takes a thread, and one of the 1023 places of its export's queue. Connections that have not
+    /// chosen an export yet have 128 places of their own. At most 64 of these are for connections from one address, or
+    /// of one user of this machine. If no place is left, a connection that says nothing has to end.
     #[must_use]
     pub fn max_connections(mut self, most: usize) -> Self {
-        self.max_connections = most;
+        self.max_connections = Some(most);
         self
     }
 
@@ -128,9 +128,10 @@ impl Builder {
     }
 
     /// Bytes of memory that all connections together may have, for the data of their requests and everything else that
-    /// they hold. By default a quarter of the machine's memory, or of the limit of the process's control group. Each
-    /// connection always has a part of its own, which is as large as the maximum number of connections allows. No
-    /// connection gets all of the rest.
+    /// they hold. By default a quarter of the machine's memory, or of the limit of a control group around the process,
+    /// and no more than half of what is free there. If that is too little for the number of connections, the log says
+    /// what is done about it. Each connection always has a part of its own, which is as large as the maximum number of
+    /// connections allows. No connection gets all of the rest.
     #[must_use]
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory = Some(bytes);
@@ -168,12 +169,13 @@ impl Builder {
         if !(1..=32768).contains(&requests) || bytes < 65536 {
             return Err(StartError::Bounds(self.bounds));
         }
-        if self.max_connections == 0 {
+        let connections = self.max_connections.unwrap_or(MAX_CONNECTIONS.into());
+        if connections == 0 {
             return Err(StartError::NoConnection);
         }
-        let least = least_memory(self.max_connections);
+        let least = least_memory(connections);
         if let Some(bytes) = self.memory.filter(|bytes| *bytes < least) {
-            return Err(StartError::Memory { bytes, connections: self.max_connections, least });
+            return Err(StartError::Memory { bytes, connections, least });
         }
         Ok(())
     }
@@ -203,10 +205,21 @@ impl Builder {
             let adopted = Listener::adopt(socket, mode).map_err(|error| StartError::Socket { descriptor, error });
             listeners.push(adopted?);
         }
-        // The memory is looked up now, while the process may still read the files that say it.
-        let least = least_memory(self.max_connections);
-        self.memory.get_or_insert_with(|| (available::memory().unwrap_or(0) / 4).max(least));
-        Ok(Bound { builder: self, listeners, bell })
+        let (memory, max_connections) = self.divide();
+        Ok(Bound { builder: self, memory, max_connections, listeners, bell })
+    }
+
+    /// The memory of all connections together, and the most connections. The system is asked now, while the process may
+    /// still read the files that say it.
+    fn divide(&self) -> (usize, usize) {
+        if let Some(memory) = self.memory {
+            return (memory, self.max_connections.unwrap_or(MAX_CONNECTIONS.into()));
+        }
+        let (memory, connections, said) = available::divide(available::share(), self.max_connections);
+        if let Some(text) = said {
+            self.log.line(Level::Warning, &text);
+        }
+        (memory, connections)
     }
 }
 
@@ -214,6 +227,8 @@ impl Builder {
 #[derive(Debug)]
 pub struct Bound {
     builder: Builder,
+    memory: usize,
+    max_connections: usize,
     listeners: Vec<Listener>,
     bell: Arc<EventFd>,
 }
@@ -224,14 +239,13 @@ impl Bound {
     /// # Errors
     /// The system gives no thread.
     pub fn start(self) -> Result<Server, StartError> {
-        let Self { builder, listeners, bell } = self;
+        let Self { builder, memory, max_connections, listeners, bell } = self;
         let names = builder.exports.iter().map(|export| &export.name);
         let is_secure = builder.tls.as_ref().is_some_and(Tls::is_required);
         let uris_of = |listener: &Listener| names.clone().map(|name| listener.uri(is_secure, name)).collect::<Vec<_>>();
         let uris = listeners.iter().flat_map(uris_of).collect();
-        let memory = builder.memory.unwrap_or_else(|| least_memory(builder.max_connections));
         let (journal, teller) = Journal::start(builder.log, "nbd log").map_err(StartError::System)?;
-        let engine = Engine::new(builder.exports, builder.bounds, memory, builder.max_connections, bell, journal);
+        let engine = Engine::new(builder.exports, builder.bounds, memory, max_connections, bell, journal);
         let shared = Arc::new(Shared {
             engine: Arc::new(engine),
             tls: builder.tls,

@@ -2,6 +2,8 @@
 #![expect(unsafe_code, reason = "aligned memory, and views of it that outlive the borrow of their owner")]
 
 mod arena;
+#[cfg(feature = "mapped")]
+mod mapping;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
@@ -25,9 +27,11 @@ pub const BUFFER_ALIGN: usize = 4096;
 /// 2. While this value lives no other code of this process reads or writes these bytes, except through views made from
 ///    it. Another process may change the bytes of a buffer that is [borrowed](Self::borrowed) and never dereferenced.
 /// 3. `owner` tells to which owner the memory belongs. Null: the caller or another owner outside. An odd address, which
-///    points nowhere: the memory came from `layout(capacity)`, and the address is twice the capacity and one. Any
-///    other: the memory is a part of this arena, of which the value holds a count. So a buffer is no longer than it was
-///    without arenas. The length matters, since a buffer is moved with each operation.
+///    points nowhere: the memory came from `layout(capacity)`, and the address is twice the capacity and one. An address
+///    that is even and no multiple of 4, which points nowhere either: the system mapped the memory, and the address is
+///    the capacity, a multiple of [`BUFFER_ALIGN`], and two. Any other: the memory is a part of this arena, of which the
+///    value holds a count. So a buffer is no longer than it was without arenas. The length matters, since a buffer is
+///    moved with each operation.
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
@@ -37,8 +41,11 @@ pub struct Buffer {
 /// Whose memory a buffer is.
 enum Owner {
     Another,
-    /// The buffer itself, with so many bytes, at least 1.
+    /// The buffer itself, with so many bytes of the heap, at least 1.
     Itself(usize),
+    /// The buffer itself, with so many bytes that the system mapped.
+    #[cfg(feature = "mapped")]
+    Mapping(usize),
     Arena(*const Arena),
 }
 
@@ -48,7 +55,7 @@ unsafe impl Send for Buffer {}
 // SAFETY: a shared `Buffer` only gives out shared slices.
 unsafe impl Sync for Buffer {}
 
-const _: () = assert!(align_of::<Arena>() > 1, "an arena's address is even");
+const _: () = assert!(align_of::<Arena>() > 2, "an arena's address is a multiple of 4");
 
 fn layout(len: usize) -> Layout {
     Layout::from_size_align(len, BUFFER_ALIGN).expect("a buffer is smaller than half the address space")
@@ -78,6 +85,19 @@ impl Buffer {
         Some(Self { start, len, owner: without_provenance(2 * capacity + 1) })
     }
 
+    /// Zeroed memory of `len` bytes in pages of their own, which are the system's again as soon as the buffer is dropped.
+    /// The heap may keep what it was given back. `None` if the system has no memory for it, as in
+    /// [`try_zeroed`](Self::try_zeroed).
+    ///
+    /// COST: a system call to make it and another to drop it, and a page fault for each page that is used.
+    #[cfg(feature = "mapped")]
+    #[must_use]
+    pub fn try_mapped(len: usize) -> Option<Self> {
+        let capacity = len.max(1).checked_next_multiple_of(BUFFER_ALIGN)?;
+        let start = mapping::map(capacity)?;
+        Some(Self { start, len, owner: without_provenance(capacity + 2) })
+    }
+
     /// A buffer of the greatest length, whose memory is a part of `arena`.
     ///
     /// # Safety
@@ -92,6 +112,8 @@ impl Buffer {
         match self.owner.addr() {
             0 => Owner::Another,
             odd if odd % 2 == 1 => Owner::Itself(odd / 2),
+            #[cfg(feature = "mapped")]
+            even if even % 4 == 2 => Owner::Mapping(even - 2),
             _ => Owner::Arena(self.owner),
         }
     }
@@ -102,6 +124,8 @@ impl Buffer {
         let fits = match self.owner() {
             Owner::Another => false,
             Owner::Itself(capacity) => len <= capacity,
+            #[cfg(feature = "mapped")]
+            Owner::Mapping(capacity) => len <= capacity,
             // SAFETY: Invariant 3: the count that this value holds keeps it alive.
             Owner::Arena(arena) => len <= unsafe { &*arena }.most(),
         };
@@ -170,6 +194,9 @@ impl Drop for Buffer {
             Owner::Another => (),
             // SAFETY: Invariant 3.
             Owner::Itself(capacity) => unsafe { dealloc(self.start.as_ptr(), layout(capacity)) },
+            #[cfg(feature = "mapped")]
+            // SAFETY: Invariant 3, and by Invariant 2 nothing else uses the memory.
+            Owner::Mapping(capacity) => unsafe { mapping::unmap(self.start, capacity) },
             // SAFETY: Invariant 3: this is the count that the value holds.
             Owner::Arena(arena) => drop(unsafe { Arc::from_raw(arena) }),
         }
@@ -404,6 +431,22 @@ mod tests {
     fn memory_that_is_not_to_be_had_is_none() {
         assert!(Buffer::try_zeroed(1 << 50).is_none());
         assert_eq!(Buffer::try_zeroed(4096).unwrap().len(), 4096);
+    }
+
+    /// Red if memory that was mapped is freed as memory of the heap, or if the buffer may become longer than it is.
+    #[test]
+    #[cfg(feature = "mapped")]
+    fn mapped_memory_is_zeroed_aligned_and_as_long_as_its_pages() {
+        for len in [0, 1, 4096, 10_000, 1 << 20] {
+            let mut buffer = Buffer::try_mapped(len).expect("there is so much memory");
+            assert_eq!(buffer.as_ptr() as usize % BUFFER_ALIGN, 0);
+            assert!(buffer.len() == len && buffer.iter().all(|byte| *byte == 0));
+            let capacity = len.max(1).next_multiple_of(BUFFER_ALIGN);
+            assert!(!buffer.set_len(capacity + 1) && buffer.set_len(capacity));
+            buffer.fill(7);
+            assert!(buffer.split_off(1).is_none(), "it owns its memory");
+        }
+        assert!(Buffer::try_mapped(usize::MAX).is_none());
     }
 
     #[test]
