@@ -16,6 +16,7 @@ mod metrics;
 mod routes;
 pub(crate) mod sampler;
 pub(crate) mod schema;
+mod seats;
 pub(crate) mod shares;
 mod tenants;
 pub(crate) mod window;
@@ -33,13 +34,14 @@ use blkmq_export::{FrontEnd, Latencies, Placement, Rejections};
 
 use http::{Answer, Hasty, Request, Unread};
 use schema::{Answered, Connection};
+use seats::{Phase, Seats, Taken};
 use shares::Shares;
 
 use crate::operator;
 
-/// The most connections that are served at once. Further ones are turned away.
+/// The most connections that are served at once. A further one takes the place of one that is silent.
 const MAX_CONNECTIONS: usize = 16;
-/// How long a client may take to ask, and then again to read the answer.
+/// How long a client may take to ask, and one that has asked then again to read the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the server rests when it has no file descriptor or thread for a connection.
 const REST: Duration = Duration::from_millis(100);
@@ -128,22 +130,21 @@ fn listen(
 ) -> io::Result<()> {
     let state = Arc::clone(state);
     thread::Builder::new().name(name.to_owned()).spawn(move || {
-        // Every connection holds a clone, so the number of clones is the number of connections.
-        let seats = Arc::new(());
+        let seats = Arc::new(Seats::new(MAX_CONNECTIONS));
         loop {
             let Ok(stream) = accept() else {
                 thread::sleep(REST);
                 continue;
             };
-            if Arc::strong_count(&seats) > MAX_CONNECTIONS {
-                turn_away(&stream);
-                continue;
-            }
-            let (seat, state) = (Arc::clone(&seats), Arc::clone(&state));
-            let talk = move || {
-                serve(stream, &state, respond);
-                drop(seat);
+            let seat = match seats.take(stream) {
+                Ok(seat) => seat,
+                Err(stream) => {
+                    turn_away(&stream);
+                    continue;
+                }
             };
+            let state = Arc::clone(&state);
+            let talk = move || serve(&seat, &state, respond);
             // If there is no thread, the connection is closed, which is answer enough.
             let _ = thread::Builder::new().name("control client".to_owned()).spawn(talk);
         }
@@ -158,14 +159,17 @@ fn turn_away(mut stream: &UnixStream) {
     let _ = stream.write(&bytes);
 }
 
-fn serve(stream: UnixStream, state: &State, respond: Respond) {
-    let Ok(answers) = stream.try_clone() else { return };
-    let (answer, then) = match http::read(&mut Hasty::new(stream, PATIENCE)) {
-        Ok(request) => respond(state, &request),
+fn serve(seat: &Taken, state: &State, respond: Respond) {
+    let (answer, then) = match http::read(&mut Hasty::new(seat, PATIENCE)) {
+        Ok(request) => {
+            seat.begin(Phase::Waiting);
+            respond(state, &request)
+        }
         Err(Unread::Wrong(answer)) => (answer, Then::GoOn),
         Err(Unread::Gone) => return,
     };
     if let Then::HandOver(claim, sockets) = then {
+        let Ok(answers) = seat.stream().try_clone() else { return };
         if handover::hand_over(&answers, &answer, &sockets).is_ok() {
             claim.keep();
             (state.stop)();
@@ -175,8 +179,10 @@ fn serve(stream: UnixStream, state: &State, respond: Respond) {
         }
         return;
     }
-    let mut answers = Hasty::new(answers, PATIENCE);
-    if answer.write(&mut answers).is_ok() {
+    seat.begin(Phase::Reading);
+    let mut answers = Hasty::new(seat, PATIENCE);
+    // Nothing more is waited for from a client that has had its time.
+    if answer.write(&mut answers).is_ok() && answer.status != http::TIMED_OUT {
         answers.end();
     }
     // This comes last. Otherwise the process might end before the answer is written.

@@ -1,13 +1,13 @@
 //! The part of HTTP/1.1 that the control socket speaks: one request and one answer for each connection.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use httparse::Status::Complete;
 use serde::Serialize;
 
 use super::schema::Refusal;
+use super::seats::Seat;
 
 /// The most bytes of a request's first line and header lines.
 const MAX_HEAD: usize = 8 * 1024;
@@ -42,7 +42,7 @@ pub(crate) struct Answer {
 pub(crate) const BAD_REQUEST: &str = "400 Bad Request";
 pub(crate) const NOT_FOUND: &str = "404 Not Found";
 const NOT_ALLOWED: &str = "405 Method Not Allowed";
-const TIMED_OUT: &str = "408 Request Timeout";
+pub(crate) const TIMED_OUT: &str = "408 Request Timeout";
 const TOO_LARGE: &str = "413 Content Too Large";
 pub(crate) const CONFLICT: &str = "409 Conflict";
 pub(crate) const UNAVAILABLE: &str = "503 Service Unavailable";
@@ -106,14 +106,14 @@ impl Unread {
 /// A connection on which everything has to be said before a deadline. The deadline also ends the connection of a client
 /// that sends a byte now and then.
 #[derive(Debug)]
-pub(crate) struct Hasty {
-    stream: UnixStream,
+pub(super) struct Hasty<'a> {
+    seat: &'a Seat,
     until: Instant,
 }
 
-impl Hasty {
-    pub(crate) fn new(stream: UnixStream, limit: Duration) -> Self {
-        Self { stream, until: Instant::now() + limit }
+impl<'a> Hasty<'a> {
+    pub(super) fn new(seat: &'a Seat, limit: Duration) -> Self {
+        Self { seat, until: Instant::now() + limit }
     }
 
     fn left(&self) -> io::Result<Duration> {
@@ -124,27 +124,29 @@ impl Hasty {
 
     /// Ends the answer and lets the client read it, although the client still sends. Bytes that were sent and not read
     /// would break the connection before the client has read the answer.
-    pub(crate) fn end(self) {
-        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+    pub(super) fn end(self) {
+        let _ = self.seat.stream().shutdown(std::net::Shutdown::Write);
         let _ = io::copy(&mut self.take(MAX_REST), &mut io::sink());
     }
 }
 
-impl Read for Hasty {
+impl Read for Hasty<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(Some(self.left()?))?;
-        self.stream.read(buffer)
+        let mut stream = self.seat.stream();
+        stream.set_read_timeout(Some(self.left()?))?;
+        stream.read(buffer).inspect(|_| self.seat.note())
     }
 }
 
-impl Write for Hasty {
+impl Write for Hasty<'_> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(Some(self.left()?))?;
-        self.stream.write(buffer)
+        let mut stream = self.seat.stream();
+        stream.set_write_timeout(Some(self.left()?))?;
+        stream.write(buffer).inspect(|_| self.seat.note())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
+        self.seat.stream().flush()
     }
 }
 
@@ -184,8 +186,8 @@ fn head(buffer: &[u8]) -> Result<Option<Head>, Unread> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut parsed = httparse::Request::new(&mut headers);
     let length = match parsed.parse(buffer) {
-        Ok(Complete(length)) => length,
-        Ok(_) if buffer.len() <= MAX_HEAD => return Ok(None),
+        Ok(Complete(length)) if length <= MAX_HEAD => length,
+        Ok(httparse::Status::Partial) if buffer.len() <= MAX_HEAD => return Ok(None),
         Ok(_) => return Err(Unread::wrong(TOO_LARGE, &format!("a request's head has at most {MAX_HEAD} bytes"))),
         Err(httparse::Error::TooManyHeaders) => {
             return Err(Unread::wrong(TOO_LARGE, &format!("a request has at most {MAX_HEADERS} header lines")));
@@ -234,6 +236,8 @@ pub(crate) fn read(stream: &mut dyn Read) -> Result<Request, Unread> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     /// The status of the answer to bytes that are not a valid request.
@@ -282,10 +286,12 @@ mod tests {
             assert_eq!(status(bad), BAD_REQUEST, "{}", String::from_utf8_lossy(bad));
         }
         let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(MAX_HEAD + 4096));
+        // It comes whole in one piece more than the longest head.
+        let longer = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(MAX_HEAD - "GET / HTTP/1.1\r\n\r\n".len() + 1));
         let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(MAX_HEADERS + 1));
         let heavy = format!("PUT / HTTP/1.1\r\nContent-Length: {}\r\n\r\n", MAX_BODY + 1);
         let absurd = format!("PUT / HTTP/1.1\r\nContent-Length: {}\r\n\r\n", "9".repeat(99));
-        for large in [long, many, heavy, absurd] {
+        for large in [long, longer, many, heavy, absurd] {
             assert_eq!(status(large.as_bytes()), TOO_LARGE);
         }
     }
@@ -294,7 +300,7 @@ mod tests {
     fn who_is_slow_is_told() {
         let (client, server) = UnixStream::pair().unwrap();
         (&client).write_all(b"GET /que").unwrap();
-        let answer = read(&mut Hasty::new(server, Duration::from_millis(1)));
+        let answer = read(&mut Hasty::new(&Seat::new(server), Duration::from_millis(1)));
         assert!(matches!(&answer, Err(Unread::Wrong(answer)) if answer.status == TIMED_OUT), "{answer:?}");
     }
 

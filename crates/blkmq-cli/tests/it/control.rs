@@ -1,11 +1,14 @@
 //! The control socket from outside: where commands find it, and what it refuses.
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use crate::served::{Served, answer, ended, program, scheduler, until};
 use serde_json::Value;
@@ -51,20 +54,70 @@ fn hostile_http_is_refused_and_harms_nobody() {
     assert_eq!(server.say(&["get", "nomerges"]), "0\n");
 }
 
+/// Red if a client that is late keeps its place for as long again, to read that it is.
 #[test]
-fn who_is_slow_is_told_and_who_fills_all_places_gives_them_back() {
+fn who_is_slow_is_told_and_has_had_its_time() {
     let server = Served::start(&[]);
-    let idle: Vec<_> = (0..16).map(|_| UnixStream::connect(&server.control).unwrap()).collect();
-    let (head, _) = answer(UnixStream::connect(&server.control).unwrap());
-    assert!(head.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{head}");
-    let (slow, others) = idle.split_first().unwrap();
-    (&*slow).write_all(b"GET /queues HTTP/1.1\r\nHost").unwrap();
-    for other in others {
-        other.shutdown(std::net::Shutdown::Both).unwrap();
-    }
+    let slow = UnixStream::connect(&server.control).unwrap();
+    (&slow).write_all(b"GET /queues HTTP/1.1\r\nHost").unwrap();
     let (head, _) = answer(slow.try_clone().unwrap());
     assert!(head.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{head}");
-    until(|| server.output(&["get", "nomerges"]).status.success());
+    assert!((&slow).write_all(b"X").is_err(), "the server has closed its end");
+}
+
+/// Red before a silent connection gave its place: with 16 of them all others were turned away.
+#[test]
+fn who_asks_nothing_gives_the_place_to_one_that_comes() {
+    let server = Served::start(&[]);
+    let mut idle: Vec<_> = (0..16).map(|_| UnixStream::connect(&server.control).unwrap()).collect();
+    assert_eq!(server.say(&["get", "nomerges"]), "0\n");
+    assert_eq!(idle[0].read(&mut [0]).unwrap(), 0, "it had been silent for longest");
+    let last = &mut idle[15];
+    last.write_all(b"GET /queues HTTP/1.1\r\n\r\n").unwrap();
+    let (head, _) = answer(last.try_clone().unwrap());
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+}
+
+/// Red before a silent connection gave its place: the metrics were denied for as long as others came again.
+#[test]
+fn silent_connections_that_renew_themselves_keep_nobody_from_the_metrics() {
+    let server = Served::start(&["--metrics", "0"]);
+    let url = server.greeting.lines().find_map(|line| line.strip_prefix("metrics: http://")).unwrap();
+    let address = url.strip_suffix("/metrics").unwrap();
+    let (nr_connected, ends) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let be_silent = || {
+        while !ends.load(Ordering::Relaxed) {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+            nr_connected.fetch_add(1, Ordering::Relaxed);
+            // Until the server closes the connection, which this end then makes anew.
+            let mut is_open = true;
+            while is_open && !ends.load(Ordering::Relaxed) {
+                is_open = stream.read(&mut [0; 64]).is_err_and(|error| !is_end(&error));
+            }
+        }
+    };
+    thread::scope(|scope| {
+        (0..32).for_each(|_| _ = scope.spawn(be_silent));
+        until(|| nr_connected.load(Ordering::Relaxed) >= 32);
+        let heads: Vec<_> = (0..10).map(|_| scrape(address)).collect();
+        ends.store(true, Ordering::Relaxed);
+        assert!(heads.iter().all(|head| head.starts_with("HTTP/1.1 200 OK\r\n")), "{heads:?}");
+    });
+}
+
+/// Whether the other end has closed the connection.
+fn is_end(error: &io::Error) -> bool {
+    !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+/// The head of the answer to one who asks for the metrics by TCP; nothing if there is none.
+fn scrape(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("the server listens");
+    let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    let mut text = Vec::new();
+    let _ = stream.read_to_end(&mut text);
+    String::from_utf8_lossy(&text).lines().next().map(|line| format!("{line}\r\n")).unwrap_or_default()
 }
 
 #[test]
