@@ -83,8 +83,8 @@ mod tests {
         }
     }
 
-    /// Red if growth is not told, is told twice or with a part of a block, or is forgotten because the kernel refused it
-    /// once; or if the thread goes on without its owner.
+    /// Red if growth is not told, is told twice or with a part of a block, or is forgotten because the kernel refused
+    /// it once; or if the thread goes on without its owner.
     #[test]
     fn each_growth_is_told_until_the_kernel_has_taken_it() {
         let device = Arc::new(Elastic(AtomicU64::new(64)));

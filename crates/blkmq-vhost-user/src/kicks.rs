@@ -1,8 +1,8 @@
 //! Waits for the kicks of a worker's rings.
 //!
-//! Kicks are never read, as in Linux's own vhost. An epoll instance reports each write to an eventfd once. So no counter
-//! of a front-end can keep the thread waiting or awake, and rings that share an eventfd, also those of several workers,
-//! all hear of its kicks: with a read, one of them would take the kick from the others.
+//! Kicks are never read, as in Linux's own vhost. An epoll instance reports each write to an eventfd once. So no
+//! counter of a front-end can keep the thread waiting or awake, and rings that share an eventfd, also those of several
+//! workers, all hear of its kicks: with a read, one of them would take the kick from the others.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -20,8 +20,8 @@ pub(crate) unsafe trait Lends {
 }
 
 // SAFETY: a piece lies within a region, and a region is mapped for as long as the memory lives. The file behind the
-// mapping had the length when it was mapped. A file that is sealed keeps it. A front-end that cuts another one short ends
-// this process by SIGBUS, before anything is read; docs/vhost-user.md says so.
+// mapping had the length when it was mapped. A file that is sealed keeps it. A front-end that cuts another one short
+// ends this process by SIGBUS, before anything is read; docs/vhost-user.md says so.
 unsafe impl Lends for Memory {
     type Place = Piece;
 
@@ -93,8 +93,8 @@ impl<M: Lends> Loans<M> {
 
     fn borrow(&self, place: M::Place) -> Buffer {
         let (start, len) = self.keeper.bytes(place);
-        // SAFETY: the bytes are valid until the request is over: the invariants of this type, and `Lends`.
-        // Nobody dereferences the buffer: it goes to the desk and comes back, and drivers pass the bytes' address to the
+        // SAFETY: the bytes are valid until the request is over: the invariants of this type, and `Lends`. Nobody
+        // dereferences the buffer: it goes to the desk and comes back, and drivers pass the bytes' address to the
         // kernel or copy them. So nothing refers to bytes that the guest, or another request of it that names the same
         // ones, may change at any time. A guest that does so gets other data than it wants.
         unsafe { Buffer::borrowed(start, len) }

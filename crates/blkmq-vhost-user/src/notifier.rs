@@ -2,9 +2,9 @@
 //!
 //! A write to an eventfd waits while the counter is at its maximum. The front-end shares the counter, and the flag
 //! `O_NONBLOCK`, which it can take away between a check and the write. Inside the kernel, an eventfd is signalled
-//! without waiting: a full counter stays as it is, and whoever waits for the eventfd is woken. Linux AIO offers that to a
-//! process: an operation that names an eventfd signals it when it completes. Here the operation reads an empty file, so
-//! it has completed when `io_submit` returns.
+//! without waiting: a full counter stays as it is, and whoever waits for the eventfd is woken. Linux AIO offers that to
+//! a process: an operation that names an eventfd signals it when it completes. Here the operation reads an empty file,
+//! so it has completed when `io_submit` returns.
 #![expect(unsafe_code, reason = "Linux AIO, for which no crate has a safe interface")]
 
 use std::io;

@@ -127,8 +127,8 @@ impl Bound {
     /// next server's, for which a front-end may wait.
     ///
     /// # Errors
-    /// A device behind a queue has not one whole sector; or there are no descriptors or threads left. Then the engine is
-    /// told to end.
+    /// A device behind a queue has not one whole sector; or there are no descriptors or threads left. Then the engine
+    /// is told to end.
     ///
     /// # Panics
     /// If a device names an export that the engine has not.

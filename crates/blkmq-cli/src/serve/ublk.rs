@@ -69,8 +69,8 @@ fn wish(given: &Given, exports: &[Export]) -> Result<Wish, TextError> {
 fn named(options: &Options, q: &RequestQueue) -> Result<Options, Failure> {
     match q.driver().identity() {
         None if options.recover => Err(Failure::Input(format!(
-            "--ublk: recover: the data of the device '{}' ends with its server, and users of the block device would go on \
-             with other data; leave out recover, or serve a device that keeps it: file, nbd, rbd",
+            "--ublk: recover: the data of the device '{}' ends with its server, and users of the block device would go \
+             on with other data; leave out recover, or serve a device that keeps it: file, nbd, rbd",
             q.driver().name()
         ))),
         identity => Ok(Options { name: identity.unwrap_or_default(), ..options.clone() }),

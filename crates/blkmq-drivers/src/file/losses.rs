@@ -78,8 +78,9 @@ struct Syncs {
 }
 
 impl Losses {
-    /// `witness` is a file that was opened once more for this. No sync and no durable write goes by it. `is_stacked`: the file system notes no errors of its own,
-    /// because it passes everything on to a file of another file system. Only a sync looks at the notes of that file.
+    /// `witness` is a file that was opened once more for this. No sync and no durable write goes by it. `is_stacked`:
+    /// the file system notes no errors of its own, because it passes everything on to a file of another file system.
+    /// Only a sync looks at the notes of that file.
     pub(super) fn new(witness: OwnedFd, is_stacked: bool, is_buffered: bool) -> Self {
         let witness = Mutex::new(witness);
         let mut losses =

@@ -69,7 +69,8 @@ impl<F: Copy + Default> Desk<F> {
         has_any
     }
 
-    /// How long the thread may sleep before it [submits](Self::submit) again, if nothing wakes it. `None`: for any time.
+    /// How long the thread may sleep before it [submits](Self::submit) again, if nothing wakes it. `None`: for any
+    /// time.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
         self.edges.patience()

@@ -43,9 +43,9 @@
 //! to look for. If B misses it once, A waits for longer.
 //!
 //! Nothing waits in a circle. A free change waits for nothing. A claim waits for lower tickets, and for connections
-//! that pass it when their free changes are over. A connection whose thread is stuck passes nothing. The owner of a claim
-//! that waits asks the others from time to time whether they still look ([`Seat::ask`]), and gives the claim up if one
-//! does not for long.
+//! that pass it when their free changes are over. A connection whose thread is stuck passes nothing. The owner of a
+//! claim that waits asks the others from time to time whether they still look ([`Seat::ask`]), and gives the claim up
+//! if one does not for long.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -100,8 +100,8 @@ fn nonsense_ends_with_an_error_for_that_request_alone() {
     assert_eq!(results[5].1, -libc::EOPNOTSUPP);
 }
 
-/// Red before the server left it to the kernel, which passes on the writes of a device of the device mapper that lies on
-/// a read-only block device.
+/// Red before the server refused changes itself: the kernel passes on the writes of a device of the device mapper that
+/// lies on a read-only block device.
 #[test]
 fn nothing_is_changed_through_a_read_only_block_device() {
     let engine = engine("ram,size=1M");

@@ -2,8 +2,8 @@
 //!
 //! A mapped file can stop or end this process: a page that its file system does not deliver stops the thread that
 //! touches it, with the requests of the thread and its turns at blocks, and a page behind the end of the file is a
-//! SIGBUS. Pages of tmpfs and hugetlbfs come from the kernel alone, and a file that is sealed against shrinking keeps its
-//! pages. Files on a mounted tmpfs or hugetlbfs cannot be sealed, so they are accepted as they are.
+//! SIGBUS. Pages of tmpfs and hugetlbfs come from the kernel alone, and a file that is sealed against shrinking keeps
+//! its pages. Files on a mounted tmpfs or hugetlbfs cannot be sealed, so they are accepted as they are.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -35,8 +35,8 @@ impl fmt::Display for Unfit {
 
 /// Whether the file's memory may be mapped. Waits for no file system.
 pub(crate) fn check(file: &OwnedFd) -> Result<(), Unfit> {
-    // The kernel has seals for regular files on tmpfs and hugetlbfs only. Other file systems are not asked for anything,
-    // as they would be by statfs(2): one in user space need not answer.
+    // The kernel has seals for regular files on tmpfs and hugetlbfs only. Other file systems are not asked for
+    // anything, as they would be by statfs(2): one in user space need not answer.
     let seals = fcntl_get_seals(file).map_err(|_| Unfit::Elsewhere)?;
     if seals.contains(SealFlags::SHRINK) {
         return Ok(());

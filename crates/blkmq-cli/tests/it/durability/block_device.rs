@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use blkmq::Submitter;
@@ -40,6 +41,21 @@ impl BlockDevice {
         let desk = Desk::of_thread(engine, 0, (&entry, 0), bounds, submitter.nr_slots());
         let work = Work::new(desk, (DEPTH, MOST), None, false).expect("there is memory");
         Self { submitter, work, bell, cookies: vec![None; DEPTH.into()], is_gone: Arc::clone(is_gone) }
+    }
+}
+
+impl BlockDevice {
+    /// Serves the queue while another client works, as its thread does: clients that change parts of blocks wait until
+    /// each thread has heard of it.
+    pub(crate) fn beside<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> T {
+        thread::scope(|scope| {
+            let other = scope.spawn(work);
+            while !other.is_finished() {
+                self.work.submit(&mut self.submitter);
+                thread::sleep(Duration::from_micros(50));
+            }
+            other.join().expect("it does not panic")
+        })
     }
 }
 

@@ -86,7 +86,7 @@ fn a_disk_that_ends_within_a_sector_keeps_what_is_told_done_behind_each_front_en
                 0 => {
                     let start = random.below(BYTES as u64) as usize;
                     let end = start + 1 + random.below((BYTES - start) as u64) as usize;
-                    assert_eq!(nbd.write(start as u64, &vec![byte; end - start]), 0);
+                    assert_eq!(block.beside(|| nbd.write(start as u64, &vec![byte; end - start])), 0);
                     model[start..end].fill(byte);
                 }
                 front_end => {

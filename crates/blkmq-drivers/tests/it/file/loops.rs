@@ -34,8 +34,9 @@ impl Drop for Loop {
     }
 }
 
-/// Red before the kernel was asked by a descriptor that does not claim the device: it refused to change a range of which
-/// the page cache had something that was not written, because another descriptor of the same server has the device.
+/// Red before ranges were changed by the descriptor that claims the device: the kernel refused to change a range of
+/// which the page cache had something that was not written, because another descriptor of the same server has the
+/// device.
 #[test]
 fn ranges_of_a_claimed_block_device_are_changed_behind_buffered_writes() {
     let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "loops");

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Red before a thread counted the pieces of its requests. 4096 requests of 1024 pieces each took 100 MB that counted as
-/// no client's memory.
+/// Red before a thread counted the pieces of its requests. 4096 requests of 1024 pieces each took 100 MB that counted
+/// as no client's memory.
 #[test]
 fn a_thread_has_so_many_pieces_at_a_time() {
     const PIECES: u32 = 126;

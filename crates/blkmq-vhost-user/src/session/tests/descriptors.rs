@@ -13,8 +13,8 @@ fn unsealed(len: u64) -> OwnedFd {
     file
 }
 
-/// Red if a front-end can lend memory, or a record of what is in progress, that it can cut short or that another process
-/// delivers, although the operator has not allowed that; or if it cannot where that is allowed.
+/// Red if a front-end can lend memory, or a record of what is in progress, that it can cut short or that another
+/// process delivers, although the operator has not allowed that; or if it cannot where that is allowed.
 #[test]
 fn memory_that_could_end_the_server_is_refused_unless_it_is_allowed() {
     for any_memory in [false, true] {
