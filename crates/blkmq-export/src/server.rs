@@ -18,8 +18,8 @@ use std::thread::JoinHandle;
 
 use blkmq_engine::{ClientInfo, Engine, Errors, FrontEnd, Latencies, Phase, Rejections, Source, Stop, Teller};
 
-pub use self::available::memory as available_memory;
-pub use self::builder::{Bound, Builder, MAX_CONNECTIONS};
+pub use self::available::{MAX_CONNECTIONS, memory as available_memory};
+pub use self::builder::{Bound, Builder};
 pub use self::error::StartError;
 use self::listener::Listener;
 use self::listener::unix_peer;

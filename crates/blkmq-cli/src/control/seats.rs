@@ -84,9 +84,9 @@ impl Seats {
         Self { most, taken: Mutex::default(), left: Condvar::new() }
     }
 
-    /// Takes a place for a connection. If all are taken, the connection that has been silent for longest has to end, and
-    /// this waits until it has been silent for long enough. So connections that come again and again get no more than
-    /// their turn. Returns the stream if all others wait for the server.
+    /// Takes a place for a connection. If all are taken, the connection that has been silent for longest has to end,
+    /// and this waits until it has been silent for long enough. So connections that come again and again get no more
+    /// than their turn. Returns the stream if all others wait for the server.
     pub(super) fn take(self: &Arc<Self>, stream: UnixStream) -> Result<Taken, UnixStream> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         while taken.len() >= self.most {

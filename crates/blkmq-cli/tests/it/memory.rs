@@ -100,8 +100,8 @@ const fn bound(given: u64) -> u64 {
     given + 32 * MIB + CLIENTS * (64 << 10)
 }
 
-/// Red before buffers came from memory that the system has again: the heap kept what was freed, 208 MiB with the reads and
-/// 390 MiB with the writes.
+/// Red before buffers came from memory that the system has again: the heap kept what was freed, 208 MiB with the reads
+/// and 390 MiB with the writes.
 #[test]
 fn a_server_has_no_more_memory_than_it_was_given_and_a_little() {
     for (given, [kind, len, depth, count]) in [

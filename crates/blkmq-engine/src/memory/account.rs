@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::budget::{Budget, CHUNK};
+use super::spare::Spare;
 use crate::clients::Lane;
 
 /// How much more of the common part than its requests need a connection keeps while it is busy, in bytes.
@@ -25,6 +26,12 @@ pub(crate) struct Account {
 impl Account {
     pub(crate) fn new(budget: Arc<Budget>, lane: Arc<Lane>) -> Self {
         Self { budget, lane, used: 0, extra: 0, is_waiting: false, is_deaf: false }
+    }
+
+    /// Buffers that no connection has.
+    #[inline]
+    pub(super) fn spare(&self) -> &Spare {
+        &self.budget.spare
     }
 
     /// Bytes that the connection may keep without taking them from another connection.
@@ -138,5 +145,37 @@ impl Drop for Account {
         self.lane.note_memory(0);
         self.budget.forget(self.lane.number);
         self.budget.give(self.extra);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq::event::EventFd;
+
+    use super::*;
+    use crate::clients::{Clients, FrontEnd, Source};
+
+    /// Red if a connection whose client takes nothing stands in line, or stays there: it would keep others waiting.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no descriptors")]
+    fn a_connection_whose_client_takes_nothing_stands_in_no_line() {
+        const MIB: usize = 1 << 20;
+        let bell = Arc::new(EventFd::new().unwrap());
+        let entry = Clients::new(1).join(FrontEnd::Nbd, "a test".into(), Source::User(0), Arc::clone(&bell)).unwrap();
+        // 8 MiB for each of four connections, and 96 MiB for all.
+        let budget = Arc::new(Budget::new(129 * MIB, 4));
+        let mut account = Account::new(Arc::clone(&budget), Arc::clone(entry.lane(0)));
+        assert!(account.take(9 * MIB, true) && !account.is_in_the_way(), "nobody waits");
+        assert_eq!(budget.take(99, &bell, 0, 95 * MIB..=95 * MIB, true), 95 * MIB);
+        assert_eq!(budget.take(98, &bell, 0, MIB..=MIB, true), 0);
+        assert!(account.is_in_the_way(), "it has some of the common part, and another one waits");
+        budget.forget(98);
+        account.give(9 * MIB);
+        account.hand_over(MIB);
+        assert!(!account.take(16 * MIB, true) && budget.is_wanted(), "it stands in line");
+        account.note_deaf(true);
+        assert!(!budget.is_wanted() && !account.take(16 * MIB, true) && !budget.is_wanted());
+        account.note_deaf(false);
+        assert!(!account.take(16 * MIB, true) && budget.is_wanted());
     }
 }

@@ -24,6 +24,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use blkmq::Notify;
 use blkmq::event::EventFd;
 
+use super::spare::Spare;
+
 /// The amount that a connection asks for at a time, in bytes.
 pub(crate) const CHUNK: usize = 256 << 10;
 /// The least that a connection may have without asking, in bytes: room to receive data, and for small requests as well.
@@ -59,6 +61,8 @@ pub(crate) struct Budget {
     own: usize,
     common: usize,
     inside: Mutex<Inside>,
+    /// Buffers that no connection has.
+    pub(super) spare: Spare,
 }
 
 /// The least memory in bytes with which this many connections can be served.
@@ -79,6 +83,7 @@ impl Budget {
             own,
             common,
             inside: Mutex::new(Inside { free: common, line: VecDeque::new(), others: VecDeque::new() }),
+            spare: Spare::default(),
         }
     }
 
@@ -278,8 +283,8 @@ mod tests {
         assert!(has_rung(&bells[0]), "it may try again");
     }
 
-    /// Red if a connection whose client reads nothing keeps its place in the line: the first in line would keep all others
-    /// waiting for as long as its client likes.
+    /// Red if a connection whose client reads nothing keeps its place in the line: the first in line would keep all
+    /// others waiting for as long as its client likes.
     #[test]
     #[cfg_attr(miri, ignore = "there are no descriptors")]
     fn one_that_steps_back_keeps_nobody_waiting_and_is_woken_with_the_others() {

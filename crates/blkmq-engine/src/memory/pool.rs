@@ -95,7 +95,10 @@ impl Pool {
         let mut buffer = match self.take_kept(len) {
             Some(buffer) => buffer,
             // The heap may keep memory that it was given back, beside what the connections may have.
-            None => Buffer::try_mapped(footprint(len))?,
+            None => match self.account.spare().take(place(len), footprint(len)) {
+                Some(buffer) => buffer,
+                None => Buffer::try_mapped(footprint(len))?,
+            },
         };
         let fits = buffer.set_len(len);
         debug_assert!(fits, "a buffer holds what its size says");
@@ -156,6 +159,8 @@ impl Pool {
             self.account.take_back(size);
             self.kept += size;
             self.by_size[place(buffer.len())].push(buffer);
+        } else {
+            self.account.spare().give(place(buffer.len()), size, buffer);
         }
     }
 
@@ -180,17 +185,22 @@ impl Pool {
     fn hand_over(&mut self, surplus: usize) {
         // The longest buffers are freed first, because then fewer have to be freed.
         for (place, buffers) in self.by_size.iter_mut().enumerate().rev() {
-            while !self.account.leaves(surplus) && buffers.pop().is_some() {
+            while !self.account.leaves(surplus) {
+                let Some(buffer) = buffers.pop() else { break };
                 let size = 1 << (place as u32 + SMALLEST);
                 self.kept -= size;
                 self.account.give(size);
+                self.account.spare().give(place, size, buffer);
             }
         }
         self.account.hand_over(surplus);
     }
 
     fn clear(&mut self) -> &mut Account {
-        self.by_size.iter_mut().for_each(Vec::clear);
+        for (place, buffers) in self.by_size.iter_mut().enumerate() {
+            let size = 1 << (place as u32 + SMALLEST);
+            buffers.drain(..).for_each(|buffer| self.account.spare().give(place, size, buffer));
+        }
         self.account.give(std::mem::take(&mut self.kept));
         &mut self.account
     }

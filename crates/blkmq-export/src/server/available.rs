@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use blkmq_engine::least_memory;
 
-use super::builder::MAX_CONNECTIONS;
+/// The most connections at a time, unless the builder sets another number.
+pub const MAX_CONNECTIONS: u16 = 256;
 
 /// Bytes of the machine, or of a control group around this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,15 +11,12 @@ use blkmq::event::EventFd;
 use blkmq_engine::{Bounds, Engine, Export, Journal, Level, Log, least_memory};
 
 use super::Server;
-use super::available;
+use super::available::{self, MAX_CONNECTIONS};
 use super::door::accept_all;
 use super::error::StartError;
 use super::listener::{Address, Listener};
 use crate::connection::shared::Shared;
 use crate::tls::Tls;
-
-/// The most connections at a time, unless the builder sets another number.
-pub const MAX_CONNECTIONS: u16 = 256;
 
 /// What a server is built from.
 pub struct Builder {
@@ -93,10 +90,10 @@ impl Builder {
     }
 
     /// The most clients at a time, at least 1; by default [`MAX_CONNECTIONS`], or as many as the default of
-    /// [`memory`](Self::memory) is enough for. A client that chooses an export when there are this many is told so by an
-    /// error. Each client takes a thread, and one of the 1023 places of its export's queue. Connections that have not
-    /// chosen an export yet have 128 places of their own. At most 64 of these are for connections from one address, or
-    /// of one user of this machine. If no place is left, a connection that says nothing has to end.
+    /// [`memory`](Self::memory) is enough for. A client that chooses an export when there are this many is told so by
+    /// an error. Each client takes a thread, and one of the 1023 places of its export's queue. Connections that have
+    /// not chosen an export yet have 128 places of their own. At most 64 of these are for connections from one address,
+    /// or of one user of this machine. If no place is left, a connection that says nothing has to end.
     #[must_use]
     pub fn max_connections(mut self, most: usize) -> Self {
         self.max_connections = Some(most);

@@ -27,11 +27,11 @@ pub const BUFFER_ALIGN: usize = 4096;
 /// 2. While this value lives no other code of this process reads or writes these bytes, except through views made from
 ///    it. Another process may change the bytes of a buffer that is [borrowed](Self::borrowed) and never dereferenced.
 /// 3. `owner` tells to which owner the memory belongs. Null: the caller or another owner outside. An odd address, which
-///    points nowhere: the memory came from `layout(capacity)`, and the address is twice the capacity and one. An address
-///    that is even and no multiple of 4, which points nowhere either: the system mapped the memory, and the address is
-///    the capacity, a multiple of [`BUFFER_ALIGN`], and two. Any other: the memory is a part of this arena, of which the
-///    value holds a count. So a buffer is no longer than it was without arenas. The length matters, since a buffer is
-///    moved with each operation.
+///    points nowhere: the memory came from `layout(capacity)`, and the address is twice the capacity and one. An
+///    address that is even and no multiple of 4, which points nowhere either: the system mapped the memory, and the
+///    address is the capacity, a multiple of [`BUFFER_ALIGN`], and two. Any other: the memory is a part of this arena,
+///    of which the value holds a count. So a buffer is no longer than it was without arenas. The length matters, since
+///    a buffer is moved with each operation.
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
@@ -85,8 +85,8 @@ impl Buffer {
         Some(Self { start, len, owner: without_provenance(2 * capacity + 1) })
     }
 
-    /// Zeroed memory of `len` bytes in pages of their own, which are the system's again as soon as the buffer is dropped.
-    /// The heap may keep what it was given back. `None` if the system has no memory for it, as in
+    /// Zeroed memory of `len` bytes in pages of their own, which are the system's again as soon as the buffer is
+    /// dropped. The heap may keep what it was given back. `None` if the system has no memory for it, as in
     /// [`try_zeroed`](Self::try_zeroed).
     ///
     /// COST: a system call to make it and another to drop it, and a page fault for each page that is used.

@@ -102,8 +102,8 @@ fn clients_that_read_nothing_leave_others_their_memory() {
     assert!(used <= most, "{used} of {most}");
 }
 
-/// Red (takes until the stall timeout) if a client that takes nothing keeps memory for which another one waits, or keeps
-/// its place in the line before that one. Red too if a client has to end that has no more than its own part.
+/// Red (takes until the stall timeout) if a client that takes nothing keeps memory for which another one waits. Red too
+/// if a client has to end that has no more than its own part.
 #[test]
 fn a_client_that_takes_nothing_loses_its_memory_to_one_that_waits_for_it() {
     let server = tight();
