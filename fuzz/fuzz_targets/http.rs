@@ -15,6 +15,8 @@ use reach::Reached;
 mod control {
     #[path = "../../crates/blkmq-cli/src/control/http.rs"]
     pub(crate) mod http;
+    #[path = "../../crates/blkmq-cli/src/control/seats.rs"]
+    mod seats;
 
     pub(crate) mod schema {
         /// Why a request was not granted.
