@@ -5,12 +5,11 @@ mod fitness;
 mod verifier;
 
 use std::fmt;
-use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use blkmq_engine::open_regular;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::{self, PemObject};
@@ -195,19 +194,14 @@ fn unread(path: &Path, wanted: &str, error: &pem::Error) -> TlsError {
     }
 }
 
-/// Reads a file. A pipe is refused: to open one may block until another program writes to it, and it gives its bytes
-/// only once.
+/// Reads a regular file.
 fn contents(path: &Path) -> Result<Vec<u8>, TlsError> {
     let read = || {
-        let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::other("not a regular file"));
-        }
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
+        open_regular(path, "not a regular file")?.read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    read().map_err(|error| fault(path, &error.to_string()))
+    read().map_err(|error: io::Error| fault(path, &error.to_string()))
 }
 
 /// What is in a file in PEM: one or more of `wanted`.

@@ -1,14 +1,14 @@
 //! The server: a socket for each device, and a thread that serves one front-end after the other.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{error, fmt, fs, io, thread};
 
 use blkmq::event::EventFd;
-use blkmq_engine::{Engine, Phase, Topic};
+use blkmq_engine::{Engine, Phase, SocketFile, Topic};
 use rustix::fs::{Mode, fchmod};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
 
@@ -46,14 +46,12 @@ impl error::Error for StartError {
     }
 }
 
-/// A socket at which a device waits for its front-end. The socket's file is removed with it, unless another file has
-/// taken its place.
+/// A socket at which a device waits for its front-end.
 #[derive(Debug)]
 struct Door {
+    /// Removed before the socket is closed.
+    _file: SocketFile,
     socket: OwnedFd,
-    path: PathBuf,
-    /// The file's device and inode.
-    identity: (u64, u64),
 }
 
 impl Door {
@@ -70,23 +68,10 @@ impl Door {
             fs::remove_file(path)?;
             bind(&socket, &address)?;
         }
-        let door = Self { socket, path: path.to_owned(), identity: identity(path)? };
-        listen(&door.socket, 4)?;
-        Ok(door)
+        let file = SocketFile::at(path.to_owned())?;
+        listen(&socket, 4)?;
+        Ok(Self { _file: file, socket })
     }
-}
-
-impl Drop for Door {
-    fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|found| found == self.identity) {
-            // Another process may have removed the file already.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    fs::symlink_metadata(path).map(|data| (data.dev(), data.ino()))
 }
 
 /// Whether a server that has ended has left this socket: nobody listens there.

@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use blkmq_export::SocketFile;
 use rustix::fs::Mode;
 use rustix::process::{Pid, geteuid, test_kill_process, umask};
 
@@ -94,12 +95,7 @@ fn is_stale(path: &Path) -> bool {
 
 /// A socket in a folder. The socket's file is removed with this value.
 #[derive(Debug)]
-pub(crate) struct Socket {
-    path: PathBuf,
-    /// The file's device and number. A file that another process has put there since is not removed. While the listener
-    /// is open, no other file gets this number.
-    identity: (u64, u64),
-}
+pub(crate) struct Socket(#[expect(dead_code, reason = "it removes the file")] SocketFile);
 
 impl Socket {
     /// Listens at a path, for this user only. A socket that a process left there is replaced, and nothing else is.
@@ -122,16 +118,7 @@ impl Socket {
         let mask = umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
         let listener = UnixListener::bind(path);
         umask(mask);
-        let (listener, found) = (listener?, fs::symlink_metadata(path)?);
-        Ok((listener, Self { path: path.to_owned(), identity: (found.dev(), found.ino()) }))
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        if fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.identity) {
-            let _ = fs::remove_file(&self.path);
-        }
+        Ok((listener?, Self(SocketFile::at(path.to_owned())?)))
     }
 }
 

@@ -1,14 +1,12 @@
 //! Whether the memory of devices in memory can be had. They take it as it is written, and a server that is out of
 //! memory is killed, with all of its clients. `queue` asks before it serves.
 
-use std::fs;
-
-use blkmq_export::available_memory;
+use blkmq_export::{available_memory, available_swap};
 use blkmq_workbench::TextError;
 
 use super::given::Given;
 
-/// What the devices opened so far take once they are written in full.
+/// The memory that the devices opened so far take when they are full.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     bytes: u64,
@@ -21,7 +19,7 @@ impl Memory {
     /// The machine, a limit of the process or of its control groups does not allow so much. Memory that other programs
     /// have taken by the time that it is needed may still be missing then, and writes fail.
     pub(super) fn add(&mut self, size: u64, device: &Given) -> Result<(), TextError> {
-        // What finds the pages, and what the allocator takes for each, is less than a 64th of them.
+        // The map of the pages and the overhead of the allocator take less than 1/64 of the pages.
         self.bytes = self.bytes.saturating_add(size.saturating_add(size / 64));
         match refusal(self.bytes, limit()) {
             Some(why) => Err(device.fault(format!(
@@ -36,14 +34,7 @@ impl Memory {
 /// The most that the control groups of this process and the machine's memory allow, with all that can be swapped out.
 /// `None` if that is not known.
 fn limit() -> Option<u64> {
-    let swap = fs::read_to_string("/proc/meminfo").ok().and_then(|text| swap_of(&text)).unwrap_or(0);
-    available_memory().map(|bytes| (bytes as u64).saturating_add(swap))
-}
-
-/// Bytes of swap, as `/proc/meminfo` says.
-fn swap_of(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("SwapTotal:"))?;
-    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+    available_memory().map(|bytes| bytes.saturating_add(available_swap().unwrap_or(0)) as u64)
 }
 
 /// Why so much memory cannot be had, if it cannot.
@@ -71,8 +62,6 @@ mod tests {
         let why = refusal((1 << 20) + 1, Some(1 << 20));
         assert_eq!(why.as_deref(), Some("the machine or the control group allows 1048576"));
         assert!(refusal(1 << 62, None).is_some() && refusal(u64::MAX, None).is_some());
-        assert_eq!(swap_of("MemTotal: 1 kB\nSwapTotal:       2097148 kB\n"), Some(2_097_148 << 10));
-        assert_eq!(swap_of("MemTotal: 1 kB\n"), None);
     }
 
     /// Red if each of several devices is compared with all of the memory.

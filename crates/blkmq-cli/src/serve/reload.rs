@@ -2,14 +2,12 @@
 //! rules for clients, and the weights of exports.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use blkmq::RequestQueue;
-use blkmq_export::{Placement, PlacementError, Tls};
+use blkmq_export::{Placement, PlacementError, Tls, open_regular};
 use blkmq_workbench::TextError;
 
 use super::Serve;
@@ -94,17 +92,11 @@ impl Reload {
     }
 }
 
-/// Reads a file for the second time. A pipe gives its text only once, and to open one may block until another program
-/// writes to it.
+/// Reads a file for the second time.
 fn read_again(path: &Path) -> Result<String, TextError> {
-    let read = || {
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::other("not a regular file, so it is read only when the server starts"));
-        }
-        io::read_to_string(file)
-    };
-    read().map_err(|error| TextError { place: path.display().to_string(), what: error.to_string() })
+    let file = open_regular(path, "not a regular file, so it is read only when the server starts");
+    file.and_then(io::read_to_string)
+        .map_err(|error| TextError { place: path.display().to_string(), what: error.to_string() })
 }
 
 /// Why the weights of a queue do nothing, if it has some and they do nothing.

@@ -18,6 +18,7 @@ const FOLDERS: [(&str, &[&str]); 2] = [
         "blkmq-engine",
         &[
             "failure",
+            "files",
             "ask",
             "log",
             "clients",

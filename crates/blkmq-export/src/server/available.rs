@@ -59,9 +59,15 @@ pub fn memory() -> Option<usize> {
     known().map(|memory| memory.all).min()
 }
 
+/// The swap space of the machine in bytes. `None` if that is not known.
+#[must_use]
+pub fn swap() -> Option<usize> {
+    bytes_of(&meminfo()?, "SwapTotal")
+}
+
 /// The memory of the machine, and that of each control group around this process that has a limit.
 fn known() -> impl Iterator<Item = Memory> {
-    let machine = read(Path::new("/proc/meminfo")).as_deref().and_then(of_machine);
+    let machine = meminfo().as_deref().and_then(of_machine);
     let own = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let groups = groups(&own).into_iter().filter_map(|(folder, files)| of_group(&folder, files));
     groups.chain(machine)
@@ -97,14 +103,21 @@ fn read(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
+/// The text of `/proc/meminfo`.
+fn meminfo() -> Option<String> {
+    read(Path::new("/proc/meminfo"))
+}
+
+/// Bytes that `/proc/meminfo` has under a name.
+fn bytes_of(text: &str, name: &str) -> Option<usize> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.trim().strip_suffix(" kB")?.parse::<usize>().ok()?.checked_mul(1024)
+}
+
 /// What `/proc/meminfo` says.
 fn of_machine(text: &str) -> Option<Memory> {
-    let bytes = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().strip_suffix(" kB")?.parse::<usize>().ok()?.checked_mul(1024)
-    };
-    let all = bytes("MemTotal:")?;
-    Some(Memory { all, free: bytes("MemAvailable:").unwrap_or(all) })
+    let all = bytes_of(text, "MemTotal")?;
+    Some(Memory { all, free: bytes_of(text, "MemAvailable").unwrap_or(all) })
 }
 
 /// The folders of the control groups of a process, given its `/proc/self/cgroup`: its own group, and the groups around
@@ -151,6 +164,8 @@ mod tests {
         let text = "MemTotal:       24624868 kB\nMemFree: 1 kB\nMemAvailable:    2 kB\n";
         assert_eq!(of_machine(text), Some(expected));
         assert_eq!(of_machine("MemFree: 1 kB\n"), None);
+        assert_eq!(bytes_of("MemTotal: 1 kB\nSwapTotal:       2097148 kB\n", "SwapTotal"), Some(2_097_148 << 10));
+        assert_eq!(bytes_of("MemTotal: 1 kB\n", "SwapTotal"), None);
         assert!(share().is_none_or(|bytes| bytes > 1 << 20));
     }
 

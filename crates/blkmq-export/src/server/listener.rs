@@ -8,10 +8,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf, absolute};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use blkmq_engine::Source;
+use blkmq_engine::{SocketFile, Source};
 use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl, socket_acceptconn, socket_domain,
     socket_type,
@@ -61,34 +60,6 @@ impl fmt::Display for Address {
         match self {
             Self::Unix { path, .. } => write!(f, "the socket {path:?}"),
             Self::Tcp(address) => address.fmt(f),
-        }
-    }
-}
-
-/// The file of a socket. The file is removed at the end, unless another file has taken its place.
-#[derive(Debug)]
-struct SocketFile {
-    path: PathBuf,
-    /// Device and inode.
-    identity: (u64, u64),
-    /// Whether another server listens at the file too, and continues to use it.
-    stays: AtomicBool,
-}
-
-impl SocketFile {
-    fn identity_of(path: &Path) -> io::Result<(u64, u64)> {
-        let metadata = fs::symlink_metadata(path)?;
-        Ok((metadata.dev(), metadata.ino()))
-    }
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        // Relaxed: the last owner of the listener drops it, and the thread that set this flag was an owner before.
-        let stays = self.stays.load(Ordering::Relaxed);
-        if !stays && Self::identity_of(&self.path).is_ok_and(|identity| identity == self.identity) {
-            // Another process may have removed the file already.
-            let _ = fs::remove_file(&self.path);
         }
     }
 }
@@ -191,7 +162,7 @@ impl Listener {
         let socket = self.as_fd().try_clone_to_owned()?;
         if let Socket::Unix { file: Some(file), .. } = &self.0 {
             // Relaxed: for the same reason as where the flag is read.
-            file.stays.store(true, Ordering::Relaxed);
+            file.keep();
         }
         Ok(socket)
     }
@@ -232,10 +203,9 @@ fn listen_unix(path: PathBuf, mode: u32) -> io::Result<(UnixListener, SocketFile
         remove_stale(&path)?;
         bind(&socket, &name)?;
     }
-    let identity = SocketFile::identity_of(&path)?;
-    let file = SocketFile { path, identity, stays: AtomicBool::new(false) };
+    let file = SocketFile::at(path)?;
     // This comes before any client can connect: a socket that does not listen yet refuses connections.
-    fs::set_permissions(&file.path, fs::Permissions::from_mode(mode))?;
+    fs::set_permissions(file.path(), fs::Permissions::from_mode(mode))?;
     listen(&socket, BACKLOG)?;
     Ok((UnixListener::from(socket), file))
 }

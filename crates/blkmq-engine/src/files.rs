@@ -1,0 +1,69 @@
+//! Files of a server: those of its sockets, and those that it reads more than once.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::OFlags;
+
+/// The file of a Unix socket that a server has made. Dropping it removes the file, unless another file has taken its
+/// place. While the socket is open, no other file gets its inode.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+    /// Whether another server listens at the file too, and continues to use it.
+    stays: AtomicBool,
+}
+
+impl SocketFile {
+    /// The file that is at this path now.
+    ///
+    /// # Errors
+    /// There is none, or its folder cannot be read.
+    pub fn at(path: PathBuf) -> io::Result<Self> {
+        let identity = Self::identity_of(&path)?;
+        Ok(Self { path, identity, stays: AtomicBool::new(false) })
+    }
+
+    fn identity_of(path: &Path) -> io::Result<(u64, u64)> {
+        let metadata = fs::symlink_metadata(path)?;
+        Ok((metadata.dev(), metadata.ino()))
+    }
+
+    /// The path of the file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// From now on the file is not removed.
+    pub fn keep(&self) {
+        // Relaxed: the last owner drops the value, and the thread that sets this flag is an owner before.
+        self.stays.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Relaxed: as in `keep`.
+        let stays = self.stays.load(Ordering::Relaxed);
+        if !stays && Self::identity_of(&self.path).is_ok_and(|identity| identity == self.identity) {
+            // Another process may have removed the file already.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Opens a file for reading without waiting. A pipe is refused with this text: to open one may block until another
+/// program writes to it, and it gives its bytes only once.
+///
+/// # Errors
+/// The file cannot be opened, or is not a regular one.
+pub fn open_regular(path: &Path, refusal: &str) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other(refusal)) }
+}
