@@ -227,8 +227,7 @@ impl<F: Copy + Default> Desk<F> {
     /// The buffers of a request, rounded up and with the blocks at its ends, may exceed the bounds although its length
     /// does not. Such a request is taken when the connection works on nothing else.
     pub fn take(&mut self, request: &Request<F>) -> Option<TaskId> {
-        if !self.fits(request) {
-            let failure = Failure::new(Cause::Invalid, "the device ends before the request does");
+        if let Some(failure) = self.beyond(request) {
             return self.refuse(request.own, failure, matches!(request.ask, Ask::Write { .. }) && request.length > 0);
         }
         if self.is_abandoned && request.ask.only_tells() {
@@ -250,9 +249,10 @@ impl<F: Copy + Default> Desk<F> {
         Some(id)
     }
 
-    /// Whether a request ends where the device could.
-    fn fits(&self, request: &Request<F>) -> bool {
-        request.offset.checked_add(request.length).is_some_and(|end| end <= self.end)
+    /// The failure of a request that ends beyond the device.
+    fn beyond(&self, request: &Request<F>) -> Option<Failure> {
+        let fits = request.offset.checked_add(request.length).is_some_and(|end| end <= self.end);
+        (!fits).then(|| Failure::new(Cause::Invalid, "the device ends before the request does"))
     }
 
     /// Makes a task of a request, which has not failed and has brought nothing.

@@ -25,8 +25,8 @@ impl<F: Copy + Default> Desk<F> {
         let is_whole = self.edges.skip(request.offset | request.length) == 0;
         let moves_data = matches!(request.ask, Ask::Read | Ask::Write { .. });
         let len = if let Buffers::One(buffer) = &*buffers { buffer.len() } else { buffers.len() };
-        let failure = if !self.fits(request) {
-            Some(Failure::new(Cause::Invalid, "the device ends before the request does"))
+        let failure = if let Some(failure) = self.beyond(request) {
+            Some(failure)
         } else if !is_whole || !moves_data || len as u64 != request.length {
             Some(Failure::new(Cause::Invalid, "the buffers do not hold whole blocks, as many as the request has"))
         } else if self.is_abandoned && request.ask.only_tells() {

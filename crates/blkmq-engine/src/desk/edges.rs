@@ -211,7 +211,8 @@ impl Edges {
         all - (self.works.len() - self.places.len())
     }
 
-    fn add(&mut self, work: Work) -> usize {
+    fn add(&mut self, task: TaskId, blocks: Range<u64>, what: What) -> usize {
+        let work = Work { task, blocks, what, watch: Watch::new() };
         match self.places.pop() {
             Some(place) => {
                 self.works[place] = Some(work);
@@ -239,7 +240,7 @@ impl Edges {
         let fits = buffer.set_len((blocks.end - blocks.start) as usize);
         debug_assert!(fits, "the buffer was made for whole blocks");
         let part = Part { bytes, buffer, fua, reads: 0, failed: None };
-        let place = self.add(Work { task, blocks, what: What::Part(part), watch: Watch::new() });
+        let place = self.add(task, blocks, What::Part(part));
         self.is_wary = true;
         if self.has_room() { self.claim(hands, place) } else { self.backlog.push_back(place) }
     }
@@ -259,18 +260,12 @@ impl Edges {
             match self.seat.claim_whole(&blocks) {
                 None => hands.waiting.push_back(bio),
                 Some(ticket) => {
-                    let place = self.add(Work {
-                        task: bio.user_data as TaskId,
-                        blocks,
-                        what: What::Whole(bio),
-                        watch: Watch::new(),
-                    });
+                    let place = self.add(bio.user_data as TaskId, blocks, What::Whole(bio));
                     self.claims.push((ticket, place));
                 }
             }
         } else {
-            let place =
-                self.add(Work { task: bio.user_data as TaskId, blocks, what: What::Whole(bio), watch: Watch::new() });
+            let place = self.add(bio.user_data as TaskId, blocks, What::Whole(bio));
             self.backlog.push_back(place);
         }
     }

@@ -31,6 +31,12 @@ fn place(len: usize) -> usize {
     exponent.saturating_sub(SMALLEST) as usize
 }
 
+/// Bytes that a buffer takes up that is kept there.
+#[inline]
+const fn size_at(place: usize) -> usize {
+    1 << (place as u32 + SMALLEST)
+}
+
 /// Bytes that a buffer for `len` bytes takes up.
 #[inline]
 pub(crate) const fn footprint(len: usize) -> usize {
@@ -92,14 +98,9 @@ impl Pool {
     /// COST: a push and a pop of a vector; where none of this size was given back, memory that the system maps.
     #[inline]
     pub(crate) fn take(&mut self, len: usize) -> Option<Buffer> {
-        let mut buffer = match self.take_kept(len) {
-            Some(buffer) => buffer,
-            // The heap may keep memory that it was given back, beside what the connections may have.
-            None => match self.account.spare().take(place(len), footprint(len)) {
-                Some(buffer) => buffer,
-                None => Buffer::try_mapped(footprint(len))?,
-            },
-        };
+        let kept = self.take_kept(len).or_else(|| self.account.spare().take(footprint(len)));
+        // The heap may keep memory that it was given back, beside what the connections may have.
+        let mut buffer = kept.or_else(|| Buffer::try_mapped(footprint(len)))?;
         let fits = buffer.set_len(len);
         debug_assert!(fits, "a buffer holds what its size says");
         Some(buffer)
@@ -160,7 +161,7 @@ impl Pool {
             self.kept += size;
             self.by_size[place(buffer.len())].push(buffer);
         } else {
-            self.account.spare().give(place(buffer.len()), size, buffer);
+            self.account.spare().give(size, buffer);
         }
     }
 
@@ -187,10 +188,10 @@ impl Pool {
         for (place, buffers) in self.by_size.iter_mut().enumerate().rev() {
             while !self.account.leaves(surplus) {
                 let Some(buffer) = buffers.pop() else { break };
-                let size = 1 << (place as u32 + SMALLEST);
+                let size = size_at(place);
                 self.kept -= size;
                 self.account.give(size);
-                self.account.spare().give(place, size, buffer);
+                self.account.spare().give(size, buffer);
             }
         }
         self.account.hand_over(surplus);
@@ -198,8 +199,7 @@ impl Pool {
 
     fn clear(&mut self) -> &mut Account {
         for (place, buffers) in self.by_size.iter_mut().enumerate() {
-            let size = 1 << (place as u32 + SMALLEST);
-            buffers.drain(..).for_each(|buffer| self.account.spare().give(place, size, buffer));
+            buffers.drain(..).for_each(|buffer| self.account.spare().give(size_at(place), buffer));
         }
         self.account.give(std::mem::take(&mut self.kept));
         &mut self.account

@@ -13,7 +13,8 @@ const LONGEST: usize = 64 << 10;
 #[derive(Debug, Default)]
 struct Inside {
     bytes: usize,
-    by_size: Vec<Vec<Buffer>>,
+    /// By the binary logarithm of their size.
+    by_size: [Vec<Buffer>; LONGEST.ilog2() as usize + 1],
 }
 
 /// The buffers that no connection has.
@@ -25,13 +26,13 @@ impl Spare {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A buffer of this many bytes, the size with this index, if there is one. Nothing is left in it of what another
-    /// connection had there.
+    /// A zeroed buffer of this many bytes, a power of two, if there is one.
     ///
     /// COST: a lock, and a pass over the buffer.
-    pub(crate) fn take(&self, index: usize, size: usize) -> Option<Buffer> {
+    pub(crate) fn take(&self, size: usize) -> Option<Buffer> {
+        debug_assert!(size.is_power_of_two(), "sizes are powers of two, not {size}");
         let mut inside = self.lock();
-        let mut buffer = inside.by_size.get_mut(index)?.pop()?;
+        let mut buffer = inside.by_size.get_mut(size.ilog2() as usize)?.pop()?;
         inside.bytes -= size;
         drop(inside);
         let fits = buffer.set_len(size);
@@ -40,24 +41,23 @@ impl Spare {
         Some(buffer)
     }
 
-    /// Takes a buffer that a connection does not need. If there are enough, the system has its memory again.
+    /// Takes a buffer that a connection does not need, whose memory has this many bytes, a power of two. If there are
+    /// enough, its memory goes back to the system.
     ///
     /// COST: a lock.
-    pub(crate) fn give(&self, index: usize, size: usize, buffer: Buffer) {
+    pub(crate) fn give(&self, size: usize, buffer: Buffer) {
+        debug_assert!(size.is_power_of_two(), "sizes are powers of two, not {size}");
         if size > LONGEST {
             return;
         }
         let mut inside = self.lock();
         if inside.bytes + size > MOST {
+            // The system call comes outside of the lock.
             drop(inside);
-            drop(buffer);
             return;
         }
-        if inside.by_size.len() <= index {
-            inside.by_size.resize_with(index + 1, Vec::new);
-        }
         inside.bytes += size;
-        inside.by_size[index].push(buffer);
+        inside.by_size[size.ilog2() as usize].push(buffer);
     }
 }
 
@@ -73,12 +73,12 @@ mod tests {
             let mut buffer = Buffer::zeroed(LONGEST);
             buffer.fill(7);
             buffer.set_len(40_000);
-            spare.give(4, LONGEST, buffer);
+            spare.give(LONGEST, buffer);
         }
-        spare.give(5, 2 * LONGEST, Buffer::zeroed(2 * LONGEST));
+        spare.give(2 * LONGEST, Buffer::zeroed(2 * LONGEST));
         assert_eq!(spare.lock().bytes, MOST);
-        assert!(spare.take(3, LONGEST / 2).is_none() && spare.take(5, 2 * LONGEST).is_none());
-        let all: Vec<_> = std::iter::from_fn(|| spare.take(4, LONGEST)).collect();
+        assert!(spare.take(LONGEST / 2).is_none() && spare.take(2 * LONGEST).is_none());
+        let all: Vec<_> = std::iter::from_fn(|| spare.take(LONGEST)).collect();
         assert_eq!((all.len(), spare.lock().bytes), (MOST / LONGEST, 0));
         assert!(all.iter().flat_map(|buffer| buffer.iter()).all(|byte| *byte == 0));
         assert!(all.iter().all(|buffer| buffer.len() == LONGEST));

@@ -115,6 +115,14 @@ pub(super) fn connect(socket: &Path, guest: &Guest, without: u64) -> Frontend {
     front
 }
 
+/// Fails unless one more front-end is served.
+fn serves_another(served: &Served) {
+    let guest = Guest::new(8, false, true);
+    let mut front = connect(&served.socket(), &guest, 0);
+    let mut disk = Disk::new(&mut front, guest, 0);
+    assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1));
+}
+
 fn region(guest: &Guest) -> VhostUserMemoryRegionInfo {
     VhostUserMemoryRegionInfo {
         guest_phys_addr: 0,
@@ -371,10 +379,7 @@ fn a_hostile_guest_ends_its_session_and_no_more() {
     disk.ask(READ, 0, 0, &[(END - 1, 512)], true);
     assert!(served.warning().ends_with("ring 0: a descriptor of 512 bytes at 0x7ffff"), "{}", served.warning());
     assert!(front.get_features().is_err(), "the session is over");
-    let guest = Guest::new(8, false, true);
-    let mut front = connect(&served.socket(), &guest, 0);
-    let mut disk = Disk::new(&mut front, guest, 0);
-    assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1));
+    serves_another(&served);
     served.end();
 }
 
