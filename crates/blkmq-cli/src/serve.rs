@@ -191,8 +191,8 @@ pub(crate) struct Serve {
     /// as there is memory for].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     max_connections: Option<u16>,
-    /// Memory for all clients together, as in 500M or 4G [default: a quarter of what there is, and no more than half of
-    /// what is free].
+    /// Memory for all clients together, as in 500M or 4G [default: a quarter of the memory, at most half of the free
+    /// memory].
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
     /// How long a server that ends waits for its clients, as in 500ms or 1m, or off for no limit [default: 20s].

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a connection does.
+/// How far a connection has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// The client has yet to ask, or to ask to the end.
@@ -33,7 +33,7 @@ impl Phase {
 #[derive(Debug)]
 pub(super) struct Seat {
     stream: UnixStream,
-    /// What it does, and since when the client has been silent in that.
+    /// The phase, and since when the client has been silent in it.
     state: Mutex<(Phase, Instant)>,
 }
 
@@ -50,7 +50,7 @@ impl Seat {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the connection does something else from now on.
+    /// Begins another phase.
     pub(super) fn begin(&self, phase: Phase) {
         *self.state() = (phase, Instant::now());
     }
@@ -63,7 +63,7 @@ impl Seat {
         }
     }
 
-    /// When another connection may have its place. `None`: not in what it does now.
+    /// When another connection may take this place. `None`: not in this phase.
     fn due(&self) -> Option<Instant> {
         let (phase, since) = *self.state();
         Some(since + phase.patience()?)

@@ -9,8 +9,8 @@ use super::name::shown;
 use super::plan::Plan;
 use super::{limits, machine, metrics, nbd, queue, ublk};
 
-/// Checks what a server is told, and opens nothing. A server that runs with the same devices and addresses is no
-/// obstacle.
+/// Checks the options and the configuration of a server without opening anything. A running server with the same
+/// devices and addresses is no obstacle.
 pub(super) fn check(plan: &Plan) -> Result<(), TextError> {
     for given in &plan.nbd {
         nbd::address(given, 0o600)?;
