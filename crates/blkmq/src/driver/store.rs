@@ -43,14 +43,16 @@ pub(super) fn check_geometry(bs: u32, size: u64) -> Result<(), SpecError> {
 
 type PageData = Box<[u8; PAGE_SIZE]>;
 
-/// A page of zeroes.
+const ZEROES: &[u8; PAGE_SIZE] = &[0; PAGE_SIZE];
+
+/// A page with this content, or of zeroes.
 ///
 /// # Errors
 /// The system has no memory.
-fn zero_page() -> Result<PageData, StoreError> {
+fn new_page(content: Option<&PageData>) -> Result<PageData, StoreError> {
     let mut page = Vec::new();
     page.try_reserve_exact(PAGE_SIZE).map_err(|_| StoreError::NoMemory)?;
-    page.resize(PAGE_SIZE, 0);
+    page.extend_from_slice(content.map_or(&ZEROES[..], |content| &content[..]));
     Ok(page.into_boxed_slice().try_into().expect("it was made with the size of a page"))
 }
 
@@ -100,14 +102,14 @@ impl Shard {
         let (content, fresh) = match self.pages.entry(page) {
             Entry::Occupied(place) => (place.into_mut(), None),
             Entry::Vacant(place) => {
-                let fresh = zero_page()?;
+                let fresh = new_page(None)?;
                 (place.insert(Page::default()), Some(fresh))
             }
         };
         let Some(max_dirty) = max_dirty else {
             let durable = match &mut content.durable {
                 Some(durable) => durable,
-                none => none.insert(fresh.map_or_else(zero_page, Ok)?),
+                none => none.insert(fresh.map_or_else(|| new_page(None), Ok)?),
             };
             fill(&mut durable[part.clone()]);
             if let Some(cached) = &mut content.cached {
@@ -118,10 +120,7 @@ impl Shard {
         let cached = match &mut content.cached {
             Some(cached) => cached,
             none => {
-                let mut copy = fresh.map_or_else(zero_page, Ok)?;
-                if let Some(durable) = &content.durable {
-                    copy.copy_from_slice(&durable[..]);
-                }
+                let copy = fresh.map_or_else(|| new_page(content.durable.as_ref()), Ok)?;
                 self.dirty.push_back(page);
                 none.insert(copy)
             }
@@ -192,7 +191,6 @@ impl Store {
     ///
     /// COST: a lock and a look-up per page.
     fn read(&self, start: u64, len: usize, mut take: impl FnMut(&[u8])) -> Result<(), StoreError> {
-        const ZEROES: &[u8; PAGE_SIZE] = &[0; PAGE_SIZE];
         for (page, part) in parts(start, len) {
             let shard = self.shard(page).lock();
             if !shard.is_powered {
