@@ -7,8 +7,8 @@ use std::{env, io};
 
 use blkmq_program::Failure;
 
-/// Turns this process into the program of that name, which lies in the folder in which this program lies. Returns only
-/// if that fails. `command` is what the user calls it.
+/// Turns this process into the program of that name, which lies in the folder in which this program lies, or on PATH.
+/// Returns only if that fails. `command` is what the user calls it.
 pub(crate) fn start(command: &str, program: &str, options: Vec<OsString>) -> Failure {
     let path = match env::current_exe() {
         Ok(this) => this.with_file_name(program),
@@ -16,14 +16,20 @@ pub(crate) fn start(command: &str, program: &str, options: Vec<OsString>) -> Fai
             return Failure::Running(format!("{command}: this program cannot find its own folder: {error}"));
         }
     };
-    let error = Command::new(&path).args(options).exec();
+    let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let mut error = Command::new(&path).args(&options).exec();
+    if is_missing(&error) {
+        // A name without a folder is looked for on PATH.
+        error = Command::new(program).args(options).exec();
+    }
     let path = path.display();
-    Failure::Running(match error.kind() {
-        io::ErrorKind::NotFound => format!(
-            "{command}: {path}: there is no such program; in a clone 'cargo build --release -p {program}' builds it \
-             beside 'target/release/blkmq', and 'cargo install --locked --git URL {program}' installs it as 'blkmq' is \
-             installed"
-        ),
-        _ => format!("{command}: {path}: it cannot be started: {error}"),
+    Failure::Running(if is_missing(&error) {
+        format!(
+            "{command}: there is no {path}, and no {program} on PATH; in a clone 'cargo build --release -p {program}' \
+             builds it beside 'target/release/blkmq', and 'cargo install --locked --git URL {program}' installs it as \
+             'blkmq' is installed"
+        )
+    } else {
+        format!("{command}: {path}: it cannot be started: {error}")
     })
 }

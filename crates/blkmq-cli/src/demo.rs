@@ -80,10 +80,17 @@ fn write_line(name: &str, cells: &[String], out: &mut dyn Write) -> io::Result<(
     out.flush()
 }
 
-/// The flood under each scheduler, a row at a time.
+/// What the rows of `bfq` show.
+const BFQ: &str = "\
+bfq divides the SSD among its clients. Here each thread is a client, so the reader, which asks for one read at a time, waits
+for the turns of 128 others, as under Linux's BFQ. A client that must not wait belongs in the real-time class, 'reader rt':
+'prioclass=1' in a job file.";
+
+/// The flood under each scheduler, a row at a time, and under bfq also with a reader of the real-time class.
 fn measure_floods(control: &Control, out: &mut dyn Write) -> Result<Vec<Flooded>, Failure> {
     let schedulers = schedulers::names();
-    let each = FLOODS / schedulers.len() as u32;
+    let rows: Vec<_> = schedulers.iter().map(|&scheduler| (scheduler, false)).chain([("bfq", true)]).collect();
+    let each = FLOODS / rows.len() as u32;
     writeln!(
         out,
         "measured on {}; {}\n
@@ -101,12 +108,12 @@ clock are real.\n",
     let titles = [reads.to_owned(), format!("{p50} ms"), format!("{p99} ms"), format!("{p99_9} ms"), writes.to_owned()];
     write_line("scheduler", &titles, out)?;
     let mut all: Vec<Flooded> = Vec::new();
-    for scheduler in schedulers {
-        let way = Way { load: THREADS, depth: DEPTH, scheduler, nr_requests: None };
+    for (scheduler, is_reader_rt) in rows {
+        let way = Way { load: THREADS, depth: DEPTH, scheduler, nr_requests: None, is_reader_rt };
         let Some(flooded) = flood::run(&way, Time::Real, each, control)? else {
             return Err(interrupt::failure("demo"));
         };
-        write_line(scheduler, &flooded.cells(), out)?;
+        write_line(&flooded.name(), &flooded.cells(), out)?;
         all.push(flooded);
     }
     writeln!(out)?;
@@ -114,6 +121,7 @@ clock are real.\n",
         for other in others {
             writeln!(out, "{}", other.beside(none))?;
         }
+        writeln!(out, "\n{BFQ}")?;
     }
     Ok(all)
 }

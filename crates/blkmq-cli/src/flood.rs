@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use blkmq::{Class, IoPriority};
 use blkmq_workbench::bench::{Control, JobOutcome};
 use blkmq_workbench::job::Direction;
 use blkmq_workbench::{JobFile, Mode, System};
@@ -44,6 +45,8 @@ pub(crate) struct Way {
     pub(crate) scheduler: &'static str,
     /// How many requests the scheduler takes. `None` for the queue's default.
     pub(crate) nr_requests: Option<u32>,
+    /// The reader is of the real-time class.
+    pub(crate) is_reader_rt: bool,
 }
 
 /// The results of a flood. Latencies are the reader's, in nanoseconds.
@@ -55,6 +58,9 @@ pub(crate) struct Flooded {
     /// Requests that the queue takes, if that was set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) nr_requests: Option<u32>,
+    /// Whether the reader was of the real-time class.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_reader_rt: bool,
     pub(crate) reads_per_second: f64,
     pub(crate) p50_ns: u64,
     pub(crate) p99_ns: u64,
@@ -65,8 +71,11 @@ pub(crate) struct Flooded {
 
 /// Runs a flood. `None` if it was stopped.
 pub(crate) fn run(way: &Way, clock: Time, runtime: Duration, stop: &Control) -> Result<Option<Flooded>, Failure> {
-    let Way { load, depth, scheduler, nr_requests } = *way;
-    let jobs = JobFile::parse(load.file, load.text, &[], Mode::Strict, &System)?.jobs;
+    let Way { load, depth, scheduler, nr_requests, is_reader_rt } = *way;
+    let mut jobs = JobFile::parse(load.file, load.text, &[], Mode::Strict, &System)?.jobs;
+    if is_reader_rt {
+        jobs[0].priority = Some(IoPriority { class: Class::RealTime, level: 0 });
+    }
     let device = format!("ssd,hw_queue_depth={depth}");
     let mut target = Target::new(&device, clock);
     target.set("scheduler", scheduler, load.file.to_owned());
@@ -94,6 +103,7 @@ pub(crate) fn run(way: &Way, clock: Time, runtime: Duration, stop: &Control) -> 
         device,
         scheduler,
         nr_requests,
+        is_reader_rt,
         reads_per_second: read.iops(reader.runtime_ns),
         p50_ns: read.latency.percentile(50.0),
         p99_ns: read.latency.percentile(99.0),
@@ -112,6 +122,11 @@ pub(crate) fn ms(ns: u64) -> String {
 }
 
 impl Flooded {
+    /// The scheduler, and the reader's class if it has one.
+    pub(crate) fn name(&self) -> String {
+        format!("{}{}", self.scheduler, if self.is_reader_rt { ", reader rt" } else { "" })
+    }
+
     /// Latencies in milliseconds.
     pub(crate) fn cells(&self) -> [String; 5] {
         [
@@ -132,8 +147,9 @@ impl Flooded {
             _ => format!("{:.1} times longer", 1.0 / times),
         };
         format!(
-            "With {} 99 of 100 reads take at most {} ms, with {} {} ms: {verdict}. The writers get {:.0} % of what they get with {}.",
-            self.scheduler,
+            "With {}{} 99 of 100 reads take at most {} ms, with {} {} ms: {verdict}. The writers get {:.0} % of what they get with {}.",
+            self.name(),
+            if self.is_reader_rt { "," } else { "" },
             ms(self.p99_ns),
             none.scheduler,
             ms(none.p99_ns),
@@ -153,6 +169,7 @@ mod tests {
             device: String::new(),
             scheduler,
             nr_requests: None,
+            is_reader_rt: false,
             reads_per_second: 1.0,
             p50_ns: 1,
             p99_ns,

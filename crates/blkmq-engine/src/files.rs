@@ -1,8 +1,9 @@
 //! Files of a server: those of its sockets, and those that it reads more than once.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -56,6 +57,24 @@ impl Drop for SocketFile {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Sets the permissions of a socket's file, and of nothing that a link at its path leads to. `mode`: `None` for those
+/// that it has, which shows whether this process may set others. Returns what was found.
+///
+/// # Errors
+/// The file is no socket, or the permissions cannot be set.
+pub fn set_socket_mode(path: &Path, mode: Option<u32>) -> io::Result<Metadata> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    let found = file.metadata()?;
+    if !found.file_type().is_socket() {
+        return Err(io::Error::other("the file at its path is no socket"));
+    }
+    let permissions = mode.map_or_else(|| found.permissions(), Permissions::from_mode);
+    // A descriptor of this kind cannot be passed to `fchmod`.
+    fs::set_permissions(format!("/proc/self/fd/{}", file.as_raw_fd()), permissions)?;
+    Ok(found)
 }
 
 /// Opens a file for reading without waiting. A pipe is refused with this text: to open one may block until another

@@ -74,7 +74,7 @@ pub use desk::{Desk, Piece, TaskId};
 pub use engine::{Bounds, Engine};
 pub use export::{Allow, Export, ExportError, ExportFault, MAX_TEXT, Permit, Terms, Who};
 pub use failure::{Cause, Failure};
-pub use files::{SocketFile, open_regular};
+pub use files::{SocketFile, open_regular, set_socket_mode};
 pub use log::{Journal, Level, Log, Teller, Topic};
 pub use memory::budget::least as least_memory;
 pub use patience::Patience;

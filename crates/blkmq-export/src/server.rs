@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 
 use blkmq_engine::{ClientInfo, Engine, Errors, FrontEnd, Latencies, Phase, Rejections, Source, Stop, Teller};
 
-pub use self::available::{MAX_CONNECTIONS, memory as available_memory, swap as available_swap};
+pub use self::available::{MAX_CONNECTIONS, memory as available_memory};
 pub use self::builder::{Bound, Builder};
 pub use self::error::StartError;
 use self::listener::Listener;

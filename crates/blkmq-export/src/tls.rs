@@ -35,6 +35,15 @@ const REVOKED: &str = "ca-crl.pem";
 pub struct TlsError {
     path: PathBuf,
     what: String,
+    is_denied: bool,
+}
+
+impl TlsError {
+    /// Whether this user may not read the file.
+    #[must_use]
+    pub const fn is_denied(&self) -> bool {
+        self.is_denied
+    }
 }
 
 impl fmt::Display for TlsError {
@@ -157,7 +166,7 @@ impl Files {
 }
 
 fn fault(path: &Path, what: &str) -> TlsError {
-    TlsError { path: path.to_owned(), what: what.to_owned() }
+    TlsError { path: path.to_owned(), what: what.to_owned(), is_denied: false }
 }
 
 /// The text of an error in the server's own certificate.
@@ -201,7 +210,10 @@ fn contents(path: &Path) -> Result<Vec<u8>, TlsError> {
         open_regular(path, "not a regular file")?.read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    read().map_err(|error: io::Error| fault(path, &error.to_string()))
+    read().map_err(|error: io::Error| {
+        let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
+        TlsError { is_denied, ..fault(path, &error.to_string()) }
+    })
 }
 
 /// What is in a file in PEM: one or more of `wanted`.

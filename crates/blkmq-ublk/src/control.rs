@@ -10,8 +10,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -71,20 +71,37 @@ fn wait_for(file: &File, sent: &mut Sent) -> io::Result<()> {
     }
 }
 
-/// Runs `work` in a thread of its own. `None` if it is not over although nothing has moved for the limit.
+/// Runs `work` in a thread of its own. `None` if it is not over although nothing has moved for the limit. Where the
+/// system gives no thread the caller does the work, without a limit: a device is then still ended in order.
 fn limited<T: Send + 'static>(
     limit: Duration,
     moved: impl Fn() -> u64,
     work: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<Option<T>> {
+) -> Option<T> {
+    limited_by(thread::Builder::new().name("ublk control".to_owned()), limit, moved, work)
+}
+
+/// The same in a thread that this builder makes.
+fn limited_by<T: Send + 'static>(
+    builder: thread::Builder,
+    limit: Duration,
+    moved: impl Fn() -> u64,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
     let (tell, over) = mpsc::sync_channel(1);
-    thread::Builder::new().name("ublk control".to_owned()).spawn(move || _ = tell.send(work()))?;
+    let work = Arc::new(Mutex::new(Some(work)));
+    let take = |work: &Mutex<Option<_>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let theirs = Arc::clone(&work);
+    let spawned = builder.spawn(move || _ = tell.send(take(&theirs).map(|work| work())));
+    if spawned.is_err() {
+        return take(&work).map(|work| work());
+    }
     let mut patience = Patience::new(limit, moved(), Instant::now());
     loop {
         match over.recv_timeout(patience.pause()) {
-            Ok(done) => return Ok(Some(done)),
+            Ok(done) => return done,
             Err(RecvTimeoutError::Timeout) if !patience.is_over(moved(), Instant::now()) => (),
-            Err(_) => return Ok(None),
+            Err(_) => return None,
         }
     }
 }
@@ -139,7 +156,7 @@ impl Control {
             let result = wait_for(&file, &mut sent);
             (result, sent.data)
         };
-        match limited(self.limit, moved, work).map_err(Error::System)? {
+        match limited(self.limit, moved, work) {
             None => Err(Error::NoAnswer(what, self.limit)),
             Some((Ok(()), data)) => Ok(data),
             Some((Err(error), _)) => Err(match error.raw_os_error() {
@@ -258,7 +275,7 @@ impl Control {
             let opened = OpenOptions::new().read(true).custom_flags(flags).open(&path);
             (opened.and_then(|file| file.sync_all()), path)
         };
-        match limited(self.limit, || nr_ended(id), work).map_err(Error::System)? {
+        match limited(self.limit, || nr_ended(id), work) {
             None => Err(Error::NoAnswer("writing what is in memory", self.limit)),
             Some((Ok(()), _)) => Ok(()),
             // There is no block device, and nothing is left to write.
@@ -361,10 +378,21 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "Miri wants all threads over at its end")]
     fn what_takes_for_ever_is_given_up_and_what_is_over_is_told() {
-        assert_eq!(limited(Duration::from_secs(600), || 0, || 7).unwrap(), Some(7));
+        assert_eq!(limited(Duration::from_secs(600), || 0, || 7), Some(7));
         let (hold, held) = mpsc::channel::<()>();
-        assert_eq!(limited(Duration::from_millis(20), || 0, move || held.recv().is_ok()).unwrap(), None);
+        assert_eq!(limited(Duration::from_millis(20), || 0, move || held.recv().is_ok()), None);
         drop(hold);
+    }
+
+    /// Red if a command fails where no thread can be made, as under a limit of processes: the kernel would not be told
+    /// that a device ends, and would not write what it has to.
+    #[test]
+    fn a_command_needs_no_thread() {
+        let refused = thread::Builder::new().stack_size(1 << 62);
+        assert_eq!(
+            limited_by(refused, Duration::from_secs(600), || 0, || thread::current().id()),
+            Some(thread::current().id())
+        );
     }
 
     /// Red if the limit counts from the beginning: then the end of a device fails what the kernel has still to write.
@@ -379,7 +407,7 @@ mod tests {
             }
             looks.get()
         };
-        assert_eq!(limited(Duration::from_millis(10), moved, move || held.recv().is_ok()).unwrap(), Some(true));
+        assert_eq!(limited(Duration::from_millis(10), moved, move || held.recv().is_ok()), Some(true));
     }
 
     /// Red if a missing module is told in the system's words alone.

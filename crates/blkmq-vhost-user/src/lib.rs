@@ -38,6 +38,7 @@
 //! ```
 
 mod device;
+mod foreign;
 #[doc(hidden)]
 pub mod hostile;
 mod inflight;

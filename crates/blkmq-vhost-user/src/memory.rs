@@ -105,7 +105,8 @@ fn map(file: fs::File, len: usize) -> Result<MmapRegion, String> {
     MmapRegionBuilder::new(len)
         .with_file_offset(FileOffset::new(file, 0))
         .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
-        .with_mmap_flags(libc::MAP_NORESERVE | libc::MAP_SHARED)
+        // Huge pages are reserved, or the mapping fails: without that, touching one that is not there ends the process.
+        .with_mmap_flags(libc::MAP_SHARED)
         .build()
         .map_err(|error| error.to_string())
 }
@@ -379,6 +380,21 @@ pub(crate) mod tests {
         assert_eq!(memory.guest_address(0x9001), None);
         assert!(memory.area(0x3000, 16, 4096).is_ok() && memory.area(0x3001, 2, 2).is_err());
         assert!(memory.area(0x2ff0, 32, 2).is_err(), "an area lies in one piece");
+    }
+
+    /// Red if huge pages that the machine does not have are found missing only when they are touched, which ends the
+    /// process.
+    #[test]
+    fn huge_pages_that_are_not_there_are_refused() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        let Ok(file) = memfd_create("guest", flags) else {
+            return println!("SKIP this kernel makes no memfd with huge pages");
+        };
+        let len = 1 << 45;
+        ftruncate(&file, len).unwrap();
+        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        let error = Memory::default().add(info(0, len), file).unwrap_err().to_string();
+        assert!(error.contains("cannot be mapped"), "{error}");
     }
 
     #[test]

@@ -21,6 +21,7 @@ use blkmq_engine::{Engine, Export, Phase};
 use self::member::Member;
 use self::vring::Vring;
 use crate::device::Device;
+use crate::foreign::Foreign;
 use crate::inflight::Inflight;
 use crate::lane::Terms;
 use crate::memory::{MAX_REGIONS, Memory, MemoryError};
@@ -127,7 +128,7 @@ pub(crate) struct Session<'a> {
     vrings: Vec<Vring>,
     inflight: Option<Inflight>,
     /// Where the front-end takes messages of the device.
-    channel: Option<OwnedFd>,
+    channel: Option<Foreign>,
     /// The capacity that the front-end was told, in sectors. `None` before it was: it may know that of a server before
     /// this one.
     capacity: Option<u64>,
@@ -269,7 +270,7 @@ impl<'a> Session<'a> {
         FEATURES | packed | config::features(&self.limits(), self.terms.is_read_only)
     }
 
-    fn handle(&mut self, message: Message, mut files: Vec<OwnedFd>) -> Result<Answer, Ending> {
+    fn handle(&mut self, message: Message, mut files: Vec<Foreign>) -> Result<Answer, Ending> {
         let wrong = |text: String| Err(Ending::Front(text));
         match message {
             Message::GetFeatures => return Ok(number(self.offered())),
@@ -330,8 +331,9 @@ impl<'a> Session<'a> {
             }
             Message::SetInflight(info) => {
                 let is_packed = self.features & feature::PACKED != 0;
-                files.iter().try_for_each(|file| self.admit_memory("the record of what is in progress", file))?;
-                let inflight = files.pop().map(|file| Inflight::take(info, file, is_packed));
+                let admit = |file| self.admit_memory("the record of what is in progress", file);
+                let file = files.pop().map(admit).transpose()?;
+                let inflight = file.map(|file| Inflight::take(info, file, is_packed));
                 self.inflight = inflight.transpose().map_err(Ending::Front)?;
             }
             Message::SetRingSize { ring, size } => {

@@ -134,7 +134,7 @@ impl Read for Hasty<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut stream = self.seat.stream();
         stream.set_read_timeout(Some(self.left()?))?;
-        stream.read(buffer).inspect(|_| self.seat.note())
+        stream.read(buffer)
     }
 }
 

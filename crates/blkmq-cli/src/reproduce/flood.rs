@@ -58,7 +58,7 @@ fn ways() -> Vec<Way> {
             for scheduler in schedulers::names() {
                 let of_linux = (scheduler != "none").then(|| flood::linux_nr_requests(depth));
                 let rooms = std::iter::once(None).chain(of_linux.map(Some));
-                ways.extend(rooms.map(|nr_requests| Way { load, depth, scheduler, nr_requests }));
+                ways.extend(rooms.map(|nr_requests| Way { load, depth, scheduler, nr_requests, is_reader_rt: false }));
             }
         }
     }

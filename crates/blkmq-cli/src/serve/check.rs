@@ -4,7 +4,6 @@ use std::io::{self, Write};
 
 use blkmq_workbench::TextError;
 
-use super::config::Disk;
 use super::name::shown;
 use super::plan::Plan;
 use super::{limits, machine, metrics, nbd, queue, ublk};
@@ -22,12 +21,7 @@ pub(super) fn check(plan: &Plan) -> Result<(), TextError> {
     limits::drain_timeout(plan.drain_timeout.as_ref())?;
     limits::stall_timeout(plan.stall_timeout.as_ref())?;
     plan.memory.as_ref().map(limits::memory).transpose()?;
-    for export in &plan.exports {
-        if let Disk::Own { device, settings } = &export.disk {
-            queue::check(device, settings)?;
-        }
-    }
-    Ok(())
+    queue::check_all(&plan.exports)
 }
 
 /// Says in a sentence that a plan is right.

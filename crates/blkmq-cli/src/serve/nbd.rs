@@ -55,6 +55,11 @@ pub(super) fn tls(planned: &config::Tls) -> Result<Tls, TextError> {
     Ok(if planned.is_required { tls.required() } else { tls })
 }
 
+/// Whether this user may not read the certificates.
+pub(super) fn may_not_read(planned: &config::Tls) -> bool {
+    Tls::from_folder(&planned.folder.text, planned.verifies_peer).is_err_and(|error| error.is_denied())
+}
+
 /// The path of a Unix socket, from the root.
 pub(super) fn socket(address: &Address) -> Option<String> {
     match address {

@@ -30,6 +30,22 @@ pub(super) fn build_all(exports: &[Export]) -> Result<Vec<Arc<RequestQueue>>, Te
     Ok(exports.iter().map(|export| Arc::clone(&by_name[export.queue()])).collect())
 }
 
+/// Checks devices and settings, as far as that can be done without opening the devices.
+pub(super) fn check_all(exports: &[Export]) -> Result<(), TextError> {
+    let mut memory = Memory::default();
+    for export in exports {
+        if let Disk::Own { device, settings } = &export.disk {
+            check(device, settings)?;
+            // To open one takes no memory.
+            if device.text == "ram" || device.text.starts_with("ram,") {
+                let driver = spec::open(&device.text).map_err(|error| device.fault(error.to_string()))?;
+                memory.plan(driver.limits().size_bytes(), device)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The device's spec. A device that no client may write to is opened read-only, if the device has that option. Such a
 /// device may be a file without write permission, and one that other programs read too.
 fn with_access(text: &str, read_only: bool) -> String {
@@ -41,8 +57,8 @@ fn with_access(text: &str, read_only: bool) -> String {
     if read_only && knows && !is_given { format!("{text},read_only=1") } else { text.to_owned() }
 }
 
-/// Checks device and settings, as far as that can be done without opening the device.
-pub(super) fn check(device: &Given, settings: &Settings) -> Result<(), TextError> {
+/// Checks a device and its settings.
+fn check(device: &Given, settings: &Settings) -> Result<(), TextError> {
     blkmq_drivers::check(&device.text).map_err(|error| device.fault(error.to_string()))?;
     let stand_in = spec::open("null,hw_queue_depth=1024").map_err(|error| device.fault(error.to_string()))?;
     equip(stand_in, device, settings).map(drop)

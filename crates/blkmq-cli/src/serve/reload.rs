@@ -13,6 +13,7 @@ use blkmq_workbench::TextError;
 use super::Serve;
 use super::check;
 use super::config::{Disk, Export};
+use super::nbd;
 use super::plan::Plan;
 use super::sandbox;
 use crate::control::shares::idle_weights;
@@ -54,9 +55,16 @@ impl Reload {
     fn load(&self) -> Result<Vec<String>, String> {
         let plan = self.options.config.as_ref().map(|_| self.plan()).transpose()?;
         let mut lines = Vec::new();
-        if let Some(tls) = &self.tls {
-            tls.reload().map_err(|error| error.to_string())?;
-            lines.push("the files for TLS are read again, and count for connections to come".to_owned());
+        match self.tls.as_ref().map(Tls::reload) {
+            None => (),
+            Some(Ok(())) => {
+                lines.push("the files for TLS are read again, and count for connections to come".to_owned());
+            }
+            // A server that root has started as another user has read them as root.
+            Some(Err(error)) if error.is_denied() => {
+                lines.push(format!("the files for TLS are as they were when the server started: {error}"));
+            }
+            Some(Err(error)) => return Err(error.to_string()),
         }
         if let (Some(path), Some(plan)) = (&self.options.config, &plan) {
             self.place(plan)?;
@@ -75,7 +83,8 @@ impl Reload {
 
     /// Reads the file of `--config`, and checks all of it as `--check` does.
     fn plan(&self) -> Result<Plan, String> {
-        let plan = Plan::new(&self.options, read_again).map_err(|error| error.to_string())?;
+        let mut plan = Plan::new(&self.options, read_again).map_err(|error| error.to_string())?;
+        plan.tls.take_if(|tls| nbd::may_not_read(tls));
         check::check(&plan).map_err(|error| error.to_string())?;
         Ok(plan)
     }

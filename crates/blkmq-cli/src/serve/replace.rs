@@ -1,15 +1,13 @@
 //! Which of another server's sockets a server uses when it takes the other's place, and whether it can use them.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, absolute};
 
-use blkmq_export::Address;
+use blkmq_export::{Address, set_socket_mode};
 use rustix::net::{SocketAddrUnix, getsockname};
 
 /// Calls `see` with the path of a Unix socket. `None` for other sockets.
@@ -40,15 +38,9 @@ pub(super) fn check_files(sockets: &[OwnedFd], addresses: &[Address]) -> io::Res
 
 /// Sets the permissions that a socket's file has, which takes the right to set others.
 fn check_file(path: &Path) -> io::Result<()> {
-    let wrong = |what: String| {
-        let what = format!("the permissions of the socket {} cannot be set: {what}", path.display());
-        io::Error::other(what)
-    };
-    let found = fs::symlink_metadata(path).map_err(|error| wrong(error.to_string()))?;
-    if !found.file_type().is_socket() {
-        return Err(wrong("the file is no socket any more".to_owned()));
-    }
-    fs::set_permissions(path, found.permissions()).map_err(|error| wrong(error.to_string()))
+    let wrong =
+        |error| io::Error::other(format!("the permissions of the socket {} cannot be set: {error}", path.display()));
+    set_socket_mode(path, None).map(drop).map_err(wrong)
 }
 
 /// The sockets that listen at these addresses, and the addresses for which there is no socket. Without addresses, all
@@ -69,6 +61,20 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
+
+    /// Red if the check changes the file to which a link leads that has taken the place of the socket's file.
+    #[test]
+    fn the_check_of_a_sockets_file_changes_no_other_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, secret] = ["socket", "secret"].map(|name| folder.path().join(name));
+        let socket: OwnedFd = UnixListener::bind(&path).unwrap().into();
+        assert!(check_files(&[socket.try_clone().unwrap()], &[]).is_ok());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&secret, "").unwrap();
+        std::os::unix::fs::symlink(&secret, &path).unwrap();
+        let error = check_files(&[socket], &[]).unwrap_err().to_string();
+        assert!(error.ends_with("cannot be set: the file at its path is no socket"), "{error}");
+    }
 
     #[test]
     fn sockets_are_told_apart_by_their_addresses() {

@@ -1,8 +1,8 @@
 //! What SIGHUP does with files that cannot be read again, or are wrong.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -113,4 +113,34 @@ fn a_file_with_the_name_of_a_host_is_read_again_in_the_sandbox() {
     let mut server = Served::start(&["--config", path.to_str().unwrap()]);
     let told = server.told_of_hangup();
     assert!(told.contains(" is read again: "), "{told}");
+}
+
+/// Red if a server that root has started as another user reads nothing again at SIGHUP because that user cannot read the
+/// key.
+#[test]
+fn files_for_tls_that_the_servers_user_cannot_read_keep_nothing_else_from_being_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    if fs::metadata("/proc/self").unwrap().uid() != 0 {
+        println!("SKIP only root can start a server as another user");
+        return;
+    }
+    equip(folder.path());
+    let [config, key] = ["disks.toml", "server-key.pem"].map(|name| folder.path().join(name));
+    for (path, mode) in [(folder.path(), 0o755), (&key, 0o600)] {
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+    let path = folder.path().display();
+    let text = |group: &str| {
+        format!(
+            "device = \"ram,size=1M\"\nscheduler = \"bfq\"\ntls = \"on\"\ntls_certificates = \"{path}\"\n[groups.{group}]\n"
+        )
+    };
+    fs::write(&config, text("old")).unwrap();
+    let options = ["--config", config.to_str().unwrap(), "--user", "3999999", "--group", "3999998"];
+    let mut server = Served::start(&options);
+    fs::write(&config, text("new")).unwrap();
+    let told = server.told_of_hangup();
+    let expected = "blkmq: SIGHUP: the files for TLS are as they were when the server started: ";
+    assert!(told.starts_with(expected) && told.contains("server-key.pem: Permission denied"), "{told}");
+    assert_eq!(groups(&server), json!(["new"]));
 }

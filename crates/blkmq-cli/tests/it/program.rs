@@ -211,12 +211,28 @@ fn a_command_starts_the_program_that_lies_beside_it() {
     }
 }
 
+/// Red if `blkmq simulate`, installed in another folder than `blkmq-simulate`, does not find it.
+#[test]
+fn a_command_starts_a_program_on_path_that_does_not_lie_beside_it() {
+    let (folder, path) = (lonely("apart"), lonely("on-path"));
+    for (command, program) in BESIDE {
+        symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/program/beside"), path.join(program))
+            .expect("it is ours");
+        let path = std::env::join_paths([&path, Path::new("/usr/bin"), Path::new("/bin")]).expect("a plain name");
+        let output = Command::new(folder.join("blkmq")).args([command, "--seed", "1"]).env("PATH", path).output();
+        let output = output.expect("the program starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(7), "{text}");
+        assert!(text.ends_with(" --seed 1\n"), "{text}");
+    }
+}
+
 /// Red if a user who lacks such a program is not told where it is looked for and how to get it.
 #[test]
 fn a_program_that_is_missing_is_named_with_the_command_that_builds_it() {
     let folder = lonely("alone");
     for (command, program) in BESIDE {
-        let output = Command::new(folder.join("blkmq")).args([command, "--seed", "1"]).output();
+        let output = Command::new(folder.join("blkmq")).args([command, "--seed", "1"]).env("PATH", &folder).output();
         let output = output.expect("the program starts");
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), text.lines().count()), (Some(1), 1), "{text}");

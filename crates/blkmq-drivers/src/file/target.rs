@@ -71,7 +71,7 @@ impl Target {
         Ok(Self {
             losses: Losses::new(witness, is_stacked, direct.is_none()),
             length: Length::new(),
-            place: (!is_block_device).then(|| Place::new(config.path.clone())),
+            place: (!is_block_device).then(|| Place::new(config.path.clone(), &buffered)),
             odd_end: if bytes.is_multiple_of(SECTOR_SIZE as u64) { u64::MAX } else { bytes },
             direct,
             buffered,

@@ -14,6 +14,8 @@ struct Memory {
     all: usize,
     /// What can be had without taking it from a process.
     free: usize,
+    /// What may be swapped out.
+    swap: usize,
 }
 
 impl Memory {
@@ -31,6 +33,8 @@ struct Files {
     usage: &'static str,
     /// The line of `memory.stat` with the pages of files that the kernel takes back before it ends a process.
     idle: &'static str,
+    /// The limit of what is swapped out alone, if the kernel has one.
+    swap: Option<&'static str>,
 }
 
 const FIRST: Files = Files {
@@ -38,12 +42,14 @@ const FIRST: Files = Files {
     limits: &["memory.limit_in_bytes"],
     usage: "memory.usage_in_bytes",
     idle: "total_inactive_file",
+    swap: None,
 };
 const SECOND: Files = Files {
     root: "/sys/fs/cgroup",
     limits: &["memory.max", "memory.high"],
     usage: "memory.current",
     idle: "inactive_file",
+    swap: Some("memory.swap.max"),
 };
 
 /// Bytes that clients get if nobody says how many: of the machine, or of the control group around this process that has
@@ -52,17 +58,21 @@ pub(super) fn share() -> Option<usize> {
     known().map(Memory::share).min()
 }
 
-/// The memory of the machine in bytes, or the smallest limit of the control groups around this process. `None` if
-/// neither is known.
+/// The most bytes that a process may have, with all that can be swapped out: as many as the machine has, or as the
+/// control groups around this process allow. `None` if nothing is known.
 #[must_use]
 pub fn memory() -> Option<usize> {
-    known().map(|memory| memory.all).min()
+    most(known())
 }
 
-/// The swap space of the machine in bytes. `None` if that is not known.
-#[must_use]
-pub fn swap() -> Option<usize> {
-    bytes_of(&meminfo()?, "SwapTotal")
+fn most(known: impl Iterator<Item = Memory>) -> Option<usize> {
+    // No group gets more than the machine has.
+    known
+        .fold(None, |least: Option<(usize, usize)>, memory| {
+            let (all, swap) = least.unwrap_or((usize::MAX, usize::MAX));
+            Some((all.min(memory.all), swap.min(memory.swap)))
+        })
+        .map(|(all, swap)| all.saturating_add(swap))
 }
 
 /// The memory of the machine, and that of each control group around this process that has a limit.
@@ -117,7 +127,8 @@ fn bytes_of(text: &str, name: &str) -> Option<usize> {
 /// What `/proc/meminfo` says.
 fn of_machine(text: &str) -> Option<Memory> {
     let all = bytes_of(text, "MemTotal")?;
-    Some(Memory { all, free: bytes_of(text, "MemAvailable").unwrap_or(all) })
+    let free = bytes_of(text, "MemAvailable").unwrap_or(all);
+    Some(Memory { all, free, swap: bytes_of(text, "SwapTotal").unwrap_or(0) })
 }
 
 /// The folders of the control groups of a process, given its `/proc/self/cgroup`: its own group, and the groups around
@@ -148,7 +159,8 @@ fn of_group(folder: &Path, files: &Files) -> Option<Memory> {
     let mut lines = stat.lines().filter_map(|line| line.split_once(' '));
     let idle = lines.find_map(|(name, bytes)| (name == files.idle).then(|| bytes.trim().parse().ok())?).unwrap_or(0);
     let used = number(files.usage).unwrap_or(0).saturating_sub(idle);
-    Some(Memory { all, free: all.saturating_sub(used) })
+    let swap = files.swap.and_then(number).unwrap_or(usize::MAX);
+    Some(Memory { all, free: all.saturating_sub(used), swap })
 }
 
 #[cfg(test)]
@@ -160,12 +172,11 @@ mod tests {
     /// Red if the kernel's unit is ignored.
     #[test]
     fn the_machine_has_what_the_kernel_says() {
-        let expected = Memory { all: 24_624_868 << 10, free: 2 << 10 };
-        let text = "MemTotal:       24624868 kB\nMemFree: 1 kB\nMemAvailable:    2 kB\n";
+        let expected = Memory { all: 24_624_868 << 10, free: 2 << 10, swap: 2_097_148 << 10 };
+        let text = "MemTotal:       24624868 kB\nMemFree: 1 kB\nMemAvailable:    2 kB\nSwapTotal:       2097148 kB\n";
         assert_eq!(of_machine(text), Some(expected));
+        assert_eq!(of_machine("MemTotal: 1 kB\n"), Some(Memory { all: 1024, free: 1024, swap: 0 }));
         assert_eq!(of_machine("MemFree: 1 kB\n"), None);
-        assert_eq!(bytes_of("MemTotal: 1 kB\nSwapTotal:       2097148 kB\n", "SwapTotal"), Some(2_097_148 << 10));
-        assert_eq!(bytes_of("MemTotal: 1 kB\n", "SwapTotal"), None);
         assert!(share().is_none_or(|bytes| bytes > 1 << 20));
     }
 
@@ -189,11 +200,26 @@ mod tests {
         write("memory.high", &format!("{}\n", 512 * MIB));
         write("memory.current", &format!("{}\n", 400 * MIB));
         write("memory.stat", &format!("anon 1\ninactive_file {}\nactive_file 5\n", 100 * MIB));
-        let expected = Memory { all: 512 * MIB, free: 212 * MIB };
+        let expected = Memory { all: 512 * MIB, free: 212 * MIB, swap: usize::MAX };
         assert_eq!(of_group(folder.path(), &SECOND), Some(expected));
         assert_eq!([expected.share(), Memory { free: 512 * MIB, ..expected }.share()], [106 * MIB, 128 * MIB]);
         write("memory.limit_in_bytes", &format!("{}\n", 64 * MIB));
-        assert_eq!(of_group(folder.path(), &FIRST), Some(Memory { all: 64 * MIB, free: 64 * MIB }));
+        let first = Memory { all: 64 * MIB, free: 64 * MIB, swap: usize::MAX };
+        assert_eq!(of_group(folder.path(), &FIRST), Some(first));
+        write("memory.swap.max", "0\n");
+        assert_eq!(of_group(folder.path(), &SECOND), Some(Memory { swap: 0, ..expected }));
+    }
+
+    /// Red if the machine's swap space counts for a group that may not have it: a process that takes it is killed.
+    #[test]
+    fn a_group_that_may_not_swap_has_its_memory_alone() {
+        let machine = Memory { all: 8 << 30, free: 1 << 30, swap: 8 << 30 };
+        let group = |swap| Memory { all: 1 << 30, free: 1 << 30, swap };
+        assert_eq!(most([machine].into_iter()), Some(16 << 30));
+        assert_eq!(most([group(0), machine].into_iter()), Some(1 << 30));
+        assert_eq!(most([group(2 << 30), machine].into_iter()), Some(3 << 30));
+        assert_eq!(most([group(usize::MAX), machine].into_iter()), Some(9 << 30));
+        assert_eq!(most([].into_iter()), None);
     }
 
     /// Red if clients get more than their share, or fewer of them are served, and nobody is told.

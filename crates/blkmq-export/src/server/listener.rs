@@ -4,13 +4,13 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf, absolute};
 use std::time::Duration;
 
-use blkmq_engine::{SocketFile, Source};
+use blkmq_engine::{SocketFile, Source, set_socket_mode};
 use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl, socket_acceptconn, socket_domain,
     socket_type,
@@ -112,7 +112,9 @@ impl Listener {
             listener.set_nonblocking(true)?;
             let address = listener.local_addr()?;
             let path = absolute(address.as_pathname().ok_or(SocketError::NoPath)?)?;
-            let only = mode.map(|mode| set_mode(&path, mode)).transpose()?.flatten();
+            let found = mode.map(|mode| set_socket_mode(&path, Some(mode))).transpose()?;
+            let lets_others = mode.is_none_or(|mode| mode & 0o022 != 0);
+            let only = found.filter(|_| !lets_others).map(|found| found.uid());
             return Ok(Self(Socket::Unix { listener, path, file: None, only }));
         }
         if domain != AddressFamily::INET && domain != AddressFamily::INET6 {
@@ -205,22 +207,9 @@ fn listen_unix(path: PathBuf, mode: u32) -> io::Result<(UnixListener, SocketFile
     }
     let file = SocketFile::at(path)?;
     // This comes before any client can connect: a socket that does not listen yet refuses connections.
-    fs::set_permissions(file.path(), fs::Permissions::from_mode(mode))?;
+    set_socket_mode(file.path(), Some(mode))?;
     listen(&socket, BACKLOG)?;
     Ok((UnixListener::from(socket), file))
-}
-
-/// Sets the permissions of a socket's file, and of nothing that a link at its path leads to. Returns the file's owner
-/// if these let no other user connect.
-fn set_mode(path: &Path, mode: u32) -> io::Result<Option<u32>> {
-    let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path)?;
-    let found = file.metadata()?;
-    if !found.file_type().is_socket() {
-        return Err(io::Error::other("the file at its path is no socket"));
-    }
-    // A descriptor of this kind cannot be passed to `fchmod`.
-    fs::set_permissions(format!("/proc/self/fd/{}", file.as_raw_fd()), fs::Permissions::from_mode(mode))?;
-    Ok((mode & 0o022 == 0).then(|| found.uid()))
 }
 
 /// Removes the file of a socket that a server has left behind.
@@ -279,6 +268,9 @@ impl From<io::Error> for SocketError {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::PermissionsExt;
+
     use rustix::net::sockopt;
     use rustix::thread::{Uid, set_thread_res_uid};
 

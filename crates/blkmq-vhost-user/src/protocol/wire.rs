@@ -13,8 +13,13 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
+use crate::foreign::Foreign;
+
 use super::message::{HEADER, Header, MAX_BODY, MAX_FILES, Message, MessageError};
 
+/// The most descriptors that Linux lets come beside one message. Those for which there is no room would be closed by
+/// the thread that receives.
+const SCM_MAX_FD: usize = 253;
 /// How long a front-end may take no answer. It is waiting for the answer, so it takes it at once.
 const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
@@ -56,21 +61,22 @@ pub(crate) struct Received {
     pub(crate) header: Header,
     pub(crate) body: Vec<u8>,
     pub(crate) message: Result<Message, MessageError>,
-    pub(crate) files: Vec<OwnedFd>,
+    pub(crate) files: Vec<Foreign>,
 }
 
 /// The socket, and what of the next message has come.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    socket: OwnedFd,
+    /// With descriptors that have not been received.
+    socket: Foreign,
     bytes: Vec<u8>,
-    files: Vec<OwnedFd>,
+    files: Vec<Foreign>,
 }
 
 impl Wire {
     /// `socket` does not block.
     pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self { socket, bytes: Vec::with_capacity(HEADER + MAX_BODY), files: Vec::new() }
+        Self { socket: Foreign::new(socket), bytes: Vec::with_capacity(HEADER + MAX_BODY), files: Vec::new() }
     }
 
     /// The next message, if all of it has come.
@@ -96,7 +102,7 @@ impl Wire {
     fn receive_until(&mut self, len: usize) -> Result<bool, WireError> {
         let had = self.bytes.len();
         self.bytes.resize(len, 0);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut self.bytes[had..])];
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -106,7 +112,7 @@ impl Wire {
             Ok(received) => {
                 for message in beside.drain() {
                     if let RecvAncillaryMessage::ScmRights(files) = message {
-                        self.files.extend(files);
+                        self.files.extend(files.map(Foreign::new));
                     }
                 }
                 if received.bytes == 0 {

@@ -32,8 +32,8 @@ fn a_thread_has_so_many_pieces_at_a_time() {
         most = most.max(served.engine.clients.list()[0].unanswered);
         std::thread::sleep(Duration::from_millis(5));
     }
-    // The last one that is taken may be of many pieces.
-    assert_eq!(most, 16384_u64.div_ceil(PIECES.into()));
+    // The last one that is taken may be of many pieces. A look may come when some are over.
+    assert!((1..=16384_u64.div_ceil(PIECES.into())).contains(&most), "{most}");
     assert_eq!(served.errors(), 0);
     served.end();
 }

@@ -93,6 +93,27 @@ fn what_is_no_eventfd_is_refused() {
     });
 }
 
+/// Red if a session waits until a descriptor that it does not use is closed: the next front-end would not be served, and
+/// the server would not end.
+#[test]
+fn descriptors_that_take_long_to_close_hold_nobody() {
+    bounded(|| {
+        let mut served = Served::new("ram,size=1M", |_| ());
+        let mut others = Vec::new();
+        // In the place of a kick, beside a message that takes none, and in one that is never complete.
+        for (code, bytes) in [(12, 20), (1, 20), (12, 4)] {
+            let (file, other) = crate::foreign::tests::lingering();
+            others.push(other);
+            let front = UnixStream::connect(served.socket()).unwrap();
+            let message = [code, 1, 8, 0, 0].map(u32::to_le_bytes);
+            wire::send(front.as_fd(), &message.as_flattened()[..bytes], Some(file.as_fd())).unwrap();
+            drop((file, front));
+        }
+        serves_another(&served);
+        served.end();
+    });
+}
+
 /// A front-end that fills its own counters. Red before eventfds were signalled without a wait: the worker waited for
 /// ever, also after the front-end had gone. The next front-end was not served, clients that change a part of a block
 /// waited for the worker's turn, and the server did not end.
