@@ -55,8 +55,8 @@ impl Seat {
         *self.state() = (phase, Instant::now());
     }
 
-    /// Notes that the client has taken something of the answer. A client that sends is given no more time for each byte,
-    /// whether it asks or has its answer.
+    /// Notes that the client has taken something of the answer. A client that sends is given no more time for each
+    /// byte, whether it asks or has its answer.
     pub(super) fn note(&self) {
         let mut state = self.state();
         if state.0 == Phase::Reading {

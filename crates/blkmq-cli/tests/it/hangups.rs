@@ -115,8 +115,8 @@ fn a_file_with_the_name_of_a_host_is_read_again_in_the_sandbox() {
     assert!(told.contains(" is read again: "), "{told}");
 }
 
-/// Red if a server that root has started as another user reads nothing again at SIGHUP because that user cannot read the
-/// key.
+/// Red if a server that root has started as another user reads nothing again at SIGHUP because that user cannot read
+/// the key.
 #[test]
 fn files_for_tls_that_the_servers_user_cannot_read_keep_nothing_else_from_being_read_again() {
     let folder = tempfile::tempdir().unwrap();

@@ -152,7 +152,7 @@ fn a_server_goes_on_if_the_mode_of_its_socket_cannot_be_set() {
     fs::remove_file(&nbd).unwrap();
     // A server that gets the place ends with its command.
     let arguments = ["serve", "--device", "ram,size=1M", "--run", "true", "--replace", &server.control];
-    for what in ["No such file", "the file is no socket any more"] {
+    for what in ["No such file", "the file at its path is no socket"] {
         // The server may not have heard yet that the one before has given up.
         let error = loop {
             let error = ended(&program(&server.folder, &arguments).output().unwrap(), 1);

@@ -93,8 +93,8 @@ fn what_is_no_eventfd_is_refused() {
     });
 }
 
-/// Red if a session waits until a descriptor that it does not use is closed: the next front-end would not be served, and
-/// the server would not end.
+/// Red if a session waits until a descriptor that it does not use is closed: the next front-end would not be served,
+/// and the server would not end.
 #[test]
 fn descriptors_that_take_long_to_close_hold_nobody() {
     bounded(|| {
