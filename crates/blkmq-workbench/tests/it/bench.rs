@@ -349,3 +349,20 @@ fn each_thread_of_jobs_on_a_file_has_a_ring_of_its_own() {
     let bench = Bench::new(&staged, &Setup::new(&device)).expect("the jobs fit the device");
     assert_eq!(bench.queue().driver().topology().default_queues, 2);
 }
+
+/// Red before: a flush completed at time 0, so each sync seemed to take no time.
+#[test]
+fn a_sync_takes_the_time_that_the_device_takes_for_it() {
+    let cached = "null,irqmode=2,completion_nsec=100us,poll_queues=0,size=64M,memory_backed=1,cache_size=1";
+    let writer = Job { fsync: 1, number_ios: Some(50), ..job(Direction::Write, RANDOM) };
+    let syncs = |device| {
+        let outcome = run(std::slice::from_ref(&writer), &setup(device, "none", ClockKind::Virtual));
+        assert!((49..=50).contains(&outcome.jobs[0].sync.ios), "{:?}", outcome.jobs[0].sync);
+        outcome.jobs[0].sync.clone()
+    };
+    let sync = syncs(cached);
+    assert_eq!([sync.latency.min(), sync.latency.max()], [100_000; 2]);
+    assert_eq!([sync.device.min(), sync.device.max()], [100_000; 2]);
+    // A disk moves its head, and waits for the sector, before the data is durable.
+    assert!(syncs("hdd").latency.percentile(50.0) > 1_000_000);
+}

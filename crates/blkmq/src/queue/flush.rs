@@ -132,15 +132,20 @@ impl FlushQueue {
 
     fn flush_done(&mut self, slots: &Slots, flush: Request<'_>, steps: &mut Steps) {
         debug_assert!(self.is_running && !self.running.is_empty(), "a flush that is over was begun for some request");
-        let status = flush.body().status;
+        let Body { status, issued, completed, .. } = *flush.body();
         flush.free();
         self.is_running = false;
         while let Some(mut rq) = self.running.pop_front(slots) {
-            rq.body_mut().status = status;
             let has_data = rq.body().flush == FlushStep::PreFlush && rq.op() != Op::Flush;
+            let body = rq.body_mut();
+            (body.status, body.completed) = (status, completed);
             if status.is_ok() && has_data && kept("flush.data_first") {
                 self.send_data(rq, steps);
             } else {
+                // The driver had nothing of this request but the flush, unless the flush came after its data.
+                if body.flush == FlushStep::PreFlush {
+                    body.issued = issued;
+                }
                 steps.finished.push_back(rq, Place::Held);
             }
         }

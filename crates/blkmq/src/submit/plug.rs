@@ -121,6 +121,7 @@ impl Submitter {
             (body.flush, body.post_flush, body.is_split) = (step, post_flush, nr_parts > 1);
             id.get_or_insert(rq.id());
             if is_done {
+                rq.body_mut().completed = *plug_time;
                 runner.completed.push_back(rq, Place::Completed);
             } else if plug_or_merge(&q.slots, merge_limits, plug, rq) {
                 runner.member(q).counters.count(Count::MergesPlug, 1);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::device::{ONE_QUEUE, Recorder, reap, write};
 use blkmq::{
-    Bio, Client, Clock, Completion, Flags, Limits, Op, RejectReason, RequestQueue, Status, Submitter, VirtualClock,
+    Bio, Client, Clock, Completion, Flags, Limits, Op, RejectReason, RequestQueue, Status, Submitter, Time, VirtualClock,
 };
 
 const SCHEDULERS: [&str; 3] = ["none", "mq-deadline", "kyber"];
@@ -352,6 +352,52 @@ fn every_part_of_a_split_write_is_flushed() {
             assert_eq!(done.len(), 1);
             assert_eq!(done[0].status, if failing.is_some() { Status::Medium } else { Status::Ok });
         }
+        rig.assert_idle();
+    });
+}
+
+/// When an operation was submitted, issued and completed.
+fn times(done: &[Completion]) -> [Time; 3] {
+    let [over] = done else { panic!("one operation is over: {done:?}") };
+    [over.submitted, over.issued, over.completed]
+}
+
+/// Red before: a flush had issued and completed at `Time(0)`. Red too if a flush that waits gets the times of the one
+/// that runs, or if an operation is complete when its data is and its flush is still to come.
+#[test]
+fn an_operation_with_a_flush_has_the_times_at_which_the_driver_had_it() {
+    each(EMULATED, |mut rig| {
+        rig.clock.advance_to(Time(100));
+        rig.submit(0, Bio::flush());
+        rig.clock.advance_to(Time(150));
+        rig.submit(1, Bio::flush());
+        rig.clock.advance_to(Time(200));
+        assert_eq!(times(&rig.finish(Status::Ok)), [100, 100, 200].map(Time));
+        rig.clock.advance_to(Time(230));
+        assert_eq!(times(&rig.finish(Status::Medium)), [150, 200, 230].map(Time), "a failed flush took time too");
+
+        rig.submit(0, write(0, 8).with_flags(FUA));
+        rig.clock.advance_to(Time(300));
+        assert!(rig.finish(Status::Ok).is_empty());
+        rig.clock.advance_to(Time(380));
+        assert_eq!(times(&rig.finish(Status::Ok)), [230, 230, 380].map(Time), "the flush after the data");
+
+        rig.submit(0, write(0, 8).with_flags(PREFLUSH));
+        rig.clock.advance_to(Time(400));
+        assert!(rig.finish(Status::Ok).is_empty());
+        rig.clock.advance_to(Time(410));
+        assert_eq!(times(&rig.finish(Status::Ok)), [380, 400, 410].map(Time), "the data after the flush");
+
+        rig.submit(0, write(0, 8).with_flags(PREFLUSH));
+        rig.clock.advance_to(Time(440));
+        assert_eq!(times(&rig.finish(Status::Medium)), [410, 410, 440].map(Time), "the driver got the flush alone");
+        rig.device.take_ops();
+        rig.assert_idle();
+    });
+    each(UNCACHED, |mut rig| {
+        rig.clock.advance_to(Time(100));
+        rig.submit(0, Bio::flush());
+        assert_eq!(times(&rig.poll()), [100, 0, 100].map(Time), "the device has nothing to do");
         rig.assert_idle();
     });
 }
