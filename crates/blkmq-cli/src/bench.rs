@@ -1,9 +1,11 @@
 //! `blkmq bench`: runs fio's job files.
 //!
-//! The folder prints the results: `table` those of one run, `ab` a comparison of two values of a knob. Nothing else
-//! calls in there. Other commands read their durations with [`duration`].
+//! In the folder `named` finds the device that a job file names. `table` prints the results of one run, and `ab` those
+//! of a comparison of two values of a knob. Nothing else calls in there. Other commands read their durations with
+//! [`duration`].
 
 mod ab;
+mod named;
 mod table;
 
 use std::io::Write;
@@ -17,6 +19,7 @@ use blkmq_workbench::bench::Control;
 use blkmq_workbench::{Document, JobFile, Mode, System, TextError};
 use clap::{Args, ValueEnum};
 
+use self::named::Named;
 use crate::page::{self, Page};
 use crate::target::{Pair, Target, Time};
 use crate::{file, progress, target};
@@ -28,14 +31,19 @@ Examples:
   blkmq bench job.fio --device null,irqmode=2,hw_queue_depth=64 --scheduler mq-deadline --runtime 5s --json
   blkmq bench job.fio --device hdd --scheduler mq-deadline --set nr_requests=64 --clock virtual
   blkmq bench job.fio --ab scheduler=none,mq-deadline
+  blkmq bench job.fio --device file,path=disk.img --overwrite
   blkmq bench job.fio --report run.html
   blkmq bench job.fio --ab device=null,submit_queues=1::null,submit_queues=2 --option numjobs=2
 
 JOB.fio is a job file of fio. Each job of fio is a thread (on virtual time: a task of one thread) with a submitter of its
-own. The device is what --device names; file names, and options for files, page cache and engines, have no effect. IOPS
-count the operations that jobs completed. Below them stands what the block layer made of these operations: the requests
-that the driver got, the operations that joined another one's request, and the CPU time of the jobs' threads for each
-request.
+own. IOPS count the operations that jobs completed. Below them stands what the block layer made of these operations: the
+requests that the driver got, the operations that joined another one's request, and the CPU time of the jobs' threads for
+each request.
+
+The device is the one that --device names, or else the file that the jobs name by filename, or else null. All jobs run on
+one device: a list of files, directory and filename_format are refused unless --device is given. A file of filename that is
+not there is made with the jobs' size, and filled if they read it. Options for page cache and engines have no effect. Jobs
+that write are refused on a file or another real device that may hold data, unless --overwrite is given.
 
 Ctrl-C ends the jobs early: outstanding operations complete, and the results so far are printed. A second Ctrl-C ends the
 program at once.
@@ -62,9 +70,10 @@ pub(crate) struct Bench {
     /// The job file.
     #[arg(value_name = "JOB.fio")]
     job: PathBuf,
-    /// The device: a name, then parameters, as in null,hw_queue_depth=4.
-    #[arg(long, value_name = "SPEC", default_value = "null")]
-    device: String,
+    /// The device: a name, then parameters, as in null,hw_queue_depth=4 [default: the file that the jobs name by
+    /// filename, or else null].
+    #[arg(long, value_name = "SPEC")]
+    device: Option<String>,
     /// The scheduler in front of the device.
     #[arg(long, value_name = "NAME", default_value = "none")]
     scheduler: String,
@@ -80,6 +89,9 @@ pub(crate) struct Bench {
     /// result.
     #[arg(long, value_name = "CLOCK", default_value = "real")]
     clock: Time,
+    /// Run jobs that write on a device that may hold data. All of it may be overwritten.
+    #[arg(long)]
+    overwrite: bool,
     /// Measure how long threads wait for the scheduler's lock, and how long requests wait that were left with another
     /// thread.
     #[arg(long, conflicts_with = "ab")]
@@ -139,10 +151,16 @@ impl Bench {
             let what = "a comparison has no histograms; give it json, or leave out --ab".to_owned();
             return Err(TextError { place: "--output-format json+".to_owned(), what }.into());
         }
-        let target = self.target()?;
+        let pair = self.ab.as_deref().map(Pair::parse).transpose()?;
         let stop = interrupt::flag();
-        match &self.ab {
-            Some(text) => self.compare(&Pair::parse(text)?, &target, &name, &file, &stop, out),
+        let named = match &self.device {
+            Some(spec) => Named { spec: spec.clone(), is_own: false },
+            None if pair.as_ref().is_some_and(|pair| pair.knob == "device") => Named::default(),
+            None => Named::of(&name, &file, self.clock, &stop)?,
+        };
+        let target = self.target(&named)?;
+        match &pair {
+            Some(pair) => self.compare(pair, &target, &name, &file, &stop, out),
             None => self.measure(&target, &name, &file, stop, out),
         }
     }
@@ -151,8 +169,11 @@ impl Bench {
         if self.json { Format::Json } else { self.output_format }
     }
 
-    fn target(&self) -> Result<Target, TextError> {
-        let mut target = Target::new(&self.device, self.clock);
+    fn target(&self, named: &Named) -> Result<Target, TextError> {
+        let mut target = Target::new(&named.spec, self.clock);
+        if self.overwrite || named.is_own {
+            target.allow_overwrite();
+        }
         target.measure_waits(self.waits);
         target.set("scheduler", &self.scheduler, "--scheduler".to_owned());
         target.set("locking", self.locking.name(), "--locking".to_owned());
@@ -185,7 +206,7 @@ impl Bench {
             page.write(
                 "blkmq",
                 format!("The load {name}"),
-                page::modelled(&subject.device, self.clock),
+                page::modelled(&[&subject.device], self.clock),
                 table.sections(),
             )?;
         }

@@ -135,7 +135,7 @@ impl Calibrate {
             return measured;
         }
         if let Some(page) = page {
-            let modelled = page::modelled(ground.device(), ground.clock());
+            let modelled = page::modelled(&[ground.device()], ground.clock());
             page.write("blkmq", format!("The device {}", ground.device()), modelled, found.sections())?;
         }
         if self.json {

@@ -130,7 +130,7 @@ impl Judge {
         if let Some(page) = page {
             let clock = if site.is_model() { Time::Virtual } else { Time::Real };
             let title = format!("Schedulers judged on {}", site.spec());
-            page.write("blkmq", title, page::modelled(site.spec(), clock), judge::sections(&rows))?;
+            page.write("blkmq", title, page::modelled(&[site.spec()], clock), judge::sections(&rows))?;
         }
         if self.json {
             return json::print(&Judged { device: site.spec(), clock: clock(&site), rows: &rows }, out);

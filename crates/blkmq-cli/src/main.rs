@@ -8,9 +8,9 @@
 //! - [`devices`] and [`schedulers`] print what there is; [`torture`] and [`simulate`] start programs of their own that
 //!   lie [`beside`] this one.
 //!
-//! The other modules are what several commands share: [`knob`], [`page`], [`percent`], [`flood`], [`rates`],
-//! [`progress`], [`operator`]. What they share with other programs is in [`blkmq_program`]. Of a command's folder other
-//! commands see nothing.
+//! The other modules are what several commands share: [`device`], [`knob`], [`page`], [`percent`], [`flood`],
+//! [`rates`], [`progress`], [`operator`]. What they share with other programs is in [`blkmq_program`]. Of a command's
+//! folder other commands see nothing.
 
 mod bench;
 mod beside;
@@ -18,6 +18,7 @@ mod calibrate;
 mod clients;
 mod control;
 mod demo;
+mod device;
 mod devices;
 mod dump;
 mod flood;

@@ -33,7 +33,8 @@ Examples:
 With --device the operations of the trace go through the whole block layer, with a submitter for each traced process and a
 plug for each traced plug. The counts and latencies are printed beside those of the trace. A latency runs from the moment
 at which an operation is due (with --speed max: is submitted) to its completion; latencies have four digits. A trace holds
-no data, so zeroes are written.
+no data, so zeroes are written. A trace with writes is refused on a file or another real device that may hold data, unless
+--overwrite is given.
 
 With --order the scheduler alone gets what Linux's scheduler got, and each of its choices is compared with Linux's choice.
 For bfq --decisions says when the device asked, which a trace does not show, and what Linux decided. Behind each answer our
@@ -85,6 +86,9 @@ pub(crate) struct Replay {
     /// result.
     #[arg(long, value_name = "CLOCK", default_value = "real", conflicts_with = "order")]
     clock: Time,
+    /// Play a trace with writes on a device that may hold data. All of it may be overwritten.
+    #[arg(long, conflicts_with = "order")]
+    overwrite: bool,
     #[arg(long, value_name = "LOCKING", default_value_t, conflicts_with = "order", help = target::locking_help())]
     locking: Locking,
     /// Whether requests may pass a scheduler in which nothing waits [default: 1 with the locking combining, else 0].

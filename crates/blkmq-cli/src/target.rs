@@ -1,12 +1,15 @@
 //! What a load runs on: a device, the scheduler in front of it, and their settings.
 
-use blkmq::driver::spec::Opener;
+use std::sync::Arc;
+
+use blkmq::driver::Driver;
 use blkmq::{Locking, QueueError};
 use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Setup};
+use blkmq_workbench::job::{Direction, Operations};
 use blkmq_workbench::{Job, Subject, TextError, assignment};
 use clap::ValueEnum;
 
-use blkmq_program::notice;
+use crate::device::{self, Intent};
 
 /// What `--help` says of `--locking`.
 pub(crate) fn locking_help() -> String {
@@ -34,6 +37,8 @@ pub(crate) enum Time {
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     setup: Setup,
+    /// Jobs may overwrite data.
+    overwrite: bool,
     /// The values as they were given. Errors in them are found when the queue is built.
     locking: Option<String>,
     bypass: Option<String>,
@@ -46,7 +51,7 @@ impl Target {
     pub(crate) fn new(device: &str, clock: Time) -> Self {
         let clock = if clock == Time::Real { ClockKind::Real } else { ClockKind::Virtual };
         let setup = Setup { clock, ..Setup::new(device) };
-        Self { setup, locking: None, bypass: None, places: Vec::new() }
+        Self { setup, overwrite: false, locking: None, bypass: None, places: Vec::new() }
     }
 
     /// Sets `device`, `scheduler`, `locking`, `bypass`, or a knob. `place` is the option that says so.
@@ -94,8 +99,27 @@ impl Target {
         self.setup.waits = waits;
     }
 
-    /// Builds the queue for `jobs`, which come from `file`.
+    /// Allows jobs to overwrite data on the device.
+    pub(crate) fn allow_overwrite(&mut self) {
+        self.overwrite = true;
+    }
+
+    /// Opens the device, and builds the queue for `jobs`, which come from `file`.
     pub(crate) fn open(&self, file: &str, jobs: &[Job]) -> Result<Bench, TextError> {
+        self.over(self.open_device(jobs)?, file, jobs)
+    }
+
+    /// Opens the device for `jobs`.
+    pub(crate) fn open_device(&self, jobs: &[Job]) -> Result<Arc<dyn Driver>, TextError> {
+        let changes = jobs.iter().any(|job| job.operations != Operations::Only(Direction::Read));
+        let is_virtual = self.setup.clock == ClockKind::Virtual;
+        let intent = Intent { is_virtual, changes, overwrite: self.overwrite };
+        let driver = device::open(&self.setup.device, Bench::nr_submitters(jobs), intent);
+        driver.map_err(|what| self.fault("device", what))
+    }
+
+    /// Builds the queue for `jobs`, which come from `file`, over this device.
+    pub(crate) fn over(&self, driver: Arc<dyn Driver>, file: &str, jobs: &[Job]) -> Result<Bench, TextError> {
         let mut setup = self.setup.clone();
         if let Some(locking) = &self.locking {
             setup.locking = locking.parse().map_err(|error: QueueError| self.fault("locking", error.to_string()))?;
@@ -103,9 +127,6 @@ impl Target {
         if let Some(bypass) = &self.bypass {
             setup.bypass = Some(switch(bypass).map_err(|what| self.fault("bypass", what))?);
         }
-        let opener = Opener { tell: &notice, nr_submitters: Bench::nr_submitters(jobs) };
-        let driver = blkmq_drivers::open_for(&setup.device, &opener);
-        let driver = driver.map_err(|error| self.fault("device", error.to_string()))?;
         Bench::over(driver, jobs, &setup).map_err(|error| match &error {
             BenchError::Queue(QueueError::UnknownScheduler(_)) => self.fault("scheduler", error.to_string()),
             BenchError::Device(_) | BenchError::Queue(_) => self.fault("device", error.to_string()),
@@ -114,7 +135,8 @@ impl Target {
         })
     }
 
-    fn fault(&self, name: &str, what: String) -> TextError {
+    /// An error in the value of a setting, at the place that set it.
+    pub(crate) fn fault(&self, name: &str, what: String) -> TextError {
         let place = self.places.iter().rfind(|(set, _)| set == name);
         TextError { place: place.map_or_else(|| format!("--{name}"), |(_, place)| place.clone()), what }
     }

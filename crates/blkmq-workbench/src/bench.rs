@@ -34,6 +34,7 @@ use blkmq::driver::Driver;
 use blkmq::driver::spec::Opener;
 use blkmq::{Client, Clock, Limits, Locking, RequestQueue, VirtualClock};
 
+use crate::device::is_real;
 use crate::job::Job;
 pub use cpu::{Usage, thread_cpu_ns};
 pub use error::{BenchError, JobError};
@@ -80,7 +81,7 @@ pub enum ClockKind {
     Real,
     /// The machine's clock, read for each batch in any case.
     Exact,
-    /// A virtual clock: it moves to the next event as soon as no job can go on.
+    /// A virtual clock: it moves to the next event as soon as no job can go on. Not for real storage.
     Virtual,
     /// The machine's clock for the jobs, and for the block layer a clock that stands still while anything can be done.
     /// So the block layer takes no time stamps, and a comparison with such a run shows what time stamps cost. Latencies
@@ -182,6 +183,9 @@ impl Bench {
     pub fn over(driver: Arc<dyn Driver>, jobs: &[Job], setup: &Setup) -> Result<Self, BenchError> {
         if jobs.is_empty() {
             return Err(BenchError::NoJob);
+        }
+        if setup.clock == ClockKind::Virtual && is_real(driver.name()) {
+            return Err(BenchError::RealTime);
         }
         let limits = driver.limits();
         let plans = plan::plans(jobs, &limits, driver.keeps_data())?;

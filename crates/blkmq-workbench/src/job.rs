@@ -15,6 +15,9 @@ pub struct Job {
     pub name: String,
     /// A text that reports show. Default: none.
     pub description: Option<String>,
+    /// The files that `filename` names, for a program that opens them: a job runs on the device that it is given.
+    /// Default: none.
+    pub files: Vec<String>,
     /// How many threads run this job, each independently. At least 1. Default: 1.
     pub numjobs: u32,
     /// Start only after all jobs before this one have ended. Default: false.
@@ -308,6 +311,7 @@ impl Job {
         Self {
             name: name.into(),
             description: None,
+            files: Vec::new(),
             numjobs: 1,
             stonewall: false,
             group: 0,

@@ -66,8 +66,8 @@ pub use page::sections;
 pub use promises::{Deadlines, Knob, Order, Promises, QuickReads, Resource, Shares};
 use row::Figure;
 pub use row::{Row, Target};
+pub use site::Site;
 use site::Speed;
-pub use site::{Site, holds_data};
 
 /// The tests, in the order of their rows.
 const TESTS: [Test; 9] = [

@@ -6,13 +6,14 @@
 //!   a queue. [`order`] asks a scheduler alone for the choices that Linux's made.
 //! - Quality: [`judge`](mod@judge) says what a scheduler is worth to the clients behind it.
 //!
-//! Programs call in at the names of this page. Inside, `job` and `blktrace` are imported by the others and import
-//! nothing.
+//! Programs call in at the names of this page. Inside, `job`, `blktrace` and `device` are imported by the others and
+//! import nothing.
 
 pub mod bench;
 pub mod blktrace;
 mod classes;
 pub mod compare;
+pub mod device;
 mod fio;
 pub mod job;
 mod jobfile;

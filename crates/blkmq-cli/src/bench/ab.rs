@@ -1,21 +1,25 @@
 //! Two values of a knob, compared.
 
 mod jobs;
+mod shared;
 
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use blkmq_workbench::bench::LayerOutcome;
+use blkmq_workbench::bench::{self, LayerOutcome};
 use blkmq_workbench::compare::{self, Variant};
+use blkmq_workbench::device::is_real;
 use blkmq_workbench::report::{Bar, Group, Section};
-use blkmq_workbench::{JobFile, MIN_ROUNDS, Ratio, Turns, WIDTH};
+use blkmq_workbench::{Job, JobFile, MIN_ROUNDS, Ratio, TextError, Turns, WIDTH};
 use serde::Serialize;
 
 use self::jobs::ComparedJob;
+use self::shared::Shared;
 use super::table::WAITING;
 use super::{Bench, Format, SLICE};
+use crate::device;
 use crate::page::{self, Page};
 use crate::rates::Rates;
 use crate::target::{Pair, Target, Time};
@@ -33,14 +37,10 @@ impl Bench {
         stop: &Arc<AtomicBool>,
         out: &mut dyn Write,
     ) -> Result<(), Failure> {
-        let mut variants = Vec::new();
-        for (target, value) in pair.targets(base).iter().zip(&pair.values) {
-            variants.push(Variant::new(
-                format!("{name}: {}={value}", pair.knob),
-                &file.jobs,
-                target.open(name, &file.jobs)?,
-            ));
-        }
+        let targets = pair.targets(base);
+        let variants = benches(&targets, name, &file.jobs)?.into_iter().zip(&pair.values);
+        let variant = |(bench, value)| Variant::new(format!("{name}: {}={value}", pair.knob), &file.jobs, bench);
+        let mut variants: Vec<_> = variants.map(variant).collect();
         let page = Page::open(self.report.as_deref())?;
         let slice = self.runtime.unwrap_or(SLICE);
         let bar = progress::bar(4 * u64::from(self.rounds));
@@ -51,7 +51,8 @@ impl Bench {
         let found = Found::new(pair, &turns?, &variants, slice, self.clock == Time::Real);
         if let Some(page) = page {
             let title = format!("The load {name}: {} {} or {}", pair.knob, found.a, found.b);
-            page.write("blkmq", title, page::modelled(base.device(), self.clock), found.sections(slice))?;
+            let modelled = page::modelled(&targets.each_ref().map(Target::device), self.clock);
+            page.write("blkmq", title, modelled, found.sections(slice))?;
         }
         if self.format() != Format::Normal {
             json::print(&found, out)?
@@ -60,6 +61,25 @@ impl Bench {
         }
         if stop.load(Ordering::Relaxed) { Err(interrupt::failure(name)) } else { Ok(()) }
     }
+}
+
+/// The queue of each side. Sides on the same real device share it, since a file is open once.
+fn benches(targets: &[Target; 2], file: &str, jobs: &[Job]) -> Result<[bench::Bench; 2], TextError> {
+    let [a, b] = targets;
+    let is_shared = a.device() == b.device() && is_real(device::name(a.device()));
+    if !is_shared && let Some(path) = device::contested(a.device(), b.device()) {
+        let what = format!(
+            "both sides are the file '{path}', which one of them has for itself; give each side a file, or compare values of \
+             another knob on one, as in --ab scheduler=none,mq-deadline"
+        );
+        return Err(b.fault("device", what));
+    }
+    let driver = a.open_device(jobs)?;
+    if !is_shared {
+        return Ok([a.over(driver, file, jobs)?, b.open(file, jobs)?]);
+    }
+    let side = |target: &Target| target.over(Arc::new(Shared(Arc::clone(&driver))), file, jobs);
+    Ok([side(a)?, side(b)?])
 }
 
 /// The results. The ratio is that of the operations of all jobs together.

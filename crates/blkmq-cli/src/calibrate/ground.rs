@@ -9,9 +9,10 @@ use std::sync::Arc;
 use blkmq::driver::Driver;
 use blkmq::driver::spec::{self, Opener};
 use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Setup};
-use blkmq_workbench::judge::holds_data;
+use blkmq_workbench::device::{holds_data, is_real};
 use blkmq_workbench::{Job, TextError};
 
+use crate::device::given;
 use crate::target::Time;
 use blkmq_program::words::size;
 use blkmq_program::{Failure, notice};
@@ -67,11 +68,6 @@ pub(super) struct Ground {
     pub(super) hole_share: f64,
     /// Keeps a block device that is only read from being used by another program.
     _claim: Option<File>,
-}
-
-/// The values that a spec gives to a parameter.
-fn given<'a>(spec: &'a str, name: &str) -> Option<&'a str> {
-    spec.split(',').skip(1).find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
 }
 
 /// The spec with another value of a parameter.
@@ -149,7 +145,7 @@ impl Ground {
         }
         // A device of the crate blkmq is made anew by each opening, so it holds nothing of anybody's.
         let name = driver.name();
-        let is_own = spec::DEVICES.iter().any(|known| known.name == name);
+        let is_own = !is_real(name);
         if permits.writes && !is_own {
             if !permits.overwrite && holds_data(&*driver, bytes) {
                 let what = format!(

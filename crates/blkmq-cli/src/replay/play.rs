@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
-use blkmq::driver::spec::Opener;
-use blkmq::{Clock, QueueError, RequestQueue, Status, VirtualClock};
+use blkmq::{Clock, Op, QueueError, RequestQueue, Status, VirtualClock};
 use blkmq_workbench::{
     Classes, Latencies, Load, Outcome, Percentiles, Source, Speed, TextError, TraceFiles, assignment,
 };
 use serde::Serialize;
 
 use super::Replay;
+use crate::device::{self, Intent};
 use crate::target::{self, Time};
-use blkmq_program::{Failure, json, notice};
+use blkmq_program::{Failure, json};
 
 /// Requests that each submitter can have outstanding. A trace needs more only if the device is far slower than the
 /// traced one.
@@ -22,13 +22,13 @@ const SLOTS: u16 = 1024;
 impl Replay {
     /// Plays the trace on a device.
     pub(super) fn play(&self, device: &str, classes: &Classes, out: &mut dyn Write) -> Result<(), Failure> {
-        let q = self.open(device)?;
         let trace = TraceFiles::read(&self.trace)?;
         let load = Load::new(&trace.events()?, classes);
         let nr = load.operations.len() as u64;
         if nr == 0 {
             return Err(self.fault("the trace holds no operation: no event is a Q, I or D".to_owned()).into());
         }
+        let q = self.open(device, &load)?;
         let mut bar = Progress { total: nr, shown: false };
         let outcome = blkmq_workbench::play(&load, &q, self.speed, &mut |done| bar.show(done))
             .map_err(|error| Failure::Running(error.to_string()))?;
@@ -42,11 +42,12 @@ impl Replay {
         if self.json { json::print(&report.summary(), out) } else { Ok(report.write(out)?) }
     }
 
-    /// The queue that the trace is played through, with its settings.
-    fn open(&self, device: &str) -> Result<Arc<RequestQueue>, Failure> {
+    /// The queue that `load` is played through, with its settings.
+    fn open(&self, device: &str, load: &Load) -> Result<Arc<RequestQueue>, Failure> {
         let fault = |option: &str, what: String| Failure::Input(format!("{option}: {what}"));
-        let driver = blkmq_drivers::open_for(device, &Opener { tell: &notice, ..Opener::SILENT })
-            .map_err(|error| fault("--device", error.to_string()))?;
+        let changes = load.operations.iter().any(|operation| !matches!(operation.op, Op::Read | Op::Flush));
+        let intent = Intent { is_virtual: self.clock == Time::Virtual, changes, overwrite: self.overwrite };
+        let driver = device::open(device, None, intent).map_err(|what| fault("--device", what))?;
         let clock = match self.clock {
             Time::Real => Clock::real(),
             Time::Virtual => Clock::Virtual(VirtualClock::new()),

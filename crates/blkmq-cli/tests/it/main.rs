@@ -27,5 +27,6 @@ mod run;
 mod scarce;
 mod serve;
 mod served;
+mod storage;
 mod tidy;
 mod trust;

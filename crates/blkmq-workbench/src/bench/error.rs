@@ -36,6 +36,8 @@ pub enum BenchError {
     Threads(QueueError),
     /// On a virtual clock only time would end the jobs, and the device takes no time.
     Timeless,
+    /// A virtual clock does not show the time that real storage takes.
+    RealTime,
 }
 
 impl fmt::Display for BenchError {
@@ -50,6 +52,10 @@ impl fmt::Display for BenchError {
                 "virtual time does not pass on a device that takes none: use one that does, as null,irqmode=2, or bound \
                  the jobs by size, io_size or number_ios instead of time",
             ),
+            Self::RealTime => f.write_str(
+                "virtual time does not pass while real storage works: use the machine's time, or a model of a device, as \
+                 ssd or hdd",
+            ),
         }
     }
 }
@@ -61,7 +67,7 @@ impl Error for BenchError {
             Self::Queue(error) | Self::Threads(error) => Some(error),
             Self::Setting { error, .. } => Some(&**error),
             Self::Job { error, .. } => Some(error),
-            Self::NoJob | Self::Timeless => None,
+            Self::NoJob | Self::Timeless | Self::RealTime => None,
         }
     }
 }

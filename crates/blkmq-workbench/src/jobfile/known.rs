@@ -19,7 +19,7 @@ pub(super) enum Known {
 /// A kind of option: each name, with its other name or "".
 type Names = &'static [(&'static str, &'static str)];
 
-/// Files, caches and mounts. A job works on a device that exists, and nothing caches the device.
+/// Files, caches and mounts. A job works on one device, and nothing caches the device.
 const FILES: Names = &[
     ("directory", ""),
     ("filename_format", ""),
@@ -126,7 +126,7 @@ type Lack = (&'static str, &'static str, &'static [&'static str]);
 /// What the user can do instead, and the options for which this holds.
 const LACKING: &[(&str, &[Lack])] = &[
     (
-        "every job has the one device that --device names",
+        "every job has one device, which --device or 'filename' names",
         &[("nrfiles", "nr_files", &["1"]), ("file_append", "", &["0"]), ("create_only", "", &["0"])],
     ),
     (

@@ -44,7 +44,7 @@ macro_rules! settings {
 settings! {
     "name": |draft, value| draft.job.name = value.text()?.to_owned();
     "description": |draft, value| draft.job.description = Some(value.text()?.to_owned());
-    "filename": |_draft, value| filename(value)?;
+    "filename": |draft, value| draft.job.files = filenames(value)?;
     "kb_base": |draft, value| draft.kilo = kb_base(value)?;
     "numjobs": |draft, value| draft.job.numjobs = value.small(1..=MANY)?;
     "stonewall" | "wait_for_previous": |draft, value| draft.job.stonewall = value.flag()?;
@@ -133,12 +133,19 @@ fn neither(value: &str, accepted: &str) -> String {
     format!("'{}' is none of {accepted}", shown(value))
 }
 
-fn filename(value: Value<'_>) -> Result<(), String> {
-    let names = value.text()?.replace("\\:", "");
-    if names.contains(':') {
-        return Err(format!("{LACKS} 'filename' of several files; every job has the one device that --device names"));
+/// Names of files, with colons between them. A colon behind a backslash belongs to a name.
+fn filenames(value: Value<'_>) -> Result<Vec<String>, String> {
+    let (mut names, mut name) = (Vec::new(), String::new());
+    let mut rest = value.text()?.chars().peekable();
+    while let Some(letter) = rest.next() {
+        match letter {
+            ':' => names.push(std::mem::take(&mut name)),
+            '\\' if rest.next_if_eq(&':').is_some() => name.push(':'),
+            letter => name.push(letter),
+        }
     }
-    Ok(())
+    names.push(name);
+    Ok(names)
 }
 
 fn kb_base(value: Value<'_>) -> Result<u64, String> {

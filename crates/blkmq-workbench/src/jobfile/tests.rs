@@ -209,8 +209,9 @@ fn areas() {
     assert_eq!(complaint("size=101%"), "option 'size': '101' is not from 0 to 100");
     assert_eq!(complaint("offset=100"), "option 'offset': '100' is not a multiple of 512");
     assert!(complaint("filesize=1m-2m").starts_with("blkmq has no 'filesize' with a range"));
-    assert!(complaint("filename=/dev/a:/dev/b").starts_with("blkmq has no 'filename' of several files"));
-    assert_eq!(job("filename=/dev/disk\\:1").name, "a");
+    assert_eq!(job("filename=/dev/a:/dev/b").files, ["/dev/a", "/dev/b"]);
+    assert_eq!(job("filename=/dev/disk\\:1\\x").files, ["/dev/disk:1\\x"]);
+    assert!(job("bs=4k").files.is_empty());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use blkmq::driver::Driver;
-use blkmq::driver::spec::{self, Opener};
+use blkmq::driver::spec::Opener;
 use blkmq::{Clock, Op, RequestQueue, VirtualClock};
 
 use super::Contestant;
@@ -14,6 +14,7 @@ use super::client::Pool;
 use super::error::JudgeError;
 use super::load::{End, Load, Plan};
 use super::world::{self, IO_TIMEOUT_MS, Outcome};
+use crate::device::{holds_data, is_real};
 
 /// The null device that a bare `null` stands for: some requests at once, each of which takes the same time.
 const NULL: &str = "null,irqmode=2,completion_nsec=100us,hw_queue_depth=8";
@@ -57,7 +58,7 @@ impl Site {
         let spec = if spec == "null" { NULL } else { spec };
         let driver = blkmq_drivers::open_for(spec, opener).map_err(JudgeError::Device)?;
         let name = driver.name();
-        let is_model = name != "ram" && spec::DEVICES.iter().any(|device| device.name == name);
+        let is_model = name != "ram" && !is_real(name);
         if !driver.takes_time() {
             return Err(JudgeError::Unfit(format!(
                 "device {name} takes no time, so nothing waits; give irqmode=2, or the bare name null for {NULL}"
@@ -213,20 +214,6 @@ pub(super) fn run_on(
         world::run(&queues, &Load::new(load.openers.clone(), end), pool, stop)?;
     }
     world::run(&queues, load, pool, stop)
-}
-
-/// Whether a device of so many bytes may hold data, as far as it tells.
-#[must_use]
-pub fn holds_data(driver: &dyn Driver, bytes: u64) -> bool {
-    let mut at = 0;
-    while driver.keeps_data() && at < bytes {
-        let extent = driver.extent(at, bytes - at);
-        if !extent.is_zero {
-            return true;
-        }
-        at += extent.bytes;
-    }
-    false
 }
 
 /// How quick a device is, as a run without a scheduler found.

@@ -366,3 +366,15 @@ fn a_sync_takes_the_time_that_the_device_takes_for_it() {
     // A disk moves its head, and waits for the sector, before the data is durable.
     assert!(syncs("hdd").latency.percentile(50.0) > 1_000_000);
 }
+
+/// Red before: jobs ran on a file by a clock that stands still while the file works.
+#[test]
+fn real_storage_is_refused_on_virtual_time() {
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("virtual.img");
+    let device = format!("file,path={},size=1M", path.display());
+    let jobs = [Job { number_ios: Some(1), ..job(Direction::Read, RANDOM) }];
+    let refused = |clock| Bench::new(&jobs, &setup(&device, "none", clock)).err();
+    assert_eq!(refused(ClockKind::Virtual), Some(BenchError::RealTime));
+    assert_eq!(refused(ClockKind::Real), None);
+    std::fs::remove_file(path).expect("it was made");
+}

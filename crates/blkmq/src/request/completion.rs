@@ -61,13 +61,12 @@ pub struct Completion {
     /// When the driver got the last part of the operation: when its plug was passed on, or when its request was
     /// dispatched later. If [`submit_batch`](crate::Submitter::submit_batch) or
     /// [`flush_batch`](crate::Submitter::flush_batch) passed the plug on, the time at which the plug was begun is taken
-    /// for it. Requests that need a flush share one, and it counts as theirs: an operation of which the driver got nothing
-    /// else has the time at which it got the flush. A flush after the data of a write does not change the write's time.
-    /// Zero if the operation never reached the driver.
+    /// for it. An operation of which the driver got only a flush has the time of that flush, which may serve other
+    /// operations too. A flush after the data of a write does not change the write's time. Zero if the operation never
+    /// reached the driver.
     pub issued: Time,
-    /// When a thread found that the operation had finished, the flush after its data included, or when the operation was
-    /// refused. An operation that needs nothing of the device, such as a flush of a device without a write cache, is
-    /// complete when its plug was begun.
+    /// When a thread found that the operation had finished, with the flush after its data, or when the operation was
+    /// refused. A flush of a device without a write cache has the time at which its plug was begun.
     pub completed: Time,
     /// The operation, with its buffers.
     pub bio: Bio,

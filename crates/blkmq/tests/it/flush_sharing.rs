@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::device::{ONE_QUEUE, Recorder, reap, write};
 use blkmq::{
-    Bio, Client, Clock, Completion, Flags, Limits, Op, RejectReason, RequestQueue, Status, Submitter, Time, VirtualClock,
+    Bio, Client, Clock, Completion, Flags, Limits, Op, RejectReason, RequestQueue, Status, Submitter, Time,
+    VirtualClock,
 };
 
 const SCHEDULERS: [&str; 3] = ["none", "mq-deadline", "kyber"];

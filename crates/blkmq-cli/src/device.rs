@@ -1,0 +1,66 @@
+//! Opening the device of a load, and what keeps the load from it.
+
+use std::sync::Arc;
+
+use blkmq::driver::Driver;
+use blkmq::driver::spec::Opener;
+use blkmq_workbench::bench::BenchError;
+use blkmq_workbench::device::{holds_data, is_real};
+
+use blkmq_program::{notice, words};
+
+/// What a load does with its device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Intent {
+    /// The load runs on a virtual clock.
+    pub(crate) is_virtual: bool,
+    /// The load writes or trims.
+    pub(crate) changes: bool,
+    /// The load may overwrite data.
+    pub(crate) overwrite: bool,
+}
+
+/// The name of the device that a spec describes.
+pub(crate) fn name(spec: &str) -> &str {
+    spec.split(',').next().unwrap_or_default()
+}
+
+/// The value that a spec gives to a parameter.
+pub(crate) fn given<'a>(spec: &'a str, name: &str) -> Option<&'a str> {
+    spec.split(',').skip(1).find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// The file that two specs cannot have open at the same time, if it is one.
+pub(crate) fn contested<'a>(one: &'a str, other: &'a str) -> Option<&'a str> {
+    let path = |spec| given(spec, "path").filter(|_| name(spec) == "file");
+    let (first, second) = (path(one)?, path(other)?);
+    let only_reads = [one, other].iter().all(|spec| given(spec, "read_only") == Some("1"));
+    let found = |path| std::fs::canonicalize(path).ok();
+    let is_same = first == second || found(first).is_some_and(|first| Some(first) == found(second));
+    (is_same && !only_reads).then_some(first)
+}
+
+/// Opens the device that `spec` describes for a load with so many submitters, if they are known.
+///
+/// # Errors
+/// What is wrong with the spec; or the device is real storage, and the load runs on virtual time, or would overwrite data
+/// although that is not allowed. A file that this call creates holds no data.
+pub(crate) fn open(spec: &str, nr_submitters: Option<u16>, intent: Intent) -> Result<Arc<dyn Driver>, String> {
+    let is_real = is_real(name(spec));
+    // Before the device is opened, which may make a file.
+    if is_real && intent.is_virtual {
+        return Err(format!("{spec}: {}; leave out --clock virtual", BenchError::RealTime));
+    }
+    let opener = Opener { tell: &notice, nr_submitters };
+    let driver = blkmq_drivers::open_for(spec, &opener).map_err(|error| error.to_string())?;
+    let limits = driver.limits();
+    let bytes = limits.size_bytes();
+    if is_real && intent.changes && !intent.overwrite && !limits.read_only && holds_data(&*driver, bytes) {
+        return Err(format!(
+            "{spec}: it may hold data, and the load writes to it: any of its {} may be overwritten; give one that is empty, \
+             or --overwrite if the data may be lost",
+            words::size(bytes)
+        ));
+    }
+    Ok(driver)
+}
