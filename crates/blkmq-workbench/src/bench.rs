@@ -20,6 +20,7 @@ mod progress;
 mod recorder;
 mod scheduler;
 mod stage;
+mod syncs;
 mod tasks;
 mod threads;
 mod verify;
@@ -35,7 +36,7 @@ use blkmq::driver::spec::Opener;
 use blkmq::{Client, Clock, Limits, Locking, RequestQueue, VirtualClock};
 
 use crate::device::is_real;
-use crate::job::Job;
+use crate::job::{Job, nanoseconds};
 pub use cpu::{Usage, thread_cpu_ns};
 pub use error::{BenchError, JobError};
 pub use latency::Latency;
@@ -272,7 +273,7 @@ impl Bench {
     pub fn run(&mut self, control: &Control) -> Result<Outcome, BenchError> {
         let mut plans = self.plans.clone();
         if let Some(runtime) = control.runtime {
-            plans.iter_mut().for_each(|plan| plan.set_runtime(plan::nanoseconds(runtime)));
+            plans.iter_mut().for_each(|plan| plan.set_runtime(nanoseconds(runtime)));
         }
         let mut cells = control.progress.begin(plans.len()).into_iter();
         let begin = self.clock.now();

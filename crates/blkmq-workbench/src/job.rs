@@ -106,13 +106,15 @@ pub struct Job {
 
     /// The most bytes per second of one thread. At least 1. Default: `None`, as fast as it goes.
     pub rate: ByDirection<Option<u64>>,
-    /// The most operations per second of one thread. At least 1. Default: `None`.
+    /// The most operations per second of one thread, if all have the shortest length of their direction; longer ones
+    /// count as several. At least 1. Default: `None`.
     pub rate_iops: ByDirection<Option<u64>>,
-    /// When operations with a rate are due. Default: linear.
+    /// When operations with a rate are due. Default: linear. Poisson distances do not depend on lengths.
     pub rate_process: RateProcess,
     /// Do not make up for think time later: it does not count against the rate. Default: false.
     pub rate_ignore_thinktime: bool,
-    /// Pause after each `thinktime_blocks` operations. Default: 0, never.
+    /// Pause after each `thinktime_blocks` operations. Operations that are outstanding then complete before the pause,
+    /// and count towards the next one; at least one is submitted between two pauses. Default: 0, never.
     pub thinktime: Duration,
     /// The first part of the pause during which the thread computes instead of sleeping. At most `thinktime`. Default:
     /// 0.
@@ -125,9 +127,11 @@ pub struct Job {
     /// Pause after this much time with I/O, or after `thinktime_blocks` if that is sooner. Default: 0, off.
     pub thinktime_iotime: Duration,
 
-    /// Flush after this many writes. Default: 0, never.
+    /// Flush before the next operation whenever the number of writes is a multiple of this one, unless nothing has
+    /// completed since the last flush. As with fio, no flush follows the last write. Default: 0, never.
     pub fsync: u32,
-    /// The same as `fsync`, because a block device knows no difference. Default: 0, never.
+    /// The same as `fsync`, because a block device knows no difference; with both, a multiple of either. Default: 0,
+    /// never.
     pub fdatasync: u32,
     /// Flush when the job ends, if it writes; from `end_fsync` and `fsync_on_close`. Default: false.
     pub end_fsync: bool,
@@ -296,6 +300,11 @@ pub struct Measure {
     pub clat: bool,
     /// From the start of an operation to its submission.
     pub slat: bool,
+}
+
+/// A duration in nanoseconds, which are at most `u64::MAX`.
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Job {

@@ -27,6 +27,7 @@ mod ratio;
 pub mod report;
 mod settings;
 mod text;
+mod think;
 mod trace_files;
 
 pub use classes::Classes;

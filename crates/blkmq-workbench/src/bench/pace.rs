@@ -20,9 +20,9 @@ pub(super) struct Pace {
 /// The rate of one direction, and when its next operation is due.
 #[derive(Debug, Clone, Copy)]
 struct Meter {
-    /// Nanoseconds that an operation takes, and that a byte takes.
-    ns_per_io: f64,
+    /// Nanoseconds that a byte takes, and that the shortest operation takes.
     ns_per_byte: f64,
+    ns_per_shortest: f64,
     /// When the next operation is due.
     due: f64,
 }
@@ -31,10 +31,12 @@ impl Pace {
     /// The pace of a job that begins now; `None` if it has no rate.
     pub(super) fn new(job: &Job, seed: u64, now: Time) -> Option<Self> {
         let meter = |direction: Direction| {
-            let (rate, iops) = (job.rate[direction], job.rate_iops[direction]);
-            let ns = |rate: Option<u64>| rate.map_or(0.0, |rate| 1e9 / rate as f64);
-            let due = now.0 as f64;
-            (rate.is_some() || iops.is_some()).then(|| Meter { ns_per_io: ns(iops), ns_per_byte: ns(rate), due })
+            // As in fio, a rate of operations is the rate of bytes with which that many of the shortest ones are done.
+            let shortest = *job.bs[direction].bounds().start() as f64;
+            let of_iops = || job.rate_iops[direction].map(|iops| iops as f64 * shortest);
+            let bytes = job.rate[direction].map(|bytes| bytes as f64).or_else(of_iops)?;
+            let ns_per_byte = 1e9 / bytes;
+            Some(Meter { ns_per_byte, ns_per_shortest: ns_per_byte * shortest, due: now.0 as f64 })
         };
         let directions =
             ByDirection { read: meter(Direction::Read), write: meter(Direction::Write), trim: meter(Direction::Trim) };
@@ -62,17 +64,21 @@ impl Pace {
     /// Called when an operation was submitted. Sets when the next one is due. A job that is late catches up, as in fio.
     pub(super) fn submitted(&mut self, direction: Direction, bytes: u64) {
         let Some(meter) = &mut self.directions[direction] else { return };
-        let mean = meter.ns_per_io.max(meter.ns_per_byte * bytes as f64);
-        let factor: f64 = if self.is_poisson { Exp1.sample(&mut self.rng) } else { 1.0 };
-        meter.due += mean * factor;
+        // As in fio, the distances of a Poisson process do not depend on the lengths of the operations.
+        meter.due += if self.is_poisson {
+            let factor: f64 = Exp1.sample(&mut self.rng);
+            meter.ns_per_shortest * factor
+        } else {
+            meter.ns_per_byte * bytes as f64
+        };
     }
 
-    /// Moves everything that is due later by this much.
-    pub(super) fn delay(&mut self, ns: u64) {
-        for direction in Direction::ALL {
-            if let Some(meter) = &mut self.directions[direction] {
-                meter.due += ns as f64;
-            }
-        }
+    /// Called for a pause of this length that does not count against the rate, after an operation of this direction. As
+    /// in fio, only this direction's rate makes up for the pause, and an operation follows the pause at once if one
+    /// would have been due in it.
+    pub(super) fn pause(&mut self, direction: Direction, ns: u64) {
+        let Some(meter) = &mut self.directions[direction] else { return };
+        let is_in_pause = !self.is_poisson && meter.ns_per_shortest <= ns as f64;
+        meter.due += ns as f64 - if is_in_pause { meter.ns_per_shortest } else { 0.0 };
     }
 }

@@ -2,13 +2,12 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::time::Duration;
 
 use blkmq::{Limits, Op};
 use nix::sys::sysinfo::sysinfo;
 
 use super::{BenchError, JobError};
-use crate::job::{BlockSize, Direction, Extent, Job, Operations};
+use crate::job::{BlockSize, Direction, Extent, Job, Operations, nanoseconds};
 
 /// Bytes of a sector.
 pub(super) const SECTOR: u64 = 512;
@@ -48,10 +47,6 @@ pub(super) fn mix(a: u64, b: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
-}
-
-pub(super) fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The plans of all threads of `jobs` on a device with these limits. `keeps_data`: the device keeps what is written.

@@ -22,9 +22,11 @@ use super::plan::{Plan, SECTOR, mix};
 use super::progress::Cell;
 use super::recorder::Recorder;
 use super::stage::Stage;
+use super::syncs::Syncs;
 use super::verify::Verifier;
 use super::waits;
 use crate::job::{ByDirection, Direction, Operations};
+use crate::think::Think;
 
 /// The clock is read after this many rounds if no completion has told the time.
 const CLOCK_ROUNDS: u32 = 64;
@@ -78,6 +80,8 @@ pub(super) struct Worker {
     cell: Arc<Cell>,
     pattern: Pattern,
     pace: Option<Pace>,
+    think: Option<Think>,
+    syncs: Option<Syncs>,
     verifier: Option<Verifier>,
     recorder: Recorder,
     /// Buffers that are not in use.
@@ -100,11 +104,6 @@ pub(super) struct Worker {
     then: Then,
     /// No operation is submitted before this time.
     pause: Option<Time>,
-    /// Writes since the last flush. Operations that were submitted or completed, and time with I/O, since the last
-    /// pause.
-    writes: u32,
-    since_pause: u64,
-    io_since: Time,
     loops_left: u64,
     /// Writes that have to be read back before the pattern goes on; [`ALL`] stands for all of them. When the reading
     /// back began, and how long it has taken so far.
@@ -175,14 +174,17 @@ impl Worker {
         let only_reads = job.operations == Operations::Only(Direction::Read);
         let new = |_| Verifier::new(job.verify_interval, plan.seed, plan.is_alone, only_reads);
         let verifier = job.verify.map(new);
+        let syncs = Syncs::new(job);
         let mut worker = Self {
             pattern,
             pace: None,
+            think: None,
             recorder: Recorder::new(job.measure, now),
             spare: Vec::with_capacity(job.iodepth as usize + 1),
             fill: Fill { rng: SmallRng::seed_from_u64(mix(plan.seed, 10)) },
             flags: ByDirection { read: plain, write, trim: Flags::default() },
-            is_watched: verifier.is_some() || job.fsync.max(job.fdatasync) > 0 || !job.thinktime.is_zero(),
+            is_watched: verifier.is_some() || syncs.is_some(),
+            syncs,
             verifier,
             held: None,
             outstanding: 0,
@@ -192,9 +194,6 @@ impl Worker {
             floor: job.iodepth,
             then: Then::Submit,
             pause: None,
-            writes: 0,
-            since_pause: 0,
-            io_since: now,
             loops_left: job.loops,
             read_back: 0,
             read_back_since: now,
@@ -284,7 +283,8 @@ impl Worker {
             Halt::Due(time) if !is_busy => {
                 // Operations that complete during the pause are taken during the pause.
                 let some = self.outstanding > 0 && self.take(u32::MAX) > 0;
-                return if some { Turn::Busy } else { self.wait_for(Some(time)) };
+                let spins = self.has_thread && self.think.as_ref().is_some_and(|think| think.spins(self.now));
+                return if some || spins { Turn::Busy } else { self.wait_for(Some(time)) };
             }
             Halt::Due(_) => {}
         }
@@ -415,8 +415,9 @@ impl Worker {
         if !done.status.is_ok() {
             self.fail(describe_failure(done));
         }
-        if !self.plan.job.thinktime_blocks_issue && done.bio.op != Op::Flush {
-            self.since_pause += 1;
+        if done.bio.op != Op::Flush {
+            self.think.iter_mut().for_each(Think::completed);
+            self.syncs.iter_mut().for_each(Syncs::completed);
         }
         let Some(verifier) = &mut self.verifier else { return };
         verifier.over(done.bio.sector, done.bio.nr_sectors);

@@ -3,10 +3,12 @@
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
+use blkmq::Time;
 use blkmq_sched::{ClientId, IoPriority};
 
 use crate::TextError;
-use crate::job::{BlockSize, Direction, Extent, Job, Operations, Order};
+use crate::job::{BlockSize, Direction, Extent, Job, Operations, Order, nanoseconds};
+use crate::think::Think;
 
 /// What the guest takes for a submission, in nanoseconds, as the medians of the recordings say.
 const SUBMIT_NS: u64 = 22_000;
@@ -30,8 +32,9 @@ pub(super) struct Client {
     /// The distance from the end of a request to the start of the next one, in sectors; `None` if places are random.
     skip: Option<u64>,
     depth: u32,
-    /// In nanoseconds. A pause begins once so many requests have completed since the last one, and none is outstanding.
-    pause: Option<(u64, u64)>,
+    think: Option<Think>,
+    /// A pause begins as soon as nothing is outstanding.
+    will_pause: bool,
     /// When it ends, in nanoseconds.
     end: u64,
     /// How many requests it still submits.
@@ -39,8 +42,6 @@ pub(super) struct Client {
     next: u64,
     random: SmallRng,
     outstanding: u32,
-    /// Completed since the last pause.
-    since_pause: u64,
     /// The submissions that have a time already.
     planned: u32,
     /// When the last one is.
@@ -73,8 +74,7 @@ impl Client {
             }
             Order::Random { .. } => None,
         };
-        let runtime = job.runtime.filter(|runtime| !runtime.is_zero()).map_or(u64::MAX, nanos);
-        let pause = nanos(job.thinktime);
+        let runtime = job.runtime.filter(|runtime| !runtime.is_zero()).map_or(u64::MAX, nanoseconds);
         Ok(Self {
             id,
             priority,
@@ -83,13 +83,13 @@ impl Client {
             area: (offset / 512, size / 512),
             skip,
             depth: job.iodepth,
-            pause: (pause > 0).then_some((pause, job.thinktime_blocks)),
+            think: Think::new(job, Time(start)),
+            will_pause: false,
             end: start.saturating_add(runtime),
             left: job.number_ios.unwrap_or(u64::MAX),
             next: 0,
             random: SmallRng::seed_from_u64(job.seed.unwrap_or(Job::SEED)),
             outstanding: 0,
-            since_pause: 0,
             planned: 0,
             last: start,
         })
@@ -99,19 +99,18 @@ impl Client {
     pub(super) fn plan(&mut self, now: u64) -> Vec<u64> {
         let mut times = Vec::new();
         let mut from = now;
-        if let Some((pause, blocks)) = self.pause
-            && self.since_pause >= blocks
-        {
+        self.check_pause(now);
+        if self.will_pause {
             if self.outstanding + self.planned > 0 {
                 return times;
             }
-            self.since_pause = 0;
-            from += pause + SLACK_NS;
+            self.will_pause = false;
+            from = self.think.as_mut().map_or(from, |think| think.begin(Time(now)).0) + SLACK_NS;
         }
         if self.depth > 1 {
             from += REAP_NS;
         }
-        while self.outstanding + self.planned < self.depth && self.left > 0 {
+        while self.outstanding + self.planned < self.depth && self.left > 0 && !self.will_pause {
             let time = self.last.max(from) + SUBMIT_NS + KIB_NS * u64::from(self.nr_sectors / 2);
             if time >= self.end {
                 break;
@@ -120,8 +119,18 @@ impl Client {
             self.left -= 1;
             self.planned += 1;
             times.push(time);
+            if let Some(think) = &mut self.think {
+                think.submitted(if self.is_write { Direction::Write } else { Direction::Read });
+            }
+            if self.outstanding + self.planned < self.depth {
+                self.check_pause(time);
+            }
         }
         times
+    }
+
+    fn check_pause(&mut self, now: u64) {
+        self.will_pause |= self.think.as_mut().is_some_and(|think| think.is_due(Time(now)));
     }
 
     /// Submits what was planned: the first sector of the request.
@@ -146,7 +155,7 @@ impl Client {
     pub(super) fn complete(&mut self) {
         debug_assert!(self.outstanding > 0, "it was submitted");
         self.outstanding -= 1;
-        self.since_pause += 1;
+        self.think.iter_mut().for_each(Think::completed);
     }
 
     /// Whether it ends after so many requests, and not by time alone.
@@ -158,8 +167,4 @@ impl Client {
     pub(super) fn is_done(&self) -> bool {
         self.outstanding + self.planned == 0
     }
-}
-
-fn nanos(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -7,35 +7,33 @@ use std::time::Duration;
 use blkmq::driver::{Batch, Driver, Topology, spec};
 use blkmq::{Bio, Buffer, Client, Limits, Op, Status, Time};
 use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Control, JobOutcome, Outcome, Setup};
-use blkmq_workbench::job::{
-    BlockSize, ByDirection, Direction, Distribution, Extent, Job, Operations, Order, RateProcess, Verify,
-};
+use blkmq_workbench::job::{BlockSize, ByDirection, Direction, Distribution, Extent, Job, Operations, Order, Verify};
 
 /// A device on which each request takes 10 us, 64 at a time.
-const TIMED: &str = "null,irqmode=2,completion_nsec=10us,hw_queue_depth=64,poll_queues=0,size=1G";
+pub(crate) const TIMED: &str = "null,irqmode=2,completion_nsec=10us,hw_queue_depth=64,poll_queues=0,size=1G";
 
-const SECOND: Duration = Duration::from_secs(1);
-const MS: Duration = Duration::from_millis(1);
-const RANDOM: Order = Order::Random { every: 1 };
-const SEQUENTIAL: Order = Order::Sequential { skip: 0 };
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const RANDOM: Order = Order::Random { every: 1 };
+pub(crate) const SEQUENTIAL: Order = Order::Sequential { skip: 0 };
 
-fn job(operations: Operations, order: Order) -> Job {
+pub(crate) fn job(operations: Operations, order: Order) -> Job {
     Job { operations, order, norandommap: true, ..Job::new("tested") }
 }
 
-fn reads() -> Job {
+pub(crate) fn reads() -> Job {
     job(Operations::Only(Direction::Read), RANDOM)
 }
 
-fn writes() -> Job {
+pub(crate) fn writes() -> Job {
     job(Operations::Only(Direction::Write), SEQUENTIAL)
 }
 
-fn depth(iodepth: u32, job: Job) -> Job {
+pub(crate) fn depth(iodepth: u32, job: Job) -> Job {
     Job { iodepth, iodepth_low: iodepth, ..job }
 }
 
-fn timed(runtime: Duration, job: Job) -> Job {
+pub(crate) fn timed(runtime: Duration, job: Job) -> Job {
     Job { time_based: true, runtime: Some(runtime), ..job }
 }
 
@@ -48,32 +46,32 @@ fn run_over(driver: &Arc<dyn Driver>, jobs: &[Job]) -> Outcome {
     bench.run(&Control::default()).expect("the jobs run")
 }
 
-fn outcome(job: Job) -> JobOutcome {
+pub(crate) fn outcome(job: Job) -> JobOutcome {
     let driver = spec::open(TIMED).expect("the device is well described");
     run_over(&driver, &[job]).jobs.remove(0)
 }
 
-fn ios(job: &JobOutcome, direction: Direction) -> u64 {
+pub(crate) fn ios(job: &JobOutcome, direction: Direction) -> u64 {
     job.direction(direction).ios
 }
 
 /// A device that keeps its data and a list of what it did. Each request takes a microsecond of virtual time.
 #[derive(Debug, Default)]
-struct Recording {
-    blocks: Mutex<HashMap<u64, Vec<u8>>>,
-    done: Mutex<Vec<Done>>,
+pub(crate) struct Recording {
+    pub(crate) blocks: Mutex<HashMap<u64, Vec<u8>>>,
+    pub(crate) done: Mutex<Vec<Done>>,
     /// Writes to this sector are lost.
-    loses: Option<u64>,
-    trims: bool,
-    has_cache: bool,
+    pub(crate) loses: Option<u64>,
+    pub(crate) trims: bool,
+    pub(crate) has_cache: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Done {
-    op: Op,
+pub(crate) struct Done {
+    pub(crate) op: Op,
     sector: u64,
     nr_sectors: u64,
-    time: Time,
+    pub(crate) time: Time,
 }
 
 impl Driver for Recording {
@@ -121,7 +119,7 @@ impl Driver for Recording {
 }
 
 impl Recording {
-    fn run(self, jobs: &[Job]) -> (Outcome, Vec<Done>) {
+    pub(crate) fn run(self, jobs: &[Job]) -> (Outcome, Vec<Done>) {
         let recording = Arc::new(self);
         let driver: Arc<dyn Driver> = recording.clone();
         let outcome = run_over(&driver, jobs);
@@ -131,7 +129,7 @@ impl Recording {
 }
 
 /// What a job did, in order.
-fn done(job: Job) -> Vec<Done> {
+pub(crate) fn done(job: Job) -> Vec<Done> {
     let trims = job.operations.includes(Direction::Trim);
     let (outcome, done) = Recording { trims, has_cache: true, ..Recording::default() }.run(&[job]);
     assert_eq!(outcome.error(), None);
@@ -140,73 +138,6 @@ fn done(job: Job) -> Vec<Done> {
 
 fn sectors(job: Job) -> Vec<u64> {
     done(job).iter().map(|done| done.sector).collect()
-}
-
-#[test]
-fn a_rate_is_kept() {
-    let capped = |rate_iops, rate| timed(SECOND, Job { rate_iops, rate, ..depth(4, reads()) });
-    let iops = outcome(capped(ByDirection::all(Some(1000)), ByDirection::all(None)));
-    assert!((999..=1001).contains(&iops.ios()), "{} of 1000 a second", iops.ios());
-    let bytes = outcome(capped(ByDirection::all(None), ByDirection::all(Some(4 << 20))));
-    assert!((1023..=1025).contains(&bytes.ios()), "{} of 1024 a second", bytes.ios());
-    let samples = bytes.direction(Direction::Read).samples.iter().take(10).map(|sample| sample.ios);
-    assert!(samples.clone().all(|ios| (101..=104).contains(&ios)), "{:?}", samples.collect::<Vec<_>>());
-    // A direction with a cap holds up no other direction, with or without a cap; instead the mixture changes.
-    let both = |read, write| {
-        let mixed = Job { operations: Operations::ReadWrite { read_percent: 75 }, ..reads() };
-        let rate_iops = ByDirection { read, write, trim: None };
-        let mixed = outcome(timed(SECOND, Job { rate_iops, ..mixed }));
-        (ios(&mixed, Direction::Read), ios(&mixed, Direction::Write))
-    };
-    let (read, write) = both(None, Some(100));
-    assert!((99..=101).contains(&write) && (99_890..=99_910).contains(&read), "{read} reads, {write} writes");
-    let (read, write) = both(Some(400), Some(200));
-    assert!((399..=401).contains(&read) && (199..=201).contains(&write), "{read} reads, {write} writes");
-}
-
-#[test]
-fn a_poisson_process_has_exponential_distances() {
-    let paced =
-        |rate_process| Job { rate_process, rate_iops: ByDirection::all(Some(1000)), number_ios: Some(5000), ..reads() };
-    let distances = |rate_process| {
-        let times: Vec<u64> = done(paced(rate_process)).iter().map(|done| done.time.0).collect();
-        times.windows(2).map(|pair| (pair[1] - pair[0]) as f64 / 1e6).collect::<Vec<_>>()
-    };
-    assert!(distances(RateProcess::Linear).iter().all(|distance| (distance - 1.0).abs() < 0.01));
-    let distances = distances(RateProcess::Poisson);
-    let mean = distances.iter().sum::<f64>() / distances.len() as f64;
-    let deviation =
-        (distances.iter().map(|distance| (distance - mean).powi(2)).sum::<f64>() / distances.len() as f64).sqrt();
-    let long = distances.iter().filter(|distance| **distance > 2.0).count() as f64 / distances.len() as f64;
-    // Mean and standard deviation are equal, and a share of e^-2 is longer than twice the mean.
-    assert!((mean - 1.0).abs() < 0.05 && (deviation - 1.0).abs() < 0.07, "mean {mean}, deviation {deviation}");
-    assert!((long - (-2.0_f64).exp()).abs() < 0.02, "{long}");
-}
-
-#[test]
-fn a_job_thinks_between_blocks() {
-    let thinking = |blocks, issue, iodepth| {
-        let job =
-            Job { thinktime: MS, thinktime_blocks: blocks, thinktime_blocks_issue: issue, ..depth(iodepth, reads()) };
-        outcome(timed(SECOND, job)).ios()
-    };
-    // 10 us each, then a millisecond.
-    assert_eq!(thinking(1, false, 1), 991);
-    assert_eq!(thinking(10, false, 1), 9100);
-    assert_eq!(thinking(10, true, 1), 9100);
-    // Ten operations at a time take as long as one.
-    assert_eq!(thinking(10, true, 10), 9910);
-    let by_time = Job { thinktime: MS, thinktime_iotime: 9 * MS, ..reads() };
-    let ios = outcome(timed(SECOND, by_time)).ios();
-    assert!((89_900..=90_100).contains(&ios), "{ios} in nine tenths of a second");
-    // A job makes up for think time, unless `rate_ignore_thinktime` says otherwise.
-    let made_up = |rate_ignore_thinktime| {
-        let rate_iops = ByDirection::all(Some(1000));
-        let job = Job { rate_iops, rate_ignore_thinktime, thinktime: 50 * MS, thinktime_blocks: 100, ..reads() };
-        outcome(timed(SECOND, job)).ios()
-    };
-    assert!((951..=1001).contains(&made_up(false)), "{}", made_up(false));
-    assert!((650..=701).contains(&made_up(true)), "{}", made_up(true));
 }
 
 #[test]
@@ -359,22 +290,6 @@ fn a_distribution_prefers_some_blocks() {
     assert!((zipf - 5.19 / 7.49).abs() < 0.02, "{zipf}");
     let pareto = top(Distribution::Pareto { h: 0.1 });
     assert!((pareto - 0.9).abs() < 0.02, "{pareto}");
-}
-
-#[test]
-fn writes_are_flushed_every_so_often() {
-    for job in [Job { fsync: 4, ..writes() }, Job { fdatasync: 4, ..writes() }] {
-        let done = done(Job { number_ios: Some(20), ..job });
-        let flushes: Vec<usize> = (0..done.len()).filter(|at| done[*at].op == Op::Flush).collect();
-        assert_eq!(flushes, [4, 9, 14, 19, 24], "{done:?}");
-    }
-    let (outcome, done) = Recording { has_cache: true, ..Recording::default() }.run(&[Job {
-        end_fsync: true,
-        number_ios: Some(3),
-        ..writes()
-    }]);
-    assert_eq!(done.last().map(|done| done.op), Some(Op::Flush));
-    assert_eq!((outcome.jobs[0].sync.ios, outcome.jobs[0].ios()), (1, 4));
 }
 
 #[test]

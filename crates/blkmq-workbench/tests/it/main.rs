@@ -6,6 +6,7 @@ mod agreement_kyber;
 mod bench;
 mod bench_alloc;
 mod bench_options;
+mod bench_pacing;
 mod compare;
 #[path = "../../../blkmq-sched/tests/it/counting/mod.rs"]
 mod counting;

@@ -5,10 +5,10 @@ use blkmq::Time;
 use super::{ALL, Then, Turn, Worker};
 use crate::bench::cpu::Usage;
 use crate::bench::pace::Pace;
-use crate::bench::plan::nanoseconds;
 use crate::bench::recorder::Recorder;
 use crate::bench::waits;
 use crate::job::Direction;
+use crate::think::Think;
 
 impl Worker {
     /// Begins the run. Called once, when all threads of the stage are ready. The measurement begins at `at` for all
@@ -19,7 +19,8 @@ impl Worker {
         let first = at.after(self.plan.delay_ns);
         self.pause = (self.plan.delay_ns > 0).then_some(first);
         self.pace = Pace::new(&self.plan.job, self.plan.seed, first);
-        self.is_watched |= self.pace.is_some();
+        self.think = Think::new(&self.plan.job, first);
+        self.is_watched |= self.pace.is_some() || self.think.is_some();
         self.is_ramping = self.plan.ramp_ns > 0;
         self.measure_from(first);
         self.cell.tell(0, 0, 0.0);
@@ -28,7 +29,6 @@ impl Worker {
     /// Begins the counting, or the ramp before it.
     fn measure_from(&mut self, begin: Time) {
         self.recorder = Recorder::new(self.plan.job.measure, begin);
-        self.io_since = begin;
         let ramp_end = begin.after(self.plan.ramp_ns);
         self.end = match self.plan.run_ns {
             Some(ns) if !self.is_ramping => Some(begin.after(ns)),
@@ -56,16 +56,7 @@ impl Worker {
         self.look_at_clock();
         match self.then {
             Then::Submit => {}
-            Then::Think => {
-                let ns = nanoseconds(self.plan.job.thinktime);
-                self.pause = Some(self.now.after(ns));
-                self.io_since = self.now.after(ns);
-                self.since_pause = 0;
-                if let Some(pace) = self.pace.as_mut().filter(|pace| pace.ignores_thinktime) {
-                    pace.delay(ns);
-                }
-                self.then = Then::Submit;
-            }
+            Then::Think => self.begin_pause(),
             Then::EndPass if self.must_read_back() => self.begin_read_back(),
             Then::EndPass if self.plan.is_time_based() => {
                 self.end_read_back();
@@ -101,6 +92,16 @@ impl Worker {
             }
         }
         Turn::Busy
+    }
+
+    fn begin_pause(&mut self) {
+        self.then = Then::Submit;
+        let Some(think) = &mut self.think else { return };
+        self.pause = Some(think.begin(self.now));
+        let (ns, direction) = think.pause();
+        if let Some(pace) = self.pace.as_mut().filter(|pace| pace.ignores_thinktime) {
+            pace.pause(direction, ns);
+        }
     }
 
     /// Whether there are writes that have to be checked.

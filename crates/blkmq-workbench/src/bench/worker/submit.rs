@@ -4,7 +4,8 @@ use blkmq::{Bio, Buffer, Buffers, Op, RejectReason, Rejected};
 
 use super::{ALL, Halt, Then, Worker, describe};
 use crate::bench::pattern::{Alike, Step};
-use crate::bench::plan::{SECTOR, nanoseconds};
+use crate::bench::plan::SECTOR;
+use crate::bench::syncs::Syncs;
 use crate::job::{Direction, Operations};
 
 impl Worker {
@@ -100,31 +101,14 @@ impl Worker {
         None
     }
 
-    /// Why no operation at all can be submitted now.
+    /// Returns a halt if the job pauses now.
     #[inline]
     fn halt(&mut self) -> Option<Halt> {
-        let job = &self.plan.job;
-        if !job.thinktime.is_zero() && self.is_time_to_think() {
+        let is_due = self.think.as_mut()?.is_due(self.now);
+        is_due.then(|| {
             self.then = Then::Think;
-            return Some(Halt::Drain);
-        }
-        let every = job.fsync.max(job.fdatasync);
-        if every > 0 && self.writes >= every {
-            self.writes = 0;
-            if !self.submit_flush() || self.outstanding >= self.plan.job.iodepth {
-                return Some(Halt::Full);
-            }
-        }
-        None
-    }
-
-    fn is_time_to_think(&self) -> bool {
-        let job = &self.plan.job;
-        if job.thinktime_iotime.is_zero() {
-            self.since_pause >= job.thinktime_blocks
-        } else {
-            self.now.since(self.io_since) >= nanoseconds(job.thinktime_iotime)
-        }
+            Halt::Drain
+        })
     }
 
     /// The operation that was chosen before, or the next one of the pattern.
@@ -161,8 +145,14 @@ impl Worker {
         self.next()
     }
 
-    /// Why an operation that was chosen cannot be submitted now.
+    /// Why an operation that was chosen cannot be submitted now. Submits the flush that comes before it, if any.
     fn not_now(&mut self, step: &Step) -> Option<Halt> {
+        if self.read_back == 0
+            && self.syncs.as_mut().is_some_and(Syncs::is_due)
+            && (!self.submit_flush() || self.outstanding >= self.plan.job.iodepth)
+        {
+            return Some(Halt::Full);
+        }
         if self.verifier.as_ref().is_some_and(|verifier| verifier.overlaps(step)) {
             return Some(Halt::Full);
         }
@@ -200,8 +190,12 @@ impl Worker {
             return false;
         }
         if self.is_watched {
-            self.writes += u32::from(direction == Direction::Write);
-            self.since_pause += u64::from(self.plan.job.thinktime_blocks_issue);
+            if let Some(syncs) = &mut self.syncs {
+                syncs.submitted(direction);
+            }
+            if let Some(think) = &mut self.think {
+                think.submitted(direction);
+            }
             if let Some(pace) = &mut self.pace {
                 pace.submitted(direction, bytes);
             }
@@ -219,6 +213,9 @@ impl Worker {
         if let Err(rejected) = self.submitter.submit(Bio::flush()) {
             self.rejected(rejected, None);
             return false;
+        }
+        if let Some(syncs) = &mut self.syncs {
+            syncs.flushed();
         }
         self.is_plugged();
         true
