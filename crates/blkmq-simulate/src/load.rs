@@ -246,6 +246,7 @@ fn refuse_what_is_not_modelled(job: &Job) -> Result<(), LoadError> {
         (job.fsync.max(job.fdatasync) > 0, "fsync, fdatasync"),
         (job.verify.is_some(), "verify"),
         (job.priority.is_some(), "prio, prioclass"),
+        (job.cmdprio_percentage != plain.cmdprio_percentage, "cmdprio_percentage"),
     ];
     match refused.into_iter().find(|(is_asked, _)| *is_asked) {
         None => Ok(()),

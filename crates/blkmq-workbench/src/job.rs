@@ -6,7 +6,7 @@
 use std::ops::{Index, IndexMut, RangeInclusive};
 use std::time::Duration;
 
-use blkmq::IoPriority;
+use blkmq::{Class, IoPriority};
 
 /// A job of a job file. The default of each field is fio's default, which the field's text gives.
 #[derive(Debug, Clone, PartialEq)]
@@ -94,6 +94,10 @@ pub struct Job {
     pub fixedbufs: bool,
     /// The priority of each operation; from `prioclass` and `prio`. Default: `None`, the client's.
     pub priority: Option<IoPriority>,
+    /// How many percent of the operations have the priority `cmdprio` instead. Default: 0.
+    pub cmdprio_percentage: ByDirection<u32>,
+    /// From `cmdprio_class` and `cmdprio`. Default: real-time, level 0.
+    pub cmdprio: ByDirection<IoPriority>,
 
     /// End after this time, even within a pass. Default: `None`.
     pub runtime: Option<Duration>,
@@ -350,6 +354,8 @@ impl Job {
             hipri: false,
             fixedbufs: false,
             priority: None,
+            cmdprio_percentage: ByDirection::all(0),
+            cmdprio: ByDirection::all(IoPriority { class: Class::RealTime, level: 0 }),
             runtime: None,
             time_based: false,
             ramp_time: Duration::ZERO,

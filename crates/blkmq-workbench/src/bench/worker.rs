@@ -175,6 +175,7 @@ impl Worker {
         let new = |_| Verifier::new(job.verify_interval, plan.seed, plan.is_alone, only_reads);
         let verifier = job.verify.map(new);
         let syncs = Syncs::new(job);
+        let has_cmdprio = Direction::ALL.into_iter().any(|direction| job.cmdprio_percentage[direction] > 0);
         let mut worker = Self {
             pattern,
             pace: None,
@@ -183,7 +184,7 @@ impl Worker {
             spare: Vec::with_capacity(job.iodepth as usize + 1),
             fill: Fill { rng: SmallRng::seed_from_u64(mix(plan.seed, 10)) },
             flags: ByDirection { read: plain, write, trim: Flags::default() },
-            is_watched: verifier.is_some() || syncs.is_some(),
+            is_watched: verifier.is_some() || syncs.is_some() || has_cmdprio,
             syncs,
             verifier,
             held: None,

@@ -33,6 +33,8 @@ pub(super) struct Draft {
     pub(super) depth_low: u32,
     pub(super) class: Option<Class>,
     pub(super) level: Option<u8>,
+    pub(super) cmdprio_class: ByDirection<Class>,
+    pub(super) cmdprio: ByDirection<u8>,
     pub(super) thinktime_blocks: Option<u64>,
     pub(super) fsync_on_close: bool,
     /// 0 stands for `verify_backlog`.
@@ -72,6 +74,8 @@ impl Default for Draft {
             depth_low: 0,
             class: None,
             level: None,
+            cmdprio_class: ByDirection::all(Class::RealTime),
+            cmdprio: ByDirection::all(0),
             thinktime_blocks: None,
             fsync_on_close: false,
             backlog_batch: 0,
@@ -146,6 +150,10 @@ impl Draft {
         if self.class.is_some() || self.level.is_some() {
             let (class, level) = (self.class.unwrap_or(Class::BestEffort), self.level.unwrap_or(0));
             job.priority = Some(IoPriority { class, level });
+        }
+        for direction in Direction::ALL {
+            let (class, level) = (self.cmdprio_class[direction], self.cmdprio[direction]);
+            job.cmdprio[direction] = IoPriority { class, level };
         }
         // Pauses by time switch off pauses by count, unless both are asked for.
         let by_count = if job.thinktime_iotime.is_zero() { 1 } else { u64::MAX };

@@ -126,17 +126,22 @@ type Lack = (&'static str, &'static str, &'static [&'static str]);
 /// What the user can do instead, and the options for which this holds.
 const LACKING: &[(&str, &[Lack])] = &[
     (
-        "every job has one device, which --device or 'filename' names",
-        &[("nrfiles", "nr_files", &["1"]), ("file_append", "", &["0"]), ("create_only", "", &["0"])],
+        "leave it out: every job has the one device that --device or 'filename' names",
+        &[("file_append", "", &["0"]), ("create_only", "", &["0"])],
+    ),
+    (
+        "leave it out: a job has one area of the device; numjobs with offset_increment gives several areas",
+        &[("nrfiles", "nr_files", &["1"])],
+    ),
+    (
+        "for areas with holes write 'rw=read:SKIP'; without zonemode=strided leave it out: no device has zones that must be \
+         written in order",
+        &[("zonemode", "", &["none"]), ("zonesize", "", &["0"]), ("zonerange", "", &["0"]), ("zoneskip", "", &["0"])],
     ),
     (
         "its devices have no zones that must be written in order: leave it out",
         &[
-            ("zonemode", "", &["none"]),
-            ("zonesize", "", &["0"]),
             ("zonecapacity", "", &["0"]),
-            ("zonerange", "", &["0"]),
-            ("zoneskip", "", &["0"]),
             ("read_beyond_wp", "", &["0"]),
             ("max_open_zones", "", &["0"]),
             ("job_max_open_zones", "", &["0"]),
@@ -146,55 +151,59 @@ const LACKING: &[(&str, &[Lack])] = &[
         ],
     ),
     (
-        "give the classes jobs of their own with prio and prioclass",
-        &[
-            ("cmdprio_percentage", "", &["0"]),
-            ("cmdprio_class", "", &[]),
-            ("cmdprio", "", &[]),
-            ("cmdprio_bssplit", "", &[]),
-        ],
+        "write 'cmdprio_percentage=10', which does not depend on the block size, or give each size a job with prioclass and \
+         prio",
+        &[("cmdprio_bssplit", "", &[])],
     ),
     (
-        "use rate or rate_iops",
-        &[
-            ("io_submit_mode", "", &["inline"]),
-            ("rate_min", "ratemin", &["0"]),
-            ("rate_iops_min", "", &["0"]),
-            ("flow", "", &["0"]),
-            ("flow_id", "", &["0"]),
-            ("flow_sleep", "", &["0"]),
-        ],
+        "leave it out: an operation with a rate is submitted when it is due, however many are outstanding",
+        &[("io_submit_mode", "", &["inline"])],
     ),
     (
-        "use runtime and ramp_time",
+        "leave it out: no rate ends a job; --json has the rate that it reached",
+        &[("rate_min", "ratemin", &["0"]), ("rate_iops_min", "", &["0"])],
+    ),
+    ("give each job a rate or rate_iops", &[("flow", "", &["0"]), ("flow_id", "", &["0"]), ("flow_sleep", "", &["0"])]),
+    (
+        "leave it out and run the job at several depths, as '--option iodepth=8'; 'blkmq calibrate' finds the largest depth \
+         that a device needs, with its latency",
         &[
             ("latency_target", "", &["0"]),
             ("latency_window", "", &["0"]),
             ("latency_percentile", "", &["100"]),
             ("latency_run", "", &["0"]),
-            ("max_latency", "", &["0"]),
+        ],
+    ),
+    ("leave it out: no latency ends a job; the table has the longest one", &[("max_latency", "", &["0"])]),
+    (
+        "write ramp_time and runtime: nothing of the ramp is counted",
+        &[
             ("steadystate", "ss", &[]),
             ("steadystate_duration", "ss_dur", &["0"]),
             ("steadystate_ramp_time", "ss_ramp", &["0"]),
         ],
     ),
+    ("write 'stonewall', with which a job waits for all jobs before it", &[("wait_for", "", &[])]),
     (
-        "use stonewall to order jobs, and runtime to end them",
-        &[("wait_for", "", &[]), ("exitall", "", &["0"]), ("exit_what", "", &[]), ("exitall_on_error", "", &["0"])],
+        "give the jobs the same runtime, with time_based: they end together",
+        &[("exitall", "", &["0"]), ("exit_what", "", &[])],
     ),
+    ("leave it out: the other jobs go on after an error", &[("exitall_on_error", "", &["0"])]),
     (
         "the first error ends the job: leave it out",
         &[("ignore_error", "", &[]), ("continue_on_error", "", &["none", "0"]), ("error_dump", "", &["0"])],
     ),
+    ("use verify=crc32c", &[("verify_pattern", "", &[]), ("verify_state_load", "", &["0"])]),
+    ("leave it out: a header begins its block", &[("verify_offset", "", &["0"])]),
     (
-        "use verify=crc32c",
+        "write 'rw=read' with verify=crc32c, which checks what an earlier run has written",
+        &[("verify_only", "", &["0"])],
+    ),
+    (
+        "write 'rw=randtrimwrite', which trims each block before it is written, or give the trims a job with 'rw=randtrim'",
         &[
-            ("verify_pattern", "", &[]),
-            ("verify_offset", "", &["0"]),
-            ("verify_only", "", &["0"]),
-            ("verify_state_load", "", &["0"]),
             ("trim_percentage", "", &["0"]),
-            ("trim_verify_zero", "", &["0"]),
+            ("trim_verify_zero", "", &["0", "1"]),
             ("trim_backlog", "", &["0"]),
             ("trim_backlog_batch", "", &["0"]),
         ],
@@ -220,8 +229,11 @@ const LACKING: &[(&str, &[Lack])] = &[
         "the results are in --json and --report",
         &[("unified_rw_reporting", "", &["none", "0"]), ("block_error_percentiles", "", &["0"]), ("stats", "", &["1"])],
     ),
-    ("name the scheduler by --scheduler", &[("ioscheduler", "", &[])]),
-    ("bs gives sizes for reads, writes and trims", &[("bs_is_seq_rand", "", &["0"])]),
+    ("leave it out, and name the scheduler by --scheduler, as '--scheduler none'", &[("ioscheduler", "", &[])]),
+    (
+        "give the sequential and the random operations jobs of their own, each with its bs",
+        &[("bs_is_seq_rand", "", &["0"])],
+    ),
     ("use fsync, fdatasync or sync", &[("write_barrier", "", &["0"]), ("sync_file_range", "", &[])]),
     (
         "leave it out",
@@ -280,6 +292,12 @@ pub(super) fn find(name: &str) -> Option<Known> {
     lacking.into_iter().find_map(|(instead, &(first, other, neutral))| {
         matches(name, first, other).then_some(Known::Lacking { name: first, neutral, instead })
     })
+}
+
+/// Everything that users are told to do instead.
+#[cfg(test)]
+pub(super) fn advices() -> impl Iterator<Item = &'static str> {
+    LACKING.iter().map(|(instead, _)| *instead)
 }
 
 /// Every name, for suggestions.

@@ -88,6 +88,9 @@ settings! {
     "fixedbufs": |draft, value| draft.job.fixedbufs = value.flag()?;
     "prioclass": |draft, value| draft.class = Some(class(value)?);
     "prio": |draft, value| draft.level = Some(value.small(0..=7)? as u8);
+    "cmdprio_percentage": |draft, value| value.each(&mut draft.job.cmdprio_percentage, Value::percent)?;
+    "cmdprio_class": |draft, value| value.each(&mut draft.cmdprio_class, class)?;
+    "cmdprio": |draft, value| value.each(&mut draft.cmdprio, |value| Ok(value.small(0..=7)? as u8))?;
 
     "runtime" | "timeout": |draft, value|
         draft.job.runtime = Some(value.duration(Unit::Seconds)?).filter(|time| !time.is_zero());
@@ -198,7 +201,11 @@ fn rw_sequencer(value: Value<'_>) -> Result<(), String> {
 fn block(value: Value<'_>) -> Result<u64, String> {
     match value.at_least(1)? {
         bytes if bytes % 512 == 0 => Ok(bytes),
-        bytes => Err(format!("'{bytes}' is not a multiple of 512")),
+        bytes => Err(format!(
+            "'{bytes}' is not a multiple of 512, and a job passes whole blocks to the device; a page cache makes pages of \
+             4096 bytes of such a file's writes: write '{}'",
+            bytes.next_multiple_of(4096)
+        )),
     }
 }
 

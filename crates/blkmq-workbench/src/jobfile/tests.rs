@@ -142,7 +142,10 @@ fn values_for_each_direction() {
     assert_eq!(job("rate_iops=,7").rate_iops, ByDirection { read: None, write: Some(7), trim: Some(7) });
     assert_eq!(job("rate=0").rate, ByDirection::all(None));
     assert!(complaint("bs=1k,1k,1k,1k").contains("more than three values"));
-    assert_eq!(complaint("bs=4000"), "option 'bs': '4000' is not a multiple of 512");
+    // A log's appends, as of etcd.
+    let expected = "option 'bs': '2300' is not a multiple of 512, and a job passes whole blocks to the device; a page cache \
+                    makes pages of 4096 bytes of such a file's writes: write '4096'";
+    assert_eq!(complaint("bs=2300"), expected);
 }
 
 #[test]
@@ -378,6 +381,35 @@ fn what_is_not_known_and_what_is_lacking() {
     assert!(warnings[4].starts_with("--option bar=2: option 'bar' is not known"));
     assert_eq!((&*file.jobs[0].ioengine, file.jobs[0].iodepth), ("libaio", 4));
     assert!(parse("[a]\nbs=0\n", &[], Mode::Lenient).is_err(), "what is wrong stays wrong");
+}
+
+/// Red before: `trim_percentage` and `latency_target` were answered by options that have nothing to do with them.
+#[test]
+fn a_lacking_option_is_answered_by_what_to_write_instead() {
+    for (option, advice) in [
+        ("trim_percentage=10", "write 'rw=randtrimwrite'"),
+        ("latency_target=10ms", "run the job at several depths, as '--option iodepth=8'"),
+        ("wait_for=b", "write 'stonewall'"),
+        ("exitall", "give the jobs the same runtime"),
+        ("nrfiles=4", "numjobs with offset_increment"),
+        ("ioscheduler=none", "as '--scheduler none'"),
+        ("verify_only", "write 'rw=read' with verify=crc32c"),
+        ("max_latency=10", "no latency ends a job"),
+        ("zoneskip=4k", "write 'rw=read:SKIP'"),
+    ] {
+        let error = parse(&format!("[a]\n{option}\n"), &[], Mode::Strict).unwrap_err().to_string();
+        assert!(error.contains("line 2: blkmq has no '") && error.contains(advice), "{error}");
+    }
+    // An advice names options that a job obeys.
+    for advice in known::advices() {
+        for quoted in advice.split('\'').skip(1).step_by(2).filter(|text| !text.starts_with("blkmq ")) {
+            let option = quoted.strip_prefix("--option ").unwrap_or(quoted).replace("SKIP", "4k");
+            if !option.starts_with("--") {
+                let text = if option.contains('=') { format!("[a]\n{option}\n") } else { format!("[a]\n{option}=1\n") };
+                assert!(parse(&text, &[], Mode::Strict).is_ok(), "'{quoted}' in '{advice}'");
+            }
+        }
+    }
 }
 
 #[test]

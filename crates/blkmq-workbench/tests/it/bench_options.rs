@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use blkmq::driver::{Batch, Driver, Topology, spec};
-use blkmq::{Bio, Buffer, Client, Limits, Op, Status, Time};
+use blkmq::{Bio, Buffer, Class, Client, IoPriority, Limits, Op, Status, Time};
 use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Control, JobOutcome, Outcome, Setup};
 use blkmq_workbench::job::{BlockSize, ByDirection, Direction, Distribution, Extent, Job, Operations, Order, Verify};
 
@@ -72,6 +72,7 @@ pub(crate) struct Done {
     sector: u64,
     nr_sectors: u64,
     pub(crate) time: Time,
+    priority: IoPriority,
 }
 
 impl Driver for Recording {
@@ -97,7 +98,8 @@ impl Driver for Recording {
         let mut done = self.done.lock().expect("no holder panics");
         while let Some(mut rq) = batch.next_request() {
             let (op, sector, nr_sectors) = (rq.op(), rq.sector(), u64::from(rq.nr_sectors()));
-            done.push(Done { op, sector, nr_sectors, time: now });
+            let priority = rq.priority();
+            done.push(Done { op, sector, nr_sectors, time: now, priority });
             let mut at = sector;
             for mut segment in rq.segments() {
                 for place in (0..segment.len()).step_by(512) {
@@ -185,6 +187,21 @@ fn a_mixture_has_its_shares() {
         let sectors: Vec<u64> = both.iter().filter(|done| done.op == op).map(|done| done.sector).collect();
         assert!(sectors.len() > 30 && sectors.iter().copied().eq((0..).step_by(8).take(sectors.len())), "{sectors:?}");
     }
+}
+
+/// Red before: the options were refused.
+#[test]
+fn some_operations_have_a_priority_of_their_own() {
+    let cmdprio = ByDirection::all(IoPriority { class: Class::RealTime, level: 3 });
+    let job = Job { cmdprio, number_ios: Some(5000), ..job(Operations::ReadWrite { read_percent: 50 }, RANDOM) };
+    let done = done(Job { cmdprio_percentage: ByDirection { read: 20, write: 0, trim: 0 }, ..job });
+    let share = |op| {
+        let of_op: Vec<_> = done.iter().filter(|done| done.op == op).collect();
+        let urgent = of_op.iter().filter(|done| done.priority == cmdprio.read).count();
+        urgent as f64 * 100.0 / of_op.len() as f64
+    };
+    assert!((share(Op::Read) - 20.0).abs() < 3.0, "{} %", share(Op::Read));
+    assert!(share(Op::Write) < 0.1, "{} %", share(Op::Write));
 }
 
 #[test]

@@ -149,7 +149,7 @@ const VERDICTS: &[(&str, &str)] = &[
     ("basic-verify.fio", ""),
     ("butterfly.fio", "flow"),
     ("cmdprio-bssplit.fio", "cmdprio_bssplit"),
-    ("cmdprio-percentage.fio", "cmdprio_percentage"),
+    ("cmdprio-percentage.fio", ""),
     ("cpp_null.fio", "cpp_null"),
     ("cpuio.fio", "cpuio"),
     ("cross-stripe-verify.fio", ""),

@@ -1,9 +1,9 @@
 //! What a worker submits, and what keeps it from submitting more.
 
-use blkmq::{Bio, Buffer, Buffers, Op, RejectReason, Rejected};
+use blkmq::{Bio, Buffer, Buffers, IoPriority, Op, RejectReason, Rejected};
 
 use super::{ALL, Halt, Then, Worker, describe};
-use crate::bench::pattern::{Alike, Step};
+use crate::bench::pattern::{Alike, Step, below};
 use crate::bench::plan::SECTOR;
 use crate::bench::syncs::Syncs;
 use crate::job::{Direction, Operations};
@@ -183,7 +183,7 @@ impl Worker {
             Direction::Trim => (Op::Discard, Buffers::None),
         };
         let Step { direction, sector, nr_sectors } = step;
-        let (flags, priority) = (self.flags[direction], None);
+        let (flags, priority) = (self.flags[direction], self.draw_priority(direction));
         let bio = Bio { op, sector, nr_sectors, flags, priority, buffers, user_data: 0 };
         if let Err(rejected) = self.submitter.submit(bio) {
             self.rejected(rejected, Some(step));
@@ -205,6 +205,13 @@ impl Worker {
         }
         self.is_plugged();
         true
+    }
+
+    /// The priority of an operation, if it is not the client's.
+    fn draw_priority(&mut self, direction: Direction) -> Option<IoPriority> {
+        let job = &self.plan.job;
+        let percent = job.cmdprio_percentage[direction];
+        (percent > 0 && below(&mut self.fill.rng, 100) < percent.into()).then_some(job.cmdprio[direction])
     }
 
     /// Submits a flush. Returns false if it was not taken.
