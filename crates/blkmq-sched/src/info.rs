@@ -111,10 +111,30 @@ pub struct IoPriority {
     pub level: u8,
 }
 
+impl IoPriority {
+    /// Real-time, level 0 (highest) to 7. A queue refuses operations of a higher level.
+    #[must_use]
+    pub const fn rt(level: u8) -> Self {
+        Self { class: Class::RealTime, level }
+    }
+
+    /// Best-effort, level 0 (highest) to 7. A queue refuses operations of a higher level.
+    #[must_use]
+    pub const fn be(level: u8) -> Self {
+        Self { class: Class::BestEffort, level }
+    }
+
+    /// Idle, at the lowest level, 7. No scheduler here distinguishes levels of this class.
+    #[must_use]
+    pub const fn idle() -> Self {
+        Self { class: Class::Idle, level: 7 }
+    }
+}
+
 impl Default for IoPriority {
     /// Best-effort, level 4.
     fn default() -> Self {
-        Self { class: Class::BestEffort, level: 4 }
+        Self::be(4)
     }
 }
 

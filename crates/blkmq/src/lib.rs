@@ -66,7 +66,7 @@ pub use request::{
     Completion, Failed, RejectReason, Rejected, RqId, Shown, Status, bio, buffer, client, clock, is_hidden, limits,
     pages,
 };
-pub use submit::{Submitter, future};
+pub use submit::{Submitter, blocking, future};
 
 /// Fails to compile if an error cannot go where errors go: behind a `?` into a `Box`, and to another thread.
 const _: fn() = || {

@@ -1,25 +1,24 @@
 //! The form in which operators write the priority of operations.
 
-use blkmq::{Class, IoPriority};
+use blkmq::IoPriority;
 
 /// Reads a priority in the form of Linux's tools: `rt/0`, `be/4`, `idle`.
 pub(super) fn priority(text: &str) -> Result<IoPriority, String> {
-    let (class, level) = match text.split_once('/') {
-        Some((class, level)) => (class, level.parse().ok().filter(|level| *level <= 7)),
-        None => (text, Some(if text == "idle" { 7 } else { 4 })),
-    };
-    let class = match class {
-        "rt" => Some(Class::RealTime),
-        "be" => Some(Class::BestEffort),
-        "idle" if !text.contains('/') => Some(Class::Idle),
+    let (class, level) = text.split_once('/').unwrap_or((text, "4"));
+    let level = level.parse().ok().filter(|level| *level <= 7);
+    let priority = match class {
+        "rt" => level.map(IoPriority::rt),
+        "be" => level.map(IoPriority::be),
+        "idle" if text == "idle" => Some(IoPriority::idle()),
         _ => None,
     };
-    let both = class.zip(level).map(|(class, level)| IoPriority { class, level });
-    both.ok_or_else(|| format!("priority: '{text}' is not accepted; accepted: rt/0 to rt/7, be/0 to be/7, idle"))
+    priority.ok_or_else(|| format!("priority: '{text}' is not accepted; accepted: rt/0 to rt/7, be/0 to be/7, idle"))
 }
 
 #[cfg(test)]
 mod tests {
+    use blkmq::Class;
+
     use super::*;
 
     #[test]

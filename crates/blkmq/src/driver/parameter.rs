@@ -8,4 +8,4 @@ mod values;
 pub use self::error::SpecError;
 pub use self::value::{Accepts, Fault, Value};
 pub(super) use self::values::join;
-pub use self::values::{Opener, Parameter, Values};
+pub use self::values::{Opener, Parameter, Values, words, write_word};

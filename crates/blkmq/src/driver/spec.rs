@@ -1,9 +1,10 @@
-//! Device specs: `null,submit_queues=4,irqmode=2`, a device's name and then its parameters.
+//! Device specs: `null,submit_queues=4,irqmode=2`, a device's name and then its parameters. A comma within a value, such
+//! as the path of a file, is written twice.
 //!
 //! The tables that the parser reads are public, so that a program can print them.
 
 use super::parameter::join;
-pub use super::parameter::{Accepts, Fault, Opener, Parameter, SpecError, Value, Values};
+pub use super::parameter::{Accepts, Fault, Opener, Parameter, SpecError, Value, Values, words, write_word};
 use super::{Driver, cloud, hdd, null, ram, ssd};
 use blkmq_sync::Arc;
 
@@ -100,9 +101,9 @@ pub fn open_one_of(
     spec: &str,
     opener: &Opener<'_>,
 ) -> Result<Arc<dyn Driver>, SpecError> {
-    let (device, parameters) = named(devices, spec)?;
+    let (device, words) = named(devices, spec)?;
     let name = device.name;
-    Values::parse(device.parameters, parameters)
+    Values::parse(device.parameters, words)
         .and_then(|values| (device.open)(&values.with_opener(*opener)))
         .map_err(|error| error.at(format_args!("device {name}")))
 }
@@ -113,22 +114,20 @@ pub fn open_one_of(
 /// # Errors
 /// What is wrong with the spec.
 pub fn check_one_of(devices: &[DeviceDescription], spec: &str) -> Result<(), SpecError> {
-    let (device, parameters) = named(devices, spec)?;
+    let (device, words) = named(devices, spec)?;
     let name = device.name;
-    Values::parse(device.parameters, parameters).map(drop).map_err(|error| error.at(format_args!("device {name}")))
+    Values::parse(device.parameters, words).map(drop).map_err(|error| error.at(format_args!("device {name}")))
 }
 
-/// The device that a spec names, and its parameters.
-fn named<'a, 'b>(
-    devices: &'a [DeviceDescription],
-    spec: &'b str,
-) -> Result<(&'a DeviceDescription, Option<&'b str>), SpecError> {
-    let (name, parameters) = spec.split_once(',').map_or((spec, None), |(name, rest)| (name, Some(rest)));
+/// The device that a spec names, and the words behind its name.
+fn named<'a>(devices: &'a [DeviceDescription], spec: &str) -> Result<(&'a DeviceDescription, Vec<String>), SpecError> {
+    let mut words = words(spec);
+    let name = if words.is_empty() { String::new() } else { words.remove(0) };
     if let Some(device) = devices.iter().find(|device| device.name == name) {
-        return Ok((device, parameters));
+        return Ok((device, words));
     }
     let known = join(devices.iter().map(|device| device.name));
-    Err(SpecError::new(match name {
+    Err(SpecError::new(match name.as_str() {
         "" => format!("a device spec begins with the name of a device: {known}"),
         _ => format!("there is no device {name:?}; there are: {known}"),
     }))
@@ -193,6 +192,49 @@ mod tests {
         assert!(shown.contains("timeout=1,50,0,-1"), "{shown}");
         assert!(shown.contains("requeue=2,100,3,4"), "{shown}");
         assert_eq!(error_of("null,bs=512,1,2"), "device null: \"1\" is not of the form name=value");
+    }
+
+    /// Red if a path or text cannot have a comma, or if a word that is cut off by one is not shown as it should be.
+    #[test]
+    fn a_comma_within_a_value_is_written_twice() {
+        for (spec, expected) in [
+            ("", &[][..]),
+            ("a", &["a"]),
+            ("a,", &["a", ""]),
+            ("a,,b", &["a,b"]),
+            ("a,,,b", &["a,", "b"]),
+            ("a,,,,b,c", &["a,,b", "c"]),
+            ("a,b=,,,c=d,,", &["a", "b=,", "c=d,"]),
+        ] {
+            assert_eq!(words(spec), expected, "{spec}");
+        }
+        const PARAMETERS: &[Parameter] = &[
+            Parameter::new("path", Accepts::Path, "", "a file"),
+            Parameter::new("size", Accepts::Switch, "0", "a switch"),
+        ];
+        let device = DeviceDescription::new("file", "a file", PARAMETERS, |values| {
+            assert_eq!(values.get("path"), Some(Value::Path("a,b=,c".into())));
+            open("ram,size=1M")
+        });
+        let path = format!("file,path={},size=1", write_word("a,b=,c"));
+        open_one_of(&[device], &path, &Opener::SILENT).expect("the path has commas");
+        let error = |spec: &str| check_one_of(&[device], spec).expect_err("the spec is wrong").to_string();
+        assert_eq!(
+            error("file,size=1,path=/tmp/a,b.img"),
+            "device file: \"b.img\" is not of the form name=value; a comma within a value is written twice: \
+             path=/tmp/a,,b.img"
+        );
+        assert_eq!(error("file,path=a,size=1,b"), "device file: \"b\" is not of the form name=value");
+    }
+
+    proptest! {
+        #![proptest_config(crate::driver::cases::random_cases(512))]
+
+        #[test]
+        fn words_are_read_as_they_were_written(written in prop::collection::vec("[a-z]=[,b]{0,5}", 0..5)) {
+            let spec = written.iter().map(|word| write_word(word)).collect::<Vec<_>>().join(",");
+            prop_assert_eq!(words(&spec), written);
+        }
     }
 
     /// Specs that are almost right: words from the tables, with values from all over.

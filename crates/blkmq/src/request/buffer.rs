@@ -4,6 +4,7 @@
 mod arena;
 #[cfg(feature = "mapped")]
 mod mapping;
+mod scatter;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
@@ -12,9 +13,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{NonNull, null, without_provenance};
 use std::sync::Arc;
 
-use super::pages::Pages;
-
 pub use arena::{Arena, Registration};
+pub use scatter::Buffers;
 
 /// Bytes: the alignment of owned buffers. Direct I/O on any common device asks for no more.
 pub const BUFFER_ALIGN: usize = 4096;
@@ -233,93 +233,6 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// The scatter list of an operation.
-#[derive(Debug, Default)]
-pub enum Buffers {
-    /// No data.
-    #[default]
-    None,
-    /// One piece.
-    One(Buffer),
-    /// Several pieces, in the order of the sectors.
-    Many(Vec<Buffer>),
-    /// Pages of the kernel, which are not in this process's memory. Only a device with
-    /// [`pages_align`](crate::Limits::pages_align) takes them, and such an operation never merges.
-    Pages(Box<Pages>),
-}
-
-impl Buffers {
-    /// The pieces in order. Pages of the kernel are none of them.
-    pub fn iter(&self) -> std::slice::Iter<'_, Buffer> {
-        match self {
-            Self::None | Self::Pages(_) => [].iter(),
-            Self::One(buffer) => std::slice::from_ref(buffer).iter(),
-            Self::Many(buffers) => buffers.iter(),
-        }
-    }
-
-    /// The pieces in order, for writing. Pages of the kernel are none of them.
-    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Buffer> {
-        match self {
-            Self::None | Self::Pages(_) => [].iter_mut(),
-            Self::One(buffer) => std::slice::from_mut(buffer).iter_mut(),
-            Self::Many(buffers) => buffers.iter_mut(),
-        }
-    }
-
-    /// The number of bytes in all pieces.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Pages(pages) => pages.len(),
-            _ => self.iter().map(|buffer| buffer.len()).sum(),
-        }
-    }
-
-    /// True if there is no byte.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The pages of the kernel, if the data is there.
-    pub(crate) fn pages(&self) -> Option<&Pages> {
-        match self {
-            Self::Pages(pages) => Some(pages),
-            _ => None,
-        }
-    }
-
-    /// The segments that cover `len` bytes from `offset`; none of pages of the kernel.
-    pub(crate) fn segments(&self, mut offset: usize, mut len: usize) -> impl Iterator<Item = Segment<'_>> {
-        self.iter().filter_map(move |buffer| {
-            let skipped = offset.min(buffer.len());
-            let taken = len.min(buffer.len() - skipped);
-            offset -= skipped;
-            len -= taken;
-            (taken > 0).then(|| buffer.view(skipped, taken))
-        })
-    }
-}
-
-impl From<Buffer> for Buffers {
-    fn from(buffer: Buffer) -> Self {
-        Self::One(buffer)
-    }
-}
-
-impl From<Vec<Buffer>> for Buffers {
-    fn from(buffers: Vec<Buffer>) -> Self {
-        Self::Many(buffers)
-    }
-}
-
-impl From<Pages> for Buffers {
-    fn from(pages: Pages) -> Self {
-        Self::Pages(Box::new(pages))
-    }
-}
-
 /// A contiguous piece of a request's data, as the driver that holds the request sees it. The data is copied and never
 /// referred to, because it may be memory of a virtual machine, which may change it at any time. A driver that decides
 /// by the bytes, for example by a checksum, decides by its copy.
@@ -488,22 +401,6 @@ mod tests {
         assert!(memory[..24].iter().all(|byte| *byte == 1) && memory[24..].iter().all(|byte| *byte == 2));
         let mut owned = Buffer::zeroed(64);
         assert!(owned.split_off(32).is_none() && owned.len() == 64);
-    }
-
-    #[test]
-    fn segments_cover_a_range_across_buffers_without_gap_or_overlap() {
-        let buffers = Buffers::from(vec![Buffer::from(&[1; 10][..]), Buffer::zeroed(0), Buffer::from(&[2; 10][..])]);
-        for offset in 0..=20 {
-            for len in 0..=20 - offset {
-                let bytes: Vec<u8> = buffers.segments(offset, len).flat_map(|part| part.to_vec()).collect();
-                let expected: Vec<u8> = (offset..offset + len).map(|at| if at < 10 { 1 } else { 2 }).collect();
-                assert_eq!(bytes, expected);
-            }
-        }
-        for mut segment in buffers.segments(5, 10) {
-            segment.fill(9);
-        }
-        assert_eq!(buffers.iter().flat_map(|buffer| buffer.iter()).filter(|byte| **byte == 9).count(), 10);
     }
 
     /// Red if a copy goes elsewhere than it should, or leaves the segment. A segment of a machine's memory lends no

@@ -1,6 +1,7 @@
 //! How an operation ended.
 
 use std::fmt;
+use std::io::{self, ErrorKind};
 
 // Linux's error numbers, which are the same on every architecture that Rust's standard library supports with Linux,
 // but for MIPS and SPARC.
@@ -157,6 +158,25 @@ impl fmt::Display for Status {
 }
 
 impl std::error::Error for Status {}
+
+/// The status as an I/O error: its kind for programs, its text for people. [`io::Error::get_ref`] leads back to it.
+impl From<Status> for io::Error {
+    fn from(status: Status) -> Self {
+        let kind = match status {
+            Status::Unsupported => ErrorKind::Unsupported,
+            Status::Timeout => ErrorKind::TimedOut,
+            Status::NoSpace => ErrorKind::StorageFull,
+            Status::Again => ErrorKind::WouldBlock,
+            Status::NotPermitted => ErrorKind::PermissionDenied,
+            Status::Gone => ErrorKind::NotConnected,
+            Status::BeyondEnd | Status::Misaligned | Status::TooLarge | Status::BadBuffer | Status::BadPriority => {
+                ErrorKind::InvalidInput
+            }
+            Status::Ok | Status::Medium | Status::IoError => ErrorKind::Other,
+        };
+        Self::new(kind, status)
+    }
+}
 
 #[cfg(test)]
 mod tests {

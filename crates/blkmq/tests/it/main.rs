@@ -8,6 +8,7 @@ mod account_times;
 mod alloc_path;
 mod background;
 mod bfq_clients;
+mod blocking;
 mod bounds;
 mod clients;
 mod common;

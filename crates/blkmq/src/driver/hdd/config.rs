@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::driver::Topology;
 use crate::driver::parameter::units::{GIB, KIB, MIB, SECOND, count, size};
-use crate::driver::parameter::{Accepts, Parameter, SpecError, Values};
+use crate::driver::parameter::{Accepts, Parameter, SpecError, Values, words};
 use crate::driver::store::{MAX_SIZE, check_geometry};
 use crate::request::limits::{Limits, MAX_DEPTH, SECTOR_SIZE};
 
@@ -93,7 +93,7 @@ impl std::str::FromStr for Config {
 
     /// Reads `name=value,name=value`; an empty text leaves everything at its default.
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        Self::from_values(&Values::parse(PARAMETERS, (!text.is_empty()).then_some(text))?)
+        Self::from_values(&Values::parse(PARAMETERS, words(text))?)
     }
 }
 

@@ -31,7 +31,8 @@ impl SpecError {
     }
 
     /// The same error, with more that may help.
-    pub(in crate::driver) fn and(self, help: &str) -> Self {
+    #[must_use]
+    pub fn and(self, help: &str) -> Self {
         Self { text: format!("{}; {help}", self.text), ..self }
     }
 }

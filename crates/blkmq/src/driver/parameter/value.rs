@@ -39,9 +39,9 @@ pub enum Accepts {
     Sectors,
     /// `interval,probability,space,times`; see [`Fault`].
     Fault,
-    /// The path of a file; without a comma, which ends it.
+    /// The path of a file. A spec has each of its commas twice, because a single one ends it.
     Path,
-    /// A text without commas.
+    /// A text. A spec has each of its commas twice, because a single one ends it.
     Text,
 }
 
@@ -171,8 +171,8 @@ impl fmt::Display for Accepts {
             Self::Time { max } => write!(f, "a time from 0 to {max} (in ns, or with ns, us, ms, s)"),
             Self::Sectors => f.write_str("START-END, sectors of 512 bytes with START <= END"),
             Self::Fault => f.write_str("interval,probability,space,times"),
-            Self::Path => f.write_str("a path without commas"),
-            Self::Text => f.write_str("a text without commas"),
+            Self::Path => f.write_str("a path, each comma in it twice"),
+            Self::Text => f.write_str("a text, each comma in it twice"),
         }
     }
 }

@@ -67,25 +67,28 @@ impl<'a> Values<'a> {
         Self { opener, ..self }
     }
 
-    /// Reads `name=value,name=value`; `None` leaves everything at its default.
-    pub(in crate::driver) fn parse(parameters: &'static [Parameter], text: Option<&str>) -> Result<Self, SpecError> {
+    /// Reads words `name=value`; what none of them names keeps its default.
+    pub(in crate::driver) fn parse(parameters: &'static [Parameter], words: Vec<String>) -> Result<Self, SpecError> {
         let mut values = Self { parameters, given: vec![None; parameters.len()], opener: Opener::SILENT };
-        let mut words = text.into_iter().flat_map(|text| text.split(',')).peekable();
+        let mut words = words.into_iter().peekable();
+        // The last parameter that takes any text, as it was written.
+        let mut open_text = None;
         while let Some(word) = words.next() {
             let Some((name, value)) = word.split_once('=') else {
-                return Err(SpecError::new(format!("{word:?} is not of the form name=value")));
+                return Err(SpecError::new(not_an_assignment(&word, open_text.as_deref())));
             };
             let Some(place) = parameters.iter().position(|parameter| parameter.name == name) else {
                 let known = join(parameters.iter().map(|parameter| parameter.name));
                 return Err(SpecError::new(format!("there is no parameter {name:?}; there are: {known}")));
             };
+            open_text = matches!(parameters[place].accepts, Accepts::Path | Accepts::Text).then(|| word.clone());
             let accepts = parameters[place].accepts;
             let mut value = value.to_owned();
             // The parts of a fault's description are separated by commas too; a parameter always has its name before
             // it.
             while let Some(part) = words.next_if(|next| matches!(accepts, Accepts::Fault) && !next.contains('=')) {
                 value.push(',');
-                value.push_str(part);
+                value.push_str(&part);
             }
             let value = accepts.parse(&value).map_err(|error| error.at(format_args!("{name}={value:?}")))?;
             if values.given[place].replace(value).is_some() {
@@ -162,6 +165,56 @@ impl<'a> Values<'a> {
     pub fn is_on(&self, name: &str) -> bool {
         self.number::<u64>(name) == 1
     }
+}
+
+/// What is wrong with a word without `=`. `before`: the text in front of it, which may have lost a part by a comma.
+fn not_an_assignment(word: &str, before: Option<&str>) -> String {
+    let what = format!("{word:?} is not of the form name=value");
+    match before {
+        Some(before) if !word.is_empty() => {
+            format!("{what}; a comma within a value is written twice: {}", write_word(&format!("{before},{word}")))
+        }
+        _ => what,
+    }
+}
+
+/// The words of a spec, which single commas separate. Two commas in a row are a comma within a word.
+///
+/// ```
+/// use blkmq::driver::spec::words;
+///
+/// assert_eq!(words("file,path=a,,b.img,size=1G"), ["file", "path=a,b.img", "size=1G"]);
+/// ```
+#[must_use]
+pub fn words(spec: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut rest = Some(spec).filter(|spec| !spec.is_empty());
+    while let Some(text) = rest {
+        let mut word = String::new();
+        let mut text = text;
+        rest = loop {
+            let Some((before, behind)) = text.split_once(',') else {
+                word.push_str(text);
+                break None;
+            };
+            word.push_str(before);
+            match behind.strip_prefix(',') {
+                Some(behind) => {
+                    word.push(',');
+                    text = behind;
+                }
+                None => break Some(behind),
+            }
+        };
+        words.push(word);
+    }
+    words
+}
+
+/// A word as a spec has it, with each comma twice: the inverse of [`words`].
+#[must_use]
+pub fn write_word(word: &str) -> String {
+    word.replace(',', ",,")
 }
 
 pub(in crate::driver) fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
