@@ -70,9 +70,9 @@ pub(crate) struct Bench {
     /// The job file.
     #[arg(value_name = "JOB.fio")]
     job: PathBuf,
-    /// The device: a name, then parameters, as in null,hw_queue_depth=4 [default: the file that the jobs name by
-    /// filename, or else null].
-    #[arg(long, value_name = "SPEC")]
+    /// The device: a name, then parameters, as in null,hw_queue_depth=4; or a file's path [default: the file that the
+    /// jobs name by filename, or else null].
+    #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
     /// The scheduler in front of the device.
     #[arg(long, value_name = "NAME", default_value = "none")]

@@ -75,7 +75,7 @@ Ctrl-C ends the measurement early, and prints what is known by then. 'blkmq devi
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
 pub(crate) struct Calibrate {
-    /// The device: a name, then parameters, as in ssd,hw_queue_depth=32; or file:PATH for a file.
+    /// The device: a name, then parameters, as in ssd,hw_queue_depth=32; or a file's path.
     #[arg(value_name = "DEVICE")]
     device: String,
     /// Measure writes and a mix of both as well. All of the device may be overwritten.

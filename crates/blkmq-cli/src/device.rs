@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use blkmq::driver::Driver;
-use blkmq::driver::spec::Opener;
+use blkmq::driver::spec::{Opener, words};
+use blkmq_drivers::canonical;
 use blkmq_workbench::bench::BenchError;
 use blkmq_workbench::device::{holds_data, is_real};
 
-use blkmq_program::{notice, words};
+use blkmq_program::notice;
+use blkmq_program::words::size;
 
 /// What a load does with its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,23 +22,24 @@ pub(crate) struct Intent {
     pub(crate) overwrite: bool,
 }
 
-/// The name of the device that a spec describes.
-pub(crate) fn name(spec: &str) -> &str {
-    spec.split(',').next().unwrap_or_default()
+/// The name of a device that is given by a spec, or by a short form of one.
+pub(crate) fn name(device: &str) -> String {
+    words(&canonical(device)).into_iter().next().unwrap_or_default()
 }
 
-/// The value that a spec gives to a parameter.
-pub(crate) fn given<'a>(spec: &'a str, name: &str) -> Option<&'a str> {
-    spec.split(',').skip(1).find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+/// The value that a device's spec gives to a parameter.
+pub(crate) fn given(device: &str, name: &str) -> Option<String> {
+    let words = words(&canonical(device));
+    words.iter().skip(1).find_map(|word| Some(word.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
 }
 
-/// The file that two specs cannot have open at the same time, if it is one.
-pub(crate) fn contested<'a>(one: &'a str, other: &'a str) -> Option<&'a str> {
+/// The file that two devices cannot have open at the same time, if it is one.
+pub(crate) fn contested(one: &str, other: &str) -> Option<String> {
     let path = |spec| given(spec, "path").filter(|_| name(spec) == "file");
     let (first, second) = (path(one)?, path(other)?);
-    let only_reads = [one, other].iter().all(|spec| given(spec, "read_only") == Some("1"));
-    let found = |path| std::fs::canonicalize(path).ok();
-    let is_same = first == second || found(first).is_some_and(|first| Some(first) == found(second));
+    let only_reads = [one, other].iter().all(|spec| given(spec, "read_only").as_deref() == Some("1"));
+    let found = |path: &str| std::fs::canonicalize(path).ok();
+    let is_same = first == second || found(&first).is_some_and(|first| Some(first) == found(&second));
     (is_same && !only_reads).then_some(first)
 }
 
@@ -46,20 +49,20 @@ pub(crate) fn contested<'a>(one: &'a str, other: &'a str) -> Option<&'a str> {
 /// What is wrong with the spec; or the device is real storage, and the load runs on virtual time, or would overwrite data
 /// although that is not allowed. A file that this call creates holds no data.
 pub(crate) fn open(spec: &str, nr_submitters: Option<u16>, intent: Intent) -> Result<Arc<dyn Driver>, String> {
-    let is_real = is_real(name(spec));
+    let is_real = is_real(&name(spec));
     // Before the device is opened, which may make a file.
     if is_real && intent.is_virtual {
         return Err(format!("{spec}: {}; leave out --clock virtual", BenchError::RealTime));
     }
     let opener = Opener { tell: &notice, nr_submitters };
-    let driver = blkmq_drivers::open_for(spec, &opener).map_err(|error| error.to_string())?;
+    let driver = blkmq_drivers::open_for(&canonical(spec), &opener).map_err(|error| error.to_string())?;
     let limits = driver.limits();
     let bytes = limits.size_bytes();
     if is_real && intent.changes && !intent.overwrite && !limits.read_only && holds_data(&*driver, bytes) {
         return Err(format!(
             "{spec}: it may hold data, and the load writes to it: any of its {} may be overwritten; give one that is empty, \
              or --overwrite if the data may be lost",
-            words::size(bytes)
+            size(bytes)
         ));
     }
     Ok(driver)

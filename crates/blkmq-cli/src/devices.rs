@@ -63,7 +63,11 @@ impl Devices {
         if self.json {
             return json::print(&devices, out);
         }
-        writeln!(out, "A spec names a device and then its parameters: null,hw_queue_depth=1,irqmode=2")?;
+        writeln!(
+            out,
+            "A spec names a device and then its parameters: null,hw_queue_depth=1,irqmode=2. A file may be named by its path\n\
+             alone: disk.img, file:disk.img and file,path=disk.img are one device. A comma in a path is written twice."
+        )?;
         for device in devices {
             writeln!(out, "\n{}\n    {}", device.name, device.about)?;
             if let Some(here) = device.here {

@@ -46,8 +46,8 @@ The tests, for --tests:";
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLES}\n{}\n\n{}", test_list(), blkmq_program::EXIT_CODES))]
 pub(crate) struct Judge {
-    /// The device: a name, then parameters, as in ssd,hw_queue_depth=32; or file:PATH for a file.
-    #[arg(long, value_name = "SPEC", default_value = "ssd")]
+    /// The device: a name, then parameters, as in ssd,hw_queue_depth=32; or a file's path.
+    #[arg(long, value_name = "DEVICE", default_value = "ssd")]
     device: String,
     /// The schedulers to judge [default: all].
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
@@ -170,10 +170,7 @@ impl Judge {
     }
 
     fn site(&self) -> Result<Site, Failure> {
-        let spec = match self.device.strip_prefix("file:") {
-            Some(path) => format!("file,path={path}"),
-            None => self.device.clone(),
-        };
+        let spec = blkmq_drivers::canonical(&self.device);
         let opener = Opener { tell: &notice, ..Opener::SILENT };
         Site::open(&spec, self.overwrite, &opener)
             .map_err(|error| TextError { place: "--device".to_owned(), what: error.to_string() }.into())

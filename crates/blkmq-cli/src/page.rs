@@ -11,7 +11,7 @@ use crate::target::Time;
 pub(crate) fn modelled(devices: &[&str], clock: Time) -> String {
     let mut each = devices.to_vec();
     each.dedup();
-    let on = |device: &str| match (clock, is_real(device::name(device))) {
+    let on = |device: &str| match (clock, is_real(&device::name(device))) {
         (Time::Virtual, _) => format!(
             " Times are virtual: they follow from the jobs, the scheduler and the parameters of the device '{device}', a \
              model, and are the same on every machine."

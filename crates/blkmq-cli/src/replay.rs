@@ -71,8 +71,8 @@ pub(crate) struct Replay {
     /// The trace, as blktrace writes it.
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
-    /// Play the trace on this device: a name, then parameters, as in null,hw_queue_depth=4.
-    #[arg(long, value_name = "SPEC", required_unless_present = "order", conflicts_with = "order")]
+    /// Play the trace on this device: a name, then parameters, as in null,hw_queue_depth=4; or a file's path.
+    #[arg(long, value_name = "DEVICE", required_unless_present = "order", conflicts_with = "order")]
     device: Option<String>,
     /// The scheduler in front of the device [default, as in Linux: mq-deadline for one hardware queue, else none; with
     /// --order: the one under which the trace was recorded].

@@ -65,6 +65,7 @@ Examples:
   blkmq serve --device file,path=disk.img,size=10G,submit_queues=2
   blkmq serve --device hdd --nbd /tmp/disk.sock --scheduler none
   blkmq serve --export a=ram,size=1G --export b=ssd --nbd tcp:127.0.0.1:10809
+  blkmq serve new.img,size=10G                                    makes the file
   blkmq serve --nbd tcp:0.0.0.0:10809 --tls require --tls-certificates /etc/blkmq/pki --tls-verify-peer \\
     --allow certificate=gold,access=write,priority=rt/0 --allow certificate=silver
   blkmq serve --device file,path=disk.img --ublk id=0,queues=2,recover
@@ -74,7 +75,8 @@ Examples:
   blkmq serve --check disks.toml
   blkmq serve --config disks.toml --replace /run/blkmq/control.sock
 
-PATH or --device is the export with the empty name, which commands call 'default'. --export adds an export under a name of
+DEVICE or --device is the export with the empty name, which commands call 'default'. A file has three names, file,path=PATH,
+file:PATH and the path alone, each with parameters behind it: disk.img,size=10G. A comma in a path is written twice. --export adds an export under a name of
 its own. With none of the three, a RAM disk is served. --scheduler, --locking, --bypass, --set and --read-only hold for all
 exports.
 
@@ -113,11 +115,11 @@ device can differ in weight and priority. If both say something, the command lin
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
 pub(crate) struct Serve {
-    /// A file or block device to serve as the default export.
-    #[arg(value_name = "PATH")]
-    path: Option<PathBuf>,
-    /// The device of the default export: a name, then parameters, as in ram,size=1G.
-    #[arg(long, value_name = "SPEC", conflicts_with = "path")]
+    /// The device of the default export: a file's path, or a name and parameters, as in ram,size=1G.
+    #[arg(value_name = "DEVICE")]
+    word: Option<PathBuf>,
+    /// The same as DEVICE.
+    #[arg(long, value_name = "DEVICE", conflicts_with = "word")]
     device: Option<String>,
     /// Where NBD clients connect: the path of a Unix socket, or tcp:HOST:PORT. May be repeated.
     #[arg(long, value_name = "SOCKET|tcp:HOST:PORT")]
@@ -150,7 +152,7 @@ pub(crate) struct Serve {
     #[arg(long)]
     read_only: bool,
     /// Serve a device under a name. May be repeated.
-    #[arg(long, value_name = "NAME=SPEC")]
+    #[arg(long, value_name = "NAME=DEVICE")]
     export: Vec<String>,
     /// The socket for commands such as 'blkmq stat'.
     #[arg(long, value_name = "SOCKET")]

@@ -1,7 +1,8 @@
 //! Real storage behind the block layer: files and block devices through io_uring, exports of NBD servers, and images of
 //! Ceph clusters.
 //!
-//! A device is opened by its spec, as the devices of the crate blkmq are:
+//! A device is opened by its spec, as the devices of the crate blkmq are. A file may be named by its path alone
+//! ([`canonical`]):
 //!
 //! ```no_run
 //! let disk = blkmq_drivers::open("file,path=disk.img,submit_queues=2")?;
@@ -13,6 +14,7 @@
 
 mod error;
 pub mod file;
+mod naming;
 pub mod nbd;
 pub mod rbd;
 
@@ -22,6 +24,7 @@ use blkmq::driver::Driver;
 use blkmq::driver::spec::{self, Accepts, DeviceDescription, Opener, Parameter, SpecError};
 
 pub use error::OpenError;
+pub use naming::canonical;
 
 /// The parameter of every device of this crate for the depth of its hardware queues. The kernel allows far more
 /// requests in flight on a ring.
@@ -55,7 +58,7 @@ pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
 /// # Errors
 /// As of [`open`].
 pub fn open_for(spec: &str, opener: &Opener<'_>) -> Result<Arc<dyn Driver>, SpecError> {
-    spec::open_one_of(&devices(), spec, opener)
+    spec::open_one_of(&devices(), &canonical(spec), opener).map_err(|error| help(spec, error))
 }
 
 /// Checks that `spec` names a device and gives its parameters values that they accept. Nothing is opened.
@@ -63,7 +66,14 @@ pub fn open_for(spec: &str, opener: &Opener<'_>) -> Result<Arc<dyn Driver>, Spec
 /// # Errors
 /// What is wrong with the spec.
 pub fn check(spec: &str) -> Result<(), SpecError> {
-    spec::check_one_of(&devices(), spec)
+    spec::check_one_of(&devices(), &canonical(spec)).map_err(|error| help(spec, error))
+}
+
+/// The same error. If the spec names no device, it may be meant as the name of a file.
+fn help(spec: &str, error: SpecError) -> SpecError {
+    let name = spec::words(&canonical(spec)).into_iter().next();
+    let is_known = name.is_none_or(|name| devices().iter().any(|device| device.name == name));
+    if is_known { error } else { error.and(naming::HELP) }
 }
 
 /// Takes a lock whose last owner may have panicked. The data under the lock is consistent between two steps.

@@ -11,18 +11,17 @@ pub(crate) fn explain<P: CommandFactory>(error: &Error) -> Failure {
     let text = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return Failure::Asked(error.render().to_string()),
         ErrorKind::InvalidSubcommand => {
-            format!(
-                "'{}' is not a command; accepted: {}",
-                word(error, ContextKind::InvalidSubcommand),
-                commands(&P::command())
-            )
+            let word = word(error, ContextKind::InvalidSubcommand);
+            let hint = hint(error, ContextKind::SuggestedSubcommand);
+            format!("'{word}' is not a command{hint}: {}", commands(&P::command()))
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             format!("a command is missing; accepted: {}", commands(&P::command()))
         }
         ErrorKind::UnknownArgument => {
             let word = word(error, ContextKind::InvalidArg);
-            format!("'{word}' is not accepted here; accepted: {}", arguments(&P::command()))
+            let hint = hint(error, ContextKind::SuggestedArg);
+            format!("'{word}' is not accepted here{hint}: {}", arguments(&P::command()))
         }
         _ => first_lines(error),
     };
@@ -34,6 +33,16 @@ fn word(error: &Error, kind: ContextKind) -> String {
         Some(ContextValue::String(word)) => word.clone(),
         _ => String::new(),
     }
+}
+
+/// What stands between a refusal and the words that are accepted: the most likely of them, if the parser knows one.
+fn hint(error: &Error, kind: ContextKind) -> String {
+    let near = match error.get(kind) {
+        Some(ContextValue::String(near)) => Some(near),
+        Some(ContextValue::Strings(near)) => near.first(),
+        _ => None,
+    };
+    near.map_or_else(|| "; accepted".to_owned(), |near| format!("; did you mean '{near}'? Accepted"))
 }
 
 fn commands(program: &Command) -> String {

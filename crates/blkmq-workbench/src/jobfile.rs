@@ -12,7 +12,7 @@ mod value;
 use std::io;
 use std::path::Path;
 
-use crate::{Job, TextError};
+use crate::{Job, TextError, nearest};
 use draft::Draft;
 use known::Known;
 use lines::{Line, What};
@@ -186,14 +186,8 @@ impl Parser<'_> {
 const LACKS: &str = "blkmq has no";
 
 fn unknown(name: &str) -> String {
-    // The time to compute a distance grows with the product of both lengths. A word that is much longer than a name is
-    // not near to it, and is not compared.
-    let names = options::names().chain(known::names()).filter(|known| name.len() < 2 * known.len());
-    let near = names
-        .map(|known| (strsim::damerau_levenshtein(name, known), known))
-        .filter(|(distance, known)| *distance <= known.len() / 3)
-        .min();
-    let hint = near.map_or("see fio's manual for its options".to_owned(), |(_, known)| format!("is it '{known}'?"));
+    let near = nearest(name, options::names().chain(known::names()));
+    let hint = near.map_or("see fio's manual for its options".to_owned(), |known| format!("did you mean '{known}'?"));
     format!("option '{}' is not known; {hint}", shown(name))
 }
 

@@ -39,5 +39,5 @@ pub use load::{Load, Operation, Source, Traced};
 pub use play::{NoSpeed, Outcome, Speed, play};
 pub use ratio::{MIN_ROUNDS, Ratio, Spread, Turns, WIDTH};
 pub use settings::{Settings, assignment};
-pub use text::TextError;
+pub use text::{TextError, nearest};
 pub use trace_files::TraceFiles;

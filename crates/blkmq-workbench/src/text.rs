@@ -21,6 +21,15 @@ impl TextError {
     }
 }
 
+/// The one of `known` names that a misspelt `name` is most likely meant as, if any is near enough.
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // The time to compute a distance grows with the product of both lengths. A word that is much longer than a name is
+    // not near to it, and is not compared.
+    let names = known.into_iter().filter(|known| name.len() < 2 * known.len());
+    let near = names.map(|known| (strsim::damerau_levenshtein(name, known), known));
+    near.filter(|(distance, known)| *distance <= known.len() / 3).min().map(|(_, known)| known)
+}
+
 impl fmt::Display for TextError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", Shown(&self.place), Shown(&self.what))

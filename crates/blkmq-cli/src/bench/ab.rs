@@ -66,7 +66,7 @@ impl Bench {
 /// The queue of each side. Sides on the same real device share it, since a file is open once.
 fn benches(targets: &[Target; 2], file: &str, jobs: &[Job]) -> Result<[bench::Bench; 2], TextError> {
     let [a, b] = targets;
-    let is_shared = a.device() == b.device() && is_real(device::name(a.device()));
+    let is_shared = a.device() == b.device() && is_real(&device::name(a.device()));
     if !is_shared && let Some(path) = device::contested(a.device(), b.device()) {
         let what = format!(
             "both sides are the file '{path}', which one of them has for itself; give each side a file, or compare values of \

@@ -73,8 +73,9 @@ pub(super) struct Ground {
 /// The spec with another value of a parameter.
 fn with(spec: &str, name: &str, value: &str) -> String {
     let is_it = |word: &str| word.strip_prefix(name).is_some_and(|rest| rest.starts_with('='));
-    let kept: Vec<&str> =
-        spec.split(',').enumerate().filter(|(at, word)| *at == 0 || !is_it(word)).map(|(_, word)| word).collect();
+    let words = spec::words(spec);
+    let kept = words.iter().enumerate().filter(|(at, word)| *at == 0 || !is_it(word));
+    let kept: Vec<String> = kept.map(|(_, word)| spec::write_word(word)).collect();
     format!("{},{name}={value}", kept.join(","))
 }
 
@@ -115,10 +116,7 @@ impl Ground {
     /// Opens the device once, looks whether it may be measured, and closes it.
     pub(super) fn open(device: &str, permits: Permits) -> Result<Self, Failure> {
         let fault = |what: String| TextError { place: device.to_owned(), what };
-        let given_spec = match device.strip_prefix("file:") {
-            Some(path) => format!("file,path={path}"),
-            None => device.to_owned(),
-        };
+        let given_spec = blkmq_drivers::canonical(device).into_owned();
         let mut spec = given_spec.clone();
         let mut held = None;
         if spec.split(',').next() == Some("file") {
@@ -127,8 +125,8 @@ impl Ground {
                 spec = with(&spec, "lock_timeout", "0");
             }
             if !permits.writes {
-                if given(&spec, "force") != Some("1") {
-                    held = given(&spec, "path").map_or(Ok(None), claim).map_err(fault)?;
+                if given(&spec, "force").as_deref() != Some("1") {
+                    held = given(&spec, "path").map_or(Ok(None), |path| claim(&path)).map_err(fault)?;
                 }
                 spec = with(&spec, "read_only", "1");
             }
@@ -243,7 +241,9 @@ mod tests {
         assert_eq!(with("null", "hw_queue_depth", "4"), "null,hw_queue_depth=4");
         assert_eq!(with("ssd,hw_queue_depth=32,seed=1", "hw_queue_depth", "4"), "ssd,seed=1,hw_queue_depth=4");
         assert_eq!(with("file,path=a,path2=b", "path", "c"), "file,path2=b,path=c");
-        assert_eq!(given("file,path=a=b,force=1", "path"), Some("a=b"));
+        assert_eq!(with("file,path=a,,b,force=1", "force", "0"), "file,path=a,,b,force=0");
+        assert_eq!(given("file,path=a=b,force=1", "path").as_deref(), Some("a=b"));
+        assert_eq!(given("file,path=a,,force=1", "path").as_deref(), Some("a,force=1"));
         assert_eq!(given("path=a", "path"), None, "the first word is a name");
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use blkmq::{IoPriority, is_hidden};
 use blkmq_export::Allow;
-use blkmq_workbench::TextError;
+use blkmq_workbench::{TextError, nearest};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -327,6 +327,9 @@ impl Source<'_> {
 /// The message of a parser in one line, in the words in which files are described, and without names of types.
 fn in_words(message: &str) -> String {
     let message = message.replace('\n', " ");
+    if let Some(text) = misspelt(&message) {
+        return text;
+    }
     let Some((what, expected)) = message.rsplit_once(", expected ") else { return message };
     let expected = match expected {
         "i64" => "a whole number",
@@ -336,6 +339,15 @@ fn in_words(message: &str) -> String {
         other => other,
     };
     format!("{what}, expected {expected}")
+}
+
+/// What is said of an unknown table or key that is near to a known one.
+fn misspelt(message: &str) -> Option<String> {
+    let (what, expected) = message.split_once(", expected ")?;
+    let name = what.strip_prefix("unknown field `")?.strip_suffix('`')?;
+    // Every other part between the quotes is a name.
+    let near = nearest(name, expected.split('`').skip(1).step_by(2))?;
+    Some(format!("{what}; did you mean `{near}`? Expected {expected}"))
 }
 
 impl File {

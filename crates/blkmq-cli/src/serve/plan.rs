@@ -41,18 +41,19 @@ pub(super) struct Plan {
     pub(super) stall_timeout: Option<Given>,
 }
 
-/// The device of a file or block device.
-fn of_path(path: &Path) -> Result<Given, TextError> {
-    let place = path.display().to_string();
-    let wrong = |what: &str| TextError {
-        place: place.clone(),
-        what: format!("a path {what} cannot be served; give it another name"),
+/// The device that the command line names without an option.
+fn of_word(word: &Path) -> Result<Given, TextError> {
+    let place = word.display().to_string();
+    let Some(text) = word.to_str() else {
+        let what = "a path that is not UTF-8 cannot be served; give it another name".to_owned();
+        return Err(TextError { place, what });
     };
-    let text = path.to_str().ok_or_else(|| wrong("that is not UTF-8"))?;
-    if text.contains(',') {
-        return Err(wrong("with a comma"));
-    }
-    Ok(Given { text: format!("file,path={text}"), place })
+    Ok(Given { text: text.to_owned(), place })
+}
+
+/// The device in its long form, by which the other modules know it.
+fn in_full(device: Given) -> Given {
+    Given { text: blkmq_drivers::canonical(&device.text).into_owned(), ..device }
 }
 
 impl Plan {
@@ -77,27 +78,29 @@ impl Plan {
         let settings = options.settings()?.or(&file.settings);
         let read_only = options.read_only || file.read_only;
         let mut exports = Vec::new();
-        let path = options.path.as_deref().map(of_path).transpose()?;
+        let word = options.word.as_deref().map(of_word).transpose()?;
         let device = options.device.as_deref().map(|text| Given::option("device", text));
-        let device = path.or(device).or(file.device);
+        let device = word.or(device).or(file.device).map(in_full);
         if let Some(device) = device {
             let name = Given { text: String::new(), place: device.place.clone() };
             exports.push(Export::new(name, device, settings.clone(), read_only));
         }
         for export in file.exports {
             let disk = match export.disk {
-                Disk::Own { device, settings: own } => Disk::Own { device, settings: own.or(&settings) },
+                Disk::Own { device, settings: own } => {
+                    Disk::Own { device: in_full(device), settings: own.or(&settings) }
+                }
                 shared => shared,
             };
             exports.push(Export { disk, read_only: read_only || export.read_only, ..export });
         }
         for text in &options.export {
             let (name, device) = assignment(text).map_err(|_| {
-                let what = format!("'{text}' is not of the form NAME=SPEC, as in 'disk=ram,size=1G'");
+                let what = format!("'{text}' is not of the form NAME=DEVICE, as in 'disk=ram,size=1G'");
                 Given::option("export", text).fault(what)
             })?;
             let [name, device] = [name, device].map(|text| Given::option("export", text));
-            exports.push(Export::new(name, device, settings.clone(), read_only));
+            exports.push(Export::new(name, in_full(device), settings.clone(), read_only));
         }
         if exports.is_empty() {
             let [name, device] = ["", RAM_DISK].map(|text| Given::option("device", text));

@@ -135,7 +135,7 @@ fn what_clients_and_groups_do_not_have_is_refused() {
         (&["set", "weight", &client, "much"], "weight: 'much' is not a number within 1..1000"),
         (&["set", "weight", "group=gold", "1001"], "1001 is not within 1..1000"),
         (&["set", "share", &client, "7"], "a client has no knob 'share'; it has: weight, group"),
-        (&["set", "default", "weight", &client], "say what to set: [QUEUE] KNOB [client=NAME|group=NAME] VALUE"),
+        (&["set", "default", "weight", &client], "the words are [QUEUE] KNOB [client=NAME|group=NAME] VALUE"),
         (&["get", "group", "group=gold"], "a group has no knob 'group'; it has: weight"),
         (&["groups", "--add", "a b"], "'a b' cannot be a group; accepted: 1 to 64 letters"),
         (&["groups", "--add", "a\u{202e}b"], "'a?b' cannot be a group; accepted: 1 to 64 letters"),

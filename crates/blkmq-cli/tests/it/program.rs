@@ -142,7 +142,9 @@ fn bad_words_are_named_beside_the_accepted_ones() {
         (vec!["replay", &trace, "--device", "null,depth=1"], "\"depth\"", "hw_queue_depth"),
         (vec!["replay", &trace, "--device", "null,irqmode=3"], "\"3\"", "0 to 2"),
         (vec!["replay", &queue, "--device", "null"], "not a blktrace record", "0x65617407"),
-        (vec!["devices", "--jsn"], "'--jsn'", "--json"),
+        (vec!["devices", "--jsn"], "'--jsn'", "did you mean '--json'? Accepted: "),
+        (vec!["benhc"], "'benhc'", "did you mean 'bench'? Accepted: demo, bench, "),
+        (vec!["xyzzy"], "'xyzzy'", "is not a command; accepted: demo, bench, "),
         (vec!["replay", "--order", &trace, "--queue", "/nowhere"], "/nowhere", "No such file"),
     ] {
         let text = refused(&arguments);

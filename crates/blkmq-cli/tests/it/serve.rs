@@ -243,7 +243,7 @@ fn bad_words_are_named_with_their_place_and_what_would_be_right() {
         (&["--bypass", "2"], "--bypass: bypass: 2 is not within 0..1"),
         (&["--set", "a=b"], "--set a=b: unknown knob 'a'; there are: scheduler, locking, size, nr_requests"),
         (&["--set", "nomerges"], "NAME=VALUE"),
-        (&["--export", "ram"], "--export: 'ram' is not of the form NAME=SPEC"),
+        (&["--export", "ram"], "--export: 'ram' is not of the form NAME=DEVICE"),
         (&["--nbd", "tcp:127.0.0.1"], "--nbd: 'tcp:127.0.0.1': "),
         (&["--max-connections", "0"], "--max-connections"),
         (&["--memory", "much"], "--memory: 'much' is not a number of bytes, as in 500M or 4G"),
@@ -251,7 +251,9 @@ fn bad_words_are_named_with_their_place_and_what_would_be_right() {
         (&["--drain-timeout", "soon"], "--drain-timeout: 'soon' is not a time above 0"),
         (&["--config", "/nowhere.toml"], "/nowhere.toml: "),
         (&["/nowhere.img"], "/nowhere.img: device file: /nowhere.img: No such file"),
-        (&["a,b"], "a,b: a path with a comma cannot be served"),
+        (&["nosuch.img"], "nosuch.img; with a size it is made, as in file,path=nosuch.img,size=1G"),
+        (&["nosuch"], "a file is named as ./NAME, file:NAME or file,path=NAME"),
+        (&["a.img,b.img"], "a comma within a value is written twice: path=a.img,,b.img"),
         (&["disk", "--device", "ram"], "cannot be used with"),
     ] {
         let error = refused(&[&["serve"], arguments].concat());
@@ -261,7 +263,7 @@ fn bad_words_are_named_with_their_place_and_what_would_be_right() {
     let error = ended(&program(folder.path(), &["serve"]).arg(name).output().unwrap(), 2);
     assert!(error.contains(": a path that is not UTF-8 cannot be served; give it another name"), "{error}");
     for (text, words) in [
-        ("schedler = \"none\"", "line 1: unknown field `schedler`, expected one of `device`"),
+        ("schedler = \"none\"", "line 1: unknown field `schedler`; did you mean `scheduler`? Expected one of `device`"),
         (
             "\n[[export]]\nname = \"a\"\ndevice = \"ram\"\nscheduler = \"no-such-scheduler\"",
             "line 5: unknown scheduler 'no-such-scheduler'; there are",
@@ -287,7 +289,9 @@ fn bad_words_are_named_with_their_place_and_what_would_be_right() {
         (&["get", "a", "nomerge"], "unknown knob 'nomerge'; there are: scheduler, locking, size, nr_requests"),
         (&["set", "a", "nomerges", "x"], "nomerges: 'x' is not a whole number"),
         (&["set", "a", "nomerges", "-1"], "nomerges: -1 is not within 0..2"),
-        (&["set", "a"], "KNOB"),
+        (&["set", "a"], "a value is missing: blkmq set a VALUE; the words are [QUEUE] KNOB"),
+        (&["set", "a", "scheduler"], "a value is missing: blkmq set a scheduler VALUE; "),
+        (&["set", "a", "weight", "client=x"], "a value is missing: blkmq set a weight client=x VALUE; "),
         (&["stat", "-w", "0s"], "'0s' is not a time above 0"),
     ] {
         let error = ended(&server.output(arguments), 2);

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use blkmq::driver::spec;
 use blkmq::limits::SECTOR_SIZE;
 use rustix::fs::{AtFlags, FlockOperation, OFlags, SeekFrom, StatxFlags};
 use rustix::fs::{fcntl_getfl, fcntl_setfl, flock, fstatfs, ioctl_blksszget, major, minor, seek, statx};
@@ -62,7 +63,7 @@ impl Opened {
 
     /// As [`new`](Self::new), without the path in errors.
     fn without_path(config: &Config, tell: &dyn Fn(&str)) -> Result<Self, OpenError> {
-        let (buffered, made) = open(config, 0)?;
+        let (buffered, made) = open(config, 0).map_err(|error| unopened(config, error))?;
         let metadata = buffered.metadata()?;
         let kind = metadata.file_type();
         if !kind.is_file() && !kind.is_block_device() {
@@ -118,6 +119,18 @@ fn open(config: &Config, flags: i32) -> io::Result<(std::fs::File, bool)> {
         }
         opened => Ok((opened?, false)),
     }
+}
+
+/// Why a file cannot be opened, and how one that is missing is made.
+fn unopened(config: &Config, error: io::Error) -> OpenError {
+    let folder = config.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let may_be_made = config.size.is_none() && !config.read_only && folder.is_dir();
+    if error.kind() == io::ErrorKind::NotFound && may_be_made {
+        let path = spec::write_word(&config.path.display().to_string());
+        let what = format!("{error}; with a size it is made, as in file,path={path},size=1G");
+        return OpenError::system(what, error);
+    }
+    error.into()
 }
 
 /// Which file or block device this is, as it stays while the machine runs.

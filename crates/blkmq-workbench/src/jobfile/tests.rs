@@ -359,9 +359,15 @@ fn variables_and_included_files() {
 #[test]
 fn what_is_not_known_and_what_is_lacking() {
     let complaint = |text: &str| parse(text, &[], Mode::Strict).unwrap_err().to_string();
-    assert_eq!(complaint("[a]\n\niodepht=4\n"), "a.fio: line 3: option 'iodepht' is not known; is it 'iodepth'?");
+    assert_eq!(
+        complaint("[a]\n\niodepht=4\n"),
+        "a.fio: line 3: option 'iodepht' is not known; did you mean 'iodepth'?"
+    );
     assert_eq!(complaint("[a]\nfoo\n"), "a.fio: line 2: option 'foo' is not known; see fio's manual for its options");
-    assert_eq!(complaint("[global]\nrunt1me=4\n"), "a.fio: line 2: option 'runt1me' is not known; is it 'runtime'?");
+    assert_eq!(
+        complaint("[global]\nrunt1me=4\n"),
+        "a.fio: line 2: option 'runt1me' is not known; did you mean 'runtime'?"
+    );
     assert!(complaint("[a]\nss=iops:10%\n").starts_with("a.fio: line 2: blkmq has no 'steadystate'; "));
     assert!(parse("[a]\nzonemode=none\nnrfiles=1\n", &[], Mode::Strict).is_ok());
     assert!(complaint("bs=4k\n[a]\n").contains("'bs' stands before the first section"));

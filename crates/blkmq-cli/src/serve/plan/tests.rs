@@ -155,7 +155,12 @@ fn the_command_line_counts() {
 #[test]
 fn unknown_keys_are_refused_with_their_line_and_the_accepted_ones() {
     let top = error(&[], "device = \"ram\"\n\nshceduler = \"none\"\n");
-    assert!(top.starts_with("disks.toml: line 3: unknown field `shceduler`, expected one of `device`, `nbd`"), "{top}");
+    assert!(
+        top.starts_with(
+            "disks.toml: line 3: unknown field `shceduler`; did you mean `scheduler`? Expected one of `device`, `nbd`"
+        ),
+        "{top}"
+    );
     let export = error(&[], "[[export]]\nname = \"a\"\ndevice = \"ram\"\nsize = 3\n");
     assert!(export.starts_with("disks.toml: line 4: unknown field `size`, expected one of `name`"), "{export}");
 }
@@ -167,6 +172,9 @@ fn what_makes_no_sense_is_refused_where_it_stands() {
         ("device = 3", 1, "expected a string"),
         ("bypass = [1]", 1, "expected a number, a text, or true or false"),
         ("\nset = { a = 1.5 }", 2, "expected a number, a text, or true or false"),
+        ("[[exports]]\nname = \"a\"", 1, "unknown field `exports`; did you mean `export`? Expected one of `device`, "),
+        ("[[clients]]\ngruop = \"a\"", 2, "did you mean `group`?"),
+        ("colour = 1", 1, "unknown field `colour`, expected one of `device`"),
         ("nbd = 3", 1, "expected one text or a list of them"),
         ("max_connections = 0", 1, "not within 1..65535"),
         ("max_connections = 70000", 1, "70000"),
@@ -200,7 +208,7 @@ fn what_makes_no_sense_is_refused_where_it_stands() {
         assert!(error.starts_with(&format!("disks.toml: line {line}: ")) && error.contains(words), "{text}: {error}");
         assert_eq!(error.lines().count(), 1, "{error}");
     }
-    assert!(error(&["--export", "ram"], "").starts_with("--export: 'ram' is not of the form NAME=SPEC"));
+    assert!(error(&["--export", "ram"], "").starts_with("--export: 'ram' is not of the form NAME=DEVICE"));
     let twice = error(&["--export", "a=ram", "--export", "a=hdd"], "");
     assert_eq!(twice, "--export: the export 'a' is there already; each has a name of its own");
 }
@@ -326,7 +334,7 @@ fn groups_and_clients_that_make_no_sense_are_refused_where_they_stand() {
         (
             "[[clients]]\nname = \"a\"\ncertificat = \"b\"",
             3,
-            "unknown field `certificat`, expected one of `certificate`, `user`",
+            "unknown field `certificat`; did you mean `certificate`? Expected one of `certificate`, `user`",
         ),
         ("\n[[clients]]\nuser = 7", 2, "these clients get nothing here; say name, weight or group"),
         ("[[clients]]\nuser = 7\naddress = \"10.0.0.7\"\nweight = 7", 1, "a client has a user or an address"),

@@ -38,7 +38,14 @@ fn errors_name_the_file_and_what_is_wrong_with_it() {
     fs::write(folder.file("empty"), b"").expect("the folder for tests is writable");
     let cases = [
         ("file".to_owned(), "device file: a path is missing, as in file,path=disk.img".to_owned()),
-        (format!("file,path={path}x"), format!("device file: {path}x: No such file or directory (os error 2)")),
+        (
+            format!("file,path={path}x"),
+            format!(
+                "device file: {path}x: No such file or directory (os error 2); with a size it is made, as in \
+                 file,path={path}x,size=1G"
+            ),
+        ),
+        (format!("{path}/x"), format!("device file: {path}/x: Not a directory (os error 20)")),
         (
             format!("file,path={path},size=1M"),
             format!("device file: {path}: it has 65536 bytes, not 1048576; leave size= out to take it as it is"),
