@@ -67,6 +67,11 @@ pub(crate) struct Served {
 }
 
 impl Served {
+    /// Whether an operator has configured who gets what of the queue.
+    pub(crate) fn has_shares(&self) -> bool {
+        self.shares.are_set() || self.placement.sets_weights()
+    }
+
     /// Says on standard error which settings of its exports have no effect with the present queue. Returns these lines.
     pub(crate) fn warn_of_shares(&self) -> Vec<String> {
         let warnings = self.shares.warnings(&self.q, self.placement.sets_weights());

@@ -19,6 +19,7 @@ mod metrics;
 mod name;
 mod nbd;
 mod notify;
+mod placed;
 mod placement;
 mod plan;
 mod priority;
@@ -29,6 +30,7 @@ mod replace;
 mod sandbox;
 mod standby;
 mod ublk;
+mod warnings;
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -42,30 +44,31 @@ use blkmq_export::{Address, handed};
 use clap::Args;
 
 use crate::control::folder::{self, Socket};
-use crate::control::shares::{Share, Shares};
 use crate::control::{self, Served, State, handover, sampler};
 use crate::operator;
 use blkmq_program::interrupt::{self, Hangups};
-use blkmq_program::{Failure, file};
+use blkmq_program::{Failure, file, notice};
 use command::Running;
 use config::{Disk, Export};
 use drain::Parting;
 use health::Watch;
 use name::shown;
 use nbd::Nbd;
+use placed::Placements;
 use plan::Plan;
-use reload::{Placements, Reload};
+use reload::Reload;
 use sandbox::Needs;
 use standby::Standby;
+use warnings::shares;
 
 const EXAMPLES: &str = "\
 Examples:
   blkmq serve                                                     a RAM disk of 1 GiB under mq-deadline
   blkmq serve disk.img
+  blkmq serve new.img,size=10G                                    makes the file
   blkmq serve --device file,path=disk.img,size=10G,submit_queues=2
   blkmq serve --device hdd --nbd /tmp/disk.sock --scheduler none
   blkmq serve --export a=ram,size=1G --export b=ssd --nbd tcp:127.0.0.1:10809
-  blkmq serve new.img,size=10G                                    makes the file
   blkmq serve --nbd tcp:0.0.0.0:10809 --tls require --tls-certificates /etc/blkmq/pki --tls-verify-peer \\
     --allow certificate=gold,access=write,priority=rt/0 --allow certificate=silver
   blkmq serve --device file,path=disk.img --ublk id=0,queues=2,recover
@@ -76,8 +79,8 @@ Examples:
   blkmq serve --config disks.toml --replace /run/blkmq/control.sock
 
 DEVICE or --device is the export with the empty name, which commands call 'default'. A file has three names, file,path=PATH,
-file:PATH and the path alone, each with parameters behind it: disk.img,size=10G. A comma in a path is written twice. --export adds an export under a name of
-its own. With none of the three, a RAM disk is served. --scheduler, --locking, --bypass, --set and --read-only hold for all
+file:PATH and the path alone, each with parameters behind it: disk.img,size=10G. A comma in a path is written twice.
+--export adds an export under a name of its own. With none of the three, a RAM disk is served. --scheduler, --locking, --bypass, --set and --read-only hold for all
 exports.
 
 Sockets that are not named lie in $XDG_RUNTIME_DIR/blkmq, or else in /tmp/blkmq-UID, where 'blkmq list', 'get', 'set',
@@ -239,8 +242,10 @@ impl Serve {
         let plan = Plan::new(self, file::read)?;
         let wishes = ublk::wishes(&plan)?;
         if self.check.is_some() {
-            check::check(&plan)?;
-            return Ok(check::approve(&plan, out)?);
+            let warnings = check::check(&plan)?;
+            check::approve(&plan, out)?;
+            warnings.iter().for_each(|warning| notice(warning));
+            return Ok(());
         }
         // A reload that is asked for while the server starts, or waits for its predecessor, comes when it is ready.
         let hangups = Hangups::keep().map_err(|error| Failure::Running(format!("serve: {error}")))?;
@@ -268,7 +273,7 @@ impl Serve {
             None => (handed.into_iter().map(|socket| (socket, None)).collect::<Vec<_>>(), addresses),
         };
         let queues = queue::build_all(&plan.exports)?;
-        let placements = reload::placements(&plan, &queues).map_err(|error| Failure::Input(error.to_string()))?;
+        let placements = placed::placements(&plan, &queues)?;
         let is_alone = plan.is_for_block_devices() && handed.is_empty();
         let added = ublk::add(&wishes, &queues)?;
         let needs_own = addresses.is_empty() && handed.is_empty();
@@ -291,7 +296,7 @@ impl Serve {
         let server = Nbd::start(&plan, &queues, &placements, &addresses, handed, tls, give_up)?;
         operator::begin().map_err(|error| Failure::Running(format!("serve: {error}")))?;
         server.serve_beside(machines)?;
-        warn_of_loss(&plan.exports, &queues);
+        warnings::warnings(&plan, &queues, &placements).iter().for_each(|warning| operator::say(warning));
         if let Some(line) = descriptors::provide(plan.max_connections.unwrap_or(blkmq_export::MAX_CONNECTIONS).into()) {
             operator::say(&line);
         }
@@ -312,7 +317,7 @@ impl Serve {
             stop: Box::new(move || drop(stop.send(Event::Stop))),
         };
         let url = scraped.as_ref().map(metrics::url);
-        state.queues.iter().for_each(|queue| _ = queue.warn_of_shares());
+        let has_shares = state.queues.iter().any(Served::has_shares);
         let watched = state.queues.iter().map(|queue| (queue.name.clone(), Arc::clone(&queue.q))).collect();
         let histories = state.queues.iter().map(|queue| (Arc::clone(&queue.q), Arc::clone(&queue.history))).collect();
         sampler::start(histories).map_err(failed)?;
@@ -329,7 +334,8 @@ impl Serve {
             }
             None => {
                 let ublk = devices.lines(&plan.exports, &wishes);
-                operator::show(greeting(&plan, &uris, url.as_deref(), &control, &held, &ublk));
+                let next = if has_shares { Next::Clients } else { Next::Scheduler };
+                operator::show(greeting(&plan, &uris, url.as_deref(), &control, &held, &ublk, next));
                 None
             }
         };
@@ -393,27 +399,12 @@ fn served(
     own.collect()
 }
 
-/// The weights and priorities of the exports of this queue.
-fn shares(exports: &[Export], queue: &str) -> Shares {
-    let share = |export: &Export| Share {
-        export: shown(&export.name.text).to_owned(),
-        weight: export.weight,
-        priority: export.priority,
-    };
-    Shares(exports.iter().filter(|export| export.queue() == queue).map(share).collect())
-}
-
-/// Warns of each device that keeps no data: a client cannot tell such a device from one that keeps data.
-fn warn_of_loss(exports: &[Export], queues: &[Arc<RequestQueue>]) {
-    for (export, q) in exports.iter().zip(queues) {
-        if let (Disk::Own { device, .. }, false) = (&export.disk, q.driver().keeps_data()) {
-            let (name, device) = (export.queue(), &device.text);
-            operator::say(&format!(
-                "{name}: {device} THROWS AWAY WHAT IS WRITTEN. NOTHING IS KEPT, and zeroes are read; with \
-                 memory_backed=1 it keeps data, in memory"
-            ));
-        }
-    }
+/// What the greeting suggests to type after `blkmq stat`.
+enum Next {
+    /// To change the scheduler under load.
+    Scheduler,
+    /// To look at the shares, because without the scheduler they would be lost.
+    Clients,
 }
 
 /// What is served, and what to type next. The text goes to standard error, because standard output belongs to the
@@ -425,6 +416,7 @@ fn greeting(
     control: &Path,
     held: &str,
     ublk: &str,
+    next: Next,
 ) -> String {
     let mut text = String::new();
     for (export, uris) in plan.exports.iter().zip(uris) {
@@ -454,7 +446,10 @@ fn greeting(
     text += "\nType in another terminal:\n";
     text += &format!("  nbdinfo {}\n", quoted(&uris[0][0]));
     text += &format!("  blkmq stat -w 1s{at}\n");
-    text += &format!("  blkmq set {queue}scheduler none{at}\n");
+    text += &match next {
+        Next::Scheduler => format!("  blkmq set {queue}scheduler none{at}\n"),
+        Next::Clients => format!("  blkmq clients{at}\n"),
+    };
     text += "\nCtrl-C ends the server once the requests that it has are answered.\n";
     text
 }

@@ -39,7 +39,7 @@ pub(crate) const HELP: &str = "a file is named as ./NAME, file:NAME or file,path
 mod tests {
     use super::*;
 
-    /// Red if a form of naming a file is not one everywhere, or if a device, an address or an error is taken for a file.
+    /// Red if a form of naming a file is not known, or if a device or an address is taken for a file.
     #[test]
     fn a_file_has_three_names() {
         for (text, expected) in [

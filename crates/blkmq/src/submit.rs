@@ -1,7 +1,8 @@
 //! Submitting: how one thread works with a queue.
 //!
 //! Here a bio becomes requests in a plug (`plug`, `split`, `merge`), and a submitter waits for what it submitted
-//! (`waiting`, `readiness`), reaps it (`reap`), awaits it (`future`) or does one operation at a time (`blocking`). Nothing in the library calls in here.
+//! (`waiting`, `readiness`), reaps it (`reap`), awaits it (`future`) or does one operation at a time (`blocking`).
+//! Nothing in the library calls in here.
 
 pub mod blocking;
 pub mod future;

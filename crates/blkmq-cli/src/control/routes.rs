@@ -134,7 +134,8 @@ fn knob(queue: &Served, knob: &str, request: &Request) -> Answer {
         },
         _ => return Answer::not_allowed("GET, PUT"),
     };
-    let is_about_shares = request.method == "PUT" && matches!(knob, "scheduler" | "nr_requests");
+    let is_about_shares =
+        request.method == "PUT" && matches!(knob, "scheduler" | "nr_requests" | "iosched/low_latency");
     let warnings = if is_about_shares && set.is_ok() { queue.warn_of_shares() } else { Vec::new() };
     let shown = set.and_then(|()| queue.q.knob(knob).map_err(refuse));
     shown.map_or_else(

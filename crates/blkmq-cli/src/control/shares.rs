@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use blkmq::{Class, IoPriority, RequestQueue};
+use blkmq::{Class, DEFAULT_WEIGHT, IoPriority, RequestQueue};
 
 /// The scheduler that shares by weight.
 const BFQ: &str = "bfq";
+/// Its knob for the raising of weights.
+const RAISES: &str = "iosched/low_latency";
 
 /// The weight and priority that the configuration gives the clients of one export.
 #[derive(Debug, Clone)]
@@ -13,6 +15,16 @@ pub(crate) struct Share {
     pub(crate) export: String,
     pub(crate) weight: u16,
     pub(crate) priority: IoPriority,
+}
+
+impl Share {
+    fn has_weight(&self) -> bool {
+        self.weight != DEFAULT_WEIGHT
+    }
+
+    fn has_priority(&self) -> bool {
+        self.priority != IoPriority::default()
+    }
 }
 
 /// The shares of the exports of one queue.
@@ -32,15 +44,25 @@ impl Shares {
     /// Settings that have no effect with the present queue: one sentence for each, without the queue's name.
     /// `are_placed`: clients or groups have weights beside those of exports.
     pub(crate) fn warnings(&self, q: &Arc<RequestQueue>, are_placed: bool) -> Vec<String> {
-        let prioritized = self.named(|share| share.priority != IoPriority::default(), |share| word(share.priority));
-        let weighted = self.named(|share| share.weight != 100, |share| share.weight.to_string());
-        let weight = idle_weights(q);
-        let warn = |what: &str, (who, why): (String, String)| format!("the {what} of {who} does nothing: {why}");
-        let priority = prioritized.zip(self.idle_priorities(q)).map(|both| warn("priority", both));
-        let of_exports = weighted.zip(weight.clone()).map(|both| warn("weight", both));
-        let of_clients = weight.filter(|_| are_placed);
-        let of_clients = of_clients.map(|why| format!("the weights of clients and groups do nothing: {why}"));
-        priority.into_iter().chain(of_exports).chain(of_clients).collect()
+        let prioritized = self.named(Share::has_priority, |share| word(share.priority));
+        let priority = prioritized.zip(self.idle_priorities(q)).map(|both| does_nothing("priority", both));
+        priority.into_iter().chain(self.of_weights(q, are_placed)).collect()
+    }
+
+    /// The same for weights alone: those that do nothing, or not what they say.
+    pub(crate) fn of_weights(&self, q: &Arc<RequestQueue>, are_placed: bool) -> Vec<String> {
+        let weighted = self.named(Share::has_weight, |share| share.weight.to_string());
+        let Some(why) = idle_weights(q) else {
+            return if weighted.is_some() || are_placed { raised_weights(q).into_iter().collect() } else { Vec::new() };
+        };
+        let of_exports = weighted.map(|who| does_nothing("weight", (who, why.clone())));
+        let of_clients = are_placed.then(|| format!("the weights of clients and groups do nothing: {why}"));
+        of_exports.into_iter().chain(of_clients).collect()
+    }
+
+    /// Whether an export has a weight or a priority other than the default.
+    pub(crate) fn are_set(&self) -> bool {
+        self.0.iter().any(|share| share.has_weight() || share.has_priority())
     }
 
     /// The exports that have a setting of their own, with the setting.
@@ -69,6 +91,21 @@ impl Shares {
         }
         idle_scheduler(q)
     }
+}
+
+fn does_nothing(what: &str, (who, why): (String, String)) -> String {
+    format!("the {what} of {who} does nothing: {why}")
+}
+
+/// What bfq makes of weights while it raises those of clients that begin.
+fn raised_weights(q: &Arc<RequestQueue>) -> Option<String> {
+    let raises = q.scheduler() == BFQ && q.knob(RAISES).is_ok_and(|value| value == "1");
+    raises.then(|| {
+        format!(
+            "weights do not hold at the start of a load and after each pause: with {RAISES}=1 a client of weight \
+             {DEFAULT_WEIGHT} counts 30 times for some seconds, and can get nearly all; set the knob {RAISES} to 0"
+        )
+    })
 }
 
 /// Why the scheduler has nothing to choose from, if it has not.
@@ -166,6 +203,25 @@ mod tests {
                 both.warnings(&q, false)
             );
         }
+    }
+
+    /// Red if nobody is told that bfq turns weights round with the knobs that it has at the start, or if it is told
+    /// where there are no weights, or where the knob is off.
+    #[test]
+    fn weights_that_bfq_turns_round_are_told() {
+        let q = queue();
+        set(&q, "scheduler", "bfq");
+        let plain = Shares(vec![share("a", 100, Class::BestEffort, 4), share("b", 100, Class::BestEffort, 4)]);
+        let weighted = Shares(vec![share("a", 100, Class::BestEffort, 4), share("b", 300, Class::BestEffort, 4)]);
+        assert_eq!(plain.warnings(&q, false), [""; 0]);
+        for warnings in [plain.warnings(&q, true), weighted.warnings(&q, false), weighted.of_weights(&q, true)] {
+            let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+            assert!(warning.contains("set the knob iosched/low_latency to 0"), "{warning}");
+        }
+        set(&q, "iosched/low_latency", "0");
+        assert_eq!(weighted.warnings(&q, true), [""; 0]);
+        set(&q, "scheduler", "mq-deadline");
+        assert!(weighted.of_weights(&q, false)[0].contains("does nothing"));
     }
 
     #[test]

@@ -6,11 +6,13 @@ use blkmq_workbench::TextError;
 
 use super::name::shown;
 use super::plan::Plan;
-use super::{limits, machine, metrics, nbd, queue, ublk};
+use super::warnings::warnings;
+use super::{limits, machine, metrics, nbd, placed, queue, ublk};
 
 /// Checks the options and the configuration of a server without opening anything. A running server with the same
-/// devices and addresses is no obstacle.
-pub(super) fn check(plan: &Plan) -> Result<(), TextError> {
+/// devices and addresses is no obstacle. Returns what such a server would warn of at its start, by what is known
+/// without opening a device.
+pub(super) fn check(plan: &Plan) -> Result<Vec<String>, TextError> {
     for given in &plan.nbd {
         nbd::address(given, 0o600)?;
     }
@@ -21,7 +23,9 @@ pub(super) fn check(plan: &Plan) -> Result<(), TextError> {
     limits::drain_timeout(plan.drain_timeout.as_ref())?;
     limits::stall_timeout(plan.stall_timeout.as_ref())?;
     plan.memory.as_ref().map(limits::memory).transpose()?;
-    queue::check_all(&plan.exports)
+    let queues = queue::check_all(&plan.exports)?;
+    let placements = placed::placements(plan, &queues)?;
+    Ok(warnings(plan, &queues, &placements))
 }
 
 /// Says in a sentence that a plan is right.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use blkmq::driver::Driver;
-use blkmq::driver::spec::{self, DeviceDescription, Opener};
+use blkmq::driver::spec::{self, Opener, Parameter, SpecError};
 use blkmq::{Locking, QueueError, RequestQueue};
 use blkmq_workbench::TextError;
 
@@ -30,38 +30,55 @@ pub(super) fn build_all(exports: &[Export]) -> Result<Vec<Arc<RequestQueue>>, Te
     Ok(exports.iter().map(|export| Arc::clone(&by_name[export.queue()])).collect())
 }
 
-/// Checks devices and settings, as far as that can be done without opening the devices.
-pub(super) fn check_all(exports: &[Export]) -> Result<(), TextError> {
-    let mut memory = Memory::default();
-    for export in exports {
-        if let Disk::Own { device, settings } = &export.disk {
-            check(device, settings)?;
-            // To open one takes no memory.
-            if device.text == "ram" || device.text.starts_with("ram,") {
-                let driver = spec::open(&device.text).map_err(|error| device.fault(error.to_string()))?;
-                memory.plan(driver.limits().size_bytes(), device)?;
-            }
-        }
-    }
-    Ok(())
-}
-
 /// The device's spec. A device that no client may write to is opened read-only, if the device has that option. Such a
 /// device may be a file without write permission, and one that other programs read too.
 fn with_access(text: &str, read_only: bool) -> String {
-    let mut words = text.split(',');
-    let name = words.next();
-    let is_given = words.any(|word| word.split('=').next() == Some("read_only"));
-    let has = |device: &DeviceDescription| device.parameters.iter().any(|parameter| parameter.name == "read_only");
-    let knows = blkmq_drivers::devices().iter().any(|device| Some(device.name) == name && has(device));
-    if read_only && knows && !is_given { format!("{text},read_only=1") } else { text.to_owned() }
+    let (parameter, value) = parameter(text, "read_only");
+    if read_only && parameter.is_some() && value.is_none() { format!("{text},read_only=1") } else { text.to_owned() }
 }
 
-/// Checks a device and its settings.
-fn check(device: &Given, settings: &Settings) -> Result<(), TextError> {
-    blkmq_drivers::check(&device.text).map_err(|error| device.fault(error.to_string()))?;
-    let stand_in = spec::open("null,hw_queue_depth=1024").map_err(|error| device.fault(error.to_string()))?;
-    equip(stand_in, device, settings).map(drop)
+/// A parameter of the device that a spec names, if the device has it, and the value that the spec gives to it.
+fn parameter(text: &str, name: &str) -> (Option<Parameter>, Option<String>) {
+    let words = spec::words(text);
+    let device = blkmq_drivers::devices().into_iter().find(|device| words.first().is_some_and(|n| n == device.name));
+    let parameter =
+        device.and_then(|device| device.parameters.iter().find(|parameter| parameter.name == name).copied());
+    let value = words.iter().skip(1).find_map(|word| Some(word.strip_prefix(name)?.strip_prefix('=')?.to_owned()));
+    (parameter, value)
+}
+
+/// Checks devices and settings, as far as that can be done without opening a device. Returns a queue for each export,
+/// each in front of a device that stands for the export's.
+pub(super) fn check_all(exports: &[Export]) -> Result<Vec<Arc<RequestQueue>>, TextError> {
+    let (mut by_name, mut memory) = (BTreeMap::new(), Memory::default());
+    for export in exports {
+        if let Disk::Own { device, settings } = &export.disk {
+            blkmq_drivers::check(&device.text).map_err(|error| device.fault(error.to_string()))?;
+            let stand_in = stand_in(&device.text).map_err(|error| device.fault(error.to_string()))?;
+            let q = equip(stand_in, device, settings)?;
+            if q.driver().name() == "ram" {
+                memory.plan(q.limits().size_bytes(), device)?;
+            }
+            by_name.insert(export.queue(), q);
+        }
+    }
+    Ok(exports.iter().map(|export| Arc::clone(&by_name[export.queue()])).collect())
+}
+
+/// A device in the place of the one that a spec names. The devices of the crate blkmq hold nothing, so they are opened;
+/// another one is replaced by one in memory, with as many hardware queues of the same depth.
+fn stand_in(text: &str) -> Result<Arc<dyn Driver>, SpecError> {
+    if spec::words(text).first().is_some_and(|name| spec::DEVICES.iter().any(|device| device.name == name)) {
+        return spec::open(text);
+    }
+    let mut stand_in = "null,memory_backed=1".to_owned();
+    for name in ["submit_queues", "hw_queue_depth"] {
+        let (parameter, value) = parameter(text, name);
+        if let Some(value) = value.or_else(|| Some(parameter?.default.to_owned())) {
+            stand_in += &format!(",{name}={value}");
+        }
+    }
+    spec::open(&stand_in)
 }
 
 /// Opens the device, and builds the queue.

@@ -1,36 +1,20 @@
 //! What a server reads again at SIGHUP: the files for TLS, and of the file of `--config` the groups of clients, the
 //! rules for clients, and the weights of exports.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
-use blkmq::RequestQueue;
-use blkmq_export::{Placement, PlacementError, Tls, open_regular};
+use blkmq_export::{Tls, open_regular};
 use blkmq_workbench::TextError;
 
 use super::Serve;
 use super::check;
-use super::config::{Disk, Export};
+use super::config::Export;
 use super::nbd;
+use super::placed::Placements;
 use super::plan::Plan;
 use super::sandbox;
-use crate::control::shares::idle_weights;
-
-/// The placement of each queue, by the name that commands use for the queue.
-pub(super) type Placements = BTreeMap<String, Arc<Placement>>;
-
-/// A placement for each queue, with what the configuration says.
-pub(super) fn placements(plan: &Plan, queues: &[Arc<RequestQueue>]) -> Result<Placements, PlacementError> {
-    let own = plan.exports.iter().zip(queues).filter(|(export, _)| matches!(export.disk, Disk::Own { .. }));
-    own.map(|(export, q)| {
-        let placement = Placement::new(Arc::clone(q));
-        placement.load(&plan.placements.layout())?;
-        Ok((export.queue().to_owned(), Arc::new(placement)))
-    })
-    .collect()
-}
+use super::warnings::shares;
 
 /// What is needed to read files again.
 pub(super) struct Reload {
@@ -46,7 +30,7 @@ impl Reload {
     /// Reads the files again. Either all of them count from now on, or none. Returns lines for the operator.
     pub(super) fn run(&self) -> Vec<String> {
         let lines = self.load().unwrap_or_else(|error| {
-            let error = sandbox::explain(&error, self.is_boxed);
+            let error = sandbox::explain(&error, self.options.config.as_deref(), self.is_boxed);
             vec![format!("nothing has changed, and what was read before counts: {error}")]
         });
         lines.iter().map(|line| format!("SIGHUP: {line}")).collect()
@@ -73,7 +57,10 @@ impl Reload {
                  anew",
                 path.display()
             ));
-            lines.extend(self.placements.iter().filter_map(|(name, placement)| idle(name, placement)));
+            for (name, placement) in &self.placements {
+                let warnings = shares(&plan.exports, name).of_weights(placement.queue(), placement.sets_weights());
+                lines.extend(warnings.iter().map(|warning| format!("{name}: {warning}")));
+            }
         }
         if lines.is_empty() {
             lines.push("without --tls and --config there are no files to read again".to_owned());
@@ -106,10 +93,4 @@ fn read_again(path: &Path) -> Result<String, TextError> {
     let file = open_regular(path, "not a regular file, so it is read only when the server starts");
     file.and_then(io::read_to_string)
         .map_err(|error| TextError { place: path.display().to_string(), what: error.to_string() })
-}
-
-/// Why the weights of a queue do nothing, if it has some and they do nothing.
-fn idle(name: &str, placement: &Placement) -> Option<String> {
-    let why = idle_weights(placement.queue()).filter(|_| placement.sets_weights())?;
-    Some(format!("{name}: the weights of clients and groups do nothing: {why}"))
 }

@@ -114,15 +114,22 @@ pub(super) fn enter(needs: &Needs, identity: Option<&Identity>, is_on: bool) -> 
     Ok(text)
 }
 
-/// Adds to an error what may help if the sandbox is the cause.
-pub(super) fn explain(error: &str, is_on: bool) -> String {
-    if is_on && error.contains("Permission denied") {
+/// Adds to an error what may help if the sandbox is the cause. `config`: the file of `--config`.
+pub(super) fn explain(error: &str, config: Option<&Path>, is_on: bool) -> String {
+    let is_unread = |path: &Path| error.starts_with(&format!("{}: ", path.display())) && !files::is_replaceable(path);
+    if !is_on || !error.contains("Permission denied") {
+        error.to_owned()
+    } else if config.is_some_and(is_unread) {
+        format!(
+            "{error}; 'sed -i' and most editors put a new file in the place of the old one, and the sandbox lets the \
+             server read a new file only in a folder whose name contains 'blkmq', as /etc/blkmq: write into the old \
+             file, or move it to such a folder and start the server anew; or {ADVICE}"
+        )
+    } else {
         format!(
             "{error}; the sandbox leaves to the server the folders and files that it began with: start it anew if they have \
              moved, or {ADVICE}"
         )
-    } else {
-        error.to_owned()
     }
 }
 

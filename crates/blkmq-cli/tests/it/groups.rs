@@ -183,9 +183,11 @@ fn sighup_applies_the_files_groups_and_weights_to_those_connected() {
         config.path()
     );
     assert_eq!(server.told_of_hangup(), read);
-    let mut warning = String::new();
-    server.error.read_line(&mut warning).unwrap();
-    assert!(warning.starts_with("blkmq: SIGHUP: default: the weights of clients and groups do nothing: "), "{warning}");
+    for words in ["the weight of also (25) does nothing: ", "the weights of clients and groups do nothing: "] {
+        let mut warning = String::new();
+        server.error.read_line(&mut warning).unwrap();
+        assert!(warning.starts_with(&format!("blkmq: SIGHUP: default: {words}")), "{warning}");
+    }
     let placed =
         [[json!(other), json!(null), json!(25), json!(1)], [json!(name), json!("silver"), json!(70), json!(1)]];
     assert_eq!(clients(&server), placed);
@@ -223,6 +225,24 @@ fn a_file_that_another_one_replaced_is_read_again_in_a_folder_of_its_own() {
     let told = server.told_of_hangup();
     assert!(told.contains("is read again"), "{told}");
     assert_eq!(groups(&server), json!([["gold", 100]]));
+}
+
+/// Red if the rule by which the sandbox refuses a file that `sed -i` has put in the place of another is not told.
+#[test]
+fn the_rule_that_keeps_a_replaced_file_from_being_read_is_told() {
+    let folder = tempfile::Builder::new().prefix("tenants").tempdir().unwrap();
+    let path = folder.path().join("disks.toml");
+    let text = "device = \"ram,size=1M\"\n";
+    fs::write(&path, text).unwrap();
+    let mut server = Served::start(&["--config", path.to_str().unwrap()]);
+    if !server.greeting.contains("sandbox: Landlock") {
+        println!("SKIP Landlock is not to be had here");
+        return;
+    }
+    fs::write(folder.path().join("new"), text).unwrap();
+    fs::rename(folder.path().join("new"), &path).unwrap();
+    let told = server.told_of_hangup();
+    assert!(told.contains("'sed -i'") && told.contains("only in a folder whose name contains 'blkmq'"), "{told}");
 }
 
 /// The numbers that are told of a client, as `second.due` names them.
@@ -297,6 +317,40 @@ fn it_is_said_that_weights_do_nothing() {
     assert_eq!(set["warnings"].as_array().map(Vec::len), Some(1));
     assert!(server.json(&["list"])[0]["queues"][0]["idle_weights"].is_string());
     assert!(server.say(&["groups"]).contains("\nIn queue default weights do nothing: "));
+}
+
+/// Red if `--check` approves of weights that the start warns of, or warns of others.
+#[test]
+fn check_warns_of_what_the_start_warns_of() {
+    let pairs = [
+        (TREE, "default: the weights of clients and groups do nothing: mq-deadline does not share"),
+        (UNDER_BFQ, "default: weights do not hold at the start of a load and after each pause: "),
+        ("device = \"null,size=1M\"\n", "default: null,size=1M THROWS AWAY WHAT IS WRITTEN"),
+    ];
+    for (text, words) in pairs {
+        let config = Config::new(text);
+        let server = config.serve();
+        let output = server.output(&["serve", "--check", &config.path()]);
+        assert!(output.status.success(), "{output:?}");
+        let warned = String::from_utf8(output.stderr).unwrap();
+        assert!(warned.contains(words), "{warned}");
+        let greeted: Vec<_> = server.greeting.lines().filter(|line| line.starts_with("blkmq: default: ")).collect();
+        assert_eq!(warned.lines().collect::<Vec<_>>(), greeted);
+    }
+    let config = Config::new(&format!("{UNDER_BFQ}[set]\n\"iosched/low_latency\" = 0\n"));
+    let output = config.serve().output(&["serve", "--check", &config.path()]);
+    let warned = String::from_utf8(output.stderr).unwrap();
+    assert!(!warned.contains("weights") && warned.lines().count() == 1, "{warned}");
+}
+
+/// Red if the greeting suggests to remove the scheduler that keeps the shares.
+#[test]
+fn the_greeting_suggests_nothing_that_ends_shares() {
+    let greeting = |text: &str| Config::new(text).serve().greeting.clone();
+    let shared = greeting(UNDER_BFQ);
+    assert!(!shared.contains("scheduler none") && shared.contains("\n  blkmq clients --control "), "{shared}");
+    let plain = greeting("device = \"ram,size=1M\"\n");
+    assert!(plain.contains("scheduler none"), "{plain}");
 }
 
 /// A queue under bfq whose device does one request at a time, with an export `gold` beside the default one.
@@ -379,6 +433,9 @@ fn under_bfq_sighup_changes_what_is_received() {
         let calm = UNDER_BFQ.replace("\nweight = 400\n", "\nweight = 100\n");
         for (text, parts) in [(&*calm, [0.5, 0.5]), (&grouped, [0.8, 0.2]), (UNDER_BFQ, [0.2, 0.8])] {
             assert!(told_of(server, text).contains(" is read again: "));
+            let mut warning = String::new();
+            server.error.read_line(&mut warning).unwrap();
+            assert!(warning.contains("SIGHUP: default: weights do not hold at the start of a load"), "{warning}");
             until_they_get(server, parts);
         }
         let wrong = grouped.replace("weight = 100", "weight = 1001");

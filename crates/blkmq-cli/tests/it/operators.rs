@@ -361,13 +361,15 @@ fn deployed(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deploy").join(name)
 }
 
-/// Red if the file has an option that the program does not know.
+/// Red if the file has an option that the program does not know, or one that does nothing.
 #[test]
 fn the_configuration_in_the_documentation_is_right() {
     let folder = tempfile::tempdir().unwrap();
     let path = deployed("blkmq.toml").display().to_string();
     let good = ended(&program(folder.path(), &["serve", "--check", &path]).output().unwrap(), 0);
     assert!(good.starts_with("good: "), "{good}");
+    let checked = program(folder.path(), &["serve", "--check", &path]).output().unwrap();
+    assert_eq!(String::from_utf8(checked.stderr).unwrap(), "", "no setting of it does nothing");
 }
 
 /// What begins with `blkmq_` in a text.

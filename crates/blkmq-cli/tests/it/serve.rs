@@ -251,7 +251,10 @@ fn bad_words_are_named_with_their_place_and_what_would_be_right() {
         (&["--drain-timeout", "soon"], "--drain-timeout: 'soon' is not a time above 0"),
         (&["--config", "/nowhere.toml"], "/nowhere.toml: "),
         (&["/nowhere.img"], "/nowhere.img: device file: /nowhere.img: No such file"),
-        (&["nosuch.img"], "nosuch.img; with a size it is made, as in file,path=nosuch.img,size=1G"),
+        (
+            &["nosuch.img"],
+            "nosuch.img: No such file or directory (os error 2); with a size it is made, as in file,path=nosuch.img,size=1G",
+        ),
         (&["nosuch"], "a file is named as ./NAME, file:NAME or file,path=NAME"),
         (&["a.img,b.img"], "a comma within a value is written twice: path=a.img,,b.img"),
         (&["disk", "--device", "ram"], "cannot be used with"),

@@ -1,5 +1,5 @@
-//! Device specs: `null,submit_queues=4,irqmode=2`, a device's name and then its parameters. A comma within a value, such
-//! as the path of a file, is written twice.
+//! Device specs: `null,submit_queues=4,irqmode=2`, a device's name and then its parameters. A comma within a value,
+//! such as the path of a file, is written twice.
 //!
 //! The tables that the parser reads are public, so that a program can print them.
 

@@ -77,9 +77,17 @@ pub(super) fn of_config(config: &Path) -> Vec<PathBuf> {
     files.push(config.to_owned());
     // Most editors put another file in the place of the one that they change. So the folder is read, if it is one for
     // this program; another folder may have secrets in it.
-    let real = config.canonicalize().ok();
-    files.extend(real.as_deref().and_then(Path::parent).filter(|folder| is_own(folder)).map(Path::to_owned));
+    files.extend(folder_of(config).filter(|folder| is_own(folder)));
     files
+}
+
+/// Whether another file may take the place of the file of `--config`, and be read in the sandbox.
+pub(super) fn is_replaceable(config: &Path) -> bool {
+    folder_of(config).is_some_and(|folder| is_own(&folder))
+}
+
+fn folder_of(file: &Path) -> Option<PathBuf> {
+    file.canonicalize().ok()?.parent().map(Path::to_owned)
 }
 
 /// Whether a folder is there for this program: its name says so, as that of `/etc/blkmq` does.
