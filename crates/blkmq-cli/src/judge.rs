@@ -39,6 +39,11 @@ loads write all over the device, so a device that may hold data is refused unles
 first 4 GiB are used. Q13 is about order alone, and always runs on virtual time, with as many requests at once as the device
 takes.
 
+Ctrl-C ends it early, and the tests that are measured are printed.
+
+Marks: 'ok' meets its target, 'NO' misses it, and 'SLOW' meets it with a wait of 5 s or more, as where mq-deadline lets the
+idle class wait for 10 s.
+
 The tests, for --tests:";
 
 /// Judge schedulers by what the clients behind them get: latency beside floods, shares, deadlines, start-up times, and
@@ -225,6 +230,7 @@ fn write(site: &Site, rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
     write_device(site, out)?;
     let mut schedulers: Vec<&str> = Vec::new();
     for row in rows {
+    writeln!(out, "verdict {}", judge::verdict(rows))?;
         if !schedulers.contains(&&*row.scheduler) {
             schedulers.push(&row.scheduler);
         }
@@ -268,7 +274,7 @@ fn write_test(rows: &[&Row], schedulers: &[&str], out: &mut dyn Write) -> io::Re
     for case in &cases {
         let cell = |scheduler: &&str| {
             let row = rows.iter().find(|row| row.case == case.case && row.scheduler == **scheduler);
-            row.map_or_else(|| "-".to_owned(), |row| format!("{}{}", mark(row.pass), row.value))
+            row.map_or_else(|| "-".to_owned(), |row| format!("{}{}", mark(row), row.value))
         };
         let cells = schedulers.iter().map(cell);
         lines.push([format!("  {}", case.case), case.unit.to_owned()].into_iter().chain(cells).collect());
@@ -281,10 +287,11 @@ fn write_test(rows: &[&Row], schedulers: &[&str], out: &mut dyn Write) -> io::Re
 }
 
 /// Whether a target is met, in front of the figure.
-fn mark(pass: Option<bool>) -> &'static str {
-    match pass {
+fn mark(row: &Row) -> &'static str {
+    match row.pass {
         None => "",
         Some(true) => "ok ",
         Some(false) => "NO ",
+        Some(true) if row.is_too_long() => "SLOW ",
     }
 }

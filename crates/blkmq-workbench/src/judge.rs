@@ -51,6 +51,7 @@ mod row;
 mod shares;
 mod site;
 mod startup;
+mod verdict;
 mod world;
 
 use std::num::NonZeroUsize;
@@ -68,6 +69,7 @@ use row::Figure;
 pub use row::{Row, Target};
 pub use site::Site;
 use site::Speed;
+pub use verdict::verdict;
 
 /// The tests, in the order of their rows.
 const TESTS: [Test; 9] = [

@@ -145,6 +145,12 @@ pub enum Unit {
     Percent,
 }
 
+/// A time in milliseconds, in the unit that suits it and with three digits: `10 s`, `1.4 ms`.
+#[must_use]
+pub fn milliseconds(value: f64) -> String {
+    number::short(value * 1e6, Unit::Nanoseconds, 3)
+}
+
 impl Report {
     /// The report as one HTML file, which is well-formed XML as well.
     #[must_use]

@@ -42,6 +42,7 @@ fn people_get_a_table_with_sentences_and_a_page() {
     let text = printed(&arguments);
     for words in [
         "device  null,irqmode=2,completion_nsec=100us,hw_queue_depth=8, a model, on virtual time",
+        "\nverdict Every scheduler does what it promises.\n",
         "\nQ5  a reader alone",
         "\nQ11  a reader of the real-time class",
         "99 of 100 reads took no longer.\n",
@@ -53,7 +54,13 @@ fn people_get_a_table_with_sentences_and_a_page() {
     let table = text.lines().find(|line| line.contains("none") && line.contains("mq-deadline"));
     assert!(table.is_some(), "{text}");
     let page = std::fs::read_to_string(page).expect("the page is there");
-    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("Q11 in ms") && !page.contains("before"), "{page}");
+    assert!(
+        page.starts_with("<!DOCTYPE html>")
+            && page.contains("Q11 in ms")
+            && page.contains("Verdict")
+            && !page.contains("before"),
+        "{page}"
+    );
 }
 
 /// Red if bad input is accepted, or refused without a word of what would be right.

@@ -74,6 +74,8 @@ const CASES: [Case; 3] = [
     },
 ];
 
+/// How the cases of the longest waits end.
+pub(super) const LONGEST: &str = "longest wait";
 const PASSING: &str = "reads that pass a write";
 
 /// What batch and drain add to a bound, in nanoseconds: the time of one batch at the rate of the run, and the longest
@@ -90,8 +92,7 @@ fn measure(on: &mut Measuring<'_>) -> Result<Vec<Figure>, JudgeError> {
         let end = on.whole(Duration::from_secs(case.seconds));
         let outcome = on.run(clients(on, case), end)?;
         let victim = &outcome.clients[0];
-        let longest =
-            Figure::new(format!("{}: longest wait", case.name), ms(victim.longest_wait_ns), "ms", case.longest);
+        let longest = Figure::new(format!("{}: {LONGEST}", case.name), ms(victim.longest_wait_ns), "ms", case.longest);
         let bound = promised.map(|promised| (case.bound)(&promised) + allowance(&outcome, promised.batch));
         // A run that is shorter than the bound says nothing about it.
         let bound = bound.filter(|bound| *bound < end.time_ns);
@@ -99,14 +100,14 @@ fn measure(on: &mut Measuring<'_>) -> Result<Vec<Figure>, JudgeError> {
         figures.push(figure);
         if let Some(bound) = bound {
             let missed = victim.log.iter().filter(|(_, wait)| *wait > bound).count();
-            let figure = Figure::new(format!("{}: missed", case.name), missed as f64, "", case.missed);
+            let figure = Figure::new(format!("{}: missed", case.name), missed as f64, "requests", case.missed);
             figures.push(figure.aims(true, Target::AtMost(0.0)));
         }
     }
     let events = record(on, clients(on, &CASES[1]))?;
     let most = promised.map_or(0, |promised| (promised.starved + 1) * promised.batch);
     let meaning = "How many reads went, at most, one behind the other while a write waited.";
-    let figure = Figure::new(PASSING, longest_passing(&events) as f64, "", meaning);
+    let figure = Figure::new(PASSING, longest_passing(&events) as f64, "requests", meaning);
     figures.push(figure.aims(promised.is_some(), Target::AtMost(most as f64)));
     Ok(figures)
 }

@@ -57,6 +57,11 @@ fn measure(on: &mut Measuring<'_>) -> Result<Vec<Figure>, JudgeError> {
     Ok(figures)
 }
 
+/// The case that says most: the reader's p99 beside the largest flood.
+pub(super) fn headline() -> String {
+    p99_case(WRITERS[WRITERS.len() - 1])
+}
+
 fn p99_case(nr_writers: u32) -> String {
     format!("{nr_writers} writers: p99")
 }

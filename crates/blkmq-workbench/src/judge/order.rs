@@ -47,8 +47,13 @@ fn measure(on: &mut Measuring<'_>) -> Result<Vec<Figure>, JudgeError> {
     for (order, name) in ORDERS {
         let found = disorder(&events, order);
         let of = |what, value, unit, meaning| Figure::new(format!("{name}: {what}"), value, unit, meaning);
-        figures.push(of(MEAN, found.mean_rank, "", "How many requests should have gone before one that went."));
-        figures.push(of("largest rank error", found.largest_rank as f64, "", "The same for the worst of them."));
+        figures.push(of(MEAN, found.mean_rank, "requests", "How many requests should have gone before one that went."));
+        figures.push(of(
+            "largest rank error",
+            found.largest_rank as f64,
+            "requests",
+            "The same for the worst of them.",
+        ));
         figures.push(of(
             "inverted",
             100.0 * found.inverted,

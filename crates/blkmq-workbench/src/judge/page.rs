@@ -1,9 +1,14 @@
 //! A judgement as the sections of a report.
 
-use super::row::Row;
+use super::deadlines::LONGEST;
+use super::row::{INDEX, Row};
 use super::shares::{CONNECTIONS, TEST as SHARES, victim_case};
+use super::verdict::{schedulers, verdict};
 use super::{TESTS, Test};
-use crate::report::{Axis, Bar, Bars, Content, Group, Line, Lines, Section, Table, Unit};
+use crate::report::{Axis, Bar, Bars, Content, Group, Line, Lines, Scale, Section, Table, Unit, milliseconds};
+
+/// From this ratio of the longest bar to the shortest on, the axis is logarithmic.
+const SPAN: f64 = 30.0;
 
 /// Each value once, in the order of the first time.
 fn distinct<'r, T: PartialEq + 'r>(values: impl Iterator<Item = T>) -> Vec<T> {
@@ -15,10 +20,10 @@ fn distinct<'r, T: PartialEq + 'r>(values: impl Iterator<Item = T>) -> Vec<T> {
     })
 }
 
-/// The sections of a report about `rows`: the plots of each test, and a table of all rows.
+/// The sections of a report about `rows`: what they come to, the plots of each test, and a table of all rows.
 #[must_use]
 pub fn sections(rows: &[Row]) -> Vec<Section> {
-    let mut sections = Vec::new();
+    let mut sections = vec![summary(rows)];
     for test in &TESTS {
         let own: Vec<&Row> = rows.iter().filter(|row| row.id == test.id).collect();
         for unit in distinct(own.iter().map(|row| row.unit)) {
@@ -33,6 +38,21 @@ pub fn sections(rows: &[Row]) -> Vec<Section> {
     sections
 }
 
+/// The verdict, with the counts that it comes from.
+fn summary(rows: &[Row]) -> Section {
+    let head = ["scheduler", "targets met", "targets", "longest wait"].map(str::to_owned).to_vec();
+    let line = |scheduler: &str| {
+        let own = || rows.iter().filter(|row| row.scheduler == scheduler);
+        let count = |passes: Option<bool>| own().filter(|row| row.pass == passes).count();
+        let (met, missed) = (count(Some(true)), count(Some(false)));
+        let waits = own().filter(|row| row.case.ends_with(LONGEST)).map(|row| row.value).reduce(f64::max);
+        let wait = waits.map_or_else(String::new, milliseconds);
+        vec![scheduler.to_owned(), met.to_string(), (met + missed).to_string(), wait]
+    };
+    let (note, rows) = (verdict(rows), schedulers(rows).into_iter().map(line).collect());
+    Section { title: "Verdict".to_owned(), note, content: Content::Table(Table { head, rows }) }
+}
+
 fn bars(test: &Test, unit: &'static str, rows: &[&Row]) -> Section {
     let series = distinct(rows.iter().map(|row| row.scheduler.clone()));
     let cases = distinct(rows.iter().map(|row| &*row.case));
@@ -45,14 +65,18 @@ fn bars(test: &Test, unit: &'static str, rows: &[&Row]) -> Section {
         bars: series.iter().map(|scheduler| bar(case, scheduler)).collect(),
     });
     let meanings = distinct(rows.iter().map(|row| row.meaning)).join(" ");
-    let label = if unit.is_empty() { "value".to_owned() } else { unit.to_owned() };
-    let content = Bars { value: Axis::linear(label, Unit::Number), baseline: 0.0, groups: groups.collect(), series };
-    let title = if unit.is_empty() {
-        format!("{}: {}", test.id, test.title)
-    } else {
-        format!("{} in {unit}: {}", test.id, test.title)
-    };
+    let scale = scale_of(rows.iter().map(|row| row.value));
+    let content = Bars { value: Axis::new(unit, scale, Unit::Number), baseline: 0.0, groups: groups.collect(), series };
+    let of_unit = if unit == INDEX { String::new() } else { format!(" in {unit}") };
+    let title = format!("{}{of_unit}: {}", test.id, test.title);
     Section { title, note: meanings, content: Content::Bars(content) }
+}
+
+/// A logarithmic scale where the longest bar would leave nothing to see of the shortest.
+fn scale_of(values: impl Iterator<Item = f64>) -> Scale {
+    let visible = values.filter(|value| value.is_finite() && *value > 0.0);
+    let (least, most) = visible.fold((f64::INFINITY, 0.0), |(least, most), value| (value.min(least), value.max(most)));
+    if most >= SPAN * least { Scale::Log } else { Scale::Linear }
 }
 
 /// What a victim keeps, by the aggressor's connections.
@@ -83,11 +107,29 @@ fn table(rows: &[Row]) -> Section {
     let head = ["test", "scheduler", "case", "value", "unit", "target", "pass"].map(str::to_owned).to_vec();
     let line = |row: &Row| {
         let target = row.target.map_or_else(String::new, |target| target.to_string());
-        let pass = row.pass.map_or("", |pass| if pass { "yes" } else { "no" });
+        let pass = match row.pass {
+            Some(true) if row.is_too_long() => "yes, and too long",
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "",
+        };
         let words = [row.id, &row.scheduler, &row.case, &row.value.to_string(), row.unit, &target, pass];
         words.map(str::to_owned).to_vec()
     };
     let content = Content::Table(Table { head, rows: rows.iter().map(line).collect() });
     let note = "A row without a target is about something that the scheduler does not promise.";
     Section { title: "All rows".to_owned(), note: note.to_owned(), content }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Red if bars that differ by tens share a linear axis, on which the short ones cannot be seen.
+    #[test]
+    fn bars_that_differ_by_tens_have_a_logarithmic_axis() {
+        assert_eq!(scale_of([1.4, 134.0, 0.0].into_iter()), Scale::Log);
+        assert_eq!(scale_of([98.0, 40.0, f64::INFINITY].into_iter()), Scale::Linear);
+        assert_eq!(scale_of([0.0].into_iter()), Scale::Linear);
+    }
 }

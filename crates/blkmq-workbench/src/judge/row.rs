@@ -46,6 +46,12 @@ pub(super) fn digits(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
+/// Milliseconds: a wait that nobody puts up with, though a scheduler may promise no better.
+const TOO_LONG: f64 = 5000.0;
+
+/// The unit of an index that is 1 at best.
+pub(super) const INDEX: &str = "of 1";
+
 /// One figure of one scheduler.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
@@ -57,7 +63,7 @@ pub struct Row {
     pub case: String,
     /// The figure, with four significant digits.
     pub value: f64,
-    /// The figure's unit; empty for ratios and counts.
+    /// The figure's unit, such as `ms`, `%` or `requests`; `of 1` for an index that is 1 at best.
     pub unit: &'static str,
     /// What the figure has to be. `None` if the scheduler promises nothing about it.
     pub target: Option<Target>,
@@ -66,6 +72,14 @@ pub struct Row {
     /// One sentence that says what the figure means.
     #[serde(skip)]
     pub meaning: &'static str,
+}
+
+impl Row {
+    /// Whether it is a time of five seconds or more, too long even where the scheduler promises no better.
+    #[must_use]
+    pub fn is_too_long(&self) -> bool {
+        self.unit == "ms" && self.value >= TOO_LONG
+    }
 }
 
 /// A figure before it is judged.

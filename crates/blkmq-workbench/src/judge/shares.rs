@@ -9,7 +9,7 @@ use super::error::JudgeError;
 use super::load::{Group, LARGE, Load, Pace, Plan, SMALL};
 use super::measuring::{Judge, Measuring, Test, value};
 use super::promises::{Promises, Resource};
-use super::row::{Figure, Target};
+use super::row::{Figure, INDEX, Target};
 use super::world::Outcome;
 
 pub(super) const TEST: Test = Test {
@@ -71,7 +71,7 @@ fn largest_error(got: &[f64], shares: &[f64]) -> f64 {
 /// The index and the error, as figures of this case.
 fn index_and_error(case: &str, got: &[f64], shares: &[f64]) -> [Figure; 2] {
     let meaning = "1 if every client got its share, 1/n if one client got everything.";
-    let index = Figure::new(format!("{case}: Jain"), jain(got, shares), "", meaning);
+    let index = Figure::new(format!("{case}: Jain"), jain(got, shares), INDEX, meaning);
     let meaning = "How far the worst client was from its share.";
     [index, Figure::new(format!("{case}: {ERROR}"), largest_error(got, shares), "%", meaning)]
 }
