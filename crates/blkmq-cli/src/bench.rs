@@ -32,6 +32,7 @@ Examples:
   blkmq bench job.fio --device hdd --scheduler mq-deadline --set nr_requests=64 --clock virtual
   blkmq bench job.fio --ab scheduler=none,mq-deadline
   blkmq bench job.fio --device file,path=disk.img --overwrite
+  blkmq bench job.fio --ab scheduler=none,bfq --for 60s
   blkmq bench job.fio --report run.html
   blkmq bench job.fio --ab device=null,submit_queues=1::null,submit_queues=2 --option numjobs=2
 
@@ -52,8 +53,9 @@ With --json the output has the shape of fio's, with the block layer's numbers un
 fio's words, for example json+, which fio_jsonplus_clat2csv reads.
 
 With --ab the job runs in short slices, in turn with the one and the other value (A B B A, B A A B). B/A is the ratio of the
-operations of all jobs together. The comparison ends once the 95 % interval of B/A is narrower than 0.02. Below the ratio
-stand the rate, p50 and p99 of each job. KNOB is device, scheduler, locking, bypass, or a setting that --set takes; unless
+operations of all jobs together. The comparison ends once the 95 % interval of B/A is narrower than 0.02, after 16 rounds of
+four slices or more; how long that can take is said at the beginning, and how much of it is left every 10 s. With --for 60s
+it takes no longer than that. Below the ratio stand the rate, p50 and p99 of each job. KNOB is device, scheduler, locking, bypass, or a setting that --set takes; unless
 bypass is given, it has the locking's default. KNOB may also be accounting, with the values per-thread and shared; or
 stamps: with 0 the block layer takes no time stamps, with 1 it takes exact ones, also for jobs with gtod_reduce, which
 otherwise get the time of the kernel's last tick. --set takes stamps too.
@@ -112,6 +114,9 @@ pub(crate) struct Bench {
     /// Stop a comparison after this many rounds of four slices, even if its interval is still wide.
     #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u32).range(2..), requires = "ab")]
     rounds: u32,
+    /// End a comparison after this time at the latest. Slices and rounds are chosen to fit.
+    #[arg(long = "for", value_name = "TIME", value_parser = duration, requires = "ab", conflicts_with = "rounds")]
+    limit: Option<Duration>,
     /// Print one JSON object instead of words: the same as --output-format json.
     #[arg(long, conflicts_with = "output_format")]
     json: bool,

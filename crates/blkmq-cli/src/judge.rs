@@ -138,9 +138,11 @@ impl Judge {
             page.write("blkmq", title, page::modelled(&[site.spec()], clock), judge::sections(&rows))?;
         }
         if self.json {
-            return json::print(&Judged { device: site.spec(), clock: clock(&site), rows: &rows }, out);
+            json::print(&Judged { device: site.spec(), clock: clock(&site), rows: &rows }, out)?;
+        } else {
+            write(&site, &rows, out)?;
         }
-        Ok(write(&site, &rows, out)?)
+        if stop.load(Ordering::Relaxed) { Err(interrupt::failure("judge")) } else { Ok(()) }
     }
 
     fn contestants(&self) -> Result<Vec<Contestant>, TextError> {
@@ -228,9 +230,9 @@ published ones are from Linux 6.3 with eight SSDs, which each job takes in turn,
 
 fn write(site: &Site, rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
     write_device(site, out)?;
+    writeln!(out, "verdict {}", judge::verdict(rows))?;
     let mut schedulers: Vec<&str> = Vec::new();
     for row in rows {
-    writeln!(out, "verdict {}", judge::verdict(rows))?;
         if !schedulers.contains(&&*row.scheduler) {
             schedulers.push(&row.scheduler);
         }
@@ -290,8 +292,8 @@ fn write_test(rows: &[&Row], schedulers: &[&str], out: &mut dyn Write) -> io::Re
 fn mark(row: &Row) -> &'static str {
     match row.pass {
         None => "",
+        Some(true) if row.is_too_long() => "SLOW ",
         Some(true) => "ok ",
         Some(false) => "NO ",
-        Some(true) if row.is_too_long() => "SLOW ",
     }
 }

@@ -128,21 +128,24 @@ impl Reproduce {
         }
         for name in NAMES.into_iter().filter(|name| self.table == "all" || self.table == *name) {
             let runtime = self.runtime.unwrap_or(bench::SLICE);
-            let table = measure(&tables::table(name), self.rounds, runtime, &stop)?;
+            let table = match measure(&tables::table(name), self.rounds, runtime, &stop) {
+                // The tables before it are kept.
+                Err(_) if stop.load(Ordering::Relaxed) => break,
+                measured => measured?,
+            };
             if !self.json {
                 table.write(out)?;
                 out.flush()?;
             }
             found.tables.push(table);
         }
-        if self.table == "all" || self.table == flood::NAME {
+        let is_wanted = |name| !stop.load(Ordering::Relaxed) && (self.table == "all" || self.table == name);
+        if is_wanted(flood::NAME) {
             let control = Control { stop: Arc::clone(&stop), ..Control::default() };
-            found.flood = flood::measure(self.runtime, &control)?;
-            if let Some(flood) = found.flood.as_ref().filter(|_| !self.json) {
-                flood.write(out)?;
-            }
+            let rows_to: Option<&mut dyn Write> = if self.json { None } else { Some(&mut *out) };
+            found.flood = Some(flood::measure(self.runtime, &control, rows_to)?);
         }
-        if self.table == "all" || self.table == window::NAME {
+        if is_wanted(window::NAME) {
             let control = Control { stop: Arc::clone(&stop), ..Control::default() };
             found.window = window::measure(self.runtime, &control)?;
             if let Some(window) = found.window.as_ref().filter(|_| !self.json) {

@@ -263,8 +263,6 @@ impl Serve {
         let tls = plan.tls.as_ref().map(nbd::tls).transpose()?;
         machine::check(&plan)?;
         let drain_timeout = limits::drain_timeout(plan.drain_timeout.as_ref())?;
-        // While the server whose place this one takes still runs.
-        queue::check_all(&plan.exports)?;
         let (handed, addresses) = match &self.replace {
             Some(control) => {
                 let (taken, addresses) = take_place(&plan, control, &handed, addresses)?;

@@ -139,10 +139,11 @@ impl Default for Settings {
 const TURNS: usize = 2;
 
 /// Judges schedulers on a device. `tell` is called with how many measurements are done, and how many there are. The
-/// rows are ordered by test, then as the contestants are, then by case.
+/// rows are ordered by test, then as the contestants are, then by case. If it is stopped, the rows are those of the
+/// tests that were measured before.
 ///
 /// # Errors
-/// The device or a scheduler cannot be used, an operation failed, or it was stopped.
+/// The device or a scheduler cannot be used, an operation failed, or it was stopped before a test was measured.
 ///
 /// # Panics
 /// `shorter` is 0.
@@ -163,6 +164,7 @@ pub fn judge(
     let figures = if site.is_model() { judging.at_once(&tests)? } else { judging.in_turn(&tests)? };
     let mut rows = Vec::new();
     for (test, figures) in tests.iter().zip(figures) {
+        let Some(figures) = figures else { continue };
         for contestant in contestants {
             let place = all.iter().position(|other| other.name == contestant.name).unwrap_or(0);
             let (own, promises) = (figures[place].clone(), &contestant.promises);
@@ -173,7 +175,7 @@ pub fn judge(
             rows.extend(judged.into_iter().map(|figure| figure.row(test.id, &contestant.name)));
         }
     }
-    Ok(rows)
+    if rows.is_empty() { Err(JudgeError::Stopped) } else { Ok(rows) }
 }
 
 /// Measures the published interference table on a device, for each scheduler. The rows are ordered by background, then
@@ -198,11 +200,12 @@ pub fn interference(
         let mut on = judging.measuring(number % contestants.len(), Speed { iops: 1.0 }, slice, pool);
         interference::measure(number / contestants.len(), &mut on)
     };
-    judging.spread(count, &on)
+    judging.spread(count, &on).into_iter().map(|measured| measured.unwrap_or(Err(JudgeError::Stopped))).collect()
 }
 
-/// The figures of each test, for each contestant. There are none of those that a test does not need.
-type Figures = Vec<Vec<Vec<Figure>>>;
+/// The figures of each test, for each contestant. There are none of those that a test does not need. `None`: the test
+/// was stopped.
+type Figures = Vec<Option<Vec<Vec<Figure>>>>;
 
 struct Judging<'a> {
     site: &'a Site,
@@ -229,20 +232,25 @@ impl Judging<'_> {
             let (test, contestant) = pairs[number];
             (tests[test].measure)(&mut self.measuring(contestant, speed, None, pool))
         };
-        let mut figures = vec![vec![Vec::new(); self.contestants.len()]; tests.len()];
-        for (&(test, contestant), measured) in pairs.iter().zip(self.spread(pairs.len(), &measure)?) {
-            figures[test][contestant] = measured;
+        let mut figures = vec![Some(vec![Vec::new(); self.contestants.len()]); tests.len()];
+        for (&(test, contestant), measured) in pairs.iter().zip(self.spread(pairs.len(), &measure)) {
+            match (measured, &mut figures[test]) {
+                (Some(Ok(measured)), Some(figures)) => figures[contestant] = measured,
+                (Some(Ok(_)), None) => (),
+                (None | Some(Err(JudgeError::Stopped)), figures) => *figures = None,
+                (Some(Err(error)), _) => return Err(error),
+            }
         }
         Ok(figures)
     }
 
     /// Makes `count` measurements: on a model by several threads, otherwise one after the other. The result does not
-    /// depend on which thread makes which.
+    /// depend on which thread makes which. Behind one that fails, those that have not begun are left out.
     fn spread<T: Send>(
         &self,
         count: usize,
         measure: &(dyn Fn(usize, &mut client::Pool) -> Result<T, JudgeError> + Sync),
-    ) -> Result<Vec<T>, JudgeError> {
+    ) -> Vec<Option<Result<T, JudgeError>>> {
         let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let results: Mutex<Vec<Option<Result<T, JudgeError>>>> = Mutex::new((0..count).map(|_| None).collect());
         let work = || {
@@ -267,7 +275,7 @@ impl Judging<'_> {
         std::thread::scope(|scope| {
             (0..nr_threads).for_each(|_| drop(scope.spawn(work)));
         });
-        results.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
+        results.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All measurements on a real device, one after the other. A figure is the mean of the turns.
@@ -286,11 +294,18 @@ impl Judging<'_> {
             let forth = self.needed(test);
             for contestant in forth.clone().chain(forth.rev()) {
                 let mut on = self.measuring(contestant, speed, Some(slice), &mut pool);
-                add(&mut sums[contestant], (test.measure)(&mut on)?);
+                match (test.measure)(&mut on) {
+                    Ok(measured) => add(&mut sums[contestant], measured),
+                    Err(JudgeError::Stopped) => {
+                        figures.resize(tests.len(), None);
+                        return Ok(figures);
+                    }
+                    Err(error) => return Err(error),
+                }
                 done += 1;
                 (self.tell)(done, count);
             }
-            figures.push(sums);
+            figures.push(Some(sums));
         }
         Ok(figures)
     }

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use blkmq::{
@@ -91,7 +92,8 @@ pub struct Outcome {
 }
 
 /// Plays `load` through `q`, which no other thread may use meanwhile. On a virtual clock the result depends on nothing
-/// else. `progress` is told now and then how many operations are over.
+/// else. `progress` is told now and then how many operations are over. If `stop` is set, no further operation is
+/// submitted, and the outcome is that of those before it.
 ///
 /// # Errors
 /// The queue takes no further submitter.
@@ -99,6 +101,7 @@ pub fn play(
     load: &Load,
     q: &Arc<RequestQueue>,
     speed: Speed,
+    stop: &AtomicBool,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Outcome, QueueError> {
     let start = q.clock().now();
@@ -107,6 +110,9 @@ pub fn play(
     let mut report = start.after(REPORT_NS);
     loop {
         let mut moved = false;
+        if stop.load(Ordering::Relaxed) {
+            lanes.iter_mut().for_each(|lane| lane.coming.clear());
+        }
         for lane in &mut lanes {
             moved |= player.submit(lane, q.clock().now());
             if lane.submitter.nr_outstanding() > 0 {

@@ -1,6 +1,7 @@
 //! Two values of a knob, compared.
 
 mod jobs;
+mod plan;
 mod shared;
 
 use std::io::{self, Write};
@@ -16,15 +17,16 @@ use blkmq_workbench::{Job, JobFile, MIN_ROUNDS, Ratio, TextError, Turns, WIDTH};
 use serde::Serialize;
 
 use self::jobs::ComparedJob;
+use self::plan::{Plan, Watch};
 use self::shared::Shared;
 use super::table::WAITING;
-use super::{Bench, Format, SLICE};
+use super::{Bench, Format};
 use crate::device;
 use crate::page::{self, Page};
 use crate::rates::Rates;
 use crate::target::{Pair, Target, Time};
 use blkmq_program::words::{distinct, short, time};
-use blkmq_program::{Failure, interrupt, json, progress};
+use blkmq_program::{Failure, interrupt, json};
 
 impl Bench {
     /// Compares the two values.
@@ -42,12 +44,13 @@ impl Bench {
         let variant = |(bench, value)| Variant::new(format!("{name}: {}={value}", pair.knob), &file.jobs, bench);
         let mut variants: Vec<_> = variants.map(variant).collect();
         let page = Page::open(self.report.as_deref())?;
-        let slice = self.runtime.unwrap_or(SLICE);
-        let bar = progress::bar(4 * u64::from(self.rounds));
-        bar.set_message(format!("slices of {} {} and {}", pair.knob, pair.values[0], pair.values[1]));
-        let rounds = self.rounds as usize;
-        let turns = compare::in_turn(&mut variants, slice, rounds, &[(0, 1)], stop, &mut || bar.inc(1));
-        bar.finish_and_clear();
+        let plan = Plan::new(self, &file.jobs)?;
+        let slice = plan.slice;
+        let mut watch =
+            Watch::new(&plan, &format!("slices of {} {} and {}", pair.knob, pair.values[0], pair.values[1]));
+        let turns = compare::in_turn(&mut variants, slice, plan.rounds, &[(0, 1)], stop, &mut || watch.tell(stop));
+        let is_over = watch.end();
+        let turns = turns.map_err(|error| if is_over { plan.too_short().into() } else { Failure::from(error) });
         let found = Found::new(pair, &turns?, &variants, slice, self.clock == Time::Real);
         if let Some(page) = page {
             let title = format!("The load {name}: {} {} or {}", pair.knob, found.a, found.b);
@@ -59,7 +62,7 @@ impl Bench {
         } else {
             found.write(slice, out)?
         }
-        if stop.load(Ordering::Relaxed) { Err(interrupt::failure(name)) } else { Ok(()) }
+        if stop.load(Ordering::Relaxed) && !is_over { Err(interrupt::failure(name)) } else { Ok(()) }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use blkmq::{Clock, Op, QueueError, RequestQueue, Status, VirtualClock};
 use blkmq_workbench::{
@@ -13,7 +14,7 @@ use serde::Serialize;
 use super::Replay;
 use crate::device::{self, Intent};
 use crate::target::{self, Time};
-use blkmq_program::{Failure, json};
+use blkmq_program::{Failure, interrupt, json, notice};
 
 /// Requests that each submitter can have outstanding. A trace needs more only if the device is far slower than the
 /// traced one.
@@ -30,16 +31,23 @@ impl Replay {
         }
         let q = self.open(device, &load)?;
         let mut bar = Progress { total: nr, shown: false };
-        let outcome = blkmq_workbench::play(&load, &q, self.speed, &mut |done| bar.show(done))
+        let stop = interrupt::flag();
+        let outcome = blkmq_workbench::play(&load, &q, self.speed, &stop, &mut |done| bar.show(done))
             .map_err(|error| Failure::Running(error.to_string()))?;
         bar.clear();
-        if outcome.completed == 0 {
+        let is_stopped = stop.load(Ordering::Relaxed);
+        if outcome.completed == 0 && !is_stopped {
             let reasons: Vec<String> = outcome.refused.iter().map(|(status, n)| format!("{n}: {status}")).collect();
             let (reasons, ends) = (reasons.join("; "), ends(&load, &q));
             return Err(self.fault(format!("the device takes none of its operations; {reasons}; {ends}")).into());
         }
         let report = Report { load: &load, outcome: &outcome, device, q: &q, replay: self };
-        if self.json { json::print(&report.summary(), out) } else { Ok(report.write(out)?) }
+        if self.json {
+            json::print(&report.summary(), out)?;
+        } else {
+            report.write(out)?;
+        }
+        if is_stopped { Err(interrupt::failure(&self.trace.display().to_string())) } else { Ok(()) }
     }
 
     /// The queue that `load` is played through, with its settings.

@@ -65,23 +65,38 @@ fn ways() -> Vec<Way> {
     ways
 }
 
-/// Runs all setups. `None` if it was stopped.
-pub(super) fn measure(runtime: Option<Duration>, control: &Control) -> Result<Option<FoundFlood>, Failure> {
+/// Runs all setups, and writes each row to `out` as it comes. If it is stopped, the rows are those that came before.
+pub(super) fn measure(
+    runtime: Option<Duration>,
+    control: &Control,
+    mut out: Option<&mut dyn Write>,
+) -> Result<FoundFlood, Failure> {
     let runtime = runtime.unwrap_or(RUNTIME);
-    let mut rows = Vec::new();
+    let time = format!("{} of virtual time", time(runtime));
+    let mut found = FoundFlood { about: ABOUT, time, published: PUBLISHED, rows: Vec::new() };
+    if let Some(out) = &mut out {
+        found.write_head(out)?;
+    }
     let mut none_p99_ns = 0;
     for way in ways() {
-        let Some(flooded) = flood::run(&way, Time::Virtual, runtime, control)? else { return Ok(None) };
+        let Some(flooded) = flood::run(&way, Time::Virtual, runtime, control)? else { return Ok(found) };
         // The setup without a scheduler comes first for each load and depth.
         let is_none = way.scheduler == "none";
         if is_none {
             none_p99_ns = flooded.p99_ns;
         }
         let p99_of_none = (!is_none).then(|| flooded.p99_ns as f64 / none_p99_ns as f64);
-        rows.push(Row { hw_queue_depth: way.depth, load: way.load.about, flooded, p99_of_none });
+        let row = Row { hw_queue_depth: way.depth, load: way.load.about, flooded, p99_of_none };
+        if let Some(out) = &mut out {
+            write_line(&row.cells(), out)?;
+            out.flush()?;
+        }
+        found.rows.push(row);
     }
-    let time = format!("{} of virtual time", time(runtime));
-    Ok(Some(FoundFlood { about: ABOUT, time, published: PUBLISHED, rows }))
+    if let Some(out) = &mut out {
+        writeln!(out, "\n{}", found.published)?;
+    }
+    Ok(found)
 }
 
 const HEAD: [&str; 3] = ["depth", "writers", "scheduler"];
@@ -111,14 +126,11 @@ fn write_line<T: AsRef<str>>(cells: &[T], out: &mut dyn Write) -> io::Result<()>
 }
 
 impl FoundFlood {
-    pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_head(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "\n{NAME}: {}", self.about)?;
         writeln!(out, "The model 'ssd', {}; the reader wants 1000 reads/s, its latencies are in ms.\n", self.time)?;
         write_line(&head(), out)?;
-        for row in &self.rows {
-            write_line(&row.cells(), out)?;
-        }
-        writeln!(out, "\n{}", self.published)
+        out.flush()
     }
 
     pub(super) fn section(&self) -> Section {

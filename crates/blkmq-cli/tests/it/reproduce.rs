@@ -1,6 +1,9 @@
 //! `blkmq reproduce` from outside.
 
-use crate::run::{printed, refused};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use crate::run::{interrupt, printed, refused};
 use blkmq::Locking;
 use blkmq_sched::SCHEDULERS;
 use serde_json::Value;
@@ -196,4 +199,25 @@ mod long {
         let figure = &tables[2]["figures"][0];
         assert!((figure["gain"].as_f64().unwrap() + 0.729).abs() < 0.001 && figure["before"] == 23_454.0, "{figure}");
     }
+}
+
+/// Red if the rows of a flood come only at the end, or if Ctrl-C loses those that came before.
+#[test]
+fn rows_of_a_flood_come_one_by_one_and_stay() {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_blkmq"))
+        .args(["reproduce", "flood", "--runtime", "200ms"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut lines = BufReader::new(program.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
+    let is_row = |line: &String| line.starts_with("   32  ");
+    assert!(lines.any(|line| is_row(&line)), "a row comes while the others are measured");
+    interrupt(&program);
+    let rest: Vec<String> = lines.collect();
+    assert!(!rest.iter().any(|line| line.starts_with("Published")), "it was interrupted: {rest:?}");
+    let output = program.wait_with_output().expect("it ends");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("flood: interrupted before its end"), "{error}");
 }

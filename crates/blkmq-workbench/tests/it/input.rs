@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use blkmq::driver::spec;
 use blkmq::{Class, Clock, RequestQueue, VirtualClock};
@@ -201,7 +202,14 @@ fn spoilt_traces_are_refused_or_replayed() {
                 prop_assert_eq!(agreement.choices.len(), issues);
             }
             let load = Load::new(&events, &Classes::default());
-            let outcome = blkmq_workbench::play(&load, &virtual_queue(), Speed::Scaled(1.0), &mut |_| ()).unwrap();
+            let outcome = blkmq_workbench::play(
+                &load,
+                &virtual_queue(),
+                Speed::Scaled(1.0),
+                &AtomicBool::new(false),
+                &mut |_| (),
+            )
+            .unwrap();
             let refused: u64 = outcome.refused.iter().map(|(_, n)| n).sum();
             prop_assert_eq!(outcome.completed + refused, load.operations.len() as u64);
             Ok(())

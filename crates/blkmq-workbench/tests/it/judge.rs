@@ -1,6 +1,8 @@
 //! The judge tells broken schedulers: each of the planted ones fails the test that is about its fault, and no other.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use blkmq::driver::spec::Opener;
 use blkmq_sched::{
@@ -482,4 +484,19 @@ fn the_interference_table_stands_beside_what_was_published() {
     }
     let last = &rows[18];
     assert_eq!((last.published_p99_ms, last.published_p99_9_ms), (Some(405.0), Some(776.0)), "32 writers, none");
+}
+
+/// Red if what was measured before a judgement is stopped is lost, or if a test that was not measured has rows.
+#[test]
+fn a_stopped_judgement_keeps_the_tests_that_were_measured() {
+    let site = Site::open(DEVICE, false, &Opener::SILENT).expect("the device is good");
+    let stop = Arc::new(AtomicBool::new(false));
+    let settings = Settings { tests: vec!["Q5", "Q6", "Q13"], stop: Arc::clone(&stop), ..Settings::default() };
+    let contestants = [Contestant::named("none")];
+    let tell = |_, _| stop.store(true, Ordering::Relaxed);
+    let rows = judge(&site, &contestants, &settings, &tell).expect("a test was measured");
+    let ids: BTreeSet<&str> = rows.iter().map(|row| row.id).collect();
+    assert!(!ids.is_empty() && !ids.contains("Q6"), "{ids:?}");
+    let error = judge(&site, &contestants, &settings, &tell).expect_err("it is stopped from the beginning");
+    assert!(matches!(error, blkmq_workbench::judge::JudgeError::Stopped), "{error}");
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::written::Trace;
 use blkmq::driver::spec;
@@ -32,7 +33,7 @@ fn load(trace: &Trace, classes: &str) -> Load {
 }
 
 fn played(load: &Load, q: &Arc<RequestQueue>, speed: Speed) -> Outcome {
-    play(load, q, speed, &mut |_| ()).expect("the queue takes submitters")
+    play(load, q, speed, &AtomicBool::new(false), &mut |_| ()).expect("the queue takes submitters")
 }
 
 fn run(trace: &Trace, device: &str, scheduler: &str, speed: Speed) -> Outcome {
@@ -301,7 +302,8 @@ fn sequential_writers_merge_in_the_scheduler_alone() {
 fn progress_is_told_while_time_passes() {
     let mut told = Vec::new();
     let load = recording("mixed");
-    play(&load, &queue(SLOW, "none", 64), AS_TRACED, &mut |done| told.push(done)).expect("the queue takes submitters");
+    play(&load, &queue(SLOW, "none", 64), AS_TRACED, &AtomicBool::new(false), &mut |done| told.push(done))
+        .expect("the queue takes submitters");
     assert!(told.len() >= 3 && told.is_sorted() && told.iter().all(|done| *done < 1391), "{told:?}");
 }
 
@@ -313,4 +315,18 @@ fn the_machines_clock_plays_all_of_it() {
         let load = recording("prio");
         assert_eq!(played(&load, &q, speed).completed, 1806);
     }
+}
+
+/// Red if a replay that is stopped submits more, loses what it has, or never ends.
+#[test]
+fn a_stopped_replay_ends_with_what_it_has() {
+    let load = recording("mixed");
+    let stop = AtomicBool::new(true);
+    let none =
+        play(&load, &queue(SLOW, "none", 64), AS_TRACED, &stop, &mut |_| ()).expect("the queue takes submitters");
+    assert_eq!(none.completed, 0);
+    stop.store(false, Ordering::Relaxed);
+    let mut tell = |_| stop.store(true, Ordering::Relaxed);
+    let some = play(&load, &queue(SLOW, "none", 64), AS_TRACED, &stop, &mut tell).expect("the queue takes submitters");
+    assert!(some.completed > 0 && some.completed < load.operations.len() as u64, "{}", some.completed);
 }
