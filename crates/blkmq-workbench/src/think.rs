@@ -21,6 +21,8 @@ pub(crate) struct Think {
     counted: u64,
     /// The start of the job, or the end of its last pause.
     since: Time,
+    /// The start of the pause that has not ended.
+    began: Option<Time>,
     /// The end of the part of the pause in which the job computes.
     spin_end: Time,
     /// An operation was submitted after the last check.
@@ -39,6 +41,7 @@ impl Think {
             counts_submitted: job.thinktime_blocks_issue,
             counted: 0,
             since: now,
+            began: None,
             spin_end: now,
             is_unchecked: false,
             last: Direction::Read,
@@ -70,6 +73,7 @@ impl Think {
 
     /// Begins a pause. Returns when it ends.
     pub(crate) fn begin(&mut self, now: Time) -> Time {
+        self.began = Some(now);
         self.spin_end = now.after(self.spin_ns);
         self.since = now.after(self.pause_ns);
         self.since
@@ -80,8 +84,31 @@ impl Think {
         now < self.spin_end
     }
 
-    /// Length of a pause, and the direction of the operation before it.
-    pub(crate) fn pause(&self) -> (u64, Direction) {
-        (self.pause_ns, self.last)
+    /// Ends a pause. Returns its length, which a late wake-up adds to, and the direction of the operation before it;
+    /// `None` if there was no pause.
+    pub(crate) fn end(&mut self, now: Time) -> Option<(u64, Direction)> {
+        let began = self.began.take()?;
+        self.since = now;
+        Some((now.since(began), self.last))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Red if a rate that ignores pauses makes up for late wake-ups, as one that shifts by the nominal length does.
+    #[test]
+    fn a_late_wake_up_lengthens_the_pause() {
+        let job = Job { thinktime: Duration::from_millis(10), ..Job::new("tested") };
+        let mut think = Think::new(&job, Time(0)).expect("the job pauses");
+        assert_eq!(think.end(Time(1)), None, "there was no pause yet");
+        think.submitted(Direction::Write);
+        think.completed();
+        assert!(think.is_due(Time(2)) && !think.is_due(Time(2)), "it is checked once after an operation");
+        assert_eq!(think.begin(Time(2)), Time(10_000_002));
+        assert_eq!(think.end(Time(14_000_002)), Some((14_000_000, Direction::Write)));
     }
 }

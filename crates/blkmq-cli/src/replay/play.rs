@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::Replay;
 use crate::device::{self, Intent};
 use crate::target::{self, Time};
-use blkmq_program::{Failure, interrupt, json, notice};
+use blkmq_program::{Failure, interrupt, json};
 
 /// Requests that each submitter can have outstanding. A trace needs more only if the device is far slower than the
 /// traced one.

@@ -1,11 +1,11 @@
 //! The flushes of a job, by fio's options `fsync` and `fdatasync`.
 //!
-//! As in fio, a job flushes before its next operation while the number of its writes is a multiple of either option. So a
-//! read between two writes is followed by another flush, and nothing flushes after the last operation of a job.
+//! As in fio, a job flushes before its next operation while the number of its writes is a multiple of either option. So
+//! a read between two writes is followed by another flush, and nothing flushes after the last operation of a job.
 //!
 //! After its first flush a job needs a completion for each further one. In fio a flush is over when it is submitted, so
 //! each operation of a job of full depth follows a completion. Here a flush is outstanding as any operation is, and
-//! completions that come meanwhile are saved up for the operations that follow.
+//! completions that come meanwhile are saved up for the flushes that follow.
 
 use crate::job::{Direction, Job};
 
@@ -20,7 +20,7 @@ pub(super) struct Syncs {
     is_last: bool,
     /// Something completed since the last check. Operations that complete together count as one.
     has_completed: bool,
-    /// Completions that no operation has followed.
+    /// Completions that no flush has followed.
     completions: u64,
 }
 
@@ -36,7 +36,6 @@ impl Syncs {
     pub(super) fn submitted(&mut self, direction: Direction) {
         self.writes += u64::from(direction == Direction::Write);
         self.is_last = false;
-        self.completions = self.completions.saturating_sub(1);
     }
 
     /// Called when an operation other than a flush completed.
@@ -47,6 +46,7 @@ impl Syncs {
     /// Called when a flush was submitted.
     pub(super) fn flushed(&mut self) {
         (self.has_flushed, self.is_last) = (true, true);
+        self.completions = self.completions.saturating_sub(1);
     }
 
     /// Whether the job flushes before its next operation.

@@ -98,8 +98,14 @@ impl Worker {
         self.then = Then::Submit;
         let Some(think) = &mut self.think else { return };
         self.pause = Some(think.begin(self.now));
-        let (ns, direction) = think.pause();
-        if let Some(pace) = self.pace.as_mut().filter(|pace| pace.ignores_thinktime) {
+    }
+
+    pub(super) fn end_pause(&mut self) {
+        self.pause = None;
+        let ended = self.think.as_mut().and_then(|think| think.end(self.now));
+        if let (Some((ns, direction)), Some(pace)) = (ended, &mut self.pace)
+            && pace.ignores_thinktime
+        {
             pace.pause(direction, ns);
         }
     }

@@ -97,7 +97,7 @@ impl Worker {
         if self.now < until {
             return Some(Halt::Due(until));
         }
-        self.pause = None;
+        self.end_pause();
         None
     }
 
