@@ -191,8 +191,8 @@ fn a_deep_job_flushes_as_often_as_under_fio() {
         let flushes = flushes(&done(job));
         assert!(flushes.abs_diff(expected) * 100 <= 3 * expected, "{flushes} of {expected} at depth {iodepth}");
     }
-    // Operations that complete together allow for one flush. The job submits groups of twelve, for fio without the flush
-    // (341 groups), here with it.
+    // Operations that complete together allow for one flush. The job submits groups of twelve, for fio without the
+    // flush (341 groups), here with it.
     let groups = Job { iodepth_batch_submit: 8, iodepth_low: 4, iodepth: 16, ..writes() };
     let flushes = flushes(&done(Job { fsync: 8, size: Some(Extent::Bytes(16 << 20)), ..groups }));
     assert_eq!(flushes, 4096 / 11);
