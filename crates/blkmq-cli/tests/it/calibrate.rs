@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use crate::run::{failed, interrupted, printed, refused, temporary};
+use crate::run::{blkmq, failed, interrupted, printed, refused, temporary};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
@@ -61,6 +61,13 @@ fn compare(what: &str, load: &Value, sweep: &[(u32, f64)]) {
     assert!(apart <= (0.1 * f64::from(knee)).max(1.0), "{what}: the knee is {at}, by hand {knee}: {sweep:?}");
 }
 
+/// What `--check` prints of a configuration that can be served. It warns of models, which keep no data.
+fn checked(path: &str) -> String {
+    let output = blkmq(&["serve", "--check", path]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("the program prints text")
+}
+
 /// Red if a credit is not found, or another than there is.
 #[test]
 fn a_burst_has_the_credit_that_the_volume_has() {
@@ -82,7 +89,7 @@ fn the_proposal_can_be_served_and_is_better_for_a_reader() {
     let found = calibrated(&[device]);
     let toml = found["proposal"]["toml"].as_str().expect("a proposal");
     let path = temporary("calibrated.toml", toml.as_bytes());
-    let checked = printed(&["serve", "--check", &path]);
+    let checked = checked(&path);
     assert!(checked.starts_with("good: disk at "), "{checked}");
     let depth = number(&found["proposal"]["hw_queue_depth"]);
     assert_eq!(depth, number(&load(&found, "read", true)["knee"]["depth"]), "the highest knee");
@@ -142,7 +149,7 @@ fn a_window_is_proposed_where_it_is_better_than_a_depth() {
     assert!(toml.contains(&format!("device = \"{device}\"\nscheduler = \"mq-deadline\"\n")), "{toml}");
     assert!(toml.ends_with("set = { wbt_lat_usec = -1 }\n"), "{toml}");
     let path = temporary("calibrated-window.toml", toml.as_bytes());
-    assert!(printed(&["serve", "--check", &path]).starts_with("good: disk at "));
+    assert!(checked(&path).starts_with("good: disk at "));
     let (mut with, mut depth) = (1.0, 1.0);
     for flood in found["floods"].as_array().expect("floods") {
         let cases = flood["cases"].as_array().expect("cases");
@@ -193,7 +200,7 @@ fn a_file_is_measured_and_not_changed() {
     let ceiling = number(&load(&found, "read", true)["ceiling_iops"]);
     assert!((1.0 / 3.0..=3.0).contains(&(ceiling / rates[1])), "{ceiling}, by hand {rates:?}");
     let toml = temporary("calibrated-file.toml", found["proposal"]["toml"].as_str().expect("a proposal").as_bytes());
-    assert!(printed(&["serve", "--check", &toml]).starts_with("good: disk at "));
+    assert!(checked(&toml).starts_with("good: disk at "));
 }
 
 /// Red if one of these is not refused, before anything is measured, or if a file is changed.
