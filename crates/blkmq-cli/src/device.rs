@@ -46,8 +46,8 @@ pub(crate) fn contested(one: &str, other: &str) -> Option<String> {
 /// Opens the device that `spec` describes for a load with so many submitters, if they are known.
 ///
 /// # Errors
-/// What is wrong with the spec; or the device is real storage, and the load runs on virtual time, or would overwrite data
-/// although that is not allowed. A file that this call creates holds no data.
+/// What is wrong with the spec; or the device is real storage, and the load runs on virtual time, or would overwrite
+/// data although that is not allowed. A file that this call creates holds no data.
 pub(crate) fn open(spec: &str, nr_submitters: Option<u16>, intent: Intent) -> Result<Arc<dyn Driver>, String> {
     let is_real = is_real(&name(spec));
     // Before the device is opened, which may make a file.

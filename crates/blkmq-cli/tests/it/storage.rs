@@ -136,6 +136,9 @@ fn jobs_run_on_the_file_that_they_name() {
     let text = refused(&["bench", &write]);
     assert!(text.contains("it may hold data") && is_untouched(&path), "{text}");
     assert_eq!(device(&[&write, "--overwrite"]), Some(file(&path)));
+    let commas = disk("storage-named,twice,.img");
+    let read = job("storage-commas.fio", &format!("rw=randread\nsize=256k\nfilename={commas}"));
+    assert_eq!(device(&[&read]), Some(file(&commas.replace(',', ",,"))), "a comma in a spec is written twice");
 }
 
 /// Red if a file that is not there is not made, or has a hole where the jobs read; or if syncs of it take no time.
@@ -166,7 +169,6 @@ fn a_file_that_is_not_there_is_made_with_the_jobs_size() {
 fn jobs_that_name_no_single_file_are_told_what_to_write() {
     for (number, (lines, says)) in [
         ("filename=/a:/b", "'filename' has 2 files"),
-        ("filename=/a,b", "has no comma"),
         ("directory=/tmp", "option 'directory'"),
         ("filename_format=$jobname", "option 'filename_format'"),
         ("filename=/a\n[k]\nfilename=/b", "job j names '/a', and job k names '/b'"),
