@@ -4,6 +4,8 @@
 
 mod reach;
 
+use std::sync::atomic::AtomicBool;
+
 use blkmq::driver::spec;
 use blkmq::{Clock, RequestQueue, VirtualClock};
 use blkmq_workbench::blktrace::{self, Action};
@@ -30,7 +32,8 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     let driver = spec::open("null,irqmode=2,completion_nsec=1ms,hw_queue_depth=2").expect("this device is right");
     let q = RequestQueue::builder(driver).clock(Clock::Virtual(VirtualClock::new())).build().expect("so is its queue");
     let load = Load::new(&events, &classes);
-    let outcome = play(&load, &q, Speed::Scaled(1.0), &mut |_| ()).expect("the queue is empty");
+    let outcome =
+        play(&load, &q, Speed::Scaled(1.0), &AtomicBool::new(false), &mut |_| ()).expect("the queue is empty");
     let refused: u64 = outcome.refused.iter().map(|(_, n)| n).sum();
     assert_eq!(outcome.completed + refused, load.operations.len() as u64);
     reached.add("events", events.len());
