@@ -80,8 +80,8 @@ Examples:
 
 DEVICE or --device is the export with the empty name, which commands call 'default'. A file has three names, file,path=PATH,
 file:PATH and the path alone, each with parameters behind it: disk.img,size=10G. A comma in a path is written twice.
---export adds an export under a name of its own. With none of the three, a RAM disk is served. --scheduler, --locking, --bypass, --set and --read-only hold for all
-exports.
+--export adds an export under a name of its own. With none of the three, a RAM disk is served. --scheduler, --locking,
+--bypass, --set and --read-only hold for all exports.
 
 Sockets that are not named lie in $XDG_RUNTIME_DIR/blkmq, or else in /tmp/blkmq-UID, where 'blkmq list', 'get', 'set',
 'stat', 'clients' and 'dump' look for them. The control socket speaks HTTP, for 'curl --unix-socket' too. With --metrics 9100

@@ -12,7 +12,7 @@ use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Setup};
 use blkmq_workbench::device::{holds_data, is_real};
 use blkmq_workbench::{Job, TextError};
 
-use crate::device::given;
+use crate::device::{self, given};
 use crate::target::Time;
 use blkmq_program::words::size;
 use blkmq_program::{Failure, notice};
@@ -119,7 +119,7 @@ impl Ground {
         let given_spec = blkmq_drivers::canonical(device).into_owned();
         let mut spec = given_spec.clone();
         let mut held = None;
-        if spec.split(',').next() == Some("file") {
+        if device::name(&spec) == "file" {
             // A server that has the file is not waited for: the file is in use.
             if given(&spec, "lock_timeout").is_none() {
                 spec = with(&spec, "lock_timeout", "0");
@@ -187,9 +187,9 @@ impl Ground {
 
     /// Whether the depth of the device's queues can be set.
     pub(super) fn has_depth(&self) -> bool {
-        let name = self.given.split(',').next();
+        let name = device::name(&self.given);
         let is_depth = |parameter: &spec::Parameter| parameter.name == DEPTH;
-        blkmq_drivers::devices().iter().any(|known| Some(known.name) == name && known.parameters.iter().any(is_depth))
+        blkmq_drivers::devices().iter().any(|known| known.name == name && known.parameters.iter().any(is_depth))
     }
 
     /// A queue for these jobs, in front of the device as a server opens it.

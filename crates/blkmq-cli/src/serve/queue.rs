@@ -7,10 +7,12 @@ use blkmq::driver::Driver;
 use blkmq::driver::spec::{self, Opener, Parameter, SpecError};
 use blkmq::{Locking, QueueError, RequestQueue};
 use blkmq_workbench::TextError;
+use blkmq_workbench::device::is_real;
 
 use super::config::{Disk, Export, Settings};
 use super::given::Given;
 use super::ram::Memory;
+use crate::device;
 use blkmq_program::notice;
 
 /// The queue of each export.
@@ -39,12 +41,10 @@ fn with_access(text: &str, read_only: bool) -> String {
 
 /// A parameter of the device that a spec names, if the device has it, and the value that the spec gives to it.
 fn parameter(text: &str, name: &str) -> (Option<Parameter>, Option<String>) {
-    let words = spec::words(text);
-    let device = blkmq_drivers::devices().into_iter().find(|device| words.first().is_some_and(|n| n == device.name));
-    let parameter =
-        device.and_then(|device| device.parameters.iter().find(|parameter| parameter.name == name).copied());
-    let value = words.iter().skip(1).find_map(|word| Some(word.strip_prefix(name)?.strip_prefix('=')?.to_owned()));
-    (parameter, value)
+    let own = device::name(text);
+    let found = blkmq_drivers::devices().into_iter().find(|device| device.name == own);
+    let parameter = found.and_then(|device| device.parameters.iter().find(|parameter| parameter.name == name).copied());
+    (parameter, device::given(text, name))
 }
 
 /// Checks devices and settings, as far as that can be done without opening a device. Returns a queue for each export,
@@ -68,7 +68,7 @@ pub(super) fn check_all(exports: &[Export]) -> Result<Vec<Arc<RequestQueue>>, Te
 /// A device in the place of the one that a spec names. The devices of the crate blkmq hold nothing, so they are opened;
 /// another one is replaced by one in memory, with as many hardware queues of the same depth.
 fn stand_in(text: &str) -> Result<Arc<dyn Driver>, SpecError> {
-    if spec::words(text).first().is_some_and(|name| spec::DEVICES.iter().any(|device| device.name == name)) {
+    if !is_real(&device::name(text)) {
         return spec::open(text);
     }
     let mut stand_in = "null,memory_backed=1".to_owned();
