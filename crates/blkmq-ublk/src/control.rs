@@ -387,6 +387,7 @@ mod tests {
     /// Red if a command fails where no thread can be made, as under a limit of processes: the kernel would not be told
     /// that a device ends, and would not write what it has to.
     #[test]
+    #[cfg_attr(miri, ignore = "Miri makes a thread with a stack of any size")]
     fn a_command_needs_no_thread() {
         let refused = thread::Builder::new().stack_size(1 << 62);
         assert_eq!(
