@@ -225,6 +225,7 @@ mod tests {
              path=/tmp/a,,b.img"
         );
         assert_eq!(error("file,path=a,size=1,b"), "device file: \"b\" is not of the form name=value");
+        assert_eq!(error("file,path=a,b\n"), "device file: \"b\\n\" is not of the form name=value", "one line");
     }
 
     proptest! {

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::error::SpecError;
 use super::value::{Accepts, Value};
+use crate::request::is_hidden;
 
 /// A parameter of a device.
 #[derive(Debug, Clone, Copy)]
@@ -167,11 +168,12 @@ impl<'a> Values<'a> {
     }
 }
 
-/// What is wrong with a word without `=`. `before`: the text in front of it, which may have lost a part by a comma.
+/// What is wrong with a word without `=`. `before`: the text in front of it, which may have lost a part by a comma. The
+/// error is one line, so a text that cannot be shown as it is written is not shown again.
 fn not_an_assignment(word: &str, before: Option<&str>) -> String {
     let what = format!("{word:?} is not of the form name=value");
     match before {
-        Some(before) if !word.is_empty() => {
+        Some(before) if !word.is_empty() && !word.contains(is_hidden) && !before.contains(is_hidden) => {
             format!("{what}; a comma within a value is written twice: {}", write_word(&format!("{before},{word}")))
         }
         _ => what,
