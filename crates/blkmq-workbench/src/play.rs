@@ -110,11 +110,12 @@ pub fn play(
     let mut report = start.after(REPORT_NS);
     loop {
         let mut moved = false;
+        let now = q.clock().now();
         if stop.load(Ordering::Relaxed) {
             lanes.iter_mut().for_each(|lane| lane.coming.clear());
         }
         for lane in &mut lanes {
-            moved |= player.submit(lane, q.clock().now());
+            moved |= player.submit(lane, now);
             if lane.submitter.nr_outstanding() > 0 {
                 moved |= player.reap(lane, q.clock());
             }
@@ -122,7 +123,6 @@ pub fn play(
         if lanes.iter().all(Lane::is_over) {
             break;
         }
-        let now = q.clock().now();
         if now >= report {
             progress(player.outcome.completed);
             report = now.after(REPORT_NS);
@@ -272,9 +272,9 @@ fn count(counts: &mut Vec<(Status, u64)>, status: Status) {
     }
 }
 
-/// Waits until something happens, or for a part of that time.
+/// Waits until something happens, or for a part of that time. `now` is when operations were last submitted.
 fn rest(lanes: &[Lane<'_>], clock: &Clock, now: Time, player: &Player) {
-    // An operation that was due and is still here waits for room. A completion makes room.
+    // An operation that was due at `now` and is still here waits for room. A completion makes room.
     let due = |lane: &Lane<'_>| lane.coming.front().map(|next| player.due(next.unplugged)).filter(|due| *due > now);
     let events = lanes.iter().flat_map(|lane| [due(lane), lane.submitter.next_wakeup()]).flatten();
     let Some(until) = events.min() else { return };

@@ -194,6 +194,21 @@ fn waiting_for_room_counts_as_latency() {
     assert_eq!(latency(&outcome.latencies, "read"), (2 * TAKES, 3 * TAKES));
 }
 
+/// Red before an operation that became due while the others were looked at was waited for: the reads of one process,
+/// 13 us apart, waited for the next operation of another process, half a second later.
+#[test]
+fn on_the_machines_time_no_operation_waits_for_one_of_another_process() {
+    let reads = (0..400).fold(Trace::default(), |trace, n| trace.at(1 + 13 * n).add(1, "Q", 8 * n, 8));
+    let trace = reads.at(500_000).add(2, "Q", 8000, 8);
+    let q = RequestQueue::builder(spec::open("null").expect("the device is well described"));
+    let q = q.clock(Clock::real()).build().expect("the device makes sense");
+    let outcome = played(&load(&trace, ""), &q, AS_TRACED);
+    assert_eq!(outcome.completed, 401);
+    // The reads are over after 5 ms, unless the machine is busy.
+    let (p50, _) = latency(&outcome.latencies, "read");
+    assert!(p50 < 100_000, "half of the reads took more than {p50} us");
+}
+
 /// Red if a completion is matched with the wrong one of merged, split or equal operations, or if a flush, which has no
 /// place, is not matched.
 #[test]
