@@ -34,10 +34,10 @@ that is alone, and that the device idles for no more than 1 % of the time while 
 
 On a model (hdd, ssd and others of 'blkmq devices', null with irqmode=2) all runs are on virtual time: the rows are the same
 on every machine, and each time. 'null' alone stands for a device that takes 8 requests at once, 100 us for each. On any other
-device the runs take the machine's time, --runtime in all, and schedulers take turns. One thread runs all clients then. The
-loads write all over the device, so a device that may hold data is refused unless --overwrite is given. Of a large device the
-first 4 GiB are used. Q13 is about order alone, and always runs on virtual time, with as many requests at once as the device
-takes.
+device the runs take the machine's time, --runtime in all without the starts of Q9, and schedulers take turns. One thread
+runs all clients then. The loads write all over the device, so a device that may hold data is refused unless --overwrite is
+given. Of a large device the first 4 GiB are used. Q13 is about order alone, and always runs on virtual time, with as many
+requests at once as the device takes.
 
 Ctrl-C ends it early, and the tests that are measured are printed.
 
@@ -68,7 +68,8 @@ pub(crate) struct Judge {
     /// of them.
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["tests", "report", "table", "device", "schedulers"])]
     oracle: Option<PathBuf>,
-    /// How long everything takes on a real device, as in 5m. On a model the virtual time follows from the tests.
+    /// How long the tests take on a real device, as in 5m, beside the starts of Q9: these take as long as they take. On
+    /// a model the virtual time follows from the tests.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = bench::duration)]
     runtime: Duration,
     /// Use a device that may hold data. All of it may be overwritten.

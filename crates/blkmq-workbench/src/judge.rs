@@ -114,7 +114,8 @@ impl Contestant {
 pub struct Settings {
     /// The ids of the tests that are made; empty for all.
     pub tests: Vec<&'static str>,
-    /// How long everything takes on a real device. A model takes the virtual time that its figures need.
+    /// How long the tests take on a real device, without the starts of Q9, which last until the application has
+    /// started. A model takes the virtual time that its figures need.
     pub runtime: Duration,
     /// Runs on a model end after this part of their operations: 1 for figures to rely on, more for a quick look.
     pub shorter: u64,
