@@ -7,7 +7,7 @@ use clap::Args;
 use crate::control::client::Which;
 use crate::control::schema::Value;
 use crate::knob::Knob;
-use blkmq_program::{Failure, json};
+use blkmq_program::{Failure, columns, json};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -70,8 +70,9 @@ impl Get {
         if self.json {
             return json::print(&values.collect::<Vec<_>>(), out);
         }
-        for Value { queue, knob, value, .. } in values {
-            writeln!(out, "{queue:12} {knob:24} {value}")?;
+        let rows: Vec<_> = values.map(|Value { queue, knob, value, .. }| vec![queue, knob, value]).collect();
+        for line in columns::lines(&rows, 3, 0) {
+            writeln!(out, "{line}")?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! `blkmq serve`, and the commands that speak to a running server, from outside.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
@@ -33,6 +34,10 @@ fn every_command_tells_what_the_server_has() {
     assert_eq!(server.say(&["get", "a b/c", "iosched/fifo_batch"]), "16\n");
     assert_eq!(server.say(&["get"]).lines().count(), 2 * server.say(&["get", "a b/c"]).lines().count());
     assert_eq!(server.json(&["get", "default", "nomerges"])["value"], "0");
+    // Red before the column of values was as wide as the longest knob.
+    let shown = server.say(&["get"]);
+    let columns: HashSet<_> = shown.lines().map(|line| line.rfind("  ")).collect();
+    assert_eq!(columns.len(), 1, "{shown}");
     assert_eq!(server.say(&["set", "a b/c", "scheduler", "none"]), scheduler("none") + "\n");
     assert_eq!(server.json(&["set", "default", "nomerges", "2"])["value"], "2");
     assert_eq!(server.say(&["set", "default", "nomerges", "2"]), "2\n", "what is so already is no error");
