@@ -30,7 +30,7 @@ use self::proposal::Proposal;
 use self::sweep::{Sweeper, Swept};
 use crate::page::{self, Page};
 use crate::{machine, target};
-use blkmq_program::{Failure, interrupt, json, notice, progress};
+use blkmq_program::{Failure, interrupt, json, progress};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -119,13 +119,6 @@ impl Calibrate {
         let stop = interrupt::flag();
         let page = Page::open(self.report.as_deref())?;
         let ground = Ground::open(&self.device, Permits { writes: self.writes, overwrite: self.overwrite })?;
-        if ground.hole_share > 0.01 {
-            notice(&format!(
-                "{}: {:.0} % of it are holes, and reads there do not reach a disk; fill it to measure the disk",
-                ground.device(),
-                100.0 * ground.hole_share
-            ));
-        }
         let bar = progress::bar(0);
         let mut found = self.begin(&ground);
         let measured = measure(&ground, self.writes, &mut found, &stop, &bar);

@@ -43,6 +43,35 @@ pub(crate) fn contested(one: &str, other: &str) -> Option<String> {
     (is_same && !only_reads).then_some(first)
 }
 
+/// The share of the device that is a hole.
+pub(crate) fn hole_share(driver: &dyn Driver) -> f64 {
+    let bytes = driver.limits().size_bytes();
+    let (mut at, mut holes) = (0, 0);
+    while at < bytes {
+        let extent = driver.extent(at, bytes - at);
+        holes += if extent.is_hole { extent.bytes } else { 0 };
+        at += extent.bytes;
+    }
+    holes as f64 / bytes.max(1) as f64
+}
+
+/// Warns of holes in the device of a load that reads. Memory and models have none that matter.
+pub(crate) fn warn_reader(spec: &str, driver: &dyn Driver) {
+    if is_real(driver.name()) {
+        warn_of_holes(spec, hole_share(driver));
+    }
+}
+
+/// Warns of the share of a device that is a hole, if it is large enough to change what is measured.
+pub(crate) fn warn_of_holes(spec: &str, share: f64) {
+    if share > 0.01 {
+        let percent = 100.0 * share;
+        notice(&format!(
+            "{spec}: {percent:.0} % of it are holes, and reads there do not reach a disk; fill it to measure the disk"
+        ));
+    }
+}
+
 /// Opens the device that `spec` describes for a load with so many submitters, if they are known.
 ///
 /// # Errors

@@ -115,7 +115,11 @@ impl Target {
         let is_virtual = self.setup.clock == ClockKind::Virtual;
         let intent = Intent { is_virtual, changes, overwrite: self.overwrite };
         let driver = device::open(&self.setup.device, Bench::nr_submitters(jobs), intent);
-        driver.map_err(|what| self.fault("device", what))
+        let driver = driver.map_err(|what| self.fault("device", what))?;
+        if jobs.iter().any(|job| job.operations.includes(Direction::Read)) {
+            device::warn_reader(&self.setup.device, &*driver);
+        }
+        Ok(driver)
     }
 
     /// Builds the queue for `jobs`, which come from `file`, over this device.

@@ -96,17 +96,6 @@ fn claim(path: &str) -> Result<Option<File>, String> {
     }
 }
 
-/// The share of the device that is a hole.
-fn hole_share(driver: &dyn Driver, bytes: u64) -> f64 {
-    let (mut at, mut holes) = (0, 0);
-    while at < bytes {
-        let extent = driver.extent(at, bytes - at);
-        holes += if extent.is_hole { extent.bytes } else { 0 };
-        at += extent.bytes;
-    }
-    holes as f64 / bytes.max(1) as f64
-}
-
 impl Ground {
     /// How many hardware queues there are, and how long the device is if it is no model.
     pub(super) fn reach(&self) -> (u16, Option<u64>) {
@@ -155,7 +144,8 @@ impl Ground {
             }
             notice(&format!("writing all over {given_spec}: any of its {} may be overwritten", size(bytes)));
         }
-        let hole_share = if is_own { 0.0 } else { hole_share(&*driver, bytes) };
+        let hole_share = if is_own { 0.0 } else { device::hole_share(&*driver) };
+        device::warn_of_holes(&given_spec, hole_share);
         Ok(Self {
             is_model: is_own && driver.takes_time() && name != "ram",
             is_rotational: limits.rotational,

@@ -56,6 +56,9 @@ impl Replay {
         let changes = load.operations.iter().any(|operation| !matches!(operation.op, Op::Read | Op::Flush));
         let intent = Intent { is_virtual: self.clock == Time::Virtual, changes, overwrite: self.overwrite };
         let driver = device::open(device, None, intent).map_err(|what| fault("--device", what))?;
+        if load.traced.latencies.percentiles("read").is_some() {
+            device::warn_reader(device, &*driver);
+        }
         let clock = match self.clock {
             Time::Real => Clock::real(),
             Time::Virtual => Clock::Virtual(VirtualClock::new()),

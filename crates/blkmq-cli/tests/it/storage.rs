@@ -164,6 +164,27 @@ fn a_file_that_is_not_there_is_made_with_the_jobs_size() {
     assert!(text.contains("there is no file") && text.contains("'size=1g'"), "{text}");
 }
 
+/// Red before: reads of a file that had just been made, or cut to its size, were measured as if a disk had done them.
+/// Red too if a load that only writes, or a file without holes, is warned of.
+#[test]
+fn reads_of_holes_are_told() {
+    const SAYS: &str = "100 % of it are holes, and reads there do not reach a disk";
+    let made = format!("{},size=1M", file(&absent("storage-holes.img")));
+    let read = job("storage-holes-read.fio", "rw=randread\nsize=1m");
+    let told = found(&[&read, "--device", &made]).1;
+    assert!(told.contains(SAYS), "{told}");
+    let told = blkmq(&["bench", &read, "--device", &made, "--ab", "iostats=0,1", "--rounds", "2", "--runtime", "5ms"]);
+    assert_eq!(String::from_utf8_lossy(&told.stderr).matches(SAYS).count(), 1, "{told:?}");
+    let write = job("storage-holes-write.fio", "rw=write\nsize=1m");
+    assert_eq!(found(&[&write, "--device", &made]).1, "");
+    assert_eq!(found(&[&read, "--device", &made]).1, "", "it is filled now");
+
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../blkmq-workbench/tests/data/linux-6.12-mq-deadline/prio");
+    let made = format!("{},size=1G", file(&absent("storage-holes-replay.img")));
+    let played = blkmq(&["replay", &format!("{trace}/trace.blktrace.0"), "--device", &made, "--overwrite"]);
+    assert!(String::from_utf8_lossy(&played.stderr).contains(SAYS), "{played:?}");
+}
+
 /// Red before: each of these ran on null.
 #[test]
 fn jobs_that_name_no_single_file_are_told_what_to_write() {
