@@ -19,7 +19,7 @@ use serde::Serialize;
 use self::jobs::ComparedJob;
 use self::plan::{Plan, Watch};
 use self::shared::Shared;
-use super::table::WAITING;
+use super::table::{NOTHING_WAITED, WAITING, is_idle};
 use super::{Bench, Format};
 use crate::device;
 use crate::page::{self, Page};
@@ -51,7 +51,8 @@ impl Bench {
         let turns = compare::in_turn(&mut variants, slice, plan.rounds, &[(0, 1)], stop, &mut || watch.tell(stop));
         let is_over = watch.end();
         let turns = turns.map_err(|error| if is_over { plan.too_short().into() } else { Failure::from(error) });
-        let found = Found::new(pair, &turns?, &variants, slice, self.clock == Time::Real);
+        let device = (pair.knob != "device").then(|| base.device());
+        let found = Found::new(pair, device, &turns?, &variants, slice, self.clock == Time::Real);
         if let Some(page) = page {
             let title = format!("The load {name}: {} {} or {}", pair.knob, found.a, found.b);
             let modelled = page::modelled(&targets.each_ref().map(Target::device), self.clock);
@@ -60,7 +61,7 @@ impl Bench {
         if self.format() != Format::Normal {
             json::print(&found, out)?
         } else {
-            found.write(slice, out)?
+            found.write(name, &plan, out)?
         }
         if stop.load(Ordering::Relaxed) && !is_over { Err(interrupt::failure(name)) } else { Ok(()) }
     }
@@ -88,6 +89,9 @@ fn benches(targets: &[Target; 2], file: &str, jobs: &[Job]) -> Result<[bench::Be
 /// The results. The ratio is that of the operations of all jobs together.
 #[derive(Debug, Serialize)]
 struct Found<'a> {
+    /// The device of both sides, if it is not what is compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<&'a str>,
     knob: &'a str,
     a: &'a str,
     b: &'a str,
@@ -103,6 +107,9 @@ struct Found<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     costs: Option<Sides<Costs>>,
     jobs: Vec<ComparedJob>,
+    /// Whether each side has a scheduler, and next to nothing waited for it.
+    #[serde(skip)]
+    is_idle: [bool; 2],
     #[serde(skip)]
     is_resolved: bool,
 }
@@ -135,7 +142,14 @@ impl From<&LayerOutcome> for Costs {
 }
 
 impl<'a> Found<'a> {
-    fn new(pair: &'a Pair, turns: &Turns, variants: &[Variant], slice: Duration, is_real: bool) -> Self {
+    fn new(
+        pair: &'a Pair,
+        device: Option<&'a str>,
+        turns: &Turns,
+        variants: &[Variant],
+        slice: Duration,
+        is_real: bool,
+    ) -> Self {
         let found = turns.ratio(0, 1).expect("there are at least two rounds");
         let rates = |side| turns.spread(side).expect("every side had slices").into();
         let Ratio { ratio, low, high, rounds } = found;
@@ -148,8 +162,12 @@ impl<'a> Found<'a> {
         let names = distinct(&variants[0].jobs().iter().map(|job| &*job.name).collect::<Vec<_>>());
         let jobs = variants[0].jobs().iter().zip(variants[1].jobs()).zip(names);
         let jobs = jobs.map(|((a, b), name)| ComparedJob::new(name, a, b, slice)).collect();
-        let is_resolved = found.is_resolved();
-        Self { knob: &pair.knob, a, b, ratio, low, high, rounds, iops, stamps, costs, jobs, is_resolved }
+        let is_idle = [0, 1].map(|side| {
+            let variant = &variants[side];
+            is_idle(variant.bench().queue().scheduler(), variant.layer())
+        });
+        let (knob, is_resolved) = (&*pair.knob, found.is_resolved());
+        Self { device, knob, a, b, ratio, low, high, rounds, iops, stamps, costs, jobs, is_idle, is_resolved }
     }
 
     fn sections(&self, slice: Duration) -> Vec<Section> {
@@ -174,7 +192,11 @@ impl<'a> Found<'a> {
         ]
     }
 
-    fn write(&self, slice: Duration, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, load: &str, plan: &Plan, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{:11}{load}", "load")?;
+        if let Some(device) = self.device {
+            writeln!(out, "{:11}{device}", "device")?;
+        }
         let sides = [("A", self.a, self.iops.a, self.stamps.a), ("B", self.b, self.iops.b, self.stamps.b)];
         for (side, value, rates, stamps) in sides {
             let Rates { median, lower_quartile, upper_quartile } = rates;
@@ -195,14 +217,18 @@ impl<'a> Found<'a> {
             );
             writeln!(out, "{side}    {cpu_ns_per_request:.0} ns CPU a request, {shares}")?;
         }
+        for (side, _) in ["A", "B"].iter().zip(self.is_idle).filter(|(_, is_idle)| *is_idle) {
+            writeln!(out, "{side}    {NOTHING_WAITED}")?;
+        }
         let Self { ratio, low, high, rounds, .. } = self;
-        let of = format!("{rounds} rounds of four slices of {}", time(slice));
+        let of = format!("{rounds} rounds of four slices of {}", time(plan.slice));
         let all = if self.jobs.len() > 1 { ", IOPS of all jobs together" } else { "" };
         writeln!(out, "B/A  {ratio:.4}, 95 % interval {low:.4} .. {high:.4}, {of}{all}")?;
         if *rounds < MIN_ROUNDS {
-            writeln!(out, "     An interval of fewer than {MIN_ROUNDS} rounds is not reliable: give more --rounds.")?;
+            let more = plan.how_to_get_more_rounds();
+            writeln!(out, "     An interval of fewer than {MIN_ROUNDS} rounds is not reliable: {more}.")?;
         } else if !self.is_resolved {
-            writeln!(out, "     The interval is not narrower than {WIDTH}: give more --rounds.")?;
+            writeln!(out, "     The interval is not narrower than {WIDTH}: {}.", plan.how_to_get_more_rounds())?;
         }
         jobs::write(&self.jobs, out)
     }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use blkmq_workbench::bench::{JobOutcome, Latency, Outcome};
+use blkmq_workbench::bench::{JobOutcome, Latency, LayerOutcome, Outcome};
 use blkmq_workbench::report::{self, Section};
 use blkmq_workbench::{JobFile, Reported, Subject, reported};
 
@@ -43,6 +43,15 @@ struct Fact {
 
 /// What counts as waiting.
 pub(super) const WAITING: &str = "(for the scheduler's lock, and in polls that found no completion)";
+
+/// What it means that nearly all requests passed the scheduler by.
+pub(super) const NOTHING_WAITED: &str = "nothing waits that the scheduler could order, as the device takes all that is outstanding at once: raise iodepth, or \
+     lower the device's hw_queue_depth";
+
+/// Whether there is a scheduler, and next to nothing waited for it.
+pub(super) fn is_idle(scheduler: &str, layer: &LayerOutcome) -> bool {
+    scheduler != "none" && layer.bypassed_share() > 0.99
+}
 
 const TITLES: [&str; 8] = ["IOPS", "MiB/s", "p50", "p99", "p99.9", "max", "dev p50", "dev p99"];
 
@@ -135,7 +144,8 @@ impl Table<'_> {
         ];
         if self.subject.scheduler != "none" {
             let passed = percent(layer.bypassed_share());
-            rows.push(fact("past the scheduler", layer.stats.bypassed.to_string(), passed));
+            let about = if is_idle(&self.subject.scheduler, layer) { NOTHING_WAITED } else { "" };
+            rows.push(Fact { about, ..fact("past the scheduler", layer.stats.bypassed.to_string(), passed) });
         }
         rows.extend([
             fact("dispatch batches", layer.stats.dispatch_batches.to_string(), String::new()),

@@ -1,10 +1,9 @@
 //! `blkmq bench` from outside: its output next to fio's, its comparisons, and what it refuses.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use crate::run::{blkmq_with_descriptors, interrupt, printed, refused, temporary};
+use crate::run::{blkmq_with_descriptors, printed, refused, temporary};
 use blkmq::{Locking, scheduler_names};
 use serde_json::Value;
 
@@ -303,7 +302,8 @@ fn words_tell_how_a_scheduler_is_shared() {
     let words = printed(&[&["bench", &*path][..], &FEW_TAGS, &["--locking", "combining"]].concat());
     assert!(words.contains("scheduler mq-deadline, locking combining, bypass 1\n"), "{words}");
     let cells = |title: &str| words.lines().find_map(|line| line.strip_prefix(title)).unwrap_or_default().trim();
-    assert_eq!(cells("past the scheduler").split_whitespace().collect::<Vec<_>>(), ["256", "100.0", "%"], "{words}");
+    let passed: Vec<_> = cells("past the scheduler").split_whitespace().take(3).collect();
+    assert_eq!(passed, ["256", "100.0", "%"], "{words}");
     assert!(
         cells("of it waiting").ends_with("(for the scheduler's lock, and in polls that found no completion)"),
         "{words}"
@@ -488,34 +488,4 @@ fn threads_share_a_ring_where_descriptors_are_few() {
     assert_eq!(run(""), (Some(0), String::new()));
     let (code, told) = run(",submit_queues=64,owned=1");
     assert!(code == Some(2) && told.contains("Too many open files"), "{code:?} {told}");
-}
-
-/// Red if nobody is told at the beginning how long a comparison can take, also on a pipe.
-#[test]
-fn a_comparison_says_at_once_how_long_it_can_take() {
-    let path = temporary("long.fio", b"[a]\nrw=randread\n");
-    let mut program = Command::new(env!("CARGO_BIN_EXE_blkmq"))
-        .args(["bench", &path, "--ab", "iostats=0,1", "--runtime", "20s"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    let mut told = String::new();
-    BufReader::new(program.stderr.take().expect("it is piped")).read_line(&mut told).expect("it is text");
-    interrupt(&program);
-    assert_eq!(program.wait().expect("it ends").code(), Some(1));
-    assert!(told.contains("200 rounds of four, take up to 4 h 26 min, 21 min 20 s if it is soon clear"), "{told}");
-}
-
-/// Red if `--for` takes longer than it says, or accepts what does not fit.
-#[test]
-fn a_comparison_ends_in_the_time_that_it_is_given() {
-    let path = temporary("for.fio", b"[a]\nrw=randread\n");
-    let began = std::time::Instant::now();
-    let words = printed(&["bench", &path, "--ab", "iostats=0,1", "--for", "1s"]);
-    assert!(words.contains("rounds of four slices of 20 ms"), "{words}");
-    // Far from the 80 s of a comparison without a limit.
-    assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
-    let error = refused(&["bench", &path, "--ab", "iostats=0,1", "--for", "1s", "--runtime", "1s"]);
-    assert!(error.contains("--for 1 s: two rounds of four slices take 8 s; give --for more"), "{error}");
 }

@@ -3,6 +3,7 @@
 mod bench;
 mod calibrate;
 mod clients;
+mod compare;
 mod control;
 mod demo;
 #[path = "../../../blkmq/tests/it/device/mod.rs"]

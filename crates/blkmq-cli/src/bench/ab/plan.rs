@@ -58,6 +58,11 @@ impl Plan {
         [of(self.rounds.min(MIN_ROUNDS)), of(self.rounds)]
     }
 
+    /// What gives a comparison more rounds.
+    pub(super) fn how_to_get_more_rounds(&self) -> &'static str {
+        if self.limit.is_some() { "give --for a longer time" } else { "give more --rounds" }
+    }
+
     /// Two rounds do not fit.
     pub(super) fn too_short(&self) -> TextError {
         let what =
@@ -94,7 +99,8 @@ impl Watch {
             } else {
                 "no less".to_owned()
             };
-            notice(&format!("{title}, {rounds} rounds of four, take up to {most}, {least}; --for TIME sets a limit"));
+            let limit = if plan.limit.is_some() { "" } else { "; --for TIME sets a limit" };
+            notice(&format!("{title}, {rounds} rounds of four, take up to {most}, {least}{limit}"));
         }
         let bar = progress::bar(4 * plan.rounds as u64);
         bar.set_message(title.to_owned());
