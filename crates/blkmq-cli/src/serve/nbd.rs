@@ -40,12 +40,24 @@ pub(super) fn address(given: &Given, mode: u32) -> Result<Address, TextError> {
         return match text.as_str() {
             "" => refuse("an address is the path of a socket, or tcp:HOST:PORT"),
             _ if text.contains("://") => refuse("the server's URI follows from its address; give the address"),
+            _ if is_port(text) => {
+                let port = text.trim_start_matches(':');
+                let host = if port.contains(':') { "" } else { "127.0.0.1:" };
+                let what = format!("give tcp:{host}{port} for TCP, or ./{text} for a Unix socket of that name");
+                Err(given.fault(format!("'{text}': {what}")))
+            }
             _ => Ok(Address::Unix { path: text.into(), mode }),
         };
     };
     let wrong = |what: String| given.fault(format!("'{text}': {what}; give tcp:HOST:PORT, as in tcp:127.0.0.1:10809"));
     let mut found = place.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
     found.next().map(Address::Tcp).ok_or_else(|| wrong("the host has no address".to_owned()))
+}
+
+/// Whether a text is `PORT` or `HOST:PORT`, and not the path of a socket in a folder.
+fn is_port(text: &str) -> bool {
+    let port = text.rsplit(':').next().unwrap_or_default();
+    !text.contains('/') && !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Reads the certificates.
@@ -305,9 +317,21 @@ mod tests {
         let read = |text: &str| address(&Given { text: text.to_owned(), place: "--nbd".to_owned() }, 0o600);
         assert_eq!(read("tcp:127.0.0.1:0"), Ok(Address::loopback(0)));
         assert_eq!(read("a/b.sock"), Ok(Address::unix("a/b.sock")));
+        assert_eq!(read("./10809"), Ok(Address::unix("./10809")));
+        assert_eq!(read("disk2"), Ok(Address::unix("disk2")));
         for bad in ["", "tcp:", "tcp:127.0.0.1", "tcp:127.0.0.1:99999", "nbd://localhost", "nbd+unix:///?socket=a"] {
             let error = read(bad).unwrap_err().to_string();
             assert!(error.starts_with("--nbd: ") && error.contains("as in "), "{error}");
+        }
+        // Red before: a port, and a host with a port, became the names of Unix sockets.
+        for (bad, right) in [
+            ("10809", "127.0.0.1:10809"),
+            (":1", "127.0.0.1:1"),
+            ("localhost:10809", "localhost:10809"),
+            ("[::1]:0", "[::1]:0"),
+        ] {
+            let error = read(bad).unwrap_err().to_string();
+            assert!(error.contains(&format!("give tcp:{right} for TCP, or ./{bad} for a Unix socket")), "{error}");
         }
     }
 }
