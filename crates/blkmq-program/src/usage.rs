@@ -23,6 +23,11 @@ pub(crate) fn explain<P: CommandFactory>(error: &Error) -> Failure {
             let hint = hint(error, ContextKind::SuggestedArg);
             format!("'{word}' is not accepted here{hint}: {}", arguments(&P::command()))
         }
+        ErrorKind::MissingRequiredArgument => {
+            let program = P::command();
+            let command = called(&program).map(|command| format!(" {}", command.get_name())).unwrap_or_default();
+            format!("{}; '{}{command} --help' explains them", first_lines(error), program.get_name())
+        }
         _ => first_lines(error),
     };
     Failure::Input(text)
@@ -50,11 +55,15 @@ fn commands(program: &Command) -> String {
     names.join(", ")
 }
 
+/// The command that was called, if the program has commands.
+fn called(program: &Command) -> Option<&Command> {
+    std::env::args_os().skip(1).find_map(|word| program.find_subcommand(&word))
+}
+
 /// What the command that was called accepts; the program itself, if it has no commands; the commands, if none was
 /// called.
 fn arguments(program: &Command) -> String {
-    let called = std::env::args_os().skip(1).find_map(|word| program.find_subcommand(&word));
-    let mut names: Vec<String> = match called {
+    let mut names: Vec<String> = match called(program) {
         None if program.has_subcommands() => {
             program.get_subcommands().map(|command| command.get_name().to_owned()).collect()
         }

@@ -410,3 +410,11 @@ fn help_tells_examples_and_exit_codes() {
     }
     assert!(printed(&["--version"]).starts_with("blkmq "));
 }
+
+/// Red before: a command without its argument did not say where the argument is explained, and `reproduce` not which
+/// tables there are.
+#[test]
+fn a_missing_argument_is_explained_by_the_commands_help() {
+    let error = refused(&["reproduce"]);
+    assert!(error.ends_with("not provided: <TABLE>; 'blkmq reproduce --help' explains them\n"), "{error:?}");
+}
