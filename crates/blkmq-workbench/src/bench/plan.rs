@@ -7,7 +7,7 @@ use blkmq::{Limits, Op};
 use nix::sys::sysinfo::sysinfo;
 
 use super::{BenchError, JobError};
-use crate::job::{BlockSize, Direction, Extent, Job, Operations, nanoseconds};
+use crate::job::{BlockSize, Direction, Extent, Job, Operations, Order, nanoseconds};
 
 /// Bytes of a sector.
 pub(super) const SECTOR: u64 = 512;
@@ -153,8 +153,17 @@ impl Plan {
         if !start.is_multiple_of(unit) {
             return Err(fault(job, JobError::Start { start, block: unit }));
         }
-        let whole = len - len % smallest;
-        let pass_bytes = job.io_size.map_or(whole, |extent| extent.bytes(len));
+        // As in fio, the last operation of a pass is whole, and the end of the area ends a pass that visits each place
+        // once.
+        let visits_once = match job.order {
+            Order::Sequential { .. } => !matches!(job.operations, Operations::ReadWrite { .. }),
+            Order::Random { .. } => !job.norandommap,
+        };
+        let pass_bytes = match job.io_size {
+            Some(extent) => extent.bytes(len).next_multiple_of(smallest),
+            None if visits_once => len - len % smallest,
+            None => len.next_multiple_of(smallest),
+        };
         let (least, most) = (nanoseconds(*job.startdelay.start()), nanoseconds(*job.startdelay.end()));
         let share = mix(seed, 1) as f64 / u64::MAX as f64;
         Ok(Self {

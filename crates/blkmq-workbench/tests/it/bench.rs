@@ -151,6 +151,25 @@ fn jobs_end_at_their_size_and_loop() {
     assert_eq!(ios(timed(area, SECOND)), 10_000, "passes begin anew");
 }
 
+/// The numbers are those of fio 3.33. Red before: each of these passes had one operation less.
+#[test]
+fn a_pass_ends_with_a_whole_operation() {
+    let area = |operations, order| {
+        let size = Some(Extent::Bytes((1 << 20) - 1024));
+        Job { operations, order, size, ..job(Direction::Write, order) }
+    };
+    let ios = |job: Job| on_virtual_time(&[job]).jobs[0].ios();
+    let (writes, in_order) = (Operations::Only(Direction::Write), Order::Sequential { skip: 0 });
+    assert_eq!(ios(area(Operations::ReadWrite { read_percent: 50 }, in_order)), 256);
+    assert_eq!(ios(area(writes, RANDOM)), 256, "without a map");
+    for order in [in_order, RANDOM] {
+        assert_eq!(ios(Job { io_size: Some(Extent::Bytes(10_000)), ..area(writes, order) }), 3);
+    }
+    // No place is left for another one.
+    assert_eq!(ios(area(writes, in_order)), 255);
+    assert_eq!(ios(Job { norandommap: false, ..area(writes, RANDOM) }), 255);
+}
+
 /// Red if other jobs get a device that is as new, or a clock that begins anew; or if they may have more outstanding
 /// than the queue has room for.
 #[test]
