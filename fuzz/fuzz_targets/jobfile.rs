@@ -47,7 +47,7 @@ fn check(job: &Job) {
     }
     for direction in Direction::ALL {
         let bounds = job.bs[direction].bounds();
-        assert!(*bounds.start() >= 512 && !bounds.is_empty() && job.blockalign[direction] >= 512);
+        assert!(*bounds.start() >= 1 && !bounds.is_empty() && job.blockalign[direction] >= 1);
         assert!(job.rate[direction] != Some(0) && job.rate_iops[direction] != Some(0));
         assert!(job.rate[direction].is_none() || job.rate_iops[direction].is_none());
         if let BlockSize::Split(parts) = &job.bs[direction] {

@@ -50,7 +50,8 @@ pub struct Job {
     /// Default: the smallest block size of the direction.
     pub blockalign: ByDirection<u64>,
     /// A range of block sizes stands for any whole number of the device's blocks in it, not only for multiples of its
-    /// smallest size. Default: false.
+    /// smallest size. If a bound, or another length or place of the job, is no whole number of blocks, the range stands
+    /// for any number of bytes, or with `verify_interval` for any whole number of intervals. Default: false.
     pub bs_unaligned: bool,
 
     /// Length of the area that one thread uses, from its start; from `size` and `filesize`. Default: `None`, up to the
@@ -87,6 +88,9 @@ pub struct Job {
     /// Once `iodepth` was reached, submit again when at most this many operations are outstanding. From 1 to `iodepth`,
     /// the default.
     pub iodepth_low: u32,
+    /// Refuse operations that are no whole number of the device's blocks, as the kernel does if the page cache is
+    /// bypassed; from `direct` and `buffered`. Default: false.
+    pub direct: bool,
     /// Use polled hardware queues. Default: false.
     pub hipri: bool,
     /// Let the device register the buffers, so that it need not prepare their memory for each operation. Default:
@@ -146,8 +150,8 @@ pub struct Job {
     pub verify: Option<Verify>,
     /// Check after a pass of writes what the pass wrote. Reads are always checked as they complete. Default: true.
     pub do_verify: bool,
-    /// How many bytes have a header of their own. The number divides every block size. Default: 0, the length of the
-    /// operation.
+    /// How many bytes have a header of their own, which takes 44 of them. The number divides every block size. Default:
+    /// 0, the length of the operation.
     pub verify_interval: u64,
     /// Check after this many blocks were written instead of after the pass. Default: 0, after the pass.
     pub verify_backlog: u64,
@@ -225,7 +229,8 @@ pub enum Order {
     },
 }
 
-/// Lengths of operations, in bytes, each at least 1. A device takes only multiples of 512.
+/// Lengths of operations, in bytes, each at least 1. A read or write that begins or ends within a block of the device
+/// reads the block first; a trim must be of whole blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BlockSize {
     /// Always this length.
@@ -351,6 +356,7 @@ impl Job {
             iodepth_batch_complete_min: 1,
             iodepth_batch_complete_max: 1,
             iodepth_low: 1,
+            direct: false,
             hipri: false,
             fixedbufs: false,
             priority: None,

@@ -29,7 +29,7 @@ pub struct JobFile {
     /// several operations outstanding; and options that were ignored in [`Mode::Lenient`].
     pub warnings: Vec<TextError>,
     /// Options that fio obeys and that have no effect here, each once, in the order of the file: blkmq has no page
-    /// cache to bypass, generates no file names, and has no content to compress and no log to write.
+    /// cache, generates no file names, and has no content to compress and no log to write.
     pub without_effect: Vec<&'static str>,
 }
 

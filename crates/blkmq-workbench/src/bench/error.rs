@@ -85,7 +85,13 @@ pub enum JobError {
         /// What the machine has.
         memory: u128,
     },
-    /// A size is no multiple of the device's logical block size.
+    /// A length of 0 bytes.
+    Empty {
+        /// The option.
+        option: &'static str,
+    },
+    /// A length or a place is no multiple of the device's logical block size, and the job trims, or goes past the page
+    /// cache by `direct=1`.
     Block {
         /// The option.
         option: &'static str,
@@ -93,13 +99,15 @@ pub enum JobError {
         bytes: u64,
         /// The logical block size.
         block: u64,
+        /// The job trims.
+        is_trim: bool,
     },
-    /// The area begins at no multiple of the device's logical block size.
-    Start {
-        /// Where it begins.
-        start: u64,
-        /// The logical block size.
-        block: u64,
+    /// Verified blocks are shorter than the header that `verify` writes.
+    Header {
+        /// Their length.
+        bytes: u64,
+        /// The header's length.
+        least: u64,
     },
     /// A thread's area reaches behind the end of the device.
     BehindEnd {
@@ -135,11 +143,24 @@ impl fmt::Display for JobError {
                 f,
                 "the buffers of all jobs take {all} bytes, and this machine has {memory}; see bs, iodepth and numjobs"
             ),
-            Self::Block { option, bytes, block } => {
-                write!(f, "{option}={bytes} is no multiple of the device's logical block size, which is {block}")
+            Self::Empty { option } => write!(f, "{option}=0, and an operation has at least one byte"),
+            Self::Block { option, bytes, block, is_trim } => {
+                let whole = bytes.next_multiple_of(*block);
+                write!(f, "{option}={bytes} is no multiple of the device's logical block size, which is {block}, ")?;
+                if *is_trim {
+                    write!(f, "and a trim is of whole blocks; write {option}={whole}")
+                } else {
+                    write!(
+                        f,
+                        "and the kernel refuses such operations with direct=1; write {option}={whole}, or direct=0"
+                    )
+                }
             }
-            Self::Start { start, block } => {
-                write!(f, "it starts at byte {start}, no multiple of the device's logical block size, which is {block}")
+            Self::Header { bytes, least } => {
+                write!(
+                    f,
+                    "verify needs blocks of at least {least} bytes for its header, and these have {bytes}; see bs"
+                )
             }
             Self::BehindEnd { thread, nr_threads, end, capacity } => {
                 match nr_threads {

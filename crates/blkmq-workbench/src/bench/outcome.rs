@@ -312,7 +312,8 @@ impl LayerOutcome {
     }
 
     /// The mean bytes of a request: the mean bytes of an operation, times the mean number of operations in a request.
-    /// Completed bytes divided by issued requests would be wrong in a short run, because of its beginning and end.
+    /// Completed bytes divided by issued requests would be wrong in a short run, because of its beginning and end. This
+    /// is wrong for writes that are no whole number of blocks, each of which makes two requests.
     #[must_use]
     pub fn request_bytes_mean(&self) -> f64 {
         share(self.bytes, self.operations) * share(self.requests + self.merges, self.requests)

@@ -13,14 +13,16 @@ use place::Places;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) direction: Direction,
-    /// First sector on the device.
-    pub(super) sector: u64,
-    pub(super) nr_sectors: u64,
+    /// First byte on the device.
+    pub(super) at: u64,
+    /// Length in bytes, at least 1.
+    pub(super) bytes: u64,
 }
 
 impl Step {
-    pub(super) fn bytes(&self) -> u64 {
-        self.nr_sectors * SECTOR
+    /// The byte after the last one.
+    pub(super) fn end(&self) -> u64 {
+        self.at + self.bytes
     }
 }
 
@@ -85,12 +87,12 @@ pub(super) fn below(rng: &mut SmallRng, bound: u64) -> u64 {
 }
 
 impl Sizes {
-    fn new(size: &BlockSize, is_unaligned: bool, unit: u64) -> Self {
+    /// `grain`: the lengths of an unaligned range differ by multiples of this many bytes.
+    fn new(size: &BlockSize, is_unaligned: bool, grain: u64) -> Self {
         match size {
             BlockSize::Range(range) if range.start() < range.end() => {
                 let (min, max) = (*range.start(), *range.end());
-                // A device has no lengths between two multiples of its block size.
-                let step = if is_unaligned { unit } else { min };
+                let step = if is_unaligned { grain } else { min };
                 Self::Range { min, step, count: (max - min) / step + 1 }
             }
             BlockSize::Split(parts) => {
@@ -122,15 +124,16 @@ impl Pattern {
     pub(super) fn new(plan: &Plan) -> Self {
         let job = &plan.job;
         let used = |direction| job.operations.includes(direction);
-        let each = |direction| Sizes::new(&job.bs[direction], job.bs_unaligned, plan.unit);
+        let each = |direction| Sizes::new(&job.bs[direction], job.bs_unaligned, plan.grain);
         let align = Direction::ALL.into_iter().filter(|direction| used(*direction)).map(|d| job.blockalign[d]).min();
-        let align = align.unwrap_or(plan.unit);
+        let align = align.unwrap_or(plan.grain);
         let (smallest, _) = sizes(job);
         let blocks = (plan.len - smallest) / align + 1;
         let places = Places::new(job, blocks, plan.seed);
         let alike = match (job.operations, &job.order) {
             (Operations::Only(direction), Order::Random { every: 1 })
                 if direction != Direction::Trim
+                    && !plan.is_partial
                     && job.percentage_random[direction] == 100
                     && smallest == sizes(job).1
                     && align >= smallest =>
@@ -226,7 +229,7 @@ impl Pattern {
             // A step backwards past the start continues from the end.
             self.following[direction] = self.len - self.len % self.smallest - self.smallest;
         }
-        let step = Step { direction, sector: (self.start + at) / SECTOR, nr_sectors: len / SECTOR };
+        let step = Step { direction, at: self.start + at, bytes: len };
         if self.operations == Operations::TrimWrite {
             self.trimmed = Some(step);
         }

@@ -12,6 +12,9 @@ use crate::job::{BlockSize, Direction, Extent, Job, Operations, Order, nanosecon
 /// Bytes of a sector.
 pub(super) const SECTOR: u64 = 512;
 
+/// Bytes of the header that begins a verified block.
+pub(super) const HEADER: usize = 44;
+
 /// What one thread of a job does.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
@@ -27,8 +30,15 @@ pub(super) struct Plan {
     /// The area: first byte of the device, and length in bytes.
     pub(super) start: u64,
     pub(super) len: u64,
-    /// Smallest unit of I/O, in bytes.
-    pub(super) unit: u64,
+    /// The device's logical block size, in bytes.
+    pub(super) block: u64,
+    /// Some operation may begin or end within a block of the device.
+    pub(super) is_partial: bool,
+    /// Operations that change data lock their blocks, because a job of the stage, perhaps this one, changes parts of
+    /// them.
+    pub(super) locks_ranges: bool,
+    /// The lengths of an unaligned range differ by multiples of this many bytes.
+    pub(super) grain: u64,
     /// Bytes and operations of one pass at most.
     pub(super) pass_bytes: u64,
     pub(super) pass_ios: u64,
@@ -66,6 +76,7 @@ pub(super) fn plans(jobs: &[Job], limits: &Limits, keeps_data: bool) -> Result<V
     }
     check_memory(&plans)?;
     for at in 0..plans.len() {
+        plans[at].locks_ranges = plans.iter().any(|plan| plan.changes_parts_for(&plans[at]));
         // Only a job that verifies needs this.
         plans[at].is_alone = plans[at].job.verify.is_some()
             && plans.iter().enumerate().all(|(other, plan)| other == at || !plan.changes(&plans[at]));
@@ -78,7 +89,7 @@ pub(super) fn plans(jobs: &[Job], limits: &Limits, keeps_data: bool) -> Result<V
 fn check_memory(plans: &[Plan]) -> Result<(), BenchError> {
     let Ok(system) = sysinfo() else { return Ok(()) };
     let memory = u128::from(system.ram_total());
-    let bytes = |plan: &Plan| u128::from(sizes(&plan.job).1) * u128::from(plan.job.iodepth);
+    let bytes = |plan: &Plan| u128::from(plan.bytes_of_operation()) * u128::from(plan.job.iodepth);
     let all: u128 = plans.iter().map(bytes).sum();
     match plans.iter().max_by_key(|plan| bytes(plan)) {
         Some(largest) if all > memory => Err(fault(&largest.job, JobError::Memory { all, memory })),
@@ -92,27 +103,21 @@ fn fault(job: &Job, error: JobError) -> BenchError {
 
 /// Checks what a job asks for against what the device can do.
 fn check(job: &Job, limits: &Limits, keeps_data: bool) -> Result<(), BenchError> {
-    let unit = u64::from(limits.logical_block_size);
-    for direction in Direction::ALL.into_iter().filter(|direction| job.operations.includes(*direction)) {
-        let option = if job.operations == Operations::Only(direction) { "bs" } else { "bs of each direction" };
-        let whole = |bytes: u64| bytes > 0 && bytes.is_multiple_of(unit);
-        let wrong = match &job.bs[direction] {
-            BlockSize::Split(parts) => parts.iter().map(|(bytes, _)| *bytes).find(|bytes| !whole(*bytes)),
-            fixed_or_range => {
-                let bounds = fixed_or_range.bounds();
-                [*bounds.start(), *bounds.end()].into_iter().find(|bytes| !whole(*bytes))
-            }
-        };
-        if let Some(bytes) = wrong {
-            return Err(fault(job, JobError::Block { option, bytes, block: unit }));
-        }
-        if !whole(job.blockalign[direction]) {
-            let bytes = job.blockalign[direction];
-            return Err(fault(job, JobError::Block { option: "blockalign", bytes, block: unit }));
-        }
+    if let Some((option, _)) = lengths(job).into_iter().find(|(_, bytes)| *bytes == 0) {
+        return Err(fault(job, JobError::Empty { option }));
+    }
+    let (is_trim, block) = (job.operations.includes(Direction::Trim), u64::from(limits.logical_block_size));
+    if (is_trim || job.direct)
+        && let Some((option, bytes)) = within_block(job, limits)
+    {
+        return Err(fault(job, JobError::Block { option, bytes, block, is_trim }));
     }
     if job.verify.is_some() && !keeps_data {
         return Err(fault(job, JobError::Forgets));
+    }
+    let verified = if job.verify_interval > 0 { job.verify_interval } else { sizes(job).0 };
+    if job.verify.is_some() && verified < HEADER as u64 {
+        return Err(fault(job, JobError::Header { bytes: verified, least: HEADER as u64 }));
     }
     if job.operations.includes(Direction::Trim) && limits.max_op_sectors(Op::Discard) == 0 {
         return Err(fault(job, JobError::NoTrim));
@@ -120,18 +125,64 @@ fn check(job: &Job, limits: &Limits, keeps_data: bool) -> Result<(), BenchError>
     Ok(())
 }
 
+/// The options of a job that say how long its operations are, and to what their random places are aligned; each with
+/// its values in bytes.
+fn lengths(job: &Job) -> Vec<(&'static str, u64)> {
+    let mut lengths = Vec::new();
+    for direction in Direction::ALL.into_iter().filter(|direction| job.operations.includes(*direction)) {
+        match &job.bs[direction] {
+            BlockSize::Fixed(bytes) => lengths.push(("bs", *bytes)),
+            BlockSize::Range(range) => {
+                lengths.push(("bsrange", *range.start()));
+                // The other lengths are multiples of the first one.
+                lengths.extend(job.bs_unaligned.then_some(("bsrange", *range.end())));
+            }
+            BlockSize::Split(parts) => lengths.extend(parts.iter().map(|(bytes, _)| ("bssplit", *bytes))),
+        }
+        if matches!(job.order, Order::Random { .. }) {
+            lengths.push(("blockalign", job.blockalign[direction]));
+        }
+    }
+    lengths
+}
+
+/// A length or place of a job that begins or ends within a block of the device, with its option. `None` if all of the
+/// job's operations are whole blocks.
+fn within_block(job: &Job, limits: &Limits) -> Option<(&'static str, u64)> {
+    let skip = if let Order::Sequential { skip } = job.order { skip.unsigned_abs() } else { 0 };
+    let capacity = whole_bytes(limits);
+    let increment = if job.numjobs > 1 { place(job, job.offset_increment, capacity) } else { 0 };
+    let offset = place(job, job.offset, capacity);
+    let places = [("skip of rw", skip), ("offset", offset), ("offset_increment", increment)];
+    let is_within = |bytes: u64| !bytes.is_multiple_of(limits.logical_block_size.into());
+    lengths(job).into_iter().chain(places).find(|(_, bytes)| is_within(*bytes))
+}
+
+/// Bytes of the device without a last sector of which it has only a part, because such a sector does not return
+/// everything that is written to it.
+fn whole_bytes(limits: &Limits) -> u64 {
+    limits.size_bytes() / SECTOR * SECTOR
+}
+
+/// The byte of the device that an offset of a job stands for.
+fn place(job: &Job, extent: Extent, capacity: u64) -> u64 {
+    let to = if job.offset_align > 0 { job.offset_align } else { sizes(job).0 };
+    let bytes = extent.bytes(capacity);
+    if matches!(extent, Extent::Percent(_)) { bytes - bytes % to } else { bytes }
+}
+
 impl Plan {
     fn new(job: &Job, limits: &Limits, index: usize, thread: u32, stage: usize, seed: u64) -> Result<Self, BenchError> {
-        let unit = u64::from(limits.logical_block_size);
-        // The last sector is left out if the device has only a part of it, because it does not return everything that
-        // is written to it.
-        let capacity = limits.size_bytes() / SECTOR * SECTOR;
-        let (smallest, largest) = sizes(job);
-        let align = |extent: Extent| {
-            let to = if job.offset_align > 0 { job.offset_align } else { smallest };
-            let bytes = extent.bytes(capacity);
-            if matches!(extent, Extent::Percent(_)) { bytes - bytes % to } else { bytes }
+        let block = u64::from(limits.logical_block_size);
+        let is_partial = within_block(job, limits).is_some();
+        let capacity = match (is_partial, limits.missing_bytes) {
+            (false, _) => whole_bytes(limits),
+            // The rest of a last block that the device lacks cannot be read to be written back.
+            (true, 0) => limits.whole_sectors() * SECTOR,
+            (true, _) => limits.size_bytes(),
         };
+        let (smallest, largest) = sizes(job);
+        let align = |extent| place(job, extent, capacity);
         let distance = u128::from(align(job.offset_increment)) * u128::from(thread);
         let start = u128::from(align(job.offset)) + distance;
         let least = match job.size {
@@ -149,9 +200,6 @@ impl Plan {
         let len = job.size.map_or(u64::MAX, align).min(capacity - start);
         if len < largest {
             return Err(fault(job, JobError::Area { len, largest }));
-        }
-        if !start.is_multiple_of(unit) {
-            return Err(fault(job, JobError::Start { start, block: unit }));
         }
         // As in fio, the last operation of a pass is whole, and the end of the area ends a pass that visits each place
         // once.
@@ -174,7 +222,14 @@ impl Plan {
             seed,
             start,
             len,
-            unit,
+            block,
+            is_partial,
+            locks_ranges: false,
+            grain: match job.verify_interval {
+                _ if !is_partial => block,
+                0 => 1,
+                interval => interval,
+            },
             pass_bytes: pass_bytes.max(smallest),
             pass_ios: job.number_ios.unwrap_or(u64::MAX),
             run_ns: job.runtime.map(nanoseconds),
@@ -193,6 +248,27 @@ impl Plan {
     fn changes(&self, other: &Self) -> bool {
         let overlaps = self.start < other.start + other.len && other.start < self.start + self.len;
         overlaps && self.job.operations != Operations::Only(Direction::Read)
+    }
+
+    /// Whether this thread changes parts of blocks at the same time as `other` changes these blocks.
+    fn changes_parts_for(&self, other: &Self) -> bool {
+        let first = |plan: &Self| plan.start / self.block;
+        let end = |plan: &Self| (plan.start + plan.len).div_ceil(self.block);
+        let overlaps = first(self) < end(other) && first(other) < end(self);
+        let changes = |plan: &Self| plan.job.operations != Operations::Only(Direction::Read);
+        self.is_partial && changes(self) && changes(other) && self.stage == other.stage && overlaps
+    }
+
+    /// The most bytes of whole blocks that an operation lies in.
+    pub(super) fn longest(&self) -> u64 {
+        let (_, largest) = sizes(&self.job);
+        if self.is_partial { largest.next_multiple_of(self.block) + self.block } else { largest }
+    }
+
+    /// The most memory that an operation needs, in bytes: one of parts needs its own data beside that of its blocks.
+    fn bytes_of_operation(&self) -> u64 {
+        let own = if self.is_partial { sizes(&self.job).1 } else { 0 };
+        self.longest().saturating_add(own)
     }
 
     /// Whether the job measures how long something takes, or does something at a certain time.
@@ -220,7 +296,7 @@ impl Plan {
 
     /// The most slots that the job's operations take. An operation larger than a request takes several.
     pub(super) fn slots(&self, limits: &Limits) -> u64 {
-        let (_, largest) = sizes(&self.job);
+        let largest = self.longest();
         let most = u64::from(limits.max_op_sectors(Op::Read).max(1)) * SECTOR;
         let segments = u64::from(limits.max_segment_size) * u64::from(limits.max_segments);
         let boundary = u64::from(limits.boundary_sectors) * SECTOR;

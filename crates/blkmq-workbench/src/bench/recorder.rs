@@ -1,6 +1,6 @@
 //! What a thread notes while it runs.
 
-use blkmq::{Completion, Op, Time};
+use blkmq::{Completion, Op, Status, Time};
 
 use super::outcome::{DirectionOutcome, Sample, Spread};
 use super::plan::SECTOR;
@@ -37,6 +37,13 @@ fn kind(op: Op) -> usize {
     }
 }
 
+/// Nanoseconds from when the device got an operation to its completion.
+#[inline(always)]
+pub(super) fn device_ns(done: &Completion) -> u64 {
+    // Another thread may have issued the operation, and may have read the clock before the operation was submitted.
+    done.completed.since(done.issued.max(done.submitted))
+}
+
 impl Recorder {
     pub(super) fn new(measure: Measure, begin: Time) -> Self {
         Self {
@@ -55,20 +62,26 @@ impl Recorder {
     /// Notes an operation that is over.
     #[inline(always)]
     pub(super) fn note(&mut self, done: &Completion) {
-        let op = done.bio.op;
-        if !done.status.is_ok() {
+        let times = || (done.completed.since(done.submitted), device_ns(done));
+        self.note_as(done.bio.op, done.bio.nr_sectors * SECTOR, done.status, times);
+    }
+
+    /// Notes an operation of this many bytes that is over. `times`: its latency, and the part of it that it spent in
+    /// the device, in nanoseconds.
+    #[inline(always)]
+    pub(super) fn note_as(&mut self, op: Op, bytes: u64, status: Status, times: impl FnOnce() -> (u64, u64)) {
+        if !status.is_ok() {
             self.kinds[kind(op)].errors += 1;
             return;
         }
         let count = &mut self.counts[op as usize];
         count.0 += 1;
-        count.1 += done.bio.nr_sectors * SECTOR;
+        count.1 += bytes;
         if self.measure {
+            let (latency_ns, device_ns) = times();
             let kind = &mut self.kinds[kind(op)];
-            kind.latency.record(done.completed.since(done.submitted));
-            // Another thread may have issued the operation, and may have read the clock before the operation was
-            // submitted.
-            kind.device.record(done.completed.since(done.issued.max(done.submitted)));
+            kind.latency.record(latency_ns);
+            kind.device.record(device_ns);
         }
     }
 

@@ -1,11 +1,12 @@
 //! Jobs that run at the same time, and what they share.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use blkmq::{RequestQueue, Stats, Submitter};
 
 use super::cpu::thread_cpu_ns;
+use super::range_locks::RangeLocks;
 
 /// Jobs that run at the same time.
 #[derive(Debug)]
@@ -14,6 +15,8 @@ pub(super) struct Stage {
     nr_ramping: AtomicUsize,
     /// The queue's counts when the measurement began.
     base: Mutex<Base>,
+    /// On the blocks that jobs with partial operations change.
+    pub(super) range_locks: Arc<RangeLocks>,
 }
 
 /// The point at which the measurement began.
@@ -27,7 +30,11 @@ struct Base {
 impl Stage {
     /// A stage in which this many threads begin with a ramp.
     pub(super) fn new(q: &RequestQueue, nr_ramping: usize) -> Self {
-        Self { nr_ramping: AtomicUsize::new(nr_ramping), base: Mutex::new(Base { stats: q.stats(), cpu_ns: 0 }) }
+        Self {
+            nr_ramping: AtomicUsize::new(nr_ramping),
+            base: Mutex::new(Base { stats: q.stats(), cpu_ns: 0 }),
+            range_locks: Arc::default(),
+        }
     }
 
     /// Called when one thread's ramp is over. Counting of the queue begins when the last ramp is over.

@@ -15,7 +15,8 @@ use super::worker::{Turn, Worker};
 
 /// Nanoseconds: a sleep until the job's next operation ends so long before it, because waking up takes time. So does a
 /// sleep until the device's next event, if there is a processor for each thread of the run: such threads take no
-/// processor from each other. A thread does not sleep for less than this.
+/// processor from each other. A thread does not sleep for less than this. A thread with an operation that waits for a
+/// range lock sleeps with the device for no more.
 const NEAR_NS: u64 = 60_000;
 
 /// The longest sleep, in nanoseconds, so that a thread that sleeps sees the stop flag in time.
@@ -127,6 +128,9 @@ impl Idle {
         if worker.submitter.nr_outstanding() == 0 {
             self.end(worker);
             let ns = until.map_or(LONGEST_NS, |until| until.since(now)).min(LONGEST_NS);
+            if worker.waits_for_lock() {
+                return worker.wait_for_lock(Duration::from_nanos(ns));
+            }
             return sleep_or_yield(ns);
         }
         if !IS_IDLE.replace(true) {
@@ -148,7 +152,8 @@ impl Idle {
             }
             until = [until, event.map(|event| event.before(NEAR_NS))].into_iter().flatten().min();
         }
-        let longest = now.after(LONGEST_NS);
+        // A lock that is granted does not wake a thread that sleeps with the device.
+        let longest = now.after(if worker.waits_for_lock() { NEAR_NS } else { LONGEST_NS });
         let until = until.map_or(longest, |until| until.min(longest));
         if worker.wants_all() {
             worker.submitter.wait_until_last(until);

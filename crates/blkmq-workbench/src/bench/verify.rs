@@ -9,14 +9,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 
 use super::pattern::Step;
-use super::plan::{SECTOR, mix};
+use super::plan::{HEADER, mix};
 use crate::job::Direction;
 
 /// Begins every header: `blkmq`, and the version of the header.
 const MAGIC: u64 = u64::from_le_bytes(*b"blkmq\0\0\x01");
-
-/// Bytes of a header: magic, place, writer, number, length, checksum of the rest of the block, checksum of the header.
-const HEADER: usize = 44;
 
 /// What one thread knows of the blocks that it wrote.
 #[derive(Debug)]
@@ -31,19 +28,21 @@ pub(super) struct Verifier {
     is_alone: bool,
     /// The job only reads: every block was written before, by any writer.
     only_reads: bool,
-    /// Blocks that this thread wrote, by their first sector: sectors and number of the write.
+    /// Blocks that this thread wrote, by their first byte: length in bytes, and number of the write.
     written: BTreeMap<u64, (u64, u64)>,
-    /// Operations that wrote, the oldest first: first sector, sectors, number.
+    /// Operations that wrote, the oldest first: first byte, bytes, number.
     unread: VecDeque<(u64, u64, u64)>,
-    /// Outstanding operations: first sector, and the sector after the last.
+    /// Outstanding operations: first byte, and the byte after the last.
     in_flight: Vec<(u64, u64)>,
 }
 
+/// What begins a block: a magic number, these fields, and a checksum of all of it.
 struct Header {
     place: u64,
     writer: u64,
     number: u64,
     len: u64,
+    /// Of the rest of the block.
     crc: u32,
 }
 
@@ -64,7 +63,7 @@ impl Header {
     fn read(block: &[u8]) -> Result<Self, &'static str> {
         let number = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes were asked for"));
         let half = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes were asked for"));
-        if number(0) != MAGIC {
+        if block.len() < HEADER || number(0) != MAGIC {
             return Err("it does not begin with a header");
         }
         if half(HEADER - 4) != crc32c::crc32c(&block[..HEADER - 4]) {
@@ -88,11 +87,10 @@ impl Verifier {
         }
     }
 
-    /// Whether an operation has sectors in common with an outstanding one. Such operations must not be outstanding at
+    /// Whether an operation has bytes in common with an outstanding one. Such operations must not be outstanding at
     /// the same time, because what they leave would depend on their order.
     pub(super) fn overlaps(&self, step: &Step) -> bool {
-        let end = step.sector + step.nr_sectors;
-        self.in_flight.iter().any(|(first, last)| step.sector < *last && *first < end)
+        self.in_flight.iter().any(|(first, last)| step.at < *last && *first < step.end())
     }
 
     /// Prepares the buffer of an operation that is submitted next.
@@ -100,8 +98,8 @@ impl Verifier {
         if step.direction == Direction::Write {
             self.number += 1;
         }
-        let interval = if self.interval == 0 { step.bytes() } else { self.interval };
-        let mut place = step.sector * SECTOR;
+        let interval = if self.interval == 0 { step.bytes } else { self.interval };
+        let mut place = step.at;
         for block in buffer.chunks_mut(usize::try_from(interval).unwrap_or(usize::MAX)) {
             match step.direction {
                 Direction::Write => self.fill(block, place),
@@ -114,15 +112,15 @@ impl Verifier {
 
     /// Called when the queue took an operation.
     pub(super) fn submitted(&mut self, step: &Step) {
-        self.in_flight.push((step.sector, step.sector + step.nr_sectors));
+        self.in_flight.push((step.at, step.end()));
         if step.direction != Direction::Read {
             self.forget(step);
         }
         if step.direction == Direction::Write {
-            self.unread.push_back((step.sector, step.nr_sectors, self.number));
-            let interval = if self.interval == 0 { step.nr_sectors } else { self.interval / SECTOR };
-            let mut at = step.sector;
-            while at < step.sector + step.nr_sectors {
+            self.unread.push_back((step.at, step.bytes, self.number));
+            let interval = if self.interval == 0 { step.bytes } else { self.interval };
+            let mut at = step.at;
+            while at < step.end() {
                 self.written.insert(at, (interval, self.number));
                 at += interval;
             }
@@ -131,9 +129,10 @@ impl Verifier {
 
     /// Forgets the blocks that an operation overwrites, also those of which it overwrites only a part.
     fn forget(&mut self, step: &Step) {
-        let end = step.sector + step.nr_sectors;
-        while let Some((first, (nr, _))) = self.written.range(..end).next_back().map(|(first, block)| (*first, *block))
-            && first + nr > step.sector
+        let end = step.end();
+        while let Some((first, (bytes, _))) =
+            self.written.range(..end).next_back().map(|(first, block)| (*first, *block))
+            && first + bytes > step.at
         {
             self.written.remove(&first);
         }
@@ -154,46 +153,45 @@ impl Verifier {
     }
 
     /// Called when an operation is over. Other operations no longer wait for it.
-    pub(super) fn over(&mut self, sector: u64, nr_sectors: u64) {
-        let range = (sector, sector + nr_sectors);
+    pub(super) fn over(&mut self, at: u64, bytes: u64) {
+        let range = (at, at + bytes);
         if let Some(at) = self.in_flight.iter().position(|other| *other == range) {
             self.in_flight.swap_remove(at);
         }
     }
 
-    /// Checks what was read. Returns how many blocks are not what was written, and what is wrong with the first one.
-    pub(super) fn check(&self, sector: u64, buffer: &[u8]) -> (u64, Option<String>) {
-        let (mut wrong, mut first) = (0, None);
+    /// Checks what was read from byte `first` on. Returns how many blocks are not what was written, and what is wrong
+    /// with the first one.
+    pub(super) fn check(&self, first: u64, buffer: &[u8]) -> (u64, Option<String>) {
+        let (mut wrong, mut what_first) = (0, None);
         let mut at = 0;
         while at < buffer.len() {
-            let place = sector + at as u64 / SECTOR;
+            let place = first + at as u64;
             let known = self.written.get(&place).copied();
             let len = self.block_len(known, &buffer[at..]);
             if at + len > buffer.len() {
                 break;
             }
             let block = &buffer[at..at + len];
-            let is_expected = self.only_reads || known.is_some_and(|(nr, _)| nr * SECTOR == len as u64);
-            if is_expected && let Err(what) = self.check_block(place * SECTOR, block, known.map(|(_, number)| number)) {
+            let is_expected = self.only_reads || known.is_some_and(|(bytes, _)| bytes == len as u64);
+            if is_expected && let Err(what) = self.check_block(place, block, known.map(|(_, number)| number)) {
                 wrong += 1;
-                first.get_or_insert_with(|| {
-                    format!("the block at byte {} is not what was written: {what}", place * SECTOR)
-                });
+                what_first.get_or_insert_with(|| format!("the block at byte {place} is not what was written: {what}"));
             }
             at += len;
         }
-        (wrong, first)
+        (wrong, what_first)
     }
 
     /// Length of the block with which `buffer` begins.
     fn block_len(&self, known: Option<(u64, u64)>, buffer: &[u8]) -> usize {
         let bytes = match known {
             _ if self.interval > 0 => self.interval,
-            Some((nr, _)) => nr * SECTOR,
+            Some((bytes, _)) => bytes,
             None => Header::read(buffer)
                 .ok()
                 .map(|header| header.len)
-                .filter(|len| *len >= SECTOR && len.is_multiple_of(SECTOR))
+                .filter(|len| *len >= HEADER as u64)
                 .unwrap_or(buffer.len() as u64),
         };
         usize::try_from(bytes).unwrap_or(usize::MAX)
@@ -227,9 +225,9 @@ impl Verifier {
 
     /// The read that shows what the oldest write left, unless it was overwritten meanwhile.
     pub(super) fn next_read(&mut self) -> Option<Step> {
-        while let Some((sector, nr_sectors, number)) = self.unread.pop_front() {
-            if self.written.get(&sector).is_some_and(|(_, latest)| *latest == number) {
-                return Some(Step { direction: Direction::Read, sector, nr_sectors });
+        while let Some((at, bytes, number)) = self.unread.pop_front() {
+            if self.written.get(&at).is_some_and(|(_, latest)| *latest == number) {
+                return Some(Step { direction: Direction::Read, at, bytes });
             }
         }
         None
@@ -244,7 +242,7 @@ mod tests {
         Verifier::new(interval, 1, true, false)
     }
 
-    const WRITE: Step = Step { direction: Direction::Write, sector: 64, nr_sectors: 16 };
+    const WRITE: Step = Step { direction: Direction::Write, at: 32768, bytes: 8192 };
 
     fn written(verifier: &mut Verifier) -> Vec<u8> {
         let mut buffer = vec![0; 8192];
@@ -254,7 +252,7 @@ mod tests {
     }
 
     fn wrong(verifier: &Verifier, buffer: &[u8]) -> (u64, String) {
-        let (wrong, what) = verifier.check(WRITE.sector, buffer);
+        let (wrong, what) = verifier.check(WRITE.at, buffer);
         (wrong, what.unwrap_or_default())
     }
 
@@ -269,7 +267,7 @@ mod tests {
                 let (nr, what) = wrong(&verifier, &buffer);
                 assert_eq!(nr, 1, "byte {at} of blocks of {interval}");
                 let block = at as u64 - at as u64 % if interval == 0 { 8192 } else { interval };
-                assert!(what.starts_with(&format!("the block at byte {} is not", 64 * 512 + block)), "{what}");
+                assert!(what.starts_with(&format!("the block at byte {} is not", WRITE.at + block)), "{what}");
                 buffer[at] ^= 1 << (at % 8);
             }
         }
@@ -292,7 +290,7 @@ mod tests {
     fn what_was_trimmed_or_overwritten_in_part_is_not_expected() {
         let mut verifier = verifier(0);
         let buffer = written(&mut verifier);
-        let trim = Step { direction: Direction::Trim, sector: 72, nr_sectors: 8 };
+        let trim = Step { direction: Direction::Trim, at: WRITE.at + 4096, bytes: 4096 };
         verifier.submitted(&trim);
         assert_eq!(wrong(&verifier, &vec![0; buffer.len()]).0, 0);
         assert_eq!(verifier.next_read(), None);
@@ -302,11 +300,13 @@ mod tests {
     fn operations_that_touch_overlap() {
         let mut verifier = verifier(0);
         written(&mut verifier);
-        let at = |sector, nr_sectors| Step { direction: Direction::Read, sector, nr_sectors };
-        assert!(verifier.overlaps(&at(79, 1)) && verifier.overlaps(&at(60, 5)) && verifier.overlaps(&at(0, 200)));
-        assert!(!verifier.overlaps(&at(80, 1)) && !verifier.overlaps(&at(60, 4)));
-        verifier.over(WRITE.sector, WRITE.nr_sectors);
-        assert!(!verifier.overlaps(&at(79, 1)));
+        let read = |at, bytes| Step { direction: Direction::Read, at, bytes };
+        let (first, end) = (WRITE.at, WRITE.end());
+        assert!(verifier.overlaps(&read(end - 1, 1)) && verifier.overlaps(&read(first - 9, 10)));
+        assert!(verifier.overlaps(&read(0, 100_000)));
+        assert!(!verifier.overlaps(&read(end, 1)) && !verifier.overlaps(&read(first - 9, 9)));
+        verifier.over(WRITE.at, WRITE.bytes);
+        assert!(!verifier.overlaps(&read(end - 1, 1)));
     }
 
     #[test]
@@ -315,7 +315,13 @@ mod tests {
         let mut reader = Verifier::new(0, 3, true, true);
         assert_eq!(wrong(&reader, &buffer).0, 0);
         assert_eq!(wrong(&reader, &[0; 8192]).0, 1);
-        assert!(reader.check(65, &buffer).1.expect("it lies elsewhere").ends_with("it was written for byte 32768"));
+        assert!(
+            reader
+                .check(WRITE.at + 512, &buffer)
+                .1
+                .expect("it lies elsewhere")
+                .ends_with("it was written for byte 32768")
+        );
         let mut stale = buffer.clone();
         reader.prepare(&Step { direction: Direction::Read, ..WRITE }, &mut stale);
         assert_eq!(wrong(&reader, &stale).0, 1, "a device that does not fill the buffer is noticed");

@@ -4,21 +4,22 @@
 //! on a virtual clock one thread runs all of them. As fio does, it submits until as many operations as the job allows
 //! are outstanding, and then takes at least as many completions as the job wants at once before it submits again.
 
+mod buffers;
+mod partial;
 mod phase;
 mod submit;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use blkmq::{Bio, Buffer, Buffers, Clock, Completion, Flags, Op, Submitter, Time};
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use blkmq::{Buffer, Buffers, Clock, Completion, Flags, Op, Status, Submitter, Time};
 
 use super::cpu::Usage;
 use super::outcome::JobOutcome;
 use super::pace::Pace;
+use super::partial::Partials;
 use super::pattern::{Pattern, Step};
-use super::plan::{Plan, SECTOR, mix};
+use super::plan::{Plan, SECTOR};
 use super::progress::Cell;
 use super::recorder::Recorder;
 use super::stage::Stage;
@@ -27,6 +28,7 @@ use super::verify::Verifier;
 use super::waits;
 use crate::job::{ByDirection, Direction, Operations};
 use crate::think::Think;
+use buffers::Fill;
 
 /// The clock is read after this many rounds if no completion has told the time.
 const CLOCK_ROUNDS: u32 = 64;
@@ -83,13 +85,15 @@ pub(super) struct Worker {
     think: Option<Think>,
     syncs: Option<Syncs>,
     verifier: Option<Verifier>,
+    /// The job's operations below the level of its own bytes, if not all of them go to the device as they are.
+    partials: Option<Box<Partials>>,
     recorder: Recorder,
     /// Buffers that are not in use.
     spare: Vec<Buffer>,
     fill: Fill,
     flags: ByDirection<Flags>,
-    /// Whether the job does more than submit what its pattern says: it has a rate, pauses, flushes, or checks what it
-    /// reads.
+    /// Whether the job does more than submit what its pattern says: it has a rate, pauses, flushes, checks what it
+    /// reads, or has partial operations.
     is_watched: bool,
     /// The next operation, chosen but not submitted.
     held: Option<Step>,
@@ -141,28 +145,6 @@ pub(super) struct JobsClock {
     pub(super) is_apart: bool,
 }
 
-/// The contents of new buffers.
-#[derive(Debug)]
-struct Fill {
-    rng: SmallRng,
-}
-
-impl Fill {
-    /// A buffer whose contents compress and deduplicate badly, as fio's buffers do.
-    fn buffer(&mut self, bytes: u64) -> Buffer {
-        let mut buffer = Buffer::zeroed(usize::try_from(bytes).expect("an operation fits memory"));
-        self.rng.fill_bytes(&mut buffer);
-        buffer
-    }
-
-    /// A buffer of this length: the given one, if possible.
-    #[inline(never)]
-    fn fit(&mut self, buffer: Option<Buffer>, bytes: u64) -> Buffer {
-        let fits = |buffer: &mut Buffer| usize::try_from(bytes).is_ok_and(|len| buffer.set_len(len));
-        buffer.and_then(|mut buffer| fits(&mut buffer).then_some(buffer)).unwrap_or_else(|| self.buffer(bytes))
-    }
-}
-
 impl Worker {
     pub(super) fn new(plan: Plan, submitter: Submitter, clock: JobsClock, stage: Arc<Stage>, cell: Arc<Cell>) -> Self {
         let now = clock.clock.now();
@@ -182,11 +164,12 @@ impl Worker {
             think: None,
             recorder: Recorder::new(job.measure, now),
             spare: Vec::with_capacity(job.iodepth as usize + 1),
-            fill: Fill { rng: SmallRng::seed_from_u64(mix(plan.seed, 10)) },
+            fill: Fill::new(plan.seed),
             flags: ByDirection { read: plain, write, trim: Flags::default() },
             is_watched: verifier.is_some() || syncs.is_some() || has_cmdprio,
             syncs,
             verifier,
+            partials: None,
             held: None,
             outstanding: 0,
             plugged: 0,
@@ -227,22 +210,6 @@ impl Worker {
         };
         worker.make_buffers();
         worker
-    }
-
-    /// Makes the buffers in advance, so that the run allocates none.
-    fn make_buffers(&mut self) {
-        let job = &self.plan.job;
-        let moves_data = |direction| job.operations.includes(direction) && direction != Direction::Trim;
-        let longest = |direction| *job.bs[direction].bounds().end();
-        let bytes = Direction::ALL.into_iter().filter(|direction| moves_data(*direction)).map(longest).max();
-        let Some(bytes) = bytes else { return };
-        let (count, len) = (job.iodepth as usize, usize::try_from(bytes).expect("an operation fits memory"));
-        if job.fixedbufs {
-            self.spare.extend(self.submitter.queue().register_buffers(count, len));
-        } else {
-            self.spare.extend((0..count).map(|_| Buffer::zeroed(len)));
-        }
-        self.spare.iter_mut().for_each(|buffer| self.fill.rng.fill_bytes(buffer));
     }
 
     /// Called when the worker's thread has spent this much CPU time on polls that found no completion.
@@ -386,7 +353,7 @@ impl Worker {
             recorder.note(&done);
             *last = done.completed;
             if !done.status.is_ok() {
-                failure.get_or_insert_with(|| describe_failure(&done));
+                failure.get_or_insert_with(|| describe_completion(&done));
             }
             if let Buffers::One(buffer) = done.bio.buffers {
                 spare.push(buffer);
@@ -401,10 +368,14 @@ impl Worker {
     /// Takes an operation of a job that examines each one. Returns how many there were, 0 or 1.
     #[inline(never)]
     fn reap_watched(&mut self, last: &mut Time) -> u32 {
+        if self.partials.is_some() {
+            return self.reap_partial(last);
+        }
         let Some(done) = self.submitter.reap() else { return 0 };
         self.recorder.note(&done);
         *last = done.completed;
-        self.look_at(&done);
+        let (at, bytes) = (done.bio.sector * SECTOR, done.bio.nr_sectors * SECTOR);
+        self.look_at(done.bio.op, at, bytes, done.status, &done.bio.buffers);
         if let Buffers::One(buffer) = done.bio.buffers {
             self.spare.push(buffer);
         }
@@ -412,18 +383,18 @@ impl Worker {
     }
 
     /// Examines an operation that is over more closely.
-    fn look_at(&mut self, done: &Completion) {
-        if !done.status.is_ok() {
-            self.fail(describe_failure(done));
+    fn look_at(&mut self, op: Op, at: u64, bytes: u64, status: Status, buffers: &Buffers) {
+        if !status.is_ok() {
+            self.fail(describe_failure(op, at, bytes, status));
         }
-        if done.bio.op != Op::Flush {
+        if op != Op::Flush {
             self.think.iter_mut().for_each(Think::completed);
             self.syncs.iter_mut().for_each(Syncs::completed);
         }
         let Some(verifier) = &mut self.verifier else { return };
-        verifier.over(done.bio.sector, done.bio.nr_sectors);
-        if let (Op::Read, Buffers::One(buffer), true) = (done.bio.op, &done.bio.buffers, done.status.is_ok()) {
-            let (wrong, what) = verifier.check(done.bio.sector, buffer);
+        verifier.over(at, bytes);
+        if let (Op::Read, Buffers::One(buffer), true) = (op, buffers, status.is_ok()) {
+            let (wrong, what) = verifier.check(at, buffer);
             self.outcome.verify_errors += wrong;
             if let Some(what) = what {
                 self.wrong.get_or_insert(what);
@@ -479,20 +450,27 @@ impl Worker {
     }
 }
 
+/// Why an operation that went to the device as it is failed.
+#[cold]
+#[inline(never)]
+fn describe_completion(Completion { bio, status, .. }: &Completion) -> String {
+    describe_failure(bio.op, bio.sector * SECTOR, bio.nr_sectors * SECTOR, *status)
+}
+
 /// Why an operation failed.
 #[cold]
 #[inline(never)]
-fn describe_failure(done: &Completion) -> String {
-    format!("{}: {}", describe(&done.bio), done.status)
+fn describe_failure(op: Op, at: u64, bytes: u64, status: Status) -> String {
+    format!("{}: {status}", describe(op, at, bytes))
 }
 
 /// An operation, in the words of an error.
-fn describe(bio: &Bio) -> String {
-    let name = match bio.op {
+fn describe(op: Op, at: u64, bytes: u64) -> String {
+    let name = match op {
         Op::Read => "a read",
         Op::Write | Op::WriteZeroes => "a write",
         Op::Discard => "a trim",
         Op::Flush => return "a flush".to_owned(),
     };
-    format!("{name} of {} bytes at byte {}", bio.nr_sectors * SECTOR, bio.sector * SECTOR)
+    format!("{name} of {bytes} bytes at byte {at}")
 }

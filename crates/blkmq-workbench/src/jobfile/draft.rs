@@ -217,13 +217,6 @@ impl Draft {
         {
             return fault("rate_iops", "there is a rate too; give one of them".to_owned());
         }
-        for (name, extent) in [("offset", job.offset), ("offset_increment", job.offset_increment)] {
-            if let Extent::Bytes(bytes) = extent
-                && bytes % 512 != 0
-            {
-                return fault(name, format!("'{bytes}' is not a multiple of 512"));
-            }
-        }
         let interval = job.verify_interval;
         let odd = |bytes: &u64| interval != 0 && !bytes.is_multiple_of(interval);
         if let Some(bytes) = Direction::ALL.iter().flat_map(|direction| units(&job.bs[*direction])).find(odd) {

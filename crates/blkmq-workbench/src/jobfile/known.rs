@@ -31,8 +31,6 @@ const FILES: Names = &[
     ("fallocate", ""),
     ("fadvise_hint", ""),
     ("fill_device", "fill_fs"),
-    ("direct", ""),
-    ("buffered", ""),
     ("invalidate", ""),
     ("pre_read", ""),
     ("overwrite", ""),

@@ -62,10 +62,10 @@ settings! {
     "randrepeat": |draft, value| draft.repeat = value.flag()?;
     "allrandrepeat": |draft, value| draft.repeat_all = value.flag()?;
 
-    "bs" | "blocksize": |draft, value| value.each(&mut draft.job.bs, |value| block(value).map(BlockSize::Fixed))?;
+    "bs" | "blocksize": |draft, value| value.each(&mut draft.job.bs, |value| value.at_least(1).map(BlockSize::Fixed))?;
     "bsrange" | "blocksize_range": |draft, value| bsrange(draft, value)?;
     "bssplit": |draft, value| value.each(&mut draft.job.bs, bssplit)?;
-    "ba" | "blockalign": |draft, value| value.each(&mut draft.blockalign, |value| block(value).map(Some))?;
+    "ba" | "blockalign": |draft, value| value.each(&mut draft.blockalign, |value| value.at_least(1).map(Some))?;
     "bs_unaligned" | "blocksize_unaligned": |draft, value| draft.job.bs_unaligned = value.flag()?;
 
     "size": |draft, value| draft.job.size = Some(value.extent()?);
@@ -84,6 +84,8 @@ settings! {
         |draft, value| draft.batch_complete_min = value.small(0..=MANY)?;
     "iodepth_batch_complete_max": |draft, value| draft.batch_complete_max = value.small(0..=MANY)?;
     "iodepth_low": |draft, value| draft.depth_low = value.small(0..=MANY)?;
+    "direct": |draft, value| draft.job.direct = value.flag()?;
+    "buffered": |draft, value| draft.job.direct = !value.flag()?;
     "hipri": |draft, value| draft.job.hipri = value.flag()?;
     "fixedbufs": |draft, value| draft.job.fixedbufs = value.flag()?;
     "prioclass": |draft, value| draft.class = Some(class(value)?);
@@ -116,7 +118,7 @@ settings! {
 
     "verify": |draft, value| draft.job.verify = verify(value)?;
     "do_verify": |draft, value| draft.job.do_verify = value.flag()?;
-    "verify_interval": |draft, value| draft.job.verify_interval = verify_interval(value)?;
+    "verify_interval": |draft, value| draft.job.verify_interval = value.at_least(0)?;
     "verify_backlog": |draft, value| draft.job.verify_backlog = value.at_least(0)?;
     "verify_backlog_batch": |draft, value| draft.backlog_batch = value.at_least(0)?;
     "verify_fatal": |draft, value| draft.job.verify_fatal = value.flag()?;
@@ -181,9 +183,6 @@ fn rw(value: Value<'_>) -> Result<Rw, String> {
             rw.every = suffix.small(1..=u32::MAX)?;
         } else {
             rw.skip = suffix.signed()?;
-            if rw.skip % 512 != 0 {
-                return Err(format!("'{}' is not a multiple of 512", shown(suffix.text()?)));
-            }
         }
     }
     Ok(rw)
@@ -197,23 +196,11 @@ fn rw_sequencer(value: Value<'_>) -> Result<(), String> {
     }
 }
 
-/// A length that a device can take.
-fn block(value: Value<'_>) -> Result<u64, String> {
-    match value.at_least(1)? {
-        bytes if bytes % 512 == 0 => Ok(bytes),
-        bytes => Err(format!(
-            "'{bytes}' is not a multiple of 512, and a job passes whole blocks to the device; a page cache makes pages of \
-             4096 bytes of such a file's writes: write '{}'",
-            bytes.next_multiple_of(4096)
-        )),
-    }
-}
-
 fn bsrange(draft: &mut Draft, value: Value<'_>) -> Result<(), String> {
     // The ranges of the directions are separated by a comma or a slash.
     let text = value.text()?.replace('/', ",");
     Value::new(Some(&text), draft.kilo).each(&mut draft.job.bs, |value| {
-        let range = value.range(block)?;
+        let range = value.range(|value| value.at_least(1))?;
         Ok(if range.start() == range.end() { BlockSize::Fixed(*range.start()) } else { BlockSize::Range(range) })
     })
 }
@@ -221,7 +208,7 @@ fn bsrange(draft: &mut Draft, value: Value<'_>) -> Result<(), String> {
 fn bssplit(value: Value<'_>) -> Result<BlockSize, String> {
     let parts = value.split(':')?.map(|part| {
         let (size, percent) = part.pair('/')?;
-        Ok((block(size)?, given_percent(percent)?))
+        Ok((size.at_least(1)?, given_percent(percent)?))
     });
     let parts = parts.collect::<Result<Vec<_>, String>>()?;
     let percents = share("percentages", parts.iter().map(|(_, percent)| *percent).collect())?;
@@ -352,13 +339,6 @@ fn verify(value: Value<'_>) -> Result<Option<Verify>, String> {
         "0" => Ok(None),
         "crc32c" | "crc32c-intel" => Ok(Some(Verify::Crc32c)),
         other => Err(format!("{LACKS} 'verify={}'; use verify=crc32c", shown(other))),
-    }
-}
-
-fn verify_interval(value: Value<'_>) -> Result<u64, String> {
-    match value.at_least(0)? {
-        bytes if bytes % 512 == 0 => Ok(bytes),
-        bytes => Err(format!("'{bytes}' is not a multiple of 512")),
     }
 }
 

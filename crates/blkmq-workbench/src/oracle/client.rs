@@ -65,15 +65,15 @@ impl Client {
         let (Extent::Bytes(offset), Some(Extent::Bytes(size))) = (job.offset, job.size) else {
             return Err(fault("only jobs with an offset and a size in bytes are modelled"));
         };
+        let skip = if let Order::Sequential { skip } = job.order { Some(skip) } else { None };
+        if [*bs, offset, skip.unwrap_or(0).unsigned_abs()].iter().any(|bytes| !bytes.is_multiple_of(512)) {
+            return Err(fault("only jobs whose bs, offset and skip of rw are multiples of 512 are modelled"));
+        }
         let nr_sectors = u32::try_from(bs / 512).ok().filter(|sectors| *sectors > 0 && size >= *bs);
         let nr_sectors =
             nr_sectors.ok_or_else(|| fault("the block size is no number of sectors that fits the area"))?;
-        let skip = match job.order {
-            Order::Sequential { skip } => {
-                Some(u64::try_from(skip / 512).map_err(|_| fault("only jobs that go forwards are modelled"))?)
-            }
-            Order::Random { .. } => None,
-        };
+        let skip = skip.map(|skip| u64::try_from(skip / 512)).transpose();
+        let skip = skip.map_err(|_| fault("only jobs that go forwards are modelled"))?;
         let runtime = job.runtime.filter(|runtime| !runtime.is_zero()).map_or(u64::MAX, nanoseconds);
         Ok(Self {
             id,
@@ -166,5 +166,28 @@ impl Client {
     /// Whether it has nothing outstanding and nothing planned. If it has planned as far as it may, it has ended then.
     pub(super) fn is_done(&self) -> bool {
         self.outstanding + self.planned == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::ByDirection;
+
+    /// Red if such a job is modelled with requests that are shorter than its operations.
+    #[test]
+    fn a_job_of_parts_of_sectors_is_refused() {
+        let job = Job { size: Some(Extent::Bytes(1 << 20)), ..Job::new("tested") };
+        let new = |job: &Job| Client::new(job, ClientId(0), IoPriority::default(), 0).map(|client| client.nr_sectors);
+        assert_eq!(new(&job), Ok(8));
+        let odd = [
+            Job { bs: ByDirection::all(BlockSize::Fixed(2300)), ..job.clone() },
+            Job { offset: Extent::Bytes(100), ..job.clone() },
+            Job { order: Order::Sequential { skip: 100 }, ..job },
+        ];
+        for job in odd {
+            let error = new(&job).expect_err("it is not modelled").to_string();
+            assert!(error.ends_with("multiples of 512 are modelled"), "{error}");
+        }
     }
 }

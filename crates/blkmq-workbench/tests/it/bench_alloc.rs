@@ -18,12 +18,16 @@ fn allocated_in(job: &Job, number_ios: u64) -> u64 {
 #[test]
 fn operations_allocate_nothing() {
     let base = Job { iodepth: 32, iodepth_low: 32, order: Order::Random { every: 1 }, ..Job::new("counted") };
+    // Parts of blocks, which are read, changed and written back.
+    let odd = ByDirection::all(BlockSize::Fixed(2300));
     let jobs = [
         Job { norandommap: true, ..base.clone() },
         Job { operations: Operations::Only(Direction::Write), iodepth_batch_submit: 8, ..base.clone() },
         Job { operations: Operations::ReadWrite { read_percent: 50 }, ..base.clone() },
         Job { bs: ByDirection::all(BlockSize::Range(4096..=65536)), ..base.clone() },
-        Job { order: Order::Sequential { skip: 0 }, ..base },
+        Job { order: Order::Sequential { skip: 0 }, ..base.clone() },
+        Job { operations: Operations::ReadWrite { read_percent: 50 }, bs: odd.clone(), ..base.clone() },
+        Job { operations: Operations::Only(Direction::Write), bs: odd, order: Order::Sequential { skip: 0 }, ..base },
     ];
     for job in jobs {
         // 2000 operations allocate all that is allocated once: buffers, lists that grow, the first lines of the

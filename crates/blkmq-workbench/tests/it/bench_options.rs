@@ -69,8 +69,8 @@ pub(crate) struct Recording {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) op: Op,
-    sector: u64,
-    nr_sectors: u64,
+    pub(crate) sector: u64,
+    pub(crate) nr_sectors: u64,
     pub(crate) time: Time,
     priority: IoPriority,
 }

@@ -61,6 +61,7 @@ fn scaling() {
     let expected = Job {
         numjobs: 32,
         group_reporting: true,
+        direct: true,
         order: AT_RANDOM,
         norandommap: true,
         bs: ByDirection::all(BlockSize::Fixed(512)),
@@ -78,7 +79,7 @@ fn scaling() {
         ..Job::new("scaletest")
     };
     assert_eq!(job, expected);
-    assert_eq!(without_effect, ["direct", "buffered", "invalidate", "thread"]);
+    assert_eq!(without_effect, ["invalidate", "thread"]);
 }
 
 #[test]
@@ -87,6 +88,7 @@ fn batch() {
     let expected = Job {
         numjobs: 16,
         group_reporting: true,
+        direct: true,
         operations: Operations::Only(Direction::Write),
         order: AT_RANDOM,
         ioengine: "io_uring".to_owned(),
@@ -100,7 +102,7 @@ fn batch() {
         ..Job::new("test")
     };
     assert_eq!(job, expected);
-    assert_eq!(without_effect, ["direct"]);
+    assert_eq!(without_effect, [""; 0]);
 }
 
 #[test]
@@ -109,6 +111,7 @@ fn accounting() {
     let expected = Job {
         numjobs: 32,
         group_reporting: true,
+        direct: true,
         order: AT_RANDOM,
         norandommap: true,
         runtime: Some(Duration::from_secs(30)),
@@ -117,7 +120,7 @@ fn accounting() {
         ..Job::new("stats")
     };
     assert_eq!(job, expected);
-    assert_eq!(without_effect, ["direct", "thread"]);
+    assert_eq!(without_effect, ["thread"]);
 }
 
 #[test]
@@ -126,6 +129,7 @@ fn merging() {
     let expected = Job {
         numjobs: 64,
         group_reporting: true,
+        direct: true,
         operations: Operations::Only(Direction::Write),
         size: Some(Extent::Bytes(1 << 30)),
         offset_increment: Extent::Bytes(2 << 30),
@@ -137,7 +141,7 @@ fn merging() {
         ..Job::new("seqwrite")
     };
     assert_eq!(job, expected);
-    assert_eq!(without_effect, ["direct"]);
+    assert_eq!(without_effect, [""; 0]);
 }
 
 /// The files of fio-examples 3.33. For each the option or engine that blkmq lacks, so that it refuses the file; "" if

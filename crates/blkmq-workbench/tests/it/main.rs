@@ -7,6 +7,7 @@ mod bench;
 mod bench_alloc;
 mod bench_options;
 mod bench_pacing;
+mod bench_partial;
 mod compare;
 #[path = "../../../blkmq-sched/tests/it/counting/mod.rs"]
 mod counting;

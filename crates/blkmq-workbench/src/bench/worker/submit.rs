@@ -1,8 +1,8 @@
 //! What a worker submits, and what keeps it from submitting more.
 
-use blkmq::{Bio, Buffer, Buffers, IoPriority, Op, RejectReason, Rejected};
+use blkmq::{Bio, Buffers, IoPriority, Op, RejectReason, Rejected};
 
-use super::{ALL, Halt, Then, Worker, describe};
+use super::{ALL, Halt, Then, Worker, describe_failure};
 use crate::bench::pattern::{Alike, Step, below};
 use crate::bench::plan::SECTOR;
 use crate::bench::syncs::Syncs;
@@ -73,7 +73,7 @@ impl Worker {
             let bio = Bio { op, sector, nr_sectors, flags, priority: None, buffers, user_data: 0 };
             if let Err(rejected) = self.submitter.submit(bio) {
                 self.count_alike(alike, at);
-                self.rejected(rejected, Some(Step { direction, sector, nr_sectors }));
+                self.rejected(rejected, Some(Step { direction, at: sector * SECTOR, bytes: nr_sectors * SECTOR }));
                 return false;
             }
         }
@@ -176,18 +176,22 @@ impl Worker {
 
     /// Submits an operation. Returns false if it was not taken.
     fn submit_step(&mut self, step: Step) -> bool {
-        let bytes = step.bytes();
         let (op, buffers) = match step.direction {
             Direction::Read => (Op::Read, Buffers::One(self.buffer(&step))),
             Direction::Write => (Op::Write, Buffers::One(self.buffer(&step))),
             Direction::Trim => (Op::Discard, Buffers::None),
         };
-        let Step { direction, sector, nr_sectors } = step;
+        let Step { direction, at, bytes } = step;
         let (flags, priority) = (self.flags[direction], self.draw_priority(direction));
-        let bio = Bio { op, sector, nr_sectors, flags, priority, buffers, user_data: 0 };
-        if let Err(rejected) = self.submitter.submit(bio) {
-            self.rejected(rejected, Some(step));
-            return false;
+        if let Some(partials) = &mut self.partials {
+            partials.submit(&mut self.submitter, step, flags, priority, buffers);
+        } else {
+            let (sector, nr_sectors) = (at / SECTOR, bytes / SECTOR);
+            let bio = Bio { op, sector, nr_sectors, flags, priority, buffers, user_data: 0 };
+            if let Err(rejected) = self.submitter.submit(bio) {
+                self.rejected(rejected, Some(step));
+                return false;
+            }
         }
         if self.is_watched {
             if let Some(syncs) = &mut self.syncs {
@@ -252,24 +256,14 @@ impl Worker {
     fn rejected(&mut self, rejected: Rejected, step: Option<Step>) {
         let Rejected { bio, reason } = rejected;
         match reason {
-            RejectReason::Bad(status) => self.fail(format!("{}: {status}", describe(&bio))),
+            RejectReason::Bad(status) => {
+                self.fail(describe_failure(bio.op, bio.sector * SECTOR, bio.nr_sectors * SECTOR, status));
+            }
             RejectReason::Full => self.held = step,
         }
         if let Buffers::One(buffer) = bio.buffers {
             self.spare.push(buffer);
         }
-    }
-
-    /// A buffer for an operation, with what it writes.
-    fn buffer(&mut self, step: &Step) -> Buffer {
-        let mut buffer = match self.spare.pop() {
-            Some(buffer) if buffer.len() as u64 == step.bytes() => buffer,
-            other => self.fill.fit(other, step.bytes()),
-        };
-        if let Some(verifier) = &mut self.verifier {
-            verifier.prepare(step, &mut buffer);
-        }
-        buffer
     }
 
     /// Passes on what was submitted.
