@@ -43,8 +43,14 @@ each request.
 
 The device is the one that --device names, or else the file that the jobs name by filename, or else null. All jobs run on
 one device: a list of files, directory and filename_format are refused unless --device is given. A file of filename that is
-not there is made with the jobs' size, and filled if they read it. Options for page cache and engines have no effect. Jobs
-that write are refused on a file or another real device that may hold data, unless --overwrite is given.
+not there is made with the jobs' size, and filled if they read it. Except for direct, options for page cache and engines have
+no effect. Jobs that write are refused on a file or another real device that may hold data, unless --overwrite is given.
+
+A write that begins or ends within a block of the device, as with bs=2300, is a read-modify-write: the blocks around its bytes
+are read, and written with its bytes in them. It costs the device a read and a write, and the latency of both. It counts as
+one write of its own bytes. Nothing is cached: each such write reads its blocks, and those of one block follow one another at
+any iodepth. A read that begins or ends within a block reads the blocks around its bytes. With direct=1 or buffered=0 such a
+job is refused, as the kernel refuses fio's.
 
 Ctrl-C ends the jobs early: outstanding operations complete, and the results so far are printed. A second Ctrl-C ends the
 program at once.

@@ -59,6 +59,34 @@ fn a_comparison_runs_on_a_file_that_both_sides_write() {
     assert!(html.contains("is real storage") && !html.contains("follows from its parameters"), "{html}");
 }
 
+/// Red before: the jobs were refused, because 2300 is not a multiple of 512. Red if requests count instead of
+/// operations, or if the file ends at a whole block.
+#[test]
+fn a_log_of_odd_appends_runs_on_a_file() {
+    let path = absent("storage-log.img");
+    let log = |name: &str, lines: &str| {
+        temporary(name, format!("[log]\nbs=2300\nsize=115000\nfilename={path}\n{lines}\n").as_bytes())
+    };
+    let append = log("storage-log.fio", "rw=write\nfdatasync=1\nnumjobs=2\noffset_increment=115000");
+    let (appended, _) = found(&[&append]);
+    for job in appended["jobs"].as_array().expect("a list") {
+        let write = &job["write"];
+        assert_eq!((&write["total_ios"], &write["io_bytes"]), (&50.into(), &115_000.into()), "{job}");
+        assert_eq!((&job["read"]["total_ios"], &job["sync"]["total_ios"]), (&0.into(), &49.into()), "{job}");
+    }
+    assert!(appended["blkmq"]["requests"].as_u64() >= Some(200), "each reads its blocks and writes them: {appended}");
+    assert_eq!(fs::metadata(&path).expect("it was made").len(), 230_000);
+    let many = "iodepth=8\nioengine=libaio\nverify=crc32c\nnumjobs=4\noffset_increment=34500\nsize=34500";
+    let verified = log("storage-log-verify.fio", &format!("rw=randwrite\n{many}"));
+    let (verified, _) = found(&[&verified, "--overwrite"]);
+    for job in verified["jobs"].as_array().expect("a list") {
+        assert_eq!((&job["write"]["total_ios"], &job["read"]["total_ios"]), (&15.into(), &15.into()), "{job}");
+    }
+    let text = refused(&["bench", &append, "--option", "direct=1", "--overwrite"]);
+    assert!(text.contains("job log: bs=2300 is no multiple"), "{text}");
+    assert!(text.contains("bs=2560, or direct=0") || text.contains("bs=4096, or direct=0"), "{text}");
+}
+
 /// Red if a page names another device than those that were compared, or calls a model real.
 #[test]
 fn a_page_says_of_each_device_whether_it_is_real() {
