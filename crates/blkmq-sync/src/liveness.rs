@@ -31,15 +31,19 @@
 //!
 //! # Handing on
 //! A thread may stop before everything is done that could be done. Such a thread sets WAITING, counts that it left
-//! something, and wakes the threads that sleep ([`Liveness::hand_on`]). A thread that polls reads that count before it
+//! something, and wakes a thread that sleeps ([`Liveness::hand_on`]). A thread that polls reads that count before it
 //! looks at anything. The polling thread sleeps only if its last look before it sleeps finds the same count.
+//!
+//! One thread is enough: it goes as far as it can, or hands on in its turn. It must see the count, also if its sleep
+//! ends for another reason at the same moment, because it may leave then and not come again
+//! ([`Wake::rouse_sleeper`](crate::wake::Wake::rouse_sleeper)).
 
 use crate::left::Left;
-use crate::platform::{fence_at, kept};
+use crate::platform::fence_at;
 use crate::room::{Room, Ticket};
 use crate::staging::Staging;
 use crate::wake::Sleepers;
-use crate::word::{Gate, Word};
+use crate::word::Word;
 
 /// The marks by which the threads of a queue tell each other what waits.
 #[derive(Debug, Default)]
@@ -134,11 +138,11 @@ impl Liveness {
 
     /// Called by a thread that leaves undone what could be done, and may not come again. WAITING tells other threads
     /// that something is left. The count tells a thread that polls, or is about to sleep, that something was left since
-    /// that thread last read the count. The caller wakes the threads that sleep in `wake_all`.
-    pub fn hand_on(&self, wake_all: impl FnOnce()) {
+    /// that thread last read the count. The caller wakes a thread that sleeps in `wake`.
+    pub fn hand_on(&self, wake: impl FnOnce()) {
         // First the mark, which says what was left: a thread that reads the new count must find it.
         self.word.set_waiting();
-        self.call_others(wake_all);
+        self.call_others(wake);
     }
 
     /// Like [`hand_on`](Self::hand_on), for a thread that made a change which may let requests go, and does not know
@@ -169,15 +173,6 @@ impl Liveness {
         } else if seen.is_waiting() && is_rest_idle() {
             let _ = self.word.clear_waiting(seen);
         }
-    }
-
-    /// What may pass the scheduler by. Nothing may unless `is_free` says that nothing was left for the scheduler's
-    /// holder.
-    #[inline]
-    pub fn gate(&self, is_free: impl FnOnce() -> bool) -> Option<Gate> {
-        // The word is read last. A holder sets WAITING before it lets go or gives up while something waits. So a thread
-        // that finds the scheduler free because this holder has gone also finds WAITING.
-        if is_free() || !kept("bypass.waiting") { self.word.load().gate() } else { None }
     }
 
     /// Calls `wake_all` if a thread sleeps or is about to sleep. Called by a thread that has made visible what the

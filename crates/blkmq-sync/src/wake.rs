@@ -27,7 +27,7 @@ use crate::event::EventFd;
 
 use crate::notify::Notify;
 use crate::platform::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::platform::{Line, Mutex, Parker, fence_at, kept, placed};
+use crate::platform::{Line, Mutex, Parker, fence_at, kept, order, placed};
 
 /// How to wake the thread of a member.
 pub struct Wake {
@@ -142,9 +142,19 @@ impl Wake {
     }
 
     fn rouse_thread(&self) {
-        if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed) {
+        self.rouse_sleeper();
+    }
+
+    /// Like [`rouse`](Self::rouse), but notifies nothing. Returns whether the thread slept, or was about to. If so, it
+    /// sees at its next look what the caller has made visible, whatever else has ended its sleep meanwhile.
+    pub fn rouse_sleeper(&self) -> bool {
+        // Relaxed: the fence before this call publishes what the thread is to see, to the Acquire at the end of `sleep`.
+        // The thread may wake because its time is over, and not because of this call.
+        let roused = self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed);
+        if roused {
             self.end_sleep();
         }
+        roused
     }
 
     /// Tells what is notified, outside the lock. A panic there ends there: the thread that tells works for other
@@ -175,7 +185,8 @@ impl Wake {
         if !(kept("wake.last_look") && ready()) {
             self.nap(bed, timeout());
         }
-        self.sleeping.store(false, Ordering::Relaxed);
+        // Acquire pairs with the fence before `rouse_sleeper`: a thread that was roused sees what it was roused for.
+        let _ = self.sleeping.swap(false, order("wake.woken", Ordering::Acquire));
     }
 
     fn nap(&self, bed: impl Bed, timeout: Option<Duration>) {
@@ -186,6 +197,15 @@ impl Wake {
         let _ = bed;
         self.parker.park_until(timeout);
     }
+}
+
+/// Wakes each of several threads if it sleeps. Called by a thread that has made visible what all of them are to see.
+///
+/// COST: a fence, and for each thread two loads of lines that change only when it goes to sleep.
+pub fn wake_each<'w>(wakes: impl Iterator<Item = &'w Wake>) {
+    // ORDERING: as in [`Wake::wake`].
+    fence_at("wake.wake_fence");
+    wakes.for_each(Wake::rouse);
 }
 
 /// Where a thread sleeps that is [equipped](Wake::equip) for a device's descriptors.

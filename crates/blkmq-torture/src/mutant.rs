@@ -181,6 +181,12 @@ pub const MUTANTS: &[Mutant] = &[
         found_by: &["livelock: ", "lost: ", "stall: ", "wake: "],
     },
     Mutant {
+        name: "asleep-delivered",
+        what: "a thread is not woken when operations were delivered to it",
+        site: "deliver.wake",
+        found_by: &["wake: ", "stall: "],
+    },
+    Mutant {
         name: "sleep-look",
         what: "a thread that is about to sleep does not look once more whether there is something to do",
         site: "wake.last_look",
@@ -212,7 +218,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "gate-waiting",
-        what: "a thread that passes the scheduler by does not look whether requests were just brought or left there",
+        what: "a thread that passes the scheduler by does not look whether requests are held back there",
         site: "bypass.waiting",
         found_by: &["gate: "],
     },

@@ -373,9 +373,25 @@ impl RequestQueue {
         }
     }
 
-    /// Called when something that waits may go on, and this thread does not take it on: see [`Liveness::hand_on`].
-    pub(crate) fn hand_on(&self) {
-        self.live.hand_on(|| self.rouse_all());
+    /// Called when something that waits may go on, and the thread of this member does not take it on: see
+    /// [`Liveness::hand_on`].
+    pub(crate) fn hand_on(&self, member: u16) {
+        self.live.hand_on(|| self.rouse_next(member));
+    }
+
+    /// Wakes the next member behind `member` that sleeps, going round. If no thread sleeps, those are notified that
+    /// wait elsewhere.
+    ///
+    /// # Liveness
+    /// One is enough. A thread that is woken polls before it does anything else. It takes on all that can go on, or
+    /// hands on in its turn. A thread that waits elsewhere polls when its program likes, so all of these are notified.
+    #[cold]
+    fn rouse_next(&self, member: u16) {
+        let behind = self.members.iter().filter(|(other, _)| *other > member);
+        let before = self.members.iter().filter(|(other, _)| *other < member);
+        if !behind.chain(before).any(|(_, other)| other.wake.rouse_sleeper()) {
+            self.rouse_all();
+        }
     }
 
     /// Called when a change may let go what waits: see [`Liveness::call_others`].

@@ -409,7 +409,8 @@ impl Drop for Submitter {
         let q = ManuallyDrop::new(Arc::clone(&self.q));
         let activity = &self.runner.member(&q).activity;
         if activity.is_active() {
-            activity.leave();
+            self.runner.wake_delivered(&q);
+            self.runner.member(&q).activity.leave();
             return self.set_notify(None);
         }
         let _ = self.finish();
@@ -448,11 +449,12 @@ fn pass_on(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList, now: Time, 
     if seen.is_quiesced() {
         // The thread that ends the quiescence wakes other threads. If the quiescence has ended already, other threads
         // may have left something with this thread meanwhile.
-        q.hand_on();
+        q.hand_on(runner.member);
         runner.saw_quiesced = true;
         if !runner.finished.is_empty() {
             // What was refused may belong to another thread, and this thread may leave before the queue goes on.
             runner.complete(q, now);
+            runner.wake_delivered(q);
         }
     } else {
         runner.run(q, own, now, dispatched);

@@ -6,10 +6,6 @@
 //! from `order/combining.rs` the order of the holder; from `device/complete.rs` what follows the tags. In the product
 //! the scheduler also has a lock. The models have none.
 //!
-//! The models of what was left end with the first reading of the gate. If that first look were Relaxed, or took its two
-//! steps in the other order, the product's second look, after its fence, would find the mistake. What the holder must
-//! do is needed in any case.
-//!
 //! Opening the gate publishes what was dispatched before, so that in the product a request that passes comes after it
 //! on the issue list. loom takes the exchanges of one word in the order in which it runs them, so it cannot show a list
 //! in the wrong order. The model uses instead a place that one thread at a time may touch: it shows that what was done
@@ -19,7 +15,7 @@
 use std::sync::Arc;
 
 use crate::model::{Exclusive, fails, fails_without, holds, nobody_sleeps};
-use blkmq_sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use blkmq_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use blkmq_sync::liveness::Liveness;
 use blkmq_sync::stack::{Chain, NIL};
 use blkmq_sync::staging::{Round, Staging};
@@ -39,10 +35,6 @@ enum Broken {
     ReadsEarly,
     /// A thread that turns back keeps its request to itself.
     TurnsBackForGood,
-    /// A thread that wants to pass reads the word before the staging.
-    WordFirst,
-    /// A holder that gives up sets WAITING when it has let go.
-    LetsGoFirst,
 }
 
 fn join<T>(thread: thread::JoinHandle<T>) -> T {
@@ -130,7 +122,7 @@ impl Tagged {
 
     /// Returns whether the request passed, if the thread tried.
     fn pass(&self) -> Option<bool> {
-        let gate = self.live.gate(|| self.staging.is_free())?;
+        let gate = self.live.word.load().gate()?;
         let tag = self.tags.get(&mut Hint::default())?;
         if self.live.word.pass(gate, || ()) {
             self.complete(tag);
@@ -212,98 +204,12 @@ fn tagged(broken: Broken) {
     };
     queue.insert(0);
     join(passer);
-    assert!(queue.staging.is_free());
+    assert!(queue.staging.try_hold().is_some_and(|left| left.is_empty()), "something is left");
     assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
 }
 
 fn tagged_unbroken() {
     tagged(Broken::Nothing);
-}
-
-/// A request that is left with the holder and is never dispatched.
-struct Passed {
-    staging: Staging,
-    live: Liveness,
-    link: AtomicU32,
-    is_left: AtomicBool,
-    broken: Broken,
-}
-
-impl Passed {
-    /// Which requests may pass: `RequestQueue::gate`.
-    fn gate(&self) -> Option<Gate> {
-        if self.broken == Broken::WordFirst {
-            let gate = self.live.word.load().gate();
-            return if self.staging.is_free() { gate } else { None };
-        }
-        self.live.gate(|| self.staging.is_free())
-    }
-
-    /// What the holder does. A holder that has found something has done its share, and gives up.
-    fn hold(&self, gives_up: bool) {
-        while !self.staging.let_go() {
-            let left = self.staging.take();
-            if left.is_empty() {
-                continue;
-            }
-            if gives_up {
-                if self.broken == Broken::LetsGoFirst {
-                    self.staging.give_up();
-                    self.live.word.set_waiting();
-                } else {
-                    self.live.give_up(&self.staging);
-                }
-                return;
-            }
-            self.live.word.set_waiting();
-        }
-    }
-
-    /// Submits the request, and says that it has.
-    fn leave(&self) {
-        while !self.staging.leave([0], |_| &self.link) {
-            if self.staging.try_hold().is_some() {
-                self.live.word.set_waiting();
-                assert!(self.staging.let_go(), "nobody else leaves anything");
-                break;
-            }
-        }
-        // Release: a thread that reads the flag submits after this request was submitted.
-        self.is_left.store(true, Ordering::Release);
-    }
-}
-
-/// One thread leaves a request with the holder and tells another thread, which then tries to pass.
-fn passed(gives_up: bool, broken: Broken) {
-    let queue = Arc::new(Passed {
-        staging: Staging::new("test.staging"),
-        live: Liveness::new(),
-        link: AtomicU32::new(NIL),
-        is_left: AtomicBool::new(false),
-        broken,
-    });
-    queue.live.word.open_gate(GATE);
-    assert!(queue.staging.try_hold().is_some());
-    let leaver = {
-        let queue = queue.clone();
-        thread::spawn(move || queue.leave())
-    };
-    let passer = {
-        let queue = queue.clone();
-        thread::spawn(move || {
-            // Acquire pairs with the Release of the thread that left something.
-            if queue.is_left.load(Ordering::Acquire) {
-                assert!(queue.gate().is_none(), "passed what was left before");
-            }
-        })
-    };
-    queue.hold(gives_up);
-    join(leaver);
-    join(passer);
-}
-
-fn passed_by_nobody() {
-    passed(false, Broken::Nothing);
 }
 
 /// A thread that passes comes after what was done before the gate was opened.
@@ -375,41 +281,6 @@ fn the_fence_of_who_brings_the_tag_back_is_needed() {
 #[test]
 fn the_fence_of_who_lacks_the_tag_is_needed() {
     fails_without("liveness.lack_fence", tagged_unbroken);
-}
-
-#[test]
-fn nothing_that_was_left_before_is_passed() {
-    holds(passed_by_nobody);
-}
-
-#[test]
-fn nothing_that_was_left_before_is_passed_when_the_holder_gives_up() {
-    holds(|| passed(true, Broken::Nothing));
-}
-
-#[test]
-fn finding_the_staging_free_needs_acquire() {
-    fails_without("staging.is_free", passed_by_nobody);
-}
-
-#[test]
-fn letting_go_needs_release() {
-    fails_without("staging.let_go", passed_by_nobody);
-}
-
-#[test]
-fn giving_up_needs_release() {
-    fails_without("staging.give_up", || passed(true, Broken::Nothing));
-}
-
-#[test]
-fn the_staging_has_to_be_read_before_the_word() {
-    fails(|| passed(false, Broken::WordFirst));
-}
-
-#[test]
-fn who_gives_up_has_to_set_waiting_before_it_lets_go() {
-    fails(|| passed(true, Broken::LetsGoFirst));
 }
 
 #[test]

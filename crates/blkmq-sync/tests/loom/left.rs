@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use crate::model::{Exclusive, fails, fails_without, holds};
+use blkmq_sync::atomic::{AtomicBool, Ordering};
 use blkmq_sync::liveness::Liveness;
 use blkmq_sync::thread;
 use blkmq_sync::wake::Wake;
@@ -78,6 +79,49 @@ fn falling_asleep(broken: Broken) {
 
 fn unbroken() {
     falling_asleep(Broken::Nothing);
+}
+
+/// One of several threads that sleep, which a thread hands on to while another one has completed something for it.
+struct Sleeper {
+    live: Liveness,
+    wake: Wake,
+    has_completion: AtomicBool,
+}
+
+/// The thread that was woken to take on what was left sees it at its next poll, although its sleep may have ended for
+/// its completion. Behind that poll it goes for good.
+fn handed_on() {
+    let queue = Arc::new(Sleeper { live: Liveness::new(), wake: Wake::new(), has_completion: AtomicBool::new(false) });
+    let completer = {
+        let queue = queue.clone();
+        thread::spawn(move || {
+            queue.has_completion.store(true, Ordering::Relaxed);
+            queue.wake.wake();
+        })
+    };
+    let sleeper = {
+        let queue = queue.clone();
+        thread::spawn(move || {
+            let has_completion = || queue.has_completion.load(Ordering::Relaxed);
+            queue.live.sleepers.sleep(&queue.wake, (), has_completion, || None);
+            queue.live.left.read() == 1
+        })
+    };
+    let mut is_roused = false;
+    queue.live.hand_on(|| is_roused = queue.wake.rouse_sleeper());
+    completer.join().expect("the thread ran to its end");
+    let takes_on = sleeper.join().expect("the thread ran to its end");
+    assert!(takes_on || !is_roused, "it was counted on, and has gone");
+}
+
+#[test]
+fn who_is_woken_to_take_on_what_was_left_finds_it() {
+    holds(handed_on);
+}
+
+#[test]
+fn who_was_woken_has_to_see_what_was_left() {
+    fails_without("wake.woken", handed_on);
 }
 
 #[test]

@@ -114,13 +114,18 @@ impl Requests {
     }
 }
 
+/// Whether no thread is at the scheduler and nothing was left. Asked when the other threads have ended.
+fn is_free(staging: &Staging) -> bool {
+    staging.try_hold().is_some_and(|left| left.is_empty()) && staging.let_go()
+}
+
 /// Two threads submit a request each. One may leave its request just before the other lets go.
 fn two_requests() {
     let queue = Requests::new();
     let other = spawn(&queue, |queue| queue.submit(1));
     queue.submit(0);
     join(other);
-    assert!(queue.staging.is_free());
+    assert!(is_free(&queue.staging));
     assert_eq!(queue.nr_done.load(Ordering::Relaxed), 2, "forgotten");
 }
 
@@ -130,7 +135,7 @@ fn three_requests() {
     let others = [spawn(&queue, |queue| queue.submit(1)), spawn(&queue, |queue| queue.submit(2))];
     queue.submit(0);
     others.into_iter().for_each(join);
-    assert!(queue.staging.is_free());
+    assert!(is_free(&queue.staging));
     assert_eq!(queue.nr_done.load(Ordering::Relaxed), 3, "forgotten");
 }
 
@@ -143,9 +148,9 @@ fn given_up() {
     queue.scheduler.touch();
     queue.staging.give_up();
     join(other);
-    assert_eq!(queue.staging.is_free(), queue.nr_done.load(Ordering::Relaxed) == 1);
+    assert_eq!(!queue.staging.has_left(), queue.nr_done.load(Ordering::Relaxed) == 1);
     queue.submit(0);
-    assert!(queue.staging.is_free());
+    assert!(is_free(&queue.staging));
     assert_eq!(queue.nr_done.load(Ordering::Relaxed), 2, "forgotten");
 }
 
@@ -451,7 +456,7 @@ fn freeze(broken: Broken) {
         // Threads that come in from here on find nothing; pairs with the fence of `Activity::enter`.
         fence(Ordering::SeqCst);
         if queue.all_have_left() {
-            assert!(queue.requests.staging.is_free() && queue.device.load(Ordering::Relaxed) == 0, "left behind");
+            assert!(is_free(&queue.requests.staging) && queue.device.load(Ordering::Relaxed) == 0, "left behind");
             queue.requests.scheduler.touch();
             queue.requests.requests.iter().for_each(Exclusive::touch);
         }

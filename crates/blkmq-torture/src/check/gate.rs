@@ -1,23 +1,21 @@
 //! A request bypasses the scheduler only while it may, and strict classes stay strict whichever request bypasses.
 //!
 //! Nothing bypasses the scheduler while bypassing is switched off, or while the scheduler lets no request of that class
-//! and client pass. The operation of a request that bypasses was not
-//! submitted before the operation of a request that waits in the scheduler had come in. Under a locking that takes all
-//! (`Locking::takes_all`) it was also not submitted before another request was left to the scheduler, even if that
-//! request has not come in yet. If each hardware queue has a value of the scheduler, both hold for each hardware queue.
+//! and client pass. The operation of a request that bypasses was not submitted after the scheduler had held back a
+//! request that still waits. If each hardware queue has a value of the scheduler, this holds for each hardware queue. A
+//! request that waits because there is no tag is not told, so nothing is said of such.
 //!
 //! Under mq-deadline no request is chosen while a request of a higher class is not over and has either come into the
 //! scheduler, or has bypassed it and was offered to the device. There are two exceptions: a request that goes to the
 //! head, and a request that has waited for `prio_aging_expire`. Other schedulers have no strict classes.
 //!
 //! The moment at which a request decides to bypass is not told. That moment comes after the operation of the request
-//! was submitted. Other threads see that a request is in the scheduler at the latest when the CPU that brought it there
-//! does something else. Under a locking that takes all, they see it at once.
+//! was submitted. Other threads see that a request is held back at the latest when the CPU that was told so does
+//! something else.
 
 use std::collections::VecDeque;
 
 use blkmq_sched::{Class, InsertAt, Op, RqId, Time};
-use blkmq_virtual::Locking;
 
 use super::super::event::{Action, Asked, Control, Event, Phase, Stamp};
 use super::super::settings::orders_one_hctx;
@@ -61,8 +59,6 @@ struct Operation {
     submitter: u16,
     asked: Asked,
     step: u64,
-    /// The step at which its submitter had passed it on, if the queue certainly took it then.
-    left: Option<u64>,
 }
 
 /// One value of the scheduler.
@@ -70,8 +66,8 @@ struct Operation {
 struct Value {
     /// The hardware queue that it is for, if it is for one and a request has shown which.
     hctx: Option<u16>,
-    /// The requests that wait, in the order in which they came, each with the step since which other threads see it.
-    /// Some of the entries do not wait any more.
+    /// The requests that wait, in the order in which they came, each with the step since which other threads see that
+    /// it is held back. Some of the entries do not wait any more.
     waiting: VecDeque<(RqId, Option<u64>)>,
 }
 
@@ -89,7 +85,6 @@ struct Aging {
 pub(super) struct Gate {
     has_scheduler: bool,
     has_classes: bool,
-    locking: Locking,
     bypass: bool,
     flushing: Flushing,
     operations: Book<Operation>,
@@ -100,18 +95,11 @@ pub(super) struct Gate {
     values: Vec<Value>,
     /// Each hardware queue has a value of the scheduler.
     is_split: bool,
-    /// The requests that other threads may not see yet, each with the CPU that brought it and the value.
-    unseen: Vec<(u16, u16, RqId)>,
+    /// The values that held back what they had, as other threads may not see yet: the CPU that was told so, the value,
+    /// and the step.
+    unseen: Vec<(u16, u16, u64)>,
     aging: Aging,
-    /// Of all requests that bypassed, the one whose operation was submitted last, and the step of that submission. If
-    /// each hardware queue has a value of the scheduler, by hardware queue.
-    latest_passed: Vec<(u64, RqId)>,
     answers: Answers,
-    /// The step since which no CPU changes the queue; the number of changes in progress; whether the next request shows
-    /// that the queue runs again.
-    quiet_since: Option<u64>,
-    nr_changes: u32,
-    is_changed: bool,
 }
 
 impl Gate {
@@ -119,7 +107,6 @@ impl Gate {
         Self {
             has_scheduler: false,
             has_classes: false,
-            locking: facts.locking,
             bypass: facts.bypass,
             flushing: Flushing::new(facts.limits),
             operations: Book::new(),
@@ -130,25 +117,12 @@ impl Gate {
             is_split: false,
             unseen: Vec::new(),
             aging: Aging { ns: AGING_NS, coming: None, blurred: 0 },
-            latest_passed: Vec::new(),
             answers: Answers::default(),
-            quiet_since: Some(0),
-            nr_changes: 0,
-            is_changed: false,
         }
     }
 
     fn changed(&mut self, step: u64, control: Control, phase: Phase) {
         match (control, phase) {
-            (Control::Quiesce | Control::Unquiesce, _) | (Control::Freeze, Phase::Done) => {}
-            (Control::Thaw, Phase::Done) => self.nr_changes -= 1,
-            (Control::Thaw, _) => {}
-            (_, Phase::Begun) => self.nr_changes += 1,
-            (_, Phase::Done | Phase::Refused) => self.nr_changes -= 1,
-        }
-        (self.quiet_since, self.is_changed) = (None, self.nr_changes == 0);
-        match (control, phase) {
-            (Control::Locking(locking), Phase::Done) => self.locking = locking,
             (Control::Bypass(bypass), Phase::Done) => self.bypass = bypass,
             (Control::Knob("prio_aging_expire", ms), phase) => {
                 let ns = ms.unsigned_abs() * 1_000_000;
@@ -164,31 +138,32 @@ impl Gate {
         }
     }
 
-    /// Notes which requests in the scheduler other threads see by now.
+    /// Notes what other threads see by now.
     fn note_seen(&mut self, at: Stamp, event: &Event<'_>) {
-        if self.unseen.is_empty() {
+        let is_another_step = matches!(
+            event,
+            Event::Chosen { .. }
+                | Event::HeldBack { .. }
+                | Event::PassedOn { .. }
+                | Event::Submitted { .. }
+                | Event::Reaped { .. }
+        );
+        if !is_another_step {
             return;
         }
-        let (own, others) = match event {
-            Event::Inserted { .. } | Event::Merged { .. } | Event::Folded { .. } => (false, true),
-            Event::Chosen { .. } | Event::HeldBack { .. } => (true, true),
-            Event::PassedOn { .. } | Event::Submitted { .. } | Event::Reaped { .. } => (true, false),
-            _ => return,
-        };
-        let here = match *event {
-            Event::Inserted { value, .. } | Event::HeldBack { value, .. } => Some(value),
-            Event::Chosen { rq, .. } | Event::Merged { into: rq, .. } => self.requests.get(rq).map(|known| known.value),
-            _ => Some(0),
-        };
-        let values = &mut self.values;
-        self.unseen.retain(|(cpu, value, rq)| {
-            let is_seen = if *cpu == at.cpu { own } else { others && here == Some(*value) };
-            let waiting = &mut values[usize::from(*value)].waiting;
-            if is_seen && let Some((_, seen)) = waiting.iter_mut().rev().find(|(other, _)| other == rq) {
-                *seen = Some(at.step);
+        let Self { values, requests, unseen, .. } = self;
+        unseen.retain(|(cpu, value, step)| {
+            if *cpu == at.cpu {
+                let was_there = |rq| requests.get(rq).is_some_and(|known| known.step < *step);
+                let waiting = values[usize::from(*value)].waiting.iter_mut().filter(|(rq, _)| was_there(*rq));
+                waiting.for_each(|(_, seen)| _ = seen.get_or_insert(at.step));
             }
-            !is_seen
+            *cpu != at.cpu
         });
+        if let Event::HeldBack { value, .. } = *event {
+            self.value(value);
+            self.unseen.push((at.cpu, value, at.step));
+        }
     }
 
     fn value(&mut self, value: u16) -> &mut Value {
@@ -199,43 +174,13 @@ impl Gate {
         &mut self.values[number]
     }
 
-    /// The last of the requests that bypassed, on this hardware queue if each has a value.
-    fn latest_passed(&mut self, hctx: u16) -> &mut (u64, RqId) {
-        let at = if self.is_split { usize::from(hctx) } else { 0 };
-        if at >= self.latest_passed.len() {
-            self.latest_passed.resize(at + 1, (0, RqId(0)));
-        }
-        &mut self.latest_passed[at]
-    }
-
-    fn inserted(&mut self, at: Stamp, rq: RqId, known: Known) -> Result<(), Violation> {
+    fn inserted(&mut self, rq: RqId, known: Known) {
         let Known { class, value, .. } = known;
         if self.requests.get(rq).is_none() {
             self.nr_open[class.index()] += 1;
         }
         *self.requests.entry(rq) = Some((rq, known));
-        let is_seen = self.locking.takes_all();
-        let of_value = self.value(value);
-        of_value.waiting.push_back((rq, is_seen.then_some(at.step)));
-        let hctx = of_value.hctx;
-        if !is_seen {
-            self.unseen.push((at.cpu, value, rq));
-        }
-        let left = self.names.get(rq).and_then(|bio| self.operations.get(*bio)?.left);
-        if self.is_split && hctx.is_none() {
-            return Ok(());
-        }
-        let (submitted, passed) = *self.latest_passed(hctx.unwrap_or(0));
-        if is_seen && left.is_some_and(|left| left < submitted) {
-            let what = format!(
-                "{} passed the scheduler, and {}, which comes into it only now, was left to it before the other was \
-                 submitted",
-                Request(passed),
-                Request(rq)
-            );
-            return Err(Violation::new(RULE, what).request(passed).request(rq));
-        }
-        Ok(())
+        self.value(value).waiting.push_back((rq, None));
     }
 
     fn absorbed(&mut self, into: RqId, absorbed: RqId) {
@@ -311,10 +256,6 @@ impl Gate {
         let known = Known { class, value: 0, at: InsertAt::Sorted, since: Time(0), step, place: Place::Passed };
         *self.requests.entry(rq) = Some((rq, known));
         self.nr_open[class.index()] += 1;
-        let latest_passed = self.latest_passed(hctx);
-        if step > latest_passed.0 {
-            *latest_passed = (step, rq);
-        }
         let waits = |rq| self.requests.get(rq).is_some_and(|known| known.place == Place::Waiting);
         let is_split = self.is_split;
         let Some(value) = self.values.iter_mut().find(|value| !is_split || value.hctx == Some(hctx)) else {
@@ -326,24 +267,13 @@ impl Gate {
         match value.waiting.front() {
             Some(&(first, Some(seen))) if seen < step => {
                 let what = format!(
-                    "{} passed the scheduler, and {} waits there since before the other was submitted",
+                    "{} passed the scheduler, and {} was held back there before the other was submitted",
                     Request(rq),
                     Request(first)
                 );
                 Err(Violation::new(RULE, what).request(rq).request(first))
             }
             _ => Ok(()),
-        }
-    }
-
-    /// A submitter has passed on what it had submitted. If no CPU changes the queue, all of these operations are in the
-    /// queue now.
-    fn passed_on(&mut self, step: u64, submitter: u16) {
-        let Some(quiet) = self.quiet_since else { return };
-        for (_, operation) in self.operations.iter_mut() {
-            if operation.submitter == submitter && operation.left.is_none() && operation.step > quiet {
-                operation.left = Some(step);
-            }
         }
     }
 }
@@ -353,19 +283,11 @@ impl Checker for Gate {
         self.flushing.see(event);
         self.note_seen(at, event);
         self.answers.see(at.step, event);
-        if let Event::Inserted { .. } | Event::Offered { .. } = event
-            && std::mem::take(&mut self.is_changed)
-        {
-            self.quiet_since = Some(at.step);
-        }
         match *event {
             Event::Submitted { submitter, bio, asked, .. } => {
-                self.operations.begin(bio, Operation { submitter, asked, step: at.step, left: None });
+                self.operations.begin(bio, Operation { submitter, asked, step: at.step });
             }
             Event::Named { bio, id, .. } => *self.names.entry(id) = Some((id, bio)),
-            Event::PassedOn { submitter } if self.bypass && self.locking.takes_all() => {
-                self.passed_on(at.step, submitter);
-            }
             Event::Reaped { bio, .. } | Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => {
                 self.operations.end(bio);
             }
@@ -383,7 +305,7 @@ impl Checker for Gate {
             Event::Inserted { value, rq, info, at: how, now } => {
                 let (class, step) = (info.priority.class, at.step);
                 let known = Known { class, value, at: how, since: now, step, place: Place::Waiting };
-                return self.inserted(at, rq, known);
+                self.inserted(rq, known);
             }
             Event::Absorbed { into, absorbed } => self.absorbed(into, absorbed),
             Event::Chosen { rq, now } => return self.chosen(rq, now),
@@ -416,8 +338,8 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    fn told(locking: Locking) -> Told<Gate> {
-        let mut told = Told::new(Gate::new(&Facts { locking, bypass: true, ..FACTS }));
+    fn told() -> Told<Gate> {
+        let mut told = Told::new(Gate::new(&Facts { bypass: true, ..FACTS }));
         told.good(Event::Installed { scheduler: Some("mq-deadline") });
         Class::ALL.into_iter().for_each(|class| answer(&mut told, class, ClientId(0), Passing::All));
         told
@@ -452,11 +374,11 @@ mod tests {
     #[test]
     fn nothing_passes_while_that_is_switched_off() {
         let bypass = |phase| changed(Control::Bypass(false), phase);
-        let mut told = told(Locking::Single);
+        let mut told = told();
         submit(&mut told, 1, Class::BestEffort);
         told.good(bypass(Phase::Begun)).good(bypass(Phase::Done)).bad(offer(1), "passed the scheduler, and none may");
         told.good(Event::Installed { scheduler: None }).good(offer(1));
-        let mut told = self::told(Locking::Single);
+        let mut told = self::told();
         submit(&mut told, 1, Class::BestEffort);
         told.good(offer(1)).good(acted(rq(1), Action::GivenBack));
         // The request has bypassed the scheduler already.
@@ -465,83 +387,69 @@ mod tests {
 
     #[test]
     fn nothing_passes_that_the_scheduler_does_not_let_pass() {
-        let mut told = told(Locking::Single);
+        let mut told = told();
         answer(&mut told, Class::BestEffort, ClientId(0), Passing::Nobody);
         submit(&mut told, 1, Class::BestEffort);
         told.bad(offer(1), "request 1/1.0 of class BestEffort passed the scheduler, which let none of its class and");
     }
 
+    /// Request 1 waits in the scheduler, and CPU 1 is next.
+    fn waits() -> Told<Gate> {
+        let mut told = told();
+        submit(&mut told, 1, Class::BestEffort);
+        told.good(insert(1, Class::BestEffort));
+        told
+    }
+
+    /// The same, and the scheduler has held it back.
+    fn is_held_back() -> Told<Gate> {
+        let mut told = waits();
+        told.good(HELD_BACK).good(HELD_BACK);
+        told.cpu = 1;
+        told
+    }
+
+    const HELD_BACK: Event<'static> = Event::HeldBack { value: 0, waiting: 1, now: Time(0), wakeup: None };
+
     #[test]
-    fn nothing_passes_what_waited_when_it_was_submitted() {
-        let waits = |locking| {
-            let mut told = told(locking);
-            submit(&mut told, 1, Class::BestEffort);
-            told.good(insert(1, Class::BestEffort));
-            told.cpu = 1;
-            told
-        };
-        let mut told = waits(Locking::Combining);
+    fn nothing_passes_what_was_held_back_when_it_was_submitted() {
+        let mut told = is_held_back();
         submit(&mut told, 2, Class::BestEffort);
-        told.bad(offer(2), "request 1/1.0 waits there since before the other was submitted");
-        // Under the locking single other threads may not see the request yet.
-        let mut told = waits(Locking::Single);
+        told.bad(offer(2), "request 1/1.0 was held back there before the other was submitted");
+        // A thread is about to look for what the request needs.
+        let mut told = waits();
         submit(&mut told, 2, Class::BestEffort);
         told.good(offer(2));
-        let mut told = waits(Locking::Single);
-        told.cpu = 0;
-        told.good(Event::PassedOn { submitter: 1 });
+        // Other threads may not see yet that it is held back.
+        let mut told = waits();
+        told.good(HELD_BACK);
+        told.cpu = 1;
         submit(&mut told, 2, Class::BestEffort);
-        told.bad(offer(2), "request 1/1.0 waits there");
-        let mut told = waits(Locking::Batch);
-        told.good(Event::HeldBack { value: 0, waiting: 1, now: Time(0), wakeup: None });
-        submit(&mut told, 2, Class::BestEffort);
-        told.bad(offer(2), "request 1/1.0 waits there");
+        told.good(offer(2));
         // The operation was submitted before, or the other request waits no more.
-        let mut told = self::told(Locking::Combining);
+        let mut told = self::told();
         submit(&mut told, 2, Class::BestEffort);
-        told.good(insert(1, Class::BestEffort)).good(offer(2));
-        let mut told = waits(Locking::Combining);
+        told.good(insert(1, Class::BestEffort)).good(HELD_BACK).good(HELD_BACK).good(offer(2));
+        let mut told = is_held_back();
         submit(&mut told, 2, Class::BestEffort);
         told.good(chosen(rq(1), 0)).good(offer(2));
     }
 
     #[test]
     fn of_a_request_without_a_name_the_operations_that_reach_there_say_when_it_was_submitted() {
-        let mut told = told(Locking::Combining);
-        told.good(insert(1, Class::BestEffort)).good(submitted(2, asked(Op::Write, 16, 8)));
-        told.bad(offered(rq(2), Op::Write, 16, 8, &[2; 8]), "request 1/1.0 waits there");
-        told.good(submitted(3, asked(Op::Read, 24, 8))).bad(offer(3), "request 1/1.0 waits there");
+        let mut told = is_held_back();
+        told.good(submitted(2, asked(Op::Write, 16, 8)));
+        told.bad(offered(rq(2), Op::Write, 16, 8, &[2; 8]), "request 1/1.0 was held back there");
+        told.good(submitted(3, asked(Op::Read, 24, 8))).bad(offer(3), "request 1/1.0 was held back there");
         // The request may belong to either operation.
         let priority = of(Class::Idle);
         told.good(submitted(4, asked(Op::Read, 32, 8)));
         told.good(submitted(5, Asked { priority, ..asked(Op::Read, 32, 8) })).good(offer(4));
     }
 
-    #[test]
-    fn under_combining_nothing_passes_what_was_left() {
-        let left = |locking| {
-            let mut told = told(locking);
-            submit(&mut told, 1, Class::BestEffort);
-            told.good(Event::PassedOn { submitter: 1 });
-            submit(&mut told, 2, Class::BestEffort);
-            told.good(offer(2));
-            told
-        };
-        let says = "request 1/1.0, which comes into it only now, was left to it before the other was submitted";
-        left(Locking::Combining).bad(insert(1, Class::BestEffort), says);
-        left(Locking::Batch).good(insert(1, Class::BestEffort));
-        // While a CPU changes the queue, the operation may have stayed in its submitter's plug.
-        let mut told = told(Locking::Combining);
-        told.good(changed(Control::Freeze, Phase::Begun));
-        submit(&mut told, 1, Class::BestEffort);
-        told.good(Event::PassedOn { submitter: 1 });
-        submit(&mut told, 2, Class::BestEffort);
-        told.good(offer(2)).good(insert(1, Class::BestEffort));
-    }
-
     /// One real-time request has bypassed the scheduler, and one best-effort request waits.
     fn two_classes() -> Told<Gate> {
-        let mut told = told(Locking::Single);
+        let mut told = told();
         submit(&mut told, 1, Class::RealTime);
         told.good(offer(1)).good(started(rq(1))).good(insert(2, Class::BestEffort));
         told

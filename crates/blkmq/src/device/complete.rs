@@ -4,7 +4,7 @@
 use blkmq_sched::{Op, Time};
 
 use crate::device::Runner;
-use crate::queue::{Count, Ending, FlowBatch, Member, ReportBatch, RequestQueue, Steps, TokenBatch, mark_of_flush};
+use crate::queue::{Count, Ending, FlowBatch, ReportBatch, RequestQueue, Steps, TokenBatch, mark_of_flush};
 use crate::request::{FlushStep, Place, Request, RqList};
 use blkmq_sync::tags::{Gathered, Hint, Tag};
 use blkmq_sync::{Stage, kept, stage};
@@ -53,7 +53,7 @@ trait Beside {
     /// A request is over. `is_limited`: it is other than a read, and the scheduler had dispatched it.
     fn add(&mut self, q: &RequestQueue, rq: &mut Request<'_>, is_limited: bool);
 
-    /// Operations are about to go to another submitter.
+    /// Operations are about to be delivered to other submitters.
     #[inline(always)]
     fn tell(&mut self, _q: &RequestQueue) {}
 
@@ -156,72 +156,12 @@ impl<B: Beside> Beside for Watched<'_, B> {
     }
 }
 
-/// Operations that go to one submitter's completion ring, and the count of the requests that they belong to.
-struct Delivery<'q> {
-    member: u16,
-    list: RqList,
-    ending: Ending<'q>,
-}
-
-impl<'q> Delivery<'q> {
-    fn new(q: &'q RequestQueue, runner: &Runner, now: Time) -> Self {
-        Self { member: runner.member, list: RqList::default(), ending: Ending::new(q, runner.member(q), now) }
-    }
-
-    fn add(&mut self, q: &RequestQueue, part: Request<'_>) {
-        self.turn_to(q, part.index().pool());
-        self.list.push_back(part, Place::Completed);
-    }
-
-    /// From here on what is added goes to this submitter.
-    fn turn_to(&mut self, q: &RequestQueue, member: u16) {
-        if member != self.member {
-            self.send(q);
-            self.member = member;
-        }
-    }
-
-    /// Counts first, so that a submitter that has its completions finds them in the statistics.
-    fn send(&mut self, q: &RequestQueue) {
-        self.ending.publish();
-        if !self.list.is_empty() {
-            let (member, list) = (q.member(self.member), std::mem::take(&mut self.list));
-            if member.wake.has_notify() {
-                send_telling(q, list, member);
-            } else {
-                list.deliver(&q.slots, &member.completions);
-                member.wake.wake();
-            }
-        }
-    }
-}
-
-/// How many operations a submitter is told of at once: their slots take 64 bytes of the stack, a line.
-const MOST_TOLD: usize = 32;
-
-/// Hands operations to a submitter that wants to know which they are: a part of a split one stands for the whole.
-/// Noted before they are delivered, because they are the submitter's afterwards.
-#[cold]
-fn send_telling(q: &RequestQueue, mut list: RqList, member: &Member) {
-    while !list.is_empty() {
-        let (mut slots, mut nr) = ([0; MOST_TOLD], 0);
-        let some = list.take_while(&q.slots, |rq| {
-            let Some(slot) = slots.get_mut(nr) else { return false };
-            let body = rq.body();
-            *slot = if body.is_split { body.parent().slot() } else { rq.index().slot() };
-            nr += 1;
-            true
-        });
-        some.deliver(&q.slots, &member.completions);
-        member.wake.wake_for(&slots[..nr]);
-    }
-}
-
 impl Runner {
-    /// Completes what has finished. Afterwards [`parked`](Self::parked) says whether flush steps wait for dispatch.
+    /// Completes what has finished. Afterwards [`parked`](Self::parked) says whether flush steps wait for dispatch. The
+    /// caller then [wakes](Self::wake_delivered) the submitters to which operations were delivered.
     ///
-    /// COST: per batch one operation on each tag word concerned, for each other submitter one on its completion ring
-    /// and a fence, and one fence for what was brought; per operation the two lines of its slot and this thread's
+    /// COST: per batch one operation on each tag word concerned, for each other submitter one on its completion ring,
+    /// and one fence for what was brought; per operation the two lines of its slot and this thread's
     /// counters.
     pub(crate) fn complete(&mut self, q: &RequestQueue, now: Time) {
         debug_assert!(!self.finished.is_empty(), "something has finished");
@@ -242,6 +182,12 @@ impl Runner {
         stage(Stage::Complete, requests);
     }
 
+    /// Wakes the threads of the submitters to which this thread has delivered operations.
+    #[inline]
+    pub(crate) fn wake_delivered(&mut self, q: &RequestQueue) {
+        self.outbox.wake(q);
+    }
+
     /// As [`complete`](Self::complete), for a queue with a window.
     fn complete_watched(&mut self, q: &RequestQueue, now: Time) {
         let flows = FlowBatch::new(&self.member(q).flows, now);
@@ -257,9 +203,9 @@ impl Runner {
     #[inline]
     fn complete_with(&mut self, q: &RequestQueue, mut beside: impl Beside, now: Time) {
         let mut tags = TagBatch::new();
-        let mut delivery = Delivery::new(q, self, now);
+        let mut ending = Ending::new(q, self.member(q), now);
         loop {
-            while self.complete_run(q, &mut tags, &mut beside, &mut delivery, now) {}
+            while self.complete_run(q, &mut tags, &mut beside, &mut ending, now) {}
             let Some(mut rq) = self.finished.pop_front(&q.slots) else { break };
             let hctx = rq.body().hctx;
             rq.body_mut().completed = now;
@@ -274,18 +220,18 @@ impl Runner {
             }
             beside.tell(q);
             if rq.body().flush == FlushStep::None {
-                self.deliver(q, rq, &mut delivery);
+                self.deliver(q, rq, &mut ending);
             } else {
                 if rq.body().flush == FlushStep::Flush {
-                    delivery.ending.add_flush(&rq);
+                    ending.add_flush(&rq);
                 }
                 let steps = q.complete_flush(rq, now);
-                self.take_steps(q, steps, &mut delivery);
+                self.take_steps(q, steps, &mut ending);
             }
         }
         tags.put();
         beside.put(q);
-        delivery.send(q);
+        self.outbox.send(q, &mut ending);
     }
 
     /// Completes the requests at the front that are one operation each and belong to one submitter. The whole list of
@@ -295,12 +241,12 @@ impl Runner {
         q: &'q RequestQueue,
         tags: &mut TagBatch<'q>,
         beside: &mut impl Beside,
-        delivery: &mut Delivery<'_>,
+        ending: &mut Ending<'_>,
         now: Time,
     ) -> bool {
         let Some(member) = self.finished.with_first(&q.slots, |rq| rq.index().pool()) else { return false };
         let counters = &self.member(q).counters;
-        let (hint, ending) = (&mut self.hint, &mut delivery.ending);
+        let hint = &mut self.hint;
         let mut failed = 0;
         let run = self.finished.take_while(&q.slots, |rq| {
             let (pool, body) = (rq.index().pool(), rq.body());
@@ -332,15 +278,17 @@ impl Runner {
         if member == self.member || !kept("complete.owner") {
             self.completed.append(run);
         } else {
-            beside.tell(q);
-            delivery.turn_to(q, member);
-            delivery.list.append(run);
+            if !self.outbox.has_room_for(member) {
+                beside.tell(q);
+                self.outbox.send(q, ending);
+            }
+            self.outbox.add(member, run);
         }
         true
     }
 
     /// Does what the flush machine asks for.
-    fn take_steps(&mut self, q: &RequestQueue, mut steps: Steps, delivery: &mut Delivery<'_>) {
+    fn take_steps(&mut self, q: &RequestQueue, mut steps: Steps, ending: &mut Ending<'_>) {
         while let Some(mut rq) = steps.dispatch.pop_front(&q.slots) {
             if rq.body().flush == FlushStep::Flush {
                 rq.body_mut().mark = mark_of_flush(q);
@@ -349,7 +297,7 @@ impl Runner {
             self.parked = true;
         }
         while let Some(rq) = steps.finished.pop_front(&q.slots) {
-            self.deliver(q, rq, delivery);
+            self.deliver(q, rq, ending);
         }
     }
 
@@ -363,15 +311,15 @@ impl Runner {
     /// Puts a request into the flush machine.
     pub(crate) fn insert_flush(&mut self, q: &RequestQueue, rq: Request<'_>, now: Time) {
         let steps = q.begin_flush(rq, now);
-        let mut delivery = Delivery::new(q, self, now);
-        self.take_steps(q, steps, &mut delivery);
-        debug_assert!(delivery.list.is_empty(), "nothing finishes on entering the flush machine");
+        let mut ending = Ending::new(q, self.member(q), now);
+        self.take_steps(q, steps, &mut ending);
+        debug_assert!(self.outbox.is_empty(), "nothing finishes on entering the flush machine");
     }
 
     /// Hands each operation of a request to its submitter: this thread's own operations to this thread, the others to
     /// the completion rings of their submitters.
-    fn deliver(&mut self, q: &RequestQueue, rq: Request<'_>, delivery: &mut Delivery<'_>) {
-        delivery.ending.add(&rq);
+    fn deliver(&mut self, q: &RequestQueue, rq: Request<'_>, ending: &mut Ending<'_>) {
+        ending.add(&rq);
         debug_assert!(
             rq.body().tag.is_none() && rq.body().token.is_none(),
             "tag and token go back before the operations go to their submitters: {rq:?}"
@@ -383,7 +331,13 @@ impl Runner {
             if part.index().pool() == self.member || !kept("complete.owner") {
                 self.completed.push_back(part, Place::Completed);
             } else {
-                delivery.add(q, part);
+                let member = part.index().pool();
+                if !self.outbox.has_room_for(member) {
+                    self.outbox.send(q, ending);
+                }
+                let mut list = RqList::default();
+                list.push_back(part, Place::Completed);
+                self.outbox.add(member, list);
             }
         });
         debug_assert_eq!(parts, u64::from(nr_parts), "a request has the operations that it counted");

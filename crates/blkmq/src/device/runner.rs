@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use blkmq_sched::Time;
 
+use super::deliver::Outbox;
+use super::index_set::IndexSet;
 use super::newcomers::Newcomers;
 use crate::driver::{Done, Started};
 use crate::queue::{Member, OwnMember, RequestQueue};
@@ -20,13 +22,6 @@ use blkmq_sync::tags::{Hint, Tag};
 /// as many more as it brought.
 pub(crate) const RUN_BOUND: usize = 64;
 
-/// A set of hardware queues that hold something to be issued.
-#[derive(Debug)]
-struct Touched {
-    set: Box<[u64]>,
-    len: usize,
-}
-
 /// A thread's private state: the lists that it works on, and the tag that it would like next.
 #[derive(Debug)]
 pub(crate) struct Runner {
@@ -37,7 +32,8 @@ pub(crate) struct Runner {
     /// Chosen requests with tags, on their way to the issue list of `ready_hctx`.
     pub(crate) ready: RqList,
     pub(super) ready_hctx: u16,
-    touched: Touched,
+    /// The hardware queues that hold something to be issued.
+    touched: IndexSet,
     /// Requests that go through the scheduler, while the scheduler is asked.
     pub(crate) newcomers: Newcomers,
     /// Finished requests that are to be completed.
@@ -48,6 +44,8 @@ pub(crate) struct Runner {
     pub(crate) requeued: RqList,
     /// Completed operations of this thread's own submitter, not yet reaped.
     pub(crate) completed: RqList,
+    /// Completed operations of other submitters, not yet delivered.
+    pub(super) outbox: Outbox,
     /// Whether this thread must dispatch once more before it goes: it has put a request on a dispatch list, or it has
     /// put back tags that it did not use, and requests may have waited for these tags or for the room that they took.
     pub(crate) parked: bool,
@@ -66,31 +64,6 @@ pub(crate) struct Runner {
     pub(crate) looked: Time,
 }
 
-impl Touched {
-    fn new() -> Self {
-        Self { set: vec![0; MAX_HW_QUEUES / 64].into_boxed_slice(), len: 0 }
-    }
-
-    fn add(&mut self, hctx: u16) {
-        let word = &mut self.set[usize::from(hctx / 64)];
-        let bit = 1 << (hctx % 64);
-        self.len += usize::from(*word & bit == 0);
-        *word |= bit;
-    }
-
-    fn take(&mut self) -> Option<u16> {
-        if self.len == 0 {
-            return None;
-        }
-        debug_assert!(self.set.iter().any(|word| *word != 0), "what was touched is in the set");
-        let (at, word) = (0u16..).zip(self.set.iter_mut()).find(|(_, word)| **word != 0)?;
-        let bit = word.trailing_zeros() as u16;
-        *word &= *word - 1;
-        self.len -= 1;
-        Some(at * 64 + bit)
-    }
-}
-
 impl Runner {
     /// A runner of the thread that has this number among the members of `q`.
     pub(crate) fn new(q: Arc<RequestQueue>, member: u16) -> Self {
@@ -100,12 +73,13 @@ impl Runner {
             hint: Hint::new(u32::from(member)),
             ready: RqList::default(),
             ready_hctx: 0,
-            touched: Touched::new(),
+            touched: IndexSet::new(MAX_HW_QUEUES),
             newcomers: Newcomers::new(),
             finished: RqList::default(),
             started: Started::default(),
             requeued: RqList::default(),
             completed: RqList::default(),
+            outbox: Outbox::new(),
             parked: false,
             has_news: false,
             owes_brought: false,
@@ -163,7 +137,7 @@ impl Runner {
     /// Whether this thread has nothing in its hands that another thread would have to wait for. For assertions.
     pub(crate) fn is_done(&self) -> bool {
         let lists = [&self.ready, &self.finished, &self.requeued];
-        lists.iter().all(|list| list.is_empty()) && self.touched.len == 0
+        lists.iter().all(|list| list.is_empty()) && self.touched.is_empty() && self.outbox.is_empty()
     }
 
     /// Issues what is ready and what else this thread has appended.

@@ -9,7 +9,7 @@ use crate::device::Runner;
 use crate::queue::{Domain, RequestQueue};
 use blkmq_sync::atomic::Ordering;
 
-pub(super) use super::single::{insert, is_free};
+pub(super) use super::single::insert;
 
 /// Chooses under one hold as many requests as there are tags. While the device is busy, chooses only one, which is
 /// issued before the next is chosen.

@@ -193,12 +193,6 @@ fn dispatch_from<'q>(
     }
 }
 
-/// Whether requests may pass the scheduler by, as far as this locking knows.
-#[inline]
-pub(super) fn is_free(domain: &Domain) -> bool {
-    domain.staging.is_free()
-}
-
 /// What the holder does until it can let go. `bound` is the holder's share, and limits two numbers: how many requests
 /// the holder chooses, and how many requests that were left it works on. The variable `share` is what remains of the
 /// second number, from which each further round takes one too. What `enter` inserts directly takes nothing from it.

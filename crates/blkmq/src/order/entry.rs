@@ -61,16 +61,4 @@ impl Locking {
             Self::Combining => combining::dispatch(runner, q, now, bound),
         }
     }
-
-    /// Whether requests of a domain may pass the scheduler by as far as the locking knows. The queue's word does not
-    /// show everything that waits, and the locking looks at the rest.
-    #[inline]
-    pub(crate) fn is_free(self, domain: &Domain) -> bool {
-        match self {
-            Self::Single => single::is_free(domain),
-            Self::Staged(_) => staged::is_free(domain),
-            Self::Batch => batch::is_free(domain),
-            Self::Combining => combining::is_free(domain),
-        }
-    }
 }

@@ -157,7 +157,7 @@ mod tests {
         // First the end, because a submitter that is dropped waits for its requests.
         q.leave(member, None);
         drop(quiesce);
-        q.hand_on();
+        q.hand_on(member);
         assert!(submitter.wait() && !is_cleared, "something waits");
     }
 }

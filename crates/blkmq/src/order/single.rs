@@ -52,12 +52,6 @@ pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: 
     })
 }
 
-/// Whether requests may pass the scheduler by, as far as this locking knows.
-#[inline]
-pub(super) fn is_free(domain: &Domain) -> bool {
-    !domain.has_waiting()
-}
-
 /// Asks the scheduler by `ask`. `ask` gets the domain, the time, and whether this thread has news for a thread that may
 /// be asking already.
 pub(super) fn dispatch_by<'q>(

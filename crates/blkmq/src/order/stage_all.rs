@@ -22,6 +22,6 @@ pub(super) fn insert(
     let (entered, list) = runner.begin(domain, starting, mapping, plug, flushes);
     starting.member.counters.count(Count::Staged, list.len() as u64);
     list.leave_anyway(&q.slots, &domain.staging);
-    q.hand_on();
+    q.hand_on(runner.member);
     Inserted { entered, dispatched: Some(Dispatched::all(0)) }
 }

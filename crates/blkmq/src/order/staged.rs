@@ -96,12 +96,6 @@ pub(super) fn dispatch(
     }
 }
 
-/// Whether requests may pass the scheduler by, as far as this locking knows.
-#[inline]
-pub(super) fn is_free(domain: &Domain) -> bool {
-    domain.inserting.is_free() && single::is_free(domain)
-}
-
 /// Inserts, by `round`, until nothing was left in a bucket meanwhile. Then the next thread may insert.
 fn serve_buckets(runner: &mut Runner, domain: &Domain, left: Chain, mut round: impl FnMut(&mut Runner)) {
     let round = |_| {

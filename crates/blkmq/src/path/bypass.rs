@@ -5,18 +5,17 @@
 //! reads those counts: [`word`](blkmq_sync::word) shows the interleaving. So a thread that inserts a request of another
 //! class knows of everything that has passed, and strict classes stay strict.
 //!
-//! A request never passes what waits. What lacks something or is held back has set WAITING in the word. What another
-//! thread inserted or left a moment ago makes the locking not free ([`Locking::is_free`](crate::queue::Locking)). A
-//! request that was chosen waits no longer. Under `combining` a chosen request is on the issue list before the locking
-//! is free, so a request that passes comes behind, unless the driver takes concurrent calls. Under `batch` a chosen
-//! request is on the issue list before the counts become zero, but a thread that passes reads the counts without an
-//! ordering. So `batch` does not promise that a request that passes comes behind. Under `single` and `staged` a chosen
-//! request may still be in a list of the thread that chose it, and a request that passes may reach the driver first.
+//! A request never passes what lacks something or is held back: that has set WAITING in the word. It may pass what
+//! another thread inserted or left a moment ago, for which a thread is about to look for a tag. While there are tags for
+//! both it does not matter which comes first, and if there are not, WAITING is set, and nothing passes until nothing
+//! waits. So while the device takes what comes, a thread that is at the scheduler, or lost its processor there, keeps no
+//! other thread from passing. A request that passes may reach the driver before one that was chosen earlier and is still
+//! in a list of the thread that chose it.
 
 use blkmq_sched::{Class, IoPriority, Op, SchedDomain};
 
 use crate::device::Runner;
-use crate::queue::{Count, Domain, Mapping, Passage, RequestQueue, Starting, TakenTokens};
+use crate::queue::{Count, Mapping, Passage, RequestQueue, Starting, TakenTokens};
 use crate::request::{FlushStep, Mark, Place, Request, RqList};
 use blkmq_sync::word::Gate;
 use blkmq_sync::{Stage, stage};
@@ -28,33 +27,12 @@ fn told_of(rq: &Request<'_>) -> Alike {
     (rq.op(), rq.body().is_sync(), rq.priority())
 }
 
-impl RequestQueue {
-    /// What may pass now of the requests of this domain.
-    ///
-    /// COST: two loads of lines that are not written while requests pass.
-    #[inline]
-    fn gate(&self, domain: &Domain) -> Option<Gate> {
-        self.live.gate(|| self.locking().is_free(domain))
-    }
-
-    /// What may pass now of a plug, judged by the domain of its first request.
-    #[inline]
-    fn gate_for(&self, mapping: &Mapping, plug: &RqList) -> Option<Gate> {
-        match self.whole_domain() {
-            Some(domain) => self.gate(domain),
-            None => {
-                let first = plug.with_first(&self.slots, |rq| mapping.hctx_of(rq))?;
-                self.gate(self.domain(first))
-            }
-        }
-    }
-}
-
 impl Runner {
     /// Starts the requests at the front of a plug that may pass the scheduler by, as far as there are tags. Returns how
     /// many operations these requests are, which have been counted.
     ///
-    /// COST: per run of one class and hardware queue, a read-modify-write of a tag word and a fence; per request, its
+    /// COST: per run of one class and hardware queue, a load of the queue's word, which is not written while requests
+    /// pass, a read-modify-write of a tag word and a fence; per request, its
     /// slot and this thread's own lines.
     #[inline]
     pub(super) fn bypass(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
@@ -88,7 +66,7 @@ impl Runner {
     ) -> u64 {
         let q = starting.q;
         let mut entered = 0;
-        while let Some(gate) = q.gate_for(mapping, plug) {
+        while let Some(gate) = q.live.word.load().gate() {
             let (mut index, mut kind, mut like) = (None, None, None);
             let mut run = plug.take_while(&q.slots, |rq| {
                 let hctx = mapping.assign(rq);

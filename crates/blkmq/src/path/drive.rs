@@ -18,7 +18,8 @@ impl Runner {
         let bound = own.max(RUN_BOUND);
         let (mut now, mut before) = (now, dispatched);
         let mut taken = 0;
-        loop {
+        // Whether something is left that could go on.
+        let leaves = loop {
             let dispatched = before.take().unwrap_or_else(|| self.dispatch(q, now, bound));
             let (chosen, gave_up) = (dispatched.chosen(), dispatched.gave_up);
             taken += chosen;
@@ -26,6 +27,8 @@ impl Runner {
                 q.brought();
             }
             self.issue_touched(q, now);
+            // The device has its work. Now those go on that wait for what it has done.
+            self.wake_delivered(q);
             self.park_requeued(q);
             if !self.finished.is_empty() {
                 now = q.clock().now();
@@ -33,16 +36,19 @@ impl Runner {
             } else if chosen < bound && !gave_up {
                 // Dispatching went as far as it could, and nothing has finished that could let more go. What the driver
                 // gave back is tried again at the next poll.
-                break;
+                break false;
             }
             if !gave_up && !self.goes_on(q) {
-                break;
+                break false;
             }
             if taken >= bound || gave_up {
-                // This thread may have nothing outstanding, and then it does not come again.
-                q.hand_on();
-                break;
+                break true;
             }
+        };
+        self.wake_delivered(q);
+        if leaves {
+            // This thread may have nothing outstanding, and then it does not come again.
+            q.hand_on(self.member);
         }
         debug_assert!(self.is_done(), "a thread that goes has passed on what it had in its hands");
     }
@@ -127,6 +133,8 @@ impl Runner {
             }
             if again {
                 self.run(q, 0, now, None);
+            } else {
+                self.wake_delivered(q);
             }
         }
         debug_assert!(self.is_done(), "a thread that goes has passed on what it had in its hands");

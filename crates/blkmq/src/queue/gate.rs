@@ -8,14 +8,10 @@
 //! Where each hardware queue has a domain, the gate is one for the queue, and open for every class or for none. A
 //! scheduler that orders one hardware queue lets requests pass only if it lets each class pass: then no class comes
 //! before another one, and there is nothing to be strict about. So the gate changes with the settings alone, and not
-//! with what is inserted. A thread that passes makes two looks, and no third behind a fence:
-//!
-//! - At the domain of the request's own hardware queue: nothing was inserted or left there
-//!   ([`Locking::is_free`](crate::queue::Locking)). What comes there later came later than this request, which may go
-//!   first.
-//! - At WAITING: nothing in any domain lacks something. So a request does not take the tag or the token for which
-//!   another one waits. If another request begins to wait behind this look, this one's tag and token come back when it
-//!   completes, and its completer finds WAITING set.
+//! with what is inserted. A thread that passes looks once, and not again behind a fence: at WAITING, which is set if
+//! anything in any domain lacks something. So a request does not take the tag or the token for which another one waits.
+//! If another request begins to wait behind this look, this one's tag and token come back when it completes, and its
+//! completer finds WAITING set.
 //!
 //! Requests other than reads that pass are not among those beside which the scheduler admits others. So they may pass
 //! only if the scheduler admits as many as there are tags.
@@ -26,16 +22,8 @@ use super::hold::{Hold, STEADY};
 use super::scheduler::another;
 use crate::queue::RequestQueue;
 use blkmq_sync::atomic::Ordering;
+use blkmq_sync::kept;
 use blkmq_sync::word::Gate;
-use blkmq_sync::{kept, unless_explored};
-
-/// How many requests must come in, with nothing waiting behind them, before the gate is opened again. A device that
-/// is as fast as requests come has some waiting now and then. For such a device it is cheaper to hand all requests
-/// through than to stop passing each time.
-const CALM: u32 = 256;
-
-/// The same where interleavings are explored, and something waits most of the time.
-const CALM_EXPLORED: u32 = 16;
 
 /// A request other than a read, to ask whether a scheduler bounds such.
 fn a_write(client: ClientId) -> Info {
@@ -55,9 +43,8 @@ fn a_write(client: ClientId) -> Info {
 
 impl Hold {
     /// A request is about to be inserted. If the gate is open for another class or another client, shuts it, so that
-    /// requests of that class do not pass any more. If the gate is open for this class, it stays open. The gate does
-    /// not keep other requests of this class from passing while this one waits. The locking does (`is_free`), and so
-    /// does WAITING once it is set.
+    /// requests of that class do not pass any more. If the gate is open for this class, it stays open. What keeps other
+    /// requests of this class from passing, if this one lacks something, is WAITING.
     #[inline]
     pub(super) fn note_insertion(&mut self, q: &RequestQueue, info: &Info) {
         let class = info.priority.class;
@@ -117,8 +104,11 @@ impl Hold {
         self.is_fold_due = false;
     }
 
-    /// Shuts the gate for some time if the word says WAITING, or the window may hold back what comes. Otherwise opens
-    /// the gate, if it is shut and enough requests have come. Called when the lock is about to be let go.
+    /// Shuts the gate if the window may hold back what comes. Opens the gate if it is shut, nothing waits, and enough
+    /// requests have come since the class or the client changed. While the word says WAITING nothing passes anyway, so
+    /// a gate that is open stays open, and requests pass again as soon as nothing lacks anything. Only a scheduler
+    /// whose answer changes with what it dispatches is asked anew, which takes a gate that is shut. Called when the lock
+    /// is about to be let go.
     #[inline]
     pub(super) fn turn_gate(&mut self, q: &RequestQueue) {
         let seen = q.live.word.load();
@@ -131,9 +121,8 @@ impl Hold {
             seen.gate(),
             self.gate
         );
-        if seen.is_waiting() || !self.is_window_open() {
-            self.until_open = unless_explored(CALM, CALM_EXPLORED);
-            if self.gate.is_some() {
+        if !self.is_window_open() || seen.is_waiting() {
+            if self.gate.is_some() && (self.wants_reports || !self.is_window_open()) {
                 self.shut_gate(q);
             }
         } else if self.gate.is_none() {

@@ -10,9 +10,6 @@ use blkmq_sched::Class;
 /// before them, which does not count.
 const STEADY: u64 = 9;
 
-/// The product's number of requests that must come in, after something has waited, before the gate opens again.
-const CALM: u64 = 256;
-
 fn queue(locking: Locking, depth: u16) -> (Arc<Recorder>, Arc<RequestQueue>) {
     let limits = Limits { capacity_sectors: 1 << 20, ..Limits::default() };
     let device = Recorder::new(limits, blkmq::driver::Topology { depth, ..ONE_QUEUE });
@@ -89,9 +86,10 @@ fn what_waits_is_not_passed() {
     });
 }
 
-/// Red if the gate opens as soon as nothing waits any more, or if it stays shut.
+/// Red if the gate stays shut for some time: then many threads come to the scheduler, more slowly than requests come, and
+/// something always waits.
 #[test]
-fn the_gate_stays_shut_for_some_time_after_something_waited() {
+fn requests_pass_again_as_soon_as_nothing_waits() {
     for_all(|locking| {
         let (device, q) = queue(locking, 2);
         let mut submitter = submitter(&q, Class::BestEffort);
@@ -101,13 +99,10 @@ fn the_gate_stays_shut_for_some_time_after_something_waited() {
             reap(&mut submitter);
         }
         assert_eq!(q.stats().bypassed, 2, "{locking}: the third waited");
-        let calm = (0..1000_u64).find(|number| {
-            submit(&mut submitter, 1000 + 100 * number);
-            device.finish_oldest(Status::Ok);
-            assert_eq!(reap(&mut submitter).len(), 1);
-            q.stats().bypassed > 2
-        });
-        assert_eq!(calm, Some(CALM), "{locking}");
+        submit(&mut submitter, 1000);
+        device.finish_oldest(Status::Ok);
+        assert_eq!(reap(&mut submitter).len(), 1);
+        assert_eq!(q.stats().bypassed, 3, "{locking}");
     });
 }
 
@@ -119,10 +114,6 @@ fn no_batch_outlasts_what_has_passed() {
         q.change_knob("nr_requests", "8").expect("the knob exists").wait().expect("the value is accepted");
         let mut submitter = submitter(&q, Class::BestEffort);
         let mut wait_behind = |first, bios: [blkmq::Bio; 2]| {
-            // The request that waited in the previous round keeps the gate shut.
-            for bypass in [false, true] {
-                q.change_bypass(bypass).wait().expect("nothing is in flight");
-            }
             let passed = q.stats().bypassed;
             submit(&mut submitter, first);
             assert_eq!(q.stats().bypassed, passed + 1);

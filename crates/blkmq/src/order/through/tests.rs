@@ -129,7 +129,7 @@ impl Rig {
         assert!(staging.try_hold().expect("no thread is at the scheduler").is_empty(), "nothing is left yet");
         plugs.into_iter().for_each(|(submitter, places)| self.submit(submitter, places));
         q.live.give_up(staging);
-        q.hand_on();
+        q.hand_on(0);
     }
 
     /// What happened since this was asked last.

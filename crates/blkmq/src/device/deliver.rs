@@ -1,0 +1,114 @@
+//! Delivering: completed operations go to the completion rings of their submitters, and the threads that sleep are
+//! woken.
+//!
+//! A thread that dispatches for others completes requests of many submitters, in the scheduler's order. It gathers them
+//! by submitter first. So each completion ring is written once for a batch, and a submitter that waits for several
+//! operations is woken once. To wake a thread costs a system call, so it comes last: behind the tags that go back, and
+//! behind the requests that get these tags and go to the device ([`Runner::run`]).
+//!
+//! # Liveness
+//! [`Outbox::send`] makes the operations visible, and [`Outbox::wake`] wakes, behind a fence. A thread calls both before
+//! it goes. If a driver or a scheduler panics in between, the thread that unwinds wakes instead: `Drop` of
+//! [`Submitter`](crate::Submitter) and of a background thread's membership.
+
+use super::index_set::IndexSet;
+use crate::queue::{Ending, Member, RequestQueue};
+use crate::request::RqList;
+use crate::request::limits::MAX_MEMBERS;
+use blkmq_sync::kept;
+use blkmq_sync::wake::wake_each;
+
+/// Of how many submitters operations are gathered. A batch of more is delivered in parts.
+const NR_LISTS: usize = 32;
+
+/// Completed operations of other submitters, by submitter, and the submitters that are to be woken.
+///
+/// # Invariants
+/// The first `len` of `members` are different, and only the first `len` of `lists` have operations.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    members: [u16; NR_LISTS],
+    lists: [RqList; NR_LISTS],
+    len: usize,
+    /// Submitters whose operations were delivered, and whose threads were not woken since.
+    unwoken: IndexSet,
+}
+
+impl Outbox {
+    pub(super) fn new() -> Self {
+        let lists = std::array::from_fn(|_| RqList::default());
+        Self { members: [0; NR_LISTS], lists, len: 0, unwoken: IndexSet::new(MAX_MEMBERS) }
+    }
+
+    /// Whether nothing is gathered, and nobody is to be woken.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.len == 0 && self.unwoken.is_empty()
+    }
+
+    fn place_of(&self, member: u16) -> Option<usize> {
+        self.members[..self.len].iter().position(|other| *other == member)
+    }
+
+    /// Whether there is room for operations of this submitter. If not, the caller [sends](Self::send) first.
+    pub(super) fn has_room_for(&self, member: u16) -> bool {
+        self.len < NR_LISTS || self.place_of(member).is_some()
+    }
+
+    /// Adds completed operations of a submitter behind its earlier ones.
+    pub(super) fn add(&mut self, member: u16, list: RqList) {
+        debug_assert!(self.has_room_for(member), "the lists of {NR_LISTS} submitters are not sent");
+        let place = self.place_of(member).unwrap_or_else(|| {
+            self.members[self.len] = member;
+            self.len += 1;
+            self.len - 1
+        });
+        self.lists[place].append(list);
+    }
+
+    /// Delivers what was gathered. Counts first, so that a submitter that has its completions finds them in the
+    /// statistics.
+    pub(super) fn send(&mut self, q: &RequestQueue, ending: &mut Ending<'_>) {
+        ending.publish();
+        for place in 0..std::mem::take(&mut self.len) {
+            let (list, member) = (std::mem::take(&mut self.lists[place]), q.member(self.members[place]));
+            if member.wake.has_notify() {
+                send_telling(q, list, member);
+            } else {
+                list.deliver(&q.slots, &member.completions);
+                self.unwoken.add(self.members[place]);
+            }
+        }
+    }
+
+    /// Wakes the threads of the submitters whose operations were delivered.
+    ///
+    /// COST: a fence, and two loads for each submitter, of lines that change when its thread goes to sleep.
+    #[inline]
+    pub(super) fn wake(&mut self, q: &RequestQueue) {
+        if !self.unwoken.is_empty() {
+            let delivered = std::iter::from_fn(|| self.unwoken.take()).filter(|_| kept("deliver.wake"));
+            wake_each(delivered.map(|member| &q.member(member).wake));
+        }
+    }
+}
+
+/// How many operations a submitter is told of at once: their slots take 64 bytes of the stack, a line.
+const MOST_TOLD: usize = 32;
+
+/// Hands operations to a submitter that wants to know which they are: a part of a split one stands for the whole.
+/// Noted before they are delivered, because they are the submitter's afterwards.
+#[cold]
+fn send_telling(q: &RequestQueue, mut list: RqList, member: &Member) {
+    while !list.is_empty() {
+        let (mut slots, mut nr) = ([0; MOST_TOLD], 0);
+        let some = list.take_while(&q.slots, |rq| {
+            let Some(slot) = slots.get_mut(nr) else { return false };
+            let body = rq.body();
+            *slot = if body.is_split { body.parent().slot() } else { rq.index().slot() };
+            nr += 1;
+            true
+        });
+        some.deliver(&q.slots, &member.completions);
+        member.wake.wake_for(&slots[..nr]);
+    }
+}
