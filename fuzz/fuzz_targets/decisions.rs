@@ -7,13 +7,13 @@
 
 mod reach;
 
-use blkmq_workbench::blktrace::{self, Action, Category, Event};
+use blkmq_workbench::blktrace::{Action, Category, Event};
 use blkmq_workbench::order::{self, Decision, Groups, Linux, Processes};
 use blkmq_workbench::{Settings, TextError};
 use libfuzzer_sys::fuzz_target;
 use reach::Reached;
 
-fn event(sequence: u32, line: &str) -> Option<Event<'static>> {
+fn event(sequence: u32, line: &str) -> Option<Event> {
     let mut words = line.split_whitespace();
     let time = words.next()?.parse().ok()?;
     let action = match words.next()? {
@@ -47,7 +47,7 @@ fn event(sequence: u32, line: &str) -> Option<Event<'static>> {
         cpu: 0,
         error: 0,
         has_group: false,
-        payload: &[],
+        payload: Box::default(),
     })
 }
 
@@ -72,8 +72,9 @@ fn run(text: &str, reached: &mut Reached) {
     let groups = read(Groups::parse("groups.txt", part()), "groups.txt", reached);
     let (Some(decisions), Some(processes), Some(groups)) = (decisions, processes, groups) else { return };
 
-    let events = (0..).zip(part().lines()).filter_map(|(sequence, line)| event(sequence, line)).collect();
-    let events = blktrace::merge(vec![events]);
+    let lines = (0..).zip(part().lines());
+    let mut events: Vec<_> = lines.filter_map(|(sequence, line)| event(sequence, line)).collect();
+    events.sort_by_key(|event| (event.time, event.sequence));
     let asks = decisions.iter().filter(|line| line.what == Decision::Ask).count();
     for settings in ["scheduler [bfq]\nlow_latency 1\n", "scheduler [bfq]\nlow_latency 0\nrotational 1\n"] {
         let settings = Settings::parse("queue.txt", settings).expect("these settings are right");

@@ -15,7 +15,7 @@ fn run(text: &str, reached: &mut Reached) {
     });
     for settings in [Settings::parse("queue.txt", text), changed].into_iter().flatten() {
         reached.add("settings", 1);
-        reached.add("replays", usize::from(order::replay(&[], &settings, &Classes::default()).is_ok()));
+        reached.add("replays", usize::from(order::replay(std::iter::empty(), &settings, &Classes::default()).is_ok()));
     }
 }
 

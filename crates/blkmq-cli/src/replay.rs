@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 
 use blkmq::Locking;
 use blkmq_workbench::oracle::Score;
-use blkmq_workbench::order::{Groups, Linux, Processes, parse_decisions, replay_bfq};
+use blkmq_workbench::order::{Agreement, Groups, Linux, Processes, heard_by_bfq, parse_decisions, replay_bfq};
 use blkmq_workbench::{Classes, Settings, Speed, TraceFiles};
 use clap::Args;
 
+use self::order::List;
 use crate::file;
 use crate::target::{self, Time};
 use blkmq_program::Failure;
@@ -40,9 +41,15 @@ With --order the scheduler alone gets what Linux's scheduler got, and each of it
 For bfq --decisions says when the device asked, which a trace does not show, and what Linux decided. Behind each answer our
 scheduler is put where Linux's answer would have put it.
 
+A replay takes the same memory whatever the trace's length. With --device the operations go to a temporary file in the
+folder that TMPDIR names, else /tmp: 31 bytes each, less than two thirds of the trace. An operation whose completion
+comes after 131072 later operations counts as one that did not complete. With --decisions events and decisions are held
+in memory: at most 4194304 events, half a gigabyte.
+
 Files:
   TRACE    as blktrace writes it, little-endian: NAME stands for NAME.blktrace.0, NAME.blktrace.1 and so on, and
-           so does the name of one of these files
+           so does the name of one of these files; it is read once, so /dev/stdin will do. Records may be out of
+           order by 32768, or by that number divided by the number of files, but by 1024 in any case
   queue    lines 'NAME VALUE': the files of Linux's queue/ and queue/iosched/, in the kernel's units; one line
            'scheduler none [mq-deadline]' with the active one in brackets
   classes  lines 'FIRST END CLASS': the sectors from FIRST to before END were used under CLASS: rt, be or idle
@@ -151,28 +158,34 @@ impl Replay {
         for assignment in &self.set {
             settings.set(assignment)?;
         }
-        let trace = TraceFiles::read(&self.trace)?;
+        let trace = TraceFiles::open(&self.trace)?;
         if let (Some(decisions), Some(processes)) = (&self.decisions, &self.processes) {
-            return self.compare_decisions(&trace, &settings, decisions, processes, out);
+            return self.compare_decisions(trace, &settings, decisions, processes, out);
         }
-        let agreement = blkmq_workbench::order::replay(&trace.events()?, &settings, classes)?;
-        if let Some(path) = &self.choices {
-            order::write_choices(path, &agreement)?;
+        let mut findings = blkmq_workbench::order::replay(trace, &settings, classes)?;
+        let (scheduler, has_depths) = (settings.scheduler(), findings.has_depths());
+        if self.adjustments.is_some() && !has_depths {
+            return Err(Failure::Input(format!("--adjustments: {scheduler} has no depths to adjust; kyber has")));
         }
-        if let Some(path) = &self.adjustments {
-            order::write_adjustments(path, &agreement, settings.scheduler())?;
-        }
+        let mut lists = order::Lists::create(self.choices.as_deref(), self.adjustments.as_deref())?;
+        let mut agreement = Agreement::default();
+        findings.try_for_each(|finding| {
+            let finding = finding?;
+            agreement.add(&finding);
+            lists.add(&finding)
+        })?;
+        lists.finish()?;
         if self.json {
-            order::tell_programs(&agreement, out)
+            order::tell_programs(&agreement, has_depths, out)
         } else {
-            order::tell(&agreement, settings.scheduler(), out)
+            order::tell(&agreement, scheduler, has_depths, out)
         }
     }
 
     /// Compares the decisions of bfq with those of Linux's.
     fn compare_decisions(
         &self,
-        trace: &TraceFiles,
+        trace: TraceFiles,
         settings: &Settings,
         decisions: &Path,
         processes: &Path,
@@ -185,14 +198,18 @@ impl Replay {
             None => Groups::default(),
         };
         let decisions = parse_decisions(&name(decisions), &file::read(decisions)?)?;
-        let events = trace.events()?;
+        let events = heard_by_bfq(trace)?;
         let linux = Linux { events: &events, decisions: &decisions };
         let answers = replay_bfq(linux, settings, &processes, &groups)?;
         if let Some(path) = &self.choices {
-            order::write(path, |out| answers.write_choices(out))?;
+            let mut list = List::create(path)?;
+            list.write(|out| answers.write_choices(out))?;
+            list.finish()?;
         }
         if let Some(path) = &self.expirations {
-            order::write(path, |out| answers.write_expirations(out))?;
+            let mut list = List::create(path)?;
+            list.write(|out| answers.write_expirations(out))?;
+            list.finish()?;
         }
         let score = Score::of(linux, &answers);
         if self.json { decisions::tell_programs(&score, out) } else { decisions::tell(&score, out) }

@@ -1,14 +1,35 @@
 //! What a trace asks of a device: its operations, when each was submitted, and how long each took.
+//!
+//! A [`Load`] takes the same memory whatever the trace's length. [`reader`] follows the operations that are outstanding
+//! in the trace, [`lane`] puts those of each submitter in the order in which they are played, and [`spool`] keeps them
+//! in a temporary file. They cannot stay in the trace alone: submitters that are played as fast as possible move apart
+//! without a limit, and one pass over the trace serves all of them only in its own order.
 
-use std::collections::{HashMap, VecDeque};
+mod lane;
+mod reader;
+mod spool;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io;
 
 use blkmq::{Class, Flags, Op};
 
+use self::reader::Reader;
+use self::spool::Chain;
+pub(crate) use self::spool::Cursor;
 use crate::blktrace::{Action, Category, Event};
-use crate::{Classes, Latencies};
+use crate::{Classes, Latencies, TextError};
 
-/// Which events of a trace are its operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The most submitters. With more processes, several processes share a submitter.
+const MAX_LANES: usize = 128;
+
+/// An operation is followed until it has completed, or so many later ones have begun.
+const FOLLOWED: u64 = 131_072;
+
+/// Which events of a trace are its operations. The first kind that occurs in a trace is its source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// Q: bios, as applications submitted them.
     Bios,
@@ -18,28 +39,41 @@ pub enum Source {
     Issues,
 }
 
+impl Source {
+    /// The kind of operation that an event is in some traces.
+    const fn of(action: Action) -> Option<Self> {
+        match action {
+            Action::Queue => Some(Self::Bios),
+            Action::Insert => Some(Self::Insertions),
+            Action::Issue => Some(Self::Issues),
+            _ => None,
+        }
+    }
+}
+
 /// An operation of a trace. Times are nanoseconds since the first one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Operation {
-    /// The task that submitted it, numbered in the order of their first operations.
-    pub process: usize,
+pub(crate) struct Operation {
     /// When it was submitted.
-    pub time: u64,
+    pub(crate) time: u64,
     /// When the plug in which it waited was emptied; `time` if there was no plug.
-    pub unplugged: u64,
+    pub(crate) unplugged: u64,
     /// What to do.
-    pub op: Op,
+    pub(crate) op: Op,
     /// First sector, in units of 512 bytes.
-    pub sector: u64,
+    pub(crate) sector: u64,
     /// Length in sectors.
-    pub nr_sectors: u64,
+    pub(crate) nr_sectors: u64,
     /// How to do it.
-    pub flags: Flags,
+    pub(crate) flags: Flags,
     /// Its priority class.
-    pub class: Class,
+    pub(crate) class: Class,
 }
 
 /// What happened to the operations under Linux.
+///
+/// A completion belongs to the oldest operation at its place. An operation that has not completed when 131,072 later
+/// ones have begun counts as one that never completes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Traced {
     /// Operations whose completion is in the trace.
@@ -57,33 +91,45 @@ pub struct Traced {
 }
 
 /// The operations of a trace.
-#[derive(Debug, Clone, PartialEq)]
+///
+/// Memory is needed for the operations that are outstanding at one time, which are 131,072 at most, and for each
+/// process. The operations are in a temporary file in the folder that the environment's `TMPDIR` names, else `/tmp`:
+/// 31 bytes for each, which is less than the trace has for it. The file has no name and goes with the load.
+#[derive(Debug)]
 pub struct Load {
     /// The kind of events that the operations were taken from.
     pub source: Source,
-    /// In the order in which they were submitted.
-    pub operations: Vec<Operation>,
     /// What happened to them under Linux.
     pub traced: Traced,
+    /// The number of operations.
+    pub nr_operations: u64,
+    /// True if an operation changes what the device holds: a write or a discard.
+    pub has_changes: bool,
+    /// The sector after the last one that an operation is about.
+    pub end: u64,
+    /// The operations of each submitter, in the order in which they are submitted.
+    chains: Vec<Chain>,
+    /// What the chains keep in the temporary file; `None` if they are short.
+    file: Option<File>,
 }
 
 impl Load {
     /// Takes the operations from `events`, ordered by time, and their priority classes from `classes`.
-    #[must_use]
-    pub fn new(events: &[Event<'_>], classes: &Classes) -> Self {
-        let has = |action| events.iter().any(|event| event.action == action);
-        let (source, action) = if has(Action::Queue) {
-            (Source::Bios, Action::Queue)
-        } else if has(Action::Insert) {
-            (Source::Insertions, Action::Insert)
-        } else {
-            (Source::Issues, Action::Issue)
-        };
-        let mut reader = Reader::new(classes, action);
-        for event in events.iter().filter(|event| is_io(event)) {
-            reader.step(event);
+    ///
+    /// # Errors
+    /// The first error of `events`; or the temporary file cannot be written.
+    pub fn read(events: impl Iterator<Item = Result<Event, TextError>>, classes: &Classes) -> Result<Self, TextError> {
+        let mut reader = Reader::new(classes, Source::Issues);
+        for event in events {
+            let event = event?;
+            if let Some(source) = Source::of(event.action).filter(|source| *source < reader.source()) {
+                reader.restart(source);
+            }
+            if is_io(&event) {
+                reader.step(&event).map_err(unspooled)?;
+            }
         }
-        Self { source, operations: reader.operations, traced: reader.traced }
+        reader.finish().map_err(unspooled)
     }
 
     /// The number of processes that submitted something.
@@ -91,217 +137,26 @@ impl Load {
     pub fn nr_processes(&self) -> usize {
         self.traced.peaks.len()
     }
+
+    /// For each submitter the operations, and how many its processes had outstanding at most.
+    ///
+    /// # Errors
+    /// The temporary file cannot be read.
+    pub(crate) fn submitters(&self) -> io::Result<Vec<(Cursor<'_>, usize)>> {
+        let submitter = |(lane, chain)| {
+            let peaks = self.traced.peaks.iter().skip(lane).step_by(MAX_LANES);
+            Ok((Cursor::new(chain, self.file.as_ref())?, peaks.sum()))
+        };
+        self.chains.iter().enumerate().map(submitter).collect()
+    }
 }
 
-/// Reads a trace event by event.
-struct Reader<'a> {
-    classes: &'a Classes,
-    /// The kind of event that is an operation.
-    action: Action,
-    operations: Vec<Operation>,
-    traced: Traced,
-    processes: HashMap<u32, usize>,
-    tasks: Vec<Task>,
-    /// The time of the first operation.
-    origin: u64,
-    /// Pieces that have not completed, by direction and first sector, the oldest first.
-    pieces: HashMap<(bool, u64), VecDeque<Piece>>,
-    /// Flushes that have not completed. Flushes have no sectors.
-    flushes: VecDeque<usize>,
-    /// How many pieces of each operation have not completed.
-    left: Vec<u32>,
-}
-
-/// What is known of a process.
-#[derive(Debug, Default)]
-struct Task {
-    /// Whether a plug is open.
-    plugged: bool,
-    /// Operations that may still be in the plug.
-    held: Vec<usize>,
-    outstanding: usize,
-}
-
-/// A part of an operation that completes as one piece: the whole operation, unless that was split.
-#[derive(Debug, Clone, Copy)]
-struct Piece {
-    operation: usize,
-    end: u64,
-}
-
-impl<'a> Reader<'a> {
-    fn new(classes: &'a Classes, action: Action) -> Self {
-        Self {
-            classes,
-            action,
-            operations: Vec::new(),
-            traced: Traced::default(),
-            processes: HashMap::new(),
-            tasks: Vec::new(),
-            origin: 0,
-            pieces: HashMap::new(),
-            flushes: VecDeque::new(),
-            left: Vec::new(),
-        }
-    }
-
-    fn step(&mut self, event: &Event<'_>) {
-        if event.action == self.action {
-            self.begin(event);
-        }
-        match event.action {
-            Action::Plug => {
-                if let Some(task) = self.task(event) {
-                    task.plugged = true;
-                }
-            }
-            Action::Unplug | Action::UnplugTimer => {
-                self.unplug(event);
-                if let Some(task) = self.task(event) {
-                    task.plugged = false;
-                }
-            }
-            Action::Insert => self.unplug(event),
-            Action::Issue => {
-                self.traced.requests += 1;
-                self.unplug(event);
-            }
-            Action::BackMerge | Action::FrontMerge => {
-                self.traced.merges += 1;
-                // A process without a plug merges in the scheduler, so the operation is in the scheduler now.
-                if self.task(event).is_some_and(|task| !task.plugged) {
-                    self.unplug(event);
-                }
-            }
-            Action::Split => self.split(event),
-            Action::Complete => self.complete(event),
-            _ => {}
-        }
-    }
-
-    /// The state of the process that an event belongs to, if it has submitted anything.
-    fn task(&mut self, event: &Event<'_>) -> Option<&mut Task> {
-        let process = self.processes.get(&event.pid)?;
-        self.tasks.get_mut(*process)
-    }
-
-    /// Called when an operation is submitted.
-    fn begin(&mut self, event: &Event<'_>) {
-        if self.operations.is_empty() {
-            self.origin = event.time;
-        }
-        let index = self.operations.len();
-        let process = *self.processes.entry(event.pid).or_insert(self.tasks.len());
-        if process == self.tasks.len() {
-            self.tasks.push(Task::default());
-            self.traced.peaks.push(0);
-        }
-        let task = &mut self.tasks[process];
-        task.held.push(index);
-        task.outstanding += 1;
-        self.traced.peaks[process] = self.traced.peaks[process].max(task.outstanding);
-        let time = event.time.saturating_sub(self.origin);
-        let operation = operation(event, process, time, self.classes.of(event.sector));
-        if operation.op == Op::Flush {
-            self.flushes.push_back(index);
-        } else if let Some(end) = event.sector.checked_add(operation.nr_sectors) {
-            self.add_piece(event.is_write(), event.sector, Piece { operation: index, end });
-        }
-        self.operations.push(operation);
-        self.left.push(1);
-    }
-
-    fn add_piece(&mut self, is_write: bool, sector: u64, piece: Piece) {
-        self.pieces.entry((is_write, sector)).or_default().push_back(piece);
-    }
-
-    /// Called when a process empties its plug: the operations in it go on.
-    fn unplug(&mut self, event: &Event<'_>) {
-        let time = event.time.saturating_sub(self.origin);
-        let held = self.task(event).map(|task| std::mem::take(&mut task.held)).unwrap_or_default();
-        // An operation that has completed cannot be in the plug any more, whatever the trace says of the plug.
-        for index in held.into_iter().filter(|index| self.left[*index] > 0) {
-            self.operations[index].unplugged = time;
-        }
-    }
-
-    /// Called when an operation is split: it goes on in two pieces. The event is about the first piece.
-    fn split(&mut self, event: &Event<'_>) {
-        let Some(middle) = event.sector.checked_add(u64::from(event.nr_sectors())) else { return };
-        let Some(pieces) = self.pieces.get_mut(&(event.is_write(), event.sector)) else { return };
-        let Some(whole) = pieces.back_mut().filter(|whole| event.sector < middle && middle < whole.end) else { return };
-        let rest = *whole;
-        whole.end = middle;
-        self.left[rest.operation] += 1;
-        self.add_piece(event.is_write(), middle, rest);
-    }
-
-    /// Called when a request completes. Every piece of the request completes with it.
-    fn complete(&mut self, event: &Event<'_>) {
-        if !self.operations.is_empty() {
-            self.traced.duration = event.time.saturating_sub(self.origin);
-        }
-        if event.bytes == 0 {
-            if let Some(index) = self.flushes.pop_front() {
-                self.finish(index, event);
-            }
-            return;
-        }
-        let end = event.sector.saturating_add(u64::from(event.nr_sectors()));
-        let mut at = event.sector;
-        while at < end
-            && let Some(pieces) = self.pieces.get_mut(&(event.is_write(), at))
-            && let Some(piece) = pieces.pop_front()
-        {
-            if piece.end > end {
-                self.add_piece(event.is_write(), end, piece);
-            } else {
-                self.finish(piece.operation, event);
-            }
-            at = piece.end.max(at + 1);
-        }
-    }
-
-    /// Called when a piece of an operation has completed.
-    fn finish(&mut self, index: usize, event: &Event<'_>) {
-        self.left[index] -= 1;
-        if self.left[index] > 0 {
-            return;
-        }
-        let operation = self.operations[index];
-        let end = event.time.saturating_sub(self.origin);
-        self.traced.completed += 1;
-        self.traced.latencies.record(operation.op, end.saturating_sub(operation.time));
-        self.tasks[operation.process].outstanding -= 1;
-    }
+fn unspooled(error: io::Error) -> TextError {
+    let place = format!("a temporary file in {}", std::env::temp_dir().display());
+    TextError { place, what: format!("{error}; the operations of the trace go there, TMPDIR names another folder") }
 }
 
 /// Whether an event is about I/O of the block layer's own operations.
-fn is_io(event: &Event<'_>) -> bool {
+fn is_io(event: &Event) -> bool {
     !matches!(event.action, Action::Notify | Action::Message) && !event.category.contains(Category::PASSTHROUGH)
-}
-
-fn operation(event: &Event<'_>, process: usize, time: u64, class: Class) -> Operation {
-    let has = |bit| event.category.contains(bit);
-    let op = if event.bytes == 0 && has(Category::FLUSH) {
-        Op::Flush
-    } else if has(Category::DISCARD) {
-        Op::Discard
-    } else if event.is_write() {
-        Op::Write
-    } else {
-        Op::Read
-    };
-    let flags = Flags {
-        sync: has(Category::SYNC),
-        preflush: op == Op::Write && has(Category::FLUSH),
-        fua: has(Category::FUA),
-        readahead: has(Category::AHEAD),
-        meta: has(Category::META),
-        ..Flags::default()
-    };
-    let sector = if op == Op::Flush { 0 } else { event.sector };
-    // A length that is not a multiple of a sector is rounded up.
-    let nr_sectors = u64::from(event.bytes).div_ceil(512);
-    Operation { process, time, unplugged: time, op, sector, nr_sectors, flags, class }
 }

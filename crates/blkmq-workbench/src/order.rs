@@ -15,26 +15,34 @@
 //! The replay applies merges as Linux made them, and does not look for merges. What Linux chose shows only at the
 //! issue. Until then our scheduler stays as its own choice found it, and what comes in has to wait. So whatever we
 //! chose, our scheduler chooses as Linux did, out of what Linux saw, and the replay goes on from there.
+//!
+//! The replay takes the events one by one and needs memory for the requests that wait or are in the driver, not for the
+//! whole trace.
 
 mod agreement;
+mod announcements;
 mod bfq;
 mod decisions;
+mod driver;
+mod findings;
 mod kept;
 mod plug;
 mod pools;
 mod processes;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use blkmq_sched::{
-    Class, ClientId, Info, IoPriority, Join, MergeHow, MergeLevel, Op, Replay as Follower, RqId, SCHEDULERS,
-    SchedDomain, Tally, Time,
+    ClientId, Info, IoPriority, Join, MergeHow, MergeLevel, Op, Replay as Follower, RqId, SCHEDULERS, SchedDomain,
+    Tally, Time,
 };
 
-pub use self::agreement::{Adjustment, Agreement, Choice, Request};
-pub use self::bfq::{Answer, Answers, Expired, Linux, replay_bfq};
+pub use self::agreement::{Adjustment, Agreement, Choice, Finding, Request};
+pub use self::bfq::{Answer, Answers, Expired, Linux, heard_by_bfq, replay_bfq};
 pub(crate) use self::bfq::{Step, as_linuxs};
 pub use self::decisions::{Decision, Line, Queue, parse_decisions};
+use self::driver::{InDriver, Issued};
+pub use self::findings::{Findings, replay};
 use self::kept::{Change, Kept};
 use self::plug::Plugs;
 use self::pools::Pools;
@@ -47,25 +55,9 @@ use crate::{Classes, Settings, TextError};
 /// One tick of Linux's timer, in nanoseconds: 250 a second.
 const JIFFY: u64 = 4_000_000;
 
-/// Replays `events`, ordered by time, on a scheduler set up as `settings` says.
-///
-/// # Errors
-/// The settings name a scheduler that cannot follow another one, or a knob or value that it does not have; or a message
-/// of the trace sets one of its knobs to such a value.
-pub fn replay(events: &[Event<'_>], settings: &Settings, classes: &Classes) -> Result<Agreement, TextError> {
-    let (scheduler, pools) = scheduler(settings)?;
-    let mut replay = Replay::new(scheduler, pools, classes, Plugs::new(events));
-    for (index, event) in events.iter().enumerate() {
-        match event.message() {
-            Some(text) => replay.hear(event.time, text)?,
-            None => replay.step(index, event),
-        }
-    }
-    // The timer that the last completions set still goes off.
-    replay.pools.fold_before(false, u64::MAX);
-    let adjustments = replay.pools.are_lent().then(|| replay.pools.into_adjustments());
-    Ok(Agreement { choices: replay.choices, adjustments })
-}
+/// The most requests that wait, and merges since the last choice. Linux has as many requests as `nr_requests` and
+/// `max_sectors` allow; a trace without issues would make ours wait for ever.
+const MOST_WAITING: usize = 262_144;
 
 fn scheduler(settings: &Settings) -> Result<(Box<dyn Follower>, Pools), TextError> {
     let mut scheduler = blkmq_sched::replay(settings.scheduler()).ok_or_else(|| {
@@ -95,13 +87,11 @@ struct Replay<'a> {
     kept: Option<Kept>,
     /// Tasks whose last action was a merge.
     merging: HashSet<u32>,
-    /// The issued requests, by first sector and operation.
-    in_driver: HashMap<(u64, Op), Vec<Issued>>,
+    in_driver: InDriver,
     tally: Tally,
     next_id: u64,
     /// How many waiting requests the scheduler has room for.
     capacity: usize,
-    choices: Vec<Choice>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -111,15 +101,6 @@ struct Waiting {
     since: u64,
     /// When it was allocated.
     allocated: u64,
-}
-
-/// A request that the driver has.
-#[derive(Debug, Clone, Copy)]
-struct Issued {
-    class: Class,
-    /// In nanoseconds.
-    allocated: u64,
-    issued: u64,
 }
 
 impl Waiting {
@@ -134,21 +115,20 @@ impl Waiting {
 }
 
 impl<'a> Replay<'a> {
-    fn new(scheduler: Box<dyn Follower>, pools: Pools, classes: &'a Classes, plugs: Plugs) -> Self {
+    fn new(scheduler: Box<dyn Follower>, pools: Pools, classes: &'a Classes) -> Self {
         Self {
             scheduler,
             pools,
             classes,
-            plugs,
+            plugs: Plugs::default(),
             brought: None,
             waiting: BTreeMap::new(),
             kept: None,
             merging: HashSet::new(),
-            in_driver: HashMap::new(),
+            in_driver: InDriver::default(),
             tally: Tally::default(),
             next_id: 0,
             capacity: 0,
-            choices: Vec::new(),
         }
     }
 
@@ -170,9 +150,11 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn step(&mut self, index: usize, event: &Event<'_>) {
+    /// Takes in the next event; `announced` is the number of insertions and merges that it announces and that follow.
+    /// Returns the choice that an issue shows.
+    fn step(&mut self, event: &Event, announced: Option<u64>) -> Result<Option<Choice>, TextError> {
         if event.action == Action::Notify {
-            return;
+            return Ok(None);
         }
         self.pools.fold_before(event.action == Action::Complete, event.time);
         if let Some(emptied) = self.plugs.closed_by(event) {
@@ -204,15 +186,28 @@ impl<'a> Replay<'a> {
                     self.look_ahead(event.time);
                 }
             }
-            Action::Issue => self.issue(event),
+            Action::Issue => return Ok(Some(self.issue(event))),
             Action::Complete | Action::Requeue => self.leave_driver(event),
-            Action::Unplug | Action::UnplugTimer => self.plugs.announce(index, event),
+            Action::Unplug | Action::UnplugTimer => {
+                if let Some(count) = announced {
+                    self.plugs.announce(count, event);
+                }
+            }
             _ => {}
         }
+        let nr_changes = self.kept.as_ref().map_or(0, |kept| kept.since.len());
+        if self.waiting.len().max(nr_changes) > MOST_WAITING {
+            let what = format!(
+                "more than {MOST_WAITING} insertions and merges wait for an issue (D); a trace is compared that has the \
+                 actions queue, requeue, issue and complete"
+            );
+            return Err(TextError { place: format!("the trace at {} ns", event.time), what });
+        }
+        Ok(None)
     }
 
     /// A request enters the scheduler.
-    fn insert(&mut self, event: &Event<'_>) {
+    fn insert(&mut self, event: &Event) {
         let id = RqId(self.next_id);
         self.next_id += 1;
         let info = self.info(event);
@@ -235,7 +230,7 @@ impl<'a> Replay<'a> {
 
     /// Called when a bio or a request joins a request. If that request is still in its submitter's plug, the merge does
     /// not concern the scheduler. `merges_on`: the last action of the task was another merge.
-    fn merge(&mut self, event: &Event<'_>, merges_on: bool) {
+    fn merge(&mut self, event: &Event, merges_on: bool) {
         let absorbed = self.absorbed(event).filter(|_| merges_on && !self.plugs.holds(event));
         if absorbed.is_none() && self.plugs.grow(event) {
             return;
@@ -261,21 +256,20 @@ impl<'a> Replay<'a> {
     }
 
     /// Called when the device takes a request, which shows Linux's choice.
-    fn issue(&mut self, event: &Event<'_>) {
+    fn issue(&mut self, event: &Event) -> Choice {
         let Some(linux) = self.find(event) else {
             // The request never was in the scheduler: it is a flush, or it was inserted before the recording began.
             self.plugs.forget(event);
             let linux = Request { sector: event.sector, op: op(event), class: None, waited: 0 };
-            self.choices.push(Choice { time: event.time, linux, ours: None });
-            return;
+            return Choice { time: event.time, linux, ours: None };
         };
         self.look_ahead(event.time);
         let kept = self.kept.take();
-        self.choices.push(Choice {
+        let choice = Choice {
             time: event.time,
             linux: self.waiting[&linux].describe(event.time),
             ours: kept.as_ref().map(|kept| kept.rq.describe(event.time)),
-        });
+        };
         if let Some(kept) = &kept {
             self.pools.put_back(SchedDomain::of(kept.rq.info.op));
         }
@@ -286,16 +280,17 @@ impl<'a> Replay<'a> {
         }
         if let Some(rq) = self.waiting.remove(&linux) {
             let issued = Issued { class: rq.info.priority.class, allocated: rq.allocated, issued: event.time };
-            self.in_driver.entry((event.sector, op(event))).or_default().push(issued);
+            self.in_driver.push((event.sector, op(event)), issued);
         }
         if !self.plugs.postpone(event) {
             self.look_ahead(event.time);
         }
+        choice
     }
 
     /// Called when a request completes, or when the driver gives it back. In both cases the driver no longer has it.
-    fn leave_driver(&mut self, event: &Event<'_>) {
-        let Some(rq) = self.in_driver.get_mut(&(event.sector, op(event))).and_then(Vec::pop) else { return };
+    fn leave_driver(&mut self, event: &Event) {
+        let Some(rq) = self.in_driver.pop((event.sector, op(event))) else { return };
         self.tally.completed[rq.class.index()] += 1;
         let of = SchedDomain::of(op(event));
         if event.action == Action::Complete {
@@ -325,7 +320,7 @@ impl<'a> Replay<'a> {
 
     /// The waiting request that the merge of `event` enlarges. If several fit, it is the newest one, which Linux finds
     /// first in its hash.
-    fn target(&self, event: &Event<'_>) -> Option<RqId> {
+    fn target(&self, event: &Event) -> Option<RqId> {
         let end = event.sector + u64::from(event.nr_sectors());
         let fits = |rq: &Waiting| {
             let touches =
@@ -336,7 +331,7 @@ impl<'a> Replay<'a> {
     }
 
     /// The waiting request that the merge of `event` removes. `None` if the merge is that of a bio.
-    fn absorbed(&self, event: &Event<'_>) -> Option<RqId> {
+    fn absorbed(&self, event: &Event) -> Option<RqId> {
         let is_it = |rq: &Waiting| {
             (rq.info.sector, rq.info.nr_sectors, rq.info.op) == (event.sector, event.nr_sectors(), op(event))
         };
@@ -353,14 +348,14 @@ impl<'a> Replay<'a> {
 
     /// The waiting request that the device takes: our choice if it fits the event, otherwise the oldest request that
     /// fits.
-    fn find(&self, event: &Event<'_>) -> Option<RqId> {
+    fn find(&self, event: &Event) -> Option<RqId> {
         let fits = |rq: &Waiting| rq.info.sector == event.sector && rq.info.op == op(event);
         let ours = self.kept.as_ref().map(|kept| kept.chosen).filter(|id| self.waiting.get(id).is_some_and(fits));
         ours.or_else(|| self.waiting.iter().find(|(_, rq)| fits(rq)).map(|(id, _)| *id))
     }
 
     /// What a scheduler would know of the bio or the request of an event.
-    fn info(&self, event: &Event<'_>) -> Info {
+    fn info(&self, event: &Event) -> Info {
         let op = op(event);
         Info {
             sector: event.sector,
@@ -377,7 +372,7 @@ impl<'a> Replay<'a> {
     }
 }
 
-fn op(event: &Event<'_>) -> Op {
+fn op(event: &Event) -> Op {
     match (event.category.contains(Category::DISCARD), event.is_write()) {
         (true, _) => Op::Discard,
         (false, true) => Op::Write,

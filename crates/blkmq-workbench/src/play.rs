@@ -1,7 +1,8 @@
 //! Plays the operations of a trace through a queue, in one thread, a submitter for each process.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fmt;
+use std::io;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +13,8 @@ use blkmq::{
     Status, Submitter, Time,
 };
 
-use crate::{Latencies, Load, Operation};
-
-/// The most submitters. With more processes, several processes share a submitter.
-const MAX_LANES: usize = 128;
+use crate::load::{Cursor, Operation};
+use crate::{Latencies, Load};
 
 /// A sleep on the machine's clock ends this much before the time it is for, in ns, because waking takes time.
 const WAKING_NS: u64 = 200_000;
@@ -23,6 +22,10 @@ const WAKING_NS: u64 = 200_000;
 /// The longest data of an operation, in sectors (64 MiB). A longer operation in a trace does not transfer data; without
 /// this limit, a trace would decide how much memory is taken.
 const MAX_DATA_SECTORS: u64 = 131_072;
+
+/// Bytes of buffers that are kept for further operations. Without this limit a trace with many lengths would keep a
+/// buffer of each for every operation that it ever had outstanding.
+const MAX_SPARE_BYTES: usize = 256 << 20;
 
 /// Time between two reports of progress, in ns.
 const REPORT_NS: u64 = 250_000_000;
@@ -91,27 +94,50 @@ pub struct Outcome {
     pub stats: Stats,
 }
 
+/// A load cannot be played, or not to its end.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PlayError {
+    /// The queue takes no further submitter.
+    Queue(QueueError),
+    /// The temporary file that holds the operations cannot be read.
+    Load(io::Error),
+}
+
+impl fmt::Display for PlayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Queue(error) => write!(f, "{error}"),
+            Self::Load(error) => write!(f, "the temporary file with the trace's operations cannot be read: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for PlayError {}
+
 /// Plays `load` through `q`, which no other thread may use meanwhile. On a virtual clock the result depends on nothing
 /// else. `progress` is told now and then how many operations are over. If `stop` is set, no further operation is
 /// submitted, and the outcome is that of those before it.
 ///
 /// # Errors
-/// The queue takes no further submitter.
+/// The queue takes no further submitter; or the temporary file of `load` cannot be read, in which case no further
+/// operation is submitted and those before it complete.
 pub fn play(
     load: &Load,
     q: &Arc<RequestQueue>,
     speed: Speed,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(u64),
-) -> Result<Outcome, QueueError> {
+) -> Result<Outcome, PlayError> {
     let start = q.clock().now();
-    let mut player = Player { start, speed, spare: HashMap::new(), outcome: Outcome::default() };
+    let (spare, outcome) = (HashMap::new(), Outcome::default());
+    let mut player = Player { start, speed, spare, spare_bytes: 0, outcome, fault: None };
     let mut lanes = lanes(load, q, speed)?;
     let mut report = start.after(REPORT_NS);
     loop {
         let mut moved = false;
         let now = q.clock().now();
-        if stop.load(Ordering::Relaxed) {
+        if stop.load(Ordering::Relaxed) || player.fault.is_some() {
             lanes.iter_mut().for_each(|lane| lane.coming.clear());
         }
         for lane in &mut lanes {
@@ -131,36 +157,32 @@ pub fn play(
             rest(&lanes, q.clock(), now, &player);
         }
     }
-    let mut outcome = player.outcome;
-    outcome.stats = q.stats();
-    Ok(outcome)
+    match player.fault {
+        Some(fault) => Err(PlayError::Load(fault)),
+        None => Ok(Outcome { stats: q.stats(), ..player.outcome }),
+    }
 }
 
 /// One submitter, and the operations that it has not submitted yet.
 struct Lane<'l> {
     submitter: Submitter,
-    coming: VecDeque<&'l Operation>,
+    coming: Cursor<'l>,
     /// How many requests the submitter may have outstanding.
     most: usize,
 }
 
 impl Lane<'_> {
     fn is_over(&self) -> bool {
-        self.coming.is_empty() && self.submitter.nr_outstanding() == 0
+        self.coming.front().is_none() && self.submitter.nr_outstanding() == 0
     }
 }
 
-fn lanes<'l>(load: &'l Load, q: &Arc<RequestQueue>, speed: Speed) -> Result<Vec<Lane<'l>>, QueueError> {
+fn lanes<'l>(load: &'l Load, q: &Arc<RequestQueue>, speed: Speed) -> Result<Vec<Lane<'l>>, PlayError> {
     let mut lanes = Vec::new();
-    for number in 0..load.nr_processes().min(MAX_LANES) {
-        let own = |process: usize| process % MAX_LANES == number;
-        let mut coming: Vec<&Operation> = load.operations.iter().filter(|operation| own(operation.process)).collect();
-        coming.sort_by_key(|operation| operation.unplugged);
-        let peaks = load.traced.peaks.iter().enumerate();
-        let peak: usize = peaks.filter(|(process, _)| own(*process)).map(|(_, peak)| peak).sum();
+    for (number, (coming, peak)) in load.submitters().map_err(PlayError::Load)?.into_iter().enumerate() {
         lanes.push(Lane {
-            submitter: q.submitter(&Client::new(format!("process {number}")))?,
-            coming: coming.into(),
+            submitter: q.submitter(&Client::new(format!("process {number}"))).map_err(PlayError::Queue)?,
+            coming,
             most: if speed == Speed::Max { peak.max(1) } else { usize::MAX },
         });
     }
@@ -172,7 +194,10 @@ struct Player {
     speed: Speed,
     /// Buffers that are not in use, by length.
     spare: HashMap<usize, Vec<Buffer>>,
+    spare_bytes: usize,
     outcome: Outcome,
+    /// The load could not be read on.
+    fault: Option<io::Error>,
 }
 
 impl Player {
@@ -189,11 +214,13 @@ impl Player {
             && lane.submitter.nr_outstanding() < lane.most
         {
             let since = if self.speed == Speed::Max { now } else { self.due(operation.time) };
-            if !self.submit_one(&mut lane.submitter, operation, since) {
+            if !self.submit_one(&mut lane.submitter, &operation, since) {
                 break;
             }
             moved = true;
-            lane.coming.pop_front();
+            if let Err(fault) = lane.coming.pop_front() {
+                self.fault = Some(fault);
+            }
             // Operations that shared a plug in the trace share a plug here.
             if lane.coming.front().is_none_or(|next| next.unplugged != operation.unplugged) {
                 lane.submitter.flush_plug();
@@ -255,11 +282,20 @@ impl Player {
 
     fn buffer(&mut self, nr_sectors: u64) -> Buffer {
         let len = usize::try_from(nr_sectors * 512).expect("a trace states lengths in 32 bits");
-        self.spare.get_mut(&len).and_then(Vec::pop).unwrap_or_else(|| Buffer::zeroed(len))
+        match self.spare.get_mut(&len).and_then(Vec::pop) {
+            Some(buffer) => {
+                self.spare_bytes -= len;
+                buffer
+            }
+            None => Buffer::zeroed(len),
+        }
     }
 
     fn keep(&mut self, buffers: Buffers) {
-        if let Buffers::One(buffer) = buffers {
+        if let Buffers::One(buffer) = buffers
+            && self.spare_bytes + buffer.len() <= MAX_SPARE_BYTES
+        {
+            self.spare_bytes += buffer.len();
             self.spare.entry(buffer.len()).or_default().push(buffer);
         }
     }

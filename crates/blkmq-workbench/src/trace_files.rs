@@ -1,30 +1,36 @@
 //! The files of one trace.
 
 use std::ffi::OsStr;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, BufReader};
+use std::iter::Peekable;
 use std::path::{Path, PathBuf};
 
 use crate::TextError;
-use crate::blktrace::{self, Event};
+use crate::blktrace::{Event, Merge, TraceError};
 
 /// The text between the name of a trace and the number of a CPU.
 const INFIX: &str = ".blktrace.";
 
-/// The content of the per-CPU files of one trace.
-#[derive(Debug, Clone)]
+/// How much of each file is read at a time.
+const BUFFER_BYTES: usize = 65_536;
+
+/// The events of the per-CPU files of one trace, by time. Ends after the first error.
+#[derive(Debug)]
 pub struct TraceFiles {
-    name: PathBuf,
-    files: Vec<(PathBuf, Vec<u8>)>,
+    paths: Vec<PathBuf>,
+    events: Peekable<Merge<BufReader<File>>>,
 }
 
 impl TraceFiles {
-    /// Reads a trace by the name that blkparse takes: `NAME` stands for all of `NAME.blktrace.0`, `NAME.blktrace.1` and
-    /// so on. The name of one of these files stands for all of them, too. Any other file is read by itself.
+    /// Opens a trace by the name that blkparse takes: `NAME` stands for all of `NAME.blktrace.0`, `NAME.blktrace.1` and
+    /// so on. The name of one of these files stands for all of them, too. Any other file is read by itself; it may be a
+    /// pipe, because each file is read once, from its beginning.
     ///
     /// # Errors
-    /// There is no such file, or it cannot be read.
-    pub fn read(name: &Path) -> Result<Self, TextError> {
+    /// There is no such file, or it cannot be read; the beginning of a file is no trace; or none of them holds
+    /// anything.
+    pub fn open(name: &Path) -> Result<Self, TextError> {
         let fault = |path: &Path, error: io::Error| TextError {
             place: path.display().to_string(),
             what: match error.kind() {
@@ -36,32 +42,34 @@ impl TraceFiles {
         if paths.is_empty() {
             paths.push(name.to_owned());
         }
-        let read = |path: PathBuf| match fs::read(&path) {
-            Ok(content) => Ok((path, content)),
-            Err(error) => Err(fault(&path, error)),
+        let open = |path: &PathBuf| {
+            let file = File::open(path).map_err(|error| fault(path, error))?;
+            Ok(BufReader::with_capacity(BUFFER_BYTES, file))
         };
-        Ok(Self { name: name.to_owned(), files: paths.into_iter().map(read).collect::<Result<_, _>>()? })
+        let files = paths.iter().map(open).collect::<Result<Vec<_>, TextError>>()?;
+        let mut trace = Self { paths, events: Merge::new(files).peekable() };
+        match trace.events.peek() {
+            Some(Ok(_)) => Ok(trace),
+            Some(Err((file, error))) => Err(in_file(&trace.paths[*file], *error)),
+            None => {
+                let what = "the trace is empty, not one record is in it".to_owned();
+                Err(TextError { place: name.display().to_string(), what })
+            }
+        }
     }
+}
 
-    /// The events of all CPUs, by time.
-    ///
-    /// # Errors
-    /// A file is no trace, or broken; or none of them holds anything.
-    pub fn events(&self) -> Result<Vec<Event<'_>>, TextError> {
-        let mut cpus = Vec::new();
-        for (path, content) in &self.files {
-            cpus.push(
-                blktrace::read(content)
-                    .map_err(|error| TextError { place: path.display().to_string(), what: error.to_string() })?,
-            );
-        }
-        let events = blktrace::merge(cpus);
-        if events.is_empty() {
-            let what = "the trace is empty, not one record is in it".to_owned();
-            return Err(TextError { place: self.name.display().to_string(), what });
-        }
-        Ok(events)
+impl Iterator for TraceFiles {
+    type Item = Result<Event, TextError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let event = self.events.next()?;
+        Some(event.map_err(|(file, error)| in_file(&self.paths[file], error)))
     }
+}
+
+fn in_file(path: &Path, error: TraceError) -> TextError {
+    TextError { place: path.display().to_string(), what: error.to_string() }
 }
 
 /// The files of the trace of this name, by CPU.

@@ -2,77 +2,116 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use blkmq_workbench::order::{Agreement, Choice, Request};
+use blkmq_workbench::order::{Agreement, Choice, Finding, Request};
 use serde::Serialize;
 
 use blkmq_program::{Failure, json};
 
-/// The most disagreements that are described in words.
-const TOLD: usize = 5;
-
-/// Writes our choices to a file.
-pub(super) fn write_choices(path: &Path, agreement: &Agreement) -> Result<(), Failure> {
-    write(path, |out| agreement.write_choices(out))
+/// A file that is written line by line.
+pub(super) struct List {
+    path: PathBuf,
+    out: BufWriter<File>,
 }
 
-/// Writes the depths that our scheduler's control changed to a file.
-pub(super) fn write_adjustments(path: &Path, agreement: &Agreement, scheduler: &str) -> Result<(), Failure> {
-    if agreement.adjustments.is_none() {
-        return Err(Failure::Input(format!("--adjustments: {scheduler} has no depths to adjust; kyber has")));
+impl List {
+    /// Makes the file, empty.
+    pub(super) fn create(path: &Path) -> Result<Self, Failure> {
+        let file = File::create(path).map_err(|error| Failure::writing(path.display(), &error))?;
+        Ok(Self { path: path.to_owned(), out: BufWriter::new(file) })
     }
-    write(path, |out| agreement.write_adjustments(out))
+
+    pub(super) fn write(&mut self, lines: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+        lines(&mut self.out).map_err(|error| Failure::writing(self.path.display(), &error))
+    }
+
+    /// Writes what is still in memory.
+    pub(super) fn finish(mut self) -> Result<(), Failure> {
+        self.write(|out| out.flush())
+    }
 }
 
-/// Writes a file.
-pub(super) fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
-    let write = || {
-        let mut out = BufWriter::new(File::create(path)?);
-        content(&mut out)?;
-        out.flush()
-    };
-    write().map_err(|error| Failure::writing(path.display(), &error))
+/// The files that list what a replay finds.
+pub(super) struct Lists {
+    choices: Option<List>,
+    adjustments: Option<List>,
 }
 
-/// The comparison in words.
-pub(super) fn tell(agreement: &Agreement, scheduler: &str, out: &mut dyn Write) -> Result<(), Failure> {
-    let (choices, agree) = (agreement.choices.len(), agreement.agree());
+impl Lists {
+    /// Makes the files that are asked for.
+    pub(super) fn create(choices: Option<&Path>, adjustments: Option<&Path>) -> Result<Self, Failure> {
+        let [choices, adjustments] = [choices, adjustments].map(|path| path.map(List::create).transpose());
+        Ok(Self { choices: choices?, adjustments: adjustments? })
+    }
+
+    /// Writes a finding to the file that lists its kind.
+    pub(super) fn add(&mut self, finding: &Finding) -> Result<(), Failure> {
+        match (finding, &mut self.choices, &mut self.adjustments) {
+            (Finding::Choice(choice), Some(list), _) => list.write(|out| choice.write(out)),
+            (Finding::Adjustment(adjustment), _, Some(list)) => list.write(|out| adjustment.write(out)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes what is still in memory.
+    pub(super) fn finish(self) -> Result<(), Failure> {
+        [self.choices, self.adjustments].into_iter().flatten().try_for_each(List::finish)
+    }
+}
+
+/// The comparison in words. `has_depths`: the scheduler takes tokens, of which it changes the depths.
+pub(super) fn tell(
+    agreement: &Agreement,
+    scheduler: &str,
+    has_depths: bool,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let Agreement { choices, agree, ref disagreements, adjustments } = *agreement;
     if choices == 0 {
         writeln!(out, "The device took no request in this trace: there is nothing to compare.")?;
         return Ok(());
     }
-    let disagree = choices - agree;
+    let disagree = agreement.disagree();
     writeln!(
         out,
         "{scheduler}: {choices} choices, {agree} as Linux, {disagree} otherwise: {:.2} % agreement",
         agreement.percent()
     )?;
-    for choice in agreement.disagreements().take(TOLD) {
+    for choice in disagreements {
         writeln!(out, "  {choice}")?;
     }
-    if disagree > TOLD {
-        writeln!(out, "  and {} more", disagree - TOLD)?;
+    let told = disagreements.len() as u64;
+    if disagree > told {
+        writeln!(out, "  and {} more", disagree - told)?;
     }
-    if let Some(adjustments) = &agreement.adjustments {
-        writeln!(out, "{} new depths", adjustments.len())?;
+    if has_depths {
+        writeln!(out, "{adjustments} new depths")?;
     }
     Ok(())
 }
 
 /// The comparison for programs.
-pub(super) fn tell_programs(agreement: &Agreement, out: &mut dyn Write) -> Result<(), Failure> {
-    json::print(&Summary::of(agreement), out)
+pub(super) fn tell_programs(agreement: &Agreement, has_depths: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let Agreement { choices, agree, ref disagreements, adjustments } = *agreement;
+    let summary = Summary {
+        choices,
+        agree,
+        disagree: agreement.disagree(),
+        adjustments: has_depths.then_some(adjustments),
+        first: disagreements.first().map(Disagreement::of),
+    };
+    json::print(&summary, out)
 }
 
 #[derive(Debug, Serialize)]
 struct Summary {
-    choices: usize,
-    agree: usize,
-    disagree: usize,
+    choices: u64,
+    agree: u64,
+    disagree: u64,
     /// How many depths were changed; `None` if the scheduler has none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    adjustments: Option<usize>,
+    adjustments: Option<u64>,
     first: Option<Disagreement>,
 }
 
@@ -89,15 +128,6 @@ struct Chosen {
     sector: u64,
     direction: char,
     waited_ns: u64,
-}
-
-impl Summary {
-    fn of(agreement: &Agreement) -> Self {
-        let (choices, agree) = (agreement.choices.len(), agreement.agree());
-        let first = agreement.disagreements().next().map(Disagreement::of);
-        let adjustments = agreement.adjustments.as_ref().map(Vec::len);
-        Self { choices, agree, disagree: choices - agree, adjustments, first }
-    }
 }
 
 impl Disagreement {

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use blkmq::{Clock, Op, QueueError, RequestQueue, Status, VirtualClock};
+use blkmq::{Clock, QueueError, RequestQueue, Status, VirtualClock};
 use blkmq_workbench::{
     Classes, Latencies, Load, Outcome, Percentiles, Source, Speed, TextError, TraceFiles, assignment,
 };
@@ -23,14 +23,12 @@ const SLOTS: u16 = 1024;
 impl Replay {
     /// Plays the trace on a device.
     pub(super) fn play(&self, device: &str, classes: &Classes, out: &mut dyn Write) -> Result<(), Failure> {
-        let trace = TraceFiles::read(&self.trace)?;
-        let load = Load::new(&trace.events()?, classes);
-        let nr = load.operations.len() as u64;
-        if nr == 0 {
+        let load = Load::read(TraceFiles::open(&self.trace)?, classes)?;
+        if load.nr_operations == 0 {
             return Err(self.fault("the trace holds no operation: no event is a Q, I or D".to_owned()).into());
         }
         let q = self.open(device, &load)?;
-        let mut bar = Progress { total: nr, shown: false };
+        let mut bar = Progress { total: load.nr_operations, shown: false };
         let stop = interrupt::flag();
         let outcome = blkmq_workbench::play(&load, &q, self.speed, &stop, &mut |done| bar.show(done))
             .map_err(|error| Failure::Running(error.to_string()))?;
@@ -53,8 +51,8 @@ impl Replay {
     /// The queue that `load` is played through, with its settings.
     fn open(&self, device: &str, load: &Load) -> Result<Arc<RequestQueue>, Failure> {
         let fault = |option: &str, what: String| Failure::Input(format!("{option}: {what}"));
-        let changes = load.operations.iter().any(|operation| !matches!(operation.op, Op::Read | Op::Flush));
-        let intent = Intent { is_virtual: self.clock == Time::Virtual, changes, overwrite: self.overwrite };
+        let is_virtual = self.clock == Time::Virtual;
+        let intent = Intent { is_virtual, changes: load.has_changes, overwrite: self.overwrite };
         let driver = device::open(device, None, intent).map_err(|what| fault("--device", what))?;
         if load.traced.latencies.percentiles("read").is_some() {
             device::warn_reader(device, &*driver);
@@ -96,9 +94,8 @@ impl Replay {
 
 /// The ends of the trace and of the device.
 fn ends(load: &Load, q: &RequestQueue) -> String {
-    let end = load.operations.iter().map(|operation| operation.sector.saturating_add(operation.nr_sectors)).max();
     let capacity = q.limits().capacity_sectors;
-    format!("the trace reaches to sector {}, the device to sector {capacity}", end.unwrap_or(0))
+    format!("the trace reaches to sector {}, the device to sector {capacity}", load.end)
 }
 
 /// Shows on a terminal how far a replay has come.
@@ -155,7 +152,7 @@ impl Report<'_> {
     /// Writes the report in words.
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let (load, outcome, traced) = (self.load, self.outcome, &self.load.traced);
-        let (source, nr) = (load.source, load.operations.len());
+        let (source, nr) = (load.source, load.nr_operations);
         writeln!(out, "trace      {nr} {} ({}), by {} processes", noun(source), letter(source), load.nr_processes())?;
         write!(out, "device     {}, scheduler {}", self.device, self.q.scheduler())?;
         if self.has_scheduler() {
@@ -227,7 +224,7 @@ impl Report<'_> {
         let stats = outcome.stats;
         Summary {
             source: letter(self.load.source),
-            operations: self.load.operations.len(),
+            operations: self.load.nr_operations,
             processes: self.load.nr_processes(),
             device: self.device,
             scheduler: self.q.scheduler(),
@@ -274,7 +271,7 @@ fn by_status(counts: &[(Status, u64)]) -> BTreeMap<String, u64> {
 #[derive(Debug, Serialize)]
 struct Summary<'a> {
     source: char,
-    operations: usize,
+    operations: u64,
     processes: usize,
     device: &'a str,
     scheduler: &'a str,

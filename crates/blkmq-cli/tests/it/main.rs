@@ -22,6 +22,7 @@ mod modules;
 mod operators;
 mod program;
 mod replaces;
+mod replay;
 mod report;
 mod reproduce;
 mod run;

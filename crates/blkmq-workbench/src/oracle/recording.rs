@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
 
-use crate::blktrace;
+use crate::blktrace::{Event, Merge};
 use crate::order::{Answers, Groups, Line, Linux, Processes, parse_decisions, replay_bfq};
 use crate::{Settings, TextError};
 
@@ -104,10 +104,10 @@ impl Recording {
     }
 }
 
-fn events<'a>(trace: &'a [u8], folder: &Path) -> Result<Vec<blktrace::Event<'a>>, TextError> {
+fn events(trace: &[u8], folder: &Path) -> Result<Vec<Event>, TextError> {
     let place = || folder.join("trace.blktrace.0").display().to_string();
-    let events = blktrace::read(trace).map_err(|error| TextError { place: place(), what: error.to_string() })?;
-    Ok(blktrace::merge(vec![events]))
+    let events = Merge::new([trace]);
+    events.collect::<Result<_, _>>().map_err(|(_, error)| TextError { place: place(), what: error.to_string() })
 }
 
 fn is_recording(folder: &Path) -> bool {

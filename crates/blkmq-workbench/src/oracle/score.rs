@@ -155,7 +155,7 @@ struct Book {
 }
 
 impl Book {
-    fn hear(&mut self, event: &Event<'_>) {
+    fn hear(&mut self, event: &Event) {
         match event.action {
             Action::Insert => {
                 let sync = !event.is_write() || event.category.contains(Category::SYNC);

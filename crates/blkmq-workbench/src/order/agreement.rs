@@ -48,6 +48,18 @@ impl Choice {
         let place = |rq: Request| (rq.sector, rq.op);
         self.ours.map(place) == Some(place(self.linux))
     }
+
+    /// Writes a line: the time in nanoseconds at which the device took the request, then the sector and `R`, `W` or `D`
+    /// of what our scheduler had chosen for it, or `- -`.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        match self.ours {
+            Some(rq) => writeln!(out, "{} {} {}", self.time, rq.sector, rq.direction()),
+            None => writeln!(out, "{} - -", self.time),
+        }
+    }
 }
 
 /// A new depth of a pool of tokens.
@@ -61,57 +73,67 @@ pub struct Adjustment {
     pub depth: u32,
 }
 
-/// Every choice of a trace.
-#[derive(Debug, Clone, PartialEq, Eq)]
+impl Adjustment {
+    /// Writes a line: the time in nanoseconds, the kind of request in capitals, and the depth.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        writeln!(out, "{} {} {}", self.time, self.of.name().to_ascii_uppercase(), self.depth)
+    }
+}
+
+/// What a replay found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finding {
+    /// The device took a request.
+    Choice(Choice),
+    /// Our scheduler's control changed a depth.
+    Adjustment(Adjustment),
+}
+
+/// How many disagreements are kept.
+const KEPT: usize = 5;
+
+/// The findings of a replay, counted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Agreement {
-    /// One for each request that the device took, in order.
-    pub choices: Vec<Choice>,
-    /// Every depth that our scheduler's control changed, in order; `None` if the scheduler takes no tokens.
-    pub adjustments: Option<Vec<Adjustment>>,
+    /// Requests that the device took.
+    pub choices: u64,
+    /// Choices on which both agree.
+    pub agree: u64,
+    /// The first five choices on which they do not, in order.
+    pub disagreements: Vec<Choice>,
+    /// Depths that our scheduler's control changed.
+    pub adjustments: u64,
 }
 
 impl Agreement {
-    /// The number of choices on which both agree.
-    #[must_use]
-    pub fn agree(&self) -> usize {
-        self.choices.len() - self.disagreements().count()
+    /// Counts a finding.
+    pub fn add(&mut self, finding: &Finding) {
+        match finding {
+            Finding::Choice(choice) => {
+                self.choices += 1;
+                if choice.agrees() {
+                    self.agree += 1;
+                } else if self.disagreements.len() < KEPT {
+                    self.disagreements.push(*choice);
+                }
+            }
+            Finding::Adjustment(_) => self.adjustments += 1,
+        }
     }
 
-    /// The choices on which they do not, in order.
-    pub fn disagreements(&self) -> impl Iterator<Item = &Choice> {
-        self.choices.iter().filter(|choice| !choice.agrees())
+    /// The number of choices on which both do not agree.
+    #[must_use]
+    pub const fn disagree(&self) -> u64 {
+        self.choices - self.agree
     }
 
     /// The share of choices on which both agree, in percent; 100 if there were no choices.
     #[must_use]
     pub fn percent(&self) -> f64 {
-        if self.choices.is_empty() { 100.0 } else { 100.0 * self.agree() as f64 / self.choices.len() as f64 }
-    }
-
-    /// Writes a line for each new depth: the time in nanoseconds, the kind of request in capitals, and the depth.
-    ///
-    /// # Errors
-    /// Those of `out`.
-    pub fn write_adjustments(&self, out: &mut dyn io::Write) -> io::Result<()> {
-        for Adjustment { time, of, depth } in self.adjustments.iter().flatten() {
-            writeln!(out, "{time} {} {depth}", of.name().to_ascii_uppercase())?;
-        }
-        Ok(())
-    }
-
-    /// Writes a line for each choice: the time in nanoseconds at which the device took the request, then the sector and
-    /// `R`, `W` or `D` of what our scheduler had chosen for it, or `- -`.
-    ///
-    /// # Errors
-    /// Those of `out`.
-    pub fn write_choices(&self, out: &mut dyn io::Write) -> io::Result<()> {
-        for choice in &self.choices {
-            match choice.ours {
-                Some(rq) => writeln!(out, "{} {} {}", choice.time, rq.sector, rq.direction())?,
-                None => writeln!(out, "{} - -", choice.time)?,
-            }
-        }
-        Ok(())
+        if self.choices == 0 { 100.0 } else { 100.0 * self.agree as f64 / self.choices as f64 }
     }
 }
 

@@ -95,15 +95,43 @@ impl Answers {
 #[derive(Debug, Clone, Copy)]
 pub struct Linux<'a> {
     /// The events of the trace, ordered by time.
-    pub events: &'a [Event<'a>],
+    pub events: &'a [Event],
     /// The decisions, ordered by time.
     pub decisions: &'a [Line],
+}
+
+/// The most events that are compared with decisions. In memory they take half a gigabyte.
+const MOST_EVENTS: usize = 4_194_304;
+
+/// The events of a trace that [`replay_bfq`] takes account of, which are held in memory: of an insertion it is known
+/// whether it is its process's last one only at the end of the trace.
+///
+/// # Errors
+/// The first error of `events`, or there are more than 4,194,304.
+pub fn heard_by_bfq(events: impl Iterator<Item = Result<Event, TextError>>) -> Result<Vec<Event>, TextError> {
+    let mut heard = Vec::new();
+    for event in events {
+        let event = event?;
+        let is_heard = matches!(
+            event.action,
+            Action::Insert | Action::BackMerge | Action::FrontMerge | Action::Issue | Action::Complete
+        );
+        if is_heard && heard.len() == MOST_EVENTS {
+            let what = format!(
+                "more than {MOST_EVENTS} insertions, merges, issues and completions cannot be compared with decisions; \
+                 'blkparse -i NAME -w SECONDS -d NEW' writes the beginning of a trace"
+            );
+            return Err(TextError { place: format!("the trace at {} ns", event.time), what });
+        }
+        heard.extend(is_heard.then_some(event));
+    }
+    Ok(heard)
 }
 
 /// An event, or a decision.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Step<'a> {
-    Event(&'a Event<'a>),
+    Event(&'a Event),
     Line(&'a Line),
 }
 
@@ -234,7 +262,7 @@ impl Replay {
     }
 
     /// Something happened outside the scheduler.
-    fn hear(&mut self, event: &Event<'_>) -> Result<(), TextError> {
+    fn hear(&mut self, event: &Event) -> Result<(), TextError> {
         let concerns = match event.action {
             // No device has sectors beyond 2^64. The record is broken, so it is ignored.
             Action::Insert | Action::BackMerge | Action::FrontMerge => {
@@ -351,7 +379,7 @@ impl Replay {
         }
     }
 
-    fn insert(&mut self, event: &Event<'_>) -> Result<(), TextError> {
+    fn insert(&mut self, event: &Event) -> Result<(), TextError> {
         let (client, priority) = self.client(event)?;
         let info = info(event, client, priority);
         let id = RqId(self.next_id);
@@ -374,7 +402,7 @@ impl Replay {
     }
 
     /// The client that a task is. One that the files do not name joins the root.
-    fn client(&mut self, event: &Event<'_>) -> Result<(ClientId, IoPriority), TextError> {
+    fn client(&mut self, event: &Event) -> Result<(ClientId, IoPriority), TextError> {
         if let Some(known) = self.members.client(event.pid) {
             return Ok(known);
         }
@@ -390,7 +418,7 @@ impl Replay {
     }
 
     /// A bio or a request joined a request that waits.
-    fn merge(&mut self, event: &Event<'_>) {
+    fn merge(&mut self, event: &Event) {
         let is_back = event.action == Action::BackMerge;
         let how = if is_back { MergeHow::Back } else { MergeHow::Front };
         let end = event.sector + u64::from(event.nr_sectors());
@@ -449,13 +477,13 @@ impl Replay {
     }
 
     /// The device takes a request.
-    fn issue(&mut self, event: &Event<'_>) {
+    fn issue(&mut self, event: &Event) {
         if let Some(served) = self.served.get_mut(&(event.sector, op(event))).and_then(|all| all.first_mut()) {
             served.since = event.time;
         }
     }
 
-    fn complete(&mut self, event: &Event<'_>) {
+    fn complete(&mut self, event: &Event) {
         let Some(all) = self.served.get_mut(&(event.sector, op(event))).filter(|all| !all.is_empty()) else { return };
         let Served { info, ticket, since } = all.remove(0);
         let in_device = u32::try_from(event.time.saturating_sub(since)).unwrap_or(u32::MAX);
@@ -478,7 +506,7 @@ impl Replay {
 }
 
 /// What a scheduler would know of the bio or the request of an event.
-fn info(event: &Event<'_>, client: ClientId, priority: IoPriority) -> Info {
+fn info(event: &Event, client: ClientId, priority: IoPriority) -> Info {
     let op = op(event);
     Info {
         sector: event.sector,

@@ -4,6 +4,8 @@
 //! bit beyond the new end does not count any more. So where a depth has just fallen, Linux gives a few tokens more.
 //! With such a pool 26 choices of `writecong-d32` would differ from Linux's, and with this one 34 of 12864 do.
 
+use std::collections::VecDeque;
+
 use blkmq_sched::{Latency, SchedDomain, Sums, Throttle, Time, Tokens};
 
 use super::agreement::Adjustment;
@@ -30,7 +32,8 @@ pub(super) struct Pools {
     next_fold: Option<u64>,
     /// When the interrupt that is running began, and when its last completion was, if the last event was a completion.
     interrupt: Option<(u64, u64)>,
-    adjustments: Vec<Adjustment>,
+    /// New depths that [`next_adjustment`](Self::next_adjustment) has not returned, the oldest first.
+    adjustments: VecDeque<Adjustment>,
 }
 
 impl Tokens for Pools {
@@ -44,7 +47,14 @@ impl Tokens for Pools {
 
 impl Pools {
     pub(super) fn new(throttle: Option<Throttle>) -> Self {
-        Self { throttle, out: [0; 4], sums: Sums::default(), next_fold: None, interrupt: None, adjustments: Vec::new() }
+        Self {
+            throttle,
+            out: [0; 4],
+            sums: Sums::default(),
+            next_fold: None,
+            interrupt: None,
+            adjustments: VecDeque::new(),
+        }
     }
 
     /// Whether the policy takes tokens.
@@ -57,9 +67,9 @@ impl Pools {
         self.throttle.as_mut()
     }
 
-    /// Every change of a depth, in order.
-    pub(super) fn into_adjustments(self) -> Vec<Adjustment> {
-        self.adjustments
+    /// The next change of a depth, in order.
+    pub(super) fn next_adjustment(&mut self) -> Option<Adjustment> {
+        self.adjustments.pop_front()
     }
 
     /// Takes a token for a request that Linux chose, which had one.

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use blkmq_workbench::blktrace::{Action, Event};
-use blkmq_workbench::order::{self, Agreement};
 use blkmq_workbench::{Classes, Settings, TraceFiles, blktrace};
+
+use crate::whole::{self, Whole};
 
 /// The share of choices, in percent, that must agree on each recording. `overlap` goes red if sector order goes on from
 /// the end of the last request: its writes overlap, and Linux goes on from the beginning.
@@ -38,9 +39,9 @@ impl Recording {
         settings
     }
 
-    fn replay(&self, changes: &[&str]) -> Agreement {
-        let events = blktrace::merge(vec![blktrace::read(&self.trace).expect("the recording is whole")]);
-        order::replay(&events, &self.settings(changes), &self.classes).expect("the settings are accepted")
+    fn replay(&self, changes: &[&str]) -> Whole {
+        let events = whole::events(&self.trace);
+        whole::replay(&events, &self.settings(changes), &self.classes).expect("the settings are accepted")
     }
 }
 
@@ -82,11 +83,11 @@ fn announcements_that_are_missing_or_wrong_cost_nothing() {
         let right = recording.replay(&[]);
         let replay = |payload: &dyn Fn(usize) -> Option<&'static [u8]>| {
             let changed = events.iter().enumerate().filter_map(|(index, event)| match event.action {
-                Action::Unplug => Some(Event { payload: payload(index)?, ..*event }),
-                _ => Some(*event),
+                Action::Unplug => Some(Event { payload: payload(index)?.into(), ..event.clone() }),
+                _ => Some(event.clone()),
             });
-            let changed: Vec<Event<'_>> = changed.collect();
-            order::replay(&changed, &recording.settings(&[]), &recording.classes).expect("the settings are accepted")
+            let changed: Vec<Event> = changed.collect();
+            whole::replay(&changed, &recording.settings(&[]), &recording.classes).expect("the settings are accepted")
         };
         for (what, agreement) in [
             ("no events", replay(&|_| None)),
@@ -136,7 +137,9 @@ fn choices_list_one_line_for_each_issue() {
         let recording = Recording::open(name);
         let agreement = recording.replay(&[]);
         let mut text = Vec::new();
-        agreement.write_choices(&mut text).expect("memory takes every write");
+        for choice in &agreement.choices {
+            choice.write(&mut text).expect("memory takes every write");
+        }
         let text = String::from_utf8(text).expect("a list of choices is plain text");
         let issues: Vec<&[u8]> = records(&recording.trace).into_iter().filter(|record| record[28] == 7).collect();
         assert_eq!(text.lines().count(), issues.len(), "{name}");
@@ -168,9 +171,9 @@ fn per_cpu_files_are_one_trace() {
         fs::write(path(*cpu), content).expect("the folder for tests is writable");
     }
     for name in [base.clone(), path(2)] {
-        let trace = TraceFiles::read(&name).expect("the files were just written");
-        let events = trace.events().expect("the files are whole");
-        let dealt = order::replay(&events, &recording.settings(&[]), &recording.classes).expect("as before");
+        let trace = TraceFiles::open(&name).expect("the files were just written");
+        let events: Vec<Event> = trace.collect::<Result<_, _>>().expect("the files are whole");
+        let dealt = whole::replay(&events, &recording.settings(&[]), &recording.classes).expect("as before");
         assert_eq!(dealt, recording.replay(&[]), "{}", name.display());
     }
 }

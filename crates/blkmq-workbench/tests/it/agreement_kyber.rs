@@ -14,9 +14,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use blkmq_workbench::blktrace::{Action, Category, Event};
-use blkmq_workbench::order::{self, Adjustment, Agreement};
-use blkmq_workbench::{Classes, Settings, blktrace};
+use blkmq_workbench::order::Adjustment;
+use blkmq_workbench::{Classes, Settings};
 use flate2::read::GzDecoder;
+
+use crate::whole::{self, Whole};
 
 /// The shares of choices that must agree. On the domain; on the domain where several wait, as the mean of those choices
 /// that stay with the last domain and those that do not; and on the request.
@@ -68,19 +70,19 @@ impl Recording {
         folders.values().map(|folder| Self::open(folder)).collect()
     }
 
-    fn events(&self) -> Vec<Event<'_>> {
-        blktrace::merge(vec![blktrace::read(&self.trace).expect("the recording is whole")])
+    fn events(&self) -> Vec<Event> {
+        whole::events(&self.trace)
     }
 
-    fn replay_of(&self, events: &[Event<'_>], changes: &[&str]) -> Agreement {
+    fn replay_of(&self, events: &[Event], changes: &[&str]) -> Whole {
         let mut settings = Settings::parse("queue.txt", &self.queue).expect("the recording's settings are well formed");
         for change in changes {
             settings.set(change).expect("the change is well formed");
         }
-        order::replay(events, &settings, &Classes::default()).expect("the settings are accepted")
+        whole::replay(events, &settings, &Classes::default()).expect("the settings are accepted")
     }
 
-    fn replay(&self, changes: &[&str]) -> Agreement {
+    fn replay(&self, changes: &[&str]) -> Whole {
         self.replay_of(&self.events(), changes)
     }
 }
@@ -108,7 +110,7 @@ fn are_alike(ours: &[(u64, String, u32)], linux: &[(u64, String, u32)]) -> bool 
     ours.len() == linux.len() && ours.iter().zip(linux).all(is_alike)
 }
 
-fn domain(event: &Event<'_>) -> char {
+fn domain(event: &Event) -> char {
     match (event.category.contains(Category::DISCARD), event.is_write()) {
         (true, _) => 'D',
         (false, true) => 'W',
@@ -124,7 +126,7 @@ struct Shares {
 }
 
 /// Counts on the trace itself, by a book of its own of what waits.
-fn shares(events: &[Event<'_>], agreement: &Agreement) -> Shares {
+fn shares(events: &[Event], agreement: &Whole) -> Shares {
     let mut waiting: BTreeMap<char, BTreeSet<u64>> = BTreeMap::new();
     let mut choices = agreement.choices.iter();
     let (mut all, mut alike, mut same, mut last) = (0, 0, 0, None);
@@ -214,7 +216,7 @@ fn another_scheduler_agrees_less_and_has_no_depths() {
         let recording = Recording::named(name);
         let mut settings = Settings::parse("queue.txt", &recording.queue).unwrap();
         settings.use_scheduler("mq-deadline");
-        let agreement = order::replay(&recording.events(), &settings, &Classes::default()).unwrap();
+        let agreement = whole::replay(&recording.events(), &settings, &Classes::default()).unwrap();
         assert_eq!(agreement.adjustments, None);
         let shares = shares(&recording.events(), &agreement);
         assert!(shares.balanced < 0.9 && shares.request < 0.5, "{name}: {shares:?}");
@@ -227,18 +229,22 @@ fn choices_and_depths_are_lines() {
     let recording = Recording::named("discard-d8");
     let agreement = recording.replay(&["read_lat_nsec=1000000"]);
     let mut choices = Vec::new();
-    agreement.write_choices(&mut choices).expect("memory takes every write");
+    for choice in &agreement.choices {
+        choice.write(&mut choices).expect("memory takes every write");
+    }
     let choices = String::from_utf8(choices).expect("a list of choices is plain text");
     let events = recording.events();
-    let issues: Vec<&Event<'_>> = events.iter().filter(|event| event.action == Action::Issue).collect();
+    let issues: Vec<&Event> = events.iter().filter(|event| event.action == Action::Issue).collect();
     assert_eq!(choices.lines().count(), issues.len());
     let is_same =
-        |(line, issue): &(&str, &&Event<'_>)| *line == format!("{} {} {}", issue.time, issue.sector, domain(issue));
+        |(line, issue): &(&str, &&Event)| *line == format!("{} {} {}", issue.time, issue.sector, domain(issue));
     let same = choices.lines().zip(&issues).filter(is_same).count();
     assert_eq!(same, agreement.agree());
     assert!(issues.iter().any(|issue| domain(issue) == 'D'));
     let mut depths = Vec::new();
-    agreement.write_adjustments(&mut depths).expect("memory takes every write");
+    for adjustment in agreement.adjustments.iter().flatten() {
+        adjustment.write(&mut depths).expect("memory takes every write");
+    }
     let depths = String::from_utf8(depths).expect("a list of depths is plain text");
     assert!(!depths.is_empty());
     for (line, Adjustment { time, of, depth }) in depths.lines().zip(agreement.adjustments.unwrap()) {

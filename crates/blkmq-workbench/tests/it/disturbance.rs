@@ -6,9 +6,10 @@ use std::collections::VecDeque;
 use std::mem;
 
 use blkmq_sched::{Class, ClientId, Info, InsertAt, IoPriority, MergeLevel, MergeLimits, Op, RqId, Tally, Time};
-use blkmq_workbench::{Classes, Settings, blktrace, order};
+use blkmq_workbench::{Classes, Settings};
 
 use crate::model::{Knobs, Model};
+use crate::whole;
 use crate::written::Trace;
 
 /// Microseconds of a tick of Linux's timer.
@@ -246,10 +247,10 @@ fn follow(disturbance: Disturbance, loads: &[Load]) -> usize {
              fifo_batch {fifo_batch}\nwrites_starved {writes_starved}\nprio_aging_expire {PRIO_AGING_EXPIRE}\n"
         );
         let settings = Settings::parse("queue.txt", &settings).expect("the settings are well formed");
-        let events = blktrace::read(&bytes).expect("the trace is well formed");
-        let agreement = order::replay(&events, &settings, &classes).expect("the settings are accepted");
+        let events = whole::events(&bytes);
+        let agreement = whole::replay(&events, &settings, &classes).expect("the settings are accepted");
         assert_eq!(agreement.choices.len(), CHOICES + tags + 1);
-        let disagree = agreement.disagreements().count();
+        let disagree = agreement.choices.len() - agreement.agree();
         println!("{load:?}: {changed} disturbed, {disagree} disagree, {:.2} % agree", agreement.percent());
         assert_eq!(disagree, changed, "{load:?}");
         all += disagree;

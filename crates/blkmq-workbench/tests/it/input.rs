@@ -11,9 +11,11 @@ use blkmq::driver::spec;
 use blkmq::{Class, Clock, RequestQueue, VirtualClock};
 use blkmq_sched::SCHEDULERS;
 use blkmq_workbench::blktrace::{self, Action, TraceFault};
-use blkmq_workbench::{Classes, Load, Settings, Speed, order};
+use blkmq_workbench::{Classes, Load, Settings, Speed};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, RngSeed, TestRunner};
+
+use crate::whole;
 
 fn recording(file: &str) -> Vec<u8> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/linux-6.12-mq-deadline/merge");
@@ -131,7 +133,7 @@ fn settings_that_cannot_be_read_name_the_line_and_the_word() {
     ];
     for (text, expected) in cases {
         let result =
-            Settings::parse("q", &text).and_then(|settings| order::replay(&[], &settings, &Classes::default()));
+            Settings::parse("q", &text).and_then(|settings| whole::replay(&[], &settings, &Classes::default()));
         let error = result.expect_err("these settings are wrong").to_string();
         assert!(error.starts_with(expected) && error.lines().count() == 1, "{text}: {error}");
     }
@@ -150,7 +152,7 @@ fn changed_settings_are_checked_as_those_of_the_file() {
         ("iosched/front_merges=2", "--set iosched/front_merges=2: front_merges: 2 is not within 0..1"),
     ] {
         let mut settings = Settings::parse("q", &queue()).unwrap();
-        let result = settings.set(change).and_then(|()| order::replay(&[], &settings, &Classes::default()));
+        let result = settings.set(change).and_then(|()| whole::replay(&[], &settings, &Classes::default()));
         let error = result.expect_err("this change is wrong").to_string();
         assert!(error.starts_with(expected), "{change}: {error}");
     }
@@ -192,16 +194,16 @@ fn spoilt_traces_are_refused_or_replayed() {
                 trace[4 * at..4 * at + 4].copy_from_slice(&word.to_le_bytes());
             }
             // The readable part of a broken trace is replayed too, so that the replay meets more than whole traces.
-            let events = blktrace::Records::new(&trace[..cut]).map_while(Result::ok).collect();
-            let events = blktrace::merge(vec![events]);
+            let mut events: Vec<_> = blktrace::Records::new(&trace[..cut]).map_while(Result::ok).collect();
+            events.sort_by_key(|event| (event.time, event.sequence));
             let issues = events.iter().filter(|event| event.action == Action::Issue).count();
             for scheduler in SCHEDULERS.iter().filter(|known| blkmq_sched::replay(known.name).is_some()) {
                 let mut settings = Settings::parse("queue.txt", &queue).unwrap();
                 settings.use_scheduler(scheduler.name);
-                let agreement = order::replay(&events, &settings, &Classes::default()).unwrap();
+                let agreement = whole::replay(&events, &settings, &Classes::default()).unwrap();
                 prop_assert_eq!(agreement.choices.len(), issues);
             }
-            let load = Load::new(&events, &Classes::default());
+            let load = Load::read(events.into_iter().map(Ok), &Classes::default()).unwrap();
             let outcome = blkmq_workbench::play(
                 &load,
                 &virtual_queue(),
@@ -211,7 +213,7 @@ fn spoilt_traces_are_refused_or_replayed() {
             )
             .unwrap();
             let refused: u64 = outcome.refused.iter().map(|(_, n)| n).sum();
-            prop_assert_eq!(outcome.completed + refused, load.operations.len() as u64);
+            prop_assert_eq!(outcome.completed + refused, load.nr_operations);
             Ok(())
         })
         .unwrap();
@@ -230,7 +232,7 @@ fn any_settings_are_refused_or_applied() {
                 let _ = Classes::parse("c", text);
                 let Ok(mut settings) = Settings::parse("q", text) else { continue };
                 let _ = settings.set(text);
-                if let Err(error) = order::replay(&[], &settings, &Classes::default()) {
+                if let Err(error) = whole::replay(&[], &settings, &Classes::default()) {
                     prop_assert!(!error.what.is_empty());
                 }
             }

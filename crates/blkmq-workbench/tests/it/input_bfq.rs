@@ -3,7 +3,7 @@
 //! The random tests print their seed and take another from `BLKMQ_SEED`, their length from `BLKMQ_CASES`.
 
 use blkmq_workbench::Settings;
-use blkmq_workbench::blktrace::{self, Action, Category, Event};
+use blkmq_workbench::blktrace::{Action, Category, Event};
 use blkmq_workbench::order::{self, Decision, Groups, Line, Linux, Processes, Queue};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, RngSeed, TestRunner};
@@ -123,7 +123,7 @@ fn decisions_that_fit_no_trace_are_not_followed() {
                     cpu: 0,
                     error: 0,
                     has_group: false,
-                    payload: &[],
+                    payload: Box::default(),
                 }),
             }
         }
@@ -132,7 +132,6 @@ fn decisions_that_fit_no_trace_are_not_followed() {
         let settings = Settings::parse("queue.txt", &settings).expect("these settings are right");
         let processes = Processes::parse("processes.txt", PROCESSES).expect("these processes are right");
         let groups = Groups::parse("groups.txt", GROUPS).expect("these groups are right");
-        let events = blktrace::merge(vec![events]);
         let linux = Linux { events: &events, decisions: &decisions };
         let answers = order::replay_bfq(linux, &settings, &processes, &groups).expect("there is room for five");
         prop_assert_eq!(answers.answers.len(), asks);

@@ -26,5 +26,6 @@ mod own_scheduler;
 mod play;
 mod ratio;
 mod report;
+mod whole;
 mod window;
 mod written;

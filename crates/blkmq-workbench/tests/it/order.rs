@@ -1,7 +1,8 @@
 //! The rules of a replay, on traces written by hand: when a choice is made, and from which requests.
 
-use blkmq_workbench::{Classes, Settings, blktrace, order};
+use blkmq_workbench::{Classes, Settings};
 
+use crate::whole;
 use crate::written::Trace;
 
 const SETTINGS: &str = "scheduler none [mq-deadline]\nnr_requests 64\n";
@@ -23,10 +24,10 @@ impl Choices for Trace {
     }
 
     fn choices_of(&self, settings: &str, classes: &str) -> String {
-        let events = blktrace::read(&self.bytes).expect("the trace is well formed");
+        let events = whole::events(&self.bytes);
         let settings = Settings::parse("queue.txt", settings).expect("the settings are well formed");
         let classes = Classes::parse("classes.txt", classes).expect("the classes are well formed");
-        let agreement = order::replay(&events, &settings, &classes).expect("the settings are accepted");
+        let agreement = whole::replay(&events, &settings, &classes).expect("the settings are accepted");
         let words = agreement.choices.iter().map(|choice| match choice.ours {
             Some(rq) => format!("{}{}", rq.sector, rq.direction()),
             None => "-".to_owned(),
@@ -337,4 +338,16 @@ fn a_front_merge_is_no_back_merge_though_one_would_fit() {
     let trace = trace.add(1, "Q", 108, 8).add(1, "F", 108, 8);
     let trace = trace.add(1, "Dw", 100, 8).add(1, "D", 0, 8).add(1, "D", 100, 8).add(1, "D", 108, 16);
     assert_eq!(trace.choices(), "100W 0R 100R 108R");
+}
+
+/// Red if what waits is not bounded: each insertion of a trace without issues would stay in memory.
+#[test]
+fn a_trace_without_issues_is_refused_before_its_requests_fill_memory() {
+    let insertions = |number: u64| (0..number).fold(Trace::default(), |trace, at| trace.add(1, "I", 16 * at, 8));
+    let settings = Settings::parse("queue.txt", SETTINGS).expect("the settings are well formed");
+    let replay = |trace: Trace| whole::replay(&whole::events(&trace.bytes), &settings, &Classes::default());
+    assert!(replay(insertions(262_144)).is_ok());
+    let text = replay(insertions(262_145)).expect_err("there is one more").to_string();
+    assert!(text.starts_with("the trace at 262145000 ns: more than 262144 insertions"), "{text}");
+    assert!(text.contains("issue (D)"), "{text}");
 }

@@ -2,25 +2,27 @@
 //! change.
 
 use blkmq_sched::SchedDomain;
-use blkmq_workbench::order::{self, Adjustment, Agreement};
-use blkmq_workbench::{Classes, Settings, TextError, blktrace};
+use blkmq_workbench::blktrace::{self, Action};
+use blkmq_workbench::order::Adjustment;
+use blkmq_workbench::{Classes, Settings, TextError};
 
+use crate::whole::{self, Whole};
 use crate::written::Trace;
 
-fn try_replay(trace: &Trace, settings: &str) -> Result<Agreement, TextError> {
+fn try_replay(trace: &Trace, settings: &str) -> Result<Whole, TextError> {
     let events = blktrace::read(&trace.bytes).expect("the trace is well formed");
     let settings = Settings::parse("queue.txt", settings).expect("the settings are well formed");
-    order::replay(&events, &settings, &Classes::default())
+    whole::replay(&events, &settings, &Classes::default())
 }
 
 const SETTINGS: &str = "scheduler none [kyber]\nnr_requests 64\nread_lat_nsec 20000000\n";
 
-fn replay(trace: &Trace) -> Agreement {
+fn replay(trace: &Trace) -> Whole {
     try_replay(trace, SETTINGS).expect("the settings are accepted")
 }
 
 /// Our last choices, without their times: `8R 100D` or `-`.
-fn last_choices(agreement: &Agreement, number: usize) -> String {
+fn last_choices(agreement: &Whole, number: usize) -> String {
     let words = agreement.choices[agreement.choices.len() - number..].iter().map(|choice| match choice.ours {
         Some(rq) => format!("{}{}", rq.sector, rq.direction()),
         None => "-".to_owned(),
@@ -123,9 +125,9 @@ fn the_total_latency_runs_from_the_allocation() {
     let trace = congested(10_000, 19_000);
     assert_eq!(replay(&trace).adjustments, Some(vec![]), "more than three quarters of the target");
     let events = blktrace::read(&trace.bytes).unwrap();
-    let without: Vec<_> = events.into_iter().filter(|event| event.action != blktrace::Action::GetRequest).collect();
+    let without: Vec<_> = events.into_iter().filter(|event| event.action != Action::GetRequest).collect();
     let settings = Settings::parse("queue.txt", SETTINGS).unwrap();
-    let agreement = order::replay(&without, &settings, &Classes::default()).unwrap();
+    let agreement = whole::replay(&without, &settings, &Classes::default()).unwrap();
     let expected = Some((SchedDomain::Read, 128));
     assert_eq!(agreement.adjustments.unwrap().first().map(|first| (first.of, first.depth)), expected);
 }

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::whole;
 use crate::written::Trace;
 use blkmq::driver::spec;
 use blkmq::{Clock, RequestQueue, Status, VirtualClock};
-use blkmq_workbench::{Classes, Load, Outcome, Source, Speed, blktrace, play};
+use blkmq_workbench::{Classes, Load, Outcome, Source, Speed, play};
 
 /// A device that takes one request at a time, for half a millisecond.
 const SLOW: &str = "null,irqmode=2,completion_nsec=500us,hw_queue_depth=1";
@@ -27,9 +28,13 @@ fn queue(device: &str, scheduler: &str, slots: u16) -> Arc<RequestQueue> {
     q
 }
 
+fn loaded(trace: &[u8], classes: &str) -> Load {
+    let classes = Classes::parse("classes.txt", classes).expect("the classes are well formed");
+    Load::read(whole::events(trace).into_iter().map(Ok), &classes).expect("the temporary file takes it")
+}
+
 fn load(trace: &Trace, classes: &str) -> Load {
-    let events = blktrace::read(&trace.bytes).expect("the trace is well formed");
-    Load::new(&events, &Classes::parse("classes.txt", classes).expect("the classes are well formed"))
+    loaded(&trace.bytes, classes)
 }
 
 fn played(load: &Load, q: &Arc<RequestQueue>, speed: Speed) -> Outcome {
@@ -240,19 +245,18 @@ fn latencies_of_the_trace_are_matched_by_place() {
 fn a_trace_without_bios_is_read_by_its_requests() {
     let requests = Trace::default().add(1, "I", 0, 8).add(1, "D", 0, 8).add(1, "I", 50, 8).add(0, "C", 0, 8);
     let inserted = load(&requests, "");
-    assert_eq!((inserted.source, inserted.operations.len(), inserted.traced.requests), (Source::Insertions, 2, 1));
+    assert_eq!((inserted.source, inserted.nr_operations, inserted.traced.requests), (Source::Insertions, 2, 1));
     assert_eq!(latency(&inserted.traced.latencies, "read"), (3, 3));
     let issued = load(&Trace::default().add(1, "D", 0, 8).add(0, "C", 0, 8).add(0, "C", 700, 8), "");
-    assert_eq!((issued.source, issued.operations.len(), issued.traced.completed), (Source::Issues, 1, 1));
-    assert!(load(&Trace::default().add(1, "P", 0, 0).add(0, "C", 0, 8), "").operations.is_empty());
+    assert_eq!((issued.source, issued.nr_operations, issued.traced.completed), (Source::Issues, 1, 1));
+    assert!(load(&Trace::default().add(1, "P", 0, 0).add(0, "C", 0, 8), "").nr_operations == 0);
 }
 
 fn recording(name: &str) -> Load {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/linux-6.12-mq-deadline").join(name);
     let trace = fs::read(folder.join("trace.blktrace.0")).expect("the trace is in the repository");
     let classes = fs::read_to_string(folder.join("classes.txt")).unwrap_or_default();
-    let events = blktrace::read(&trace).expect("the recording is whole");
-    Load::new(&events, &Classes::parse("classes.txt", &classes).expect("the recording's classes are well formed"))
+    loaded(&trace, &classes)
 }
 
 /// Red if bios, merges, requests or completions of a recording are not as many as blkparse's summary says.
@@ -266,11 +270,8 @@ fn recordings_are_read_whole() {
         ("merge", 5931, 5202, 729, 3),
     ] {
         let load = recording(name);
-        assert_eq!((load.source, load.operations.len(), load.nr_processes()), (Source::Bios, operations, processes));
-        assert_eq!(
-            (load.traced.merges, load.traced.requests, load.traced.completed),
-            (merges, requests, operations as u64)
-        );
+        assert_eq!((load.source, load.nr_operations, load.nr_processes()), (Source::Bios, operations, processes));
+        assert_eq!((load.traced.merges, load.traced.requests, load.traced.completed), (merges, requests, operations));
     }
 }
 
@@ -289,7 +290,7 @@ fn virtual_time_repeats_itself() {
                 for speed in [AS_TRACED, Speed::Scaled(3.0), Speed::Max] {
                     let outcome = || played(&load, &queue(&device, scheduler, 256), speed);
                     let first = outcome();
-                    assert_eq!(first.completed, load.operations.len() as u64, "{name} {device} {scheduler} {speed:?}");
+                    assert_eq!(first.completed, load.nr_operations, "{name} {device} {scheduler} {speed:?}");
                     assert_eq!(first, outcome(), "{name} {device} {scheduler} {speed:?}");
                 }
             }
@@ -343,5 +344,5 @@ fn a_stopped_replay_ends_with_what_it_has() {
     stop.store(false, Ordering::Relaxed);
     let mut tell = |_| stop.store(true, Ordering::Relaxed);
     let some = play(&load, &queue(SLOW, "none", 64), AS_TRACED, &stop, &mut tell).expect("the queue takes submitters");
-    assert!(some.completed > 0 && some.completed < load.operations.len() as u64, "{}", some.completed);
+    assert!(some.completed > 0 && some.completed < load.nr_operations, "{}", some.completed);
 }

@@ -1,0 +1,160 @@
+//! `blkmq replay` of traces that are longer than what it holds in memory, and of traces that can be read only once.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::run::{printed, temporary};
+
+/// How much more memory a replay may have of a trace eight times as long.
+const GROWTH: u64 = 8 << 20;
+
+fn recording(name: &str, file: &str) -> String {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../blkmq-workbench/tests/data/linux-6.12-mq-deadline");
+    data.join(name).join(file).display().to_string()
+}
+
+/// Where each record of a trace begins, and the end.
+fn records(trace: &[u8]) -> Vec<usize> {
+    let mut starts = vec![0];
+    while let Some(header) = trace.get(*starts.last().unwrap()..).filter(|rest| rest.len() >= 48) {
+        starts.push(starts.last().unwrap() + 48 + usize::from(u16::from_le_bytes([header[46], header[47]])));
+    }
+    starts
+}
+
+/// A recording this many times in a row, a millisecond between two.
+fn repeated(name: &str, times: u64) -> Vec<u8> {
+    let trace = fs::read(recording(name, "trace.blktrace.0")).unwrap();
+    let starts = records(&trace);
+    let time = |at: usize| u64::from_le_bytes(trace[at + 8..at + 16].try_into().unwrap());
+    let lasts = time(starts[starts.len() - 2]) + 1_000_000;
+    let mut whole = Vec::new();
+    let mut number = 0_u32;
+    for turn in 0..times {
+        let base = whole.len();
+        whole.extend(&trace);
+        for at in &starts[..starts.len() - 1] {
+            number += 1;
+            whole[base + at + 4..base + at + 8].copy_from_slice(&number.to_le_bytes());
+            whole[base + at + 8..base + at + 16].copy_from_slice(&(time(*at) + turn * lasts).to_le_bytes());
+        }
+    }
+    whole
+}
+
+/// The most memory that a run has, in bytes, and what it prints.
+fn peak(arguments: &[&str]) -> (u64, String) {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_blkmq"))
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let status = format!("/proc/{}/status", program.id());
+    let mut peak = 0;
+    while program.try_wait().expect("it is a child").is_none() {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
+        peak = peak.max(line.trim().strip_suffix(" kB").and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10);
+        thread::sleep(Duration::from_millis(2));
+    }
+    let Output { status, stdout, stderr } = program.wait_with_output().expect("it has ended");
+    assert!(status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&stderr));
+    (peak, String::from_utf8(stdout).expect("the program prints text"))
+}
+
+/// Runs with each of the arguments on a trace and on one eight times as long.
+fn does_not_grow(name: &str, ways: &[&[&str]]) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let traces = [8, 64].map(|times| {
+        let path = folder.path().join(format!("{times}.blktrace.0"));
+        fs::write(&path, repeated(name, times)).unwrap();
+        path.display().to_string()
+    });
+    for way in ways {
+        let peaks = traces.each_ref().map(|trace| peak(&[&["replay", trace, "--json"], *way].concat()).0);
+        assert!(peaks[1] < peaks[0] + GROWTH, "{way:?}: {peaks:?} bytes");
+    }
+}
+
+/// Red before the trace was streamed: the longer trace, of 48 MB, took 150 MB more.
+#[test]
+fn a_trace_eight_times_as_long_is_played_in_the_same_memory() {
+    let device = ["--device", "null,irqmode=2", "--clock", "virtual", "--speed"];
+    does_not_grow("merge", &[&[&device[..], &["max"]].concat(), &[&device[..], &["1"]].concat()]);
+}
+
+/// Red before the trace was streamed: the longer trace, of 31 MB, took 97 MB more.
+#[test]
+fn a_trace_eight_times_as_long_is_compared_in_the_same_memory() {
+    let choices = temporary("choices-of-long", b"");
+    let queue = recording("mixed", "queue.txt");
+    does_not_grow("mixed", &[&["--order", "--queue", &queue, "--choices", &choices]]);
+}
+
+/// What the program prints if it reads these bytes from a pipe.
+fn piped(trace: &[u8], arguments: &[&str]) -> String {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_blkmq"))
+        .args(["replay", "/dev/stdin"])
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut stdin = program.stdin.take().expect("it is piped");
+    stdin.write_all(trace).expect("the program reads all of it");
+    drop(stdin);
+    let output = program.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{arguments:?}");
+    String::from_utf8(output.stdout).expect("the program prints text")
+}
+
+/// Red if a trace is read twice, or read otherwise than from its beginning to its end.
+#[test]
+fn a_trace_from_a_pipe_is_replayed_as_one_from_a_file() {
+    let (trace, queue) = (recording("prio", "trace.blktrace.0"), recording("prio", "queue.txt"));
+    let bytes = fs::read(&trace).unwrap();
+    for way in [&["--device", "null,irqmode=2", "--clock", "virtual"][..], &["--order", "--queue", &queue]] {
+        assert_eq!(piped(&bytes, way), printed(&[&["replay", &trace], way].concat()), "{way:?}");
+    }
+}
+
+/// Red if the files of the CPUs are not merged by time, or if the order within a file counts: in each, records have
+/// changed places with others a few hundred before them.
+#[test]
+fn files_nearly_in_the_order_of_time_are_replayed_as_one_file_in_that_order() {
+    let trace = fs::read(recording("depth4", "trace.blktrace.0")).unwrap();
+    let mut records: Vec<&[u8]> = records(&trace).windows(2).map(|ends| &trace[ends[0]..ends[1]]).collect();
+    let folder = TempDir::new().unwrap();
+    let write = |name: &str, records: &[&[u8]]| fs::write(folder.path().join(name), records.concat()).unwrap();
+    write("one", &records);
+    records.chunks_mut(300).for_each(|chunk| chunk.reverse());
+    for cpu in 0..5 {
+        let own: Vec<&[u8]> = records.iter().skip(cpu).step_by(5).copied().collect();
+        write(&format!("many.blktrace.{cpu}"), &own);
+    }
+    let [one, many] = ["one", "many"].map(|name| folder.path().join(name).display().to_string());
+    let queue = recording("depth4", "queue.txt");
+    for way in [&["--device", "null,irqmode=2", "--clock", "virtual"][..], &["--order", "--queue", &queue]] {
+        assert_eq!(printed(&[&["replay", &many], way].concat()), printed(&[&["replay", &one], way].concat()));
+    }
+}
+
+/// Red if the error does not say where the operations were to go, and how they go somewhere else.
+#[test]
+fn a_temporary_file_that_cannot_be_made_is_named_with_the_variable_that_moves_it() {
+    let output = Command::new(env!("CARGO_BIN_EXE_blkmq"))
+        .args(["replay", &recording("mixed", "trace.blktrace.0"), "--device", "null"])
+        .env("TMPDIR", "/nowhere")
+        .output()
+        .expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{text}");
+    assert!(text.contains("a temporary file in /nowhere: ") && text.contains("TMPDIR names another folder"), "{text}");
+}
