@@ -1,11 +1,12 @@
 //! Reads a trace event by event, and follows its operations until they complete.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::mem;
 
 use blkmq::Op;
 
+use super::followed::{Followed, Operations};
 use super::lane::Lane;
 use super::spool::{Record, Spool};
 use super::{FOLLOWED, Load, MAX_LANES, Source, Traced};
@@ -22,11 +23,14 @@ pub(super) struct Reader<'a> {
     end: u64,
     traced: Traced,
     processes: HashMap<u32, usize>,
+    /// The process of the last event of a process that has submitted anything: its pid, and its number. Events of one
+    /// process often come in a row.
+    last: Option<(u32, usize)>,
     tasks: Vec<Task>,
     /// The time of the first operation.
     origin: u64,
-    /// The operations that have not completed, by number.
-    followed: BTreeMap<u64, Followed>,
+    /// The operations that have not completed.
+    followed: Operations,
     /// Pieces that have not completed, by direction and first sector, the oldest first.
     pieces: HashMap<(bool, u64), VecDeque<Piece>>,
     /// Flushes that have not completed. Flushes have no sectors.
@@ -47,17 +51,6 @@ struct Task {
     outstanding: usize,
 }
 
-/// An operation that has not completed.
-#[derive(Debug, Clone, Copy)]
-struct Followed {
-    process: usize,
-    record: Record,
-    /// How many pieces of it have not completed.
-    left: u32,
-    /// It may still be in its task's plug.
-    is_held: bool,
-}
-
 /// A part of an operation that completes as one piece: the whole operation, unless that was split.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
@@ -75,9 +68,10 @@ impl<'a> Reader<'a> {
             end: 0,
             traced: Traced::default(),
             processes: HashMap::new(),
+            last: None,
             tasks: Vec::new(),
             origin: 0,
-            followed: BTreeMap::new(),
+            followed: Operations::default(),
             pieces: HashMap::new(),
             flushes: VecDeque::new(),
             abandoned: 0,
@@ -141,7 +135,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// The temporary file cannot be written.
     pub(super) fn finish(mut self) -> io::Result<Load> {
-        while let Some((&number, _)) = self.followed.first_key_value() {
+        while let Some(number) = self.followed.oldest() {
             self.abandon(number)?;
         }
         Ok(Load {
@@ -157,8 +151,12 @@ impl<'a> Reader<'a> {
 
     /// The state of the process that an event belongs to, if it has submitted anything.
     fn task(&mut self, event: &Event) -> Option<&mut Task> {
-        let process = self.processes.get(&event.pid)?;
-        self.tasks.get_mut(*process)
+        let process = match self.last {
+            Some((pid, process)) if pid == event.pid => process,
+            _ => *self.processes.get(&event.pid)?,
+        };
+        self.last = Some((event.pid, process));
+        self.tasks.get_mut(process)
     }
 
     /// The number of the process that an event belongs to, in the order of the first operations.
@@ -196,7 +194,7 @@ impl<'a> Reader<'a> {
         } else if let Some(end) = event.sector.checked_add(operation.nr_sectors) {
             self.add_piece(event.is_write(), event.sector, Piece { operation: number, end });
         }
-        self.followed.insert(number, Followed { process, record, left: 1, is_held: true });
+        self.followed.push(number, Followed { process, record, left: 1, is_held: true });
         self.abandon_before((number + 1).saturating_sub(FOLLOWED))
     }
 
@@ -206,7 +204,7 @@ impl<'a> Reader<'a> {
 
     /// Follows no operation of a number below `horizon` any more.
     fn abandon_before(&mut self, horizon: u64) -> io::Result<()> {
-        while let Some((&first, _)) = self.followed.first_key_value()
+        while let Some(first) = self.followed.oldest()
             && first < horizon
         {
             self.abandon(first)?;
@@ -214,9 +212,9 @@ impl<'a> Reader<'a> {
         }
         if self.abandoned == FOLLOWED {
             self.abandoned = 0;
-            self.flushes.retain(|number| self.followed.contains_key(number));
+            self.flushes.retain(|number| self.followed.contains(*number));
             self.pieces.retain(|_, pieces| {
-                pieces.retain(|piece| self.followed.contains_key(&piece.operation));
+                pieces.retain(|piece| self.followed.contains(piece.operation));
                 !pieces.is_empty()
             });
         }
@@ -225,7 +223,7 @@ impl<'a> Reader<'a> {
 
     /// Follows an operation no more, which then counts as in no plug.
     fn abandon(&mut self, number: u64) -> io::Result<()> {
-        let Some(followed) = self.followed.remove(&number) else { return Ok(()) };
+        let Some(followed) = self.followed.remove(number) else { return Ok(()) };
         if followed.is_held { self.leave_plug(number, &followed) } else { Ok(()) }
     }
 
@@ -244,7 +242,7 @@ impl<'a> Reader<'a> {
         let time = event.time.saturating_sub(self.origin);
         let held = self.task(event).map(|task| mem::take(&mut task.held)).unwrap_or_default();
         for number in held {
-            let Some(followed) = self.followed.get_mut(&number) else { continue };
+            let Some(followed) = self.followed.get_mut(number) else { continue };
             followed.is_held = false;
             followed.record.unplugged = time;
             let followed = *followed;
@@ -258,7 +256,7 @@ impl<'a> Reader<'a> {
         let Some(middle) = event.sector.checked_add(u64::from(event.nr_sectors())) else { return };
         let Some(pieces) = self.pieces.get_mut(&(event.is_write(), event.sector)) else { return };
         let Some(whole) = pieces.back_mut().filter(|whole| event.sector < middle && middle < whole.end) else { return };
-        let Some(followed) = self.followed.get_mut(&whole.operation) else { return };
+        let Some(followed) = self.followed.get_mut(whole.operation) else { return };
         followed.left += 1;
         let rest = *whole;
         whole.end = middle;
@@ -300,7 +298,7 @@ impl<'a> Reader<'a> {
 
     /// Called when a piece of an operation has completed.
     fn finish_piece(&mut self, number: u64, event: &Event) -> io::Result<()> {
-        let Some(followed) = self.followed.get_mut(&number) else { return Ok(()) };
+        let Some(followed) = self.followed.get_mut(number) else { return Ok(()) };
         followed.left -= 1;
         if followed.left > 0 {
             return Ok(());

@@ -1,5 +1,7 @@
 //! Operations come out of a load as they went in, however many there are.
 
+use std::sync::atomic::AtomicBool;
+
 use super::*;
 
 /// A read of one sector, of this task.
@@ -115,4 +117,18 @@ fn a_kind_of_operation_that_comes_late_is_still_the_one() {
     let load = load(events.into_iter().zip(0..).map(|(action, time)| event(1, action, time, 0)));
     assert_eq!((load.source, load.nr_operations, load.nr_processes()), (Source::Bios, 1, 1));
     assert_eq!((load.traced.requests, load.traced.completed, operations(&load)), (2, 0, vec![vec![(0, 1)]]));
+}
+
+/// Red if a replay goes on without the operations that are missing, or leaves those before them with the device.
+#[test]
+fn a_load_that_cannot_be_read_on_is_played_to_there_and_said_so() {
+    let load = load((0..1000).map(|at| event(1, Action::Queue, at, 16 * at)));
+    let file = load.file.as_ref().expect("a thousand operations fill a block");
+    file.set_len(file.metadata().expect("it is a file").len() / 3).expect("the file is ours");
+    let driver = blkmq::driver::spec::open("null,irqmode=2").expect("it has defaults");
+    let clock = blkmq::Clock::Virtual(blkmq::VirtualClock::new());
+    let q = blkmq::RequestQueue::builder(driver).clock(clock).build().expect("it makes sense");
+    let played = crate::play(&load, &q, crate::Speed::Max, &AtomicBool::new(false), &mut |_| ());
+    assert!(matches!(&played, Err(crate::PlayError::Load(error)) if error.kind() == io::ErrorKind::UnexpectedEof));
+    assert_eq!(q.stats().issued, 256, "the first block was played");
 }
