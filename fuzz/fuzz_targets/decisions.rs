@@ -8,7 +8,7 @@
 mod reach;
 
 use blkmq_workbench::blktrace::{Action, Category, Event};
-use blkmq_workbench::order::{self, Decision, Groups, Linux, Processes};
+use blkmq_workbench::order::{self, Decision, Decisions, Groups, Insertions, Line, Processes, Replayed};
 use blkmq_workbench::{Settings, TextError};
 use libfuzzer_sys::fuzz_target;
 use reach::Reached;
@@ -67,7 +67,8 @@ fn read<T>(result: Result<T, TextError>, file: &str, reached: &mut Reached) -> O
 fn run(text: &str, reached: &mut Reached) {
     let mut parts = text.split("---\n");
     let mut part = || parts.next().unwrap_or_default();
-    let decisions = read(order::parse_decisions("decisions.txt", part()), "decisions.txt", reached);
+    let decisions = Decisions::new("decisions.txt".to_owned(), part().as_bytes()).collect::<Result<Vec<Line>, _>>();
+    let decisions = read(decisions, "decisions.txt", reached);
     let processes = read(Processes::parse("processes.txt", part()), "processes.txt", reached);
     let groups = read(Groups::parse("groups.txt", part()), "groups.txt", reached);
     let (Some(decisions), Some(processes), Some(groups)) = (decisions, processes, groups) else { return };
@@ -78,19 +79,25 @@ fn run(text: &str, reached: &mut Reached) {
     let asks = decisions.iter().filter(|line| line.what == Decision::Ask).count();
     for settings in ["scheduler [bfq]\nlow_latency 1\n", "scheduler [bfq]\nlow_latency 0\nrotational 1\n"] {
         let settings = Settings::parse("queue.txt", settings).expect("these settings are right");
-        let linux = Linux { events: &events, decisions: &decisions };
-        match order::replay_bfq(linux, &settings, &processes, &groups) {
-            Ok(answers) => {
-                assert_eq!(answers.answers.len(), asks);
+        let events = || events.iter().cloned().map(Ok);
+        let insertions = Insertions::count(events()).expect("none is an error");
+        let steps = order::steps(events(), decisions.iter().copied().map(Ok));
+        let replayed = order::replay_bfq(steps, &insertions, &settings, &processes, &groups);
+        match replayed.and_then(Iterator::collect::<Result<Vec<Replayed>, _>>) {
+            Ok(replayed) => {
                 let mut written = Vec::new();
-                answers.write_choices(&mut written).expect("memory takes it");
-                answers.write_expirations(&mut written).expect("memory takes it");
+                for Replayed { answer, expired, .. } in &replayed {
+                    answer.iter().for_each(|answer| answer.write(&mut written).expect("memory takes it"));
+                    expired.iter().for_each(|expired| expired.write(&mut written).expect("memory takes it"));
+                }
                 let lines = written.iter().filter(|byte| **byte == b'\n').count();
-                assert_eq!(lines, asks + answers.expired.len());
-                let requests = answers.answers.iter().filter(|answer| answer.rq.is_some()).count();
-                reached.add("requests chosen", requests);
-                reached.add("expired", answers.expired.len());
-                reached.add("followed", usize::from(asks > 0 && answers.not_followed.is_empty()));
+                let expired = replayed.iter().map(|replayed| replayed.expired.len()).sum::<usize>();
+                let answers = || replayed.iter().filter_map(|replayed| replayed.answer);
+                assert_eq!((answers().count(), lines), (asks, asks + expired));
+                reached.add("requests chosen", answers().filter(|answer| answer.rq.is_some()).count());
+                reached.add("expired", expired);
+                let is_followed = replayed.iter().all(|replayed| replayed.is_followed);
+                reached.add("followed", usize::from(asks > 0 && is_followed));
             }
             Err(error) => {
                 let line = error.to_string();

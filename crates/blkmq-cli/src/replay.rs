@@ -7,16 +7,16 @@ mod decisions;
 mod order;
 mod play;
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use blkmq::Locking;
-use blkmq_workbench::oracle::Score;
-use blkmq_workbench::order::{Agreement, Groups, Linux, Processes, heard_by_bfq, parse_decisions, replay_bfq};
+use blkmq_workbench::oracle::Scoring;
+use blkmq_workbench::order::{Agreement, Decisions, Groups, Insertions, Processes, replay_bfq, steps};
 use blkmq_workbench::{Classes, Settings, Speed, TraceFiles};
 use clap::Args;
 
-use self::order::List;
 use crate::file;
 use crate::target::{self, Time};
 use blkmq_program::Failure;
@@ -43,8 +43,8 @@ scheduler is put where Linux's answer would have put it.
 
 A replay takes the same memory whatever the trace's length. With --device the operations go to a temporary file in the
 folder that TMPDIR names, else /tmp: 31 bytes each, less than two thirds of the trace. An operation whose completion
-comes after 131072 later operations counts as one that did not complete. With --decisions events and decisions are held
-in memory: at most 4194304 events, half a gigabyte.
+comes after 131072 later operations counts as one that did not complete. With --decisions the trace is read twice, so it
+cannot be a pipe.
 
 Files:
   TRACE    as blktrace writes it, little-endian: NAME stands for NAME.blktrace.0, NAME.blktrace.1 and so on, and
@@ -197,21 +197,20 @@ impl Replay {
             Some(path) => Groups::parse(&name(path), &file::read(path)?)?,
             None => Groups::default(),
         };
-        let decisions = parse_decisions(&name(decisions), &file::read(decisions)?)?;
-        let events = heard_by_bfq(trace)?;
-        let linux = Linux { events: &events, decisions: &decisions };
-        let answers = replay_bfq(linux, settings, &processes, &groups)?;
-        if let Some(path) = &self.choices {
-            let mut list = List::create(path)?;
-            list.write(|out| answers.write_choices(out))?;
-            list.finish()?;
-        }
-        if let Some(path) = &self.expirations {
-            let mut list = List::create(path)?;
-            list.write(|out| answers.write_expirations(out))?;
-            list.finish()?;
-        }
-        let score = Score::of(linux, &answers);
+        let lines = File::open(decisions).map_err(|error| decisions::unreadable(decisions, &error))?;
+        let lines = Decisions::new(name(decisions), BufReader::new(lines));
+        let again = trace.again()?;
+        let insertions = Insertions::count(trace)?;
+        let mut steps = replay_bfq(steps(again, lines), &insertions, settings, &processes, &groups)?;
+        let mut lists = decisions::Lists::create(self.choices.as_deref(), self.expirations.as_deref())?;
+        let mut scoring = Scoring::default();
+        steps.try_for_each(|replayed| {
+            let replayed = replayed?;
+            scoring.add(&replayed);
+            lists.add(&replayed)
+        })?;
+        lists.finish()?;
+        let score = scoring.finish();
         if self.json { decisions::tell_programs(&score, out) } else { decisions::tell(&score, out) }
     }
 }

@@ -8,9 +8,11 @@
 mod bars;
 mod client;
 mod load;
+mod matching;
 mod outcome;
 mod recording;
 mod score;
+mod share;
 mod world;
 
 use std::path::PathBuf;
@@ -20,7 +22,8 @@ use serde::Serialize;
 pub use self::bars::{GROUPS, Group, most_made};
 pub use self::outcome::{Figure, JobOutcome, Outcome};
 pub use self::recording::Recording;
-pub use self::score::{Score, Share};
+pub use self::score::{Score, Scoring};
+pub use self::share::Share;
 use crate::TextError;
 
 /// A recording, judged.
@@ -88,8 +91,13 @@ pub fn shares(rows: &[Row]) -> Share {
 pub fn judge(folders: &[PathBuf]) -> Result<Vec<Row>, TextError> {
     let row = |folder: &PathBuf| {
         let recording = Recording::open(folder)?;
-        let answers = recording.replay()?;
-        let score = recording.with(|linux| Score::of(linux, &answers));
+        let (mut scoring, mut not_followed) = (Scoring::default(), 0);
+        for replayed in recording.replay()? {
+            let replayed = replayed?;
+            not_followed += usize::from(!replayed.is_followed);
+            scoring.add(&replayed);
+        }
+        let score = scoring.finish();
         let group = Group::of(&recording.name);
         Ok(Row {
             group: group.name,
@@ -97,7 +105,7 @@ pub fn judge(folders: &[PathBuf]) -> Result<Vec<Row>, TextError> {
             plain: score.contested().part(),
             balanced: score.balanced(),
             is_contested: Group::balanced_of(&recording.name, &score).is_some(),
-            not_followed: answers.not_followed.len(),
+            not_followed,
             outcome: Outcome::of(&recording)?,
             score,
             name: recording.name,

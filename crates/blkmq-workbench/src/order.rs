@@ -21,6 +21,7 @@
 
 mod agreement;
 mod announcements;
+mod answers;
 mod bfq;
 mod decisions;
 mod driver;
@@ -29,25 +30,28 @@ mod kept;
 mod plug;
 mod pools;
 mod processes;
+mod steps;
 
 use std::collections::{BTreeMap, HashSet};
 
 use blkmq_sched::{
-    ClientId, Info, IoPriority, Join, MergeHow, MergeLevel, Op, Replay as Follower, RqId, SCHEDULERS, SchedDomain,
-    Tally, Time,
+    Class, ClientId, Info, IoPriority, Join, MergeHow, MergeLevel, Op, Replay as Follower, RqId, SCHEDULERS,
+    SchedDomain, Tally, Time,
 };
 
 pub use self::agreement::{Adjustment, Agreement, Choice, Finding, Request};
-pub use self::bfq::{Answer, Answers, Expired, Linux, heard_by_bfq, replay_bfq};
-pub(crate) use self::bfq::{Step, as_linuxs};
-pub use self::decisions::{Decision, Line, Queue, parse_decisions};
-use self::driver::{InDriver, Issued};
+pub use self::answers::{Answer, Expired, Replayed};
+pub(crate) use self::bfq::as_linuxs;
+pub use self::bfq::{Insertions, replay_bfq};
+pub use self::decisions::{Decision, Decisions, Line, Queue};
+use self::driver::InDriver;
 pub use self::findings::{Findings, replay};
 use self::kept::{Change, Kept};
 use self::plug::Plugs;
 use self::pools::Pools;
 pub(crate) use self::processes::Members;
 pub use self::processes::{Groups, Process, Processes};
+pub use self::steps::{Step, steps};
 use crate::blktrace::{Action, Category, Event};
 use crate::settings::set_knob;
 use crate::{Classes, Settings, TextError};
@@ -87,7 +91,7 @@ struct Replay<'a> {
     kept: Option<Kept>,
     /// Tasks whose last action was a merge.
     merging: HashSet<u32>,
-    in_driver: InDriver,
+    in_driver: InDriver<Issued>,
     tally: Tally,
     next_id: u64,
     /// How many waiting requests the scheduler has room for.
@@ -101,6 +105,15 @@ struct Waiting {
     since: u64,
     /// When it was allocated.
     allocated: u64,
+}
+
+/// A request that the driver has.
+#[derive(Debug, Clone, Copy)]
+struct Issued {
+    class: Class,
+    /// In nanoseconds.
+    allocated: u64,
+    issued: u64,
 }
 
 impl Waiting {
@@ -196,13 +209,7 @@ impl<'a> Replay<'a> {
             _ => {}
         }
         let nr_changes = self.kept.as_ref().map_or(0, |kept| kept.since.len());
-        if self.waiting.len().max(nr_changes) > MOST_WAITING {
-            let what = format!(
-                "more than {MOST_WAITING} insertions and merges wait for an issue (D); a trace is compared that has the \
-                 actions queue, requeue, issue and complete"
-            );
-            return Err(TextError { place: format!("the trace at {} ns", event.time), what });
-        }
+        check_waiting(self.waiting.len().max(nr_changes), event)?;
         Ok(None)
     }
 
@@ -290,7 +297,7 @@ impl<'a> Replay<'a> {
 
     /// Called when a request completes, or when the driver gives it back. In both cases the driver no longer has it.
     fn leave_driver(&mut self, event: &Event) {
-        let Some(rq) = self.in_driver.pop((event.sector, op(event))) else { return };
+        let Some(rq) = self.in_driver.pop_newest((event.sector, op(event))) else { return };
         self.tally.completed[rq.class.index()] += 1;
         let of = SchedDomain::of(op(event));
         if event.action == Action::Complete {
@@ -370,6 +377,18 @@ impl<'a> Replay<'a> {
             merge_key: 0,
         }
     }
+}
+
+/// Refuses more waiting requests, or merges into them, than there can be.
+fn check_waiting(number: usize, event: &Event) -> Result<(), TextError> {
+    if number <= MOST_WAITING {
+        return Ok(());
+    }
+    let what = format!(
+        "more than {MOST_WAITING} insertions and merges wait for an issue (D); a trace is compared that has the actions \
+         queue, requeue, issue and complete"
+    );
+    Err(TextError { place: format!("the trace at {} ns", event.time), what })
 }
 
 fn op(event: &Event) -> Op {

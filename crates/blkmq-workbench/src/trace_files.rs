@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufReader};
-use std::iter::Peekable;
 use std::path::{Path, PathBuf};
 
 use crate::TextError;
@@ -19,7 +18,7 @@ const BUFFER_BYTES: usize = 65_536;
 #[derive(Debug)]
 pub struct TraceFiles {
     paths: Vec<PathBuf>,
-    events: Peekable<Merge<BufReader<File>>>,
+    events: Merge<BufReader<File>>,
 }
 
 impl TraceFiles {
@@ -31,31 +30,43 @@ impl TraceFiles {
     /// There is no such file, or it cannot be read; the beginning of a file is no trace; or none of them holds
     /// anything.
     pub fn open(name: &Path) -> Result<Self, TextError> {
-        let fault = |path: &Path, error: io::Error| TextError {
-            place: path.display().to_string(),
-            what: match error.kind() {
-                io::ErrorKind::NotFound => format!("there is no such file, and no {}{INFIX}0", path.display()),
-                _ => error.to_string(),
-            },
-        };
         let mut paths = per_cpu(name);
         if paths.is_empty() {
             paths.push(name.to_owned());
         }
-        let open = |path: &PathBuf| {
-            let file = File::open(path).map_err(|error| fault(path, error))?;
-            Ok(BufReader::with_capacity(BUFFER_BYTES, file))
-        };
-        let files = paths.iter().map(open).collect::<Result<Vec<_>, TextError>>()?;
-        let mut trace = Self { paths, events: Merge::new(files).peekable() };
+        let trace = Self::open_all(paths)?;
         match trace.events.peek() {
             Some(Ok(_)) => Ok(trace),
-            Some(Err((file, error))) => Err(in_file(&trace.paths[*file], *error)),
+            Some(Err((file, error))) => Err(in_file(&trace.paths[file], error)),
             None => {
                 let what = "the trace is empty, not one record is in it".to_owned();
                 Err(TextError { place: name.display().to_string(), what })
             }
         }
+    }
+
+    fn open_all(paths: Vec<PathBuf>) -> Result<Self, TextError> {
+        let open = |path: &PathBuf| {
+            let file = File::open(path).map_err(|error| fault(path, &error))?;
+            Ok(BufReader::with_capacity(BUFFER_BYTES, file))
+        };
+        let files = paths.iter().map(open).collect::<Result<Vec<_>, TextError>>()?;
+        Ok(Self { paths, events: Merge::new(files) })
+    }
+
+    /// Opens the same files once more, to read them from the beginning.
+    ///
+    /// # Errors
+    /// One of them is not a regular file, or cannot be opened.
+    pub fn again(&self) -> Result<Self, TextError> {
+        for path in &self.paths {
+            let is_file = fs::metadata(path).map_err(|error| fault(path, &error))?.is_file();
+            if !is_file {
+                let what = "the trace is read twice, which only a regular file can be; write it to one first";
+                return Err(TextError { place: path.display().to_string(), what: what.to_owned() });
+            }
+        }
+        Self::open_all(self.paths.clone())
     }
 }
 
@@ -66,6 +77,14 @@ impl Iterator for TraceFiles {
         let event = self.events.next()?;
         Some(event.map_err(|(file, error)| in_file(&self.paths[file], error)))
     }
+}
+
+fn fault(path: &Path, error: &io::Error) -> TextError {
+    let what = match error.kind() {
+        io::ErrorKind::NotFound => format!("there is no such file, and no {}{INFIX}0", path.display()),
+        _ => error.to_string(),
+    };
+    TextError { place: path.display().to_string(), what }
 }
 
 fn in_file(path: &Path, error: TraceError) -> TextError {

@@ -48,6 +48,15 @@ impl<R: BufRead> Merge<R> {
         merge
     }
 
+    /// What [`next`](Iterator::next) returns next.
+    pub fn peek(&self) -> Option<Result<&Event, (usize, TraceError)>> {
+        if let Some(fault) = self.fault {
+            return Some(Err(fault));
+        }
+        let Reverse((.., file)) = self.next.peek()?;
+        self.files[*file].ahead.front().map(Ok)
+    }
+
     /// Reads a file on, and notes where it goes on.
     fn advance(&mut self, file: usize) {
         match self.files[file].fill(self.look_ahead, self.last) {

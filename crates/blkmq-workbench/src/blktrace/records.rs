@@ -153,8 +153,8 @@ pub enum TraceFault {
         /// Bytes after the record's header up to the end of the file.
         left: usize,
     },
-    /// The record is earlier than one that [`Merge`] returned before it, so it is further behind its place than the
-    /// look-ahead.
+    /// The record is earlier than one that [`Merge`](super::Merge) returned before it, so it is further behind its
+    /// place than the look-ahead.
     Disorder {
         /// When the record was written, in nanoseconds.
         time: u64,

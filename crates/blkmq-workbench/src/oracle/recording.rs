@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::GzDecoder;
 
 use crate::blktrace::{Event, Merge};
-use crate::order::{Answers, Groups, Line, Linux, Processes, parse_decisions, replay_bfq};
+use crate::order::{Decisions, Groups, Insertions, Line, Processes, Replayed, replay_bfq, steps};
 use crate::{Settings, TextError};
 
 /// A recording of Linux's BFQ.
@@ -40,12 +40,14 @@ impl Recording {
             Err(_) => Groups::default(),
         };
         let trace = file(folder, "trace.blktrace.0")?;
-        events(&trace, folder)?;
+        events(&trace, folder).try_for_each(|event| event.map(drop))?;
+        let decisions = file(folder, "decisions.txt")?;
+        let decisions = Decisions::new("decisions.txt".to_owned(), &decisions[..]);
         Ok(Self {
             name: folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned(),
             folder: folder.to_owned(),
             settings: Settings::parse("queue.txt", &text("queue.txt")?)?,
-            decisions: parse_decisions("decisions.txt", &text("decisions.txt")?)?,
+            decisions: decisions.collect::<Result<_, _>>()?,
             processes: Processes::parse("processes.txt", &text("processes.txt")?)?,
             groups,
             trace,
@@ -71,12 +73,14 @@ impl Recording {
         Ok(folders)
     }
 
-    /// What our scheduler decides.
+    /// Each step, and what our scheduler does at it.
     ///
     /// # Errors
     /// As [`replay_bfq`].
-    pub fn replay(&self) -> Result<Answers, TextError> {
-        self.with(|linux| replay_bfq(linux, &self.settings, &self.processes, &self.groups))
+    pub fn replay(&self) -> Result<impl Iterator<Item = Result<Replayed, TextError>>, TextError> {
+        let insertions = Insertions::count(events(&self.trace, &self.folder))?;
+        let steps = steps(events(&self.trace, &self.folder), self.decisions.iter().copied().map(Ok));
+        replay_bfq(steps, &insertions, &self.settings, &self.processes, &self.groups)
     }
 
     /// The names of its job files, sorted: `job.fio`, or one for each program that ran.
@@ -96,18 +100,13 @@ impl Recording {
     pub(super) fn text(&self, name: &str) -> Result<String, TextError> {
         text(&self.folder, name)
     }
-
-    /// Calls `f` with what Linux's scheduler was told, and what it decided.
-    pub fn with<T>(&self, f: impl FnOnce(Linux<'_>) -> T) -> T {
-        let events = events(&self.trace, &self.folder).expect("it was read before");
-        f(Linux { events: &events, decisions: &self.decisions })
-    }
 }
 
-fn events(trace: &[u8], folder: &Path) -> Result<Vec<Event>, TextError> {
-    let place = || folder.join("trace.blktrace.0").display().to_string();
-    let events = Merge::new([trace]);
-    events.collect::<Result<_, _>>().map_err(|(_, error)| TextError { place: place(), what: error.to_string() })
+fn events(trace: &[u8], folder: &Path) -> impl Iterator<Item = Result<Event, TextError>> {
+    let place = folder.join("trace.blktrace.0");
+    Merge::new([trace]).map(move |event| {
+        event.map_err(|(_, error)| TextError { place: place.display().to_string(), what: error.to_string() })
+    })
 }
 
 fn is_recording(folder: &Path) -> bool {

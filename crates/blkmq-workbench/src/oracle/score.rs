@@ -4,36 +4,16 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
+use super::matching::Matching;
+use super::share::Share;
 use crate::blktrace::{Action, Category, Event};
-use crate::order::{Answers, Decision, Expired, Linux, Queue, Step};
+use crate::order::{Answer, Decision, Expired, Line, Queue, Replayed, Step};
 
 /// A kind of choice that occurs less often is not judged by.
 const FEWEST: usize = 20;
 
-/// An expiry of ours is Linux's if it is no further from it, in nanoseconds.
-const NEAR_NS: u64 = 4_000_000;
-
-/// How many there were, and on how many both agree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Share {
-    /// All of them.
-    pub all: usize,
-    /// Those on which both agree.
-    pub alike: usize,
-}
-
-impl Share {
-    fn add(&mut self, is_alike: bool) {
-        self.all += 1;
-        self.alike += usize::from(is_alike);
-    }
-
-    /// The part on which both agree, from 0 to 1; `None` if there were none.
-    #[must_use]
-    pub fn part(self) -> Option<f64> {
-        (self.all > 0).then(|| self.alike as f64 / self.all as f64)
-    }
-}
+/// A waiting request is known by its place until it was served, or at least so many later ones were inserted.
+const MOST_PLACES: u64 = 262_144;
 
 /// What is counted of one recording.
 ///
@@ -74,66 +54,87 @@ impl Score {
         let parts: Vec<f64> = kinds.filter_map(Share::part).collect();
         (!parts.is_empty()).then(|| parts.iter().sum::<f64>() / parts.len() as f64)
     }
+}
 
-    /// Counts.
-    #[must_use]
-    pub fn of(linux: Linux<'_>, ours: &Answers) -> Self {
-        let mut book = Book::default();
-        let mut score = Self::default();
-        let mut asked = None;
-        let mut expired = Vec::new();
-        for step in linux.steps() {
-            let line = match step {
-                Step::Event(event) => {
-                    book.hear(event);
-                    continue;
-                }
-                Step::Line(line) => line,
-            };
-            let sector = match line.what {
-                Decision::Ask => {
-                    asked = Some(score.asks);
-                    score.asks += 1;
-                    continue;
-                }
-                Decision::Expire(queue, reason) => {
-                    expired.push(Expired { time: line.time, queue, reason });
-                    continue;
-                }
-                Decision::Slot(_) => continue,
-                Decision::Serve(_, sector) => Some(sector),
-                Decision::Nothing => None,
-            };
-            if let Some(ask) = asked.take() {
-                score.answer(&mut book, sector, ours, ask);
+/// Counts the steps of a replay.
+#[derive(Debug, Default)]
+pub struct Scoring {
+    score: Score,
+    book: Book,
+    matching: Matching,
+    /// What our scheduler answered, until Linux does.
+    asked: Option<Answer>,
+}
+
+impl Scoring {
+    /// Counts the next step.
+    pub fn add(&mut self, replayed: &Replayed) {
+        self.score.made += replayed.expired.len();
+        replayed.expired.iter().for_each(|expired| self.matching.ours(expired));
+        let known = match &replayed.step {
+            Step::Event(event) => {
+                self.book.hear(event);
+                (event.action == Action::Complete).then_some(event.time)
             }
+            Step::Line(line) => {
+                self.decide(line, replayed.answer);
+                replayed.answer.map(|answer| answer.time)
+            }
+        };
+        // At a completion and a question our scheduler expires all that is due.
+        if let Some(known) = known {
+            self.matching.count_before(known, &mut self.score.expired);
         }
-        score.expired = matched(&expired, &ours.expired);
-        score.made = ours.expired.len();
-        score
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn finish(mut self) -> Score {
+        self.matching.count_all(&mut self.score.expired);
+        self.score
+    }
+
+    /// Linux decided something; `answer` is ours if the device asked.
+    fn decide(&mut self, line: &Line, answer: Option<Answer>) {
+        let sector = match line.what {
+            Decision::Ask => {
+                self.asked = answer;
+                self.score.asks += 1;
+                return;
+            }
+            Decision::Expire(queue, reason) => {
+                return self.matching.linux(Expired { time: line.time, queue, reason });
+            }
+            Decision::Slot(_) => return,
+            Decision::Serve(_, sector) => Some(sector),
+            Decision::Nothing => None,
+        };
+        if let Some(ours) = self.asked.take() {
+            self.answer(sector, ours);
+        }
     }
 
     /// Linux answered: with the request at this sector, or with nothing.
-    fn answer(&mut self, book: &mut Book, sector: Option<u64>, ours: &Answers, ask: usize) {
-        let linux = match sector.map(|sector| book.places.get(&sector).copied()) {
+    fn answer(&mut self, sector: Option<u64>, ours: Answer) {
+        let Self { score, book, .. } = self;
+        let linux = match sector.map(|sector| book.places.get(&sector).map(|(_, queue)| *queue)) {
             // The recording began with this request already waiting.
             Some(None) => return,
             Some(known) => known,
             None => None,
         };
-        let rq = ours.answers.get(ask).and_then(|answer| answer.rq);
-        let is_alike = ours.answers.get(ask).is_some() && rq.map(|(queue, _)| queue) == linux;
+        let is_alike = ours.rq.map(|(queue, _)| queue) == linux;
         if let (Some(queue), true) = (linux, is_alike)
             && book.waiting.get(&queue).copied().unwrap_or(0) >= 2
         {
-            self.inside.add(rq.map(|(_, sector)| sector) == sector);
+            score.inside.add(ours.rq.map(|(_, sector)| sector) == sector);
         }
         let processes = book.waiting.values().filter(|count| **count != 0).count();
         if processes >= 2 || processes == 1 && linux.is_none() {
             let kind = match linux {
-                None => &mut self.nothing,
-                Some(_) if linux == book.last => &mut self.stay,
-                Some(_) => &mut self.switch,
+                None => &mut score.nothing,
+                Some(_) if linux == book.last => &mut score.stay,
+                Some(_) => &mut score.switch,
             };
             kind.add(is_alike);
         }
@@ -148,7 +149,9 @@ impl Score {
 /// What waits, by a book of its own: whose request begins at a sector, and how many each process has.
 #[derive(Debug, Default)]
 struct Book {
-    places: HashMap<u64, Queue>,
+    /// Each with the number of its insertion.
+    places: HashMap<u64, (u64, Queue)>,
+    nr_insertions: u64,
     waiting: HashMap<Queue, i64>,
     /// The process that was served last.
     last: Option<Queue>,
@@ -160,7 +163,13 @@ impl Book {
             Action::Insert => {
                 let sync = !event.is_write() || event.category.contains(Category::SYNC);
                 let queue = if sync { Queue::Sync(event.pid) } else { Queue::Async };
-                self.places.insert(event.sector, queue);
+                self.places.insert(event.sector, (self.nr_insertions, queue));
+                self.nr_insertions += 1;
+                if self.nr_insertions.is_multiple_of(MOST_PLACES) {
+                    // One that another request absorbed is never served.
+                    let horizon = self.nr_insertions - MOST_PLACES;
+                    self.places.retain(|_, (number, _)| *number >= horizon);
+                }
                 *self.waiting.entry(queue).or_default() += 1;
             }
             Action::FrontMerge => {
@@ -172,23 +181,4 @@ impl Book {
             _ => {}
         }
     }
-}
-
-/// How many of Linux's expirations have one of ours near them that belongs to no other.
-fn matched(linux: &[Expired], ours: &[Expired]) -> Share {
-    let mut left: HashMap<_, Vec<u64>> = HashMap::new();
-    for expired in ours {
-        left.entry((expired.queue, expired.reason)).or_default().push(expired.time);
-    }
-    let mut share = Share::default();
-    for expired in linux {
-        let times = left.entry((expired.queue, expired.reason)).or_default();
-        let nearest = (0..times.len()).min_by_key(|at| times[*at].abs_diff(expired.time));
-        let nearest = nearest.filter(|at| times[*at].abs_diff(expired.time) <= NEAR_NS);
-        if let Some(at) = nearest {
-            times.remove(at);
-        }
-        share.add(nearest.is_some());
-    }
-    share
 }

@@ -8,16 +8,19 @@
 //! What the free one expires by itself is noted.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io;
+use std::mem;
 
 use blkmq_sched::{
-    Bfq, ClientId, ClientSettings, Event as Happened, Info, InsertAt, IoPriority, Join, MergeHow, MergeLevel, Op,
-    QueueName, Reason, Report, RqId, Scheduler, Ticket, Time,
+    Bfq, ClientId, ClientSettings, Event as Happened, Info, InsertAt, IoPriority, Join, MergeHow, MergeLevel,
+    QueueName, Report, RqId, Scheduler, Ticket, Time,
 };
 
+use super::answers::{Answer, Expired, Replayed};
 use super::decisions::{Decision, Line, Queue};
-use super::op;
+use super::driver::InDriver;
 use super::processes::{Groups, Members, Processes};
+use super::steps::Step;
+use super::{check_waiting, op};
 use crate::blktrace::{Action, Category, Event};
 use crate::{Settings, TextError};
 
@@ -31,145 +34,52 @@ const BELONGS_NS: u64 = 100_000;
 const EXITS_NS: u64 = 1_600_000;
 const EXITS_SEVERAL_NS: u64 = 20_000_000;
 
-/// Our answer to an `ask`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
-    /// When the device asked, in nanoseconds.
-    pub time: u64,
-    /// The request that it gets: whose it is, and its first sector. `None`: nothing for now.
-    pub rq: Option<(Queue, u64)>,
-}
-
-/// A queue that our scheduler expired by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Expired {
-    /// When, in nanoseconds.
-    pub time: u64,
-    /// Which queue.
-    pub queue: Queue,
-    /// Why.
-    pub reason: Reason,
-}
-
-/// What our scheduler decided.
+/// How many requests each process of a trace inserts. When a process exits is an input of the scheduler as its requests
+/// are, but no trace says it. So a replay has to know which request of a process is the last one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Answers {
-    /// One for each `ask`, in order.
-    pub answers: Vec<Answer>,
-    /// What it expired by itself.
-    pub expired: Vec<Expired>,
-    /// When Linux did what our scheduler could not follow, in nanoseconds. Then it is not as Linux's was any more.
-    pub not_followed: Vec<u64>,
-}
+pub struct Insertions(HashMap<u32, u64>);
 
-impl Answers {
-    /// Writes a line for each `ask`: the time in nanoseconds, then the process that inserted the request of our answer
-    /// (`A` if nobody waits for it) and its first sector; `-` for nothing.
+impl Insertions {
+    /// Counts the insertions of all events.
     ///
     /// # Errors
-    /// Those of `out`.
-    pub fn write_choices(&self, out: &mut dyn io::Write) -> io::Result<()> {
-        for Answer { time, rq } in &self.answers {
-            match rq {
-                Some((queue, sector)) => writeln!(out, "{time} {queue} {sector}")?,
-                None => writeln!(out, "{time} -")?,
+    /// The first error of `events`.
+    pub fn count(events: impl Iterator<Item = Result<Event, TextError>>) -> Result<Self, TextError> {
+        let mut counts = HashMap::new();
+        for event in events {
+            let event = event?;
+            if event.action == Action::Insert {
+                *counts.entry(event.pid).or_default() += 1;
             }
         }
-        Ok(())
-    }
-
-    /// Writes a line for each expiry that our scheduler made by itself: the time in nanoseconds, the process of the
-    /// queue (`A` for an asynchronous one, `SHARED` for one of several), and the reason.
-    ///
-    /// # Errors
-    /// Those of `out`.
-    pub fn write_expirations(&self, out: &mut dyn io::Write) -> io::Result<()> {
-        for Expired { time, queue, reason } in &self.expired {
-            writeln!(out, "{time} {queue} {}", reason.as_str())?;
-        }
-        Ok(())
+        Ok(Self(counts))
     }
 }
 
-/// What Linux's scheduler was told, and what it decided.
-#[derive(Debug, Clone, Copy)]
-pub struct Linux<'a> {
-    /// The events of the trace, ordered by time.
-    pub events: &'a [Event],
-    /// The decisions, ordered by time.
-    pub decisions: &'a [Line],
-}
-
-/// The most events that are compared with decisions. In memory they take half a gigabyte.
-const MOST_EVENTS: usize = 4_194_304;
-
-/// The events of a trace that [`replay_bfq`] takes account of, which are held in memory: of an insertion it is known
-/// whether it is its process's last one only at the end of the trace.
+/// Replays a recording on BFQ, set up as `settings` says: `steps` in the order of their times, of whose events
+/// `insertions` are counted. Steps are taken as the results are.
 ///
 /// # Errors
-/// The first error of `events`, or there are more than 4,194,304.
-pub fn heard_by_bfq(events: impl Iterator<Item = Result<Event, TextError>>) -> Result<Vec<Event>, TextError> {
-    let mut heard = Vec::new();
-    for event in events {
-        let event = event?;
-        let is_heard = matches!(
-            event.action,
-            Action::Insert | Action::BackMerge | Action::FrontMerge | Action::Issue | Action::Complete
-        );
-        if is_heard && heard.len() == MOST_EVENTS {
-            let what = format!(
-                "more than {MOST_EVENTS} insertions, merges, issues and completions cannot be compared with decisions; \
-                 'blkparse -i NAME -w SECONDS -d NEW' writes the beginning of a trace"
-            );
-            return Err(TextError { place: format!("the trace at {} ns", event.time), what });
-        }
-        heard.extend(is_heard.then_some(event));
-    }
-    Ok(heard)
-}
-
-/// An event, or a decision.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Step<'a> {
-    Event(&'a Event),
-    Line(&'a Line),
-}
-
-impl<'a> Linux<'a> {
-    /// Events and decisions in the order of their times. Of one time events come first.
-    pub(crate) fn steps(&self) -> impl Iterator<Item = Step<'a>> + use<'a> {
-        let (mut events, mut lines) = (self.events.iter().peekable(), self.decisions.iter().peekable());
-        std::iter::from_fn(move || match (events.peek(), lines.peek()) {
-            (Some(event), Some(line)) if line.time < event.time => lines.next().map(Step::Line),
-            (Some(_), _) => events.next().map(Step::Event),
-            (None, _) => lines.next().map(Step::Line),
-        })
-    }
-}
-
-/// Replays a recording on BFQ, set up as `settings` says.
-///
-/// # Errors
-/// The settings name another scheduler, or a knob or value that it does not have; or there are more processes or groups
-/// than it can have.
-pub fn replay_bfq(
-    linux: Linux<'_>,
+/// The settings name another scheduler, or a knob or value that it does not have; or there are more groups than it can
+/// have. Afterwards, in place of a step: an error of `steps`, more processes than the scheduler can have, or more
+/// requests that wait than a device can have.
+pub fn replay_bfq<I: Iterator<Item = Result<Step, TextError>>>(
+    steps: I,
+    insertions: &Insertions,
     settings: &Settings,
     processes: &Processes,
     groups: &Groups,
-) -> Result<Answers, TextError> {
+) -> Result<impl Iterator<Item = Result<Replayed, TextError>> + use<I>, TextError> {
     let (bfq, members) = as_linuxs(settings, processes, groups)?;
     let mut replay = Replay::new(bfq, members);
-    for event in linux.events.iter().filter(|event| event.action == Action::Insert) {
-        replay.remaining.entry(event.pid).or_default().to_come += 1;
+    for (pid, to_come) in &insertions.0 {
+        replay.remaining.entry(*pid).or_default().to_come = *to_come;
     }
-    for step in linux.steps() {
-        match step {
-            Step::Event(event) => replay.hear(event)?,
-            Step::Line(line) => replay.read(line),
-        }
-    }
-    Ok(replay.done)
+    Ok(steps.map(move |step| {
+        let step = step?;
+        let Done { answer, expired, is_not_followed } = replay.take(&step)?;
+        Ok(Replayed { step, answer, expired, is_followed: !is_not_followed })
+    }))
 }
 
 /// BFQ that decides as Linux's does, with the clients that Linux's processes are.
@@ -213,7 +123,7 @@ struct Served {
 #[derive(Debug, Clone, Copy, Default)]
 struct Remaining {
     /// Those that it will insert.
-    to_come: usize,
+    to_come: u64,
     /// Those that wait or are with the device.
     outstanding: usize,
     /// The most of these that there were.
@@ -228,16 +138,24 @@ struct Replay {
     answered: Option<u64>,
     members: Members,
     waiting: BTreeMap<RqId, Waiting>,
-    served: HashMap<(u64, Op), Vec<Served>>,
-    /// By process. When a process exits is an input of the scheduler as its requests are, but no trace says it. So the
-    /// replay looks ahead in the trace, at insertions alone, for which request of a process is the last one.
+    served: InDriver<Served>,
+    /// By process.
     remaining: HashMap<u32, Remaining>,
     /// The processes that exit, and when, in nanoseconds.
     exits: Vec<(u64, ClientId)>,
     next_id: u64,
     /// How many waiting requests the values have room for.
     capacity: usize,
-    done: Answers,
+    /// What the step did that is being taken.
+    done: Done,
+}
+
+/// What one step did.
+#[derive(Debug, Default)]
+struct Done {
+    answer: Option<Answer>,
+    expired: Vec<Expired>,
+    is_not_followed: bool,
 }
 
 impl Replay {
@@ -250,15 +168,24 @@ impl Replay {
             answered: None,
             members,
             waiting: BTreeMap::new(),
-            served: HashMap::new(),
+            served: InDriver::default(),
             remaining: HashMap::new(),
             exits: Vec::new(),
             next_id: 0,
             capacity: 0,
-            done: Answers::default(),
+            done: Done::default(),
         };
         replay.free.set_following(false);
         replay
+    }
+
+    /// Takes the next step. Returns what it did.
+    fn take(&mut self, step: &Step) -> Result<Done, TextError> {
+        match step {
+            Step::Event(event) => self.hear(event)?,
+            Step::Line(line) => self.read(line),
+        }
+        Ok(mem::take(&mut self.done))
     }
 
     /// Something happened outside the scheduler.
@@ -317,9 +244,7 @@ impl Replay {
                 true
             }
         };
-        if !is_done {
-            self.done.not_followed.push(line.time);
-        }
+        self.done.is_not_followed |= !is_done;
     }
 
     /// The device asks: our answer.
@@ -328,7 +253,7 @@ impl Replay {
         self.tick(time);
         let chosen = self.free.dispatch(Time(time));
         let rq = chosen.and_then(|id| self.waiting.get(&id)).map(|rq| (rq.of, rq.info.sector));
-        self.done.answers.push(Answer { time, rq });
+        self.done.answer = Some(Answer { time, rq });
         self.note();
         // Until Linux's answer comes the free one has gone ahead. If none comes, it goes back all the same.
         self.answered = Some(time);
@@ -395,6 +320,7 @@ impl Replay {
         remaining.outstanding += 1;
         remaining.most = remaining.most.max(remaining.outstanding);
         self.waiting.insert(id, Waiting { info, of });
+        check_waiting(self.waiting.len(), event)?;
         for bfq in [&mut self.follows, &mut self.free] {
             bfq.insert(id, &info, InsertAt::Sorted, Time(event.time));
         }
@@ -448,7 +374,7 @@ impl Replay {
             };
         }
         if !is_done {
-            self.done.not_followed.push(event.time);
+            self.done.is_not_followed = true;
             return;
         }
         if let Some(absorbed) = absorbed {
@@ -471,21 +397,20 @@ impl Replay {
         if is_done {
             self.waiting.remove(&id);
             let served = Served { info, ticket: self.follows.ticket(), since: time };
-            self.served.entry((info.sector, info.op)).or_default().push(served);
+            self.served.push((info.sector, info.op), served);
         }
         is_done
     }
 
     /// The device takes a request.
     fn issue(&mut self, event: &Event) {
-        if let Some(served) = self.served.get_mut(&(event.sector, op(event))).and_then(|all| all.first_mut()) {
+        if let Some(served) = self.served.oldest((event.sector, op(event))) {
             served.since = event.time;
         }
     }
 
     fn complete(&mut self, event: &Event) {
-        let Some(all) = self.served.get_mut(&(event.sector, op(event))).filter(|all| !all.is_empty()) else { return };
-        let Served { info, ticket, since } = all.remove(0);
+        let Some(Served { info, ticket, since }) = self.served.pop_oldest((event.sector, op(event))) else { return };
         let in_device = u32::try_from(event.time.saturating_sub(since)).unwrap_or(u32::MAX);
         let report = Report { in_device, ..Report::of(Happened::Completed(ticket), &info, Time(event.time)) };
         for bfq in [&mut self.follows, &mut self.free] {

@@ -1,6 +1,8 @@
 //! What Linux's BFQ decided, as a recording lists it: `TIME KIND ...`, a line for each decision.
 
+use std::collections::VecDeque;
 use std::fmt;
+use std::io::{BufRead, Read};
 
 use blkmq_sched::Reason;
 
@@ -54,24 +56,89 @@ pub struct Line {
 /// Kinds of lines that tell what Linux computed, and decide nothing.
 const REMARKS: [&str; 7] = ["charge", "budget", "raise", "busy", "idle", "finish", "other"];
 
-/// Reads lines of the form `TIME KIND ...`, orders them by time, and drops those that decide nothing. Empty lines, and
-/// lines that start with `#`, are skipped. `file` is the name that errors give the text.
+/// How many decisions are read ahead to put them in the order of time.
+const LOOK_AHEAD: usize = 65_536;
+
+/// The longest line, in bytes.
+const LONGEST: u64 = 4095;
+
+/// The decisions of a file, ordered by time. Ends after the first error, which names the line.
 ///
-/// # Errors
-/// The line and the word that cannot be read.
-pub fn parse_decisions(file: &str, text: &str) -> Result<Vec<Line>, TextError> {
-    let mut lines = Vec::new();
-    for (index, line) in text.lines().enumerate() {
+/// The lines are of the form `TIME KIND ...`. Those that decide nothing are dropped. Empty lines, and lines that start
+/// with `#`, are skipped. A line that is more than 65,536 decisions behind its place is an error.
+#[derive(Debug)]
+pub struct Decisions<R> {
+    name: String,
+    file: R,
+    /// Lines that were read from the file.
+    nr_lines: usize,
+    /// The decisions that were read ahead, in order.
+    ahead: VecDeque<Line>,
+    /// The time of the last decision that was returned.
+    last: u64,
+    is_over: bool,
+}
+
+impl<R: BufRead> Decisions<R> {
+    /// Reads `file`, to which errors give this name.
+    #[must_use]
+    pub const fn new(name: String, file: R) -> Self {
+        Self { name, file, nr_lines: 0, ahead: VecDeque::new(), last: 0, is_over: false }
+    }
+
+    /// Reads lines until enough decisions are ahead, or there are no more.
+    fn fill(&mut self) -> Result<(), TextError> {
+        while self.ahead.len() < LOOK_AHEAD && !self.is_over {
+            let line = self.read().map_err(|what| TextError::in_line(&self.name, self.nr_lines, what))?;
+            let Some(line) = line else { continue };
+            let is_late = self.ahead.back().is_some_and(|back| line.time < back.time);
+            let later = |other: &Line| other.time <= line.time;
+            let at = if is_late { self.ahead.partition_point(later) } else { self.ahead.len() };
+            self.ahead.insert(at, line);
+        }
+        Ok(())
+    }
+
+    /// Reads a line; `None` if it decides nothing.
+    fn read(&mut self) -> Result<Option<Line>, String> {
+        self.nr_lines += 1;
+        let mut line = Vec::new();
+        let read = Read::take(&mut self.file, LONGEST + 1).read_until(b'\n', &mut line);
+        let length = read.map_err(|error| error.to_string())? as u64;
+        self.is_over = length == 0;
+        if length > LONGEST {
+            return Err(format!("the line is longer than {LONGEST} bytes"));
+        }
+        let line = str::from_utf8(&line).map_err(|_| "the line is not UTF-8; a text is wanted here".to_owned())?;
         let words: Vec<&str> = line.split_whitespace().collect();
         if words.first().is_none_or(|word| word.starts_with('#')) {
-            continue;
+            return Ok(None);
         }
-        if let Some(line) = decision(&words).map_err(|what| TextError::in_line(file, index + 1, what))? {
-            lines.push(line);
+        let line = decision(&words)?;
+        match line {
+            Some(Line { time, .. }) if time < self.last => Err(format!(
+                "the decision at {time} ns follows one at {} ns, and is more than {LOOK_AHEAD} decisions behind its \
+                 place; 'sort -ns' puts the lines in order",
+                self.last
+            )),
+            line => Ok(line),
         }
     }
-    lines.sort_by_key(|line| line.time);
-    Ok(lines)
+}
+
+impl<R: BufRead> Iterator for Decisions<R> {
+    type Item = Result<Line, TextError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Err(error) = self.fill() {
+            self.is_over = true;
+            self.ahead.clear();
+            return Some(Err(error));
+        }
+        let line = self.ahead.pop_front()?;
+        self.last = line.time;
+        Some(Ok(line))
+    }
 }
 
 /// The decision of a line; nothing for a remark.

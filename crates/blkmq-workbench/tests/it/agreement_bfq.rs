@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use blkmq_workbench::oracle::{self, LEAST_SHARES, Recording, Row, Score};
-use blkmq_workbench::order::Groups;
+use blkmq_workbench::oracle::{self, LEAST_SHARES, Recording, Row, Score, Scoring};
+use blkmq_workbench::order::{Groups, Replayed};
 
 /// What a recording misses, and the first decision that differs.
 ///
@@ -39,9 +39,14 @@ fn folders() -> Vec<PathBuf> {
     folders.into_values().collect()
 }
 
+fn replayed(recording: &Recording) -> impl Iterator<Item = Replayed> {
+    recording.replay().expect("the settings are BFQ's").map(|replayed| replayed.expect("the recording is whole"))
+}
+
 fn judged(recording: &Recording) -> Score {
-    let answers = recording.replay().expect("the settings are BFQ's");
-    recording.with(|linux| Score::of(linux, &answers))
+    let mut scoring = Scoring::default();
+    replayed(recording).for_each(|replayed| scoring.add(&replayed));
+    scoring.finish()
 }
 
 /// Red if a queue's start is not shifted back, if a queue is never waited for, nothing is ever injected, no queue is
@@ -105,10 +110,10 @@ fn groups_without_their_weights_agree_less() {
 #[test]
 fn processes_that_start_together_share_a_queue() {
     let recording = named("coop-together-d4");
-    let answers = recording.replay().expect("the settings are BFQ's");
-    let first = answers.expired.first().expect("a queue is expired now and then").queue;
-    assert!(answers.expired.len() >= 20, "{:?}", answers.expired);
-    assert!(answers.expired.iter().all(|expired| expired.queue == first), "{:?}", answers.expired);
+    let expired: Vec<_> = replayed(&recording).flat_map(|replayed| replayed.expired).collect();
+    let first = expired.first().expect("a queue is expired now and then").queue;
+    assert!(expired.len() >= 20, "{expired:?}");
+    assert!(expired.iter().all(|expired| expired.queue == first), "{expired:?}");
 }
 
 /// Red if a process exits with its last request. Then the device does not wait for it, as Linux's does.

@@ -2,14 +2,18 @@
 //!
 //! The random tests print their seed and take another from `BLKMQ_SEED`, their length from `BLKMQ_CASES`.
 
-use blkmq_workbench::Settings;
 use blkmq_workbench::blktrace::{Action, Category, Event};
-use blkmq_workbench::order::{self, Decision, Groups, Line, Linux, Processes, Queue};
+use blkmq_workbench::order::{self, Decision, Decisions, Groups, Insertions, Line, Processes, Queue};
+use blkmq_workbench::{Settings, TextError};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, RngSeed, TestRunner};
 
 const PROCESSES: &str = "1 a / 2 4\n2 b g 2 0\n3 c g/h 3 7\n4 d - 1 -\n";
 const GROUPS: &str = "g default 10\ng/h 1000\n";
+
+fn parsed(text: &str) -> Result<Vec<Line>, TextError> {
+    Decisions::new("file.txt".to_owned(), text.as_bytes()).collect()
+}
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("the variable holds a number"))
@@ -61,7 +65,7 @@ fn any_words_are_read_or_refused_with_their_place() {
     let text = prop::collection::vec(line, 0..6).prop_map(|lines| lines.join("\n"));
     let tested = runner().run(&text, |text| {
         let results = [
-            order::parse_decisions("file.txt", &text).map(|_| ()),
+            parsed(&text).map(|_| ()),
             Processes::parse("file.txt", &text).map(|_| ()),
             Groups::parse("file.txt", &text).map(|_| ()),
         ];
@@ -132,9 +136,12 @@ fn decisions_that_fit_no_trace_are_not_followed() {
         let settings = Settings::parse("queue.txt", &settings).expect("these settings are right");
         let processes = Processes::parse("processes.txt", PROCESSES).expect("these processes are right");
         let groups = Groups::parse("groups.txt", GROUPS).expect("these groups are right");
-        let linux = Linux { events: &events, decisions: &decisions };
-        let answers = order::replay_bfq(linux, &settings, &processes, &groups).expect("there is room for five");
-        prop_assert_eq!(answers.answers.len(), asks);
+        let events = events.into_iter().map(Ok);
+        let insertions = Insertions::count(events.clone()).expect("none is an error");
+        let steps = order::steps(events, decisions.into_iter().map(Ok));
+        let replayed = order::replay_bfq(steps, &insertions, &settings, &processes, &groups).expect("they are right");
+        let answers = replayed.map(|replayed| replayed.expect("there is room for five").answer);
+        prop_assert_eq!(answers.flatten().count(), asks);
         Ok(())
     });
     tested.unwrap_or_else(|error| panic!("{error}"));
@@ -145,12 +152,28 @@ fn decisions_that_fit_no_trace_are_not_followed() {
 fn a_word_that_is_refused_is_shown_without_what_controls_a_terminal() {
     let word = "expi\u{1b}[2J\u{202e}";
     let results = [
-        order::parse_decisions("file.txt", &format!("1 {word} 1")).map(|_| ()),
-        order::parse_decisions("file.txt", &format!("1 slot {word}")).map(|_| ()),
+        parsed(&format!("1 {word} 1")).map(|_| ()),
+        parsed(&format!("1 slot {word}")).map(|_| ()),
         Processes::parse("file.txt", &format!("1 a / {word} 4")).map(|_| ()),
         Groups::parse("file.txt", &format!("a {word}")).map(|_| ()),
     ];
     for error in results.map(|result| result.expect_err("none of them is right").to_string()) {
         assert!(error.contains("'expi\\u{1b}[2J\\u{202e}'") && !error.contains(blkmq::is_hidden), "{error:?}");
     }
+}
+
+/// Red if decisions are not put in the order of time, if a line that is too far behind its place is returned out of
+/// order, or if a line without an end is read into memory.
+#[test]
+fn decisions_are_read_ahead_for_a_while_only() {
+    let times = |text: &str| parsed(text).map(|lines| lines.iter().map(|line| line.time).collect::<Vec<_>>());
+    assert_eq!(times("5 ask\n3 none\n\n# 1 ask\n5 charge 1S\n4 ask\n5 none"), Ok(vec![3, 4, 5, 5]));
+    let late = |number: u64| (0..number).map(|at| format!("{} ask\n", 100 + at)).collect::<String>() + "7 ask\n";
+    assert_eq!(times(&late(65_535)).map(|times| times[0]), Ok(7));
+    let text = times(&late(65_536)).unwrap_err().to_string();
+    assert!(text.starts_with("file.txt: line 65537: the decision at 7 ns follows one at 100 ns"), "{text}");
+    let text = parsed(&"1".repeat(10_000)).unwrap_err().to_string();
+    assert_eq!(text, "file.txt: line 1: the line is longer than 4095 bytes");
+    let error = Decisions::new("d".to_owned(), &b"1 ask\n\xff\n"[..]).find_map(Result::err).unwrap().to_string();
+    assert!(error.starts_with("d: line 2: the line is not UTF-8"), "{error}");
 }
