@@ -42,9 +42,9 @@ For bfq --decisions says when the device asked, which a trace does not show, and
 scheduler is put where Linux's answer would have put it.
 
 A replay takes the same memory whatever the trace's length. With --device the operations go to a temporary file in the
-folder that TMPDIR names, else /tmp: 31 bytes each, less than two thirds of the trace. An operation whose completion
-comes after 131072 later operations counts as one that did not complete. With --decisions the trace is read twice, so it
-cannot be a pipe.
+folder that TMPDIR names, else /tmp: 31 bytes each, less than two thirds of the trace. Where /tmp is in memory (tmpfs)
+TMPDIR should name a folder on a disk. An operation whose completion comes after 131072 later operations counts as one
+that did not complete. With --decisions the trace is read twice, so it cannot be a pipe.
 
 Files:
   TRACE    as blktrace writes it, little-endian: NAME stands for NAME.blktrace.0, NAME.blktrace.1 and so on, and

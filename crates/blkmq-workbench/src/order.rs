@@ -59,8 +59,8 @@ use crate::{Classes, Settings, TextError};
 /// One tick of Linux's timer, in nanoseconds: 250 a second.
 const JIFFY: u64 = 4_000_000;
 
-/// The most requests that wait, and merges since the last choice. Linux has as many requests as `nr_requests` and
-/// `max_sectors` allow; a trace without issues would make ours wait for ever.
+/// The most requests that wait, and the most changes since the last choice. Linux has at most 65,536 requests
+/// (`nr_requests`). In a trace without issues all requests wait to its end.
 const MOST_WAITING: usize = 262_144;
 
 fn scheduler(settings: &Settings) -> Result<(Box<dyn Follower>, Pools), TextError> {
@@ -209,7 +209,8 @@ impl<'a> Replay<'a> {
             _ => {}
         }
         let nr_changes = self.kept.as_ref().map_or(0, |kept| kept.since.len());
-        check_waiting(self.waiting.len().max(nr_changes), event)?;
+        let awaited = "an issue (D); a trace is compared that has the actions queue, requeue, issue and complete";
+        check_waiting(self.waiting.len().max(nr_changes), event, awaited)?;
         Ok(None)
     }
 
@@ -379,15 +380,13 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Refuses more waiting requests, or merges into them, than there can be.
-fn check_waiting(number: usize, event: &Event) -> Result<(), TextError> {
+/// Refuses more waiting requests, or merges into them, than there can be. `awaited` says what ends their wait, and what
+/// the recording must have for it.
+fn check_waiting(number: usize, event: &Event, awaited: &str) -> Result<(), TextError> {
     if number <= MOST_WAITING {
         return Ok(());
     }
-    let what = format!(
-        "more than {MOST_WAITING} insertions and merges wait for an issue (D); a trace is compared that has the actions \
-         queue, requeue, issue and complete"
-    );
+    let what = format!("more than {MOST_WAITING} insertions and merges wait for {awaited}");
     Err(TextError { place: format!("the trace at {} ns", event.time), what })
 }
 

@@ -320,7 +320,8 @@ impl Replay {
         remaining.outstanding += 1;
         remaining.most = remaining.most.max(remaining.outstanding);
         self.waiting.insert(id, Waiting { info, of });
-        check_waiting(self.waiting.len(), event)?;
+        let awaited = "a line 'serve'; the decisions have one for each request that Linux's scheduler gave the device";
+        check_waiting(self.waiting.len(), event, awaited)?;
         for bfq in [&mut self.follows, &mut self.free] {
             bfq.insert(id, &info, InsertAt::Sorted, Time(event.time));
         }

@@ -177,3 +177,30 @@ fn decisions_are_read_ahead_for_a_while_only() {
     let error = Decisions::new("d".to_owned(), &b"1 ask\n\xff\n"[..]).find_map(Result::err).unwrap().to_string();
     assert!(error.starts_with("d: line 2: the line is not UTF-8"), "{error}");
 }
+
+/// Red if requests that no decision serves are not bounded.
+#[test]
+fn requests_that_are_never_served_are_refused_before_they_fill_memory() {
+    let event = |at: u64| Event {
+        sequence: 0,
+        time: at,
+        sector: 16 * at,
+        bytes: 4096,
+        action: Action::Insert,
+        category: Category::READ,
+        pid: 1,
+        device: 1,
+        cpu: 0,
+        error: 0,
+        has_group: false,
+        payload: Box::default(),
+    };
+    let settings = Settings::parse("queue.txt", "scheduler [bfq]\n").expect("these settings are right");
+    let steps = order::steps((0..300_000).map(|at| Ok(event(at))), std::iter::empty());
+    let (processes, groups) = (Processes::default(), Groups::default());
+    let mut replayed =
+        order::replay_bfq(steps, &Insertions::default(), &settings, &processes, &groups).expect("they are right");
+    let text = replayed.find_map(Result::err).expect("nothing is served").to_string();
+    assert!(text.starts_with("the trace at 262144 ns: more than 262144 insertions"), "{text}");
+    assert!(text.contains("wait for a line 'serve'"), "{text}");
+}
