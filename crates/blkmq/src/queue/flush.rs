@@ -138,7 +138,8 @@ impl FlushQueue {
         while let Some(mut rq) = self.running.pop_front(slots) {
             let has_data = rq.body().flush == FlushStep::PreFlush && rq.op() != Op::Flush;
             let body = rq.body_mut();
-            (body.status, body.completed) = (status, completed);
+            // The thread that issued and completed the flush may have read the clock before the data was issued.
+            (body.status, body.completed) = (status, completed.max(body.issued));
             if status.is_ok() && has_data && kept("flush.data_first") {
                 self.send_data(rq, steps);
             } else {
