@@ -148,7 +148,7 @@ impl Wake {
     /// Like [`rouse`](Self::rouse), but notifies nothing. Returns whether the thread slept, or was about to. If so, it
     /// sees at its next look what the caller has made visible, whatever else has ended its sleep meanwhile.
     pub fn rouse_sleeper(&self) -> bool {
-        // Relaxed: the fence before this call publishes what the thread is to see, to the Acquire at the end of `sleep`.
+        // Relaxed: the fence before this call publishes what the thread is to see to the Acquire at the end of `sleep`.
         // The thread may wake because its time is over, and not because of this call.
         let roused = self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed);
         if roused {

@@ -152,9 +152,9 @@ impl Snapshot {
         self.0 & QUIESCED != 0
     }
 
-    /// What may pass the scheduler by. Nothing may while something that waits lacks a tag or another thing, or while the
-    /// queue is quiesced. What was inserted or left a moment ago does not count: a thread is about to look for what it
-    /// needs, and sets WAITING if that is not there.
+    /// What may pass the scheduler by. Nothing may while something that waits lacks a tag or another thing, or while
+    /// the queue is quiesced. What was inserted or left a moment ago does not count: a thread is about to look for what
+    /// it needs, and sets WAITING if that is not there.
     #[inline]
     #[must_use]
     pub fn gate(self) -> Option<Gate> {

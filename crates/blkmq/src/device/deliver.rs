@@ -7,8 +7,8 @@
 //! behind the requests that get these tags and go to the device ([`Runner::run`]).
 //!
 //! # Liveness
-//! [`Outbox::send`] makes the operations visible, and [`Outbox::wake`] wakes, behind a fence. A thread calls both before
-//! it goes. If a driver or a scheduler panics in between, the thread that unwinds wakes instead: `Drop` of
+//! [`Outbox::send`] makes the operations visible, and [`Outbox::wake`] wakes, behind a fence. A thread calls both
+//! before it goes. If a driver or a scheduler panics in between, the thread that unwinds wakes instead: `Drop` of
 //! [`Submitter`](crate::Submitter) and of a background thread's membership.
 
 use super::index_set::IndexSet;

@@ -107,8 +107,8 @@ impl Hold {
     /// Shuts the gate if the window may hold back what comes. Opens the gate if it is shut, nothing waits, and enough
     /// requests have come since the class or the client changed. While the word says WAITING nothing passes anyway, so
     /// a gate that is open stays open, and requests pass again as soon as nothing lacks anything. Only a scheduler
-    /// whose answer changes with what it dispatches is asked anew, which takes a gate that is shut. Called when the lock
-    /// is about to be let go.
+    /// whose answer changes with what it dispatches is asked anew, which takes a gate that is shut. Called when the
+    /// lock is about to be let go.
     #[inline]
     pub(super) fn turn_gate(&mut self, q: &RequestQueue) {
         let seen = q.live.word.load();

@@ -86,8 +86,8 @@ fn what_waits_is_not_passed() {
     });
 }
 
-/// Red if the gate stays shut for some time: then many threads come to the scheduler, more slowly than requests come, and
-/// something always waits.
+/// Red if the gate stays shut for some time: then many threads come to the scheduler, more slowly than requests come,
+/// and something always waits.
 #[test]
 fn requests_pass_again_as_soon_as_nothing_waits() {
     for_all(|locking| {
