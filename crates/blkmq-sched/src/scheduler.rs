@@ -204,16 +204,16 @@ pub trait Scheduler: Send + fmt::Debug {
     /// if, while nothing waits here, such a request would be handed out as soon as it is inserted, and so would the
     /// next, until a request of another class, or of another client if only one may pass, is inserted. The scheduler is
     /// told of the requests that passed in the next [`fold`](Self::fold), and in a [`report`](Self::report) if it wants
-    /// reports. That comes before the first [`dispatch`](Self::dispatch) behind such an insertion, and before the first
-    /// one after something had to wait. By default none may pass.
+    /// reports. That comes before the first [`dispatch`](Self::dispatch) behind such an insertion. By default none may
+    /// pass.
     ///
     /// A scheduler that [wants reports](Self::wants_reports) is asked again whenever a hold of it ends. Any other one
-    /// must not change its answer while nothing waits and only requests come that may pass.
+    /// must not change its answer while only requests come that may pass, whether some of them have to wait or not.
     fn gate(&self, _class: Class, _client: ClientId) -> Passing {
         Passing::Nobody
     }
 
-    /// Requests begin to wait again, and others may have passed by since the last one left. What is kept of the latest
+    /// Requests begin to wait again in a scheduler that had none, and others may have passed by since the last one left. What is kept of the latest
     /// choices, such as a running batch, may be out of date. Called before the insertion. By default nothing is kept.
     fn resume(&mut self) {}
 

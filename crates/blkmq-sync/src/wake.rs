@@ -179,14 +179,16 @@ impl Wake {
     /// sleep if `ready` says that there is something to do.
     fn sleep(&self, bed: impl Bed, ready: impl FnOnce() -> bool, timeout: impl FnOnce() -> Option<Duration>) {
         self.sleeping.store(true, Ordering::Relaxed);
+        let _awake = Ending(|| {
+            // Acquire pairs with the fence before `rouse_sleeper`: a thread that was roused sees what it was roused for.
+            let _ = self.sleeping.swap(false, order("wake.woken", Ordering::Acquire));
+        });
         // Step 2 of the module's interleaving, between the marks and the last look; pairs with the fences of `wake` and
         // of `Sleepers::any`.
         fence_at("wake.sleep_fence");
         if !(kept("wake.last_look") && ready()) {
             self.nap(bed, timeout());
         }
-        // Acquire pairs with the fence before `rouse_sleeper`: a thread that was roused sees what it was roused for.
-        let _ = self.sleeping.swap(false, order("wake.woken", Ordering::Acquire));
     }
 
     fn nap(&self, bed: impl Bed, timeout: Option<Duration>) {
@@ -196,6 +198,16 @@ impl Wake {
         }
         let _ = bed;
         self.parker.park_until(timeout);
+    }
+}
+
+/// Calls a function at the end of a sleep, also if the driver panics there, which is asked for its events: a thread that
+/// is gone must not pass for one that sleeps.
+struct Ending<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for Ending<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 
@@ -275,9 +287,11 @@ impl Sleepers {
         // Before the fence in `Wake::sleep`, so that a thread that looks behind a fence of its own finds this thread
         // counted.
         self.0.fetch_add(1, Ordering::Relaxed);
+        let _awake = Ending(|| {
+            let before = self.0.fetch_sub(1, Ordering::Relaxed);
+            debug_assert!(before > 0, "a thread that sleeps is counted until it is awake");
+        });
         wake.sleep(bed, ready, timeout);
-        let before = self.0.fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(before > 0, "a thread that sleeps is counted until it is awake");
     }
 
     /// Fences, and looks whether a thread sleeps or is about to sleep. Called by a thread that has made visible what

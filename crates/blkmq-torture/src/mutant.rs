@@ -120,7 +120,12 @@ pub const MUTANTS: &[Mutant] = &[
         name: "freeze-tags",
         what: "a freeze does not wait for threads that may still be putting back the tags of what completed",
         site: "control.drained",
-        found_by: &["freeze: ", "tags: the queue has drained, and ", "resized while tags are out"],
+        found_by: &[
+            "freeze: ",
+            "tags: the queue has drained, and ",
+            "counters: the queue has drained",
+            "resized while tags are out",
+        ],
     },
     Mutant {
         name: "requeue-unmarked",

@@ -409,8 +409,9 @@ impl Drop for Submitter {
         let q = ManuallyDrop::new(Arc::clone(&self.q));
         let activity = &self.runner.member(&q).activity;
         if activity.is_active() {
-            self.runner.wake_delivered(&q);
-            self.runner.member(&q).activity.leave();
+            activity.leave();
+            // This thread may have been the one that was woken to take on what another one left.
+            q.call_others();
             return self.set_notify(None);
         }
         let _ = self.finish();

@@ -3,7 +3,8 @@
 //! Nothing bypasses the scheduler while bypassing is switched off, or while the scheduler lets no request of that class
 //! and client pass. The operation of a request that bypasses was not submitted after the scheduler had held back a
 //! request that still waits. If each hardware queue has a value of the scheduler, this holds for each hardware queue. A
-//! request that waits because there is no tag is not told, so nothing is said of such.
+//! request that waits because there is no tag is not told. `loom::gate` and the test `gate` of the block layer look at
+//! such.
 //!
 //! Under mq-deadline no request is chosen while a request of a higher class is not over and has either come into the
 //! scheduler, or has bypassed it and was offered to the device. There are two exceptions: a request that goes to the

@@ -1,4 +1,4 @@
-//! The gate: for which class the queue's word says that requests may pass the scheduler by while nothing waits.
+//! The gate: for which class the queue's word says that requests may pass the scheduler by while WAITING is clear.
 //!
 //! The scheduler says under its lock whether they may pass. A thread that shuts the gate fences and then reads how
 //! many requests have passed (see `word`). So a thread that inserts a request of another class knows of all that have
