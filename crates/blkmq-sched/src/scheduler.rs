@@ -213,8 +213,9 @@ pub trait Scheduler: Send + fmt::Debug {
         Passing::Nobody
     }
 
-    /// Requests begin to wait again in a scheduler that had none, and others may have passed by since the last one left. What is kept of the latest
-    /// choices, such as a running batch, may be out of date. Called before the insertion. By default nothing is kept.
+    /// Requests begin to wait again in a scheduler that had none, and others may have passed by since the last one
+    /// left. What is kept of the latest choices, such as a running batch, may be out of date. Called before the
+    /// insertion. By default nothing is kept.
     fn resume(&mut self) {}
 
     /// Whether a request may be inserted now, beside what is outstanding. A request that may not waits outside, as one

@@ -180,7 +180,8 @@ impl Wake {
     fn sleep(&self, bed: impl Bed, ready: impl FnOnce() -> bool, timeout: impl FnOnce() -> Option<Duration>) {
         self.sleeping.store(true, Ordering::Relaxed);
         let _awake = Ending(|| {
-            // Acquire pairs with the fence before `rouse_sleeper`: a thread that was roused sees what it was roused for.
+            // Acquire pairs with the fence before `rouse_sleeper`: a thread that was roused sees what it was roused
+            // for.
             let _ = self.sleeping.swap(false, order("wake.woken", Ordering::Acquire));
         });
         // Step 2 of the module's interleaving, between the marks and the last look; pairs with the fences of `wake` and
@@ -201,8 +202,8 @@ impl Wake {
     }
 }
 
-/// Calls a function at the end of a sleep, also if the driver panics there, which is asked for its events: a thread that
-/// is gone must not pass for one that sleeps.
+/// Calls a function at the end of a sleep, also if the driver panics there, which is asked for its events: a thread
+/// that is gone must not pass for one that sleeps.
 struct Ending<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for Ending<F> {
@@ -302,5 +303,22 @@ impl Sleepers {
         // which the count went up.
         fence_at("sleepers.any_fence");
         self.nr() > 0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    /// Red if the marks are taken off only where nothing panics: a thread that hands on would count on one that is
+    /// gone.
+    #[test]
+    fn a_thread_that_panics_on_its_way_to_sleep_is_not_asleep() {
+        let (sleepers, wake) = (Sleepers::new(), Wake::new());
+        let sleep = || sleepers.sleep(&wake, (), || false, || panic!("the driver is asked for its next event"));
+        assert!(catch_unwind(AssertUnwindSafe(sleep)).is_err());
+        assert_eq!((wake.rouse_sleeper(), sleepers.nr()), (false, 0));
     }
 }

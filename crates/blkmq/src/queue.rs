@@ -383,9 +383,9 @@ impl RequestQueue {
     /// wait elsewhere.
     ///
     /// # Liveness
-    /// One is enough. A submitter's thread that is woken polls before it does anything else. It takes on all that can go
-    /// on, or hands on in its turn. A background thread that is to stop does not poll, and what stops it wakes all. A
-    /// thread that waits elsewhere polls when its program likes, so all of these are notified.
+    /// One is enough. A submitter's thread that is woken polls before it does anything else. It takes on all that can
+    /// go on, or hands on in its turn. A background thread that is to stop does not poll, and what stops it wakes all.
+    /// A thread that waits elsewhere polls when its program likes, so all of these are notified.
     #[cold]
     fn rouse_next(&self, member: u16) {
         let behind = self.members.iter().filter(|(other, _)| *other > member);

@@ -4,12 +4,12 @@
 //! A thread that dispatches for others completes requests of many submitters, in the scheduler's order. It gathers them
 //! by submitter first. So each completion ring is written once for a batch, and a submitter that waits for several
 //! operations is woken once. To wake a thread costs a system call, so it comes last: behind the tags that go back, and
-//! behind the requests that get these tags and go to the device ([`Runner::run`]). Two kinds of submitters hear earlier:
-//! those that are notified, and those of a batch of more than 32 submitters.
+//! behind the requests that get these tags and go to the device ([`Runner::run`]). Two kinds of submitters hear
+//! earlier: those that are notified, and those of a batch of more than 32 submitters.
 //!
 //! # Liveness
-//! [`Outbox::send`] makes the operations visible, and [`Outbox::wake`] wakes, behind a fence. A thread calls both before
-//! it goes. If a driver panics in between, all threads that sleep are woken instead, by `Unwinding` in `issue`.
+//! [`Outbox::send`] makes the operations visible, and [`Outbox::wake`] wakes, behind a fence. A thread calls both
+//! before it goes. If a driver panics in between, all threads that sleep are woken instead, by `Unwinding` in `issue`.
 
 use super::index_set::IndexSet;
 use crate::queue::{Ending, Member, RequestQueue};

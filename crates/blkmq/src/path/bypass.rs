@@ -6,11 +6,11 @@
 //! class knows of everything that has passed, and strict classes stay strict.
 //!
 //! A request never passes what lacks something or is held back: that has set WAITING in the word. It may pass what
-//! another thread, or this one, inserted or left a moment ago, for which a thread is about to look for a tag. While there are tags
-//! for both it does not matter which comes first, and if there are not, WAITING is set, and nothing passes until
-//! nothing waits. So while the device takes what comes, a thread that is at the scheduler, or lost its processor there,
-//! keeps no other thread from passing. A request that passes may reach the driver before one that was chosen earlier
-//! and is still in a list of the thread that chose it.
+//! another thread, or this one, inserted or left a moment ago, for which a thread is about to look for a tag. While
+//! there are tags for both it does not matter which comes first, and if there are not, WAITING is set, and nothing
+//! passes until nothing waits. So while the device takes what comes, a thread that is at the scheduler, or lost its
+//! processor there, keeps no other thread from passing. A request that passes may reach the driver before one that was
+//! chosen earlier and is still in a list of the thread that chose it.
 
 use blkmq_sched::{Class, IoPriority, Op, SchedDomain};
 

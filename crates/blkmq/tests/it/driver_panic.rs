@@ -54,6 +54,19 @@ fn a_background_thread_that_panics_leaves_the_queue() {
     assert!(q.freeze().poll(), "a freeze still waits for it");
 }
 
+/// Red if no other submitter is told: the thread may have been the one that was woken to take on what another one left.
+#[test]
+fn a_submitter_that_panics_in_its_poll_calls_the_others() {
+    let q = RequestQueue::builder(Arc::new(Panics::default())).build().unwrap();
+    let told = Arc::new(Told::default());
+    let mut other = q.submitter(&Client::new("other")).unwrap();
+    other.set_notify(Some(told.clone()));
+    assert_eq!(told.since_last(), 0);
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    assert!(thread::spawn(move || submitter.poll()).join().is_err(), "the driver panics");
+    assert!(told.since_last() > 0);
+}
+
 /// Does nothing with the second request that it takes.
 #[derive(Debug, Default)]
 struct Forgetful(AtomicBool);
