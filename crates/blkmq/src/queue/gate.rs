@@ -22,8 +22,15 @@ use super::hold::{Hold, STEADY};
 use super::scheduler::another;
 use crate::queue::RequestQueue;
 use blkmq_sync::atomic::Ordering;
-use blkmq_sync::kept;
 use blkmq_sync::word::Gate;
+use blkmq_sync::{kept, unless_explored};
+
+/// How many requests must come in, with nothing waiting behind them, before a gate is opened again that was shut because
+/// something waited. So a scheduler that wants reports is not told anew at each hold.
+const CALM: u32 = 256;
+
+/// The same where interleavings are explored, and something waits most of the time.
+const CALM_EXPLORED: u32 = 16;
 
 /// A request other than a read, to ask whether a scheduler bounds such.
 fn a_write(client: ClientId) -> Info {
@@ -104,11 +111,11 @@ impl Hold {
         self.is_fold_due = false;
     }
 
-    /// Shuts the gate if the window may hold back what comes. Opens the gate if it is shut, nothing waits, and enough
-    /// requests have come since the class or the client changed. While the word says WAITING nothing passes anyway, so
-    /// a gate that is open stays open, and requests pass again as soon as nothing lacks anything. Only a scheduler
-    /// whose answer changes with what it dispatches is asked anew, which takes a gate that is shut. Called when the
-    /// lock is about to be let go.
+    /// Opens the gate if it is shut, nothing waits, and enough requests have come since the class or the client changed.
+    /// While the word says WAITING nothing passes anyway, so a gate that is open stays open, and requests pass again as
+    /// soon as nothing lacks anything. Two kinds of gates are shut for some time: that of a scheduler whose answer
+    /// changes with what it dispatches, if something waits, and any gate if the window may hold back what comes. Called
+    /// when the lock is about to be let go.
     #[inline]
     pub(super) fn turn_gate(&mut self, q: &RequestQueue) {
         let seen = q.live.word.load();
@@ -122,8 +129,11 @@ impl Hold {
             self.gate
         );
         if !self.is_window_open() || seen.is_waiting() {
-            if self.gate.is_some() && (self.wants_reports || !self.is_window_open()) {
-                self.shut_gate(q);
+            if self.wants_reports || !self.is_window_open() {
+                self.until_open = unless_explored(CALM, CALM_EXPLORED);
+                if self.gate.is_some() {
+                    self.shut_gate(q);
+                }
             }
         } else if self.gate.is_none() {
             if self.until_open == 0 {
