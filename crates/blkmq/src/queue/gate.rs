@@ -25,8 +25,8 @@ use blkmq_sync::atomic::Ordering;
 use blkmq_sync::word::Gate;
 use blkmq_sync::{kept, unless_explored};
 
-/// How many requests must come in, with nothing waiting behind them, before a gate is opened again that was shut because
-/// something waited. So a scheduler that wants reports is not told anew at each hold.
+/// How many requests must come in, with nothing waiting behind them, before a gate is opened again that was shut
+/// because something waited. So a scheduler that wants reports is not told anew at each hold.
 const CALM: u32 = 256;
 
 /// The same where interleavings are explored, and something waits most of the time.
@@ -111,11 +111,11 @@ impl Hold {
         self.is_fold_due = false;
     }
 
-    /// Opens the gate if it is shut, nothing waits, and enough requests have come since the class or the client changed.
-    /// While the word says WAITING nothing passes anyway, so a gate that is open stays open, and requests pass again as
-    /// soon as nothing lacks anything. Two kinds of gates are shut for some time: that of a scheduler whose answer
-    /// changes with what it dispatches, if something waits, and any gate if the window may hold back what comes. Called
-    /// when the lock is about to be let go.
+    /// Opens the gate if it is shut, nothing waits, and enough requests have come since the class or the client
+    /// changed. While the word says WAITING nothing passes anyway, so a gate that is open stays open, and requests pass
+    /// again as soon as nothing lacks anything. Two kinds of gates are shut for some time: that of a scheduler whose
+    /// answer changes with what it dispatches, if something waits, and any gate if the window may hold back what comes.
+    /// Called when the lock is about to be let go.
     #[inline]
     pub(super) fn turn_gate(&mut self, q: &RequestQueue) {
         let seen = q.live.word.load();
