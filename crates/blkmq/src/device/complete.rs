@@ -161,8 +161,7 @@ impl Runner {
     /// caller then [wakes](Self::wake_delivered) the submitters to which operations were delivered.
     ///
     /// COST: per batch one operation on each tag word concerned, for each other submitter one on its completion ring,
-    /// and one fence for what was brought; per operation the two lines of its slot and this thread's
-    /// counters.
+    /// and one fence for what was brought; per operation the two lines of its slot and this thread's counters.
     pub(crate) fn complete(&mut self, q: &RequestQueue, now: Time) {
         debug_assert!(!self.finished.is_empty(), "something has finished");
         let requests = self.finished.len();

@@ -32,8 +32,7 @@ impl Runner {
     /// many operations these requests are, which have been counted.
     ///
     /// COST: per run of one class and hardware queue, a load of the queue's word, which is not written while requests
-    /// pass, a read-modify-write of a tag word and a fence; per request, its
-    /// slot and this thread's own lines.
+    /// pass, a read-modify-write of a tag word and a fence; per request, its slot and this thread's own lines.
     #[inline]
     pub(super) fn bypass(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
         debug_assert!(!plug.is_empty(), "there are requests that may pass");
