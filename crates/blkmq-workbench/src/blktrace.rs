@@ -138,6 +138,27 @@ pub struct Event {
     pub payload: Box<[u8]>,
 }
 
+#[cfg(test)]
+impl Event {
+    /// An event of a read of 512 bytes at the beginning of a device, at time 0.
+    pub(crate) fn of_test(pid: u32, action: Action) -> Self {
+        Self {
+            sequence: 0,
+            time: 0,
+            sector: 0,
+            bytes: 512,
+            action,
+            category: Category::READ,
+            pid,
+            device: 1,
+            cpu: 0,
+            error: 0,
+            has_group: false,
+            payload: Box::default(),
+        }
+    }
+}
+
 impl Event {
     /// Length in sectors of 512 bytes.
     #[must_use]

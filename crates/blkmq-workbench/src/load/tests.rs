@@ -6,20 +6,7 @@ use super::*;
 
 /// A read of one sector, of this task.
 fn event(pid: u32, action: Action, time: u64, sector: u64) -> Event {
-    Event {
-        sequence: 0,
-        time,
-        sector,
-        bytes: 512,
-        action,
-        category: Category::READ,
-        pid,
-        device: 1,
-        cpu: 0,
-        error: 0,
-        has_group: false,
-        payload: Box::default(),
-    }
+    Event { time, sector, ..Event::of_test(pid, action) }
 }
 
 fn load(events: impl IntoIterator<Item = Event>) -> Load {

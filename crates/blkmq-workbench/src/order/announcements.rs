@@ -118,23 +118,9 @@ impl<I: Iterator<Item = Result<Event, TextError>>> Iterator for Announcements<I>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blktrace::Category;
 
     fn event(pid: u32, action: Action, payload: &[u8]) -> Event {
-        Event {
-            sequence: 0,
-            time: 0,
-            sector: 0,
-            bytes: 4096,
-            action,
-            category: Category::READ,
-            pid,
-            device: 1,
-            cpu: 0,
-            error: 0,
-            has_group: false,
-            payload: payload.into(),
-        }
+        Event { bytes: 4096, payload: payload.into(), ..Event::of_test(pid, action) }
     }
 
     /// What is said of the announcements of these events, in order.
