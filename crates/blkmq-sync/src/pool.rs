@@ -1,9 +1,9 @@
 //! Pools of tokens: how many of something may be out at once. A token has no number, unlike a [`tag`](crate::tags).
 //!
-//! The tokens are spread over words, each word on its own line, so that threads of different hardware queues meet
-//! seldom. A thread takes from the word that it calls its home, and from another one only if that has none. A token
-//! goes back to the word from which it came. The depth may change while tokens are out: if it becomes less, a word may
-//! owe tokens, and takes in as many as it owes before it gives out any.
+//! The tokens are spread over words, each word on its own line. A thread takes from the word that it calls its home,
+//! and from another one only if that has none. So as long as each thread finds enough in its home, no line moves. A
+//! token goes back to the word from which it came. The depth may change while tokens are out: if it becomes less, a
+//! word may owe tokens, and takes in as many as it owes before it gives out any.
 //!
 //! A thread that finds no token, and a thread that puts one back, tell each other as for tags
 //! ([`liveness`](crate::liveness)): a thread that sets WAITING, fences and looks at all words again misses no token
@@ -13,10 +13,10 @@ use crate::platform::atomic::{AtomicU32, Ordering};
 use crate::platform::{Line, kept, placed};
 
 /// Words of a pool at most.
-const WORDS: u32 = 8;
+const WORDS: u32 = 32;
 
-/// Tokens that a word has at least, in a pool that has several.
-const TOKENS: u32 = 16;
+/// Tokens that a word has at least, in a pool of several words that is as deep as it can be: two batches of a thread.
+const TOKENS: u32 = 8;
 
 /// A pool of tokens.
 #[derive(Debug)]
@@ -46,6 +46,11 @@ impl Pool {
     fn share(&self, depth: u32, word: usize) -> u32 {
         let words = self.free.len() as u32;
         depth / words + u32::from((word as u32) < depth % words)
+    }
+
+    /// How many words have tokens, the first ones: none of the others has any.
+    fn nr_words(&self) -> usize {
+        self.free.len().min(self.depth() as usize)
     }
 
     /// Changes how many tokens there are. Tokens may be out, and other threads may take and put back meanwhile, but no
@@ -82,7 +87,8 @@ impl Pool {
 
     /// Takes a token. Returns the word from which it came, or `None` if there is none.
     ///
-    /// COST: a load and a compare-exchange of the home's line; loads of more words only while those before have none.
+    /// COST: a load of the depth; a load and a compare-exchange of the home's line; loads of more words only while those
+    /// before have none.
     #[inline]
     #[must_use = "a token that is not put back is lost"]
     pub fn take(&self, home: u16) -> Option<u8> {
@@ -94,12 +100,13 @@ impl Pool {
 
     /// Takes up to `count` tokens, as they are asked for.
     ///
-    /// COST: a load and a compare-exchange for each word that has some.
+    /// COST: a load of the depth; a load and a compare-exchange for each word that has some.
     #[inline]
     pub fn take_some(&self, home: u16, count: usize) -> Taken<'_> {
-        let word = usize::from(home) % self.free.len();
+        // If the depth is growing just now, the thread that changes it then tells those who lacked a token.
+        let nr_words = self.nr_words();
         let wanted = u32::try_from(count).unwrap_or(u32::MAX);
-        Taken { pool: self, word, words: self.free.len(), claimed: 0, wanted }
+        Taken { pool: self, word: usize::from(home) % nr_words, nr_words, left: nr_words, claimed: 0, wanted }
     }
 
     /// Puts `count` tokens back that came from this word. The caller then does what a thread does that brings something
@@ -123,9 +130,11 @@ impl Pool {
 #[must_use = "tokens that were claimed go back at the end"]
 pub struct Taken<'a> {
     pool: &'a Pool,
-    /// The word that is looked at now, and how many words are left to look at, this one included.
+    /// The word that is looked at now.
     word: usize,
-    words: usize,
+    /// How many words are looked at in all, and how many are left, this one included.
+    nr_words: usize,
+    left: usize,
     /// Tokens that were claimed of the word and not given out yet.
     claimed: u32,
     /// How many more to claim.
@@ -136,7 +145,7 @@ impl Taken<'_> {
     /// Claims what the next word has. Returns false if no word has any, or enough has been claimed.
     fn claim(&mut self) -> bool {
         debug_assert_eq!(self.claimed, 0, "what was claimed before has been given out");
-        while self.wanted > 0 && self.words > 0 {
+        while self.wanted > 0 && self.left > 0 {
             let free = &self.pool.free[self.word];
             let mut seen = free.load(Ordering::Relaxed);
             let is_checked = kept("pool.empty");
@@ -151,8 +160,8 @@ impl Taken<'_> {
                     Err(now) => seen = now,
                 }
             }
-            self.words -= 1;
-            self.word = if self.word + 1 == self.pool.free.len() { 0 } else { self.word + 1 };
+            self.left -= 1;
+            self.word = if self.word + 1 == self.nr_words { 0 } else { self.word + 1 };
         }
         false
     }
@@ -207,14 +216,25 @@ mod tests {
         }
     }
 
+    /// Red if two of 32 threads share a word although there are tokens for two batches of each.
+    #[test]
+    fn each_of_32_threads_finds_its_batch_in_a_word_of_its_own() {
+        let pool = Pool::new(256, 256);
+        for home in 0..32 {
+            let mut taken = pool.take_some(home, 8);
+            assert!(taken.by_ref().eq([home as u8; 8]));
+            assert!(!taken.end());
+        }
+        assert_eq!(pool.take(0), None);
+    }
+
     /// Red if a batch takes more than was asked for, or keeps what it did not give out.
     #[test]
     fn a_batch_takes_what_it_gives_out_and_no_more() {
         let pool = Pool::new(256, 40);
         let mut taken = pool.take_some(3, 12);
         let words: Vec<_> = taken.by_ref().take(7).collect();
-        assert_eq!(words[..5], [3; 5], "the home comes first");
-        assert_eq!(words[5..], [4; 2]);
+        assert_eq!(words, [3, 3, 4, 4, 5, 5, 6], "the home comes first");
         assert!(pool.nr_out() > 7, "some are claimed and not given out");
         taken.take_back();
         assert!(taken.end());
@@ -228,9 +248,9 @@ mod tests {
     #[test]
     fn a_depth_that_falls_holds_for_what_is_taken_from_then_on() {
         let pool = Pool::new(64, 64);
-        let words: Vec<_> = (0..50).map_while(|_| pool.take(0)).collect();
+        let words: Vec<_> = (0..60).map_while(|_| pool.take(0)).collect();
         pool.set_depth(8);
-        assert_eq!((pool.nr_out(), pool.take(0)), (50, None));
+        assert_eq!((pool.nr_out(), pool.take(0)), (60, None));
         words.into_iter().for_each(|word| pool.put(word, 1));
         assert_eq!(std::iter::from_fn(|| pool.take(1)).count(), 8);
         pool.set_depth(64);

@@ -96,6 +96,15 @@ fn a_scheduler_shows_as_batches_and_as_requests_that_are_left() {
     assert!(bypass.bypassed > 0.99 && bypass.ratio_to_none > 0.9, "{bypass:?}");
 }
 
+/// Red if threads that each have a hardware queue of their own take kyber's tokens from words that they share.
+#[test]
+fn threads_take_tokens_without_moving_lines() {
+    let bypass = Setting { bypass: Some(true), ..setting("kyber", None) };
+    let many = row(&load(), 32, &bypass).expect("it can be run");
+    assert!(many.bypassed > 0.99 && many.ratio_to_none > 0.85, "{many:?}");
+    assert!(many.lines_per_request.get("pool.word").is_none_or(|moves| *moves < 0.01), "{many:?}");
+}
+
 /// Red if a holder that cannot finish what was left puts a part of it into the scheduler: the next holders then can
 /// hand nothing through, as long as there is always more.
 #[test]

@@ -121,7 +121,7 @@ impl Runner {
         let (mut limited, mut operations, mut is_special) = (0, 0, false);
         let mut tokens = q.pools().filter(|_| SPECIAL).map(|pools| {
             let of = run.with_first(&q.slots, |rq| SchedDomain::of(rq.op())).expect("a run has requests");
-            pools.take_some(of, index, run.len())
+            pools.take_some(of, self.member, run.len())
         });
         let member = self.member;
         let mut passage = if TOLD {

@@ -69,7 +69,7 @@ impl Pools {
         std::array::from_fn(|kind| self.pools[kind].nr_out())
     }
 
-    /// Takes a token. `home` spreads the hardware queues over the words of the pool.
+    /// Takes a token. `home` spreads threads, or hardware queues, over the words of the pool.
     #[inline]
     fn take(&self, of: SchedDomain, home: u16) -> Option<PoolToken> {
         self.pool(of).take(home).map(|word| PoolToken { of, word })
