@@ -89,8 +89,10 @@ impl Hold {
         // so it is said here.
         self.note_end_of_passing();
         q.live.word.shut_gate();
+        if !self.passes_reads_only {
+            self.limited_over = None;
+        }
         (self.gate, self.gate_client, self.is_fold_due) = (None, None, kept("bypass.fold"));
-        self.limited_over = None;
     }
 
     /// Tells the scheduler what has completed and what has passed, if it needs to know.
@@ -192,7 +194,7 @@ impl Hold {
         let reads_only = self.bounds_others(q, &a_write(self.latest_client));
         let place = client.map(|client| client.place() as u16);
         q.live.word.open_gate(Gate::new(self.latest.index() as u8, reads_only, place));
-        (self.gate, self.gate_client) = (Some(self.latest), client);
+        (self.gate, self.gate_client, self.passes_reads_only) = (Some(self.latest), client, reads_only);
     }
 
     /// Shuts the gate if it is open.

@@ -55,13 +55,15 @@ pub(crate) struct Hold {
     /// What had completed when the scheduler was installed.
     pub(super) base: Tally,
     base_limited: u64,
-    /// How many of them were over when that was looked up last, if not fewer are now. While the gate is open it may be
-    /// fewer, since requests that pass are subtracted.
+    /// How many of them had completed when that was looked up last, if not fewer are counted now. While the gate lets
+    /// such requests pass it may be fewer, since those that pass are subtracted.
     pub(super) limited_over: Option<u64>,
     /// What holders have taken over from other threads and not inserted yet, and what has to wait behind that.
     pub(crate) backlog: Backlog,
     /// The class whose requests may pass the scheduler by while nothing waits, as in the queue's word.
     pub(super) gate: Option<Class>,
+    /// The gate is open for reads alone.
+    pub(super) passes_reads_only: bool,
     /// The class of the request that was inserted last.
     pub(super) latest: Class,
     /// The client of the request that was inserted last.
@@ -103,6 +105,7 @@ impl Hold {
             limited_over: None,
             backlog: Backlog::new(),
             gate: None,
+            passes_reads_only: false,
             latest: Class::BestEffort,
             latest_client: ClientId::default(),
             until_open: 0,
@@ -132,6 +135,7 @@ impl Hold {
             backlog: std::mem::take(&mut self.backlog),
             // The gate as it is in the queue's word, until the gate is set anew.
             gate: self.gate,
+            passes_reads_only: self.passes_reads_only,
             gate_client: self.gate_client,
             wants_reports: is_told,
             reports: Vec::with_capacity(if is_told { ring() } else { 0 }),
@@ -478,7 +482,7 @@ impl Hold {
     /// COST: a line of each thread that works with the queue, once for as many requests as there was room for.
     #[inline(never)]
     fn is_admitted_now(&mut self, q: &RequestQueue, info: &Info) -> bool {
-        if let Some(over) = self.limited_over.filter(|_| self.gate.is_none())
+        if let Some(over) = self.limited_over.filter(|_| self.gate.is_none() || self.passes_reads_only)
             && self.admits(info, self.limited.wrapping_sub(over))
         {
             return true;
