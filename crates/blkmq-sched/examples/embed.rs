@@ -1,13 +1,18 @@
 //! Embedding a scheduler: the requests of three threads on a device that does one thing at a time.
 
 use blkmq_sched::{
-    Class, ClientId, Info, InsertAt, IoPriority, MergeLevel, MergeLimits, Op, RqId, Tally, Time, scheduler,
+    Class, ClientId, Feedback, FeedbackKind, Info, InsertAt, IoPriority, MergeLevel, MergeLimits, Op, RqId, Setting,
+    Tally, Time, scheduler,
 };
 
 fn main() {
     let mut scheduler = scheduler("mq-deadline").expect("this scheduler exists");
     scheduler.reserve(64);
-    scheduler.set_merge_limits(MergeLimits { max_sectors: 256, max_segments: 64, ..MergeLimits::default() });
+    scheduler.configure(Setting::MergeLimits(MergeLimits {
+        max_sectors: 256,
+        max_segments: 64,
+        ..MergeLimits::default()
+    }));
     scheduler.set_knob("fifo_batch", 4).expect("4 is within the range");
 
     let (mut now, mut completed) = (Time(0), Tally::default());
@@ -39,8 +44,8 @@ fn main() {
         println!("at {} ns the device does request {} ({class:?})", now.0, rq.0);
         now = now.after(100_000);
         completed.completed[class.index()] += 1;
-        if scheduler.wants_tally() {
-            scheduler.fold(&completed);
+        if scheduler.feedback() == FeedbackKind::Sums {
+            scheduler.observe(Feedback::Sums(&completed));
         }
     }
 }

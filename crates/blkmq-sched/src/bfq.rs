@@ -65,8 +65,8 @@ use crate::slab::{Index, Slab};
 use crate::tree::Tree;
 use crate::waiting::ByAge;
 use crate::{
-    Class, ClientId, ClientSettings, Event, GroupId, GroupSettings, Info, InsertAt, Knob, KnobError, Merge,
-    MergeLimits, Outstanding, Passing, Report, RqId, Scheduler, Ticket, Time,
+    Class, ClientId, ClientSettings, Event, Feedback, FeedbackKind, GroupId, GroupSettings, Info, InsertAt, Knob,
+    KnobError, Merge, Outstanding, Passing, Report, RqId, Scheduler, Setting, Ticket, Time,
 };
 
 /// The kernel's name of the policy.
@@ -207,6 +207,25 @@ impl Bfq {
         self.run_timer(now);
     }
 
+    fn take_reports(&mut self, reports: &[Report], now: Time) {
+        let mut reports = reports.iter();
+        while let Some(report) = reports.next() {
+            self.pass_time(report.at);
+            match report.event {
+                Event::Completed(Some(ticket)) => self.note_completed(report, ticket),
+                Event::Completed(None) => self.note_passed_completed(report),
+                Event::Passed => {
+                    if self.note_both(report, reports.as_slice().first()) {
+                        reports.next();
+                    } else {
+                        self.note_passed(report);
+                    }
+                }
+            }
+        }
+        self.pass_time(now);
+    }
+
     fn queue_of(&self, entity: Entity) -> Index {
         self.by_entity[entity.number()].expect("a queue has the entity that comes into service")
     }
@@ -222,8 +241,21 @@ impl Scheduler for Bfq {
         self.mergeable.reserve(&mut self.requests, capacity);
     }
 
-    fn set_merge_limits(&mut self, limits: MergeLimits) {
-        self.mergeable.limits = limits;
+    fn configure(&mut self, setting: Setting) {
+        match setting {
+            Setting::MergeLimits(limits) => self.mergeable.limits = limits,
+            Setting::NrRequests(nr_requests) => self.nr_requests = nr_requests.max(1),
+            Setting::Rotational(rotational) => {
+                self.rotational = rotational;
+                self.rate = Rate::new(rotational);
+                self.fit_largest();
+            }
+            // A client keeps the budget that it has until it was served.
+            Setting::Slice(sectors) => {
+                self.slice = sectors;
+                self.fit_largest();
+            }
+        }
     }
 
     fn merge(&mut self, info: &Info) -> Option<Merge> {
@@ -263,37 +295,18 @@ impl Scheduler for Bfq {
         self.leave_group_now(group);
     }
 
-    fn wants_reports(&self) -> bool {
-        true
+    fn feedback(&self) -> FeedbackKind {
+        FeedbackKind::Events
     }
 
-    fn report(&mut self, reports: &[Report], now: Time) {
-        let mut reports = reports.iter();
-        while let Some(report) = reports.next() {
-            self.pass_time(report.at);
-            match report.event {
-                Event::Completed(Some(ticket)) => self.note_completed(report, ticket),
-                Event::Completed(None) => self.note_passed_completed(report),
-                Event::Passed => {
-                    if self.note_both(report, reports.as_slice().first()) {
-                        reports.next();
-                    } else {
-                        self.note_passed(report);
-                    }
-                }
-            }
+    fn observe(&mut self, feedback: Feedback<'_>) {
+        if let Feedback::Events(reports, now) = feedback {
+            self.take_reports(reports, now);
         }
-        self.pass_time(now);
     }
 
     fn ticket(&self) -> Option<Ticket> {
         self.ticket
-    }
-
-    /// A client keeps the budget that it has until it was served.
-    fn set_slice(&mut self, sectors: Option<u64>) {
-        self.slice = sectors;
-        self.fit_largest();
     }
 
     fn next_wakeup(&self) -> Option<Time> {
@@ -310,16 +323,6 @@ impl Scheduler for Bfq {
 
     fn bounds(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
         !self.has_room_for_another_of(newcomer, outstanding)
-    }
-
-    fn set_nr_requests(&mut self, nr_requests: u32) {
-        self.nr_requests = nr_requests.max(1);
-    }
-
-    fn set_rotational(&mut self, rotational: bool) {
-        self.rotational = rotational;
-        self.rate = Rate::new(rotational);
-        self.fit_largest();
     }
 
     fn knobs(&self) -> &'static [Knob] {

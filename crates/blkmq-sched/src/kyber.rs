@@ -29,8 +29,8 @@ use crate::scheduler::DEFAULT_NR_REQUESTS;
 use crate::site::kept;
 use crate::slab::{Index, Slab};
 use crate::{
-    Class, ClientId, Info, InsertAt, Merge, MergeLimits, Outstanding, Passing, RqId, SchedDomain, Scheduler, Throttle,
-    Time, Tokens,
+    Class, ClientId, Info, InsertAt, Merge, MergeLimits, Outstanding, Passing, RqId, SchedDomain, Scheduler, Setting,
+    Throttle, Time, Tokens,
 };
 
 /// The kernel's name of the policy.
@@ -223,8 +223,12 @@ impl Scheduler for Kyber {
         self.requests.reserve(capacity);
     }
 
-    fn set_merge_limits(&mut self, limits: MergeLimits) {
-        self.limits = limits;
+    fn configure(&mut self, setting: Setting) {
+        match setting {
+            Setting::MergeLimits(limits) => self.limits = limits,
+            Setting::NrRequests(nr_requests) => self.nr_requests = nr_requests,
+            Setting::Rotational(_) | Setting::Slice(_) => {}
+        }
     }
 
     fn merge(&mut self, info: &Info) -> Option<Merge> {
@@ -274,10 +278,6 @@ impl Scheduler for Kyber {
 
     fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
         newcomer.op.is_read() || outstanding.is_below(self.async_depth())
-    }
-
-    fn set_nr_requests(&mut self, nr_requests: u32) {
-        self.nr_requests = nr_requests;
     }
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {

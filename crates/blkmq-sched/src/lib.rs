@@ -45,6 +45,8 @@ pub use merge::{Join, Merge, MergeHow, MergeLimits};
 pub use mq_deadline::MqDeadline;
 pub use registry::{Description, SCHEDULERS, replay, scheduler};
 pub use report::{Event, Report, Ticket};
-pub use scheduler::{MOST_NEWCOMERS, Newcomer, Outstanding, Passing, Replay, Scheduler, Tally};
+pub use scheduler::{
+    Feedback, FeedbackKind, MOST_NEWCOMERS, Newcomer, Outstanding, Passing, Replay, Scheduler, Setting, Tally,
+};
 pub use slab::{Access, Probe};
 pub use throttle::{FoldObserver, Latency, NewDepths, Sums, Throttle};

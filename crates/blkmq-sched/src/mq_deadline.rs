@@ -6,7 +6,7 @@
 //! writes), and only then the oldest request of that direction may jump the queue, if its deadline has passed.
 //!
 //! A class is served only while no higher class has requests queued. Requests that only the driver has count too. The
-//! scheduler does not see completions as they happen: it learns of them by [`Scheduler::fold`], and asks for that only
+//! scheduler does not see completions as they happen: it learns of them by [`Feedback::Sums`], and asks for these only
 //! while two classes are queued. A request that waited `prio_aging_expire` passes higher classes.
 //!
 //! In one point this differs from Linux. Linux also holds a request back while its start (deadline minus expiry) lies
@@ -36,8 +36,8 @@ use crate::site::kept;
 use crate::slab::{Index, Probe, Slab};
 use crate::waiting::ByAge;
 use crate::{
-    Class, ClientId, Info, InsertAt, Knob, KnobError, Merge, MergeLimits, Newcomer, Outstanding, Passing, RqId,
-    Scheduler, Tally, Time,
+    Class, ClientId, Feedback, FeedbackKind, Info, InsertAt, Knob, KnobError, Merge, Newcomer, Outstanding, Passing,
+    RqId, Scheduler, Setting, Tally, Time,
 };
 
 /// The kernel's name of the policy.
@@ -109,7 +109,7 @@ impl<P: Probe> MqDeadline<P> {
     /// The sorted request that goes next.
     #[inline]
     fn choose(&mut self, now: Time) -> Option<Index> {
-        let aged = if self.wants_tally() { self.choose_aged(now) } else { None };
+        let aged = if self.has_several_classes() { self.choose_aged(now) } else { None };
         aged.or_else(|| self.choose_strict(now))
     }
 
@@ -229,6 +229,25 @@ impl<P: Probe> MqDeadline<P> {
     }
 }
 
+impl<P: Probe> MqDeadline<P> {
+    /// Whether requests of several classes are queued here or inside the driver. Then the classes are strict, and
+    /// completions decide whether a lower one may go.
+    fn has_several_classes(&self) -> bool {
+        reads(&self.classes).count_ones() >= 2
+    }
+
+    fn fold(&mut self, tally: &Tally) {
+        for ((level, completed), bypassed) in self.levels.iter_mut().zip(tally.completed).zip(tally.bypassed) {
+            let level = changes(level);
+            level.completed = level.completed.max(completed);
+            level.bypassed = level.bypassed.max(bypassed);
+        }
+        for class in Class::ALL {
+            self.note_queued(class);
+        }
+    }
+}
+
 impl<P: Probe> Scheduler for MqDeadline<P> {
     fn name(&self) -> &'static str {
         NAME
@@ -239,8 +258,12 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
         self.mergeable.reserve(&mut self.requests, capacity);
     }
 
-    fn set_merge_limits(&mut self, limits: MergeLimits) {
-        self.mergeable.limits = limits;
+    fn configure(&mut self, setting: Setting) {
+        match setting {
+            Setting::MergeLimits(limits) => self.mergeable.limits = limits,
+            Setting::NrRequests(nr_requests) => self.tunables.set_nr_requests(nr_requests),
+            Setting::Rotational(_) | Setting::Slice(_) => {}
+        }
     }
 
     fn merge(&mut self, info: &Info) -> Option<Merge> {
@@ -283,24 +306,23 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
         self.requests.len()
     }
 
-    fn wants_tally(&self) -> bool {
-        reads(&self.classes).count_ones() >= 2
+    fn feedback(&self) -> FeedbackKind {
+        if self.has_several_classes() { FeedbackKind::Sums } else { FeedbackKind::None }
     }
 
-    fn fold(&mut self, tally: &Tally) {
-        for ((level, completed), bypassed) in self.levels.iter_mut().zip(tally.completed).zip(tally.bypassed) {
-            let level = changes(level);
-            level.completed = level.completed.max(completed);
-            level.bypassed = level.bypassed.max(bypassed);
-        }
-        for class in Class::ALL {
-            self.note_queued(class);
+    fn observe(&mut self, feedback: Feedback<'_>) {
+        match feedback {
+            Feedback::Sums(tally) => self.fold(tally),
+            // The requests that passed may have gone in either direction, so neither direction has a batch running.
+            // The next direction is chosen anew.
+            Feedback::BypassEnded => changes(&mut self.pace).batching = self.tunables.fifo_batch,
+            Feedback::Events(..) => {}
         }
     }
 
     fn next_wakeup(&self) -> Option<Time> {
         let first = self.levels.iter().find(|level| level.waits() || level.queued() > 0)?;
-        if !self.at_head.is_empty() || first.waits() || !self.wants_tally() {
+        if !self.at_head.is_empty() || first.waits() || !self.has_several_classes() {
             return None;
         }
         let (mut pace, mut wakeup) = (self.pace, None);
@@ -319,18 +341,8 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
         if is_first && self.is_empty() { Passing::All } else { Passing::Nobody }
     }
 
-    /// The requests that passed may have gone in either direction, so neither direction has a batch running. The next
-    /// direction is chosen anew.
-    fn resume(&mut self) {
-        changes(&mut self.pace).batching = self.tunables.fifo_batch;
-    }
-
     fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
         newcomer.op.is_read() || outstanding.is_below(self.tunables.async_depth())
-    }
-
-    fn set_nr_requests(&mut self, nr_requests: u32) {
-        self.tunables.set_nr_requests(nr_requests);
     }
 
     fn knobs(&self) -> &'static [Knob] {

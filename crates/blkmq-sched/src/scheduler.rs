@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// What happened to requests outside the scheduler since it was created. The embedder sums it over its threads only
-/// when [`Scheduler::wants_tally`] says so.
+/// for a scheduler that wants [sums](FeedbackKind::Sums).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     /// Dispatched requests that completed, by [`Class::index`](crate::Class::index). A request that another one
@@ -18,6 +18,52 @@ pub struct Tally {
     /// Requests that passed the scheduler by, as [`Scheduler::gate`] allowed, by class. Once they are over, they are
     /// among the completed ones too.
     pub bypassed: [u64; 3],
+}
+
+/// Which feedback a scheduler needs before its next choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FeedbackKind {
+    /// None that costs anything.
+    None,
+    /// [`Feedback::Sums`].
+    Sums,
+    /// [`Feedback::Events`].
+    Events,
+}
+
+/// What a scheduler learns of requests that have left it, or have never been in it.
+#[derive(Debug, Clone, Copy)]
+pub enum Feedback<'a> {
+    /// What has happened so far. Sums may lag behind, and never fall.
+    Sums(&'a Tally),
+    /// Requests that passed by, and requests that completed, as of a time. They come in the order in which each thread
+    /// of the embedder recorded them, each thread's in a call of its own. So a completion may come before the passing
+    /// of the same request, and the time of an event may be later than this one.
+    Events(&'a [Report], Time),
+    /// Requests begin to wait again in a scheduler that had none, and others may have passed by since the last one
+    /// left. State of the latest choices, such as a running batch, may be out of date. Comes before the insertion.
+    BypassEnded,
+}
+
+/// What a scheduler is to respect from now on. The embedder sets each of them, before the first request and when it
+/// changes. May allocate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Setting {
+    /// The limits of merging.
+    MergeLimits(MergeLimits),
+    /// The queue's `nr_requests`, from which depth knobs have their defaults.
+    NrRequests(u32),
+    /// Whether the device has to move something to get from one sector to another, as a hard disk does. Until it is
+    /// set, it does not.
+    Rotational(bool),
+    /// Bounds for how long one client is served while others ask: for so many sectors, or for one request. `None`, and
+    /// until it is set: as the policy decides.
+    ///
+    /// An embedder that holds requests back, as a [`Window`](crate::window::Window) does, sets it while it does. A
+    /// policy that serves one client for a while, since the device does more then, need not: the device has what it
+    /// can work on. And a client that waits for each request looks idle for the microseconds in which the device has
+    /// the request. What it leaves then may be lent to others only for as long.
+    Slice(Option<u64>),
 }
 
 /// Which requests may pass the scheduler by.
@@ -78,8 +124,8 @@ pub trait Scheduler: Send + fmt::Debug {
     /// Makes room for `capacity` waiting requests; never forgets one that waits. May allocate.
     fn reserve(&mut self, capacity: usize);
 
-    /// Sets the limits that merging respects from now on. By default nothing merges, and the limits do not matter.
-    fn set_merge_limits(&mut self, _limits: MergeLimits) {}
+    /// Changes a setting. By default none matters.
+    fn configure(&mut self, _setting: Setting) {}
 
     /// Tries to join the newcomer `info` to a request that waits. `None`: nothing fits, and nothing has changed.
     /// The newcomer needs no id: if it merges, it lives on as a part of [`Merge::into`]. By default nothing fits.
@@ -108,8 +154,8 @@ pub trait Scheduler: Send + fmt::Debug {
     /// A new value of this policy for another hardware queue, with the same settings, if the policy keeps no order
     /// across hardware queues. By default it does: one value orders the requests of all of them. May allocate.
     ///
-    /// A queue calls [`resume`](Self::resume) of none of several values, and tells each of them in
-    /// [`fold`](Self::fold) what completed on all hardware queues, without the requests that passed by.
+    /// A queue tells none of several values that the [bypass ended](Feedback::BypassEnded), and each of them in
+    /// [sums](Feedback::Sums) what completed on all hardware queues, without the requests that passed by.
     fn for_hctx(&self) -> Option<Box<dyn Scheduler>> {
         None
     }
@@ -140,14 +186,17 @@ pub trait Scheduler: Send + fmt::Debug {
         self.len() == 0
     }
 
-    /// True if the next [`dispatch`](Self::dispatch) needs a fresh [`fold`](Self::fold) to decide right. By default
-    /// none does.
-    fn wants_tally(&self) -> bool {
-        false
+    /// Which feedback the next [`dispatch`](Self::dispatch) needs to decide right. By default none.
+    ///
+    /// A policy that wants [events](FeedbackKind::Events) wants them always, and gives its requests
+    /// [tickets](Self::ticket). It orders the requests of all hardware queues, takes no tokens, and hands nothing
+    /// through. Any other one may change its answer.
+    fn feedback(&self) -> FeedbackKind {
+        FeedbackKind::None
     }
 
-    /// Learns what completed so far. Sums may lag behind, and never fall. By default they do not matter.
-    fn fold(&mut self, _tally: &Tally) {}
+    /// Learns what happened to requests. By default that does not matter.
+    fn observe(&mut self, _feedback: Feedback<'_>) {}
 
     /// A client comes, or a client that is here has other settings from now on. Called before any request of the client
     /// is inserted. An id that is no longer used comes again only for another client. May allocate. By default clients
@@ -166,33 +215,11 @@ pub trait Scheduler: Send + fmt::Debug {
     /// inserted while their client belonged to it, may still wait here or be with the driver.
     fn leave_group(&mut self, _group: GroupId) {}
 
-    /// Whether the policy wants [`reports`](Self::report), and gives its requests [tickets](Self::ticket). Does not
-    /// change. Such a policy orders the requests of all hardware queues, takes no tokens, and hands nothing through. By
-    /// default it wants none.
-    fn wants_reports(&self) -> bool {
-        false
-    }
-
-    /// Learns what has happened to requests: those that passed by, and those that completed. They are told in the order
-    /// in which each thread of the embedder noted them, before the next choice; each thread's in a call of its own. So
-    /// a completion may be told before the passing of the same request, and its time may be later than `now`. By
-    /// default nothing is to be learnt.
-    fn report(&mut self, _reports: &[Report], _now: Time) {}
-
     /// The ticket of the request that [`dispatch`](Self::dispatch) returned last. A policy that
-    /// [wants reports](Self::wants_reports) has one for each.
+    /// wants [events](FeedbackKind::Events) has one for each.
     fn ticket(&self) -> Option<Ticket> {
         None
     }
-
-    /// Bounds for how long one client is served while others ask: for so many sectors, or for one request. `None`, and
-    /// until this is told: as the policy decides.
-    ///
-    /// An embedder that holds requests back, as a [`Window`](crate::window::Window) does, says so while it does. A
-    /// policy that serves one client for a while, since the device does more then, need not: the device has what it
-    /// can work on. And a client that waits for each request looks idle for the microseconds in which the device has
-    /// the request. What it leaves then may be lent to others only for as long. By default nothing is bounded.
-    fn set_slice(&mut self, _sectors: Option<u64>) {}
 
     /// If requests wait that [`dispatch`](Self::dispatch) holds back: when it would let one go if nothing else happens.
     /// A time that has passed means at once. Valid until any other method is called. By default nothing is held back.
@@ -202,28 +229,23 @@ pub trait Scheduler: Send + fmt::Debug {
 
     /// Which requests of this class may pass by: none, those of this client, or those of every client. They may pass
     /// if, while nothing waits here, such a request would be handed out as soon as it is inserted, and so would the
-    /// next, until a request of another class, or of another client if only one may pass, is inserted. The scheduler is
-    /// told of the requests that passed in the next [`fold`](Self::fold), and in a [`report`](Self::report) if it wants
-    /// reports. That comes before the first [`dispatch`](Self::dispatch) behind such an insertion. By default none may
-    /// pass.
+    /// next, until a request of another class, or of another client if only one may pass, is inserted. The scheduler
+    /// learns of the requests that passed in the next [sums](Feedback::Sums), and in [events](Feedback::Events) if it
+    /// wants these. That comes before the first [`dispatch`](Self::dispatch) behind such an insertion. By default none
+    /// may pass.
     ///
-    /// A scheduler that [wants reports](Self::wants_reports) is asked again whenever a hold of it ends. Any other one
+    /// A scheduler that wants [events](FeedbackKind::Events) is asked again whenever a hold of it ends. Any other one
     /// must not change its answer while only requests come that may pass, whether some of them have to wait or not.
     fn gate(&self, _class: Class, _client: ClientId) -> Passing {
         Passing::Nobody
     }
 
-    /// Requests begin to wait again in a scheduler that had none, and others may have passed by since the last one
-    /// left. What is kept of the latest choices, such as a running batch, may be out of date. Called before the
-    /// insertion. By default nothing is kept.
-    fn resume(&mut self) {}
-
     /// Whether a request may be inserted now, beside what is outstanding. A request that may not waits outside, as one
     /// does for which there is no room, and the policy is asked again after each completion. So it admits a request of
     /// a client that has nothing outstanding. By default it admits every request.
     ///
-    /// What it refuses beside a few requests it refuses beside more. Only a policy that
-    /// [wants reports](Self::wants_reports) is asked about reads. What passes the policy by is not asked about: where a
+    /// What it refuses beside a few requests it refuses beside more. Only a policy that wants
+    /// [events](FeedbackKind::Events) is asked about reads. What passes the policy by is not asked about: where a
     /// policy [bounds](Self::bounds) requests other than reads, only reads pass.
     fn admits(&self, _newcomer: &Info, _outstanding: Outstanding) -> bool {
         true
@@ -234,13 +256,6 @@ pub trait Scheduler: Send + fmt::Debug {
     fn bounds(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
         !self.admits(newcomer, outstanding)
     }
-
-    /// Whether the device has to move something to get from one sector to another, as a hard disk does. Until this is
-    /// told, it does not. By default that does not matter.
-    fn set_rotational(&mut self, _rotational: bool) {}
-
-    /// Sets the default of depth knobs from the queue's `nr_requests`. By default there is no such knob.
-    fn set_nr_requests(&mut self, _nr_requests: u32) {}
 
     /// The knobs, in the kernel's order; by default none.
     fn knobs(&self) -> &'static [Knob] {

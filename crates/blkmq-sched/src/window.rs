@@ -213,7 +213,7 @@ impl Window {
     }
 
     /// While requests are held back: what one client may have at once of what others leave, in sectors. A scheduler is
-    /// [told](crate::Scheduler::set_slice).
+    /// [told](crate::Setting::Slice).
     ///
     /// It is what the device does of 4 KiB requests while it has the fastest read. A client that reads one block at a
     /// time looks idle for as long, and is back before a flood has had much more than that in its stead.

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use blkmq_sched::{
-    Class, ClientId, ClientSettings, GroupId, GroupSettings, Info, InsertAt, Join, Knob, KnobError, Latency, Merge,
-    MergeLimits, NewDepths, Newcomer, Op, Outstanding, Passing, Report, RqId, SchedDomain, Scheduler, Sums, Tally,
-    Throttle, Ticket, Time, Tokens,
+    Class, ClientId, ClientSettings, Feedback, FeedbackKind, GroupId, GroupSettings, Info, InsertAt, Join, Knob,
+    KnobError, Latency, Merge, NewDepths, Newcomer, Op, Outstanding, Passing, RqId, SchedDomain, Scheduler, Setting,
+    Sums, Tally, Throttle, Ticket, Time, Tokens,
 };
 use blkmq_virtual::{WindowStep, WindowWatcher, watch_windows};
 
@@ -129,7 +129,7 @@ impl Watched {
             Some(rq) => {
                 self.roster.dispatch(rq);
                 self.witness.tell(Event::Chosen { rq, now });
-                if self.inner.wants_reports() {
+                if self.inner.feedback() == FeedbackKind::Events {
                     self.witness.tell(Event::Ticketed { rq, ticket: self.inner.ticket() });
                 }
             }
@@ -190,8 +190,8 @@ impl Scheduler for Watched {
         self.inner.reserve(capacity);
     }
 
-    fn set_merge_limits(&mut self, limits: MergeLimits) {
-        self.inner.set_merge_limits(limits);
+    fn configure(&mut self, setting: Setting) {
+        self.inner.configure(setting);
     }
 
     fn merge(&mut self, info: &Info) -> Option<Merge> {
@@ -271,14 +271,26 @@ impl Scheduler for Watched {
         self.inner.len()
     }
 
-    fn wants_tally(&self) -> bool {
-        self.inner.wants_tally()
+    fn feedback(&self) -> FeedbackKind {
+        self.inner.feedback()
     }
 
-    fn fold(&mut self, tally: &Tally) {
-        self.inner.fold(tally);
-        let Tally { completed, bypassed } = *tally;
-        self.witness.tell(Event::Folded { completed, bypassed });
+    fn observe(&mut self, feedback: Feedback<'_>) {
+        if let Feedback::Events(reports, now) = feedback {
+            for report in reports {
+                self.roster.report(report);
+                self.shares.report(report);
+            }
+            self.witness.tell(Event::Reported { reports, now });
+        }
+        self.inner.observe(feedback);
+        match feedback {
+            Feedback::Sums(Tally { completed, bypassed }) => {
+                self.witness.tell(Event::Folded { completed: *completed, bypassed: *bypassed });
+            }
+            Feedback::Events(_, now) => self.tell_ends(now),
+            Feedback::BypassEnded => {}
+        }
     }
 
     fn join(&mut self, client: ClientId, settings: &ClientSettings) {
@@ -313,28 +325,6 @@ impl Scheduler for Watched {
         self.inner.leave_group(group);
     }
 
-    fn wants_reports(&self) -> bool {
-        self.inner.wants_reports()
-    }
-
-    fn report(&mut self, reports: &[Report], now: Time) {
-        for report in reports {
-            self.roster.report(report);
-            self.shares.report(report);
-        }
-        self.witness.tell(Event::Reported { reports, now });
-        self.inner.report(reports, now);
-        self.tell_ends(now);
-    }
-
-    fn set_rotational(&mut self, rotational: bool) {
-        self.inner.set_rotational(rotational);
-    }
-
-    fn set_slice(&mut self, sectors: Option<u64>) {
-        self.inner.set_slice(sectors);
-    }
-
     fn ticket(&self) -> Option<Ticket> {
         self.inner.ticket()
     }
@@ -346,17 +336,13 @@ impl Scheduler for Watched {
         passing
     }
 
-    fn resume(&mut self) {
-        self.inner.resume();
-    }
-
     fn next_wakeup(&self) -> Option<Time> {
         self.inner.next_wakeup()
     }
 
     fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
         let is_admitted = self.inner.admits(newcomer, outstanding);
-        if !is_admitted && self.inner.wants_reports() {
+        if !is_admitted && self.inner.feedback() == FeedbackKind::Events {
             self.judge(self.roster.refuse(newcomer.client));
         }
         is_admitted
@@ -364,10 +350,6 @@ impl Scheduler for Watched {
 
     fn bounds(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
         self.inner.bounds(newcomer, outstanding)
-    }
-
-    fn set_nr_requests(&mut self, nr_requests: u32) {
-        self.inner.set_nr_requests(nr_requests);
     }
 
     fn knobs(&self) -> &'static [Knob] {
@@ -456,7 +438,11 @@ mod tests {
         let mut scheduler = Watched::named("mq-deadline", witness, 0).unwrap();
         scheduler.reserve(4);
         scheduler.join(ClientId(0), &ClientSettings::default());
-        scheduler.set_merge_limits(MergeLimits { max_sectors: 64, max_segments: 8, ..MergeLimits::default() });
+        scheduler.configure(Setting::MergeLimits(MergeLimits {
+            max_sectors: 64,
+            max_segments: 8,
+            ..MergeLimits::default()
+        }));
         scheduler.insert(RqId(1), &write(0), InsertAt::Sorted, Time(0));
         scheduler.insert(RqId(2), &write(16), InsertAt::Sorted, Time(0));
         assert!(scheduler.merge(&write(100)).is_none());
@@ -464,7 +450,7 @@ mod tests {
         assert_eq!(scheduler.len(), 1);
         assert_eq!(scheduler.dispatch(Time(1)), Some(RqId(1)));
         assert_eq!(scheduler.dispatch(Time(1)), None);
-        scheduler.fold(&Tally { completed: [0, 1, 0], bypassed: [2, 0, 0] });
+        scheduler.observe(Feedback::Sums(&Tally { completed: [0, 1, 0], bypassed: [2, 0, 0] }));
         let gates = [Class::RealTime, Class::Idle].map(|class| scheduler.gate(class, ClientId(1)));
         assert_eq!(gates, [Passing::All, Passing::Nobody]);
         let expected = [

@@ -35,8 +35,8 @@ mod steps;
 use std::collections::{BTreeMap, HashSet};
 
 use blkmq_sched::{
-    Class, ClientId, Info, IoPriority, Join, MergeHow, MergeLevel, Op, Replay as Follower, RqId, SCHEDULERS,
-    SchedDomain, Tally, Time,
+    Class, ClientId, Feedback, FeedbackKind, Info, IoPriority, Join, MergeHow, MergeLevel, Op, Replay as Follower,
+    RqId, SCHEDULERS, SchedDomain, Tally, Time,
 };
 
 pub use self::agreement::{Adjustment, Agreement, Choice, Finding, Request};
@@ -314,8 +314,8 @@ impl<'a> Replay<'a> {
         if self.kept.is_some() || self.scheduler.is_empty() {
             return;
         }
-        if self.scheduler.wants_tally() {
-            self.scheduler.fold(&self.tally);
+        if self.scheduler.feedback() == FeedbackKind::Sums {
+            self.scheduler.observe(Feedback::Sums(&self.tally));
         }
         let at = jiffies(time);
         let chosen = self.scheduler.peek_with(&mut self.pools, at);

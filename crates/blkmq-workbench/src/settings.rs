@@ -1,6 +1,6 @@
 //! The settings of a queue and its scheduler, as a recording lists them: kernel names and units, one in each line.
 
-use blkmq_sched::{Description, KnobError, SCHEDULERS, Scheduler, Throttle};
+use blkmq_sched::{Description, KnobError, SCHEDULERS, Scheduler, Setting, Throttle};
 
 use crate::TextError;
 
@@ -235,7 +235,7 @@ impl Settings {
     /// # Errors
     /// A name that is neither a knob nor a setting of a queue, or a value outside its range.
     pub fn apply(&self, scheduler: &mut dyn Scheduler, mut throttle: Option<&mut Throttle>) -> Result<(), TextError> {
-        scheduler.set_nr_requests(self.nr_requests()?);
+        scheduler.configure(Setting::NrRequests(self.nr_requests()?));
         for entry in &self.entries {
             let name = entry.name.as_str();
             let knobs = [scheduler.knobs(), throttle.as_ref().map_or(&[], |throttle| throttle.knobs())].concat();

@@ -7,7 +7,7 @@ use crate::list::List;
 use crate::merge::forced;
 use crate::slab::{Index, Probe};
 use crate::waiting::ByAge;
-use crate::{Class, Info, Join, MergeHow, Replay, RqId, Scheduler, Time};
+use crate::{Class, Info, Join, MergeHow, Replay, RqId, Time};
 
 impl<P: Probe> Replay for MqDeadline<P> {
     fn peek(&mut self, now: Time) -> Option<RqId> {
@@ -59,7 +59,7 @@ impl<P: Probe> MqDeadline<P> {
     fn follow(&mut self, item: Index, now: Time) {
         let request = self.requests.get(item);
         let (class, direction, sector) = (request.class(), request.direction(), request.info.sector);
-        if self.wants_tally() {
+        if self.has_several_classes() {
             let is_highest = self.levels[..class.index()].iter().all(|level| level.queued() == 0);
             let has_aged = !is_highest || self.ages_at(item) <= now;
             let tried_in_vain = [Class::BestEffort, Class::Idle].into_iter();

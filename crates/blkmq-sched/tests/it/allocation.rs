@@ -2,7 +2,7 @@
 
 use crate::bench::{ROOMY, in_class};
 use crate::counting::allocations;
-use blkmq_sched::{Class, Info, InsertAt, Op, RqId, SCHEDULERS, Scheduler, Tally, Time, scheduler};
+use blkmq_sched::{Class, Feedback, Info, InsertAt, Op, RqId, SCHEDULERS, Scheduler, Setting, Tally, Time, scheduler};
 
 /// Red if `reserve` does not allocate all the room.
 #[test]
@@ -12,7 +12,7 @@ fn nothing_is_allocated_between_insertion_and_dispatch() {
 
 fn allocates_nothing(mut scheduler: Box<dyn Scheduler>) {
     scheduler.reserve(256);
-    scheduler.set_merge_limits(ROOMY);
+    scheduler.configure(Setting::MergeLimits(ROOMY));
     let mut tally = Tally::default();
     let before = allocations();
     assert_ne!(before, 0, "the allocator counts");
@@ -34,7 +34,7 @@ fn allocates_nothing(mut scheduler: Box<dyn Scheduler>) {
             }
             // More completions than insertions, so that the next class may go.
             tally.completed[class] = u64::MAX / 2;
-            scheduler.fold(&tally);
+            scheduler.observe(Feedback::Sums(&tally));
         }
         assert_eq!(scheduler.len(), 0);
     }

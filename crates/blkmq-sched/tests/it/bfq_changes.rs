@@ -3,8 +3,8 @@
 
 use crate::bench::{MS, client, completed, lone};
 use blkmq_sched::{
-    Bfq, Class, ClientId, ClientSettings, Event, GroupId, GroupSettings, Info, InsertAt, IoPriority, Op, Passing,
-    Report, RqId, Scheduler, Ticket, Time,
+    Bfq, Class, ClientId, ClientSettings, Event, Feedback, GroupId, GroupSettings, Info, InsertAt, IoPriority, Op,
+    Passing, Report, RqId, Scheduler, Setting, Ticket, Time,
 };
 
 /// A place on the device that is near no small number.
@@ -22,7 +22,7 @@ impl World {
     /// Clients 1 to `nr_clients`, without weight raising.
     fn new(rotational: bool, nr_clients: usize) -> Self {
         let mut bfq = Bfq::new();
-        bfq.set_rotational(rotational);
+        bfq.configure(Setting::Rotational(rotational));
         bfq.set_knob("low_latency", 0).expect("there is such a knob");
         bfq.reserve(1024);
         (1..=nr_clients).for_each(|of| bfq.join(client(of), &ClientSettings::default()));
@@ -60,7 +60,7 @@ impl World {
             };
             self.now = self.now.after(MS);
             let of = self.asked[rq.0 as usize];
-            self.bfq.report(&[completed(self.bfq.ticket(), &of, self.now)], self.now);
+            self.bfq.observe(Feedback::Events(&[completed(self.bfq.ticket(), &of, self.now)], self.now));
         }
     }
 
@@ -72,7 +72,7 @@ impl World {
     }
 
     fn tell(&mut self, event: Event, info: &Info) {
-        self.bfq.report(&[Report::of(event, info, self.now)], self.now);
+        self.bfq.observe(Feedback::Events(&[Report::of(event, info, self.now)], self.now));
     }
 
     fn join(&mut self, of: ClientId, settings: ClientSettings) {
@@ -184,7 +184,7 @@ fn a_completion_behind_the_next_insertion_is_no_think_time() {
         // While another client waits, this one is not waited for.
         world.read(2, FAR + round * 8);
         let read = lone(client(1), 0, Op::Read);
-        world.bfq.report(&[completed(ticket, &read, world.now.after(MS))], world.now);
+        world.bfq.observe(Feedback::Events(&[completed(ticket, &read, world.now.after(MS))], world.now));
         world.now = world.now.after(MS / 2);
         world.read(1, round * 8);
         world.serve_all();
@@ -205,7 +205,10 @@ fn a_client_whose_request_went_to_the_head_is_waited_for() {
     let sorted = world.dispatch();
     world.read(1, FAR);
     world.now = world.now.after(MS);
-    world.bfq.report(&[completed(at_head, &read, world.now), completed(sorted, &read, world.now)], world.now);
+    world.bfq.observe(Feedback::Events(
+        &[completed(at_head, &read, world.now), completed(sorted, &read, world.now)],
+        world.now,
+    ));
     assert_eq!(world.dispatch(), None, "{}", world.shown());
     assert!(world.bfq.next_wakeup().is_some());
 }
@@ -284,14 +287,14 @@ fn a_group_of_giant_discards_gets_its_share_afterwards() {
         world.tell(Event::Passed, &discard);
         world.tell(Event::Completed(None), &discard);
     }
-    world.bfq.report(&[completed(ticket, &write, world.now)], world.now);
+    world.bfq.observe(Feedback::Events(&[completed(ticket, &write, world.now)], world.now));
     (0..16).for_each(|step| [1, 2].into_iter().for_each(|of| world.read(of, step * 8)));
     let mut got = [0.0; 2];
     for _ in 0..4000 {
         let rq = world.bfq.dispatch(world.now).expect("backlogged clients keep the device busy");
         let read = world.asked[rq.0 as usize];
         world.now = world.now.after(MS / 10);
-        world.bfq.report(&[completed(world.bfq.ticket(), &read, world.now)], world.now);
+        world.bfq.observe(Feedback::Events(&[completed(world.bfq.ticket(), &read, world.now)], world.now));
         got[read.client.place() - 1] += 1.0;
         world.insert(&read, InsertAt::Sorted);
     }

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::counting::counted;
 use blkmq_sched::{
-    Bfq, Class, ClientId, ClientSettings, Event, GroupId, GroupSettings, Info, InsertAt, IoPriority, MergeLevel,
-    MergeLimits, Op, Passing, Report, RqId, Scheduler, Ticket, Time,
+    Bfq, Class, ClientId, ClientSettings, Event, Feedback, GroupId, GroupSettings, Info, InsertAt, IoPriority,
+    MergeLevel, MergeLimits, Op, Passing, Report, RqId, Scheduler, Setting, Ticket, Time,
 };
 use proptest::prelude::*;
 
@@ -163,8 +163,8 @@ struct World {
 impl World {
     fn new(rotational: bool) -> Self {
         let mut bfq = Bfq::new();
-        bfq.set_rotational(rotational);
-        bfq.set_merge_limits(LIMITS);
+        bfq.configure(Setting::Rotational(rotational));
+        bfq.configure(Setting::MergeLimits(LIMITS));
         bfq.reserve(MOST);
         Self {
             bfq,
@@ -225,7 +225,7 @@ impl World {
         if told != 0 {
             *self.passing.entry((info.client, info.sync)).or_default() += told;
         }
-        counted(|| self.bfq.report(&[report], self.now));
+        counted(|| self.bfq.observe(Feedback::Events(&[report], self.now)));
     }
 
     /// What passed is told before the next choice, and before clients and groups change.
@@ -281,7 +281,7 @@ impl World {
             }
             Step::LeaveGroup { group } => self.leave_group(group),
             Step::Set { knob, value } => self.bfq.set_knob(knob, value).expect("the value is accepted"),
-            Step::Slice { sectors } => counted(|| self.bfq.set_slice(sectors)),
+            Step::Slice { sectors } => counted(|| self.bfq.configure(Setting::Slice(sectors))),
         }
         self.check();
     }
@@ -463,7 +463,7 @@ fn shares_are_kept(groups: &[u16], clients: &[(usize, u16, u32)], moves: bool, s
     for (knob, value) in [("low_latency", 0), ("max_budget", 256)] {
         world.bfq.set_knob(knob, value).expect("the value is accepted");
     }
-    world.bfq.set_slice(slice);
+    world.bfq.configure(Setting::Slice(slice));
     for (place, weight) in groups.iter().enumerate() {
         world.apply(&Step::JoinGroup { group: place + 1, weight: *weight });
     }

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use crate::bench::{client, completed, lone};
 use crate::counting::counted;
 use blkmq_sched::{
-    Bfq, Class, ClientSettings, GroupId, GroupSettings, Info, InsertAt, IoPriority, Op, RqId, Scheduler, Ticket, Time,
+    Bfq, Class, ClientSettings, Feedback, GroupId, GroupSettings, Info, InsertAt, IoPriority, Op, RqId, Scheduler,
+    Setting, Ticket, Time,
 };
 
 const NOW: Time = Time(1_000_000);
@@ -25,7 +26,7 @@ impl World {
     /// On a device that gains if clients cooperate, and on which no queue is waited for.
     fn new(nr_clients: usize) -> Self {
         let mut bfq = Bfq::new();
-        bfq.set_rotational(true);
+        bfq.configure(Setting::Rotational(true));
         for (knob, value) in [("low_latency", 0), ("slice_idle", 0)] {
             bfq.set_knob(knob, value).expect("there is such a knob");
         }
@@ -57,7 +58,7 @@ impl World {
 
     fn finish_all(&mut self) {
         for (ticket, info) in self.with_device.drain(..) {
-            counted(|| self.bfq.report(&[completed(Some(ticket), &info, NOW)], NOW));
+            counted(|| self.bfq.observe(Feedback::Events(&[completed(Some(ticket), &info, NOW)], NOW)));
         }
     }
 

@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 
 use crate::bench::{MS, client, completed, lone};
 use blkmq_sched::{
-    Bfq, Class, ClientId, ClientSettings, Event, GroupId, GroupSettings, Info, InsertAt, IoPriority, Op, Outstanding,
-    Passing, Reason, Report, RqId, Scheduler, Ticket, Time,
+    Bfq, Class, ClientId, ClientSettings, Event, Feedback, GroupId, GroupSettings, Info, InsertAt, IoPriority, Op,
+    Outstanding, Passing, Reason, Report, RqId, Scheduler, Setting, Ticket, Time,
 };
 
 /// Without weight raising, so that shares are those of the weights.
@@ -39,7 +39,7 @@ fn serve(bfq: &mut Bfq, clients: &[ClientId], rounds: u64, mut serves: impl FnMu
         let ticket = bfq.ticket();
         serves(of);
         now = now.after(MS);
-        bfq.report(&[completed(ticket, &lone(clients[of], 0, Op::Read), now)], now);
+        bfq.observe(Feedback::Events(&[completed(ticket, &lone(clients[of], 0, Op::Read), now)], now));
         ask(bfq, of, now);
     }
 }
@@ -63,12 +63,12 @@ fn clients_get_shares_by_their_weights() {
 fn a_client_is_served_for_a_slice_at_most() {
     for (rotational, slice, longest) in [(false, Some(64), 1..9), (false, None, 64..1000), (true, Some(64), 64..1000)] {
         let mut bfq = steady();
-        bfq.set_rotational(rotational);
+        bfq.configure(Setting::Rotational(rotational));
         let clients = [client(1), client(2)];
         clients.into_iter().for_each(|of| bfq.join(of, &ClientSettings::default()));
         // Whatever was told before.
-        bfq.set_slice(Some(8));
-        bfq.set_slice(slice);
+        bfq.configure(Setting::Slice(Some(8)));
+        bfq.configure(Setting::Slice(slice));
         let (mut latest, mut turn, mut found, mut served) = (0, 0, 0, 0);
         serve(&mut bfq, &clients, 20_000, |of| {
             turn = if of == latest { turn + 1 } else { 1 };
@@ -89,7 +89,7 @@ fn a_client_that_another_one_interrupts_is_held_to_a_slice_too() {
     clients.into_iter().for_each(|of| bfq.join(of, &ClientSettings::default()));
     serve(&mut bfq, &clients[..2], 5000, |_| ());
     let mut now = Time(5001 * MS);
-    bfq.set_slice(Some(64));
+    bfq.configure(Setting::Slice(Some(64)));
     let (mut latest, mut turn, mut longest, mut next) = (0, 0, 0, 0);
     let mut ask = |bfq: &mut Bfq, of: usize, now| {
         next += 1;
@@ -103,7 +103,7 @@ fn a_client_that_another_one_interrupts_is_held_to_a_slice_too() {
         let of = bfq.dispatch(now).expect("backlogged clients keep the device busy").0 as usize;
         let ticket = bfq.ticket();
         now = now.after(MS);
-        bfq.report(&[completed(ticket, &lone(clients[of], 0, Op::Read), now)], now);
+        bfq.observe(Feedback::Events(&[completed(ticket, &lone(clients[of], 0, Op::Read), now)], now));
         if of < 2 {
             turn = if of == latest { turn + 1 } else { 1 };
             latest = of;
@@ -145,7 +145,7 @@ fn a_heavier_client_is_waited_for_until_the_timer_goes_off() {
     let ticket = bfq.ticket();
     bfq.insert(RqId(2), &lone(client(2), 8_000_000, Op::Read), InsertAt::Sorted, now);
     let over = now.after(MS);
-    bfq.report(&[completed(ticket, &first, over)], over);
+    bfq.observe(Feedback::Events(&[completed(ticket, &first, over)], over));
     assert_eq!(bfq.dispatch(over), None);
     let due = bfq.next_wakeup().expect("a request waits that is held back");
     assert_eq!(due, over.after(8 * MS));
@@ -175,7 +175,7 @@ fn a_client_that_leaves_leaves_nothing() {
     bfq.insert(RqId(1), &read, InsertAt::Sorted, Time(MS));
     assert_eq!(bfq.dispatch(Time(MS)), Some(RqId(1)));
     let ticket = bfq.ticket();
-    bfq.report(&[completed(ticket, &read, Time(2 * MS))], Time(2 * MS));
+    bfq.observe(Feedback::Events(&[completed(ticket, &read, Time(2 * MS))], Time(2 * MS)));
     bfq.leave(client(1));
     let mut after = String::new();
     bfq.show(&mut after).expect("a string takes everything");
@@ -196,7 +196,7 @@ fn requests_of_a_group_that_leaves_go_on_waiting() {
     bfq.leave_group(group);
     assert_eq!(bfq.dispatch(Time(MS)), Some(RqId(1)));
     let ticket = bfq.ticket();
-    bfq.report(&[completed(ticket, &write, Time(2 * MS))], Time(2 * MS));
+    bfq.observe(Feedback::Events(&[completed(ticket, &write, Time(2 * MS))], Time(2 * MS)));
     bfq.leave(client(1));
     assert_eq!(bfq.len(), 0);
 }
@@ -266,7 +266,7 @@ fn the_idle_class_does_not_starve() {
         let chosen = bfq.dispatch(now).expect("backlogged clients keep the device busy").0;
         let ticket = bfq.ticket();
         now = now.after(MS);
-        bfq.report(&[completed(ticket, &read(chosen), now)], now);
+        bfq.observe(Feedback::Events(&[completed(ticket, &read(chosen), now)], now));
         if chosen.is_multiple_of(3) {
             longest = longest.max(now.since(served));
             served = now;
@@ -282,7 +282,7 @@ fn the_idle_class_does_not_starve() {
 #[test]
 fn a_reader_has_no_more_room_than_its_share() {
     let mut bfq = steady();
-    bfq.set_nr_requests(100);
+    bfq.configure(Setting::NrRequests(100));
     (1..3).for_each(|of| bfq.join(client(of), &ClientSettings::default()));
     let full = Outstanding { others: 100_000, nr_hctxs: 4 };
     let mut next = 0;
@@ -313,7 +313,7 @@ fn nothing_is_decided_while_nothing_waits() {
     assert_eq!(bfq.dispatch(Time(MS)), None);
     assert_eq!(bfq.take_expirations(), []);
     assert_eq!(bfq.gate(Class::BestEffort, client(2)), Passing::All, "nobody is owed anything");
-    bfq.report(&[completed(ticket, &write(1), Time(2 * MS))], Time(2 * MS));
+    bfq.observe(Feedback::Events(&[completed(ticket, &write(1), Time(2 * MS))], Time(2 * MS)));
     let reasons: Vec<Reason> = bfq.take_expirations().iter().map(|expiration| expiration.reason).collect();
     assert_eq!(reasons, [Reason::NoMoreRequests], "with its last request it has left service");
 }
@@ -366,11 +366,11 @@ fn a_request_may_be_over_before_it_is_known_to_have_passed() {
             let (_, rest) = text.split_once("owned_by_driver: ").expect("it is shown");
             rest.lines().next().expect("a number").to_owned()
         };
-        bfq.report(&[report(1, Event::Completed(None)), report(2, Event::Passed)], Time(MS));
+        bfq.observe(Feedback::Events(&[report(1, Event::Completed(None)), report(2, Event::Passed)], Time(MS)));
         assert_eq!(owned(&bfq), "1", "the device has the other client's request");
-        bfq.report(&[report(1, Event::Passed)], Time(MS));
+        bfq.observe(Feedback::Events(&[report(1, Event::Passed)], Time(MS)));
         assert_eq!(owned(&bfq), "1");
-        bfq.report(&[report(2, Event::Completed(None))], Time(MS));
+        bfq.observe(Feedback::Events(&[report(2, Event::Completed(None))], Time(MS)));
         assert_eq!(owned(&bfq), "0");
     }
 }
@@ -380,7 +380,7 @@ fn a_request_may_be_over_before_it_is_known_to_have_passed() {
 fn a_ticket_of_no_queue_is_ignored() {
     let mut bfq = steady();
     let ticket = NonZeroU32::new(1 << 20).map(Ticket);
-    bfq.report(&[completed(ticket, &lone(client(1), 0, Op::Read), Time(MS))], Time(MS));
+    bfq.observe(Feedback::Events(&[completed(ticket, &lone(client(1), 0, Op::Read), Time(MS))], Time(MS)));
     assert!(bfq.is_empty());
 }
 
@@ -408,7 +408,7 @@ fn one_read_at_a_time(levels: [u8; 4]) -> [f64; 4] {
         if over == Some(now) {
             let (_, of, ticket) = in_device.take().expect("it is over");
             got[of] += u32::from(now > Time(1000 * MS));
-            bfq.report(&[completed(ticket, &read(of, 0), now)], now);
+            bfq.observe(Feedback::Events(&[completed(ticket, &read(of, 0), now)], now));
             arrivals.push((now.after(THINK), of));
         } else if let Some((at, of)) = arrival
             && at == now

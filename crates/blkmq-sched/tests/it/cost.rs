@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::bench::{ROOMY, read};
-use blkmq_sched::{Access, InsertAt, MqDeadline, Probe, RqId, Scheduler, Time};
+use blkmq_sched::{Access, InsertAt, MqDeadline, Probe, RqId, Scheduler, Setting, Time};
 
 #[derive(Debug, Clone, Default)]
 struct Count(Arc<AtomicU64>);
@@ -29,7 +29,7 @@ fn most_accesses(waiting: u64) -> [u64; 3] {
     let count = Count::default();
     let mut scheduler = MqDeadline::new(count.clone());
     scheduler.reserve(waiting as usize + 1);
-    scheduler.set_merge_limits(ROOMY);
+    scheduler.configure(Setting::MergeLimits(ROOMY));
     let mut most = [0; 3];
     for number in 0..waiting * 2 {
         // Ascending keys unbalance a tree. The requests are sixteen sectors apart, so that none touches another.

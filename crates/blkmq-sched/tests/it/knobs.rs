@@ -1,7 +1,7 @@
 //! The knobs of mq-deadline are the kernel's, and every scheduler's keep their ranges.
 
 use blkmq_sched::{
-    ClientId, Info, IoPriority, KnobError, MergeLevel, Op, Outstanding, SCHEDULERS, Scheduler, Throttle, Unit,
+    ClientId, Info, IoPriority, KnobError, MergeLevel, Op, Outstanding, SCHEDULERS, Scheduler, Setting, Throttle, Unit,
     scheduler,
 };
 
@@ -96,15 +96,15 @@ fn bound(scheduler: &dyn Scheduler) -> u64 {
 fn async_depth_is_nr_requests_unless_it_was_set() {
     let mut scheduler = scheduler("mq-deadline").unwrap();
     for nr_requests in [64, 65_536, 1] {
-        scheduler.set_nr_requests(nr_requests);
+        scheduler.configure(Setting::NrRequests(nr_requests));
         assert_eq!(bound(&*scheduler), nr_requests.into());
         assert_eq!(scheduler.knob("async_depth"), Some(i64::from(nr_requests)));
     }
-    scheduler.set_nr_requests(0);
+    scheduler.configure(Setting::NrRequests(0));
     assert_eq!(bound(&*scheduler), 1, "never none");
     scheduler.set_knob("async_depth", 100).unwrap();
     for nr_requests in [65_536, 200, 1] {
-        scheduler.set_nr_requests(nr_requests);
+        scheduler.configure(Setting::NrRequests(nr_requests));
         assert_eq!((bound(&*scheduler), scheduler.knob("async_depth")), (100, Some(100)));
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use blkmq_sched::{
     Class, ClientId, Info, InsertAt, IoPriority, Kyber, MergeHow, MergeLevel, MergeLimits, Op, Passing, RqId,
-    SchedDomain, Scheduler, Time, Tokens,
+    SchedDomain, Scheduler, Setting, Time, Tokens,
 };
 use proptest::prelude::*;
 
@@ -132,7 +132,7 @@ struct Run {
 impl Run {
     fn new() -> Self {
         let mut kyber = Kyber::new();
-        kyber.set_merge_limits(LIMITS);
+        kyber.configure(Setting::MergeLimits(LIMITS));
         let pools = Pools { depths: [4, 3, 2, 1], ..Pools::default() };
         let (in_device, model) = (Vec::new(), Model::default());
         Self { kyber, model, pools, in_device, next_id: 0, dispatched: 0, merged: 0, lacked: 0 }

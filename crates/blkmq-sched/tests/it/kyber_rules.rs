@@ -3,7 +3,7 @@
 use crate::bench::{ROOMY, of, read, write};
 use blkmq_sched::{
     Class, ClientId, Info, InsertAt, Kyber, Merge, MergeHow, MergeLevel, Op, Outstanding, Passing, RqId, SchedDomain,
-    Scheduler, Time, Tokens,
+    Scheduler, Setting, Time, Tokens,
 };
 
 /// Pools with so many tokens left, by [`SchedDomain::index`].
@@ -34,7 +34,7 @@ impl Tokens for Left {
 fn kyber(infos: &[Info]) -> Kyber {
     let mut kyber = Kyber::new();
     kyber.reserve(infos.len());
-    kyber.set_merge_limits(ROOMY);
+    kyber.configure(Setting::MergeLimits(ROOMY));
     for (number, info) in infos.iter().enumerate() {
         kyber.insert(RqId(number as u64), info, InsertAt::Sorted, Time(0));
     }
@@ -192,7 +192,7 @@ fn others_than_reads_may_have_three_quarters() {
     let admits = |kyber: &dyn Scheduler, info, others| kyber.admits(&info, Outstanding { others, nr_hctxs: 2 });
     assert!(admits(&kyber, write(0), 383) && !admits(&kyber, write(0), 384) && admits(&kyber, read(0), 384));
     for (nr_requests, depth) in [(64, 48), (65_536, 49_152), (5, 3), (1, 1), (0, 1), (u32::MAX, 3_221_225_471_u32)] {
-        kyber.set_nr_requests(nr_requests);
+        kyber.configure(Setting::NrRequests(nr_requests));
         let most = 2 * u64::from(depth);
         assert_eq!([most - 1, most].map(|others| admits(&kyber, write(0), others)), [true, false], "{depth}");
     }
@@ -201,7 +201,7 @@ fn others_than_reads_may_have_three_quarters() {
 #[test]
 fn another_hardware_queue_gets_an_empty_one_of_the_same_settings() {
     let mut first = kyber(&[read(0)]);
-    first.set_nr_requests(8);
+    first.configure(Setting::NrRequests(8));
     let mut other = first.for_hctx().expect("kyber keeps no order across hardware queues");
     assert!(other.is_empty() && other.name() == "kyber");
     let admits = |others| other.admits(&write(0), Outstanding { others, nr_hctxs: 1 });

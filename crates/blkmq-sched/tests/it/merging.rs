@@ -1,7 +1,7 @@
 //! Each rule of merging, by itself.
 
 use crate::bench::{Bench, MS, ROOMY, idle, of, read, write};
-use blkmq_sched::{Info, InsertAt, Join, Merge, MergeHow, MergeLevel, MergeLimits, Op, RqId};
+use blkmq_sched::{Info, InsertAt, Join, Merge, MergeHow, MergeLevel, MergeLimits, Op, RqId, Setting};
 
 fn merged(into: u64, how: MergeHow) -> Option<Merge> {
     Some(Merge { into: RqId(into), how, joined: None })
@@ -14,7 +14,7 @@ fn joined(into: u64, how: MergeHow, survivor: u64, absorbed: u64) -> Option<Merg
 /// A bench on which a distant request was inserted last, so that only a look-up finds the requests inserted before.
 fn bench_with(infos: &[Info], limits: MergeLimits) -> Bench {
     let mut bench = Bench::new(&[]);
-    bench.scheduler.set_merge_limits(limits);
+    bench.scheduler.configure(Setting::MergeLimits(limits));
     for info in infos {
         bench.insert(*info, 0);
     }
@@ -137,7 +137,7 @@ fn discards_merge_as_ranges_wherever_they_are() {
     // Ranges that lie apart cross no boundary when they become one request.
     let limits = MergeLimits { max_discard_segments: 3, boundary_sectors: 8, ..ROOMY };
     let mut bench = Bench::new(&[]);
-    bench.scheduler.set_merge_limits(limits);
+    bench.scheduler.configure(Setting::MergeLimits(limits));
     let id = bench.insert(of(Op::Discard, 0), 0);
     assert_eq!(bench.merge(of(Op::Discard, 500)), merged(id, MergeHow::Discard));
     assert_eq!(bench.merge(of(Op::Discard, 300)), merged(id, MergeHow::Discard));

@@ -4,8 +4,8 @@
 
 use crate::model::Model;
 use blkmq_sched::{
-    ClientId, Info, InsertAt, IoPriority, MOST_NEWCOMERS, MergeLevel, MergeLimits, Newcomer, Op, Replay, RqId, Tally,
-    Time, replay,
+    ClientId, Feedback, FeedbackKind, Info, InsertAt, IoPriority, MOST_NEWCOMERS, MergeLevel, MergeLimits, Newcomer,
+    Op, Replay, RqId, Setting, Tally, Time, replay,
 };
 use proptest::prelude::*;
 
@@ -85,7 +85,7 @@ struct Run {
 impl Run {
     fn new() -> Self {
         let mut scheduler = replay("mq-deadline").expect("there is a scheduler of this name");
-        scheduler.set_merge_limits(LIMITS);
+        scheduler.configure(Setting::MergeLimits(LIMITS));
         Self {
             scheduler,
             model: Model::new(LIMITS),
@@ -111,7 +111,7 @@ impl Run {
                 self.dispatch();
             }
             Step::Resume => {
-                self.scheduler.resume();
+                self.scheduler.observe(Feedback::BypassEnded);
                 self.model.resume();
             }
             Step::Through { ref infos } => self.hand_through(infos),
@@ -122,7 +122,7 @@ impl Run {
             Step::Fold { lag } => {
                 let tally = if lag { self.completed_at_last_fold } else { self.completed };
                 self.completed_at_last_fold = self.completed;
-                self.scheduler.fold(&tally);
+                self.scheduler.observe(Feedback::Sums(&tally));
                 self.model.fold(&tally);
             }
             Step::Pass { time } => self.now = self.now.after(time),
@@ -134,7 +134,7 @@ impl Run {
             Step::Complete { .. } => {}
         }
         assert_eq!(self.scheduler.len(), self.model.len());
-        assert_eq!(self.scheduler.wants_tally(), self.model.wants_tally());
+        assert_eq!(self.scheduler.feedback() == FeedbackKind::Sums, self.model.wants_tally());
     }
 
     fn insert(&mut self, info: &Info, at: InsertAt) {
@@ -259,7 +259,7 @@ impl Run {
             2 => MergeLimits { max_sectors: 7, max_discard_sectors: 0, max_write_zeroes_sectors: 0, ..LIMITS },
             _ => LIMITS,
         };
-        self.scheduler.set_merge_limits(limits);
+        self.scheduler.configure(Setting::MergeLimits(limits));
         self.model.limits = limits;
     }
 
@@ -267,7 +267,7 @@ impl Run {
         for (_, info) in self.in_driver.drain(..) {
             self.completed.completed[info.priority.class.index()] += 1;
         }
-        self.scheduler.fold(&self.completed);
+        self.scheduler.observe(Feedback::Sums(&self.completed));
         self.model.fold(&self.completed);
     }
 
@@ -405,7 +405,7 @@ fn a_million_random_operations_agree_with_the_model() {
         if run.scheduler.len() >= 60 {
             step = Step::Dispatch;
             run.now = run.now.after(random.below(40_000_000));
-            run.scheduler.fold(&run.completed);
+            run.scheduler.observe(Feedback::Sums(&run.completed));
             run.model.fold(&run.completed);
             if let Some((_, info)) = run.in_driver.pop() {
                 run.completed.completed[info.priority.class.index()] += 1;

@@ -1,7 +1,7 @@
 //! Each rule by which mq-deadline chooses, by itself.
 
 use crate::bench::{Bench, MS, NEVER, best_effort, idle, in_class, read, real_time, write};
-use blkmq_sched::{Class, Info, InsertAt, Op, RqId, Time};
+use blkmq_sched::{Class, Feedback, FeedbackKind, Info, InsertAt, Op, RqId, Time};
 
 #[test]
 fn a_batch_follows_sector_order_and_not_arrival() {
@@ -185,7 +185,7 @@ fn sums_that_fall_are_not_believed() {
     assert_eq!(bench.dispatch(0), first);
     bench.complete(0);
     bench.fold();
-    bench.scheduler.fold(&blkmq_sched::Tally::default());
+    bench.scheduler.observe(Feedback::Sums(&blkmq_sched::Tally::default()));
     let low = bench.insert(idle(0), 0);
     assert_eq!(bench.dispatch(0), low);
 }
@@ -193,7 +193,9 @@ fn sums_that_fall_are_not_believed() {
 #[test]
 fn sums_that_are_too_large_strand_nothing() {
     let mut bench = Bench::new(&[]);
-    bench.scheduler.fold(&blkmq_sched::Tally { completed: [u64::MAX; 3], ..blkmq_sched::Tally::default() });
+    bench
+        .scheduler
+        .observe(Feedback::Sums(&blkmq_sched::Tally { completed: [u64::MAX; 3], ..blkmq_sched::Tally::default() }));
     let ids = [real_time(0), best_effort(8), idle(16)].map(|info| bench.insert(info, 0));
     assert_eq!(bench.dispatch_all(0), ids);
 }
@@ -201,19 +203,19 @@ fn sums_that_are_too_large_strand_nothing() {
 #[test]
 fn a_tally_is_wanted_only_while_two_classes_are_queued() {
     let mut bench = Bench::new(&[]);
-    assert!(!bench.scheduler.wants_tally());
+    assert_eq!(bench.scheduler.feedback(), FeedbackKind::None);
     let high = bench.insert(real_time(0), 0);
     bench.insert(real_time(8), 0);
-    assert!(!bench.scheduler.wants_tally());
+    assert_eq!(bench.scheduler.feedback(), FeedbackKind::None);
     bench.insert(best_effort(0), 0);
-    assert!(bench.scheduler.wants_tally());
+    assert_eq!(bench.scheduler.feedback(), FeedbackKind::Sums);
     assert_eq!(bench.dispatch(0), high);
     assert_ne!(bench.dispatch(0), NEVER);
-    assert!(bench.scheduler.wants_tally(), "what is inside the driver counts");
+    assert_eq!(bench.scheduler.feedback(), FeedbackKind::Sums, "what is inside the driver counts");
     bench.complete(0);
     bench.complete(0);
     bench.fold();
-    assert!(!bench.scheduler.wants_tally());
+    assert_eq!(bench.scheduler.feedback(), FeedbackKind::None);
 }
 
 #[test]

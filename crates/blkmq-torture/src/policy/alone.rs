@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use blkmq_sched::{
-    Class, ClientId, ClientSettings, Event as Happened, GroupId, GroupSettings, Info, InsertAt, IoPriority, MergeLevel,
-    MergeLimits, Op, Report, RqId, Scheduler, Ticket, Time,
+    Class, ClientId, ClientSettings, Event as Happened, Feedback, GroupId, GroupSettings, Info, InsertAt, IoPriority,
+    MergeLevel, MergeLimits, Op, Report, RqId, Scheduler, Setting, Ticket, Time,
 };
 use blkmq_vcpu::schedule::Uniform;
 use blkmq_vcpu::{Ended, Options, Random, go_on_for, run, thread};
@@ -63,7 +63,11 @@ impl World {
         let random = &mut Random::new(seed);
         let mut bfq = Watched::named("bfq", witness.clone(), 0).expect("there is bfq");
         bfq.reserve(4096);
-        bfq.set_merge_limits(MergeLimits { max_sectors: 256, max_segments: 64, ..MergeLimits::default() });
+        bfq.configure(Setting::MergeLimits(MergeLimits {
+            max_sectors: 256,
+            max_segments: 64,
+            ..MergeLimits::default()
+        }));
         witness.tell(Event::Installed { scheduler: Some("bfq") });
         let is_flood = random.one_in(2);
         let mut world = Self {
@@ -191,7 +195,7 @@ impl World {
             at: self.now,
             in_device: self.now.since(since) as u32,
         };
-        self.bfq.report(&[report], self.now);
+        self.bfq.observe(Feedback::Events(&[report], self.now));
     }
 
     /// Something about the clients changes.

@@ -14,8 +14,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use blkmq_sched::{
-    Bfq, Event as Happened, Expiration, Info, InsertAt, MergeLevel, Op, Outstanding, Report, RqId, Scheduler, Ticket,
-    Time,
+    Bfq, Event as Happened, Expiration, Feedback, Info, InsertAt, MergeLevel, Op, Outstanding, Report, RqId, Scheduler,
+    Ticket, Time,
 };
 
 use super::client::Client;
@@ -304,7 +304,7 @@ impl World {
         let Rq { client, info, inserted, issued, ticket } = self.rqs[id.0 as usize];
         let in_device = u32::try_from(self.now - issued).unwrap_or(u32::MAX);
         let report = Report { in_device, ..Report::of(Happened::Completed(ticket), &info, Time(self.now)) };
-        self.bfq.report(&[report], Time(self.now));
+        self.bfq.observe(Feedback::Events(&[report], Time(self.now)));
         self.done.push(Done { client, nr_sectors: info.nr_sectors, inserted, completed: self.now });
         self.in_device -= 1;
         self.outstanding -= 1;

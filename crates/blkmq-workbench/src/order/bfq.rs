@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::mem;
 
 use blkmq_sched::{
-    Bfq, ClientId, ClientSettings, Event as Happened, Info, InsertAt, IoPriority, Join, MergeHow, MergeLevel,
-    QueueName, Report, RqId, Scheduler, Ticket, Time,
+    Bfq, ClientId, ClientSettings, Event as Happened, Feedback, Info, InsertAt, IoPriority, Join, MergeHow, MergeLevel,
+    QueueName, Report, RqId, Scheduler, Setting, Ticket, Time,
 };
 
 use super::answers::{Answer, Expired, Replayed};
@@ -97,7 +97,7 @@ pub(crate) fn as_linuxs(
         return Err(settings.fault(what));
     }
     settings.apply(&mut bfq, None)?;
-    bfq.set_rotational(settings.is_rotational()?);
+    bfq.configure(Setting::Rotational(settings.is_rotational()?));
     let members = Members::join(&mut bfq, processes, groups)?;
     Ok((bfq, members))
 }
@@ -415,7 +415,7 @@ impl Replay {
         let in_device = u32::try_from(event.time.saturating_sub(since)).unwrap_or(u32::MAX);
         let report = Report { in_device, ..Report::of(Happened::Completed(ticket), &info, Time(event.time)) };
         for bfq in [&mut self.follows, &mut self.free] {
-            bfq.report(&[report], Time(event.time));
+            bfq.observe(Feedback::Events(&[report], Time(event.time)));
         }
         self.note_end(info.client, event.time);
     }

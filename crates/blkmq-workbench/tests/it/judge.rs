@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use blkmq::driver::spec::Opener;
 use blkmq_sched::{
-    Class, ClientId, ClientSettings, GroupId, GroupSettings, Info, InsertAt, Knob, KnobError, MergeLevel, MergeLimits,
-    MqDeadline, Passing, RqId, Scheduler, Tally, Time,
+    Class, ClientId, ClientSettings, Feedback, FeedbackKind, GroupId, GroupSettings, Info, InsertAt, Knob, KnobError,
+    MergeLevel, MqDeadline, Passing, RqId, Scheduler, Setting, Time,
 };
 use blkmq_workbench::bench::SchedulerSource;
 use blkmq_workbench::judge::{Contestant, Promises, Row, Settings, Shares, Site, interference, judge, sections, tests};
@@ -89,8 +89,8 @@ impl Scheduler for Faulty {
     fn reserve(&mut self, capacity: usize) {
         self.inner.reserve(capacity);
     }
-    fn set_merge_limits(&mut self, limits: MergeLimits) {
-        self.inner.set_merge_limits(limits);
+    fn configure(&mut self, setting: Setting) {
+        self.inner.configure(setting);
     }
     fn insert(&mut self, rq: RqId, info: &Info, at: InsertAt, now: Time) {
         let mut info = Info { merge: MergeLevel::Never, ..*info };
@@ -109,18 +109,15 @@ impl Scheduler for Faulty {
     fn len(&self) -> usize {
         self.inner.len()
     }
-    fn wants_tally(&self) -> bool {
-        self.inner.wants_tally()
+    fn feedback(&self) -> FeedbackKind {
+        self.inner.feedback()
     }
-    fn fold(&mut self, tally: &Tally) {
-        self.inner.fold(tally);
+    fn observe(&mut self, feedback: Feedback<'_>) {
+        self.inner.observe(feedback);
     }
     fn next_wakeup(&self) -> Option<Time> {
         let paused = (self.fault == Fault::Idles && self.inner.len() >= 2).then_some(self.paused_until);
         [paused.filter(|until| until.0 > 0), self.inner.next_wakeup()].into_iter().flatten().min()
-    }
-    fn set_nr_requests(&mut self, nr_requests: u32) {
-        self.inner.set_nr_requests(nr_requests);
     }
     fn knobs(&self) -> &'static [Knob] {
         self.inner.knobs()

@@ -16,7 +16,9 @@
 //! Requests other than reads that pass are not among those beside which the scheduler admits others. So they may pass
 //! only if the scheduler admits as many as there are tags.
 
-use blkmq_sched::{Class, ClientId, Info, IoPriority, MergeLevel, Op, Outstanding, Passing};
+use blkmq_sched::{
+    Class, ClientId, Feedback, FeedbackKind, Info, IoPriority, MergeLevel, Op, Outstanding, Passing, Setting,
+};
 
 use super::hold::{Hold, STEADY};
 use super::scheduler::another;
@@ -78,7 +80,7 @@ impl Hold {
         if let Some(scheduler) = &mut self.scheduler
             && scheduler.is_empty()
         {
-            scheduler.resume();
+            scheduler.observe(Feedback::BypassEnded);
         }
     }
 
@@ -99,7 +101,7 @@ impl Hold {
     #[inline]
     pub(super) fn fold(&mut self, q: &RequestQueue) {
         let Some(scheduler) = &self.scheduler else { return };
-        if self.is_fold_due || scheduler.wants_tally() {
+        if self.is_fold_due || scheduler.feedback() == FeedbackKind::Sums {
             self.fold_now(q);
         }
     }
@@ -108,7 +110,7 @@ impl Hold {
     fn fold_now(&mut self, q: &RequestQueue) {
         let tally = q.tally(&self.base);
         if let Some(scheduler) = &mut self.scheduler {
-            scheduler.fold(&tally);
+            scheduler.observe(Feedback::Sums(&tally));
         }
         self.is_fold_due = false;
     }
@@ -224,7 +226,7 @@ impl RequestQueue {
         let new = first.scheduler().filter(|_| self.settings.has_bypass()).and_then(another);
         let Some(mut scheduler) = new else { return };
         let nr_requests = self.settings.nr_requests.load(Ordering::Relaxed);
-        scheduler.set_nr_requests(nr_requests);
+        scheduler.configure(Setting::NrRequests(nr_requests));
         let lets_pass = |class| scheduler.gate(class, ClientId::default()) == Passing::All;
         if Class::ALL.into_iter().all(lets_pass) {
             let tags = nr_requests.min(self.hctxs.depth().into());

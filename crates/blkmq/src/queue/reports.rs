@@ -10,7 +10,7 @@
 
 use std::num::NonZeroU32;
 
-use blkmq_sched::{Class, ClientId, Event, IoPriority, Op, Report, Ticket, Time};
+use blkmq_sched::{Class, ClientId, Event, Feedback, IoPriority, Op, Report, Ticket, Time};
 
 use super::RequestQueue;
 use super::hold::Hold;
@@ -233,7 +233,7 @@ impl Hold {
             }
             debug_assert!(reports.len() <= ring(), "member {index} has noted more than its ring holds");
             if !reports.is_empty() {
-                scheduler.report(reports, now);
+                scheduler.observe(Feedback::Events(reports, now));
                 reports.clear();
             }
         });

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use blkmq_sched::window::Target;
-use blkmq_sched::{KnobError, Scheduler};
+use blkmq_sched::{FeedbackKind, KnobError, Scheduler, Setting};
 
 use super::RequestQueue;
 use super::domain::Domain;
@@ -24,7 +24,7 @@ impl RequestQueue {
         check_locking(self.locking(), scheduler.as_deref().filter(|_| is_split))?;
         let nr_requests = self.wanted_nr_requests(scheduler.is_some());
         let throttle = scheduler.as_ref().and_then(|scheduler| scheduler.throttle());
-        let wants_reports = scheduler.as_ref().is_some_and(|scheduler| scheduler.wants_reports());
+        let wants_reports = scheduler.as_ref().is_some_and(|scheduler| scheduler.feedback() == FeedbackKind::Events);
         let wants_reports = wants_reports && !is_split && throttle.is_none();
         self.shut_gates();
         if is_split {
@@ -52,8 +52,8 @@ impl RequestQueue {
     }
 
     fn install_in(&self, domain: &Domain, mut scheduler: Box<dyn Scheduler>, nr_hctxs: u16) {
-        scheduler.set_merge_limits(self.limits.merge_limits());
-        scheduler.set_rotational(self.limits.rotational);
+        scheduler.configure(Setting::MergeLimits(self.limits.merge_limits()));
+        scheduler.configure(Setting::Rotational(self.limits.rotational));
         // What changes from here on is told to the scheduler where it is.
         let tenants = self.tenants().lock();
         tenants.tell_all(scheduler.as_mut());
@@ -111,7 +111,7 @@ impl RequestQueue {
                 let nr_slots = (MAX_MEMBERS - 1) * usize::from(self.nr_slots);
                 let nr_hctxs = self.hctxs_of(domain).count();
                 scheduler.reserve(nr_slots.min(nr_requests as usize * nr_hctxs));
-                scheduler.set_nr_requests(nr_requests);
+                scheduler.configure(Setting::NrRequests(nr_requests));
             }
         }
         self.reset_gates();

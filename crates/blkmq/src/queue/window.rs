@@ -24,7 +24,7 @@
 use std::fmt::{self, Write};
 
 use blkmq_sched::window::{Target, Window};
-use blkmq_sched::{Knob, Time, Unit};
+use blkmq_sched::{Knob, Setting, Time, Unit};
 
 use super::RequestQueue;
 use super::hold::Hold;
@@ -75,7 +75,7 @@ impl Hold {
         debug_assert!(!self.has_waiting(), "a window is made while nothing waits");
         self.end_window(q);
         if let Some(scheduler) = &mut self.scheduler {
-            scheduler.set_slice(None);
+            scheduler.configure(Setting::Slice(None));
         }
         let is_wanted = target != Target::Off && self.scheduler().is_some();
         self.opening = is_wanted.then(|| Box::new(Opening::new(q, target)));
@@ -104,7 +104,7 @@ impl Hold {
         let Some(opening) = &mut self.opening else { return u64::MAX };
         opening.fold(q, has_choice, now);
         if let Some(scheduler) = &mut self.scheduler {
-            scheduler.set_slice(opening.window.slice());
+            scheduler.configure(Setting::Slice(opening.window.slice()));
         }
         opening.window.next_look().map_or(u64::MAX, |time| time.0)
     }

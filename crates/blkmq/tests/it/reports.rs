@@ -9,8 +9,8 @@ use crate::device::{ONE_QUEUE, Recorder, read, reap, write};
 use blkmq::driver::{Topology, spec};
 use blkmq::{Bio, Buffer, Client, Clock, Limits, Locking, RequestQueue, Status, Submitter, VirtualClock};
 use blkmq_sched::{
-    Class, ClientId, ClientSettings, Event, GroupId, GroupSettings, Info, InsertAt, Newcomer, Outstanding, Passing,
-    Report, RqId, Scheduler, Ticket, Time,
+    Class, ClientId, ClientSettings, Event, Feedback, FeedbackKind, GroupId, GroupSettings, Info, InsertAt, Newcomer,
+    Outstanding, Passing, RqId, Scheduler, Setting, Ticket, Time,
 };
 
 /// What a client has, as the scheduler was told.
@@ -168,15 +168,18 @@ impl Scheduler for Bookkeeper {
         state.check(|| format!("{group:?} leaves with something in it, or twice"), is_empty && was_there);
     }
 
-    fn wants_reports(&self) -> bool {
-        true
+    fn feedback(&self) -> FeedbackKind {
+        FeedbackKind::Events
     }
 
-    fn set_rotational(&mut self, rotational: bool) {
-        self.state().rotational = rotational;
+    fn configure(&mut self, setting: Setting) {
+        if let Setting::Rotational(rotational) = setting {
+            self.state().rotational = rotational;
+        }
     }
 
-    fn report(&mut self, reports: &[Report], _now: Time) {
+    fn observe(&mut self, feedback: Feedback<'_>) {
+        let Feedback::Events(reports, _) = feedback else { return };
         let mut state = self.state();
         for report in reports {
             let sign = if report.event == Event::Passed { 1 } else { -1 };

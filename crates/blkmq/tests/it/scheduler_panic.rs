@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::device::{ONE_QUEUE, Recorder, read, reap};
 use blkmq::{Client, Limits, Locking, RequestQueue, Status};
-use blkmq_sched::{Class, ClientId, Info, InsertAt, Passing, Report, RqId, Scheduler, Ticket, Time};
+use blkmq_sched::{Class, ClientId, Feedback, FeedbackKind, Info, InsertAt, Passing, RqId, Scheduler, Ticket, Time};
 
 /// First come, first served; panics at the first insertion, at the first choice, or when a thread whose ring is full
 /// tells it what has happened, outside of each hold.
@@ -32,24 +32,26 @@ impl Scheduler for Stumbles {
     }
 
     fn dispatch(&mut self, _now: Time) -> Option<RqId> {
-        assert!(self.waiting.is_empty() || self.wants_reports(), "this panic is the test's own");
+        assert!(self.waiting.is_empty() || self.feedback() == FeedbackKind::Events, "this panic is the test's own");
         self.waiting.pop()
     }
 
-    fn wants_reports(&self) -> bool {
-        self.at.ends_with("report")
+    fn feedback(&self) -> FeedbackKind {
+        if self.at.ends_with("report") { FeedbackKind::Events } else { FeedbackKind::None }
     }
 
     fn ticket(&self) -> Option<Ticket> {
         Some(Ticket(NonZeroU32::MIN))
     }
 
-    fn report(&mut self, reports: &[Report], _now: Time) {
-        assert!(reports.len() < RING, "this panic is the test's own");
+    fn observe(&mut self, feedback: Feedback<'_>) {
+        if let Feedback::Events(reports, _) = feedback {
+            assert!(reports.len() < RING, "this panic is the test's own");
+        }
     }
 
     fn gate(&self, _class: Class, _client: ClientId) -> Passing {
-        if self.waiting.is_empty() && self.wants_reports() { Passing::All } else { Passing::Nobody }
+        if self.waiting.is_empty() && self.feedback() == FeedbackKind::Events { Passing::All } else { Passing::Nobody }
     }
 
     fn len(&self) -> usize {

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use blkmq::driver::{Batch, Done, Driver, Topology};
 use blkmq::{Bio, Buffer, Client, Limits, Locking, RequestQueue, Stats, Status};
 use blkmq_sched::{
-    Info, InsertAt, Knob, KnobError, Merge, MergeLimits, Newcomer, Outstanding, RqId, Scheduler, Tally, Time, scheduler,
+    Feedback, FeedbackKind, Info, InsertAt, Knob, KnobError, Merge, Newcomer, Outstanding, RqId, Scheduler, Setting,
+    Time, scheduler,
 };
 
 const THREADS: u64 = 16;
@@ -41,8 +42,8 @@ impl Scheduler for Logged {
         self.inner.reserve(capacity);
     }
 
-    fn set_merge_limits(&mut self, limits: MergeLimits) {
-        self.inner.set_merge_limits(limits);
+    fn configure(&mut self, setting: Setting) {
+        self.inner.configure(setting);
     }
 
     fn merge(&mut self, info: &Info) -> Option<Merge> {
@@ -73,12 +74,12 @@ impl Scheduler for Logged {
         self.inner.len()
     }
 
-    fn wants_tally(&self) -> bool {
-        self.inner.wants_tally()
+    fn feedback(&self) -> FeedbackKind {
+        self.inner.feedback()
     }
 
-    fn fold(&mut self, tally: &Tally) {
-        self.inner.fold(tally);
+    fn observe(&mut self, feedback: Feedback<'_>) {
+        self.inner.observe(feedback);
     }
 
     fn next_wakeup(&self) -> Option<Time> {
@@ -87,10 +88,6 @@ impl Scheduler for Logged {
 
     fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
         self.inner.admits(newcomer, outstanding)
-    }
-
-    fn set_nr_requests(&mut self, nr_requests: u32) {
-        self.inner.set_nr_requests(nr_requests);
     }
 
     fn knobs(&self) -> &'static [Knob] {

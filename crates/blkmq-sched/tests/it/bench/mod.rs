@@ -2,8 +2,8 @@
 #![allow(dead_code, reason = "each test file uses the words that it needs")]
 
 use blkmq_sched::{
-    Class, ClientId, Event, Info, InsertAt, IoPriority, Merge, MergeLevel, MergeLimits, Op, Replay, Report, RqId,
-    Tally, Ticket, Time, replay,
+    Class, ClientId, Event, Feedback, Info, InsertAt, IoPriority, Merge, MergeLevel, MergeLimits, Op, Replay, Report,
+    RqId, Setting, Tally, Ticket, Time, replay,
 };
 
 /// Nanoseconds in a millisecond.
@@ -31,7 +31,7 @@ pub(crate) struct Bench {
 impl Bench {
     pub(crate) fn new(knobs: &[(&str, i64)]) -> Self {
         let mut scheduler = replay("mq-deadline").expect("there is a scheduler of this name");
-        scheduler.set_merge_limits(ROOMY);
+        scheduler.configure(Setting::MergeLimits(ROOMY));
         for (name, value) in knobs {
             scheduler.set_knob(name, *value).expect("the test sets accepted values");
         }
@@ -68,7 +68,7 @@ impl Bench {
     }
 
     pub(crate) fn fold(&mut self) {
-        self.scheduler.fold(&self.completed);
+        self.scheduler.observe(Feedback::Sums(&self.completed));
     }
 
     pub(crate) fn merge(&mut self, info: Info) -> Option<Merge> {

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use blkmq_sched::{
-    Class, ClientId, Info, InsertAt, Kyber, Latency, Merge, MergeLimits, Outstanding, Passing, RqId, SchedDomain,
-    Scheduler, Sums, Throttle, Time, Tokens,
+    Class, ClientId, Info, InsertAt, Kyber, Latency, Merge, Outstanding, Passing, RqId, SchedDomain, Scheduler,
+    Setting, Sums, Throttle, Time, Tokens,
 };
 
 /// Kyber for one hardware queue of a device that has so few tokens of each kind.
@@ -49,8 +49,8 @@ impl Scheduler for Shallow {
         self.inner.reserve(capacity);
     }
 
-    fn set_merge_limits(&mut self, limits: MergeLimits) {
-        self.inner.set_merge_limits(limits);
+    fn configure(&mut self, setting: Setting) {
+        self.inner.configure(setting);
     }
 
     fn merge(&mut self, info: &Info) -> Option<Merge> {
@@ -87,10 +87,6 @@ impl Scheduler for Shallow {
 
     fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
         self.inner.admits(newcomer, outstanding)
-    }
-
-    fn set_nr_requests(&mut self, nr_requests: u32) {
-        self.inner.set_nr_requests(nr_requests);
     }
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {

@@ -7,7 +7,10 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use blkmq::driver::harness::Harness;
 use blkmq::driver::{Driver, spec};
 use blkmq::sched::window::{Progress, Target, Window};
-use blkmq::sched::{ClientSettings, Event, Info, InsertAt, MergeLevel, Op, Report, RqId, Scheduler, Ticket, scheduler};
+use blkmq::sched::{
+    ClientSettings, Event, Feedback, FeedbackKind, Info, InsertAt, MergeLevel, Op, Report, RqId, Scheduler, Setting,
+    Ticket, scheduler,
+};
 use blkmq::{Bio, Buffer, Buffers, ClientId, IoPriority, Time};
 
 pub(crate) const US: u64 = 1000;
@@ -161,7 +164,7 @@ impl<'d> Rig<'d> {
     pub(crate) fn new(drivers: &[&'d dyn Driver], policy: &str, control: Control, loads: &[Load]) -> Self {
         let mut scheduler = scheduler(policy).expect("there is such a scheduler");
         scheduler.reserve(loads.iter().map(|load| load.depth + 4096).sum());
-        scheduler.set_rotational(drivers[0].limits().rotational);
+        scheduler.configure(Setting::Rotational(drivers[0].limits().rotational));
         (0..loads.len()).for_each(|load| scheduler.join(client(load), &ClientSettings::default()));
         Self {
             devices: drivers.iter().map(|driver| Harness::new(*driver, 0)).collect(),
@@ -343,10 +346,10 @@ impl<'d> Rig<'d> {
         } else {
             self.progress.others.add(rq.info.nr_sectors, in_device);
         }
-        if self.scheduler.wants_reports() {
+        if self.scheduler.feedback() == FeedbackKind::Events {
             let report = Report::of(Event::Completed(rq.ticket), &rq.info, self.now);
             let in_device = in_device.min(u32::MAX.into()) as u32;
-            self.scheduler.report(&[Report { in_device, ..report }], self.now);
+            self.scheduler.observe(Feedback::Events(&[Report { in_device, ..report }], self.now));
         }
         self.counts.latencies[rq.load].push(self.now.since(rq.came));
         self.counts.sectors[rq.load] += u64::from(rq.info.nr_sectors);
@@ -383,7 +386,7 @@ impl<'d> Rig<'d> {
                 ..self.progress
             };
             window.fold(&progress, self.now);
-            self.scheduler.set_slice(window.slice().filter(|_| self.tells_slice));
+            self.scheduler.configure(Setting::Slice(window.slice().filter(|_| self.tells_slice)));
         }
     }
 
