@@ -215,7 +215,7 @@ fn cases(depth: Option<u32>, schedulers: &[&'static str]) -> Vec<Case> {
         Case { name: format!("{scheduler}, window"), front, is_proposed: true }
     };
     let now = Case { name: "as it is".to_owned(), front: Front::default(), is_proposed: false };
-    let windows = proposal::WITH_WINDOW.into_iter().map(window);
+    let windows = crate::schedulers::with_window().map(window);
     std::iter::once(now).chain(schedulers.iter().map(proposed)).chain(windows).collect()
 }
 

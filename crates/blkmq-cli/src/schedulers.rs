@@ -83,6 +83,11 @@ pub(crate) fn names() -> Vec<&'static str> {
     std::iter::once("none").chain(SCHEDULERS.iter().map(|scheduler| scheduler.name)).collect()
 }
 
+/// The names of the schedulers in front of which a window may hold requests back.
+pub(crate) fn with_window() -> impl Iterator<Item = &'static str> {
+    SCHEDULERS.iter().filter(|scheduler| !scheduler.is_per_hctx()).map(|scheduler| scheduler.name)
+}
+
 impl Schedulers {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
         let explained = explained();

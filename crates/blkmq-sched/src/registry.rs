@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use crate::bfq::{self, Bfq};
 use crate::kyber::{self, Kyber};
 use crate::mq_deadline::{self, MqDeadline};
-use crate::{Knob, Replay, Scheduler, throttle};
+use crate::{FeedbackKind, Knob, Replay, Scheduler, throttle};
 
 /// A scheduler that can be had by its name.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +20,28 @@ pub struct Description {
     make: fn() -> Box<dyn Scheduler>,
     /// Makes one that can follow the choices of another one, if it can.
     make_replay: Option<fn() -> Box<dyn Replay>>,
+}
+
+impl Description {
+    /// True if a value of the scheduler orders one hardware queue and knows nothing of the others
+    /// ([`Scheduler::for_hctx`]). Nothing can be held back in front of such a scheduler, so a queue with it has no
+    /// [`Window`](crate::window::Window).
+    #[must_use]
+    pub fn is_per_hctx(&self) -> bool {
+        (self.make)().for_hctx().is_some()
+    }
+
+    /// Which feedback the scheduler wants while nothing waits in it.
+    #[must_use]
+    pub fn feedback(&self) -> FeedbackKind {
+        (self.make)().feedback()
+    }
+
+    /// The scheduler of this name; `None` if there is none.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        SCHEDULERS.iter().find(|description| description.name == name)
+    }
 }
 
 /// Every scheduler there is.
@@ -47,19 +69,15 @@ pub const SCHEDULERS: &[Description] = &[
     },
 ];
 
-fn named(name: &str) -> Option<&'static Description> {
-    SCHEDULERS.iter().find(|description| description.name == name)
-}
-
 /// A new scheduler of this name, without room for any request yet; `None` if there is none of this name.
 #[must_use]
 pub fn scheduler(name: &str) -> Option<Box<dyn Scheduler>> {
-    named(name).map(|description| (description.make)())
+    Description::named(name).map(|description| (description.make)())
 }
 
 /// A new scheduler of this name that can follow the choices of another one, without room for any request yet; `None` if
 /// no scheduler of this name can.
 #[must_use]
 pub fn replay(name: &str) -> Option<Box<dyn Replay>> {
-    named(name)?.make_replay.map(|make| make())
+    Description::named(name)?.make_replay.map(|make| make())
 }

@@ -401,7 +401,7 @@ mod tests {
     #[test]
     fn every_way_was_measured() {
         let stages = Stages::measured();
-        for scheduler in ["mq-deadline", "bfq", "kyber"] {
+        for scheduler in blkmq_virtual::scheduler_names().into_iter().skip(1) {
             for locking in Locking::ALL.map(|locking| locking.to_string()) {
                 if scheduler == "kyber" && locking == "staged" {
                     // No such queue can be built.

@@ -87,8 +87,8 @@ impl Pool {
 
     /// Takes a token. Returns the word from which it came, or `None` if there is none.
     ///
-    /// COST: a load of the depth; a load and a compare-exchange of the home's line; loads of more words only while those
-    /// before have none.
+    /// COST: a load of the depth; a load and a compare-exchange of the home's line; loads of more words only while
+    /// those before have none.
     #[inline]
     #[must_use = "a token that is not put back is lost"]
     pub fn take(&self, home: u16) -> Option<u8> {

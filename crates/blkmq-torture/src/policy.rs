@@ -373,7 +373,7 @@ impl Scheduler for Watched {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use blkmq_sched::{IoPriority, MergeLevel};
+    use blkmq_sched::{IoPriority, MergeLevel, MergeLimits};
 
     use super::super::check::{Checker, Violation};
     use super::super::event::Stamp;

@@ -1,5 +1,6 @@
 //! What an operator decides of all worlds of a run.
 
+use blkmq_sched::{Description, FeedbackKind};
 use blkmq_virtual::{Locking, scheduler_names};
 
 use super::mutant::Mutant;
@@ -45,7 +46,7 @@ impl Settings {
 
 /// Whether one value of this scheduler orders one hardware queue, and knows nothing of the others.
 pub(crate) fn orders_one_hctx(scheduler: &str) -> bool {
-    scheduler == "kyber"
+    Description::named(scheduler).is_some_and(Description::is_per_hctx)
 }
 
 /// Whether a value of this scheduler orders the whole queue.
@@ -55,7 +56,7 @@ pub(crate) fn orders_all(scheduler: &str) -> bool {
 
 /// Whether this scheduler is told of each request that completes.
 pub(crate) fn wants_reports(scheduler: &str) -> bool {
-    scheduler == "bfq"
+    Description::named(scheduler).is_some_and(|known| known.feedback() == FeedbackKind::Events)
 }
 
 /// Whether a queue takes this scheduler under this locking. Under `staged` one thread orders what all others have left,

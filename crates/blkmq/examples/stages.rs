@@ -41,7 +41,7 @@ mod measured {
     /// that only a batch is put in and chosen together.
     fn ways() -> Vec<(&'static str, &'static str, bool)> {
         let mut ways = vec![("none", "single", false)];
-        for scheduler in ["mq-deadline", "bfq", "kyber"] {
+        for scheduler in blkmq::scheduler_names().into_iter().skip(1) {
             // A scheduler of which each hardware queue has its own has no buckets.
             let staged = (scheduler != "kyber").then_some("staged");
             for locking in ["single", "batch", "combining"].into_iter().chain(staged) {

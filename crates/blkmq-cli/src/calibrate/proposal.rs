@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::flood::{Beside, Flood};
 use super::ground::{self, AUTO, Ground, WINDOW};
 use super::sweep::Swept;
+use crate::schedulers;
 
 /// A read that takes longer than this with nothing beside it waits for something that turns.
 const SEEKS_NS: u64 = 3_000_000;
@@ -15,8 +16,6 @@ const KEEPS: f64 = 0.9;
 /// A scheduler must be better than this part of a simpler one's latency.
 const BETTER: f64 = 0.8;
 
-/// The schedulers that can have a window, the one first that is proposed where the other is hardly better.
-pub(super) const WITH_WINDOW: [&str; 2] = ["mq-deadline", "bfq"];
 /// The least part of a flood's rate without any bound that it keeps under a window that is proposed.
 const WINDOW_KEEPS: f64 = 0.95;
 
@@ -88,7 +87,8 @@ fn window(scheduler: &'static str, floods: &[Flood]) -> Option<&'static str> {
                 && cases.iter().any(|(_, with)| with.window.as_ref().is_some_and(|found| found.bound_ns.is_some()))
         })
     };
-    let good: Vec<_> = WITH_WINDOW.into_iter().filter(is_good).collect();
+    // Where another one is hardly better, the one that comes first in the registry is proposed.
+    let good: Vec<_> = schedulers::with_window().filter(is_good).collect();
     let name = best(&good, floods, true)?;
     let p99 = |name, has_window| product(floods, name, has_window, |beside| beside.p99_ns as f64);
     (p99(name, true)? <= p99(scheduler, false)?).then_some(name)
@@ -166,12 +166,13 @@ mod tests {
     /// that may be noise decides.
     #[test]
     fn the_best_scheduler_is_quick_and_keeps_the_flood_going() {
-        let names = ["none", "kyber", "bfq"];
-        let of = |cases: &[(&'static str, [u64; 2], f64)]| best(&names, &floods(cases), false);
+        let of = |cases: &[(&'static str, [u64; 2], f64)]| {
+            best(&cases.iter().map(|case| case.0).collect::<Vec<_>>(), &floods(cases), false)
+        };
         assert_eq!(of(&[("none", [100, 100], 1e5), ("kyber", [50, 40], 1e5), ("bfq", [20, 20], 5e4)]), Some("kyber"));
         assert_eq!(of(&[("none", [100, 100], 1e5), ("kyber", [90, 95], 1e5), ("bfq", [99, 99], 1e5)]), Some("none"));
         assert_eq!(of(&[("none", [100, 100], 1e5), ("kyber", [50, 300], 1e5), ("bfq", [60, 60], 95e3)]), Some("bfq"));
-        assert_eq!(best(&names, &[], false), None);
+        assert_eq!(best(&["none", "bfq"], &[], false), None);
         assert_eq!(of(&[]), None, "nothing was measured to its end");
     }
 

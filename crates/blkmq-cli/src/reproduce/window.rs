@@ -87,7 +87,7 @@ fn ways() -> Vec<Way> {
         device: format!("cloud,hw_queue_depth={depth}"),
         ..way("mq-deadline", format!("{depth} requests"), None)
     }));
-    ways.extend(["mq-deadline", "bfq"].map(|scheduler| {
+    ways.extend(crate::schedulers::with_window().map(|scheduler| {
         let set = ("wbt_lat_usec", "-1".to_owned());
         way(scheduler, "the window".to_owned(), Some(set))
     }));

@@ -78,6 +78,27 @@ fn unnamed_actors(text: &str) -> Vec<Finding> {
         .collect()
 }
 
+/// Lines with a list of at least three of `names`, but not of all. Strings are a list in Rust if nothing but commas is
+/// between them, and words in a script if they are on one line.
+fn incomplete_lists(text: &str, names: &[&str], is_rust: bool) -> Vec<Finding> {
+    let words = |list: &str| -> Vec<String> {
+        let is_part = |c: char| c.is_alphanumeric() || c == '-';
+        list.split(|c| !is_part(c)).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+    };
+    let lists = |line: &str| -> Vec<Vec<String>> {
+        if !is_rust {
+            return vec![words(line)];
+        }
+        let brackets = line.split('[').map(|text| text.split(']').next().unwrap_or_default());
+        brackets.filter(|list| list.split(", ").all(|item| item.starts_with('"'))).map(words).collect()
+    };
+    let missing = |list: &Vec<String>| {
+        let missing: Vec<_> = names.iter().filter(|name| !list.iter().any(|word| word == *name)).collect();
+        (names.len() - missing.len() >= 3 && !missing.is_empty()).then(|| format!("a list without {missing:?}"))
+    };
+    lines(text).filter_map(|(number, line)| Some((number, lists(line).iter().find_map(missing)?))).collect()
+}
+
 fn machine_paths(text: &str) -> Vec<Finding> {
     lines(text)
         .filter(|(_, line)| ["/work/", "/root/", "/home/"].iter().any(|path| line.contains(path)))
@@ -340,6 +361,25 @@ fn every_locking_and_scheduler_has_its_place() {
     for scheduler in blkmq::scheduler_names() {
         assert!(here.contains(&format!("`{scheduler}`")), "README.md does not name `{scheduler}` under 'What is here'");
     }
+}
+
+/// Red if a scheduler was added, and a list of schedulers in a source or a script lacks it.
+#[test]
+fn lists_of_schedulers_are_complete() {
+    let found = |text, is_rust| incomplete_lists(text, &["none", "kyber", "bfq", "mq-deadline"], is_rust).len();
+    assert_eq!(
+        [found("for s in [\"none\", \"kyber\", \"bfq\"] {", true), found("for s in kyber bfq none", false)],
+        [1, 1]
+    );
+    assert_eq!(
+        [found("[(\"none\", 1), (\"bfq\", 2), (\"kyber\", 3)]", true), found("kyber mq-deadline", false)],
+        [0, 0]
+    );
+    assert_eq!(found("kyber none mq-deadline bfq", false), 0);
+    let names = blkmq::scheduler_names();
+    check(|path| has_extension(path, "rs"), |_, text| incomplete_lists(text, &names, true));
+    let is_script = |path: &Path| path.starts_with("scripts") || path == Path::new("Makefile");
+    check(is_script, |_, text| incomplete_lists(text, &names[1..], false));
 }
 
 #[test]

@@ -3,8 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
+use blkmq_sched::SCHEDULERS;
+
 use super::super::event::Event;
 use super::super::history::Entry;
+use super::super::settings::orders_all;
 use super::*;
 
 /// What the window of one world did.
@@ -43,7 +46,7 @@ fn deeds(seed: u64, requests: u64, scheduler: &str) -> Deeds {
 fn many_worlds_hold_requests_back() {
     let mut phases = BTreeSet::new();
     let mut held_back = 0;
-    for scheduler in ["mq-deadline", "bfq"] {
+    for scheduler in SCHEDULERS.iter().map(|known| known.name).filter(|name| orders_all(name)) {
         for seed in 0..16 {
             let deeds = deeds(seed, 3000, scheduler);
             held_back += u32::from(deeds.bounded > 50 && deeds.withheld > 50);

@@ -105,7 +105,7 @@ fn what_another_thread_completed_is_counted_before_it_is_delivered() {
 #[test]
 fn what_is_refused_leaves_nothing_in_flight() {
     let nowait = |at| read(at, 8).with_flags(Flags { nowait: true, ..Flags::NONE });
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         for (accounting, iostats) in
             [(Accounting::PerThread, "1"), (Accounting::Shared, "1"), (Accounting::PerThread, "0")]
         {

@@ -36,7 +36,7 @@ const fn ticks(stat: &Stat) -> [u64; 3] {
 
 #[test]
 fn times_are_the_latencies_of_the_device() {
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         for accounting in [Accounting::PerThread, Accounting::Shared] {
             let (q, mut submitter) = queue("1s", scheduler, accounting);
             assert_eq!(ticks(&q.stat()), [0, 0, 0]);

@@ -12,7 +12,7 @@ use blkmq::{Bio, Buffer, Client, Clock, QueueError, RequestQueue, VirtualClock};
 #[test]
 fn one_tag_is_enough_for_each_scheduler() {
     let random = Random::new(seed());
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         for irqmode in 0..3 {
             for cache in ["", ",cache_size=1,fua=0"] {
                 let device = format!(
@@ -30,7 +30,7 @@ fn one_tag_is_enough_for_each_scheduler() {
 #[test]
 fn nr_requests_changes_under_load() {
     let random = Random::new(seed());
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         let q = queue("null,memory_backed=1,size=64M,submit_queues=2,hw_queue_depth=16", scheduler);
         let load = Load { changes: 500, ..Load::new(&q, operations(10_000)).with_data() };
         load.run(&random, 2, |q, random| {
@@ -49,7 +49,7 @@ fn nr_requests_changes_under_load() {
 #[test]
 fn one_request_at_a_time_is_enough() {
     let random = Random::new(seed());
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         for device in ["irqmode=0", "irqmode=1", "irqmode=1,submit_queues=2", "irqmode=0,submit_queues=3"] {
             let q = queue(&format!("null,memory_backed=1,size=64M,hw_queue_depth=4,{device}"), scheduler);
             q.change_nr_requests(1).unwrap().wait().unwrap();
@@ -61,7 +61,7 @@ fn one_request_at_a_time_is_enough() {
 /// As block/017 of blktests. Red if `in_flight` is not the number of requests that the driver has.
 #[test]
 fn tags_in_flight_equal_what_the_driver_has() {
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         let clock = VirtualClock::new();
         let driver = spec::open("null,irqmode=2,completion_nsec=1000,poll_queues=0,hw_queue_depth=8").unwrap();
         let builder = RequestQueue::builder(driver).clock(Clock::Virtual(clock.clone())).scheduler(scheduler);

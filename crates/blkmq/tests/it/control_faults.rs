@@ -10,7 +10,7 @@ use blkmq::{Bio, Buffer, Client, Clock, RequestQueue, Status, VirtualClock};
 #[test]
 fn half_of_the_requests_timing_out_all_complete() {
     let random = Random::new(seed());
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         for irqmode in 0..3 {
             let device = format!("null,memory_backed=1,size=64M,irqmode={irqmode},hw_queue_depth=16,timeout=1,50,0,-1");
             let q = queue_with(&device, scheduler, 64, 5);
@@ -28,7 +28,7 @@ fn half_of_the_requests_timing_out_all_complete() {
 #[test]
 fn requeued_requests_complete_under_each_scheduler() {
     let random = Random::new(seed());
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         for device in ["irqmode=1,hw_queue_depth=4", "irqmode=0,submit_queues=3,hw_queue_depth=2"] {
             let device = format!("null,memory_backed=1,size=64M,{device},requeue=1,10,0,-1");
             let q = queue(&device, scheduler);
@@ -43,7 +43,7 @@ fn requeued_requests_complete_under_each_scheduler() {
 #[test]
 fn medium_errors_reach_the_operations_that_met_them() {
     let random = Random::new(seed());
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         let device = "null,memory_backed=1,size=64M,hw_queue_depth=4,max_sectors=16,badblocks=100-101";
         let q = queue(device, scheduler);
         let load = Load::new(&q, operations(10_000)).with_data().with_failures(&[Status::Medium]);
@@ -55,7 +55,7 @@ fn medium_errors_reach_the_operations_that_met_them() {
 /// Red if a shorter timeout takes effect only at the scan that was planned for the longer one.
 #[test]
 fn a_shorter_io_timeout_holds_at_once() {
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         let clock = Clock::Virtual(VirtualClock::new());
         let device = spec::open("null,size=1M,timeout=1,100,0,-1").expect("the spec is good");
         let q = RequestQueue::builder(device).scheduler(scheduler).clock(clock).build().expect("the queue is good");

@@ -10,7 +10,7 @@ use blkmq::{Bio, Buffer, Client, RequestQueue};
 /// Red if operations that merged in a plug count as entered before they leave it.
 #[test]
 fn a_frozen_queue_drains_although_operations_merged_in_a_plug() {
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         let q = queue("null,irqmode=1", scheduler);
         let mut submitter = q.submitter(&Client::new("test")).unwrap();
         submitter.submit(Bio::write(0, Buffer::zeroed(512))).unwrap();
@@ -47,7 +47,7 @@ fn sleepers_go_on_when_the_freeze_ends() {
 #[test]
 fn freezing_and_unfreezing_under_load_loses_nothing() {
     let random = Random::new(seed());
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         let q = queue("null,memory_backed=1,size=64M,submit_queues=2,hw_queue_depth=4", scheduler);
         let load = Load { leaves: 100, ..Load::new(&q, operations(5_000)).with_data() };
         load.run(&random, 3, freeze);

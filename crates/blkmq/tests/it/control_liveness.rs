@@ -113,7 +113,7 @@ fn a_completion_tells_those_who_found_no_room() {
 #[test]
 fn sleepers_go_on_when_another_thread_issues_for_them() {
     let mut random = Random::new(seed());
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         let q = queue("null,irqmode=0,memory_backed=1,size=64M,poll_queues=0", scheduler);
         rounds(
             &q,
@@ -135,7 +135,7 @@ fn sleepers_go_on_when_another_thread_issues_for_them() {
 #[test]
 fn sleepers_go_on_when_there_is_a_tag() {
     let mut random = Random::new(seed());
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         for device in ["irqmode=1", "irqmode=0", "irqmode=0,memory_backed=1", "irqmode=0,submit_queues=2"] {
             let q = queue(&format!("null,hw_queue_depth=1,poll_queues=0,{device}"), scheduler);
             rounds(

@@ -17,7 +17,7 @@ use blkmq::{Bio, Buffer, Client, Flags, Limits, RequestQueue, Status, Time};
 #[test]
 fn what_is_submitted_to_a_quiesced_queue_goes_on_afterwards() {
     for device in ["null,irqmode=0", "null,irqmode=1", "null,irqmode=1,memory_backed=1,cache_size=1"] {
-        for scheduler in ["none", "mq-deadline", "kyber"] {
+        for scheduler in blkmq::scheduler_names() {
             let q = queue(device, scheduler);
             let mut submitter = q.submitter(&Client::new("one")).unwrap();
             let mut other = q.submitter(&Client::new("other")).unwrap();
@@ -71,7 +71,7 @@ fn sleepers_go_on_when_the_quiescence_ends() {
 fn a_quiesced_driver_is_left_alone_under_load() {
     let random = Random::new(seed());
     for device in ["null,irqmode=1,hw_queue_depth=2", "null,irqmode=0,submit_queues=2,hw_queue_depth=1"] {
-        for scheduler in ["none", "mq-deadline", "kyber"] {
+        for scheduler in blkmq::scheduler_names() {
             let q = queue(device, scheduler);
             Load { sleeps: 100, ..Load::new(&q, operations(3_000)) }.run(&random, 3, quiesce);
         }

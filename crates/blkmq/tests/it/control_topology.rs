@@ -11,7 +11,7 @@ use blkmq::{Bio, Buffer, Client, Flags, Op, Status};
 #[test]
 fn the_number_of_hardware_queues_changes_under_load() {
     let random = Random::new(seed());
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         for device in ["irqmode=0", "irqmode=1,cache_size=1,fua=0", "irqmode=2,completion_nsec=2000"] {
             let q = queue(&format!("null,memory_backed=1,size=64M,hw_queue_depth=2,{device}"), scheduler);
             let load = Load { leaves: 300, ..Load::new(&q, operations(5_000)).with_data() };
@@ -26,7 +26,7 @@ fn the_number_of_hardware_queues_changes_under_load() {
 #[test]
 fn submitters_join_and_leave_under_load() {
     let random = Random::new(seed());
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         let q = queue("null,memory_backed=1,size=64M,submit_queues=3,hw_queue_depth=2", scheduler);
         let load = Load { leaves: 10, ..Load::new(&q, operations(10_000)).with_data() };
         let counts = load.run(&random, 1, control::disturb);

@@ -15,8 +15,6 @@ const SMALL: &str = "null,memory_backed=1,discard=1,cache_size=1,size=64K,bs=409
 const PLAIN: &str = "null,size=64K,bs=4096";
 const END: u64 = 128;
 
-const SCHEDULERS: [&str; 3] = ["none", "mq-deadline", "kyber"];
-
 fn queue(device: &str, scheduler: &str) -> Arc<RequestQueue> {
     RequestQueue::builder(spec::open(device).expect("the spec is good"))
         .scheduler(scheduler)
@@ -108,7 +106,7 @@ fn each_bad_operation_has_its_status() {
         (io(Flush, u64::MAX, 0, 0), Ok, Ok),
     ];
     for (at, (bio, small, plain)) in table.into_iter().enumerate() {
-        for scheduler in SCHEDULERS {
+        for scheduler in blkmq::scheduler_names() {
             for (device, expected) in [(SMALL, small), (PLAIN, plain)] {
                 let copies = bio.buffers.iter().map(|buffer| Buffer::from(&buffer[..])).collect::<Vec<_>>();
                 let copy = Bio::new(bio.op, bio.sector, bio.nr_sectors, copies.into()).with_user_data(at as u64);
@@ -124,7 +122,7 @@ fn each_bad_operation_has_its_status() {
 
 #[test]
 fn a_full_submitter_hands_the_operation_back_and_goes_on() {
-    for scheduler in SCHEDULERS {
+    for scheduler in blkmq::scheduler_names() {
         let q = queue(PLAIN, scheduler);
         let mut submitter = submitter(&q);
         for number in 0..16 {
@@ -140,7 +138,7 @@ fn a_full_submitter_hands_the_operation_back_and_goes_on() {
 /// Red if a `nowait` operation waits for a tag or for room in the scheduler, or is lost.
 #[test]
 fn nowait_ends_with_again_instead_of_waiting() {
-    for scheduler in SCHEDULERS {
+    for scheduler in blkmq::scheduler_names() {
         let device = "null,size=1M,irqmode=2,completion_nsec=1000,hw_queue_depth=2,poll_queues=0";
         let q = queue(device, scheduler);
         if scheduler != "none" {
@@ -211,7 +209,7 @@ proptest! {
     fn any_operation_ends_and_leaves_nothing_behind(
         bios in prop::collection::vec(any_bio(), 1..12),
         device in prop::sample::select(vec![SMALL, PLAIN, "ram,size=64K,bs=4096", "null,size=64K,max_sectors=3"]),
-        scheduler in prop::sample::select(SCHEDULERS.to_vec()),
+        scheduler in prop::sample::select(blkmq::scheduler_names()),
     ) {
         let q = queue(device, scheduler);
         let mut submitter = submitter(&q);

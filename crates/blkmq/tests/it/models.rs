@@ -45,7 +45,7 @@ fn the_models_serve_several_threads_on_real_time() {
         "cloud,memory_backed=1",
         "cloud,memory_backed=1,submit_queues=2,hw_queue_depth=2,iops=20000,burst=0,hold=1ms",
     ] {
-        for scheduler in ["none", "mq-deadline", "kyber"] {
+        for scheduler in blkmq::scheduler_names() {
             let driver = spec::open(device).expect("the spec is good");
             let q = RequestQueue::builder(driver).scheduler(scheduler).build().expect("the device can have a queue");
             std::thread::scope(|scope| {

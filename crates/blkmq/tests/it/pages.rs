@@ -63,7 +63,7 @@ fn pages_are_as_long_as_their_operation() {
 /// alone.
 #[test]
 fn an_operation_with_pages_never_merges() {
-    for scheduler in ["none", "mq-deadline", "bfq", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         let (device, mut submitter) = queue(512, scheduler);
         for bio in [
             write(0, 8),

@@ -23,7 +23,7 @@ fn finish(submitter: &mut Submitter) -> Vec<blkmq::Completion> {
 
 #[test]
 fn what_is_written_is_read_back() {
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         for irqmode in 0..3 {
             let q = queue(&format!("null,memory_backed=1,size=64M,irqmode={irqmode},hw_queue_depth=4"), scheduler);
             let mut submitter = q.submitter(&Client::new("test")).unwrap();

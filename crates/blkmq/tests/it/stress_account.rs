@@ -144,7 +144,7 @@ fn at_quiet_the_numbers_are_those_of_what_was_submitted() {
         "null,irqmode=1,memory_backed=1,discard=1,size=4G,hw_queue_depth=8",
         "null,irqmode=2,completion_nsec=2000,memory_backed=1,discard=1,size=4G,submit_queues=2,hw_queue_depth=4",
     ] {
-        for scheduler in ["none", "mq-deadline", "kyber"] {
+        for scheduler in blkmq::scheduler_names() {
             run(device, scheduler, Accounting::PerThread, 0, &random);
             run(device, scheduler, Accounting::Shared, 2, &random);
             run(device, scheduler, Accounting::PerThread, 2, &random);

@@ -50,7 +50,7 @@ const FAULTY: &[Device] = &[
 
 fn run(random: &Random, device: &Device, io_timeout_ms: u32, operations: u64) {
     let Device(spec, slots, failures) = device;
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         eprintln!("{spec} {scheduler}");
         let q = queue_with(spec, scheduler, *slots, io_timeout_ms);
         let mut load = Load::new(&q, operations).with_failures(failures);

@@ -130,7 +130,7 @@ const fn seconds(seconds: u64) -> Option<Time> {
 /// Red if a submitter plans for the events of others although it waits for its own requests only.
 #[test]
 fn a_submitter_plans_for_the_first_of_its_own_completions() {
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         let World { device, q: _q, mut own, mut other } = world(scheduler, 64);
         for sector in [2000, 4000] {
             other.submit(read(sector, 1)).expect("there is a slot");
@@ -181,7 +181,7 @@ fn a_submitter_that_others_depend_on_sleeps_until_its_first_completion() {
 /// has the tag may not poll for long.
 #[test]
 fn a_submitter_whose_request_lacks_a_tag_plans_for_each_event() {
-    for scheduler in ["none", "mq-deadline", "kyber"] {
+    for scheduler in blkmq::scheduler_names() {
         let World { device, q: _q, mut own, mut other } = world(scheduler, 2);
         start(&mut other, read(2000, 1));
         start(&mut own, read(3000, 1));
@@ -257,7 +257,7 @@ fn an_id_that_the_device_keeps_too_long_does_not_count() {
 #[test]
 fn a_tag_comes_back_although_its_submitter_is_busy_elsewhere() {
     for device in ["null,irqmode=2,completion_nsec=1ms", "ssd", "hdd", "cloud"] {
-        for scheduler in ["none", "mq-deadline", "kyber"] {
+        for scheduler in blkmq::scheduler_names() {
             let device = spec::open(&format!("{device},hw_queue_depth=1")).expect("the spec is good");
             let q = RequestQueue::builder(device).scheduler(scheduler).build().expect("the queue is good");
             let (mut own, mut busy) = (submitter(&q), submitter(&q));

@@ -18,7 +18,7 @@ pub(crate) fn begin(q: &Arc<RequestQueue>, random: &mut Random) -> Change {
         4 => return q.change_locking(*random.pick(&Locking::ALL)),
         5 => return q.change_bypass(random.one_in(2)),
         0 => q.change_ranges(ranges(random)),
-        1 => q.change_scheduler(*random.pick(&["none", "mq-deadline", "kyber"])),
+        1 => q.change_scheduler(*random.pick(&blkmq::scheduler_names())),
         2 => {
             let most = *random.pick(&[4, 64]);
             q.change_nr_requests(1 + random.below(most) as u32)
