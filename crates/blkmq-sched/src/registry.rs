@@ -17,6 +17,9 @@ pub struct Description {
     pub about: &'static str,
     /// Its knobs, in the kernel's order: those of the scheduler, or of its [`Throttle`](crate::Throttle).
     pub knobs: &'static [Knob],
+    /// True if no request of a class is dispatched while a higher class has requests queued here or inside the driver,
+    /// but for those that have waited too long.
+    pub has_strict_classes: bool,
     make: fn() -> Box<dyn Scheduler>,
     /// Makes one that can follow the choices of another one, if it can.
     make_replay: Option<fn() -> Box<dyn Replay>>,
@@ -50,6 +53,7 @@ pub const SCHEDULERS: &[Description] = &[
         name: mq_deadline::NAME,
         about: "Sector order in batches, a deadline for each request, reads before writes, strict priority classes.",
         knobs: mq_deadline::KNOBS,
+        has_strict_classes: true,
         make: || Box::new(MqDeadline::new(())),
         make_replay: Some(|| Box::new(MqDeadline::new(()))),
     },
@@ -57,6 +61,7 @@ pub const SCHEDULERS: &[Description] = &[
         name: kyber::NAME,
         about: "Reads, writes and discards in turn, in order of arrival; fewer of a kind while others are slow.",
         knobs: throttle::KNOBS,
+        has_strict_classes: false,
         make: || Box::new(Kyber::new()),
         make_replay: Some(|| Box::new(Kyber::new())),
     },
@@ -64,6 +69,7 @@ pub const SCHEDULERS: &[Description] = &[
         name: bfq::NAME,
         about: "Shares of the device by weight, between clients and groups of clients, in turns of a budget each.",
         knobs: bfq::KNOBS,
+        has_strict_classes: false,
         make: || Box::new(Bfq::new()),
         make_replay: None,
     },

@@ -16,7 +16,7 @@
 
 use std::collections::VecDeque;
 
-use blkmq_sched::{Class, InsertAt, Op, RqId, Time};
+use blkmq_sched::{Class, Description, InsertAt, Op, RqId, Time};
 
 use super::super::event::{Action, Asked, Control, Event, Phase, Stamp};
 use super::super::settings::orders_one_hctx;
@@ -298,7 +298,7 @@ impl Checker for Gate {
             }
             Event::Installed { scheduler } => {
                 self.has_scheduler = scheduler.is_some();
-                self.has_classes = scheduler == Some("mq-deadline");
+                self.has_classes = scheduler.and_then(Description::named).is_some_and(|known| known.has_strict_classes);
                 self.is_split = scheduler.is_some_and(orders_one_hctx);
                 (self.values, self.unseen) = (Vec::new(), Vec::new());
                 self.aging = Aging { ns: AGING_NS, coming: None, blurred: at.step };
