@@ -108,22 +108,24 @@ impl Wake {
         }
     }
 
-    /// Wakes the thread if it sleeps. Called by a thread that has made visible what the sleeper is to see.
+    /// Wakes the thread if it sleeps. Called by a thread that has made visible what the sleeper is to see. Returns
+    /// whether the thread slept, or was about to.
     ///
     /// COST: a fence and two loads of lines that change only when the thread goes to sleep.
-    pub fn wake(&self) {
+    pub fn wake(&self) -> bool {
         // ORDERING: step b of the module's interleaving, between what the caller made visible and its look at
         // `sleeping` and `has_notify`; pairs with the fences in `sleep` and `look_for_news`.
         fence_at("wake.wake_fence");
-        self.rouse();
+        self.rouse()
     }
 
     /// Like [`wake`](Self::wake), for a caller that has fenced already.
-    pub fn rouse(&self) {
-        self.rouse_thread();
+    pub fn rouse(&self) -> bool {
+        let roused = self.rouse_sleeper();
         if self.has_notify() {
             self.tell(|notify| notify.notify());
         }
+        roused
     }
 
     /// Whether something is notified beside the thread itself. If so, a caller that has completed something tells by
@@ -134,15 +136,12 @@ impl Wake {
 
     /// Like [`wake`](Self::wake), for a caller that has made visible that the operations in these slots completed.
     #[cold]
-    pub fn wake_for(&self, slots: &[u16]) {
+    pub fn wake_for(&self, slots: &[u16]) -> bool {
         // ORDERING: as in `wake`; pairs with the fences in `sleep` and `look_for_news`.
         fence_at("wake.wake_fence");
-        self.rouse_thread();
+        let roused = self.rouse_sleeper();
         self.tell(|notify| notify.completed(slots));
-    }
-
-    fn rouse_thread(&self) {
-        self.rouse_sleeper();
+        roused
     }
 
     /// Like [`rouse`](Self::rouse), but notifies nothing. Returns whether the thread slept, or was about to. If so, it
@@ -216,12 +215,13 @@ impl<F: FnMut()> Drop for Ending<F> {
 }
 
 /// Wakes each of several threads if it sleeps. Called by a thread that has made visible what all of them are to see.
+/// Returns how many of the threads slept, or were about to.
 ///
 /// COST: a fence, and for each thread two loads of lines that change only when it goes to sleep.
-pub fn wake_each<'w>(wakes: impl Iterator<Item = &'w Wake>) {
+pub fn wake_each<'w>(wakes: impl Iterator<Item = &'w Wake>) -> usize {
     // ORDERING: as in [`Wake::wake`].
     fence_at("wake.wake_fence");
-    wakes.for_each(Wake::rouse);
+    wakes.filter(|wake| wake.rouse()).count()
 }
 
 /// Where a thread sleeps that is [equipped](Wake::equip) for a device's descriptors.

@@ -260,9 +260,10 @@ impl Word {
     }
 
     /// Shuts the gate if it is open. For a gate of every class, through which requests pass without being counted.
-    pub fn end_gate(&self) {
+    /// Returns whether the gate was open.
+    pub fn end_gate(&self) -> bool {
         // Relaxed: a thread that passes looks only once, and what it saw may be out of date.
-        self.0.fetch_and(!GATE, Ordering::Relaxed);
+        self.0.fetch_and(!GATE, Ordering::Relaxed) & GATE != 0
     }
 
     /// Passes the gate, which this thread has seen open. `count` counts what the thread takes along; then the thread
@@ -367,8 +368,7 @@ mod tests {
         let all = Gate::new(0, false, None);
         word.open_gate(all);
         assert_eq!(word.load().gate(), Some(all));
-        word.end_gate();
-        word.end_gate();
+        assert!(word.end_gate() && !word.end_gate());
         let gate = Gate::new(Gate::ANY, false, None);
         word.open_gate(gate);
         assert_eq!((word.load().gate(), format!("{:?}", word.load())), (Some(gate), "gate=any stagings=1".to_owned()));

@@ -51,12 +51,12 @@ pub use blkmq_sync::notify::Notify;
 pub use control::{Change, Freeze, QUEUE_KNOBS, Quiesce};
 pub use path::Background;
 pub use queue::{
-    Accounting, Builder, ClientInfo, GroupInfo, LimitsError, Locking, MAX_GROUP_DEPTH, MAX_RANGES, Measures,
-    QueueError, RangeError, RequestQueue, SchedulerChoice, SectorRange, Service, Stat, Stats, TenantError, Wait,
-    WindowInfo, scheduler_names,
+    Accounting, Builder, ClientInfo, GateCounts, GroupInfo, LimitsError, Locking, MAX_GROUP_DEPTH, MAX_RANGES,
+    Measures, QueueError, RangeError, RequestQueue, SchedulerChoice, SectorRange, Service, Stat, Stats, TenantError,
+    Wait, Wakeups, WindowInfo, scheduler_names,
 };
 #[cfg(virtual_cpus)]
-pub use queue::{WindowStep, WindowWatcher, watch_windows};
+pub use queue::{HoldStep, HoldWatcher, WindowStep, WindowWatcher, watch_holds, watch_windows};
 pub use request::bio::{Bio, Flags};
 pub use request::buffer::{Buffer, Buffers};
 pub use request::client::{Client, DEFAULT_WEIGHT};

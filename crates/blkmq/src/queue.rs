@@ -35,12 +35,13 @@ mod service;
 mod settings;
 mod state;
 mod tenants;
+mod waking;
 mod wanted;
 #[cfg(virtual_cpus)]
 mod watch;
 mod window;
 
-pub use account::{Accounting, MAX_RANGES, SectorRange, Stat, Stats};
+pub use account::{Accounting, GateCounts, MAX_RANGES, SectorRange, Stat, Stats, Wakeups};
 pub use builder::Builder;
 pub use domain::Wait;
 pub use error::{LimitsError, QueueError, RangeError, TenantError};
@@ -50,11 +51,11 @@ pub use schedulers::scheduler_names;
 pub use tenants::{ClientInfo, GroupInfo, Service};
 pub use wanted::SchedulerChoice;
 #[cfg(virtual_cpus)]
-pub use watch::{WindowStep, WindowWatcher, watch_windows};
+pub use watch::{HoldStep, HoldWatcher, WindowStep, WindowWatcher, watch_holds, watch_windows};
 pub use window::WindowInfo;
 
 pub(crate) use self::{
-    account::{Count, check_ranges},
+    account::{Count, WakeCause, check_ranges},
     account_io::{Ending, Starting, mark_of_flush},
     backlog::ROUNDS,
     domain::Domain,
@@ -69,6 +70,7 @@ pub(crate) use self::{
     schedulers::SCHEDULER_PREFIX,
     service::Served,
     settings::{IO_TIMEOUT, NR_REQUESTS, check_value},
+    waking::CONTROL,
     window::WBT_LAT_USEC,
 };
 
@@ -216,6 +218,7 @@ impl RequestQueue {
         for (_, member) in self.members.iter() {
             stats += member.counters.stats();
         }
+        stats.gate = self.account.gate.counts(|| self.clock.now());
         stats
     }
 
@@ -359,64 +362,9 @@ impl RequestQueue {
         self.live.sleepers.sleep(&member.wake, bed, ready, timeout);
     }
 
-    /// Wakes every thread that sleeps, so that it looks again. Called by a thread that has made visible what the
-    /// sleepers are to see.
-    ///
-    /// COST: a fence and a load while no thread sleeps.
-    pub(crate) fn wake_sleepers(&self) {
-        self.live.wake(|| self.rouse_all());
-    }
-
-    fn rouse_all(&self) {
-        for (_, member) in self.members.iter() {
-            member.wake.rouse();
-        }
-    }
-
-    /// Called when something that waits may go on, and the thread of this member does not take it on: see
-    /// [`Liveness::hand_on`].
-    pub(crate) fn hand_on(&self, member: u16) {
-        self.live.hand_on(|| self.rouse_next(member));
-    }
-
-    /// Wakes the next member behind `member` that sleeps, going round. If no thread sleeps, those are notified that
-    /// wait elsewhere.
-    ///
-    /// # Liveness
-    /// One is enough. A submitter's thread that is woken polls before it does anything else. It takes on all that can
-    /// go on, or hands on in its turn. A background thread that is to stop does not poll, and what stops it wakes all.
-    /// A thread that waits elsewhere polls when its program likes, so all of these are notified.
-    #[cold]
-    fn rouse_next(&self, member: u16) {
-        let behind = self.members.iter().filter(|(other, _)| *other > member);
-        let before = self.members.iter().filter(|(other, _)| *other < member);
-        if !behind.chain(before).any(|(_, other)| other.wake.rouse_sleeper()) {
-            self.rouse_all();
-        }
-    }
-
-    /// Called when a change may let go what waits: see [`Liveness::call_others`].
-    pub(crate) fn call_others(&self) {
-        self.live.call_others(|| self.rouse_all());
-    }
-
-    /// Called when tags, room or completions have come back: see [`Liveness::brought`].
-    pub(crate) fn brought(&self) {
-        self.live.brought(|| self.rouse_all());
-    }
-
     /// How many background threads drive the queue.
     pub(crate) fn nr_background(&self) -> u32 {
         placed("queue.nr_background", &self.nr_background).load(Ordering::Relaxed)
-    }
-
-    /// Wakes the background threads. Called after something was started that they must plan for.
-    pub(crate) fn wake_background(&self) {
-        if self.nr_background() > 0 && self.live.sleepers.any() {
-            for (_, member) in self.members.iter().filter(|(_, member)| member.is_background()) {
-                member.wake.rouse();
-            }
-        }
     }
 }
 

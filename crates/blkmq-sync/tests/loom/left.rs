@@ -41,9 +41,9 @@ impl Queue {
         self.request.touch();
         if self.broken == Broken::OnlyWakes {
             self.live.word.set_waiting();
-            self.live.wake(|| self.wake.rouse());
+            self.live.wake(|| _ = self.wake.rouse());
         } else {
-            self.live.hand_on(|| self.wake.rouse());
+            self.live.hand_on(|| _ = self.wake.rouse());
         }
     }
 

@@ -4,7 +4,8 @@ use blkmq_sched::{Knob, Unit};
 
 use crate::control::Change;
 use crate::queue::{
-    IO_TIMEOUT, Locking, NR_REQUESTS, QueueError, RequestQueue, SCHEDULER_PREFIX, WBT_LAT_USEC, scheduler_names,
+    CONTROL, IO_TIMEOUT, Locking, NR_REQUESTS, QueueError, RequestQueue, SCHEDULER_PREFIX, WBT_LAT_USEC,
+    scheduler_names,
 };
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::{Arc, order};
@@ -143,7 +144,7 @@ impl RequestQueue {
         // plan the next scan by the old timeout.
         let release = order("timeout.set", Ordering::Release);
         if self.timeout_scan.fetch_min(next.0, release) > next.0 {
-            self.wake_sleepers();
+            self.wake_sleepers(CONTROL);
         }
     }
 }

@@ -176,7 +176,7 @@ impl Runner {
             self.complete_with(q, Tokens { tokens, hctx: 0, limited: 0 }, now);
         }
         // The caller looks at WAITING.
-        q.brought();
+        q.brought(self.member);
         self.has_news = true;
         stage(Stage::Complete, requests);
     }
@@ -184,7 +184,7 @@ impl Runner {
     /// Wakes the threads of the submitters to which this thread has delivered operations.
     #[inline]
     pub(crate) fn wake_delivered(&mut self, q: &RequestQueue) {
-        self.outbox.wake(q);
+        self.outbox.wake(q, self.member);
     }
 
     /// As [`complete`](Self::complete), for a queue with a window.
@@ -230,7 +230,7 @@ impl Runner {
         }
         tags.put();
         beside.put(q);
-        self.outbox.send(q, &mut ending);
+        self.outbox.send(q, &mut ending, self.member);
     }
 
     /// Completes the requests at the front that are one operation each and belong to one submitter. The whole list of
@@ -279,7 +279,7 @@ impl Runner {
         } else {
             if !self.outbox.has_room_for(member) {
                 beside.tell(q);
-                self.outbox.send(q, ending);
+                self.outbox.send(q, ending, self.member);
             }
             self.outbox.add(member, run);
         }
@@ -332,7 +332,7 @@ impl Runner {
             } else {
                 let member = part.index().pool();
                 if !self.outbox.has_room_for(member) {
-                    self.outbox.send(q, ending);
+                    self.outbox.send(q, ending, self.member);
                 }
                 let mut list = RqList::default();
                 list.push_back(part, Place::Completed);

@@ -12,7 +12,7 @@
 //! before it goes. If a driver panics in between, all threads that sleep are woken instead, by `Unwinding` in `issue`.
 
 use super::index_set::IndexSet;
-use crate::queue::{Ending, Member, RequestQueue};
+use crate::queue::{Ending, Member, RequestQueue, WakeCause};
 use crate::request::RqList;
 use crate::request::limits::MAX_MEMBERS;
 use blkmq_sync::kept;
@@ -65,14 +65,14 @@ impl Outbox {
         self.lists[place].append(list);
     }
 
-    /// Delivers what was gathered. Counts first, so that a submitter that has its completions finds them in the
-    /// statistics.
-    pub(super) fn send(&mut self, q: &RequestQueue, ending: &mut Ending<'_>) {
+    /// Delivers what was gathered, by the thread of the member `by`. Counts first, so that a submitter that has its
+    /// completions finds them in the statistics.
+    pub(super) fn send(&mut self, q: &RequestQueue, ending: &mut Ending<'_>, by: u16) {
         ending.publish();
         for place in 0..std::mem::take(&mut self.len) {
             let (list, member) = (std::mem::take(&mut self.lists[place]), q.member(self.members[place]));
             if member.wake.has_notify() {
-                send_telling(q, list, member);
+                send_telling(q, list, member, by);
             } else {
                 list.deliver(&q.slots, &member.completions);
                 self.unwoken.add(self.members[place]);
@@ -80,14 +80,15 @@ impl Outbox {
         }
     }
 
-    /// Wakes the threads of the submitters whose operations were delivered.
+    /// Wakes the threads of the submitters whose operations were delivered, by the thread of the member `by`.
     ///
     /// COST: a fence, and two loads for each submitter, of lines that change when its thread goes to sleep.
     #[inline]
-    pub(super) fn wake(&mut self, q: &RequestQueue) {
+    pub(super) fn wake(&mut self, q: &RequestQueue, by: u16) {
         if !self.unwoken.is_empty() {
             let delivered = std::iter::from_fn(|| self.unwoken.take()).filter(|_| kept("deliver.wake"));
-            wake_each(delivered.map(|member| &q.member(member).wake));
+            let woken = wake_each(delivered.map(|member| &q.member(member).wake));
+            q.note_woken(by, WakeCause::Completed, woken);
         }
     }
 }
@@ -98,7 +99,7 @@ const MOST_TOLD: usize = 32;
 /// Hands operations to a submitter that wants to know which they are: a part of a split one stands for the whole.
 /// Noted before they are delivered, because they are the submitter's afterwards.
 #[cold]
-fn send_telling(q: &RequestQueue, mut list: RqList, member: &Member) {
+fn send_telling(q: &RequestQueue, mut list: RqList, member: &Member, by: u16) {
     while !list.is_empty() {
         let (mut slots, mut nr) = ([0; MOST_TOLD], 0);
         let some = list.take_while(&q.slots, |rq| {
@@ -109,6 +110,7 @@ fn send_telling(q: &RequestQueue, mut list: RqList, member: &Member) {
             true
         });
         some.deliver(&q.slots, &member.completions);
-        member.wake.wake_for(&slots[..nr]);
+        let woken = member.wake.wake_for(&slots[..nr]);
+        q.note_woken(by, WakeCause::Completed, woken.into());
     }
 }

@@ -12,7 +12,7 @@
 use blkmq_sched::Time;
 
 use crate::device::Runner;
-use crate::driver::{Batch, Offer, Started};
+use crate::driver::{Batch, Offer};
 use crate::queue::{Count, HwCtx, RequestQueue};
 use crate::request::{Place, RqList};
 use blkmq_sync::atomic::Ordering;
@@ -31,14 +31,14 @@ impl Runner {
             let owner = q.layout().owner(index);
             if owner != self.member {
                 if hctx.inbox.leave() {
-                    q.member(owner).wake.wake();
+                    q.wake_owner(owner, self.member);
                 }
                 return;
             }
         }
         // A thread that fell asleep after the mark was set plans for another try. So only a new mark is news.
         let mut is_news = false;
-        let unwinding = Unwinding { q, index, pending: RqList::default() };
+        let unwinding = Unwinding { q, member: self.member, index, pending: RqList::default() };
         let mut mark = |stalled| is_news |= !hctx.stalled.swap(stalled, Ordering::Relaxed) && stalled;
         let drained = hctx.issue.drain(DRAIN_ROUNDS, |pending, chain| {
             pending.take_over(&q.slots, chain, Place::IssueList);
@@ -56,7 +56,7 @@ impl Runner {
         }
         self.tell_started(q);
         if is_news {
-            q.wake_sleepers();
+            q.wake_sleepers(self.member);
         }
     }
 
@@ -65,7 +65,7 @@ impl Runner {
     pub(crate) fn issue_directly(&mut self, q: &RequestQueue, now: Time) {
         debug_assert!(q.is_concurrent, "requests go past the issue list only to a driver that takes concurrent calls");
         let index = self.ready_hctx;
-        let mut unwinding = Unwinding { q, index, pending: std::mem::take(&mut self.ready) };
+        let mut unwinding = Unwinding { q, member: self.member, index, pending: std::mem::take(&mut self.ready) };
         let refused = !unwinding.pending.is_empty() && self.offer(q, index, &mut unwinding.pending, now);
         let pending = unwinding.end();
         if refused {
@@ -75,10 +75,13 @@ impl Runner {
         self.tell_started(q);
     }
 
+    /// Wakes the threads that must plan for what the driver has begun to work on. Called when the driver has the
+    /// requests, so that its next event counts them, and under no lock.
     #[inline]
     fn tell_started(&mut self, q: &RequestQueue) {
         if self.started.any {
-            tell(q, &std::mem::take(&mut self.started));
+            let started = std::mem::take(&mut self.started);
+            q.wake_for_started(started.members(), self.member);
         }
     }
 
@@ -109,6 +112,7 @@ impl Runner {
 /// has not given to the driver yet, and what other threads appended meanwhile, is left to the next thread that polls.
 struct Unwinding<'q> {
     q: &'q RequestQueue,
+    member: u16,
     index: u16,
     /// Requests that are on no issue list.
     pending: RqList,
@@ -137,19 +141,6 @@ impl Drop for Unwinding<'_> {
         // thread may take this mark away. It then looks at the list once more, behind its fence, and finds what this
         // thread has put there: the fence pairs with this Release.
         self.q.hctxs().for_each(|(_, hctx)| hctx.stalled.store(true, Ordering::Release));
-        self.q.call_others();
+        self.q.call_others(self.member);
     }
-}
-
-/// Wakes the members that sleep and whose requests the driver has begun to work on. Called when the driver has the
-/// requests, so that its next event counts them, and under no lock.
-fn tell(q: &RequestQueue, started: &Started) {
-    match started.members() {
-        None => q.wake_sleepers(),
-        Some(members) if !members.is_empty() && q.live.sleepers.any() => {
-            members.iter().for_each(|member| q.member(*member).wake.rouse());
-        }
-        Some(_) => {}
-    }
-    q.wake_background();
 }

@@ -155,7 +155,7 @@ impl Runner {
         let mut done = Done::new(&q.slots, &mut self.finished);
         q.driver().poll(hctx, &mut done, now);
         if done.is_early() {
-            q.wake_sleepers();
+            q.wake_sleepers(self.member);
         }
         debug_assert!(self.finished.len() >= before, "a poll only adds to what has finished");
     }

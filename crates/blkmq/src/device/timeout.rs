@@ -50,7 +50,7 @@ impl Runner {
             // time for it, and the sleepers have planned by the time that it named before. And a thread that looked
             // while the scan ran found the next scan planned for a later time than now; the scanning thread may leave,
             // and then no thread would come in time.
-            q.wake_sleepers();
+            q.wake_sleepers(self.member);
         }
     }
 

@@ -67,8 +67,10 @@ impl<'q> Section<'q, '_> {
             chosen += got;
             self.plan(is_held_back);
             // A request that was parked because it lacks a tag was chosen too.
-            if self.hold.nr_waiting() < waiting {
+            let left = self.hold.nr_waiting();
+            if left < waiting {
                 self.member.counters.count(Count::DispatchBatches, 1);
+                self.member.counters.count(Count::Chosen, (waiting - left) as u64);
             }
             // A thread that came because this time had come may have lacked a tag that was taken then, and have left:
             // see [`Domain::has_come`](crate::queue::Domain::has_come).

@@ -48,7 +48,7 @@ impl Domain {
             (run(&mut section), section.tells)
         });
         if tells {
-            q.wake_sleepers();
+            q.wake_sleepers(runner.member);
         }
         result
     }

@@ -220,7 +220,7 @@ fn dispatch_one_hctx<'q>(
             }
         }
     }
-    runner.member(q).counters.count(Count::DispatchBatches, batches);
+    count_choices(q, runner, batches);
     chosen
 }
 
@@ -257,6 +257,13 @@ fn dispatch_many_hctxs<'q>(
             Choice::Empty | Choice::HeldBack | Choice::Taken => break,
         }
     }
-    runner.member(q).counters.count(Count::DispatchBatches, batches);
+    count_choices(q, runner, batches);
     chosen
+}
+
+/// The scheduler has chosen so many requests, each under a hold of its own.
+fn count_choices(q: &RequestQueue, runner: &Runner, batches: u64) {
+    let counters = &runner.member(q).counters;
+    counters.count(Count::DispatchBatches, batches);
+    counters.count(Count::Chosen, batches);
 }

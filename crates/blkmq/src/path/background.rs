@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::device::Runner;
 use crate::driver::Cause;
-use crate::queue::{Layout, QueueError, RequestQueue};
+use crate::queue::{CONTROL, Layout, QueueError, RequestQueue};
 use crate::request::clock::Clock;
 use blkmq_sync::atomic::{AtomicBool, Ordering};
 use blkmq_sync::{Arc, placed, thread};
@@ -75,7 +75,7 @@ impl Drop for Membership {
         self.q.leave(self.member, None);
         if std::thread::panicking() {
             // Submitters sleep without a plan for the device's events while there is a background thread.
-            self.q.call_others();
+            self.q.call_others(CONTROL);
         }
     }
 }
@@ -83,13 +83,13 @@ impl Drop for Membership {
 impl Drop for Background {
     fn drop(&mut self) {
         flag(&self.stop).store(true, Ordering::Relaxed);
-        self.q.wake_sleepers();
+        self.q.wake_sleepers(CONTROL);
         for thread in self.threads.drain(..) {
             // A thread that panicked has reported it; the queue goes on without the thread.
             let _ = thread.join();
         }
         // Submitters that relied on the threads plan for themselves now.
-        self.q.wake_sleepers();
+        self.q.wake_sleepers(CONTROL);
     }
 }
 

@@ -24,7 +24,7 @@ impl Runner {
             let (chosen, gave_up) = (dispatched.chosen(), dispatched.gave_up);
             taken += chosen;
             if std::mem::take(&mut self.owes_brought) {
-                q.brought();
+                q.brought(self.member);
             }
             self.issue_touched(q, now);
             // The device has its work. Now those go on that wait for what it has done.

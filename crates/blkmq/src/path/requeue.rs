@@ -36,7 +36,7 @@ impl Runner {
         q.live.brought_tags();
         self.has_news = true;
         if is_news {
-            q.wake_sleepers();
+            q.wake_sleepers(self.member);
         }
     }
 }

@@ -3,18 +3,22 @@
 //! This file holds what the layer counts for itself and its tests. The statistics that users know from Linux are in the
 //! modules below: `stat` is what is shown, `sums` a thread's sums, `gauge` the busy time, `range` the named ranges of
 //! sectors, and `shared` the baseline that counts what is in flight in a shared line. The path of a request counts
-//! through [`account_io`](super::account_io).
+//! through [`account_io`](super::account_io). `wakeups` and `gate` say how threads wait for each other.
 
+mod gate;
 mod gauge;
 mod range;
 mod shared;
 mod stat;
 mod sums;
+mod wakeups;
 
 use std::ops::{AddAssign, Sub};
 
 use blkmq_sched::{Class, Tally, Time};
 
+pub use self::gate::GateCounts;
+use self::gate::GateMeter;
 pub(super) use self::gauge::Gauge;
 use self::range::Ranges;
 pub(crate) use self::range::check_ranges;
@@ -22,6 +26,9 @@ pub use self::range::{MAX_RANGES, SectorRange};
 pub use self::shared::Accounting;
 pub use self::stat::Stat;
 pub(super) use self::sums::{Group, Sums};
+pub(crate) use self::wakeups::WakeCause;
+use self::wakeups::WakeupCells;
+pub use self::wakeups::Wakeups;
 use blkmq_sync::Line;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 
@@ -30,11 +37,12 @@ use blkmq_sync::atomic::{AtomicU64, Ordering};
 pub(super) struct Account {
     pub(super) gauge: Gauge,
     pub(super) ranges: Ranges,
+    pub(super) gate: GateMeter,
 }
 
 impl Account {
     pub(super) fn new(accounting: Accounting, now: Time) -> Self {
-        Self { gauge: Gauge::new(accounting, now), ranges: Ranges::new() }
+        Self { gauge: Gauge::new(accounting, now), ranges: Ranges::new(), gate: GateMeter::new() }
     }
 }
 
@@ -59,6 +67,9 @@ pub(crate) enum Count {
     Passed,
     Staged,
     Holds,
+    /// Requests that a scheduler chose, and requests that were put in its order without being inserted.
+    Chosen,
+    HandedThrough,
     TrylockFailed,
 }
 
@@ -76,6 +87,7 @@ struct Cells {
     bypassed: [AtomicU64; 3],
     limited: AtomicU64,
     counts: [AtomicU64; Count::NR],
+    wakeups: WakeupCells,
 }
 
 /// What the threads of a queue have counted since it was built.
@@ -110,8 +122,17 @@ pub struct Stats {
     pub staged: u64,
     /// How often a thread was at the scheduler, to insert or to dispatch or both.
     pub holds: u64,
+    /// Requests that the scheduler chose under these holds.
+    pub chosen: u64,
+    /// Requests that were put in the scheduler's order under these holds without being inserted, which the locking
+    /// `combining` does while nothing waits.
+    pub handed_through: u64,
     /// Times that a thread found another one at the scheduler, and left its requests to that one.
     pub trylock_failed: u64,
+    /// Threads that were woken.
+    pub wakeups: Wakeups,
+    /// The gate of the bypass.
+    pub gate: GateCounts,
 }
 
 impl AddAssign for Stats {
@@ -130,7 +151,11 @@ impl AddAssign for Stats {
         self.bypassed += other.bypassed;
         self.staged += other.staged;
         self.holds += other.holds;
+        self.chosen += other.chosen;
+        self.handed_through += other.handed_through;
         self.trylock_failed += other.trylock_failed;
+        self.wakeups += other.wakeups;
+        self.gate += other.gate;
     }
 }
 
@@ -154,7 +179,11 @@ impl Sub for Stats {
             bypassed: self.bypassed - earlier.bypassed,
             staged: self.staged - earlier.staged,
             holds: self.holds - earlier.holds,
+            chosen: self.chosen - earlier.chosen,
+            handed_through: self.handed_through - earlier.handed_through,
             trylock_failed: self.trylock_failed - earlier.trylock_failed,
+            wakeups: self.wakeups - earlier.wakeups,
+            gate: self.gate - earlier.gate,
         }
     }
 }
@@ -213,6 +242,16 @@ impl Counters {
         add(&self.0.counts[count as usize], n);
     }
 
+    /// The thread has woken `woken` others.
+    pub(super) fn woke(&self, cause: WakeCause, woken: u64) {
+        self.0.wakeups.count(cause, woken);
+    }
+
+    /// As [`woke`](Self::woke), for the counters of no single thread.
+    pub(super) fn woke_together(&self, cause: WakeCause, woken: u64) {
+        self.0.wakeups.count_together(cause, woken);
+    }
+
     pub(crate) fn nr_entered(&self) -> u64 {
         // ORDERING: Acquire pairs with the Release in `entered`.
         self.0.entered.load(Ordering::Acquire)
@@ -265,7 +304,12 @@ impl Counters {
             bypassed: nr(Count::Passed),
             staged: nr(Count::Staged),
             holds: nr(Count::Holds),
+            chosen: nr(Count::Chosen),
+            handed_through: nr(Count::HandedThrough),
             trylock_failed: nr(Count::TrylockFailed),
+            wakeups: self.0.wakeups.read(),
+            // Counted for the queue, and not by thread.
+            gate: GateCounts::default(),
         }
     }
 }

@@ -3,6 +3,8 @@
 use std::io::{self, Write};
 
 use super::hold::Hold;
+#[cfg(virtual_cpus)]
+use super::watch::{HoldStep, tell_hold};
 use crate::queue::RequestQueue;
 use crate::queue::account::{Count, Counters};
 use crate::request::clock::{Clock, Time};
@@ -150,6 +152,8 @@ impl Domain {
     pub(crate) fn with_hold<R>(&self, q: &RequestQueue, member: u16, section: impl FnOnce(&mut Hold) -> R) -> R {
         let ends_process = EndsProcess;
         let mut hold = self.acquire(&q.member(member).counters);
+        #[cfg(virtual_cpus)]
+        tell_hold(HoldStep::Begins);
         hold.note_holder(member);
         hold.tell_touched();
         hold.room = (0, 0);
@@ -160,6 +164,8 @@ impl Domain {
             hold.turn_gate(q);
         }
         self.note_waiting(&hold);
+        #[cfg(virtual_cpus)]
+        tell_hold(HoldStep::Ends);
         // COST: none. Nothing is dropped here.
         std::mem::forget(ends_process);
         result

@@ -91,6 +91,7 @@ impl Hold {
         // so it is said here.
         self.note_end_of_passing();
         q.live.word.shut_gate();
+        q.account.gate.note_shut(q.clock.now());
         if !self.passes_reads_only {
             self.limited_over = None;
         }
@@ -196,6 +197,7 @@ impl Hold {
         let reads_only = self.bounds_others(q, &a_write(self.latest_client));
         let place = client.map(|client| client.place() as u16);
         q.live.word.open_gate(Gate::new(self.latest.index() as u8, reads_only, place));
+        q.account.gate.note_opened(q.clock.now());
         (self.gate, self.gate_client, self.passes_reads_only) = (Some(self.latest), client, reads_only);
     }
 
@@ -211,6 +213,8 @@ impl Hold {
         self.end_gate(q);
         self.until_open = 0;
         self.open_gate(q);
+        let may_open = self.scheduler.is_some() && q.settings.has_bypass();
+        q.account.gate.set_shut(may_open && self.gate.is_none(), q.clock.now());
     }
 }
 
@@ -221,7 +225,8 @@ impl RequestQueue {
         debug_assert!(self.settings.is_split(), "a queue with one domain turns its gate under the lock of that");
         // Each change is made under this lock.
         let first = self.domains.first().control();
-        self.live.word.end_gate();
+        self.end_split_gate();
+        self.account.gate.set_shut(self.settings.has_bypass(), self.clock.now());
         // A new one is asked, because the answer is about a scheduler in which nothing waits.
         let new = first.scheduler().filter(|_| self.settings.has_bypass()).and_then(another);
         let Some(mut scheduler) = new else { return };
@@ -233,12 +238,19 @@ impl RequestQueue {
             let others = Outstanding { others: u64::from(tags) - 1, nr_hctxs: 1 };
             let reads_only = scheduler.bounds(&a_write(ClientId::default()), others);
             self.live.word.open_gate(Gate::new(Gate::ANY, reads_only, None));
+            self.account.gate.note_opened(self.clock.now());
         }
     }
 
     /// Shuts the gate until it is [reset](Self::reset_split_gate).
     pub(super) fn shut_split_gate(&self) {
         let _first = self.domains.first().control();
-        self.live.word.end_gate();
+        self.end_split_gate();
+    }
+
+    fn end_split_gate(&self) {
+        if self.live.word.end_gate() {
+            self.account.gate.note_shut(self.clock.now());
+        }
     }
 }

@@ -10,6 +10,7 @@ use super::domain::Domain;
 use super::error::QueueError;
 use super::locking::Locking;
 use super::settings::{NR_REQUESTS, check_within_depth};
+use super::waking::CONTROL;
 use crate::request::limits::MAX_MEMBERS;
 use blkmq_sync::atomic::Ordering;
 
@@ -297,8 +298,8 @@ impl RequestQueue {
             Ok(())
         })?;
         // The scheduler may take more now, and may let go what it held back.
-        self.brought();
-        self.call_others();
+        self.brought(CONTROL);
+        self.call_others(CONTROL);
         Ok(())
     }
 }

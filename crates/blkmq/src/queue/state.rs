@@ -1,6 +1,7 @@
 //! What the control path keeps, under one lock.
 
 use super::RequestQueue;
+use super::waking::CONTROL;
 use blkmq_sync::{Mutex, placed};
 
 /// State of the control path, under one lock.
@@ -32,9 +33,9 @@ impl RequestQueue {
             // What is notified may leave the queue, and leaving takes this lock.
             drop(control);
             // A thread whose plug was held back by the freeze has asked to be told, as if it lacked room.
-            self.brought();
+            self.brought(CONTROL);
             // All sleepers are woken, whether they lack room or not.
-            self.wake_sleepers();
+            self.wake_sleepers(CONTROL);
         }
     }
 
@@ -55,7 +56,7 @@ impl RequestQueue {
             // As when a freeze ends.
             drop(control);
             // Threads that sleep look again, and find WAITING set if anything was left.
-            self.wake_sleepers();
+            self.wake_sleepers(CONTROL);
         }
     }
 

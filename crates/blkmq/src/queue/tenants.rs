@@ -13,6 +13,7 @@ use super::clients::{Clients, Known};
 use super::error::{QueueError, TenantError};
 use super::groups::{Group, Groups};
 use super::service::Served;
+use super::waking::CONTROL;
 use crate::request::client::Client;
 use crate::request::{SlotIndex, is_hidden};
 use blkmq_sync::{Mutex, placed};
@@ -327,7 +328,7 @@ impl RequestQueue {
     /// Weights or groups have changed, or a client is gone. The scheduler may let go now what it held back, or take
     /// what it refused.
     pub(super) fn note_shares(&self) {
-        self.brought();
-        self.call_others();
+        self.brought(CONTROL);
+        self.call_others(CONTROL);
     }
 }

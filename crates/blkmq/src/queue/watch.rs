@@ -1,4 +1,5 @@
-//! What a window does, told to the torture rig. Nothing of this is in a product build.
+//! What a window does, told to the torture rig, and how long the scheduler is held, told to the model. Nothing of this
+//! is in a product build.
 
 use std::cell::Cell;
 
@@ -36,14 +37,38 @@ pub enum WindowStep {
 /// Called under the scheduler's lock, and takes no step of a virtual CPU.
 pub type WindowWatcher = fn(WindowStep);
 
+/// A thread on the path of a request is at the scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HoldStep {
+    /// It has got the scheduler's lock.
+    Begins,
+    /// It lets go the lock next.
+    Ends,
+}
+
+/// Called under the scheduler's lock by the thread that has it, and takes no step of a virtual CPU.
+pub type HoldWatcher = fn(HoldStep);
+
 thread_local! {
     /// A world is played on one thread.
     static WATCHER: Cell<Option<WindowWatcher>> = const { Cell::new(None) };
+    static HOLD_WATCHER: Cell<Option<HoldWatcher>> = const { Cell::new(None) };
 }
 
 /// From now on this watcher is told what the windows of this thread's worlds do.
 pub fn watch_windows(watcher: Option<WindowWatcher>) {
     WATCHER.set(watcher);
+}
+
+/// From now on this watcher is told when the schedulers of this thread's worlds are held.
+pub fn watch_holds(watcher: Option<HoldWatcher>) {
+    HOLD_WATCHER.set(watcher);
+}
+
+pub(super) fn tell_hold(step: HoldStep) {
+    if let Some(watcher) = HOLD_WATCHER.get() {
+        watcher(step);
+    }
 }
 
 pub(super) fn tell(step: WindowStep) {

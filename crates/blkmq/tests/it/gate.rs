@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use crate::device::{ONE_QUEUE, Recorder, read, reap, write};
-use blkmq::{Client, IoPriority, Limits, Locking, RequestQueue, Status, Submitter};
+use blkmq::driver::spec;
+use blkmq::{
+    Client, Clock, GateCounts, IoPriority, Limits, Locking, RequestQueue, Stats, Status, Submitter, VirtualClock,
+};
 use blkmq_sched::Class;
 
 /// How many requests of one class must come in a row until the gate opens for that class: the product's 8, and one
@@ -11,9 +14,13 @@ use blkmq_sched::Class;
 const STEADY: u64 = 9;
 
 fn queue(locking: Locking, depth: u16) -> (Arc<Recorder>, Arc<RequestQueue>) {
+    queue_on(Clock::real(), locking, depth)
+}
+
+fn queue_on(clock: Clock, locking: Locking, depth: u16) -> (Arc<Recorder>, Arc<RequestQueue>) {
     let limits = Limits { capacity_sectors: 1 << 20, ..Limits::default() };
     let device = Recorder::new(limits, blkmq::driver::Topology { depth, ..ONE_QUEUE });
-    let q = RequestQueue::builder(device.clone()).scheduler("mq-deadline").locking(locking).bypass(true);
+    let q = RequestQueue::builder(device.clone()).scheduler("mq-deadline").locking(locking).bypass(true).clock(clock);
     (device, q.build().expect("the queue is good"))
 }
 
@@ -248,4 +255,74 @@ fn with_a_bound_on_writes_only_reads_pass() {
             reap(&mut submitter);
         }
     });
+}
+
+/// Red if requests that pass come to the scheduler, or if those that do not pass are not counted there.
+#[test]
+fn a_request_that_passes_needs_no_hold() {
+    for_all(|locking| {
+        let (device, q) = queue(locking, 2);
+        let mut submitter = submitter(&q, Class::BestEffort);
+        (0..2).for_each(|number| submit(&mut submitter, 100 * number));
+        let Stats { holds, chosen, handed_through, bypassed, .. } = q.stats();
+        assert_eq!((holds, chosen + handed_through, bypassed), (0, 0, 2), "{locking}");
+        submit(&mut submitter, 200);
+        while submitter.nr_outstanding() > 0 {
+            device.finish_oldest(Status::Ok);
+            reap(&mut submitter);
+        }
+        let Stats { holds, chosen, handed_through, .. } = q.stats();
+        assert!(holds >= 1, "{locking}");
+        assert_eq!((chosen, handed_through), (1, 0), "{locking}: it waited for a tag");
+    });
+}
+
+/// Red if a gate that a request of another class shuts is not counted once when it is shut and once when it opens, or
+/// if the time between is not the queue's.
+#[test]
+fn a_gate_that_another_class_shuts_is_counted() {
+    for_all(|locking| {
+        let clock = VirtualClock::new();
+        let (device, q) = queue_on(Clock::Virtual(clock.clone()), locking, 4);
+        let [mut usual, mut urgent] = [Class::BestEffort, Class::RealTime].map(|class| submitter(&q, class));
+        let before = q.stats().gate;
+        let since = || q.stats().gate - before;
+        let finish = |submitter: &mut Submitter| {
+            device.finish_oldest(Status::Ok);
+            assert_eq!(reap(submitter).len(), 1);
+        };
+        clock.advance(100);
+        submit(&mut usual, 0);
+        finish(&mut usual);
+        assert_eq!((q.stats().bypassed, since()), (1, GateCounts::default()), "{locking}: the gate is open");
+        submit(&mut urgent, 100);
+        finish(&mut urgent);
+        clock.advance(1000);
+        assert_eq!(since(), GateCounts { opened: 0, shut: 1, shut_ns: 1000 }, "{locking}");
+        steady(&device, &mut urgent);
+        clock.advance(500);
+        assert_eq!(since(), GateCounts { opened: 1, shut: 1, shut_ns: 1000 }, "{locking}");
+    });
+}
+
+/// Red if time counts in which no request could pass whatever the gate: without bypass, or without a scheduler.
+#[test]
+fn no_time_counts_where_nothing_may_pass() {
+    for (scheduler, spec) in [("mq-deadline", "null"), ("kyber", "null,submit_queues=2,poll_queues=0")] {
+        let clock = VirtualClock::new();
+        let device = spec::open(spec).expect("the spec is good");
+        let q = RequestQueue::builder(device).scheduler(scheduler).bypass(true).clock(Clock::Virtual(clock.clone()));
+        let q = q.build().expect("the queue is good");
+        let begun = q.stats().gate;
+        assert!(begun.opened > 0, "{scheduler}: the gate opens with the queue");
+        q.change_bypass(false).wait().expect("nothing is in flight");
+        clock.advance(1000);
+        assert_eq!(q.stats().gate, GateCounts { shut: begun.shut + 1, ..begun }, "{scheduler}");
+        q.change_bypass(true).wait().expect("nothing is in flight");
+        q.change_scheduler("none").expect("it is known").wait().expect("nothing is in flight");
+        let without = q.stats().gate;
+        assert_eq!((without.shut, without.shut_ns), (begun.shut + 2, 0), "{scheduler}");
+        clock.advance(1000);
+        assert_eq!(q.stats().gate, without, "{scheduler}");
+    }
 }

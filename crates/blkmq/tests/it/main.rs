@@ -55,6 +55,7 @@ mod submitter_edges;
 mod through;
 mod tokens;
 mod wake;
+mod wake_counts;
 mod wake_looks;
 mod wake_notify;
 mod wake_own;

@@ -55,6 +55,7 @@ pub(crate) struct Seen {
 #[derive(Debug, Default)]
 struct Kept {
     nr_polls: u32,
+    nr_plans: u32,
     seen: Vec<Seen>,
     held: VecDeque<(u16, RqId)>,
     finished: Vec<(u16, RqId, Status)>,
@@ -97,6 +98,12 @@ impl Recorder {
         std::mem::take(&mut self.kept().nr_polls)
     }
 
+    /// How often a thread has planned for the device's events since the last call. A thread does so when it is about to
+    /// sleep, behind its last look.
+    pub(crate) fn take_plans(&self) -> u32 {
+        std::mem::take(&mut self.kept().nr_plans)
+    }
+
     /// Finishes the request that the device has had longest. The next poll finds it.
     pub(crate) fn finish_oldest(&self, status: Status) {
         let mut kept = self.kept();
@@ -128,6 +135,7 @@ impl Driver for Recorder {
 
     /// Requests are over when the test says so.
     fn next_event(&self, _hctx: u16) -> NextEvent {
+        self.kept().nr_plans += 1;
         NextEvent::Never
     }
 

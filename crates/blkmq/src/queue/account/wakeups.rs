@@ -1,0 +1,125 @@
+//! Wake-ups of threads, by what woke them.
+
+use std::ops::{AddAssign, Sub};
+
+use blkmq_sync::atomic::{AtomicU64, Ordering};
+
+use super::{add, get};
+
+/// What a thread is woken for, in the order of [`Wakeups::by_cause`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum WakeCause {
+    Completed,
+    Freed,
+    Deferred,
+    Started,
+    Changed,
+}
+
+const NR_CAUSES: usize = WakeCause::Changed as usize + 1;
+
+/// Threads that other threads woke, by what they were woken for. A thread counts if it slept, or was about to sleep. A
+/// thread that finds something to do in its last look before it sleeps, or whose time has come, is not woken and does
+/// not count. What is [notified](crate::Submitter::set_notify) does not count either.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Wakeups {
+    /// Another thread completed operations of the woken thread's submitter.
+    pub completed: u64,
+    /// Requests completed, or a limit rose, while a submitter had found no room for its plug. All threads that sleep
+    /// are woken.
+    pub freed: u64,
+    /// A thread left work to others: it had dispatched its share, or the hardware queue belongs to the woken thread.
+    pub deferred: u64,
+    /// The driver got requests, so that the woken thread plans for their completion.
+    pub started: u64,
+    /// A thread changed what others plan by. The driver refused a request or gave one back, the scheduler is to be
+    /// asked earlier, the timeout scan was moved, a knob changed, a freeze or a quiescence ended, or a thread left the
+    /// queue. All threads that sleep are woken.
+    pub changed: u64,
+}
+
+impl Wakeups {
+    /// The name and the number of each cause.
+    #[must_use]
+    pub const fn by_cause(&self) -> [(&'static str, u64); 5] {
+        let Self { completed, freed, deferred, started, changed } = *self;
+        [("completed", completed), ("freed", freed), ("deferred", deferred), ("started", started), ("changed", changed)]
+    }
+
+    /// Wake-ups of all causes.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.by_cause().iter().map(|(_, number)| number).sum()
+    }
+
+    /// The numbers in the order of [`by_cause`](Self::by_cause).
+    const fn of([completed, freed, deferred, started, changed]: [u64; NR_CAUSES]) -> Self {
+        Self { completed, freed, deferred, started, changed }
+    }
+
+    fn with(self, other: Self, join: fn(u64, u64) -> u64) -> Self {
+        let [own, other] = [self, other].map(|wakeups| wakeups.by_cause().map(|(_, number)| number));
+        Self::of(std::array::from_fn(|cause| join(own[cause], other[cause])))
+    }
+}
+
+impl AddAssign for Wakeups {
+    fn add_assign(&mut self, other: Self) {
+        *self = self.with(other, |own, other| own + other);
+    }
+}
+
+impl Sub for Wakeups {
+    type Output = Self;
+
+    /// What was counted since `earlier`.
+    fn sub(self, earlier: Self) -> Self {
+        self.with(earlier, |own, earlier| own - earlier)
+    }
+}
+
+/// The wake-ups that one thread counts.
+#[derive(Debug, Default)]
+pub(super) struct WakeupCells([AtomicU64; NR_CAUSES]);
+
+impl WakeupCells {
+    /// The thread that these belong to has woken `woken` threads.
+    pub(super) fn count(&self, cause: WakeCause, woken: u64) {
+        add(&self.0[cause as usize], woken);
+    }
+
+    /// As [`count`](Self::count), where several threads count.
+    pub(super) fn count_together(&self, cause: WakeCause, woken: u64) {
+        self.0[cause as usize].fetch_add(woken, Ordering::Relaxed);
+    }
+
+    pub(super) fn read(&self) -> Wakeups {
+        Wakeups::of(self.0.each_ref().map(get))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Red if a cause is counted as another one, or is left out of a sum or a difference.
+    #[test]
+    fn each_cause_is_counted_by_itself() {
+        let causes =
+            [WakeCause::Completed, WakeCause::Freed, WakeCause::Deferred, WakeCause::Started, WakeCause::Changed];
+        let cells = WakeupCells::default();
+        for (number, cause) in (1..).zip(causes) {
+            cells.count(cause, number);
+            cells.count_together(cause, 10 * number);
+        }
+        let once = cells.read();
+        let expected = Wakeups { completed: 11, freed: 22, deferred: 33, started: 44, changed: 55 };
+        assert_eq!((once, once.total()), (expected, 165));
+        let mut twice = once;
+        twice += once;
+        assert_eq!((twice.total(), twice - once), (330, once));
+        let names = once.by_cause().map(|(name, _)| name.to_owned());
+        assert_eq!(names, causes.map(|cause| format!("{cause:?}").to_lowercase()), "names are in the order of causes");
+    }
+}

@@ -1,0 +1,103 @@
+//! Waking the threads of a queue, and counting whom each thread woke, by cause.
+//!
+//! A thread that wakes others counts that on a line of its own, as [`Wakeups`](crate::Wakeups) shows it. A thread that
+//! wakes nobody counts nothing.
+
+use super::RequestQueue;
+use super::account::WakeCause;
+
+/// The member for which a thread counts that has none of its own, as on the control path: the queue itself.
+pub(crate) const CONTROL: u16 = 0;
+
+impl RequestQueue {
+    /// Wakes every thread that sleeps, so that it looks again. Called by the thread of `member`, which has made visible
+    /// what the sleepers are to see.
+    ///
+    /// COST: a fence and a load while no thread sleeps.
+    pub(crate) fn wake_sleepers(&self, member: u16) {
+        self.live.wake(|| self.rouse_all(member, WakeCause::Changed));
+    }
+
+    fn rouse_all(&self, member: u16, cause: WakeCause) {
+        let woken = self.members.iter().filter(|(_, other)| other.wake.rouse()).count();
+        self.note_woken(member, cause, woken);
+    }
+
+    /// The thread of `member` has woken `woken` others.
+    #[inline]
+    pub(crate) fn note_woken(&self, member: u16, cause: WakeCause, woken: usize) {
+        if woken > 0 {
+            self.count_woken(member, cause, woken as u64);
+        }
+    }
+
+    #[cold]
+    fn count_woken(&self, member: u16, cause: WakeCause, woken: u64) {
+        let counters = &self.member(member).counters;
+        if member == CONTROL {
+            counters.woke_together(cause, woken);
+        } else {
+            counters.woke(cause, woken);
+        }
+    }
+
+    /// Called when something that waits may go on, and the thread of this member does not take it on: see
+    /// [`Liveness::hand_on`](blkmq_sync::liveness::Liveness::hand_on).
+    pub(crate) fn hand_on(&self, member: u16) {
+        self.live.hand_on(|| self.rouse_next(member));
+    }
+
+    /// Wakes the next member behind `member` that sleeps, going round. If no thread sleeps, those are notified that
+    /// wait elsewhere.
+    ///
+    /// # Liveness
+    /// One is enough. A submitter's thread that is woken polls before it does anything else. It takes on all that can
+    /// go on, or hands on in its turn. A background thread that is to stop does not poll, and what stops it wakes all.
+    /// A thread that waits elsewhere polls when its program likes, so all of these are notified.
+    #[cold]
+    fn rouse_next(&self, member: u16) {
+        let behind = self.members.iter().filter(|(other, _)| *other > member);
+        let before = self.members.iter().filter(|(other, _)| *other < member);
+        if behind.chain(before).any(|(_, other)| other.wake.rouse_sleeper()) {
+            self.note_woken(member, WakeCause::Deferred, 1);
+        } else {
+            self.rouse_all(member, WakeCause::Deferred);
+        }
+    }
+
+    /// Called when a change may let go what waits: see
+    /// [`Liveness::call_others`](blkmq_sync::liveness::Liveness::call_others).
+    pub(crate) fn call_others(&self, member: u16) {
+        self.live.call_others(|| self.rouse_all(member, WakeCause::Changed));
+    }
+
+    /// Called when tags, room or completions have come back: see
+    /// [`Liveness::brought`](blkmq_sync::liveness::Liveness::brought).
+    pub(crate) fn brought(&self, member: u16) {
+        self.live.brought(|| self.rouse_all(member, WakeCause::Freed));
+    }
+
+    /// Wakes the owner of a hardware queue, for whom the thread of `member` left something there.
+    pub(crate) fn wake_owner(&self, owner: u16, member: u16) {
+        let woken = self.member(owner).wake.wake();
+        self.note_woken(member, WakeCause::Deferred, woken.into());
+    }
+
+    /// Wakes the threads that must plan for requests which the driver has got by the thread of `member`: those of
+    /// `owners`, or all if these are not known, and the background threads.
+    pub(crate) fn wake_for_started(&self, owners: Option<&[u16]>, member: u16) {
+        match owners {
+            None => self.live.wake(|| self.rouse_all(member, WakeCause::Started)),
+            Some(owners) if !owners.is_empty() && self.live.sleepers.any() => {
+                let woken = owners.iter().filter(|owner| self.member(**owner).wake.rouse()).count();
+                self.note_woken(member, WakeCause::Started, woken);
+            }
+            Some(_) => {}
+        }
+        if self.nr_background() > 0 && self.live.sleepers.any() {
+            let background = self.members.iter().filter(|(_, other)| other.is_background());
+            let woken = background.filter(|(_, other)| other.wake.rouse()).count();
+            self.note_woken(member, WakeCause::Started, woken);
+        }
+    }
+}

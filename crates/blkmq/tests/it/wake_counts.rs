@@ -1,0 +1,115 @@
+//! Threads that another thread wakes are counted, by what they are woken for.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use crate::device::{ONE_QUEUE, Recorder, read, reap};
+use blkmq::driver::Topology;
+use blkmq::{Client, Limits, Locking, RequestQueue, Status, Submitter, Wakeups};
+
+fn queue(locking: Locking, depth: u16, nr_requests: u32) -> (Arc<Recorder>, Arc<RequestQueue>) {
+    let limits = Limits { capacity_sectors: 1 << 20, ..Limits::default() };
+    let device = Recorder::new(limits, Topology { depth, ..ONE_QUEUE });
+    let q = RequestQueue::builder(device.clone()).scheduler("mq-deadline").locking(locking).nr_requests(nr_requests);
+    (device, q.build().expect("the queue is good"))
+}
+
+fn submitter(q: &Arc<RequestQueue>) -> Submitter {
+    q.submitter(&Client::new("test")).expect("there is a place")
+}
+
+fn submit(submitter: &mut Submitter, sector: u64) {
+    submitter.submit(read(sector, 8)).expect("there is a slot");
+    submitter.flush_plug();
+}
+
+/// Starts a thread that waits for a read, and returns when the thread sleeps.
+fn sleeper(device: &Recorder, q: &Arc<RequestQueue>) -> JoinHandle<()> {
+    device.take_plans();
+    let mut submitter = submitter(q);
+    let thread = thread::spawn(move || {
+        submit(&mut submitter, 0);
+        while submitter.nr_outstanding() > 0 {
+            submitter.wait();
+            while submitter.reap().is_some() {}
+        }
+    });
+    await_sleep(device);
+    thread
+}
+
+/// Returns when the thread that waits sleeps again, or is about to: from here on it is to be woken.
+fn await_sleep(device: &Recorder) {
+    while device.take_plans() == 0 {
+        thread::yield_now();
+    }
+}
+
+/// Two submitters and one tag. Red if the second submitter's wake-ups, one when its request goes to the device and one
+/// when it is over, are not counted, or are counted as something else.
+#[test]
+fn a_request_that_lacked_a_tag_wakes_its_thread_twice() {
+    for locking in Locking::ALL {
+        let (device, q) = queue(locking, 1, 256);
+        let mut other = submitter(&q);
+        submit(&mut other, 100);
+        let thread = sleeper(&device, &q);
+        assert_eq!((device.nr_held(), q.stats().wakeups), (1, Wakeups::default()), "{locking}");
+        device.finish_oldest(Status::Ok);
+        assert_eq!(reap(&mut other).len(), 1);
+        let started = Wakeups { started: 1, ..Wakeups::default() };
+        assert_eq!((device.nr_held(), q.stats().wakeups), (1, started), "{locking}");
+        await_sleep(&device);
+        device.finish_oldest(Status::Ok);
+        assert_eq!(reap(&mut other).len(), 0, "it is the other thread's");
+        thread.join().expect("it has its read");
+        assert_eq!(q.stats().wakeups, Wakeups { completed: 1, ..started }, "{locking}");
+    }
+}
+
+/// Red if the end of a quiescence, which no submitter's thread brings about, is not counted, or if a thread that leaves
+/// its request to others counts as such a change.
+#[test]
+fn a_change_and_a_request_that_is_left_are_told_apart() {
+    let (device, q) = queue(Locking::Combining, 64, 256);
+    let thread = sleeper(&device, &q);
+    drop(q.quiesce());
+    let changed = Wakeups { changed: 1, ..Wakeups::default() };
+    assert_eq!(q.stats().wakeups, changed);
+    await_sleep(&device);
+    let quiesce = q.quiesce();
+    let mut other = submitter(&q);
+    submit(&mut other, 100);
+    let left = q.stats().wakeups;
+    // First the end, because a submitter that is dropped waits for its requests.
+    drop(quiesce);
+    while other.nr_outstanding() > 0 || !thread.is_finished() {
+        if device.nr_held() > 0 {
+            device.finish_oldest(Status::Ok);
+        }
+        reap(&mut other);
+    }
+    thread.join().expect("it has its read");
+    assert_eq!(left, Wakeups { deferred: 1, ..changed });
+}
+
+/// Red if a thread that is woken because there is room for its plug is not counted.
+#[test]
+fn a_plug_that_lacked_room_wakes_its_thread_when_there_is_room() {
+    for locking in [Locking::Single, Locking::Batch] {
+        let (device, q) = queue(locking, 4, 1);
+        let mut other = submitter(&q);
+        submit(&mut other, 100);
+        let thread = sleeper(&device, &q);
+        device.finish_oldest(Status::Ok);
+        assert_eq!(reap(&mut other).len(), 1);
+        assert_eq!(q.stats().wakeups.freed, 1, "{locking}");
+        while !thread.is_finished() {
+            if device.nr_held() > 0 {
+                device.finish_oldest(Status::Ok);
+            }
+            reap(&mut other);
+        }
+        thread.join().expect("it has its read");
+    }
+}
