@@ -3,8 +3,10 @@
 
 mod numbers;
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use blkmq::GateCounts;
 use serde::{Serialize, Serializer};
 
 use self::numbers::{Detail, Latency, Series, Shares, buckets};
@@ -55,13 +57,31 @@ struct Layer {
     bypassed: u64,
     staged: u64,
     holds: u64,
+    chosen: u64,
+    handed_through: u64,
     contended: u64,
     trylock_failed: u64,
+    wakeups: BTreeMap<&'static str, u64>,
+    gate: Gate,
     wait_share: f64,
     cpu_ns_per_request: f64,
     /// Present only if the waits were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     waits: Option<LayerWaits>,
+}
+
+/// The gate through which requests pass the scheduler by.
+#[derive(Debug, Serialize)]
+struct Gate {
+    opened: u64,
+    shut: u64,
+    shut_ns: u64,
+}
+
+impl From<GateCounts> for Gate {
+    fn from(GateCounts { opened, shut, shut_ns }: GateCounts) -> Self {
+        Self { opened, shut, shut_ns }
+    }
 }
 
 /// How long threads waited for the scheduler's lock, and how long requests waited until another thread inserted them.
@@ -183,8 +203,12 @@ impl Document {
                 bypassed: stats.bypassed,
                 staged: stats.staged,
                 holds: stats.holds,
+                chosen: stats.chosen,
+                handed_through: stats.handed_through,
                 contended: stats.contended,
                 trylock_failed: stats.trylock_failed,
+                wakeups: stats.wakeups.by_cause().into(),
+                gate: stats.gate.into(),
                 wait_share: outcome.layer.wait_share(),
                 cpu_ns_per_request: outcome.layer.cpu_ns_per_request(),
                 waits: waits_of(outcome),

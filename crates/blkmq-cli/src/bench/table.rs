@@ -1,8 +1,10 @@
 //! The report of a run in words.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::time::Duration;
 
+use blkmq::GateCounts;
 use blkmq_workbench::bench::{JobOutcome, Latency, LayerOutcome, Outcome};
 use blkmq_workbench::report::{self, Section};
 use blkmq_workbench::{JobFile, Reported, Subject, reported};
@@ -38,7 +40,7 @@ struct Fact {
     /// The whole that this is a part of, or the unit. May be empty.
     share: String,
     /// What the reader should know. May be empty.
-    about: &'static str,
+    about: Cow<'static, str>,
 }
 
 /// What counts as waiting.
@@ -105,7 +107,7 @@ impl Table<'_> {
         let facts = self.facts().into_iter().map(|(title, text)| vec![title.to_owned(), text]).collect();
         let layer = self.layer().into_iter();
         let layer =
-            layer.map(|fact| vec![fact.title.to_owned(), fact.text, fact.share, fact.about.to_owned()]).collect();
+            layer.map(|fact| vec![fact.title.to_owned(), fact.text, fact.share, fact.about.into_owned()]).collect();
         let head = [&["job", "direction"][..], &TITLES].concat();
         let note = "Latencies in microseconds; dev: in the device alone.";
         let mut sections = vec![page::table("Setting", "", &["", ""], facts), page::table("Jobs", note, &head, rows)];
@@ -137,7 +139,7 @@ impl Table<'_> {
     fn layer(&self) -> Vec<Fact> {
         let layer = &self.outcome.layer;
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-        let fact = |title, text, share| Fact { title, text, share, about: "" };
+        let fact = |title, text, share| Fact { title, text, share, about: Cow::Borrowed("") };
         let mut rows = vec![
             fact("requests to the driver", layer.requests.to_string(), String::new()),
             fact("merged into others", layer.merges.to_string(), percent(layer.merged_share())),
@@ -145,13 +147,27 @@ impl Table<'_> {
         if self.subject.scheduler != "none" {
             let passed = percent(layer.bypassed_share());
             let about = if is_idle(&self.subject.scheduler, layer) { NOTHING_WAITED } else { "" };
+            let about = about.into();
             rows.push(Fact { about, ..fact("past the scheduler", layer.stats.bypassed.to_string(), passed) });
+            rows.push(fact("scheduler held", layer.stats.holds.to_string(), String::new()));
+            rows.push(fact("requests per hold", format!("{:.2}", layer.requests_per_hold()), String::new()));
+        }
+        let GateCounts { shut, shut_ns, .. } = layer.stats.gate;
+        if shut_ns > 0 {
+            rows.push(fact("bypass gate shut", shut.to_string(), time(Duration::from_nanos(shut_ns))));
         }
         rows.extend([
             fact("dispatch batches", layer.stats.dispatch_batches.to_string(), String::new()),
             fact("CPU time per request", format!("{:.1} ns", layer.cpu_ns_per_request()), String::new()),
-            Fact { about: WAITING, ..fact("of it waiting", percent(layer.wait_share()), String::new()) },
+            Fact { about: WAITING.into(), ..fact("of it waiting", percent(layer.wait_share()), String::new()) },
         ]);
+        let woken = layer.stats.wakeups;
+        if woken.total() > 0 {
+            let causes = woken.by_cause().into_iter().filter(|(_, number)| *number > 0);
+            let causes: Vec<_> = causes.map(|(cause, number)| format!("{cause} {number}")).collect();
+            let about = format!("({})", causes.join(", ")).into();
+            rows.push(Fact { about, ..fact("threads woken", woken.total().to_string(), String::new()) });
+        }
         let waits = self.outcome.waits();
         let all = [
             ("waits for the lock", "lock p50 p99 p99.9", &waits.lock),

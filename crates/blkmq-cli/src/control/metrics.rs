@@ -1,5 +1,7 @@
 //! The counters as OpenMetrics text, under names like those of Prometheus' `node_disk_*`.
 
+mod counters;
+
 use std::fmt::Write;
 
 use blkmq::driver::Health;
@@ -7,6 +9,7 @@ use blkmq::sched::window::Phase;
 use blkmq::{Stat, Stats};
 use blkmq_export::{FrontEnd, Histogram, Kind, Latencies};
 
+use self::counters::{COUNTERS, Family, Sample};
 use super::schema::{Connection, Parts, Share, by_kind};
 use super::window::{Ceiling, Ceilings, Told};
 use super::{Served, State, tenants};
@@ -16,115 +19,9 @@ pub(super) const KIND: &str = "application/openmetrics-text; version=1.0.0; char
 /// The content type of plain text.
 pub(super) const PLAIN: &str = "text/plain; charset=utf-8";
 
-const SECTOR: u64 = 512;
 /// The most connections that have series of their own, and the most clients that do: the connections that are there the
 /// longest, and of each queue the clients with the first names.
 const MAX_CLIENTS: usize = 64;
-
-/// The value of a family, in the unit that ends the family's name.
-enum Sample {
-    Count(u64),
-    /// Milliseconds, shown in seconds.
-    Ticks(u64),
-}
-
-/// A family of counters, with a value for each queue.
-struct Family {
-    name: &'static str,
-    help: &'static str,
-    of: fn(&Stat, &Stats) -> Sample,
-}
-
-const COUNTERS: &[Family] = &[
-    Family { name: "reads_completed", help: "Reads that completed.", of: |stat, _| Sample::Count(stat.read_ios) },
-    Family {
-        name: "reads_merged",
-        help: "Reads that joined another one.",
-        of: |stat, _| Sample::Count(stat.read_merges),
-    },
-    Family {
-        name: "read_bytes",
-        help: "Bytes of reads that completed.",
-        of: |stat, _| Sample::Count(stat.read_sectors.wrapping_mul(SECTOR)),
-    },
-    Family { name: "read_time_seconds", help: "Time that reads took.", of: |stat, _| Sample::Ticks(stat.read_ticks) },
-    Family { name: "writes_completed", help: "Writes that completed.", of: |stat, _| Sample::Count(stat.write_ios) },
-    Family {
-        name: "writes_merged",
-        help: "Writes that joined another one.",
-        of: |stat, _| Sample::Count(stat.write_merges),
-    },
-    Family {
-        name: "written_bytes",
-        help: "Bytes of writes that completed.",
-        of: |stat, _| Sample::Count(stat.write_sectors.wrapping_mul(SECTOR)),
-    },
-    Family {
-        name: "write_time_seconds",
-        help: "Time that writes took.",
-        of: |stat, _| Sample::Ticks(stat.write_ticks),
-    },
-    Family {
-        name: "io_time_seconds",
-        help: "Time in which something was in the queue.",
-        of: |stat, _| Sample::Ticks(stat.io_ticks),
-    },
-    Family {
-        name: "io_time_weighted_seconds",
-        help: "Time that all requests took.",
-        of: |stat, _| Sample::Ticks(stat.time_in_queue),
-    },
-    Family {
-        name: "discards_completed",
-        help: "Discards that completed.",
-        of: |stat, _| Sample::Count(stat.discard_ios),
-    },
-    Family {
-        name: "discards_merged",
-        help: "Discards that joined another one.",
-        of: |stat, _| Sample::Count(stat.discard_merges),
-    },
-    Family {
-        name: "discarded_bytes",
-        help: "Bytes of discards that completed.",
-        of: |stat, _| Sample::Count(stat.discard_sectors.wrapping_mul(SECTOR)),
-    },
-    Family {
-        name: "discard_time_seconds",
-        help: "Time that discards took.",
-        of: |stat, _| Sample::Ticks(stat.discard_ticks),
-    },
-    Family {
-        name: "flush_requests",
-        help: "Flushes of the device that completed.",
-        of: |stat, _| Sample::Count(stat.flush_ios),
-    },
-    Family {
-        name: "flush_requests_time_seconds",
-        help: "Time that flushes took.",
-        of: |stat, _| Sample::Ticks(stat.flush_ticks),
-    },
-    Family {
-        name: "errors",
-        help: "Operations that completed with an error.",
-        of: |_, stats| Sample::Count(stats.errors),
-    },
-    Family {
-        name: "timeouts",
-        help: "Requests completed because of a timeout.",
-        of: |_, stats| Sample::Count(stats.timeouts),
-    },
-    Family {
-        name: "requeues",
-        help: "Requests that the device gave back for another try.",
-        of: |_, stats| Sample::Count(stats.requeued),
-    },
-    Family {
-        name: "bypassed",
-        help: "Requests that passed the scheduler by.",
-        of: |_, stats| Sample::Count(stats.bypassed),
-    },
-];
 
 /// A label's value between its quotation marks.
 fn escaped(text: &str) -> String {
@@ -179,8 +76,16 @@ pub(super) fn text(state: &State) -> String {
             let value = match of(stat, stats) {
                 Sample::Count(count) => count.to_string(),
                 Sample::Ticks(ms) => format!("{}.{:03}", ms / 1000, ms % 1000),
+                Sample::Nanoseconds(ns) => seconds(ns),
             };
             let _ = writeln!(out, "blkmq_{name}_total{{queue=\"{}\"}} {value}", escaped(&queue.name));
+        }
+    }
+    begin(&mut out, "wakeups", "counter", "Threads that another thread of the queue woke, by cause.");
+    for (queue, _, stats) in &counted {
+        for (cause, woken) in stats.wakeups.by_cause() {
+            let name = escaped(&queue.name);
+            let _ = writeln!(out, "blkmq_wakeups_total{{queue=\"{name}\",cause=\"{cause}\"}} {woken}");
         }
     }
     show_windows(&mut out, state);
@@ -494,6 +399,16 @@ mod tests {
         let windows = text.lines().filter(|line| line.starts_with("blkmq_window_"));
         assert!(windows.clone().all(|line| line.contains("{queue=\"bounded\"")), "only one has a window: {text}");
         assert!(text.contains("\nblkmq_device_requests{queue=\"default\",operation=\"other\"} 0\n"), "{text}");
+        for line in [
+            "wakeups_total{queue=\"default\",cause=\"deferred\"} 0",
+            "scheduler_holds_total{queue=\"default\"} 0",
+            "scheduler_dispatched_total{queue=\"default\"} 0",
+            "bypass_gate_opened_total{queue=\"default\"} 0",
+            "bypass_gate_shut_total{queue=\"default\"} 0",
+            "bypass_gate_shut_seconds_total{queue=\"default\"} ",
+        ] {
+            assert!(text.contains(&format!("\nblkmq_{line}")), "{line}: {text}");
+        }
         let (mut seen, mut family) = (HashSet::new(), String::new());
         for line in text.lines().filter(|line| *line != "# EOF") {
             if let Some(begun) = line.strip_prefix("# TYPE ") {

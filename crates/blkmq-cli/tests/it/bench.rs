@@ -67,8 +67,9 @@ fn the_json_has_fios_keys() {
         let missing: Vec<_> = theirs.difference(&ours).collect();
         let foreign: Vec<_> = ours.difference(&theirs).collect();
         assert!(missing.is_empty() && foreign.is_empty(), "{lines}: without {missing:?}, but with {foreign:?}");
-        let of_layer = "batch_size_mean bypass bypassed contended cpu_ns_per_request device dispatch_batches holds \
-                        locking merges merges_insert merges_plug requests scheduler staged stamps trylock_failed wait_share";
+        let of_layer = "batch_size_mean bypass bypassed chosen contended cpu_ns_per_request device dispatch_batches gate \
+                        handed_through holds locking merges merges_insert merges_plug requests scheduler staged stamps \
+                        trylock_failed wait_share wakeups";
         assert_eq!(layer.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" "), of_layer);
     }
 }
@@ -227,7 +228,14 @@ fn the_lockings_count_what_they_do() {
             assert_eq!(found[alone], 0, "{found}");
         }
         assert!(found["holds"].as_u64().unwrap() >= found["dispatch_batches"].as_u64().unwrap(), "{found}");
+        let [requests, bypassed, chosen, through] =
+            ["requests", "bypassed", "chosen", "handed_through"].map(|name| found[name].as_u64().unwrap());
+        assert_eq!(requests - bypassed, chosen + through, "{found}");
+        let woken = found["wakeups"].as_object().unwrap();
+        assert!(woken.len() == 5 && woken.values().all(|number| *number == 0), "a single thread wakes nobody: {found}");
     }
+    let gate = |found: &Value| ["opened", "shut", "shut_ns"].map(|name| found["gate"][name].as_u64());
+    assert_eq!([&single, &combining].map(gate), [[Some(0); 3]; 2], "the gate opened before the run, or never");
     let mean = |found: &Value| found["batch_size_mean"].as_f64().unwrap();
     assert_eq!((mean(&single), &single["dispatch_batches"]), (1.0, &single["requests"]));
     let (requests, batches) = (batch["requests"].as_u64().unwrap(), batch["dispatch_batches"].as_u64().unwrap());
@@ -304,6 +312,7 @@ fn words_tell_how_a_scheduler_is_shared() {
     let cells = |title: &str| words.lines().find_map(|line| line.strip_prefix(title)).unwrap_or_default().trim();
     let passed: Vec<_> = cells("past the scheduler").split_whitespace().take(3).collect();
     assert_eq!(passed, ["256", "100.0", "%"], "{words}");
+    assert_eq!((cells("scheduler held"), cells("requests per hold")), ("0", "0.00"), "{words}");
     assert!(
         cells("of it waiting").ends_with("(for the scheduler's lock, and in polls that found no completion)"),
         "{words}"

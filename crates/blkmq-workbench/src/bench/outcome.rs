@@ -311,6 +311,13 @@ impl LayerOutcome {
         share(self.requests.saturating_sub(self.stats.bypassed), self.stats.dispatch_batches)
     }
 
+    /// How many requests the scheduler dispatched in a hold of its lock, on average, the holds in which it dispatched
+    /// none included.
+    #[must_use]
+    pub fn requests_per_hold(&self) -> f64 {
+        share(self.stats.chosen + self.stats.handed_through, self.stats.holds)
+    }
+
     /// The mean bytes of a request: the mean bytes of an operation, times the mean number of operations in a request.
     /// Completed bytes divided by issued requests would be wrong in a short run, because of its beginning and end. This
     /// is wrong for writes that are no whole number of blocks, each of which makes two requests.
