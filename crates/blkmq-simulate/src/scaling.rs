@@ -40,6 +40,16 @@ pub struct Row {
     pub staged: f64,
     /// How often a thread was at the scheduler, for each operation.
     pub holds_per_request: f64,
+    /// Requests that the scheduler chose, and that were handed through it, for each time that a thread was there.
+    pub requests_per_hold: f64,
+    /// How long a thread had the scheduler's lock, in nanoseconds.
+    pub hold_ns: Summary,
+    /// The share of the time in which the gate was shut, so that no request passed the scheduler by. `None`: requests
+    /// never pass it by.
+    pub gate_shut_share: Option<f64>,
+    /// Threads that were woken for each operation, by what they were woken for
+    /// ([`Wakeups`](blkmq_virtual::Wakeups)).
+    pub wakeups_per_request: BTreeMap<&'static str, f64>,
     /// The requests that a thread brings to the scheduler while it is there, its own and those that were left with it.
     pub batch: Summary,
     /// How long a request that was left waited for the thread that took it over, in nanoseconds.
@@ -114,6 +124,10 @@ fn told(tally: Tally, threads: usize, setting: &Setting, none: Option<f64>) -> R
     let none = none.unwrap_or(requests_per_s);
     let moved = tally.lines.iter().filter(|(_, moves)| moves.moved > 0);
     let waited = tally.lines.iter().filter(|(_, moves)| moves.waited > 0);
+    let ordered = tally.stats.chosen + tally.stats.handed_through;
+    let passes_by = setting.scheduler != "none" && setting.bypasses();
+    let queues_ns = tally.ns.max(1) as f64 * setting.devices as f64;
+    let wakeups = tally.stats.wakeups.by_cause();
     Row {
         threads,
         requests_per_s,
@@ -128,8 +142,12 @@ fn told(tally: Tally, threads: usize, setting: &Setting, none: Option<f64>) -> R
         bypassed: tally.stats.bypassed as f64 / operations,
         staged: tally.stats.staged as f64 / operations,
         holds_per_request: tally.stats.holds as f64 / operations,
+        requests_per_hold: ordered as f64 / tally.stats.holds.max(1) as f64,
+        gate_shut_share: passes_by.then(|| tally.stats.gate.shut_ns as f64 / queues_ns),
+        wakeups_per_request: wakeups.map(|(name, woken)| (name, woken as f64 / operations)).into(),
         combining_share: tally.shares().into_iter().take(threads).collect(),
         batch: Summary::of(tally.batches),
+        hold_ns: Summary::of(tally.hold_ns),
         staged_ns: Summary::of(tally.staged_ns),
         combining_ns: Summary::of(tally.combining_ns),
         others_ns: Summary::of(tally.others_ns),

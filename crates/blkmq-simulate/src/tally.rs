@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use blkmq_sync_virtual::Stage;
 use blkmq_vcpu::cache::{Access, Picoseconds};
 use blkmq_vcpu::{Accessed, CpuId, cpu, time, uninterrupted};
-use blkmq_virtual::{RequestQueue, Stats, Wait};
+use blkmq_virtual::{HoldStep, RequestQueue, Stats, Wait, watch_holds};
 
 /// What happened to the lines of one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,6 +30,8 @@ struct Thread {
     measured: u64,
     /// Requests that it has brought to the scheduler since it came there.
     in_hold: u64,
+    /// When it got the scheduler's lock, while it has the lock.
+    holds_since: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -66,6 +68,8 @@ pub(crate) struct Tally {
     pub(crate) work_in_wait: Picoseconds,
     /// Requests that were brought to the scheduler while a thread was there, of those times in which any were.
     pub(crate) batches: Vec<u64>,
+    /// How long threads had the scheduler's lock, in nanoseconds.
+    pub(crate) hold_ns: Vec<u64>,
     /// How long each request that was left waited for the thread that took it over.
     pub(crate) staged_ns: Vec<u64>,
     /// How long operations took whose submitter took over other threads' requests meanwhile, and how long others.
@@ -83,6 +87,7 @@ fn with<R>(act: impl FnOnce(&mut Tally) -> R) -> R {
 
 /// Begins to count for a run of so many threads, of which `wanted` operations are measured after `warm` others.
 pub(crate) fn begin(threads: usize, warm: u64, wanted: u64) {
+    watch_holds(Some(held));
     with(|tally| *tally = Tally { warm, wanted, threads: vec![Thread::default(); threads], ..Tally::default() });
 }
 
@@ -93,6 +98,7 @@ pub(crate) fn runs_through(queues: &[Arc<RequestQueue>]) {
 
 /// What was counted. `None`: the run ended before enough operations were over.
 pub(crate) fn take() -> Option<Tally> {
+    watch_holds(None);
     Some(with(std::mem::take)).filter(|tally| tally.phase == Phase::Over)
 }
 
@@ -151,6 +157,23 @@ pub(crate) fn waited(wait: Wait, ns: u64) {
             }
         });
     }
+}
+
+/// Called by the block layer as a hold of the scheduler's lock begins, and as it ends.
+fn held(step: HoldStep) {
+    with(|tally| {
+        let since = &mut tally.threads[usize::from(cpu())].holds_since;
+        match step {
+            HoldStep::Begins => *since = Some(time::now()),
+            HoldStep::Ends => {
+                if let Some(since) = since.take()
+                    && tally.phase == Phase::Measuring
+                {
+                    tally.hold_ns.push(time::now() - since);
+                }
+            }
+        }
+    });
 }
 
 /// How many requests of other threads the calling thread has taken over so far.

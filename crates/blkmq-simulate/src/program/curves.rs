@@ -11,7 +11,7 @@ const NAMED: usize = 3;
 /// Where the columns of the band come in.
 const AT_BAND: usize = 2;
 
-const HEAD: [&str; 14] = [
+const HEAD: [&str; 18] = [
     "threads",
     "req/s",
     "/none",
@@ -26,6 +26,10 @@ const HEAD: [&str; 14] = [
     "p99",
     "one's %",
     "p99 us: combiners, others",
+    "req/hold",
+    "hold ns",
+    "gate shut %",
+    "woken, per request",
 ];
 
 /// The table, with its head. If points have several runs, it has columns for the lowest and the highest rate.
@@ -57,6 +61,10 @@ fn cells(row: &Row) -> Vec<String> {
     let mut lines: Vec<(&str, f64)> = row.lines_per_request.iter().map(|(name, moved)| (*name, *moved)).collect();
     lines.sort_by(|one, other| other.1.total_cmp(&one.1));
     let named: Vec<String> = lines.iter().take(NAMED).map(|(name, moved)| format!("{name} {moved:.2}")).collect();
+    let mut woken: Vec<(&str, f64)> = row.wakeups_per_request.iter().map(|(name, woken)| (*name, *woken)).collect();
+    woken.retain(|(_, woken)| *woken > 0.0);
+    woken.sort_by(|one, other| other.1.total_cmp(&one.1));
+    let woken: Vec<String> = woken.iter().map(|(name, woken)| format!("{name} {woken:.3}")).collect();
     vec![
         row.threads.to_string(),
         short(row.requests_per_s),
@@ -76,6 +84,10 @@ fn cells(row: &Row) -> Vec<String> {
             or_none(&row.combining_ns, us(row.combining_ns.p99)),
             or_none(&row.others_ns, us(row.others_ns.p99))
         ),
+        or_none(&row.hold_ns, format!("{:.1}", row.requests_per_hold)),
+        or_none(&row.hold_ns, format!("{:.0}", row.hold_ns.mean)),
+        row.gate_shut_share.map_or_else(|| "-".to_owned(), percent),
+        if woken.is_empty() { "-".to_owned() } else { woken.join(", ") },
         named.join(", "),
     ]
 }

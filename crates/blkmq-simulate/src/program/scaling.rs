@@ -28,13 +28,16 @@ Examples:
 JOB.fio is a job file of fio with one job. Each thread does what the job says in a closed loop; numjobs, runtime and what
 is measured are left out. Threads fill the cores of a machine before two share one, and the CPUs before two share one.
 
-The columns: requests per second; the same divided by those of 'none' with as many threads; the share of the threads' time
-that is lost to waiting, for lines that are busy with other CPUs and for the scheduler's lock; the share in which threads
-wait until a request completes, without their own work meanwhile; lines that move between CPUs for each request; requests that pass the
-scheduler by and that are left with another thread, in percent; requests of a hold of the scheduler (mean, p99); how long
-requests that are left wait for the thread that takes them over (mean, p99); the largest share of one thread in taking them
-over; and the p99 latency of requests whose submitters combine, and of others. The last column names the lines that move
-most.
+The columns: requests per second; the same divided by those of 'none' with as many threads; the share of the threads'
+time that is lost to waiting, for lines that are busy with other CPUs and for the scheduler's lock; the share in which
+threads wait until a request completes, without their own work meanwhile; lines that move between CPUs for each request;
+requests that pass the scheduler by and that are left with another thread, in percent; requests that a thread brings to
+the scheduler while it is there (mean, p99); how long requests that are left wait for the thread that takes them over
+(mean, p99); the largest share of one thread in taking them over; the p99 latency of requests whose submitters combine,
+and of others; requests that the scheduler dispatches for each hold of its lock, and how long a hold takes (mean); the
+share of the time in which the gate is shut, so that no request passes the scheduler by; and threads that are woken for
+each request, by what they are woken for (completed, freed, deferred, started, changed: see docs/scale.md). The last
+column names the lines that move most.
 
 Everything is modelled, and follows from the seed: the same command gives the same result, bit for bit, but for the machine
 two-core, whose distances and costs are measured anew each time. A curve is a band if each point has several runs: with

@@ -31,16 +31,21 @@ fn rows_are_printed_as_a_table_and_as_json() {
     let threads: Vec<u64> = rows.iter().filter_map(|row| row["threads"].as_u64()).collect();
     assert_eq!(threads, [1, 2, 4, 5]);
     for row in rows {
-        for name in ["requests_per_s", "ratio_to_none", "wait_share"] {
+        for name in ["requests_per_s", "ratio_to_none", "wait_share", "requests_per_hold"] {
             assert!(row[name].is_f64(), "{name}: {row}");
         }
+        assert!(row["gate_shut_share"].is_null() && row["wakeups_per_request"]["completed"].is_f64(), "{row}");
         assert!(row["lines_per_request"].is_object() && row["combining_share"].is_array(), "{row}");
-        for name in ["batch", "staged_ns", "combining_ns", "others_ns"] {
+        for name in ["batch", "hold_ns", "staged_ns", "combining_ns", "others_ns"] {
             assert!(row[name]["p99"].is_u64() && row[name]["mean"].is_f64(), "{name}: {row}");
         }
     }
     assert!(rows[2]["lines_per_request"]["queue.staging"].as_f64() > Some(0.0));
     assert!(table.starts_with("modelled: "), "{table}");
+    let head = table.lines().nth(1).unwrap_or_default();
+    for title in ["req/hold", "hold ns", "gate shut %", "woken, per request"] {
+        assert!(head.contains(title), "{title}: {table}");
+    }
     let begins: Vec<&str> = table.lines().skip(2).filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(begins, ["1", "2", "4", "5"], "{table}");
 }
