@@ -38,7 +38,7 @@ storage: ## Files and disks beside fio's io_uring engine, quiet and beside compu
 lockings: ## What threads that share a scheduler cost each other, under each locking; a record of it under docs/records/
 	@scripts/lockings
 
-curves: ## How each scheduler under each locking scales with threads; a record of it under docs/records/
+curves: ## How each scheduler under each locking scales with threads, and where requests wait; a record of it under docs/records/
 	@scripts/curves
 
 machines: ## vhost-user-blk servers beside each other: ours, qemu-storage-daemon; a record of it under docs/records/
