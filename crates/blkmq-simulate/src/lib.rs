@@ -37,7 +37,7 @@ pub use load::{Load, LoadError};
 pub use machine::{Machine, MachineError};
 pub use matrix::{Matrix, MatrixError};
 pub use native::NativeLoad;
-pub use point::{Each, PointError, Setting};
+pub use point::{Each, PointError, Setting, Stop};
 pub use predict::Predictor;
 pub use profile::{Level, Profile, ProfileError};
 pub use stages::{Private, Stages, StagesError, Way};

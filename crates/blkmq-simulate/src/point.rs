@@ -5,20 +5,37 @@ use std::sync::Arc;
 
 use blkmq_vcpu::cache::Picoseconds;
 use blkmq_vcpu::schedule::Uniform;
-use blkmq_vcpu::{Cores, Ended, OnStage, Options, Random, run, thread};
+use blkmq_vcpu::{Cores, Ended, OnStage, Options, Random, run, thread, time};
 use blkmq_virtual::driver::spec::open;
-use blkmq_virtual::{Accounting, Client, Locking, RequestQueue};
+use blkmq_virtual::{Accounting, Client, Limits, Locking, RequestQueue};
 
 use crate::load::{Load, LoadError, Worker};
 use crate::pace::Paced as _;
 use crate::stages::{Private, Stages, Way};
-use crate::tally::{self, Tally};
+use crate::tally::{self, Plan, Tally};
 
 /// How many threads a device's spec calls `{threads}`.
 const THREADS: &str = "{threads}";
 
 /// What a thread of the load does before each of its operations, beside them. It gets the thread's number.
 pub type Each = Arc<dyn Fn(usize) + Send + Sync>;
+
+/// Threads of a load that stop while the others go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stop {
+    /// How many threads stop: the last ones. At least one other goes on.
+    pub threads: usize,
+    /// The virtual time at which they stop submitting, in nanoseconds since the run began. The measurement begins then,
+    /// so it contains the operations that these threads still have outstanding.
+    pub at_ns: u64,
+}
+
+impl Stop {
+    /// Whether the time has come for thread `thread` of so many to stop.
+    fn is_due(self, thread: usize, threads: usize) -> bool {
+        thread >= threads - self.threads && time::now() >= self.at_ns
+    }
+}
 
 /// What a load runs on.
 #[derive(Clone)]
@@ -47,9 +64,14 @@ pub struct Setting {
     pub t0: Picoseconds,
     /// What else a thread does for each operation.
     pub each: Option<Each>,
+    /// The number of a thread, from 0, that has a load of its own, and this load. `None`: all threads do the same.
+    pub unlike: Option<(usize, Load)>,
+    /// Threads that stop during the run. `None`: each goes on to its end.
+    pub stop: Option<Stop>,
     /// The number from which everything else follows.
     pub seed: u64,
-    /// How many operations of all threads together are measured. Before these come others that are not measured.
+    /// How many operations of all threads together are measured. Before these come others that are not measured: a
+    /// quarter as many or more, or those until threads [stop](Self::stop).
     pub requests: u64,
 }
 
@@ -70,6 +92,8 @@ impl Setting {
             percent: 100,
             t0: 0,
             each: None,
+            unlike: None,
+            stop: None,
             seed: 1,
             requests: 20_000,
         }
@@ -111,8 +135,15 @@ pub enum PointError {
     Load(LoadError),
     /// The queue cannot be built so.
     Queue(String),
-    /// The run would have none of these: threads or devices.
+    /// The run would have none of these: threads, devices, or threads that go on while others stop.
     Nothing(&'static str),
+    /// The run has no thread of the number that [`Setting::unlike`] names.
+    Thread {
+        /// This number.
+        number: usize,
+        /// The number of the last thread.
+        last: usize,
+    },
     /// The device failed an operation.
     Failed(String),
     /// The run did not come to its end. That is an error of the model or of the block layer.
@@ -124,6 +155,9 @@ impl fmt::Display for PointError {
         match self {
             Self::Load(error) => error.fmt(f),
             Self::Nothing(what) => write!(f, "no {what}; a load has 1 or more"),
+            Self::Thread { number, last } => {
+                write!(f, "no thread {number}, which has a load of its own; threads are numbered from 0 to {last}")
+            }
             Self::Device(what) | Self::Queue(what) | Self::Failed(what) | Self::Ended(what) => f.write_str(what),
         }
     }
@@ -131,18 +165,52 @@ impl fmt::Display for PointError {
 
 impl std::error::Error for PointError {}
 
+/// What the threads of a run do to each device.
+struct Loads {
+    common: Load,
+    unlike: Option<(usize, Load)>,
+}
+
+impl Loads {
+    fn of(load: &Load, setting: &Setting) -> Self {
+        let unlike = setting.unlike.as_ref().map(|(thread, load)| (*thread, load.shared_by(setting.devices)));
+        Self { common: load.shared_by(setting.devices), unlike }
+    }
+
+    fn of_thread(&self, thread: usize) -> &Load {
+        self.unlike.as_ref().filter(|(number, _)| *number == thread).map_or(&self.common, |(_, load)| load)
+    }
+
+    /// Slots that each submitter needs.
+    fn slots(&self) -> u16 {
+        self.unlike.iter().fold(self.common.slots(), |slots, (_, load)| slots.max(load.slots()))
+    }
+
+    /// Whether so many threads can do this to a device with such limits.
+    fn fit(&self, threads: usize, limits: &Limits) -> Result<(), LoadError> {
+        self.common.fits(threads, limits)?;
+        self.unlike.as_ref().map_or(Ok(()), |(thread, load)| load.fits(thread + 1, limits))
+    }
+}
+
 /// Runs `load` with so many threads.
 ///
 /// # Errors
 /// It cannot be run.
 pub(crate) fn measure(load: &Load, threads: usize, setting: &Setting) -> Result<Tally, PointError> {
-    for (number, what) in [(threads, "threads"), (setting.devices, "devices")] {
+    let stopping = setting.stop.map_or(0, |stop| stop.threads);
+    let numbers =
+        [(threads, "threads"), (setting.devices, "devices"), (threads.saturating_sub(stopping), "threads that go on")];
+    for (number, what) in numbers {
         if number == 0 {
             return Err(PointError::Nothing(what));
         }
     }
-    let load = &load.shared_by(setting.devices);
-    check(load, threads, setting)?;
+    if let Some((number, _)) = setting.unlike.as_ref().filter(|(number, _)| *number >= threads) {
+        return Err(PointError::Thread { number: *number, last: threads - 1 });
+    }
+    let loads = Loads::of(load, setting);
+    check(&loads, threads, setting)?;
     let Setting { cores, seed, requests, .. } = setting.clone();
     let private =
         setting.stages.as_ref().map(|stages| Private::of(stages, &setting.way(), cores.costs, setting.percent));
@@ -155,10 +223,11 @@ pub(crate) fn measure(load: &Load, threads: usize, setting: &Setting) -> Result<
     });
     let cores = Some(Cores { seed, ..cores });
     let options = Options { on_access: Some(on_access), cores, on_stage: Some(on_stage), ..Options::default() };
-    let least = 8 * threads as u64 * u64::from(load.pace.depth);
-    tally::begin(threads, least.max(requests / 4), requests);
-    let (load, theirs) = (Arc::new(load.clone()), setting.clone());
-    let ended = run(Box::new(Uniform::new(Random::new(seed), 1)), options, move || work(&load, threads, &theirs));
+    let least = 8 * threads as u64 * u64::from(loads.common.pace.depth);
+    let (warm, warm_ns) = setting.stop.map_or((least.max(requests / 4), 0), |stop| (0, stop.at_ns));
+    tally::begin(threads, Plan { warm, warm_ns, wanted: requests });
+    let (loads, theirs) = (Arc::new(loads), setting.clone());
+    let ended = run(Box::new(Uniform::new(Random::new(seed), 1)), options, move || work(&loads, threads, &theirs));
     let tally = tally::take();
     match (ended, tally) {
         (_, Some(Tally { failed: Some(why), .. })) => {
@@ -175,12 +244,11 @@ fn spec(threads: usize, setting: &Setting) -> String {
 }
 
 /// Whether the queue of a run can be built.
-fn check(load: &Load, threads: usize, setting: &Setting) -> Result<(), PointError> {
-    let q = queue(load, threads, setting)?;
-    load.fits(threads, &q.limits()).map_err(PointError::Load)
+fn check(loads: &Loads, threads: usize, setting: &Setting) -> Result<(), PointError> {
+    loads.fit(threads, &queue(loads, threads, setting)?.limits()).map_err(PointError::Load)
 }
 
-fn queue(load: &Load, threads: usize, setting: &Setting) -> Result<Arc<RequestQueue>, PointError> {
+fn queue(loads: &Loads, threads: usize, setting: &Setting) -> Result<Arc<RequestQueue>, PointError> {
     let Setting { scheduler, locking, bypass, accounting, .. } = setting;
     let spec = spec(threads, setting);
     let device = open(&spec).map_err(|error| PointError::Device(format!("device {spec}: {error}")))?;
@@ -188,7 +256,7 @@ fn queue(load: &Load, threads: usize, setting: &Setting) -> Result<Arc<RequestQu
         .scheduler(&**scheduler)
         .locking(*locking)
         .accounting(*accounting)
-        .slots(load.slots())
+        .slots(loads.slots())
         .wait_meter(tally::lock_meter)
         .observe_waits(tally::waited);
     let builder = bypass.iter().fold(builder, |builder, bypass| builder.bypass(*bypass));
@@ -215,23 +283,24 @@ impl Chance {
 }
 
 /// What the virtual CPUs do: the first one too is a thread of the load.
-fn work(load: &Arc<Load>, threads: usize, setting: &Setting) {
-    let build = |_| queue(load, threads, setting).expect("it could be built just now");
+fn work(loads: &Arc<Loads>, nr_threads: usize, setting: &Setting) {
+    let build = |_| queue(loads, nr_threads, setting).expect("it could be built just now");
     let queues: Vec<_> = (0..setting.devices).map(build).collect();
     tally::runs_through(&queues);
-    let mut threads: Vec<_> = Chance::of_threads(setting.seed, threads, setting.devices)
+    let mut threads: Vec<_> = Chance::of_threads(setting.seed, nr_threads, setting.devices)
         .enumerate()
         .map(|(thread, Chance { by_device, mut turns })| {
             let client = Client::new(format!("thread {thread}"));
             let join = |q: &Arc<RequestQueue>| q.submitter(&client).expect("there is a place for each");
             let submitters: Vec<_> = queues.iter().map(join).zip(by_device).collect();
-            let (load, t0, each) = (Arc::clone(load), setting.t0, setting.each.clone());
+            let (loads, t0, each, stop) = (Arc::clone(loads), setting.t0, setting.each.clone(), setting.stop);
             move || {
                 let each = || each.iter().for_each(|each| each(thread));
-                let worker = |(submitter, random)| Worker::new(&load, thread as u64, submitter, random, t0);
+                let load = loads.of_thread(thread);
+                let worker = |(submitter, random)| Worker::new(load, thread as u64, submitter, random, t0);
                 let mut workers: Vec<_> = submitters.into_iter().map(worker).collect();
                 workers[0].begin();
-                while !tally::is_over() {
+                while !tally::is_over() && !stop.is_some_and(|stop| stop.is_due(thread, nr_threads)) {
                     // In turn all threads would meet at each device: real ones answer when they like.
                     let next = turns.below(workers.len() as u64) as usize;
                     workers[next].go_round(each);

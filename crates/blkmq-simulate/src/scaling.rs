@@ -58,6 +58,9 @@ pub struct Row {
     pub combining_ns: Summary,
     /// How long other operations took, in nanoseconds.
     pub others_ns: Summary,
+    /// How long the operations of each thread took, in nanoseconds. The counts are the operations that the threads
+    /// completed in the measured time.
+    pub threads_ns: Vec<Summary>,
     /// Of the requests that were left, the share that each thread took over.
     pub combining_share: Vec<f64>,
 }
@@ -145,11 +148,12 @@ fn told(tally: Tally, threads: usize, setting: &Setting, none: Option<f64>) -> R
         requests_per_hold: ordered as f64 / tally.stats.holds.max(1) as f64,
         gate_shut_share: passes_by.then(|| tally.stats.gate.shut_ns as f64 / queues_ns),
         wakeups_per_request: wakeups.map(|(name, woken)| (name, woken as f64 / operations)).into(),
-        combining_share: tally.shares().into_iter().take(threads).collect(),
+        combining_share: tally.shares(),
+        threads_ns: tally.threads.iter().map(|thread| Summary::of(thread.latencies_ns())).collect(),
+        combining_ns: Summary::of(tally.combining_ns()),
+        others_ns: Summary::of(tally.others_ns()),
         batch: Summary::of(tally.batches),
         hold_ns: Summary::of(tally.hold_ns),
         staged_ns: Summary::of(tally.staged_ns),
-        combining_ns: Summary::of(tally.combining_ns),
-        others_ns: Summary::of(tally.others_ns),
     }
 }

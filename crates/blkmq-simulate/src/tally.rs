@@ -20,9 +20,20 @@ pub(crate) struct Moves {
     pub(crate) waited: Picoseconds,
 }
 
+/// When a run is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Plan {
+    /// Operations to be completed before the measurement begins.
+    pub(crate) warm: u64,
+    /// The virtual time before which the measurement does not begin, in nanoseconds.
+    pub(crate) warm_ns: u64,
+    /// Operations to be completed in the measurement.
+    pub(crate) wanted: u64,
+}
+
 /// What one thread does.
-#[derive(Debug, Clone, Copy, Default)]
-struct Thread {
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Thread {
     waits_for_lock: bool,
     waits_for_completions: bool,
     /// Requests that other threads left, and that this one took over: in all, and since the measurement began.
@@ -32,6 +43,16 @@ struct Thread {
     in_hold: u64,
     /// When it got the scheduler's lock, while it has the lock.
     holds_since: Option<u64>,
+    /// How long its operations took during which it took over other threads' requests, and how long others.
+    combining_ns: Vec<u64>,
+    others_ns: Vec<u64>,
+}
+
+impl Thread {
+    /// How long its measured operations took, in nanoseconds.
+    pub(crate) fn latencies_ns(&self) -> Vec<u64> {
+        [&self.combining_ns[..], &self.others_ns].concat()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -45,11 +66,11 @@ enum Phase {
 /// What was counted of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Operations to be completed before the measurement, and in it.
-    warm: u64,
-    wanted: u64,
+    plan: Plan,
     phase: Phase,
     completed: u64,
+    /// Operations that are completed when the measurement ends.
+    end: u64,
     began_ns: u64,
     began_stats: Stats,
     /// The queues of the run, whose statistics are added up.
@@ -59,7 +80,7 @@ pub(crate) struct Tally {
     pub(crate) ns: u64,
     pub(crate) stats: Stats,
     pub(crate) lines: BTreeMap<&'static str, Moves>,
-    threads: Vec<Thread>,
+    pub(crate) threads: Vec<Thread>,
     /// For how long CPUs waited for lines while they waited for no lock.
     pub(crate) waited: Picoseconds,
     /// For how long threads waited for completions, and how much private work they did meanwhile, because they looked
@@ -72,9 +93,6 @@ pub(crate) struct Tally {
     pub(crate) hold_ns: Vec<u64>,
     /// How long each request that was left waited for the thread that took it over.
     pub(crate) staged_ns: Vec<u64>,
-    /// How long operations took whose submitter took over other threads' requests meanwhile, and how long others.
-    pub(crate) combining_ns: Vec<u64>,
-    pub(crate) others_ns: Vec<u64>,
 }
 
 thread_local! {
@@ -85,10 +103,10 @@ fn with<R>(act: impl FnOnce(&mut Tally) -> R) -> R {
     TALLY.with_borrow_mut(act)
 }
 
-/// Begins to count for a run of so many threads, of which `wanted` operations are measured after `warm` others.
-pub(crate) fn begin(threads: usize, warm: u64, wanted: u64) {
+/// Begins to count for a run of so many threads.
+pub(crate) fn begin(threads: usize, plan: Plan) {
     watch_holds(Some(held));
-    with(|tally| *tally = Tally { warm, wanted, threads: vec![Thread::default(); threads], ..Tally::default() });
+    with(|tally| *tally = Tally { plan, threads: vec![Thread::default(); threads], ..Tally::default() });
 }
 
 /// The run goes through these queues.
@@ -212,15 +230,15 @@ pub(crate) fn done(since: u64, taken_over: u64) {
     let is_due = with(|tally| {
         tally.completed += 1;
         if tally.phase == Phase::Measuring {
-            let has_combined = tally.threads[usize::from(cpu())].taken_over > taken_over;
-            if has_combined { &mut tally.combining_ns } else { &mut tally.others_ns }.push(now.saturating_sub(since));
+            let thread = &mut tally.threads[usize::from(cpu())];
+            let has_combined = thread.taken_over > taken_over;
+            if has_combined { &mut thread.combining_ns } else { &mut thread.others_ns }.push(now.saturating_sub(since));
         }
-        let due = match tally.phase {
-            Phase::Before => tally.warm,
-            Phase::Measuring => tally.warm + tally.wanted,
-            Phase::Over => u64::MAX,
-        };
-        tally.completed >= due
+        match tally.phase {
+            Phase::Before => tally.completed >= tally.plan.warm && now >= tally.plan.warm_ns,
+            Phase::Measuring => tally.completed >= tally.end,
+            Phase::Over => false,
+        }
     });
     if is_due {
         let queues = with(|tally| tally.queues.clone());
@@ -248,9 +266,20 @@ impl Tally {
     fn pass_mark(&mut self, now: u64, stats: Stats) {
         if self.phase == Phase::Before {
             (self.phase, self.began_ns, self.began_stats) = (Phase::Measuring, now, stats);
+            self.end = self.completed + self.plan.wanted;
         } else {
             (self.phase, self.ns, self.stats) = (Phase::Over, now - self.began_ns, stats - self.began_stats);
         }
+    }
+
+    /// How long operations took, in nanoseconds, whose submitters took over other threads' requests meanwhile.
+    pub(crate) fn combining_ns(&self) -> Vec<u64> {
+        self.threads.iter().flat_map(|thread| &thread.combining_ns).copied().collect()
+    }
+
+    /// How long other operations took, in nanoseconds.
+    pub(crate) fn others_ns(&self) -> Vec<u64> {
+        self.threads.iter().flat_map(|thread| &thread.others_ns).copied().collect()
     }
 
     /// The share of each thread in the requests that were taken over for other threads.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use blkmq_simulate::scaling::{Row, row};
-use blkmq_simulate::{Each, Load, Machine, Setting};
+use blkmq_simulate::{Each, Load, Machine, Setting, Stop};
 use blkmq_vcpu::place_at;
 use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering};
 use blkmq_virtual::{Accounting, Locking};
@@ -66,7 +66,7 @@ fn the_same_seed_gives_the_same_rows() {
     let other = Setting { seed: 2, ..setting("mq-deadline", None) };
     let other = row(&load(), 5, &other).expect("it can be run");
     assert_ne!(other, modelled(5, "mq-deadline", None), "the seed decides something");
-    assert_eq!(format!("{:016x}", hash(&first)), "b214d64a615e8921", "{first}");
+    assert_eq!(format!("{:016x}", hash(&first)), "78b0a4949efe8a84", "{first}");
 }
 
 /// Red if a row says that threads wait for each other which share nothing, or if 'none' is not the load itself.
@@ -182,6 +182,12 @@ fn what_cannot_be_modelled_is_an_error() {
     assert_eq!(said(2, failing), format!("device {bad}: an operation of the load failed: medium error"));
     assert_eq!(said(0, setting("none", None)), "no threads; a load has 1 or more");
     assert_eq!(said(2, Setting { devices: 0, ..setting("none", None) }), "no devices; a load has 1 or more");
+    let all = Setting { stop: Some(Stop { threads: 2, at_ns: 0 }), ..setting("none", None) };
+    assert_eq!(said(2, all), "no threads that go on; a load has 1 or more");
+    let far = Load::closed_loop("rw=randread\nbs=4k\noffset=300g", 1, 1);
+    let unlike = |number| Setting { unlike: Some((number, far.clone())), ..setting("none", None) };
+    assert!(said(2, unlike(1)).contains("the area of thread 1 does not fit"));
+    assert_eq!(said(2, unlike(2)), "no thread 2, which has a load of its own; threads are numbered from 0 to 1");
 }
 
 /// Red if what threads do while they wait counts as waiting, or the other way round: beside a device that takes its
@@ -194,6 +200,30 @@ fn work_that_is_done_while_a_thread_waits_is_told_apart() {
     assert!((0.001..0.2).contains(&slow.work_in_wait_share), "{slow:?}");
     let quick = modelled(1, "none", None);
     assert_eq!((quick.idle_share, quick.work_in_wait_share), (0.0, 0.0), "{quick:?}");
+}
+
+/// Red if operations are counted or timed by another thread than the one that submitted them, if some are left out, or
+/// if a thread that was given a load of its own does what the others do.
+#[test]
+fn each_thread_is_counted_and_timed_by_itself() {
+    let one = Load::closed_loop("rw=randread\nbs=4k", 1, 1);
+    let row = row(&load(), 3, &Setting { unlike: Some((1, one)), ..setting("none", None) }).expect("it can be run");
+    assert_eq!(row.threads_ns.iter().map(|thread| thread.count).sum::<u64>(), 4000, "{row:?}");
+    let [first, lone, last] = &row.threads_ns[..] else { panic!("there are three threads: {row:?}") };
+    for other in [first, last] {
+        assert!(lone.count < other.count && lone.p99 < other.p50, "a batch of four takes longer: {row:?}");
+    }
+}
+
+/// Red if threads go on that are to stop, or if the measurement begins before they do.
+#[test]
+fn threads_that_stop_leave_the_others_alone() {
+    let stop = Some(Stop { threads: 3, at_ns: 100_000 });
+    let row = row(&load(), 4, &Setting { stop, ..setting("none", None) }).expect("it can be run");
+    let counts: Vec<u64> = row.threads_ns.iter().map(|thread| thread.count).collect();
+    assert!(counts[0] >= 4000 - 3 * 4 && counts[1..].iter().all(|count| *count <= 4), "{row:?}");
+    let alone = modelled(1, "none", None);
+    assert!((0.98..1.02).contains(&(row.requests_per_s / alone.requests_per_s)), "{row:?} {alone:?}");
 }
 
 /// Red if the counter of the block layer's own that all threads can be made to share is not seen.
