@@ -6,3 +6,4 @@ mod planted;
 mod program;
 #[path = "../../../blkmq-cli/tests/it/run/mod.rs"]
 mod run;
+mod tags;
