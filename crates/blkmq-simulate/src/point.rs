@@ -25,9 +25,11 @@ pub type Each = Arc<dyn Fn(usize) + Send + Sync>;
 pub struct Stop {
     /// How many threads stop: the last ones. At least one other goes on.
     pub threads: usize,
-    /// The virtual time at which they stop submitting, in nanoseconds since the run began. The measurement begins then,
-    /// so it contains the operations that these threads still have outstanding.
+    /// The virtual time at which they stop submitting, in nanoseconds since the run began. They still have operations
+    /// outstanding then.
     pub at_ns: u64,
+    /// How long after that the measurement begins, in nanoseconds.
+    pub settle_ns: u64,
 }
 
 impl Stop {
@@ -224,7 +226,7 @@ pub(crate) fn measure(load: &Load, threads: usize, setting: &Setting) -> Result<
     let cores = Some(Cores { seed, ..cores });
     let options = Options { on_access: Some(on_access), cores, on_stage: Some(on_stage), ..Options::default() };
     let least = 8 * threads as u64 * u64::from(loads.common.pace.depth);
-    let (warm, warm_ns) = setting.stop.map_or((least.max(requests / 4), 0), |stop| (0, stop.at_ns));
+    let (warm, warm_ns) = setting.stop.map_or((least.max(requests / 4), 0), |stop| (0, stop.at_ns + stop.settle_ns));
     tally::begin(threads, Plan { warm, warm_ns, wanted: requests });
     let (loads, theirs) = (Arc::new(loads), setting.clone());
     let ended = run(Box::new(Uniform::new(Random::new(seed), 1)), options, move || work(&loads, threads, &theirs));

@@ -66,7 +66,7 @@ fn the_same_seed_gives_the_same_rows() {
     let other = Setting { seed: 2, ..setting("mq-deadline", None) };
     let other = row(&load(), 5, &other).expect("it can be run");
     assert_ne!(other, modelled(5, "mq-deadline", None), "the seed decides something");
-    assert_eq!(format!("{:016x}", hash(&first)), "78b0a4949efe8a84", "{first}");
+    assert_eq!(format!("{:016x}", hash(&first)), "fe0ef6506b452f6a", "{first}");
 }
 
 /// Red if a row says that threads wait for each other which share nothing, or if 'none' is not the load itself.
@@ -182,7 +182,7 @@ fn what_cannot_be_modelled_is_an_error() {
     assert_eq!(said(2, failing), format!("device {bad}: an operation of the load failed: medium error"));
     assert_eq!(said(0, setting("none", None)), "no threads; a load has 1 or more");
     assert_eq!(said(2, Setting { devices: 0, ..setting("none", None) }), "no devices; a load has 1 or more");
-    let all = Setting { stop: Some(Stop { threads: 2, at_ns: 0 }), ..setting("none", None) };
+    let all = Setting { stop: Some(Stop { threads: 2, at_ns: 0, settle_ns: 0 }), ..setting("none", None) };
     assert_eq!(said(2, all), "no threads that go on; a load has 1 or more");
     let far = Load::closed_loop("rw=randread\nbs=4k\noffset=300g", 1, 1);
     let unlike = |number| Setting { unlike: Some((number, far.clone())), ..setting("none", None) };
@@ -218,7 +218,7 @@ fn each_thread_is_counted_and_timed_by_itself() {
 /// Red if threads go on that are to stop, or if the measurement begins before they do.
 #[test]
 fn threads_that_stop_leave_the_others_alone() {
-    let stop = Some(Stop { threads: 3, at_ns: 100_000 });
+    let stop = Some(Stop { threads: 3, at_ns: 100_000, settle_ns: 0 });
     let row = row(&load(), 4, &Setting { stop, ..setting("none", None) }).expect("it can be run");
     let counts: Vec<u64> = row.threads_ns.iter().map(|thread| thread.count).collect();
     assert!(counts[0] >= 4000 - 3 * 4 && counts[1..].iter().all(|count| *count <= 4), "{row:?}");

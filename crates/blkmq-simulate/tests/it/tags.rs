@@ -14,6 +14,9 @@ const DEVICE: &str = "null,irqmode=0,poll_queues=0,submit_queues=1,hw_queue_dept
 const MANY: usize = 32;
 const FEW: usize = 8;
 
+/// How long it may take until the few are as quick as from the start.
+const SETTLE_NS: u64 = 200_000;
+
 /// What each thread of the job scaling-32x4 does, with so many reads outstanding.
 fn load(depth: usize) -> Load {
     Load::closed_loop("rw=randread\nbs=512", depth, depth)
@@ -44,19 +47,20 @@ fn modelled(setting: &Setting) -> Row {
 /// What becomes of the rate of `FEW` threads when all others of `MANY` stop.
 #[derive(Debug)]
 struct Recovery {
-    /// The rate that the few threads reach in the window behind that moment, over their rate from the start.
+    /// The rate that the few threads reach in a window behind that moment, over their rate from the start.
     rate: f64,
     /// The share of requests that pass the scheduler by in this window.
     bypassed: f64,
 }
 
 impl Recovery {
-    /// Models `MANY` threads for 2 ms. The window lasts `window_us` if the rate is 0.9 of that from the start.
-    fn of(way: Way, seed: u64, window_us: f64) -> Self {
+    /// Models `MANY` threads for 2 ms. The window begins 200 us later, and lasts as long if the rate is 0.9 of that from
+    /// the start.
+    fn of(way: Way, seed: u64) -> Self {
         let setting = Setting { seed, ..way.setting() };
         let alone = requests_per_s(&load(4), FEW, &setting).expect("it can be run");
-        let requests = (0.9 * alone * window_us / 1e6) as u64;
-        let stop = Some(Stop { threads: MANY - FEW, at_ns: 2_000_000 });
+        let requests = (0.9 * alone * SETTLE_NS as f64 / 1e9) as u64;
+        let stop = Some(Stop { threads: MANY - FEW, at_ns: 2_000_000, settle_ns: SETTLE_NS });
         let after = modelled(&Setting { stop, requests, ..setting });
         let of_few: u64 = after.threads_ns[..FEW].iter().map(|thread| thread.count).sum();
         let rate = after.requests_per_s * of_few as f64 / requests as f64;
@@ -70,16 +74,14 @@ impl Recovery {
     }
 }
 
-/// Red if WAITING is never cleared once it was set: the rate is 0.11 of that from the start. Red if mq-deadline's gate,
-/// as bfq's, stays shut for the next 256 requests once something has waited (`CALM` in gate.rs): 0.81. Red at commit
-/// 82b0eeaa, where that gate stays shut, and each completion is delivered by itself: 0.39.
+/// Red if WAITING is never cleared once it was set: the rate is 0.12 of that from the start.
 #[test]
 fn eight_threads_are_as_quick_as_from_the_start_within_200_us_after_32() {
     for bypass in [true, false] {
         let way = Way::deadline(Locking::Combining, bypass);
-        let runs = [1, 2].map(|seed| Recovery::of(way, seed, 200.0));
+        let runs = [1, 2].map(|seed| Recovery::of(way, seed));
         let mean = runs.iter().map(|run| run.rate).sum::<f64>() / runs.len() as f64;
-        assert!(mean >= 0.9, "{way:?}: {runs:?}");
+        assert!(mean >= 0.95, "{way:?}: {runs:?}");
         assert!(runs.iter().all(|run| !bypass || run.bypassed > 0.95), "{way:?}: {runs:?}");
     }
 }
@@ -117,7 +119,9 @@ impl Fairness {
     }
 }
 
-/// The lone read is the last thread's. Threads are woken in the order of their numbers, so it waits longest.
+/// Red if a thread that completed operations of others wakes their threads in the order of their numbers: the least
+/// served has 0.18 to 0.4 of the requests of the most served then, and the lone read, which is the last thread's, waits
+/// longest.
 ///
 /// Red at commit 82b0eeaa, where each completion is delivered by itself: its p99 is 517 us, and 53 us without a
 /// scheduler.
@@ -128,6 +132,6 @@ fn a_lone_read_among_31_busy_threads_takes_at_most_twice_as_long_as_without_a_sc
     for bypass in [true, false] {
         let fairness = last(Way::deadline(Locking::Combining, bypass));
         assert!(fairness.p99_to(&none) <= 2.0, "bypass {bypass}: {fairness:?}, {none:?}");
-        assert!(fairness.least_to_most >= 0.15, "bypass {bypass}: {fairness:?}");
+        assert!(fairness.least_to_most >= 0.5, "bypass {bypass}: {fairness:?}");
     }
 }

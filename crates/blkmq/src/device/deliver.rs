@@ -7,42 +7,45 @@
 //! behind the requests that get these tags and go to the device ([`Runner::run`]). Two kinds of submitters hear
 //! earlier: those that are notified, and those of a batch of more than 32 submitters.
 //!
+//! Threads are woken in the order in which their first operations completed. Each wake-up takes so long that a thread
+//! which is always woken first, by its number for example, is served several times as often as the last one.
+//!
 //! # Liveness
 //! [`Outbox::send`] makes the operations visible, and [`Outbox::wake`] wakes, behind a fence. A thread calls both
 //! before it goes. If a driver panics in between, all threads that sleep are woken instead, by `Unwinding` in `issue`.
 
-use super::index_set::IndexSet;
 use crate::queue::{Ending, Member, RequestQueue, WakeCause};
 use crate::request::RqList;
-use crate::request::limits::MAX_MEMBERS;
 use blkmq_sync::kept;
 use blkmq_sync::wake::wake_each;
 
-/// Of how many submitters operations are gathered. A batch of more is delivered in parts.
+/// Of how many submitters operations are gathered. A batch of more is delivered, and wakes, in parts.
 const NR_LISTS: usize = 32;
 
 /// Completed operations of other submitters, by submitter, and the submitters that are to be woken.
 ///
 /// # Invariants
-/// The first `len` of `members` are different, and only the first `len` of `lists` have operations.
+/// The first `len` of `members` are different, and only the first `len` of `lists` have operations. The first
+/// `nr_unwoken` of `unwoken` are different.
 #[derive(Debug)]
 pub(super) struct Outbox {
     members: [u16; NR_LISTS],
     lists: [RqList; NR_LISTS],
     len: usize,
-    /// Submitters whose operations were delivered, and whose threads were not woken since.
-    unwoken: IndexSet,
+    /// Submitters whose operations were delivered, and whose threads were not woken since, the first one first.
+    unwoken: [u16; NR_LISTS],
+    nr_unwoken: usize,
 }
 
 impl Outbox {
     pub(super) fn new() -> Self {
         let lists = std::array::from_fn(|_| RqList::default());
-        Self { members: [0; NR_LISTS], lists, len: 0, unwoken: IndexSet::new(MAX_MEMBERS) }
+        Self { members: [0; NR_LISTS], lists, len: 0, unwoken: [0; NR_LISTS], nr_unwoken: 0 }
     }
 
     /// Whether nothing is gathered, and nobody is to be woken.
     pub(super) const fn is_empty(&self) -> bool {
-        self.len == 0 && self.unwoken.is_empty()
+        self.len == 0 && self.nr_unwoken == 0
     }
 
     fn place_of(&self, member: u16) -> Option<usize> {
@@ -75,9 +78,20 @@ impl Outbox {
                 send_telling(q, list, member, by);
             } else {
                 list.deliver(&q.slots, &member.completions);
-                self.unwoken.add(self.members[place]);
+                self.note_unwoken(q, self.members[place], by);
             }
         }
+    }
+
+    fn note_unwoken(&mut self, q: &RequestQueue, member: u16, by: u16) {
+        if self.unwoken[..self.nr_unwoken].contains(&member) {
+            return;
+        }
+        if self.nr_unwoken == NR_LISTS {
+            self.wake(q, by);
+        }
+        self.unwoken[self.nr_unwoken] = member;
+        self.nr_unwoken += 1;
     }
 
     /// Wakes the threads of the submitters whose operations were delivered, by the thread of the member `by`.
@@ -85,9 +99,10 @@ impl Outbox {
     /// COST: a fence, and two loads for each submitter, of lines that change when its thread goes to sleep.
     #[inline]
     pub(super) fn wake(&mut self, q: &RequestQueue, by: u16) {
-        if !self.unwoken.is_empty() {
-            let delivered = std::iter::from_fn(|| self.unwoken.take()).filter(|_| kept("deliver.wake"));
-            let woken = wake_each(delivered.map(|member| &q.member(member).wake));
+        if self.nr_unwoken > 0 {
+            let delivered = &self.unwoken[..std::mem::take(&mut self.nr_unwoken)];
+            let delivered = delivered.iter().filter(|_| kept("deliver.wake"));
+            let woken = wake_each(delivered.map(|member| &q.member(*member).wake));
             q.note_woken(by, WakeCause::Completed, woken);
         }
     }

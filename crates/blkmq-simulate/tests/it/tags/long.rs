@@ -2,19 +2,17 @@
 
 use super::{Fairness, Locking, MANY, NONE, Recovery, Way};
 
-/// Red if WAITING is never cleared, as under combining. Under these lockings the threads that stop take longer to have
-/// their last requests back, because the lock is handed from sleeper to sleeper.
+/// Red if WAITING is never cleared, as under combining.
 #[test]
-fn requests_pass_batch_and_single_by_again_within_2_ms_after_32_threads() {
+fn requests_pass_batch_and_single_by_again_within_200_us_after_32_threads() {
     for locking in [Locking::Batch, Locking::Single] {
         let way = Way::deadline(locking, true);
-        let run = Recovery::of(way, 1, 2000.0);
-        assert!(run.rate >= 0.9 && run.bypassed > 0.95, "{way:?}: {run:?}");
+        let run = Recovery::of(way, 1);
+        assert!(run.rate >= 0.95 && run.bypassed > 0.95, "{way:?}: {run:?}");
     }
 }
 
-/// The first thread is woken first, and the last one last. Under batch without bypass the lone read waits for the lock,
-/// and takes some 20 times as long as without a scheduler.
+/// Under batch without bypass the lone read waits for the lock, and takes some 20 times as long as without a scheduler.
 #[test]
 fn the_first_and_the_last_of_32_threads_are_served_while_requests_wait_for_tags() {
     for lone in [0, MANY - 1] {
@@ -22,8 +20,8 @@ fn the_first_and_the_last_of_32_threads_are_served_while_requests_wait_for_tags(
         let none = of(NONE);
         assert!(none.least_to_most >= 0.5, "{none:?}");
         for (locking, bypass, factor, bound) in [
-            (Locking::Combining, true, 2.0, 0.2),
-            (Locking::Combining, false, 2.0, 0.3),
+            (Locking::Combining, true, 2.0, 0.5),
+            (Locking::Combining, false, 2.0, 0.7),
             (Locking::Batch, true, 1.5, 0.4),
             (Locking::Batch, false, 30.0, 0.4),
         ] {
