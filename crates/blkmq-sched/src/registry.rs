@@ -18,7 +18,7 @@ pub struct Description {
     /// Its knobs, in the kernel's order: those of the scheduler, or of its [`Throttle`](crate::Throttle).
     pub knobs: &'static [Knob],
     /// True if no request of a class is dispatched while a higher class has requests queued here or inside the driver,
-    /// but for those that have waited too long.
+    /// but for those inserted at the head and those that have waited too long.
     pub has_strict_classes: bool,
     make: fn() -> Box<dyn Scheduler>,
     /// Makes one that can follow the choices of another one, if it can.

@@ -8,8 +8,9 @@ use crate::{
     MergeLimits, Report, RqId, Throttle, Ticket, Time, Tokens,
 };
 
-/// What happened to requests outside the scheduler since it was created. The embedder sums it over its threads only
-/// for a scheduler that wants [sums](FeedbackKind::Sums).
+/// What happened to requests outside the scheduler since it was created. The embedder sums it over its threads when the
+/// gate opens or a request of another class comes, and before each choice of a scheduler that wants
+/// [sums](FeedbackKind::Sums).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     /// Dispatched requests that completed, by [`Class::index`](crate::Class::index). A request that another one
@@ -23,7 +24,7 @@ pub struct Tally {
 /// Which feedback a scheduler needs before its next choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FeedbackKind {
-    /// None that costs anything.
+    /// None before each choice. [`Feedback::Sums`] still come when the gate changes.
     None,
     /// [`Feedback::Sums`].
     Sums,
@@ -45,8 +46,8 @@ pub enum Feedback<'a> {
     BypassEnded,
 }
 
-/// What a scheduler is to respect from now on. The embedder sets each of them, before the first request and when it
-/// changes. May allocate.
+/// What a scheduler is to respect from now on. The embedder sets the limits of merging, `nr_requests` and whether the
+/// device is rotational before the first request, and each setting when it changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Setting {
     /// The limits of merging.

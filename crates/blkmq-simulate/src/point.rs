@@ -67,7 +67,7 @@ pub struct Setting {
     /// What else a thread does for each operation.
     pub each: Option<Each>,
     /// The number of a thread, from 0, that has a load of its own, and this load. `None`: all threads do the same.
-    pub unlike: Option<(usize, Load)>,
+    pub thread_load: Option<(usize, Load)>,
     /// Threads that stop during the run. `None`: each goes on to its end.
     pub stop: Option<Stop>,
     /// The number from which everything else follows.
@@ -94,7 +94,7 @@ impl Setting {
             percent: 100,
             t0: 0,
             each: None,
-            unlike: None,
+            thread_load: None,
             stop: None,
             seed: 1,
             requests: 20_000,
@@ -139,7 +139,7 @@ pub enum PointError {
     Queue(String),
     /// The run would have none of these: threads, devices, or threads that go on while others stop.
     Nothing(&'static str),
-    /// The run has no thread of the number that [`Setting::unlike`] names.
+    /// The run has no thread of the number that [`Setting::thread_load`] names.
     Thread {
         /// This number.
         number: usize,
@@ -170,28 +170,28 @@ impl std::error::Error for PointError {}
 /// What the threads of a run do to each device.
 struct Loads {
     common: Load,
-    unlike: Option<(usize, Load)>,
+    thread_load: Option<(usize, Load)>,
 }
 
 impl Loads {
     fn of(load: &Load, setting: &Setting) -> Self {
-        let unlike = setting.unlike.as_ref().map(|(thread, load)| (*thread, load.shared_by(setting.devices)));
-        Self { common: load.shared_by(setting.devices), unlike }
+        let thread_load = setting.thread_load.as_ref().map(|(thread, load)| (*thread, load.shared_by(setting.devices)));
+        Self { common: load.shared_by(setting.devices), thread_load }
     }
 
     fn of_thread(&self, thread: usize) -> &Load {
-        self.unlike.as_ref().filter(|(number, _)| *number == thread).map_or(&self.common, |(_, load)| load)
+        self.thread_load.as_ref().filter(|(number, _)| *number == thread).map_or(&self.common, |(_, load)| load)
     }
 
     /// Slots that each submitter needs.
     fn slots(&self) -> u16 {
-        self.unlike.iter().fold(self.common.slots(), |slots, (_, load)| slots.max(load.slots()))
+        self.thread_load.iter().fold(self.common.slots(), |slots, (_, load)| slots.max(load.slots()))
     }
 
     /// Whether so many threads can do this to a device with such limits.
     fn fit(&self, threads: usize, limits: &Limits) -> Result<(), LoadError> {
         self.common.fits(threads, limits)?;
-        self.unlike.as_ref().map_or(Ok(()), |(thread, load)| load.fits(thread + 1, limits))
+        self.thread_load.as_ref().map_or(Ok(()), |(thread, load)| load.fits(thread + 1, limits))
     }
 }
 
@@ -208,7 +208,7 @@ pub(crate) fn measure(load: &Load, threads: usize, setting: &Setting) -> Result<
             return Err(PointError::Nothing(what));
         }
     }
-    if let Some((number, _)) = setting.unlike.as_ref().filter(|(number, _)| *number >= threads) {
+    if let Some((number, _)) = setting.thread_load.as_ref().filter(|(number, _)| *number >= threads) {
         return Err(PointError::Thread { number: *number, last: threads - 1 });
     }
     let loads = Loads::of(load, setting);

@@ -127,7 +127,7 @@ fn told(tally: Tally, threads: usize, setting: &Setting, none: Option<f64>) -> R
     let none = none.unwrap_or(requests_per_s);
     let moved = tally.lines.iter().filter(|(_, moves)| moves.moved > 0);
     let waited = tally.lines.iter().filter(|(_, moves)| moves.waited > 0);
-    let ordered = tally.stats.chosen + tally.stats.handed_through;
+    let ordered = tally.stats.dispatched + tally.stats.dispatched_fast;
     let passes_by = setting.scheduler != "none" && setting.bypasses();
     let queues_ns = tally.ns.max(1) as f64 * setting.devices as f64;
     let wakeups = tally.stats.wakeups.by_cause();

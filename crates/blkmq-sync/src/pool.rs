@@ -1,8 +1,8 @@
 //! Pools of tokens: how many of something may be out at once. A token has no number, unlike a [`tag`](crate::tags).
 //!
 //! The tokens are spread over words, each word on its own line. A thread takes from the word that it calls its home,
-//! and from another one only if that has none. So as long as each thread finds enough in its home, no line moves. A
-//! token goes back to the word from which it came. The depth may change while tokens are out: if it becomes less, a
+//! and from another one only if that has none. So as long as each thread finds enough in its home and puts back what it
+//! took, no line moves. A token goes back to the word from which it came. The depth may change while tokens are out: if it becomes less, a
 //! word may owe tokens, and takes in as many as it owes before it gives out any.
 //!
 //! A thread that finds no token, and a thread that puts one back, tell each other as for tags
@@ -15,7 +15,7 @@ use crate::platform::{Line, kept, placed};
 /// Words of a pool at most.
 const WORDS: u32 = 32;
 
-/// Tokens that a word has at least, in a pool of several words that is as deep as it can be: two batches of a thread.
+/// Tokens that a word has at least, in a pool of several words that is as deep as it can be: two batches of four.
 const TOKENS: u32 = 8;
 
 /// A pool of tokens.
@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    /// Red if two of 32 threads share a word although there are tokens for two batches of each.
+    /// Red if two of 32 threads share a word although there are eight tokens for each.
     #[test]
     fn each_of_32_threads_finds_its_batch_in_a_word_of_its_own() {
         let pool = Pool::new(256, 256);

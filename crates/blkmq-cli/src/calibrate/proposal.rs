@@ -173,7 +173,9 @@ mod tests {
         assert_eq!(of(&[("none", [100, 100], 1e5), ("kyber", [90, 95], 1e5), ("bfq", [99, 99], 1e5)]), Some("none"));
         assert_eq!(of(&[("none", [100, 100], 1e5), ("kyber", [50, 300], 1e5), ("bfq", [60, 60], 95e3)]), Some("bfq"));
         assert_eq!(best(&["none", "bfq"], &[], false), None);
-        assert_eq!(of(&[]), None, "nothing was measured to its end");
+        assert_eq!(best(&["none", "bfq"], &floods(&[]), false), None, "nothing was measured to its end");
+        let one = floods(&[("bfq", [50, 50], 1e5)]);
+        assert_eq!(best(&["none", "bfq"], &one, false), Some("bfq"), "the other was not measured to its end");
     }
 
     /// Red if a window is proposed that slows a flood down, that does nothing, or with which the reader waits longer;

@@ -81,7 +81,7 @@ pub(super) fn text(state: &State) -> String {
             let _ = writeln!(out, "blkmq_{name}_total{{queue=\"{}\"}} {value}", escaped(&queue.name));
         }
     }
-    begin(&mut out, "wakeups", "counter", "Threads that another thread of the queue woke, by cause.");
+    begin(&mut out, "wakeups", "counter", "Threads that another thread woke, by cause.");
     for (queue, _, stats) in &counted {
         for (cause, woken) in stats.wakeups.by_cause() {
             let name = escaped(&queue.name);

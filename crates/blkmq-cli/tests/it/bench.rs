@@ -67,8 +67,8 @@ fn the_json_has_fios_keys() {
         let missing: Vec<_> = theirs.difference(&ours).collect();
         let foreign: Vec<_> = ours.difference(&theirs).collect();
         assert!(missing.is_empty() && foreign.is_empty(), "{lines}: without {missing:?}, but with {foreign:?}");
-        let of_layer = "batch_size_mean bypass bypassed chosen contended cpu_ns_per_request device dispatch_batches gate \
-                        handed_through holds locking merges merges_insert merges_plug requests scheduler staged stamps \
+        let of_layer = "batch_size_mean bypass bypassed contended cpu_ns_per_request device dispatch_batches dispatched dispatched_fast gate \
+                        holds locking merges merges_insert merges_plug requests scheduler staged stamps \
                         trylock_failed wait_share wakeups";
         assert_eq!(layer.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" "), of_layer);
     }
@@ -229,7 +229,7 @@ fn the_lockings_count_what_they_do() {
         }
         assert!(found["holds"].as_u64().unwrap() >= found["dispatch_batches"].as_u64().unwrap(), "{found}");
         let [requests, bypassed, chosen, through] =
-            ["requests", "bypassed", "chosen", "handed_through"].map(|name| found[name].as_u64().unwrap());
+            ["requests", "bypassed", "dispatched", "dispatched_fast"].map(|name| found[name].as_u64().unwrap());
         assert_eq!(requests - bypassed, chosen + through, "{found}");
         let woken = found["wakeups"].as_object().unwrap();
         assert!(woken.len() == 5 && woken.values().all(|number| *number == 0), "a single thread wakes nobody: {found}");

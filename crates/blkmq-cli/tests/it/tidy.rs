@@ -363,7 +363,8 @@ fn every_locking_and_scheduler_has_its_place() {
     }
 }
 
-/// Red if a scheduler was added, and a list of schedulers in a source or a script lacks it.
+/// Red if a scheduler was added, and a list of schedulers in a source or a script lacks it: a list of three or more, on
+/// one line.
 #[test]
 fn lists_of_schedulers_are_complete() {
     let found = |text, is_rust| incomplete_lists(text, &["none", "kyber", "bfq", "mq-deadline"], is_rust).len();

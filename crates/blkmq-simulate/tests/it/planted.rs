@@ -185,9 +185,9 @@ fn what_cannot_be_modelled_is_an_error() {
     let all = Setting { stop: Some(Stop { threads: 2, at_ns: 0, settle_ns: 0 }), ..setting("none", None) };
     assert_eq!(said(2, all), "no threads that go on; a load has 1 or more");
     let far = Load::closed_loop("rw=randread\nbs=4k\noffset=300g", 1, 1);
-    let unlike = |number| Setting { unlike: Some((number, far.clone())), ..setting("none", None) };
-    assert!(said(2, unlike(1)).contains("the area of thread 1 does not fit"));
-    assert_eq!(said(2, unlike(2)), "no thread 2, which has a load of its own; threads are numbered from 0 to 1");
+    let thread_load = |number| Setting { thread_load: Some((number, far.clone())), ..setting("none", None) };
+    assert!(said(2, thread_load(1)).contains("the area of thread 1 does not fit"));
+    assert_eq!(said(2, thread_load(2)), "no thread 2, which has a load of its own; threads are numbered from 0 to 1");
 }
 
 /// Red if what threads do while they wait counts as waiting, or the other way round: beside a device that takes its
@@ -207,7 +207,8 @@ fn work_that_is_done_while_a_thread_waits_is_told_apart() {
 #[test]
 fn each_thread_is_counted_and_timed_by_itself() {
     let one = Load::closed_loop("rw=randread\nbs=4k", 1, 1);
-    let row = row(&load(), 3, &Setting { unlike: Some((1, one)), ..setting("none", None) }).expect("it can be run");
+    let row =
+        row(&load(), 3, &Setting { thread_load: Some((1, one)), ..setting("none", None) }).expect("it can be run");
     assert_eq!(row.threads_ns.iter().map(|thread| thread.count).sum::<u64>(), 4000, "{row:?}");
     let [first, lone, last] = &row.threads_ns[..] else { panic!("there are three threads: {row:?}") };
     for other in [first, last] {

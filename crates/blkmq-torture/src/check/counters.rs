@@ -292,7 +292,7 @@ impl Moment {
         let unseen = seen.refused_parts + self.nowait();
         within("staged", stats.staged, 0, if self.has_combined { seen.arrived + unseen } else { 0 })?;
         let dispatched = seen.chosen + seen.chosen_in_batches;
-        within("chosen and handed_through", stats.chosen + stats.handed_through, dispatched, dispatched)?;
+        within("dispatched and dispatched_fast", stats.dispatched + stats.dispatched_fast, dispatched, dispatched)?;
         // There are at most as many batches as requests. Under single and staged each batch has one request.
         let most = dispatched + seen.unordered;
         within("dispatch_batches", stats.dispatch_batches, seen.chosen + seen.batches, most)
@@ -423,7 +423,8 @@ mod tests {
         told.good(Event::Installed { scheduler: Some("mq-deadline") }).good(submitted(1, asked(Op::Read, 0, 8)));
         told.good(inserted(rq, info(Op::Read, 0, 8), 0)).good(chosen(rq, 0)).good(offered(rq, Op::Read, 0, 8, &[]));
         told.good(started(rq)).good(completed(rq, Status::Ok)).good(reaped(1, rq, Status::Ok));
-        let stats = Stats { entered: 1, completed: 1, issued: 1, chosen: 1, dispatch_batches: 1, ..Stats::default() };
+        let stats =
+            Stats { entered: 1, completed: 1, issued: 1, dispatched: 1, dispatch_batches: 1, ..Stats::default() };
         let stat = Stat { read_ios: 1, read_sectors: 8, ..Stat::default() };
         (told, Counts { stats, stat, ..counts(0) })
     }
@@ -441,7 +442,7 @@ mod tests {
         for count in [0, 2] {
             bad(|counts| counts.stats.completed = count, &format!("completed={count}, and there were 1"));
             bad(|counts| counts.stats.issued = count, "issued");
-            bad(|counts| counts.stats.chosen = count, "chosen and handed_through");
+            bad(|counts| counts.stats.dispatched = count, "dispatched and dispatched_fast");
             bad(|counts| counts.stats.dispatch_batches = count, "dispatch_batches");
             bad(|counts| counts.stat.read_ios = count, "read_ios");
             bad(|counts| counts.stat.read_sectors = count, "read_sectors");
@@ -488,7 +489,7 @@ mod tests {
             told.good(completed(rq, Status::Ok)).good(reaped(2 + slot, rq, Status::Ok));
             let Counts { stats, stat, .. } = counts;
             (stats.entered, stats.completed, stats.issued) = (stats.entered + 1, stats.completed + 1, stats.issued + 1);
-            stats.handed_through += 1;
+            stats.dispatched_fast += 1;
             (stat.read_ios, stat.read_sectors) = (stat.read_ios + 1, stat.read_sectors + 8);
         };
         let (mut told, mut counts) = one_read();
@@ -537,7 +538,8 @@ mod tests {
         told.good(submitted(4, asked(Op::Read, 8, 4))).good(inserted(rq, info(Op::Read, 0, 4), 0));
         told.good(Event::Merged { into: rq, info: info(Op::Read, 4, 8), how: MergeHow::Back }).good(chosen(rq, 0));
         told.good(offered(rq, Op::Read, 0, 12, &[])).good(acted(rq, Action::FinishedAtOnce(Status::Ok)));
-        counts.stats = Stats { entered: 4, completed: 4, issued: 2, chosen: 2, dispatch_batches: 2, ..counts.stats };
+        counts.stats =
+            Stats { entered: 4, completed: 4, issued: 2, dispatched: 2, dispatch_batches: 2, ..counts.stats };
         counts.stat = Stat { read_ios: 2, read_sectors: 20, read_merges: 2, ..counts.stat };
         counts.stats.merges_insert = 1;
         // Not reaped yet, so it is not known how many of the operations left the plug.

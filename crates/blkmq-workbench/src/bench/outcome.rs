@@ -315,7 +315,7 @@ impl LayerOutcome {
     /// none included.
     #[must_use]
     pub fn requests_per_hold(&self) -> f64 {
-        share(self.stats.chosen + self.stats.handed_through, self.stats.holds)
+        share(self.stats.dispatched + self.stats.dispatched_fast, self.stats.holds)
     }
 
     /// The mean bytes of a request: the mean bytes of an operation, times the mean number of operations in a request.

@@ -16,36 +16,36 @@
 
 use crate::queue::{Ending, Member, RequestQueue, WakeCause};
 use crate::request::RqList;
+use crate::request::limits::MAX_MEMBERS;
 use blkmq_sync::kept;
 use blkmq_sync::wake::wake_each;
 
-/// Of how many submitters operations are gathered. A batch of more is delivered, and wakes, in parts.
+/// Of how many submitters operations are gathered. A batch of more is delivered in parts.
 const NR_LISTS: usize = 32;
 
 /// Completed operations of other submitters, by submitter, and the submitters that are to be woken.
 ///
 /// # Invariants
-/// The first `len` of `members` are different, and only the first `len` of `lists` have operations. The first
-/// `nr_unwoken` of `unwoken` are different.
+/// The first `len` of `members` are different, and only the first `len` of `lists` have operations. All of `unwoken`
+/// are different.
 #[derive(Debug)]
 pub(super) struct Outbox {
     members: [u16; NR_LISTS],
     lists: [RqList; NR_LISTS],
     len: usize,
     /// Submitters whose operations were delivered, and whose threads were not woken since, the first one first.
-    unwoken: [u16; NR_LISTS],
-    nr_unwoken: usize,
+    unwoken: Vec<u16>,
 }
 
 impl Outbox {
     pub(super) fn new() -> Self {
         let lists = std::array::from_fn(|_| RqList::default());
-        Self { members: [0; NR_LISTS], lists, len: 0, unwoken: [0; NR_LISTS], nr_unwoken: 0 }
+        Self { members: [0; NR_LISTS], lists, len: 0, unwoken: Vec::with_capacity(MAX_MEMBERS) }
     }
 
     /// Whether nothing is gathered, and nobody is to be woken.
     pub(super) const fn is_empty(&self) -> bool {
-        self.len == 0 && self.nr_unwoken == 0
+        self.len == 0 && self.unwoken.is_empty()
     }
 
     fn place_of(&self, member: u16) -> Option<usize> {
@@ -78,20 +78,17 @@ impl Outbox {
                 send_telling(q, list, member, by);
             } else {
                 list.deliver(&q.slots, &member.completions);
-                self.note_unwoken(q, self.members[place], by);
+                self.note_unwoken(self.members[place]);
             }
         }
     }
 
-    fn note_unwoken(&mut self, q: &RequestQueue, member: u16, by: u16) {
-        if self.unwoken[..self.nr_unwoken].contains(&member) {
-            return;
+    /// COST: a search of the members that are noted, 32 to a line.
+    fn note_unwoken(&mut self, member: u16) {
+        if !self.unwoken.contains(&member) {
+            debug_assert!(self.unwoken.len() < MAX_MEMBERS, "a queue has at most {MAX_MEMBERS} members");
+            self.unwoken.push(member);
         }
-        if self.nr_unwoken == NR_LISTS {
-            self.wake(q, by);
-        }
-        self.unwoken[self.nr_unwoken] = member;
-        self.nr_unwoken += 1;
     }
 
     /// Wakes the threads of the submitters whose operations were delivered, by the thread of the member `by`.
@@ -99,10 +96,9 @@ impl Outbox {
     /// COST: a fence, and two loads for each submitter, of lines that change when its thread goes to sleep.
     #[inline]
     pub(super) fn wake(&mut self, q: &RequestQueue, by: u16) {
-        if self.nr_unwoken > 0 {
-            let delivered = &self.unwoken[..std::mem::take(&mut self.nr_unwoken)];
-            let delivered = delivered.iter().filter(|_| kept("deliver.wake"));
-            let woken = wake_each(delivered.map(|member| &q.member(*member).wake));
+        if !self.unwoken.is_empty() {
+            let delivered = self.unwoken.drain(..).filter(|_| kept("deliver.wake"));
+            let woken = wake_each(delivered.map(|member| &q.member(member).wake));
             q.note_woken(by, WakeCause::Completed, woken);
         }
     }
@@ -127,5 +123,21 @@ fn send_telling(q: &RequestQueue, mut list: RqList, member: &Member, by: u16) {
         some.deliver(&q.slots, &member.completions);
         let woken = member.wake.wake_for(&slots[..nr]);
         q.note_woken(by, WakeCause::Completed, woken.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Red if a thread is woken by its number instead of in the order of completions, or twice; or if only so many can be
+    /// noted that others would have to be woken before their tags are back and the next requests are issued.
+    #[test]
+    fn threads_are_noted_in_the_order_of_completions_however_many_they_are() {
+        let mut outbox = Outbox::new();
+        let order: Vec<u16> = (0..MAX_MEMBERS as u16).rev().collect();
+        order.iter().chain(&[7, 1000]).for_each(|member| outbox.note_unwoken(*member));
+        assert_eq!(outbox.unwoken, order);
+        assert!(!outbox.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! A set of numbers of hardware queues or of members.
+//! A set of numbers of hardware queues.
 
 /// A set of numbers below a limit, from which they are taken in order.
 #[derive(Debug)]

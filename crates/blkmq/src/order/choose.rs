@@ -70,7 +70,7 @@ impl<'q> Section<'q, '_> {
             let left = self.hold.nr_waiting();
             if left < waiting {
                 self.member.counters.count(Count::DispatchBatches, 1);
-                self.member.counters.count(Count::Chosen, (waiting - left) as u64);
+                self.member.counters.count(Count::Dispatched, (waiting - left) as u64);
             }
             // A thread that came because this time had come may have lacked a tag that was taken then, and have left:
             // see [`Domain::has_come`](crate::queue::Domain::has_come).

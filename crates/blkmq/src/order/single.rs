@@ -265,5 +265,5 @@ fn dispatch_many_hctxs<'q>(
 fn count_choices(q: &RequestQueue, runner: &Runner, batches: u64) {
     let counters = &runner.member(q).counters;
     counters.count(Count::DispatchBatches, batches);
-    counters.count(Count::Chosen, batches);
+    counters.count(Count::Dispatched, batches);
 }

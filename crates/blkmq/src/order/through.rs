@@ -120,7 +120,7 @@ impl<'q> Section<'q, '_> {
         let operations = self.make_through_ready(run, tags, order, starting);
         self.hold.note_through(&like, number);
         self.member.counters.count(Count::DispatchBatches, 1);
-        self.member.counters.count(Count::HandedThrough, number as u64);
+        self.member.counters.count(Count::DispatchedFast, number as u64);
         self.plan(false);
         stage(Stage::Through, number);
         Some(operations)

@@ -68,8 +68,8 @@ pub(crate) enum Count {
     Staged,
     Holds,
     /// Requests that a scheduler chose, and requests that were put in its order without being inserted.
-    Chosen,
-    HandedThrough,
+    Dispatched,
+    DispatchedFast,
     TrylockFailed,
 }
 
@@ -120,13 +120,13 @@ pub struct Stats {
     pub bypassed: u64,
     /// Requests that were left with the thread at the scheduler.
     pub staged: u64,
-    /// How often a thread was at the scheduler, to insert or to dispatch or both.
+    /// Acquisitions of the scheduler's lock, to insert or to dispatch or both.
     pub holds: u64,
-    /// Requests that the scheduler chose under these holds.
-    pub chosen: u64,
-    /// Requests that were put in the scheduler's order under these holds without being inserted, which the locking
-    /// `combining` does while nothing waits.
-    pub handed_through: u64,
+    /// Requests that the scheduler dispatched under these holds.
+    pub dispatched: u64,
+    /// Requests that were dispatched in the scheduler's order without being inserted, as the locking `combining` does
+    /// while nothing waits.
+    pub dispatched_fast: u64,
     /// Times that a thread found another one at the scheduler, and left its requests to that one.
     pub trylock_failed: u64,
     /// Threads that were woken.
@@ -151,8 +151,8 @@ impl AddAssign for Stats {
         self.bypassed += other.bypassed;
         self.staged += other.staged;
         self.holds += other.holds;
-        self.chosen += other.chosen;
-        self.handed_through += other.handed_through;
+        self.dispatched += other.dispatched;
+        self.dispatched_fast += other.dispatched_fast;
         self.trylock_failed += other.trylock_failed;
         self.wakeups += other.wakeups;
         self.gate += other.gate;
@@ -179,8 +179,8 @@ impl Sub for Stats {
             bypassed: self.bypassed - earlier.bypassed,
             staged: self.staged - earlier.staged,
             holds: self.holds - earlier.holds,
-            chosen: self.chosen - earlier.chosen,
-            handed_through: self.handed_through - earlier.handed_through,
+            dispatched: self.dispatched - earlier.dispatched,
+            dispatched_fast: self.dispatched_fast - earlier.dispatched_fast,
             trylock_failed: self.trylock_failed - earlier.trylock_failed,
             wakeups: self.wakeups - earlier.wakeups,
             gate: self.gate - earlier.gate,
@@ -304,8 +304,8 @@ impl Counters {
             bypassed: nr(Count::Passed),
             staged: nr(Count::Staged),
             holds: nr(Count::Holds),
-            chosen: nr(Count::Chosen),
-            handed_through: nr(Count::HandedThrough),
+            dispatched: nr(Count::Dispatched),
+            dispatched_fast: nr(Count::DispatchedFast),
             trylock_failed: nr(Count::TrylockFailed),
             wakeups: self.0.wakeups.read(),
             // Counted for the queue, and not by thread.

@@ -82,6 +82,8 @@ pub(crate) struct Hold {
     pub(super) opening: Option<Box<Opening>>,
     /// The scheduler takes tokens, or is told, or there is a window.
     is_special: bool,
+    /// The word of its pool from which the latest token came, where the next search begins.
+    token_home: u16,
     /// What the scheduler is being told, empty otherwise.
     pub(super) reports: Vec<Report>,
     /// When this hold began, if the scheduler is told.
@@ -114,6 +116,7 @@ impl Hold {
             wants_reports: false,
             opening: None,
             is_special: false,
+            token_home: first,
             reports: Vec::new(),
             since: Time(0),
         }
@@ -293,7 +296,7 @@ impl Hold {
         }
         self.fold(q);
         let scheduler = self.scheduler.as_mut()?;
-        let mut lender = Lender::new(q, self.first);
+        let mut lender = Lender::new(q, self.token_home);
         let id = ask(scheduler, now, |scheduler| match &mut lender {
             None => scheduler.dispatch(now),
             Some(lender) => lender.lend(q, scheduler.as_mut(), now),
@@ -305,7 +308,9 @@ impl Hold {
             "a request gets one token and one ticket: {rq:?}"
         );
         if let Some(lender) = lender {
-            rq.body_mut().token = lender.given();
+            let token = lender.given();
+            self.token_home = token.map_or(self.token_home, |token| token.word.into());
+            rq.body_mut().token = token;
         }
         if self.wants_reports {
             let ticket = scheduler.ticket();

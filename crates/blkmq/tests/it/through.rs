@@ -49,7 +49,7 @@ fn writes_that_were_handed_through_leave_room_below_async_depth() {
     assert_eq!(over, 8, "the others find no room");
     let stats = q.stats();
     assert_eq!(stats.issued, 88, "none of these merge");
-    assert_eq!((stats.handed_through, stats.chosen), (80, 8), "each batch before the knob changed goes through");
+    assert_eq!((stats.dispatched_fast, stats.dispatched), (80, 8), "each batch before the knob changed goes through");
 }
 
 /// A device that gives the first request back once, and notes the sectors of what it gets from then on.

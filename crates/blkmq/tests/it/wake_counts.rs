@@ -55,6 +55,7 @@ fn a_request_that_lacked_a_tag_wakes_its_thread_twice() {
         submit(&mut other, 100);
         let thread = sleeper(&device, &q);
         assert_eq!((device.nr_held(), q.stats().wakeups), (1, Wakeups::default()), "{locking}");
+        device.take_plans();
         device.finish_oldest(Status::Ok);
         assert_eq!(reap(&mut other).len(), 1);
         let started = Wakeups { started: 1, ..Wakeups::default() };

@@ -111,22 +111,22 @@ pub(super) const COUNTERS: &[Family] = &[
     },
     Family {
         name: "scheduler_holds",
-        help: "Times that a thread was at the scheduler.",
+        help: "Acquisitions of the scheduler's lock.",
         of: |_, stats| Sample::Count(stats.holds),
     },
     Family {
         name: "scheduler_dispatched",
         help: "Requests that the scheduler dispatched.",
-        of: |_, stats| Sample::Count(stats.chosen + stats.handed_through),
+        of: |_, stats| Sample::Count(stats.dispatched + stats.dispatched_fast),
     },
     Family {
         name: "bypass_gate_opened",
-        help: "Times that the gate opened, so that requests may pass the scheduler by while nothing waits.",
+        help: "Openings of the gate that lets requests pass the scheduler by while nothing waits.",
         of: |_, stats| Sample::Count(stats.gate.opened),
     },
     Family {
         name: "bypass_gate_shut",
-        help: "Times that the gate was shut, so that no request passes the scheduler by.",
+        help: "Closings of the gate that lets requests pass the scheduler by.",
         of: |_, stats| Sample::Count(stats.gate.shut),
     },
     Family {

@@ -18,7 +18,7 @@ pub struct GateCounts {
     /// of the scheduler shuts it too, and opens it again.
     pub shut: u64,
     /// Nanoseconds for which the gate was shut while there was a scheduler and the knob `bypass` was on, by the queue's
-    /// clock. Time in which requests do not pass an open gate because something waits is not in it.
+    /// clock. Excludes the time in which the gate is open and WAITING is set.
     pub shut_ns: u64,
 }
 
@@ -57,7 +57,7 @@ struct Cells {
     opened: AtomicU64,
     shut: AtomicU64,
     /// [`SHUT`], and above it, modulo 2^63: the nanoseconds for which the gate was shut; while it is shut, less the
-    /// time at which that began. So one load tells how long the gate was shut up to any time.
+    /// time at which that began.
     balance: AtomicU64,
 }
 
@@ -91,10 +91,17 @@ impl GateMeter {
     }
 
     /// The counts up to now.
-    pub(in crate::queue) fn counts(&self, now: impl FnOnce() -> Time) -> GateCounts {
+    pub(in crate::queue) fn counts(&self, now: impl Fn() -> Time) -> GateCounts {
         let Cells { opened, shut, balance } = &*self.0;
-        let (opened, shut, balance) = (get(opened), get(shut), get(balance));
-        let sum = if balance & SHUT == 0 { balance } else { balance.wrapping_add(now().0.wrapping_mul(2)) };
+        let sum = loop {
+            let seen = get(balance);
+            let sum = if seen & SHUT == 0 { seen } else { seen.wrapping_add(now().0.wrapping_mul(2)) };
+            // If the gate was opened before the clock was read, the sum has time in which it was open.
+            if get(balance) == seen {
+                break sum;
+            }
+        };
+        let (opened, shut) = (get(opened), get(shut));
         // Negative if the clock that the reader sees has not come to the time at which the gate was shut.
         let shut_ns = (sum.cast_signed() >> 1).max(0).cast_unsigned();
         GateCounts { opened, shut, shut_ns }
@@ -125,5 +132,15 @@ mod tests {
         meter.set_shut(false, Time(6008));
         meter.set_shut(false, Time(7000));
         assert_eq!(read(9000), (1, 1, 38));
+        meter.note_shut(Time(10_000));
+        let opened_meanwhile = || {
+            meter.set_shut(false, Time(10_001));
+            Time(20_000)
+        };
+        assert_eq!(
+            meter.counts(opened_meanwhile).shut_ns,
+            39,
+            "the reader lost its processor before it read the clock"
+        );
     }
 }
