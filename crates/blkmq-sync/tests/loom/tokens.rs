@@ -147,3 +147,31 @@ fn what_waits_is_shown_before_a_token_is_looked_for() {
 fn another_holder_may_clear_the_mark() {
     fails(|| split(Ways { sets_again: false, ..ALL }, true));
 }
+
+/// A pool becomes deeper while a thread finds no token in it: either the thread finds the new one, or the thread that
+/// changes the depth finds WAITING.
+fn deepen() {
+    let shared = Arc::new((Liveness::new(), Pool::new(16, 1)));
+    shared.1.take(0).expect("there is a token");
+    let taker = {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            let (live, pool) = &*shared;
+            pool.take(1).or_else(|| live.lack(|| pool.take(1))).is_some()
+        })
+    };
+    let (live, pool) = &*shared;
+    pool.set_depth(2);
+    live.brought(nobody_sleeps);
+    let sees_waiting = live.word.load().is_waiting();
+    assert!(taker.join().expect("the thread ran to its end") || sees_waiting, "forgotten");
+}
+
+/// Red if a thread that looks again for a token looks only at the words that the pool had before, or without a fence.
+#[test]
+fn a_token_is_found_in_a_pool_that_becomes_deeper() {
+    holds(deepen);
+    for fence in ["liveness.lack_fence", "liveness.brought_fence"] {
+        fails_without(fence, deepen);
+    }
+}
