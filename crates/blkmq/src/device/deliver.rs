@@ -70,8 +70,18 @@ impl Outbox {
 
     /// Delivers what was gathered, by the thread of the member `by`. Counts first, so that a submitter that has its
     /// completions finds them in the statistics.
+    ///
+    /// COST: not inlined beyond the counts, since a thread mostly completes its own operations.
+    #[inline]
     pub(super) fn send(&mut self, q: &RequestQueue, ending: &mut Ending<'_>, by: u16) {
         ending.publish();
+        if self.len > 0 {
+            self.send_lists(q, by);
+        }
+    }
+
+    #[inline(never)]
+    fn send_lists(&mut self, q: &RequestQueue, by: u16) {
         for place in 0..std::mem::take(&mut self.len) {
             let (list, member) = (std::mem::take(&mut self.lists[place]), q.member(self.members[place]));
             if member.wake.has_notify() {
@@ -93,14 +103,20 @@ impl Outbox {
 
     /// Wakes the threads of the submitters whose operations were delivered, by the thread of the member `by`.
     ///
-    /// COST: a fence, and two loads for each submitter, of lines that change when its thread goes to sleep.
+    /// COST: as of [`send`](Self::send); then a fence, and two loads for each submitter, of lines that change when its
+    /// thread goes to sleep.
     #[inline]
     pub(super) fn wake(&mut self, q: &RequestQueue, by: u16) {
         if !self.unwoken.is_empty() {
-            let delivered = self.unwoken.drain(..).filter(|_| kept("deliver.wake"));
-            let woken = wake_each(delivered.map(|member| &q.member(member).wake));
-            q.note_woken(by, WakeCause::Completed, woken);
+            self.wake_delivered(q, by);
         }
+    }
+
+    #[inline(never)]
+    fn wake_delivered(&mut self, q: &RequestQueue, by: u16) {
+        let delivered = self.unwoken.drain(..).filter(|_| kept("deliver.wake"));
+        let woken = wake_each(delivered.map(|member| &q.member(member).wake));
+        q.note_woken(by, WakeCause::Completed, woken);
     }
 }
 

@@ -80,9 +80,14 @@ impl Runner {
     #[inline]
     fn tell_started(&mut self, q: &RequestQueue) {
         if self.started.any {
-            let started = std::mem::take(&mut self.started);
-            q.wake_for_started(started.members(), self.member);
+            self.wake_for_started(q);
         }
+    }
+
+    #[inline(never)]
+    fn wake_for_started(&mut self, q: &RequestQueue) {
+        let started = std::mem::take(&mut self.started);
+        q.wake_for_started(started.members(), self.member);
     }
 
     /// Offers requests to the driver. Returns whether the driver refused one. The refused request and those behind it
