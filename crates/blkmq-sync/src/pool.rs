@@ -2,8 +2,8 @@
 //!
 //! The tokens are spread over words, each word on its own line. A thread takes from the word that it calls its home,
 //! and from another one only if that has none. So as long as each thread finds enough in its home and puts back what it
-//! took, no line moves. A token goes back to the word from which it came. The depth may change while tokens are out: if it becomes less, a
-//! word may owe tokens, and takes in as many as it owes before it gives out any.
+//! took, no line moves. A token goes back to the word from which it came. The depth may change while tokens are out: if
+//! it becomes less, a word may owe tokens, and takes in as many as it owes before it gives out any.
 //!
 //! A thread that finds no token, and a thread that puts one back, tell each other as for tags
 //! ([`liveness`](crate::liveness)): a thread that sets WAITING, fences and looks at all words again misses no token

@@ -54,8 +54,8 @@ struct Recovery {
 }
 
 impl Recovery {
-    /// Models `MANY` threads for 2 ms. The window begins 200 us later, and lasts as long if the rate is 0.9 of that from
-    /// the start.
+    /// Models `MANY` threads for 2 ms. The window begins 200 us later, and lasts as long if the rate is 0.9 of that
+    /// from the start.
     fn of(way: Way, seed: u64) -> Self {
         let setting = Setting { seed, ..way.setting() };
         let alone = requests_per_s(&load(4), FEW, &setting).expect("it can be run");
@@ -74,8 +74,8 @@ impl Recovery {
     }
 }
 
-/// Red if WAITING is never cleared once it was set: the rate is 0.12 of that from the start. Whether the gate stays open
-/// meanwhile is asked by `a_row_shows_holds_wakeups_and_the_gate`.
+/// Red if WAITING is never cleared once it was set: the rate is 0.12 of that from the start. Whether the gate stays
+/// open meanwhile is asked by `a_row_shows_holds_wakeups_and_the_gate`.
 #[test]
 fn eight_threads_are_as_quick_as_from_the_start_within_200_us_after_32() {
     for bypass in [true, false] {

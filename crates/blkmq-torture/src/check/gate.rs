@@ -6,9 +6,9 @@
 //! request that waits because there is no tag is not told. `loom::gate` and the test `gate` of the block layer look at
 //! such.
 //!
-//! Under a scheduler with strict classes no request is chosen while a request of a higher class is not over and has either come into the
-//! scheduler, or has bypassed it and was offered to the device. There are two exceptions: a request that goes to the
-//! head, and a request that has waited for `prio_aging_expire`.
+//! Under a scheduler with strict classes no request is chosen while a request of a higher class is not over and has
+//! either come into the scheduler, or has bypassed it and was offered to the device. There are two exceptions: a
+//! request that goes to the head, and a request that has waited for `prio_aging_expire`.
 //!
 //! The moment at which a request decides to bypass is not told. That moment comes after the operation of the request
 //! was submitted. Other threads see that a request is held back at the latest when the CPU that was told so does

@@ -146,8 +146,8 @@ fn send_telling(q: &RequestQueue, mut list: RqList, member: &Member, by: u16) {
 mod tests {
     use super::*;
 
-    /// Red if a thread is woken by its number instead of in the order of completions, or twice; or if only so many can be
-    /// noted that others would have to be woken before their tags are back and the next requests are issued.
+    /// Red if a thread is woken by its number instead of in the order of completions, or twice; or if only so many can
+    /// be noted that others would have to be woken before their tags are back and the next requests are issued.
     #[test]
     fn threads_are_noted_in_the_order_of_completions_however_many_they_are() {
         let mut outbox = Outbox::new();
