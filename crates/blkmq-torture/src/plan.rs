@@ -31,6 +31,7 @@ const LINES: &[&str] = &[
     "pools.fold_at",
     "pools.targets",
     "queue.dispatching",
+    "queue.gate_meter",
     "queue.gauge",
     "queue.has_plans",
     "queue.hold",
