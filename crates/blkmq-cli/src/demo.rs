@@ -10,9 +10,9 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::flood::{self, Flooded, THREADS, TITLES, Way};
+use crate::machine;
 use crate::reproduce::{self, FoundTable};
 use crate::target::Time;
-use crate::{machine, schedulers};
 use blkmq_program::words::time;
 use blkmq_program::{Failure, interrupt, json};
 
@@ -88,7 +88,7 @@ for the turns of 128 others, as under Linux's BFQ. A client that must not wait b
 
 /// The flood under each scheduler, a row at a time, and under bfq also with a reader of the real-time class.
 fn measure_floods(control: &Control, out: &mut dyn Write) -> Result<Vec<Flooded>, Failure> {
-    let schedulers = schedulers::names();
+    let schedulers = blkmq::scheduler_names();
     let rows: Vec<_> = schedulers.iter().map(|&scheduler| (scheduler, false)).chain([("bfq", true)]).collect();
     let each = FLOODS / rows.len() as u32;
     writeln!(

@@ -14,9 +14,9 @@ use blkmq_workbench::judge::{self, Contestant, Interference, JudgeError, Row, Se
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use crate::bench;
 use crate::page::{self, Page};
 use crate::target::Time;
-use crate::{bench, schedulers};
 use blkmq_program::{Failure, columns, interrupt, json, notice, progress};
 
 const EXAMPLES: &str = "\
@@ -147,7 +147,7 @@ impl Judge {
     }
 
     fn contestants(&self) -> Result<Vec<Contestant>, TextError> {
-        let known = schedulers::names();
+        let known = blkmq::scheduler_names();
         let mut contestants: Vec<Contestant> = Vec::new();
         for name in &self.schedulers {
             let place = || "--schedulers".to_owned();

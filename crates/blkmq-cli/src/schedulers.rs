@@ -78,11 +78,6 @@ fn explained() -> Explained {
     }
 }
 
-/// The names of all schedulers. The first name is `none`.
-pub(crate) fn names() -> Vec<&'static str> {
-    std::iter::once("none").chain(SCHEDULERS.iter().map(|scheduler| scheduler.name)).collect()
-}
-
 /// The names of the schedulers in front of which a window may hold requests back.
 pub(crate) fn with_window() -> impl Iterator<Item = &'static str> {
     SCHEDULERS.iter().filter(|scheduler| !scheduler.is_per_hctx()).map(|scheduler| scheduler.name)

@@ -227,9 +227,7 @@ impl<P: Probe> MqDeadline<P> {
         }
         Some((deadline.max(self.ages_at(oldest)), pace))
     }
-}
 
-impl<P: Probe> MqDeadline<P> {
     /// Whether requests of several classes are queued here or inside the driver. Then the classes are strict, and
     /// completions decide whether a lower one may go.
     fn has_several_classes(&self) -> bool {

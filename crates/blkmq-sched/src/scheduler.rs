@@ -32,10 +32,10 @@ pub enum FeedbackKind {
     Events,
 }
 
-/// What a scheduler learns of requests that have left it, or have never been in it.
+/// Feedback about requests that left the scheduler, or bypassed it.
 #[derive(Debug, Clone, Copy)]
 pub enum Feedback<'a> {
-    /// What has happened so far. Sums may lag behind, and never fall.
+    /// Sums since the scheduler was created. They may lag behind, and never decrease.
     Sums(&'a Tally),
     /// Requests that passed by, and requests that completed, as of a time. They come in the order in which each thread
     /// of the embedder recorded them, each thread's in a call of its own. So a completion may come before the passing
@@ -46,8 +46,9 @@ pub enum Feedback<'a> {
     BypassEnded,
 }
 
-/// What a scheduler is to respect from now on. The embedder sets the limits of merging, `nr_requests` and whether the
-/// device is rotational before the first request, and each setting when it changes.
+/// A property of the queue or the device that a scheduler respects from now on. The embedder sets the limits of
+/// merging, `nr_requests` and whether the device is rotational before the first request, and each setting when it
+/// changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Setting {
     /// The limits of merging.
@@ -60,10 +61,10 @@ pub enum Setting {
     /// Bounds for how long one client is served while others ask: for so many sectors, or for one request. `None`, and
     /// until it is set: as the policy decides.
     ///
-    /// An embedder that holds requests back, as a [`Window`](crate::window::Window) does, sets it while it does. A
-    /// policy that serves one client for a while, since the device does more then, need not: the device has what it
-    /// can work on. And a client that waits for each request looks idle for the microseconds in which the device has
-    /// the request. What it leaves then may be lent to others only for as long.
+    /// An embedder with a [`Window`](crate::window::Window) sets it while the window holds requests back. A policy
+    /// that serves one client for a while to keep the device busy need not do so then, because the window does. And a
+    /// client with one request at a time looks idle for the microseconds in which the device has that request. The
+    /// policy may lend the client's share to others only for as long.
     Slice(Option<u64>),
 }
 

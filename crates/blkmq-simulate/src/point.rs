@@ -167,7 +167,7 @@ impl fmt::Display for PointError {
 
 impl std::error::Error for PointError {}
 
-/// What the threads of a run do to each device.
+/// The loads of the threads of a run, on each device.
 struct Loads {
     common: Load,
     thread_load: Option<(usize, Load)>,

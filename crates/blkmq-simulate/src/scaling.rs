@@ -47,8 +47,7 @@ pub struct Row {
     /// The share of the time in which the gate was shut, so that no request passed the scheduler by. `None`: requests
     /// never pass it by.
     pub gate_shut_share: Option<f64>,
-    /// Threads that were woken for each operation, by what they were woken for
-    /// ([`Wakeups`](blkmq_virtual::Wakeups)).
+    /// Threads that were woken for each operation, by cause ([`Wakeups`](blkmq_virtual::Wakeups)).
     pub wakeups_per_request: BTreeMap<&'static str, f64>,
     /// The requests that a thread brings to the scheduler while it is there, its own and those that were left with it.
     pub batch: Summary,

@@ -48,7 +48,7 @@ pub(super) fn schedulers(ground: &Ground, swept: &[Swept]) -> Vec<&'static str> 
     let seeks = least.is_some_and(|point| point.p50_ns >= SEEKS_NS);
     let is_rotational = ground.is_rotational || seeks && ground::of_sysfs(ground.device()) == Some(true);
     let first = if is_rotational { "mq-deadline" } else { "none" };
-    let others = crate::schedulers::names().into_iter().filter(|name| *name != first);
+    let others = blkmq::scheduler_names().into_iter().filter(|name| *name != first);
     std::iter::once(first).chain(others).collect()
 }
 

@@ -8,8 +8,8 @@ use blkmq_workbench::report::Section;
 use serde::Serialize;
 
 use crate::flood::{self, DEEP, Flooded, Load, THREADS, TITLES, Way};
+use crate::page;
 use crate::target::Time;
-use crate::{page, schedulers};
 use blkmq_program::Failure;
 use blkmq_program::words::time;
 
@@ -55,7 +55,7 @@ fn ways() -> Vec<Way> {
     let mut ways = Vec::new();
     for (load, depths) in loads {
         for &depth in depths {
-            for scheduler in schedulers::names() {
+            for scheduler in blkmq::scheduler_names() {
                 let of_linux = (scheduler != "none").then(|| flood::linux_nr_requests(depth));
                 let rooms = std::iter::once(None).chain(of_linux.map(Some));
                 ways.extend(rooms.map(|nr_requests| Way { load, depth, scheduler, nr_requests, is_reader_rt: false }));
@@ -159,7 +159,7 @@ mod tests {
             assert_eq!((none.scheduler, way.depth, way.load.file), ("none", none.depth, none.load.file));
         }
         for depth in DEPTHS {
-            for scheduler in schedulers::names() {
+            for scheduler in blkmq::scheduler_names() {
                 assert!(ways.iter().any(|way| way.depth == depth && way.scheduler == scheduler));
             }
         }

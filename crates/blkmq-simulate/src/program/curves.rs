@@ -1,5 +1,7 @@
 //! Rows as a table and as curves.
 
+use std::collections::BTreeMap;
+
 use blkmq_program::words::{short, us};
 use blkmq_simulate::band::{Point, Shown};
 use blkmq_simulate::scaling::{Row, Summary};
@@ -54,17 +56,21 @@ pub(super) fn table(points: &[Point]) -> Vec<Vec<String>> {
     std::iter::once(head).chain(rows.map(cells)).collect()
 }
 
+/// The names and values of a row's map, the largest value first.
+fn largest_first(values: &BTreeMap<&'static str, f64>) -> Vec<(&'static str, f64)> {
+    let mut values: Vec<_> = values.iter().map(|(name, value)| (*name, *value)).collect();
+    values.sort_by(|one, other| other.1.total_cmp(&one.1));
+    values
+}
+
 fn cells(row: &Row) -> Vec<String> {
     let percent = |share: f64| format!("{:.1}", 100.0 * share);
     let or_none = |of: &Summary, text: String| if of.count == 0 { "-".to_owned() } else { text };
     let most = row.combining_share.iter().copied().fold(0.0, f64::max);
-    let mut lines: Vec<(&str, f64)> = row.lines_per_request.iter().map(|(name, moved)| (*name, *moved)).collect();
-    lines.sort_by(|one, other| other.1.total_cmp(&one.1));
+    let woken = largest_first(&row.wakeups_per_request).into_iter().filter(|(_, woken)| *woken > 0.0);
+    let woken: Vec<String> = woken.map(|(name, woken)| format!("{name} {woken:.3}")).collect();
+    let lines = largest_first(&row.lines_per_request);
     let named: Vec<String> = lines.iter().take(NAMED).map(|(name, moved)| format!("{name} {moved:.2}")).collect();
-    let mut woken: Vec<(&str, f64)> = row.wakeups_per_request.iter().map(|(name, woken)| (*name, *woken)).collect();
-    woken.retain(|(_, woken)| *woken > 0.0);
-    woken.sort_by(|one, other| other.1.total_cmp(&one.1));
-    let woken: Vec<String> = woken.iter().map(|(name, woken)| format!("{name} {woken:.3}")).collect();
     vec![
         row.threads.to_string(),
         short(row.requests_per_s),
