@@ -2,8 +2,7 @@
 //!
 //! An application hands operations ([`Bio`]) to a [`Submitter`], one per thread, of a [`RequestQueue`] in front of a
 //! [`driver::Driver`]. On the way they are split, merged, put in order by a scheduler, and given to the device, as in
-//! Linux. Each step is a file: plug, split and merge in `submit`; insert, bypass and dispatch in `path`; the scheduler
-//! in `order`; tags, issue and complete in `device`.
+//! Linux. Each step is a file: plug, split and merge in `submit`; insert, order, issue and complete in `dispatcher`.
 //!
 //! The [`guide`] shows each part of this at work, [`guide::drivers`] how a driver is written, and
 //! [`guide::schedulers`] a scheduler.
@@ -26,10 +25,8 @@
 //! ```
 
 mod control;
-mod device;
+mod dispatcher;
 pub mod driver;
-mod order;
-mod path;
 mod queue;
 mod request;
 mod submit;
@@ -49,7 +46,7 @@ pub use blkmq_sync::event;
 pub use blkmq_sync::idle;
 pub use blkmq_sync::notify::Notify;
 pub use control::{Change, Freeze, QUEUE_KNOBS, Quiesce};
-pub use path::Background;
+pub use dispatcher::Background;
 pub use queue::{
     Accounting, Builder, ClientInfo, GateCounts, GroupInfo, LimitsError, Locking, MAX_GROUP_DEPTH, MAX_RANGES,
     Measures, QueueError, RangeError, RequestQueue, SchedulerChoice, SectorRange, Service, Stat, Stats, TenantError,

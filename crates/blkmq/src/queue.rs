@@ -1,6 +1,6 @@
 //! The request queue: everything that the threads of one device share, and each thread's entry in it.
 //!
-//! Here is what `device`, `order`, `path`, `submit` and `control` work on: the hardware queues ([`hctx`]), the software
+//! Here is what `dispatcher`, `submit` and `control` work on: the hardware queues ([`hctx`]), the software
 //! queues ([`ctx`]), the members, what is ordered together ([`domain`], [`hold`]), the settings, and the statistics
 //! ([`account`]). `builder` makes a queue. Nothing here moves a request on.
 

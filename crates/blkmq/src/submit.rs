@@ -22,8 +22,7 @@ use std::mem::ManuallyDrop;
 
 use blkmq_sched::{ClientId, GroupId, IoPriority, MergeLimits, Time};
 
-use crate::device::Runner;
-use crate::path::refuse_nowait;
+use crate::dispatcher::Dispatcher;
 use crate::queue::{Member, QueueError, RequestQueue, Served};
 use crate::request::bio::Bio;
 use crate::request::client::Client;
@@ -59,7 +58,7 @@ struct Tried {
 /// ```
 pub struct Submitter {
     q: Arc<RequestQueue>,
-    runner: Runner,
+    dispatcher: Dispatcher,
     client: ClientId,
     priority: IoPriority,
     /// The device's limits, with the capacity that this thread knows of.
@@ -108,7 +107,7 @@ const _: fn() = || {
 impl fmt::Debug for Submitter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Submitter")
-            .field("member", &self.runner.member)
+            .field("member", &self.dispatcher.number())
             .field("plugged", &self.plug.len())
             .field("outstanding", &self.nr_outstanding())
             .finish_non_exhaustive()
@@ -131,7 +130,7 @@ impl Submitter {
         let (member, client_id) = q.join(Some(client))?;
         let (free, limits) = (q.slots.take_pool(member), q.limits());
         Ok(Self {
-            runner: Runner::new(Arc::clone(&q), member),
+            dispatcher: Dispatcher::new(Arc::clone(&q), member),
             client: client_id,
             priority: client.priority,
             limits,
@@ -277,14 +276,14 @@ impl Submitter {
             // come into the plug later.
             self.tried = None;
         }
-        let Self { q, runner, plug, .. } = self;
-        let member = runner.member;
-        let activity = &runner.member(q).activity;
+        let Self { q, dispatcher, plug, .. } = self;
+        let member = dispatcher.number();
+        let activity = &dispatcher.member(q).activity;
         let seen = enter(q, activity);
         if !plug.is_empty() && !is_in_vain {
-            pass_on(q, runner, plug, now, seen);
+            dispatcher.take_plug(q, plug, now, seen);
         }
-        runner.drive_inside(q, |layout| layout.mapped(member), now, seen);
+        dispatcher.drive_inside(q, |layout| layout.mapped(member), now, seen);
         activity.leave();
         // Puts what other threads completed behind what this thread completed. Otherwise a caller that never reaps
         // everything would never see what other threads completed.
@@ -316,12 +315,12 @@ impl Submitter {
     /// Sets what is notified, beside this thread, when something completes here or needs this thread to poll. It is
     /// notified at once if something has completed already, or needs this thread.
     pub fn set_notify(&mut self, notify: Option<Arc<dyn Notify>>) {
-        let wake = &self.runner.member(&self.q).wake;
+        let wake = &self.dispatcher.member(&self.q).wake;
         // A thread that is notified counts as asleep, because it may be waiting elsewhere for the news.
         if let Some(change) = wake.set_notify(notify) {
             self.q.live.sleepers.change(change);
         }
-        wake.look_for_news(|| !self.runner.completed.is_empty() || self.has_reason_to_look());
+        wake.look_for_news(|| self.dispatcher.has_completed() || self.has_reason_to_look());
     }
 
     /// Leaves the queue when everything outstanding has completed. Returns the operations that were still in the plug
@@ -341,7 +340,7 @@ impl Submitter {
         }
         while let Some(mut rq) = plugged.pop_front(&self.q.slots) {
             rq.body_mut().status = Status::Gone;
-            let completed = &mut self.runner.completed;
+            let completed = self.dispatcher.completed();
             rq.into_parts(|part| completed.push_back(part, Place::Completed));
         }
         let mut undone = Vec::new();
@@ -353,7 +352,7 @@ impl Submitter {
             }
             if self.nr_outstanding() == 0 {
                 debug_assert!(
-                    self.plug.is_empty() && self.runner.is_done() && self.runner.completed.is_empty(),
+                    self.plug.is_empty() && self.dispatcher.is_done() && !self.dispatcher.has_completed(),
                     "a submitter that goes has nothing in its hands"
                 );
                 return undone;
@@ -365,11 +364,11 @@ impl Submitter {
     fn flush_plug_at(&mut self, now: Time) {
         debug_assert!(!self.plug.is_empty(), "there is a plug to pass on");
         let outstanding = self.nr_outstanding();
-        let Self { q, runner, plug, .. } = self;
-        let Member { activity, service, .. } = runner.member(q);
+        let Self { q, dispatcher, plug, .. } = self;
+        let Member { activity, service, .. } = dispatcher.member(q);
         service.note_outstanding(outstanding);
         let seen = enter(q, activity);
-        pass_on(q, runner, plug, now, seen);
+        dispatcher.take_plug(q, plug, now, seen);
         activity.leave();
         self.is_held_back = !self.plug.is_empty();
         self.tried = None;
@@ -387,13 +386,13 @@ impl Submitter {
 
     /// The hardware queues that this submitter's requests go to.
     fn hctxs(&self) -> impl Iterator<Item = u16> + Clone + use<> {
-        self.q.layout().mapped(self.runner.member)
+        self.q.layout().mapped(self.dispatcher.number())
     }
 
     /// The hardware queues that this submitter polls. There are none while the queue is quiesced, because a device's
     /// descriptors would wake the thread again and again.
     fn polled_hctxs(&self) -> impl Iterator<Item = u16> + Clone + use<> {
-        let polls = !self.runner.saw_quiesced;
+        let polls = !self.dispatcher.saw_quiesced();
         self.hctxs().filter(move |_| polls)
     }
 }
@@ -407,16 +406,16 @@ impl Drop for Submitter {
     /// may use their memory. The queue stays too if the driver panics while the submitter waits here.
     fn drop(&mut self) {
         let q = ManuallyDrop::new(Arc::clone(&self.q));
-        let activity = &self.runner.member(&q).activity;
+        let activity = &self.dispatcher.member(&q).activity;
         if activity.is_active() {
             activity.leave();
             // This thread may have been the one that was woken to take on what another one left.
-            q.call_others(self.runner.member);
+            q.call_others(self.dispatcher.number());
             return self.set_notify(None);
         }
         let _ = self.finish();
         self.set_notify(None);
-        self.q.leave(self.runner.member, Some(self.client));
+        self.q.leave(self.dispatcher.number(), Some(self.client));
         drop(ManuallyDrop::into_inner(q));
     }
 }
@@ -433,41 +432,4 @@ fn enter(q: &RequestQueue, activity: &Activity) -> Snapshot {
         activity.enter();
         seen
     }
-}
-
-/// Passes a plug on to the queue. The caller is inside, and has read the queue's word there as `seen`.
-fn pass_on(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList, now: Time, seen: Snapshot) {
-    debug_assert!(
-        !plug.is_empty() && runner.is_inside(q),
-        "a plug is passed on that holds something, inside the queue"
-    );
-    if seen.is_frozen() {
-        return refuse_frozen(q, runner, plug, now);
-    }
-    let own = plug.len();
-    stage(Stage::Submit, own);
-    let dispatched = runner.insert(q, plug, now, seen);
-    if seen.is_quiesced() {
-        // The thread that ends the quiescence wakes other threads. If the quiescence has ended already, other threads
-        // may have left something with this thread meanwhile.
-        q.hand_on(runner.member);
-        runner.saw_quiesced = true;
-        if !runner.finished.is_empty() {
-            // What was refused may belong to another thread, and this thread may leave before the queue goes on.
-            runner.complete(q, now);
-            runner.wake_delivered(q);
-        }
-    } else {
-        runner.run(q, own, now, dispatched);
-    }
-}
-
-/// Ends the operations of the plug that must not wait for a frozen queue.
-fn refuse_frozen(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList, now: Time) {
-    refuse_nowait(&q.slots, plug, Place::Plugged, |mut rq| {
-        rq.body_mut().completed = now;
-        let nr_parts = u64::from(rq.body().nr_parts);
-        runner.member(q).account_frozen(nr_parts);
-        rq.into_parts(|part| runner.completed.push_back(part, Place::Completed));
-    });
 }

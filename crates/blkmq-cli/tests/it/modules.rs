@@ -13,7 +13,7 @@ use proc_macro2::{Delimiter, Group, Spacing, TokenStream, TokenTree};
 
 /// The folders of crates that have an order: each imports only from those before it.
 const FOLDERS: [(&str, &[&str]); 2] = [
-    ("blkmq", &["request", "driver", "queue", "device", "order", "path", "submit", "control"]),
+    ("blkmq", &["request", "driver", "queue", "dispatcher", "submit", "control"]),
     (
         "blkmq-engine",
         &[

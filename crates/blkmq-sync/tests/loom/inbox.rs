@@ -49,8 +49,9 @@ impl Owned {
         })
     }
 
-    /// What a thread does after it has chosen a request for another thread's hardware queue: `Runner::append_ready`,
-    /// and the way past the drain in `Runner::issue`. Returns whether the owner must be woken.
+    /// What a thread does after it has chosen a request for another thread's hardware queue:
+    /// `Dispatcher::append_ready`, and the way past the drain in `Dispatcher::issue`. Returns whether the owner must be
+    /// woken.
     fn bring(&self, slot: u32) -> bool {
         let append = || {
             self.slots[slot as usize].touch();
@@ -66,7 +67,7 @@ impl Owned {
         is_news
     }
 
-    /// What the owner does at a poll: `Runner::drive_inside`. Returns how many slots it drained.
+    /// What the owner does at a poll: `Dispatcher::drive_inside`. Returns how many slots it drained.
     fn poll(&self) -> usize {
         let has_word = if self.broken == Broken::TakesLate { self.inbox.is_full() } else { self.inbox.take() };
         let mut drained = 0;

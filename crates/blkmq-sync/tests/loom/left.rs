@@ -47,7 +47,7 @@ impl Queue {
         }
     }
 
-    /// Polls, as `Runner::drive_inside` does, and sleeps in turn until it finds what was left.
+    /// Polls, as `Dispatcher::drive_inside` does, and sleeps in turn until it finds what was left.
     fn wait(&self) {
         loop {
             let mut left = self.live.left.read();

@@ -4,10 +4,10 @@
 //!
 //! The models call the functions of `liveness` and `staging` that the product calls. The product's other modules are
 //! not compiled by loom. The models restate the order in which these modules call the functions: from
-//! `order/combining.rs` the order of `insert_or_leave`, `dispatch` and `serve`; from `device/complete.rs` what follows
-//! the tags; from `path/drive.rs` the end of a share; from `control.rs` and `queue/account.rs` what a freeze waits for.
-//! In the product the scheduler also has a lock. The models have none, so the staging word alone keeps the threads
-//! apart.
+//! `locking/combining.rs` the order of `insert_or_leave`, `dispatch` and `serve`; from `dispatcher/complete.rs` what
+//! follows the tags; from `dispatcher/drive.rs` the end of a share; from `control.rs` and `queue/account.rs` what a
+//! freeze waits for. In the product the scheduler also has a lock. The models have none, so the staging word alone
+//! keeps the threads apart.
 //!
 //! The swap in `take` is Relaxed, because the fence behind it does what an Acquire would do. Two fences cannot be shown
 //! to be needed everywhere, because another fence has the same effect. Where a kick is for a tag, no model fails

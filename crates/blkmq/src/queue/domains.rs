@@ -110,7 +110,8 @@ impl RequestQueue {
     ///
     /// # Liveness
     /// The caller has brought something, and has fenced; or it has inserted something itself. The domain to which a
-    /// thread went before, and which lacks what was brought, shows that it has work: see `Section::show` in `order`.
+    /// thread went before, and which lacks what was brought, shows that it has work: see `Section::show` in
+    /// `dispatcher`.
     #[inline]
     pub(crate) fn due_domains(&self, member: u16) -> DueDomains<'_> {
         match self.whole_domain() {

@@ -40,14 +40,14 @@ impl Submitter {
     /// that others write.
     #[inline(always)]
     pub(super) fn plug_whole(&mut self, asked: &Asked, piece: Piece, bio: impl FnOnce() -> Bio) -> RqId {
-        let Self { q, runner, merge_limits, plug, free, .. } = self;
+        let Self { q, dispatcher, merge_limits, plug, free, .. } = self;
         let mut rq = free.pop_front(&q.slots).expect("a slot was free just now");
         let index = rq.index();
         rq.body_mut().begin(asked, self.plug_time, index, piece.nr_segments, piece.of(index));
         rq.put_bio(bio);
         let id = rq.id();
         if plug_or_merge(&q.slots, merge_limits, plug, rq) {
-            runner.member(q).counters.count(Count::MergesPlug, 1);
+            dispatcher.member(q).counters.count(Count::MergesPlug, 1);
         }
         id
     }
@@ -57,7 +57,7 @@ impl Submitter {
     #[inline(always)]
     pub(super) fn begin_plug_if_empty(&mut self) {
         if self.plug.is_empty() {
-            (self.plug_time, self.group) = (self.q.clock().now(), self.runner.member(&self.q).group());
+            (self.plug_time, self.group) = (self.q.clock().now(), self.dispatcher.member(&self.q).group());
         }
     }
 
@@ -104,7 +104,7 @@ impl Submitter {
         // A driver has the pages of one operation at a time: a slot of its table for each request.
         let is_alone = flags.nomerge || flags.fua || step != FlushStep::None || bio.buffers.pages().is_some();
         let asked = self.asked(&bio, flags, is_alone);
-        let Self { q, runner, limits, merge_limits, plug, plug_time, free, outstanding, .. } = self;
+        let Self { q, dispatcher, limits, merge_limits, plug, plug_time, free, outstanding, .. } = self;
         // A flush means nothing to a device without a volatile cache.
         let is_done = bio.op == Op::Flush && !limits.write_cache;
         let mut next_slot = || free.pop_front(&q.slots).expect("there is a slot for each part");
@@ -122,9 +122,9 @@ impl Submitter {
             id.get_or_insert(rq.id());
             if is_done {
                 rq.body_mut().completed = *plug_time;
-                runner.completed.push_back(rq, Place::Completed);
+                dispatcher.completed().push_back(rq, Place::Completed);
             } else if plug_or_merge(&q.slots, merge_limits, plug, rq) {
-                runner.member(q).counters.count(Count::MergesPlug, 1);
+                dispatcher.member(q).counters.count(Count::MergesPlug, 1);
             }
         }
         debug_assert!(first.is_none(), "the first part has the slot of the operation");

@@ -64,14 +64,14 @@ impl Submitter {
     /// Shows other threads what was handed out, and how many operations are outstanding.
     #[inline]
     fn show_served(&self) {
-        self.runner.member(&self.q).service.show(self.served, self.nr_outstanding());
+        self.dispatcher.member(&self.q).service.show(self.served, self.nr_outstanding());
     }
 
     /// Hands out the first completed operation, and adds it to what was done. The caller has made sure that there is
     /// one.
     #[inline(always)]
     fn hand_out(&mut self) -> Completion {
-        let rq = self.runner.completed.pop_front(&self.q.slots).expect("an operation has completed");
+        let rq = self.dispatcher.completed().pop_front(&self.q.slots).expect("an operation has completed");
         debug_assert!(
             !rq.body().is_split && rq.body().tag.is_none(),
             "what is handed out is whole, and complete: {rq:?}"
@@ -87,18 +87,18 @@ impl Submitter {
     /// together. If this thread has completed nothing, takes over what other threads completed for it.
     #[inline]
     pub(super) fn settle(&mut self) -> bool {
-        if self.runner.completed.is_empty() {
+        if !self.dispatcher.has_completed() {
             self.collect();
         }
-        let front = self.runner.completed.with_first(&self.q.slots, |rq| rq.body().is_split);
+        let front = self.dispatcher.completed().with_first(&self.q.slots, |rq| rq.body().is_split);
         front.is_some_and(|is_split| !is_split || self.join_parts())
     }
 
     /// Takes over what other threads completed for this thread.
     pub(super) fn collect(&mut self) {
-        let Self { q, runner, .. } = self;
-        let chain = runner.member(q).completions.take_all();
-        runner.completed.take_over(&q.slots, chain, Place::Completed);
+        let Self { q, dispatcher, .. } = self;
+        let chain = dispatcher.member(q).completions.take_all();
+        dispatcher.completed().take_over(&q.slots, chain, Place::Completed);
     }
 
     /// Takes parts of split operations from the front until the first entry is a whole operation. Returns
@@ -106,10 +106,10 @@ impl Submitter {
     #[cold]
     fn join_parts(&mut self) -> bool {
         loop {
-            let Self { q, runner, outstanding, free, .. } = self;
-            let Some(rq) = runner.completed.pop_front(&q.slots) else { return false };
+            let Self { q, dispatcher, outstanding, free, .. } = self;
+            let Some(rq) = dispatcher.completed().pop_front(&q.slots) else { return false };
             if !rq.body().is_split {
-                runner.completed.push_front(rq, Place::Completed);
+                dispatcher.completed().push_front(rq, Place::Completed);
                 return true;
             }
             let (&Body { status, issued, completed, .. }, parent) = (rq.body(), rq.body().parent());
@@ -132,10 +132,10 @@ impl Submitter {
                 body.set_part_sectors(whole.nr_sectors);
                 (body.status, body.issued, body.completed, body.is_split) =
                     (whole.status, whole.issued, whole.completed, false);
-                runner.completed.push_front(rq, Place::Completed);
+                dispatcher.completed().push_front(rq, Place::Completed);
                 return true;
             }
-            if runner.completed.is_empty() {
+            if !dispatcher.has_completed() {
                 self.collect();
             }
         }

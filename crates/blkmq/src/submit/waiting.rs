@@ -73,18 +73,18 @@ impl Submitter {
             return None;
         }
         let now = q.clock().now();
-        if self.runner.saw_quiesced {
+        if self.dispatcher.saw_quiesced() {
             return Some(now);
         }
         let polls_itself = q.nr_background() == 0;
         // A virtual clock moves to the time that is planned here, for every submitter. It must not pass over the events
         // of others, and no thread sleeps meanwhile.
         let own = matches!(q.clock(), Clock::Real(_)).then(|| Own {
-            member: self.runner.member,
+            member: self.dispatcher.number(),
             nr_operations: self.nr_outstanding(),
             wants_all,
         });
-        Some(q.next_event(self.hctxs().filter(|_| polls_itself), own, self.runner.looked, now))
+        Some(q.next_event(self.hctxs().filter(|_| polls_itself), own, self.dispatcher.looked(), now))
     }
 
     /// Whether other threads have put something on the issue list of a hardware queue that this submitter owns. Always
@@ -100,8 +100,8 @@ impl Submitter {
         // What holds the plug back may be over. A thread that ends this takes the mark off first, and then wakes the
         // sleepers.
         let may_pass_on = || !self.plug.is_empty() && !self.is_in_vain();
-        let has_completions = !self.runner.member(&self.q).completions.is_empty();
-        has_completions || may_pass_on() || self.runner.may_go_on(&self.q) || self.has_word()
+        let has_completions = !self.dispatcher.member(&self.q).completions.is_empty();
+        has_completions || may_pass_on() || self.dispatcher.may_go_on(&self.q) || self.has_word()
     }
 
     fn sleep(&self, deadline: Option<Time>, wants_all: bool) {
@@ -110,7 +110,7 @@ impl Submitter {
             // Without a time to go to, the thread waits for another thread to end the quiescence.
             return until.map_or_else(blkmq_sync::thread::yield_now, |until| clock.advance_to(until));
         }
-        let (q, member) = (&self.q, self.runner.member(&self.q));
+        let (q, member) = (&self.q, self.dispatcher.member(&self.q));
         q.sleep(
             member,
             self.polled_hctxs(),
@@ -137,17 +137,17 @@ mod tests {
         let q = RequestQueue::builder(device).scheduler("mq-deadline").build().expect("the device is good");
         let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
         submitter.poll();
-        let looked = submitter.runner.looked.0;
+        let looked = submitter.dispatcher.looked().0;
         let plan = |time| q.domain(0).set_planned(time);
-        assert!(!submitter.runner.may_go_on(&q));
+        assert!(!submitter.dispatcher.may_go_on(&q));
         // If the planned time is later than the look, the thread sleeps until then.
         plan(looked + 1);
-        assert!(!submitter.runner.may_go_on(&q));
+        assert!(!submitter.dispatcher.may_go_on(&q));
         plan(looked);
-        assert!(submitter.runner.may_go_on(&q));
+        assert!(submitter.dispatcher.may_go_on(&q));
         // The thread looks again only once: it has looked as of that time.
         submitter.poll();
-        assert!(!submitter.runner.may_go_on(&q));
+        assert!(!submitter.dispatcher.may_go_on(&q));
         plan(u64::MAX);
     }
 }

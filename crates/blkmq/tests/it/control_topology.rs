@@ -34,8 +34,8 @@ fn submitters_join_and_leave_under_load() {
     }
 }
 
-/// Red without the look in `Runner::start`: a refused operation then marks its software queue as if it waited there,
-/// and after a change of the layout a request that really waits goes under the tag of another hardware queue.
+/// Red without the look in `Dispatcher::start`: a refused operation then marks its software queue as if it waited
+/// there, and after a change of the layout a request that really waits goes under the tag of another hardware queue.
 #[test]
 fn a_refused_operation_leaves_no_mark_behind() {
     let q = queue("null,irqmode=0,size=1M,hw_queue_depth=2", "none");

@@ -8,18 +8,18 @@
 
 use blkmq_sched::{RqId, Time};
 
-use crate::device::Runner;
+use crate::dispatcher::Dispatcher;
 use crate::driver::TimeoutAction;
 use crate::queue::{Count, RequestQueue};
 use crate::request::{Place, Status};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::{kept, order};
 
-impl Runner {
+impl Dispatcher {
     /// Scans if a scan is due. Requests that expired are among the finished ones afterwards.
     ///
     /// COST: a load of a line that is written once per timeout period.
-    pub(crate) fn scan_timeouts(&mut self, q: &RequestQueue, now: Time) {
+    pub(super) fn scan_timeouts(&mut self, q: &RequestQueue, now: Time) {
         let due = q.timeout_scan.load(Ordering::Relaxed);
         if now.0 < due {
             return;

@@ -8,18 +8,18 @@
 //! fails. The word changes too if the gate was shut or opened under one of the holds in between. Then WAITING stays
 //! although perhaps nothing waits, and the next thread that dispatches clears it.
 
-use super::runner::Runner;
+use super::Dispatcher;
 use crate::queue::{HwCtx, RequestQueue};
 use crate::request::Request;
 use blkmq_sync::kept;
 use blkmq_sync::liveness::Told;
 use blkmq_sync::tags::Tag;
 
-impl Runner {
+impl Dispatcher {
     /// What each thread does for itself, unless one thread dispatches for all. First the thread takes what stands in
     /// front of the scheduler. Then the thread takes what `choose` chooses, up to `bound`. If nothing waits any more,
     /// the thread clears WAITING. Returns how many requests became ready.
-    pub(crate) fn dispatch_for_itself(
+    pub(super) fn dispatch_for_itself(
         &mut self,
         q: &RequestQueue,
         bound: usize,
@@ -47,7 +47,7 @@ impl Runner {
 
     /// Whether no request waits anywhere for a tag or for the scheduler. The scheduler is looked at under its lock. If
     /// there are several, what each domain shows is enough: a thread that sets WAITING has shown first what waits
-    /// (`Section::show` in `order`).
+    /// (`Section::show`).
     fn nothing_waits(&self, q: &RequestQueue) -> bool {
         let no_list_waits = || q.hctxs().all(|(_, hctx)| hctx.nr_parked() == 0 && !hctx.has_marked_ctx());
         match q.whole_domain() {
@@ -58,7 +58,7 @@ impl Runner {
 
     /// Makes ready what stands in front of the scheduler on these hardware queues, as far as there are tags. Returns
     /// how many requests became ready.
-    pub(crate) fn dispatch_parked<'q>(
+    pub(super) fn dispatch_parked<'q>(
         &mut self,
         q: &'q RequestQueue,
         hctxs: impl Iterator<Item = (u16, &'q HwCtx)>,
@@ -82,7 +82,7 @@ impl Runner {
 
     /// Makes a chosen request ready, or parks it if it lacks a tag. Returns how many requests became ready, and
     /// whether to go on choosing.
-    pub(crate) fn give_tag(&mut self, q: &RequestQueue, rq: Request<'_>, told: Told) -> (usize, bool) {
+    pub(super) fn give_tag(&mut self, q: &RequestQueue, rq: Request<'_>, told: Told) -> (usize, bool) {
         debug_assert!(rq.body().tag.is_none(), "a request gets one tag: {rq:?}");
         let hctx = q.hctx(rq.body().hctx);
         let has_aside = hctx.nr_parked() > 0;
@@ -96,7 +96,7 @@ impl Runner {
     }
 
     /// Takes a tag. If there is none, WAITING is set, so that a thread that brings a tag back dispatches.
-    pub(crate) fn tag_or_wait(&mut self, q: &RequestQueue, hctx: &HwCtx, told: Told) -> Option<Tag> {
+    pub(super) fn tag_or_wait(&mut self, q: &RequestQueue, hctx: &HwCtx, told: Told) -> Option<Tag> {
         let mut tag = [Tag(0)];
         (self.tags_or_wait(q, hctx, &mut tag, told, true) == 1).then_some(tag[0])
     }
@@ -104,7 +104,7 @@ impl Runner {
     /// Takes tags into the front of `out`, and returns how many. If there is none, WAITING is set, so that a thread
     /// that brings a tag back dispatches. If `tells`, the lack is counted. Then a thread that has tags just now, and
     /// will not use them, looks again when it has put them back ([`HwCtx::nr_lacked`]).
-    pub(crate) fn tags_or_wait(
+    pub(super) fn tags_or_wait(
         &mut self,
         q: &RequestQueue,
         hctx: &HwCtx,
@@ -127,7 +127,7 @@ impl Runner {
     /// meanwhile, or the room that the tag took. The caller looks again at what it chose from. Threads that wait for
     /// room are told at the end of the dispatch, because this thread may be at the scheduler now. Returns how many
     /// requests of the dispatch list got a tag.
-    pub(crate) fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
+    pub(super) fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
         debug_assert!(!tags.is_empty(), "tags were taken for nothing");
         let given = self.put_back(q, hctx, tags);
         self.owes_brought = true;
@@ -139,7 +139,7 @@ impl Runner {
     }
 
     /// Like [`put_unused`](Self::put_unused), but threads that wait for room are not told.
-    pub(crate) fn put_back(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
+    pub(super) fn put_back(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
         let mut given = 0;
         // Requests on the dispatch list come first, so they get tags here. Otherwise several threads that look by turns
         // at the list and at the scheduler might each find that another one holds the last tag for nothing.

@@ -3,9 +3,9 @@
 
 use blkmq_sched::Time;
 
-use super::outcome::Dispatched;
 use super::single;
-use crate::device::Runner;
+use crate::dispatcher::Dispatcher;
+use crate::dispatcher::outcome::Dispatched;
 use crate::queue::{Domain, RequestQueue};
 use blkmq_sync::atomic::Ordering;
 
@@ -16,26 +16,26 @@ pub(super) use super::single::insert;
 ///
 /// COST: per batch one lock and unlock of the hold, a read-modify-write of a tag word, and an exchange of the issue
 /// list.
-pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
-    single::dispatch_ordered(runner, q, now, bound, |runner, domain, bound| {
-        dispatch_batches(runner, q, domain, now, bound)
+pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
+    single::dispatch_ordered(dispatcher, q, now, bound, |dispatcher, domain, bound| {
+        dispatch_batches(dispatcher, q, domain, now, bound)
     })
 }
 
-fn dispatch_batches(runner: &mut Runner, q: &RequestQueue, domain: &Domain, now: Time, bound: usize) -> usize {
-    let (index, member) = (domain.first_hctx(), runner.member(q));
+fn dispatch_batches(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time, bound: usize) -> usize {
+    let (index, member) = (domain.first_hctx(), dispatcher.member(q));
     let first = q.hctx(index);
     let mut chosen = 0;
     // In a queue with several domains this thread may have something in its hands that the driver gave back while the
     // thread was at another domain. It comes before what is chosen from here on. This thread sets WAITING when it puts
     // that on the dispatch list, and then what waits here is looked at again.
-    while chosen < bound && domain.nr_waiting() > 0 && runner.requeued.is_empty() {
+    while chosen < bound && domain.nr_waiting() > 0 && dispatcher.requeued.is_empty() {
         // As in Linux: this rule holds only where all that waits here goes to one hardware queue.
         let is_busy = domain.is_for_first_hctx() && first.is_busy();
         if is_busy && first.stalled.load(Ordering::Relaxed) {
-            runner.touch(index);
-            runner.issue_touched(q, now);
-            if !runner.requeued.is_empty() {
+            dispatcher.touch(index);
+            dispatcher.issue_touched(q, now);
+            if !dispatcher.requeued.is_empty() {
                 // What the driver gave back comes before what is chosen from here on.
                 break;
             }
@@ -46,9 +46,9 @@ fn dispatch_batches(runner: &mut Runner, q: &RequestQueue, domain: &Domain, now:
             }
         }
         let limit = if is_busy { 1 } else { bound - chosen };
-        let got = domain.enter(q, member, runner, now, |section| {
+        let got = domain.enter(q, member, dispatcher, now, |section| {
             let got = section.choose_batch(limit);
-            section.runner.append_ready(q);
+            section.dispatcher.append_ready(q);
             got
         });
         chosen += got;
@@ -56,8 +56,8 @@ fn dispatch_batches(runner: &mut Runner, q: &RequestQueue, domain: &Domain, now:
             break;
         }
         if is_busy {
-            runner.issue_touched(q, now);
-            if !runner.requeued.is_empty() {
+            dispatcher.issue_touched(q, now);
+            if !dispatcher.requeued.is_empty() {
                 // What the driver gave back comes before what is chosen from here on, and is tried again later.
                 break;
             }

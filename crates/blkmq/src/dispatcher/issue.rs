@@ -11,7 +11,7 @@
 
 use blkmq_sched::Time;
 
-use crate::device::Runner;
+use crate::dispatcher::Dispatcher;
 use crate::driver::{Batch, Offer};
 use crate::queue::{Count, HwCtx, RequestQueue};
 use crate::request::{Place, RqList};
@@ -22,7 +22,7 @@ use blkmq_sync::{Stage, stage};
 /// Rounds: how often a drainer looks again for what other threads appended before it leaves the rest to them.
 const DRAIN_ROUNDS: u32 = 64;
 
-impl Runner {
+impl Dispatcher {
     /// Drains a hardware queue's issue list, unless another thread drains it or owns it: then it is left to that
     /// thread.
     pub(super) fn issue(&mut self, q: &RequestQueue, index: u16, now: Time) {
@@ -62,7 +62,7 @@ impl Runner {
 
     /// Issues what is ready without the issue list. For drivers that take concurrent calls, when no order is kept.
     #[inline]
-    pub(crate) fn issue_directly(&mut self, q: &RequestQueue, now: Time) {
+    pub(super) fn issue_directly(&mut self, q: &RequestQueue, now: Time) {
         debug_assert!(q.is_concurrent, "requests go past the issue list only to a driver that takes concurrent calls");
         let index = self.ready_hctx;
         let mut unwinding = Unwinding { q, member: self.member, index, pending: std::mem::take(&mut self.ready) };

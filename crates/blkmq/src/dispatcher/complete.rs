@@ -3,7 +3,7 @@
 
 use blkmq_sched::{Op, Time};
 
-use crate::device::Runner;
+use crate::dispatcher::Dispatcher;
 use crate::queue::{Count, Ending, FlowBatch, ReportBatch, RequestQueue, Steps, TokenBatch, mark_of_flush};
 use crate::request::{FlushStep, Place, Request, RqList};
 use blkmq_sync::tags::{Gathered, Hint, Tag};
@@ -156,13 +156,13 @@ impl<B: Beside> Beside for Watched<'_, B> {
     }
 }
 
-impl Runner {
+impl Dispatcher {
     /// Completes what has finished. Afterwards [`parked`](Self::parked) says whether flush steps wait for dispatch. The
     /// caller then [wakes](Self::wake_delivered) the submitters to which operations were delivered.
     ///
     /// COST: per batch one operation on each tag word concerned, for each other submitter one on its completion ring,
     /// and one fence for what was brought; per operation the two lines of its slot and this thread's counters.
-    pub(crate) fn complete(&mut self, q: &RequestQueue, now: Time) {
+    pub(super) fn complete(&mut self, q: &RequestQueue, now: Time) {
         debug_assert!(!self.finished.is_empty(), "something has finished");
         let requests = self.finished.len();
         if q.settings.has_window() {
@@ -183,7 +183,7 @@ impl Runner {
 
     /// Wakes the threads of the submitters to which this thread has delivered operations.
     #[inline]
-    pub(crate) fn wake_delivered(&mut self, q: &RequestQueue) {
+    pub(super) fn wake_delivered(&mut self, q: &RequestQueue) {
         self.outbox.wake(q, self.member);
     }
 
@@ -301,14 +301,14 @@ impl Runner {
     }
 
     /// Puts requests into the flush machine.
-    pub(crate) fn insert_flushes(&mut self, q: &RequestQueue, mut flushes: RqList, now: Time) {
+    pub(super) fn insert_flushes(&mut self, q: &RequestQueue, mut flushes: RqList, now: Time) {
         while let Some(rq) = flushes.pop_front(&q.slots) {
             self.insert_flush(q, rq, now);
         }
     }
 
     /// Puts a request into the flush machine.
-    pub(crate) fn insert_flush(&mut self, q: &RequestQueue, rq: Request<'_>, now: Time) {
+    pub(super) fn insert_flush(&mut self, q: &RequestQueue, rq: Request<'_>, now: Time) {
         let steps = q.begin_flush(rq, now);
         let mut ending = Ending::new(q, self.member(q), now);
         self.take_steps(q, steps, &mut ending);

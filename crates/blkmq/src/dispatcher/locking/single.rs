@@ -3,10 +3,10 @@
 
 use blkmq_sched::Time;
 
-use super::choose::Choice;
-use super::insert::Rest;
-use super::outcome::{Dispatched, Inserted};
-use crate::device::Runner;
+use crate::dispatcher::Dispatcher;
+use crate::dispatcher::outcome::{Dispatched, Inserted};
+use crate::dispatcher::section::Choice;
+use crate::dispatcher::section::Rest;
 use crate::queue::{Count, Domain, Mapping, RequestQueue, Starting};
 use crate::request::RqList;
 use blkmq_sync::liveness::Told;
@@ -24,7 +24,7 @@ const TAG_BATCH: usize = 8;
 /// plug that goes another way does not pay for saving this function's registers.
 #[inline(never)]
 pub(super) fn insert(
-    runner: &mut Runner,
+    dispatcher: &mut Dispatcher,
     domain: &Domain,
     starting: &Starting<'_>,
     mapping: &Mapping,
@@ -33,40 +33,40 @@ pub(super) fn insert(
 ) -> Inserted {
     let q = starting.q;
     let (mut rest, mut flushes) = (Rest::default(), RqList::default());
-    let entered = domain.enter(q, starting.member, runner, starting.now, |section| {
+    let entered = domain.enter(q, starting.member, dispatcher, starting.now, |section| {
         section.looks_for_merges = looks_for_merges;
         section.insert_plug(starting, mapping, plug, &mut flushes, Some(&mut rest))
     });
     // An operation that merged in the plug counts as entered when the request that took it in leaves the plug. A
     // request that stays in the plug must not keep a frozen queue from draining.
     *plug = rest.list;
-    runner.insert_flushes(q, flushes, starting.now);
+    dispatcher.insert_flushes(q, flushes, starting.now);
     Inserted { entered, dispatched: None }
 }
 
 /// Chooses one request after another, each under a lock of its own.
-pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
-    let member = runner.member(q);
-    dispatch_by(runner, q, now, bound, |runner, domain, now, _| {
-        domain.enter(q, member, runner, now, |section| section.choose_one())
+pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
+    let member = dispatcher.member(q);
+    dispatch_by(dispatcher, q, now, bound, |dispatcher, domain, now, _| {
+        domain.enter(q, member, dispatcher, now, |section| section.choose_one())
     })
 }
 
 /// Asks the scheduler by `ask`. `ask` gets the domain, the time, and whether this thread has news for a thread that may
 /// be asking already.
 pub(super) fn dispatch_by<'q>(
-    runner: &mut Runner,
+    dispatcher: &mut Dispatcher,
     q: &'q RequestQueue,
     now: Time,
     bound: usize,
-    mut ask: impl FnMut(&mut Runner, &Domain, Time, bool) -> Choice<'q>,
+    mut ask: impl FnMut(&mut Dispatcher, &Domain, Time, bool) -> Choice<'q>,
 ) -> Dispatched {
-    dispatch_ordered(runner, q, now, bound, |runner, domain, bound| {
-        let mut ask = |runner: &mut Runner, now| choose_or_wait(runner, q, domain, now, &mut ask);
+    dispatch_ordered(dispatcher, q, now, bound, |dispatcher, domain, bound| {
+        let mut ask = |dispatcher: &mut Dispatcher, now| choose_or_wait(dispatcher, q, domain, now, &mut ask);
         if domain.is_for_first_hctx() {
-            dispatch_one_hctx(runner, q, domain, now, bound, &mut ask)
+            dispatch_one_hctx(dispatcher, q, domain, now, bound, &mut ask)
         } else {
-            dispatch_many_hctxs(runner, q, domain, now, bound, &mut ask)
+            dispatch_many_hctxs(dispatcher, q, domain, now, bound, &mut ask)
         }
     })
 }
@@ -75,19 +75,19 @@ pub(super) fn dispatch_by<'q>(
 /// So it does in each domain to which it must come.
 #[inline]
 pub(super) fn dispatch_ordered<'q>(
-    runner: &mut Runner,
+    dispatcher: &mut Dispatcher,
     q: &'q RequestQueue,
     now: Time,
     bound: usize,
-    mut choose: impl FnMut(&mut Runner, &'q Domain, usize) -> usize,
+    mut choose: impl FnMut(&mut Dispatcher, &'q Domain, usize) -> usize,
 ) -> Dispatched {
-    Dispatched::all(runner.dispatch_for_itself(q, bound, |runner, bound| {
-        let (mut due, mut chosen) = (q.due_domains(runner.member), 0);
+    Dispatched::all(dispatcher.dispatch_for_itself(q, bound, |dispatcher, bound| {
+        let (mut due, mut chosen) = (q.due_domains(dispatcher.member), 0);
         while let Some(domain) = due.next() {
             if domain.nr_left() > 0 {
-                insert_without_room(runner, q, domain, now);
+                insert_without_room(dispatcher, q, domain, now);
             }
-            let got = choose(runner, domain, bound.saturating_sub(chosen));
+            let got = choose(dispatcher, domain, bound.saturating_sub(chosen));
             if got > 0 {
                 due.note_given();
             }
@@ -101,28 +101,28 @@ pub(super) fn dispatch_ordered<'q>(
 }
 
 /// Inserts the requests that found no room before, as far as there is room now.
-fn insert_without_room(runner: &mut Runner, q: &RequestQueue, domain: &Domain, now: Time) {
-    let has_changed = domain.enter(q, runner.member(q), runner, now, |section| {
+fn insert_without_room(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time) {
+    let has_changed = domain.enter(q, dispatcher.member(q), dispatcher, now, |section| {
         let nr_left = section.hold.backlog.len();
         section.retry_without_room();
         section.insert_left(usize::MAX);
         section.hold.backlog.len() != nr_left
     });
-    runner.has_news |= has_changed;
+    dispatcher.has_news |= has_changed;
 }
 
 /// Asks the scheduler once. If the scheduler holds requests back, sets WAITING, reads the tallies after that, and asks
 /// once more.
 fn choose_or_wait<'q>(
-    runner: &mut Runner,
+    dispatcher: &mut Dispatcher,
     q: &'q RequestQueue,
     domain: &Domain,
     now: Time,
-    ask: &mut impl FnMut(&mut Runner, &Domain, Time, bool) -> Choice<'q>,
+    ask: &mut impl FnMut(&mut Dispatcher, &Domain, Time, bool) -> Choice<'q>,
 ) -> Choice<'q> {
-    let has_news = runner.has_news;
-    match ask(runner, domain, now, has_news) {
-        Choice::HeldBack => q.live.lack(|| ask(runner, domain, now, true)),
+    let has_news = dispatcher.has_news;
+    match ask(dispatcher, domain, now, has_news) {
+        Choice::HeldBack => q.live.lack(|| ask(dispatcher, domain, now, true)),
         choice => choice,
     }
 }
@@ -152,12 +152,12 @@ fn choose_or_wait<'q>(
 /// COST: per request one lock and unlock of the hold, the scheduler's own work, and the slot's two lines; per batch of
 /// tags a read-modify-write of a tag word.
 fn dispatch_one_hctx<'q>(
-    runner: &mut Runner,
+    dispatcher: &mut Dispatcher,
     q: &'q RequestQueue,
     domain: &Domain,
     now: Time,
     bound: usize,
-    ask: &mut impl FnMut(&mut Runner, Time) -> Choice<'q>,
+    ask: &mut impl FnMut(&mut Dispatcher, Time) -> Choice<'q>,
 ) -> usize {
     let index = domain.first_hctx();
     let hctx = q.hctx(index);
@@ -174,22 +174,22 @@ fn dispatch_one_hctx<'q>(
             }
             // Other threads were faster. A thread may insert a request, and lack a tag that is held here, before the
             // tag is back: so this thread puts the tags back and looks again.
-            chosen += runner.put_unused(q, hctx, std::mem::take(&mut tags));
+            chosen += dispatcher.put_unused(q, hctx, std::mem::take(&mut tags));
             continue;
         }
         if tags.is_empty() {
             nr_lacked = hctx.nr_lacked();
             let wanted = waiting.min(bound - chosen).min(TAG_BATCH);
             // A thread that looks again for another one notes no lack: see "A tag held in vain" above.
-            let got = runner.tags_or_wait(q, hctx, &mut batch[..wanted], Told::NO, !looks_for_another);
+            let got = dispatcher.tags_or_wait(q, hctx, &mut batch[..wanted], Told::NO, !looks_for_another);
             if got == 0 {
                 break;
             }
             tags = &batch[..got];
         }
-        match ask(runner, now) {
+        match ask(dispatcher, now) {
             Choice::Chosen(rq) if rq.body().hctx == index => {
-                runner.make_ready(q, rq, tags[0]);
+                dispatcher.make_ready(q, rq, tags[0]);
                 tags = &tags[1..];
                 (chosen, batches) = (chosen + 1, batches + 1);
                 looks_for_another = false;
@@ -198,17 +198,17 @@ fn dispatch_one_hctx<'q>(
             // Another thread has meanwhile inserted a request for another hardware queue.
             Choice::Chosen(rq) => {
                 batches += 1;
-                chosen += runner.put_unused(q, hctx, std::mem::take(&mut tags));
-                chosen += runner.give_tag(q, rq, Told::NO).0;
+                chosen += dispatcher.put_unused(q, hctx, std::mem::take(&mut tags));
+                chosen += dispatcher.give_tag(q, rq, Told::NO).0;
                 looks_for_another = false;
             }
             // Other threads were faster: as above, put the tags back and look again, by the count of waiting requests.
-            Choice::Empty => chosen += runner.put_unused(q, hctx, std::mem::take(&mut tags)),
+            Choice::Empty => chosen += dispatcher.put_unused(q, hctx, std::mem::take(&mut tags)),
             Choice::HeldBack | Choice::Taken => {
                 // Threads that wait for room are not told of the room that the tags give back. A thread that is told
                 // looks, is held back too, and would tell the others in turn, for ever. What is held back goes on when
                 // a request with the device completes or a time has come, and either makes room.
-                chosen += runner.put_back(q, hctx, std::mem::take(&mut tags));
+                chosen += dispatcher.put_back(q, hctx, std::mem::take(&mut tags));
                 // Another thread may have inserted a request that may go, or completed what held something back, or
                 // come because a time had come. If that thread lacked a tag that was held here, it has left.
                 let is_due = domain.has_come(q, &mut now) && kept("dispatch.due_for_all");
@@ -216,11 +216,11 @@ fn dispatch_one_hctx<'q>(
                     break;
                 }
                 looks_for_another = kept("dispatch.look_for_another");
-                runner.has_news = true;
+                dispatcher.has_news = true;
             }
         }
     }
-    count_choices(q, runner, batches);
+    count_choices(q, dispatcher, batches);
     chosen
 }
 
@@ -228,12 +228,12 @@ fn dispatch_one_hctx<'q>(
 /// request whose hardware queue has no tag is parked and the next is chosen. Choosing ends when a hardware queue would
 /// have a second parked request. Returns how many requests became ready.
 fn dispatch_many_hctxs<'q>(
-    runner: &mut Runner,
+    dispatcher: &mut Dispatcher,
     q: &'q RequestQueue,
     domain: &Domain,
     now: Time,
     bound: usize,
-    ask: &mut impl FnMut(&mut Runner, Time) -> Choice<'q>,
+    ask: &mut impl FnMut(&mut Dispatcher, Time) -> Choice<'q>,
 ) -> usize {
     debug_assert!(domain.is_whole(), "requests for several hardware queues wait together");
     let (mut chosen, mut batches, mut now) = (0, 0, now);
@@ -241,10 +241,10 @@ fn dispatch_many_hctxs<'q>(
         if q.all_have_parked() {
             break;
         }
-        match ask(runner, now) {
+        match ask(dispatcher, now) {
             Choice::Chosen(rq) => {
                 batches += 1;
-                let (got, goes_on) = runner.give_tag(q, rq, Told::NO);
+                let (got, goes_on) = dispatcher.give_tag(q, rq, Told::NO);
                 chosen += got;
                 stage(Stage::Ready, got);
                 if !goes_on {
@@ -253,17 +253,17 @@ fn dispatch_many_hctxs<'q>(
             }
             // A thread that came because a time had come may have found this one at the scheduler and have left: see
             // `Domain::has_come`.
-            Choice::HeldBack | Choice::Taken if domain.has_come(q, &mut now) => runner.has_news = true,
+            Choice::HeldBack | Choice::Taken if domain.has_come(q, &mut now) => dispatcher.has_news = true,
             Choice::Empty | Choice::HeldBack | Choice::Taken => break,
         }
     }
-    count_choices(q, runner, batches);
+    count_choices(q, dispatcher, batches);
     chosen
 }
 
 /// The scheduler has chosen so many requests, each under a hold of its own.
-fn count_choices(q: &RequestQueue, runner: &Runner, batches: u64) {
-    let counters = &runner.member(q).counters;
+fn count_choices(q: &RequestQueue, dispatcher: &Dispatcher, batches: u64) {
+    let counters = &dispatcher.member(q).counters;
     counters.count(Count::DispatchBatches, batches);
     counters.count(Count::Dispatched, batches);
 }

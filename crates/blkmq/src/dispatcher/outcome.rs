@@ -2,11 +2,11 @@
 
 /// What came of inserting a plug.
 #[must_use]
-pub(crate) struct Inserted {
+pub(super) struct Inserted {
     /// How many operations left the plug and have entered the queue.
-    pub(crate) entered: u64,
+    pub(super) entered: u64,
     /// How far dispatching came together with the insertion. `None` if this thread still has to dispatch.
-    pub(crate) dispatched: Option<Dispatched>,
+    pub(super) dispatched: Option<Dispatched>,
 }
 
 impl Inserted {
@@ -20,12 +20,12 @@ impl Inserted {
 /// How far a thread came in dispatching.
 #[must_use]
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Dispatched {
+pub(super) struct Dispatched {
     /// How many requests became ready to be issued. With this type the whole outcome fits into one register.
     chosen: u32,
     /// The thread has done its share at the scheduler, and left the rest: it [hands
     /// on](blkmq_sync::liveness::Liveness::hand_on) what it left.
-    pub(crate) gave_up: bool,
+    pub(super) gave_up: bool,
 }
 
 /// Called for each batch, so what a thread is told of it stays in registers.
@@ -38,7 +38,7 @@ impl Dispatched {
         Self { chosen: chosen as u32, gave_up }
     }
 
-    pub(crate) const fn chosen(self) -> usize {
+    pub(super) const fn chosen(self) -> usize {
         self.chosen as usize
     }
 
@@ -49,7 +49,7 @@ impl Dispatched {
     }
 
     /// `chosen` requests, and the thread went as far as it could.
-    pub(crate) const fn all(chosen: usize) -> Self {
+    pub(super) const fn all(chosen: usize) -> Self {
         Self::new(chosen, false)
     }
 }

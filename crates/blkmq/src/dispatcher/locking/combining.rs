@@ -15,12 +15,12 @@
 //! would find. News is whatever may let a request go: a completion, a request that was parked, a time that has come,
 //! the end of a quiescence, and what another thread left.
 //!
-//! A holder that has done its share while something is left gives up. So does a holder that has handed requests
-//! through the scheduler and has to leave others, so that the next holder can hand these through. A holder that gives
-//! up sets WAITING and lets go. What was left stays in the word, and what the holder has taken over stays in the
-//! backlog. Then the holder [hands on](blkmq_sync::liveness::Liveness::hand_on), so that a thread that polls or sleeps
-//! goes on (`Runner::run`). Such a thread needs both: WAITING, and the count of `hand_on` as its news. A holder that
-//! may not dispatch, because the queue was quiesced when it came in, works off what was left and lets go as usual. Its
+//! A holder that has done its share while something is left gives up. So does a holder that has handed requests through
+//! the scheduler and has to leave others, so that the next holder can hand these through. A holder that gives up sets
+//! WAITING and lets go. What was left stays in the word, and what the holder has taken over stays in the backlog. Then
+//! the holder [hands on](blkmq_sync::liveness::Liveness::hand_on), so that a thread that polls or sleeps goes on
+//! (`Dispatcher::run`). Such a thread needs both: WAITING, and the count of `hand_on` as its news. A holder that may
+//! not dispatch, because the queue was quiesced when it came in, works off what was left and lets go as usual. Its
 //! caller hands on (`pass_on` in `submit`).
 //!
 //! A request that stays behind without a tag, or held back by the scheduler, is found by the completer that changes
@@ -33,10 +33,10 @@
 
 use blkmq_sched::Time;
 
-use super::outcome::{Dispatched, Inserted};
-use super::section::Section;
 use super::stage_all;
-use crate::device::{RUN_BOUND, Runner};
+use crate::dispatcher::outcome::{Dispatched, Inserted};
+use crate::dispatcher::section::Section;
+use crate::dispatcher::{Dispatcher, RUN_BOUND};
 use crate::queue::{Count, Domain, Mapping, RequestQueue, Starting};
 use crate::request::RqList;
 use blkmq_sync::atomic::Ordering;
@@ -51,7 +51,7 @@ use blkmq_sync::staging::Round;
 /// included; with contention one exchange of the staging word, behind up to 128 loads of the word if nothing was left
 /// there yet. Either cost comes once a plug.
 pub(super) fn insert<'q, const SPLIT: bool>(
-    runner: &mut Runner,
+    dispatcher: &mut Dispatcher,
     domain: &'q Domain,
     starting: &Starting<'q>,
     mapping: &Mapping,
@@ -61,17 +61,17 @@ pub(super) fn insert<'q, const SPLIT: bool>(
     let q = starting.q;
     let mut flushes = RqList::default();
     let inserted = if q.settings.stages_all() {
-        stage_all::insert(runner, domain, starting, mapping, plug, &mut flushes)
+        stage_all::insert(dispatcher, domain, starting, mapping, plug, &mut flushes)
     } else {
-        insert_or_leave::<SPLIT>(runner, domain, starting, mapping, plug, &mut flushes, may_dispatch)
+        insert_or_leave::<SPLIT>(dispatcher, domain, starting, mapping, plug, &mut flushes, may_dispatch)
     };
-    runner.insert_flushes(q, flushes, starting.now);
+    dispatcher.insert_flushes(q, flushes, starting.now);
     // A request that was parked waits for dispatch.
-    Inserted { dispatched: inserted.dispatched.filter(|_| !runner.parked), ..inserted }
+    Inserted { dispatched: inserted.dispatched.filter(|_| !dispatcher.parked), ..inserted }
 }
 
 fn insert_or_leave<'q, const SPLIT: bool>(
-    runner: &mut Runner,
+    dispatcher: &mut Dispatcher,
     domain: &'q Domain,
     starting: &Starting<'q>,
     mapping: &Mapping,
@@ -83,7 +83,7 @@ fn insert_or_leave<'q, const SPLIT: bool>(
     let staging = &domain.staging;
     let own = plug.len();
     let may_hand_through = !SPLIT && may_dispatch && q.settings.is_plain();
-    let is_noted = may_hand_through && runner.note_newcomers(q, domain, mapping, plug);
+    let is_noted = may_hand_through && dispatcher.note_newcomers(q, domain, mapping, plug);
     // The plug's requests once they have begun, so that they can be left, and how many operations they are.
     let mut begun = None;
     let mut has_looked = false;
@@ -98,7 +98,7 @@ fn insert_or_leave<'q, const SPLIT: bool>(
                 } else if section.hold.backlog.is_untried() {
                     // What was left came first.
                     let list;
-                    (entered, list) = section.runner.begin(domain, starting, mapping, plug, flushes);
+                    (entered, list) = section.dispatcher.begin(domain, starting, mapping, plug, flushes);
                     section.hold.backlog.add(list);
                 } else {
                     if is_noted {
@@ -111,13 +111,14 @@ fn insert_or_leave<'q, const SPLIT: bool>(
                 through
             };
             let bound = RUN_BOUND.max(own) + own;
-            let dispatched = serve(runner, q, domain, left, starting.now, bound, may_dispatch, enter);
+            let dispatched = serve(dispatcher, q, domain, left, starting.now, bound, may_dispatch, enter);
             return Inserted { entered, dispatched: Some(dispatched) };
         }
         if !std::mem::replace(&mut has_looked, true) && staging.is_let_go_soon() {
             continue;
         }
-        let (entered, list) = begun.take().unwrap_or_else(|| runner.begin(domain, starting, mapping, plug, flushes));
+        let (entered, list) =
+            begun.take().unwrap_or_else(|| dispatcher.begin(domain, starting, mapping, plug, flushes));
         let requests = list.len() as u64;
         match list.leave(&q.slots, staging) {
             Ok(()) => {
@@ -147,21 +148,21 @@ fn insert_own<'q>(
 /// Works off what other threads left and dispatches, or makes sure that the thread at the scheduler does.
 ///
 /// COST: as of [`insert`].
-pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
-    if std::mem::take(&mut runner.parked) {
+pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
+    if std::mem::take(&mut dispatcher.parked) {
         // So that the holder looks at the dispatch lists.
         q.live.word.set_waiting();
-        runner.has_news = true;
+        dispatcher.has_news = true;
     }
     // A thread that has no news would find what the last holder found. But a request that the driver gave back is
     // tried at each poll.
     let gave_back = || q.hctxs().any(|(_, hctx)| hctx.gave_back.load(Ordering::Relaxed));
-    if !std::mem::take(&mut runner.has_news) && !gave_back() {
+    if !std::mem::take(&mut dispatcher.has_news) && !gave_back() {
         return Dispatched::all(0);
     }
-    let (mut due, mut dispatched) = (q.due_domains(runner.member), Dispatched::all(0));
+    let (mut due, mut dispatched) = (q.due_domains(dispatcher.member), Dispatched::all(0));
     while let Some(domain) = due.next() {
-        let next = dispatch_from(runner, q, domain, now, bound - dispatched.chosen());
+        let next = dispatch_from(dispatcher, q, domain, now, bound - dispatched.chosen());
         if next.chosen() > 0 {
             due.note_given();
         }
@@ -176,7 +177,7 @@ pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: 
 /// Works off what was left in a domain and dispatches, or makes sure that the thread at the scheduler does.
 #[inline]
 fn dispatch_from<'q>(
-    runner: &mut Runner,
+    dispatcher: &mut Dispatcher,
     q: &'q RequestQueue,
     domain: &'q Domain,
     now: Time,
@@ -185,9 +186,9 @@ fn dispatch_from<'q>(
     let staging = &domain.staging;
     let held = if kept("combine.kick") { staging.hold_or_kick() } else { staging.try_hold() };
     match held {
-        Some(left) => serve(runner, q, domain, left, now, bound, true, |_| 0),
+        Some(left) => serve(dispatcher, q, domain, left, now, bound, true, |_| 0),
         None => {
-            runner.member(q).counters.count(Count::TrylockFailed, 1);
+            dispatcher.member(q).counters.count(Count::TrylockFailed, 1);
             Dispatched::all(0)
         }
     }
@@ -199,7 +200,7 @@ fn dispatch_from<'q>(
 /// `enter` inserts the holder's own requests, and returns how many of them went through at once.
 #[expect(clippy::too_many_arguments, reason = "what a holder works with; two callers")]
 fn serve<'q>(
-    runner: &mut Runner,
+    dispatcher: &mut Dispatcher,
     q: &'q RequestQueue,
     domain: &'q Domain,
     left: Chain,
@@ -209,10 +210,10 @@ fn serve<'q>(
     enter: impl FnOnce(&mut Section<'q, '_>) -> usize,
 ) -> Dispatched {
     debug_assert!(bound > 0, "the holder has a share");
-    let member = runner.member(q);
+    let member = dispatcher.member(q);
     // The dispatch lists of other hardware queues are another domain's business, and this thread owes a look at them
     // afterwards.
-    let owes = !domain.is_whole() && std::mem::take(&mut runner.parked);
+    let owes = !domain.is_whole() && std::mem::take(&mut dispatcher.parked);
     let (mut enter, mut now) = (Some(enter), now);
     let (mut chosen, mut share) = (0, bound);
     // Whether anything has gone through the scheduler under this hold without being inserted.
@@ -224,7 +225,7 @@ fn serve<'q>(
             share -= 1;
             now = q.clock().now();
         }
-        let has_more = domain.enter(q, member, runner, now, |section| {
+        let has_more = domain.enter(q, member, dispatcher, now, |section| {
             section.take_over(left);
             section.hear();
             // What came before has the room first.
@@ -256,7 +257,7 @@ fn serve<'q>(
         Round { has_more, is_last: share == 0 || chosen == bound }
     };
     let has_let_go = domain.staging.serve(left, round, |staging| q.live.give_up(staging));
-    runner.parked |= owes;
+    dispatcher.parked |= owes;
     Dispatched::new(chosen, !has_let_go)
 }
 
@@ -267,14 +268,14 @@ fn dispatch_held(section: &mut Section<'_, '_>, bound: usize) -> usize {
     let mut chosen = 0;
     let is_waiting = q.live.word.load().is_waiting();
     loop {
-        if std::mem::take(&mut section.runner.parked) || is_waiting {
-            chosen += section.runner.dispatch_parked(q, q.hctxs_of(domain), section.told);
+        if std::mem::take(&mut section.dispatcher.parked) || is_waiting {
+            chosen += section.dispatcher.dispatch_parked(q, q.hctxs_of(domain), section.told);
         }
         chosen += section.choose_batch(bound.saturating_sub(chosen));
-        if !section.runner.parked {
+        if !section.dispatcher.parked {
             break;
         }
     }
-    section.runner.append_ready(q);
+    section.dispatcher.append_ready(q);
     chosen.min(bound)
 }

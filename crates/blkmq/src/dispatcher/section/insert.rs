@@ -2,8 +2,8 @@
 
 use blkmq_sched::{Class, Merge, MergeHow, MergeLevel};
 
-use super::section::Section;
-use crate::device::Runner;
+use super::Section;
+use crate::dispatcher::Dispatcher;
 use crate::queue::{Count, Domain, Mapping, Starting};
 use crate::request::{FlushStep, Place, Request, RqList, Status};
 use blkmq_sync::{Stage, changes, kept, stage};
@@ -11,8 +11,8 @@ use blkmq_sync::{Stage, changes, kept, stage};
 /// The requests of a plug that found no room, and the kinds of these requests: a request of the same kind behind them
 /// must not pass them.
 #[derive(Debug, Default)]
-pub(super) struct Rest {
-    pub(super) list: RqList,
+pub(in crate::dispatcher) struct Rest {
+    pub(in crate::dispatcher) list: RqList,
     blocked: [[bool; 2]; Class::ALL.len()],
 }
 
@@ -38,7 +38,7 @@ impl<'q> Section<'q, '_> {
     /// have to, are finished with [`Status::Again`]. Any other request that finds no room goes into `rest`, and has not
     /// entered. Without a `rest` it enters, and waits with what was left. Returns how many operations entered.
     #[inline(always)]
-    pub(super) fn insert_plug(
+    pub(in crate::dispatcher) fn insert_plug(
         &mut self,
         starting: &Starting<'q>,
         mapping: &Mapping,
@@ -67,7 +67,7 @@ impl<'q> Section<'q, '_> {
             if rq.flags().nowait {
                 starting.refuse(&rq);
                 rq.body_mut().status = Status::Again;
-                self.runner.finished.push_back(rq, Place::Held);
+                self.dispatcher.finished.push_back(rq, Place::Held);
             } else if let Some(rest) = &mut rest {
                 entered -= nr_parts;
                 rest.put(rq);
@@ -132,7 +132,7 @@ impl<'q> Section<'q, '_> {
     /// Inserts what was left and not tried yet, up to `share` requests. Returns how many were tried. Requests that
     /// waited for room had their turn before.
     #[inline]
-    pub(super) fn insert_left(&mut self, share: usize) -> usize {
+    pub(in crate::dispatcher) fn insert_left(&mut self, share: usize) -> usize {
         if self.hold.backlog.is_empty() { 0 } else { self.insert_some_left(share) }
     }
 
@@ -168,7 +168,7 @@ impl<'q> Section<'q, '_> {
 
     /// Inserts the requests that found no room before, as far as there is room now.
     #[inline]
-    pub(super) fn retry_without_room(&mut self) {
+    pub(in crate::dispatcher) fn retry_without_room(&mut self) {
         if self.hold.backlog.lacks_room() {
             self.retry_some();
         }
@@ -187,14 +187,14 @@ impl<'q> Section<'q, '_> {
     fn refuse(&mut self, mut rq: Request<'_>) {
         self.member.account_refuse(self.q, &mut rq);
         rq.body_mut().status = Status::Again;
-        self.runner.finished.push_back(rq, Place::Held);
+        self.dispatcher.finished.push_back(rq, Place::Held);
     }
 }
 
-impl Runner {
+impl Dispatcher {
     /// Makes a plug's requests ready to be left to another thread: they have begun from here on. Requests of the flush
     /// machine are put into `flushes`. Returns how many operations there are, and the requests that are to be left.
-    pub(super) fn begin(
+    pub(in crate::dispatcher) fn begin(
         &mut self,
         domain: &Domain,
         starting: &Starting<'_>,

@@ -14,7 +14,7 @@
 
 use blkmq_sched::{Class, IoPriority, Op, SchedDomain};
 
-use crate::device::Runner;
+use crate::dispatcher::Dispatcher;
 use crate::queue::{Count, Mapping, Passage, RequestQueue, Starting, TakenTokens};
 use crate::request::{FlushStep, Mark, Place, Request, RqList};
 use blkmq_sync::word::Gate;
@@ -27,7 +27,7 @@ fn told_of(rq: &Request<'_>) -> Alike {
     (rq.op(), rq.body().is_sync(), rq.priority())
 }
 
-impl Runner {
+impl Dispatcher {
     /// Starts the requests at the front of a plug that may pass the scheduler by, as far as there are tags. Returns how
     /// many operations these requests are, which have been counted.
     ///

@@ -8,8 +8,8 @@ use crate::request::{FlushStep, Request, RqList, Slots};
 
 /// Requests that may be handed through together: of one class and operation.
 #[derive(Debug)]
-pub(crate) struct Newcomers {
-    pub(crate) known: Vec<Newcomer>,
+pub(super) struct Newcomers {
+    pub(super) known: Vec<Newcomer>,
     /// The hardware queue of the first one.
     hctx: u16,
     /// The hardware queue of each, if these differ; empty otherwise.
@@ -25,7 +25,7 @@ impl Newcomers {
     /// Forgets what was noted before, and notes the requests at the front of a list, `most` of them at most, as far as
     /// they may go together. Each is prepared first. Moves those that are noted into a list of their own.
     #[inline]
-    pub(crate) fn note_front<'q>(
+    pub(super) fn note_front<'q>(
         &mut self,
         list: &mut RqList,
         slots: &'q Slots,
@@ -85,7 +85,7 @@ impl Newcomers {
 
     /// The run of newcomers of one hardware queue that begins at `begin`, as they came: the queue, and their places.
     #[inline]
-    pub(crate) fn run(&self, begin: usize) -> Option<(u16, Range<usize>)> {
+    pub(super) fn run(&self, begin: usize) -> Option<(u16, Range<usize>)> {
         if !self.is_mixed() {
             return (begin < self.known.len()).then_some((self.hctx, begin..self.known.len()));
         }
@@ -99,7 +99,7 @@ impl Newcomers {
     ///
     /// COST: a sort of small numbers, unless all go to one hardware queue.
     #[inline]
-    pub(crate) fn gather(&self, order: &mut [u8]) {
+    pub(super) fn gather(&self, order: &mut [u8]) {
         debug_assert_eq!(order.len(), self.known.len(), "each newcomer has a place in the order");
         if self.is_mixed() {
             self.gather_some(order);

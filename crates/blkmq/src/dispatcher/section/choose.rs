@@ -1,6 +1,6 @@
 //! Choosing under the lock: one request, or as many as there are tags, in the scheduler's order.
 
-use super::section::Section;
+use super::Section;
 use crate::queue::Count;
 use crate::request::Request;
 use blkmq_sync::tags::Tag;
@@ -10,7 +10,7 @@ use blkmq_sync::{Stage, stage};
 const TAGS: usize = 32;
 
 /// The scheduler's answer when it is asked for a request.
-pub(super) enum Choice<'q> {
+pub(in crate::dispatcher) enum Choice<'q> {
     Chosen(Request<'q>),
     /// The scheduler has requests, but none may go now.
     HeldBack,
@@ -35,7 +35,7 @@ impl<'q> Section<'q, '_> {
 
     /// One choice. If there is none, notes when to ask again.
     #[inline(always)]
-    pub(super) fn choose_one(&mut self) -> Choice<'q> {
+    pub(in crate::dispatcher) fn choose_one(&mut self) -> Choice<'q> {
         let choice = match self.choose() {
             Some(rq) => {
                 stage(Stage::Choose, 1);
@@ -49,7 +49,7 @@ impl<'q> Section<'q, '_> {
     }
 
     /// Chooses up to `bound` requests, as far as there are tags, and makes them ready. Returns how many became ready.
-    pub(super) fn choose_batch(&mut self, bound: usize) -> usize {
+    pub(in crate::dispatcher) fn choose_batch(&mut self, bound: usize) -> usize {
         let entered = self.now;
         let mut chosen = 0;
         self.show();
@@ -101,17 +101,17 @@ impl<'q> Section<'q, '_> {
             if wanted == 0 {
                 return (chosen, false);
             }
-            let got = self.runner.tags_or_wait(q, hctx, &mut batch[..wanted], self.told, true);
+            let got = self.dispatcher.tags_or_wait(q, hctx, &mut batch[..wanted], self.told, true);
             if got == 0 {
                 return (chosen, false);
             }
             for (taken, tag) in batch[..got].iter().enumerate() {
                 let Some(rq) = self.choose_or_tell() else {
-                    chosen += self.runner.put_back(q, hctx, &batch[taken..got]);
+                    chosen += self.dispatcher.put_back(q, hctx, &batch[taken..got]);
                     return (chosen, true);
                 };
                 debug_assert_eq!(rq.body().hctx, index, "the tag is of the hardware queue that the request goes to");
-                self.runner.make_ready(q, rq, *tag);
+                self.dispatcher.make_ready(q, rq, *tag);
                 chosen += 1;
             }
         }
@@ -128,7 +128,7 @@ impl<'q> Section<'q, '_> {
                 break;
             }
             let Some(rq) = self.choose_or_tell() else { return (chosen, true) };
-            let (got, goes_on) = self.runner.give_tag(q, rq, self.told);
+            let (got, goes_on) = self.dispatcher.give_tag(q, rq, self.told);
             chosen += got;
             if !goes_on {
                 break;

@@ -4,7 +4,7 @@
 //! A thread that dispatches for others completes requests of many submitters, in the scheduler's order. It gathers them
 //! by submitter first. So each completion ring is written once for a batch, and a submitter that waits for several
 //! operations is woken once. To wake a thread costs a system call, so it comes last: behind the tags that go back, and
-//! behind the requests that get these tags and go to the device ([`Runner::run`]). Two kinds of submitters hear
+//! behind the requests that get these tags and go to the device ([`Dispatcher::run`]). Two kinds of submitters hear
 //! earlier: those that are notified, and those of a batch of more than 32 submitters.
 //!
 //! Threads are woken in the order in which their first operations completed. Each wake-up takes so long that a thread

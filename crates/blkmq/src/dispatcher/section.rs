@@ -1,8 +1,15 @@
 //! The ordered section: the scheduler under its lock, lent to one thread together with all that it needs there.
 
+mod choose;
+mod insert;
+mod through;
+
+pub(super) use choose::Choice;
+pub(super) use insert::Rest;
+
 use blkmq_sched::Time;
 
-use crate::device::Runner;
+use crate::dispatcher::Dispatcher;
 use crate::queue::{Domain, Hold, Member, RequestQueue};
 use crate::request::{Place, RqList};
 use blkmq_sync::kept;
@@ -16,7 +23,7 @@ pub(super) struct Section<'q, 's> {
     pub(super) domain: &'s Domain,
     pub(super) hold: &'s mut Hold,
     /// The thread's own lists. What the section does with them happens under the lock.
-    pub(super) runner: &'s mut Runner,
+    pub(super) dispatcher: &'s mut Dispatcher,
     pub(super) now: Time,
     /// Whether WAITING was set when this thread came. If so, a look in vain needs no second look.
     pub(super) told: Told,
@@ -29,26 +36,26 @@ pub(super) struct Section<'q, 's> {
 impl Domain {
     /// Enters the ordered section as of `now`: `run` works under the scheduler's lock, as
     /// [`with_hold`](Self::with_hold) says. The section wakes the threads that sleep if the scheduler is to be asked
-    /// earlier than they know. `member` and `runner` belong to the calling thread, which must not be in the section
+    /// earlier than they know. `member` and `dispatcher` belong to the calling thread, which must not be in the section
     /// already.
     #[inline]
     pub(super) fn enter<'q, R>(
         &self,
         q: &'q RequestQueue,
         member: &'q Member,
-        runner: &mut Runner,
+        dispatcher: &mut Dispatcher,
         now: Time,
         run: impl FnOnce(&mut Section<'q, '_>) -> R,
     ) -> R {
-        debug_assert!(std::ptr::eq(member, runner.member(q)), "member and runner belong to one thread");
+        debug_assert!(std::ptr::eq(member, dispatcher.member(q)), "member and dispatcher belong to one thread");
         debug_assert!(std::ptr::eq(self, q.domain(self.first_hctx())), "the domain is one of those in use");
-        let (result, tells) = self.with_hold(q, runner.member, |hold| {
+        let (result, tells) = self.with_hold(q, dispatcher.member, |hold| {
             hold.begin(q, now);
-            let mut section = Section::new(q, member, self, hold, runner, now);
+            let mut section = Section::new(q, member, self, hold, dispatcher, now);
             (run(&mut section), section.tells)
         });
         if tells {
-            q.wake_sleepers(runner.member);
+            q.wake_sleepers(dispatcher.member);
         }
         result
     }
@@ -61,10 +68,10 @@ impl<'q, 's> Section<'q, 's> {
         member: &'q Member,
         domain: &'s Domain,
         hold: &'s mut Hold,
-        runner: &'s mut Runner,
+        dispatcher: &'s mut Dispatcher,
         now: Time,
     ) -> Self {
-        Self { q, member, domain, hold, runner, now, told: Told::NO, looks_for_merges: true, tells: false }
+        Self { q, member, domain, hold, dispatcher, now, told: Told::NO, looks_for_merges: true, tells: false }
     }
 
     /// Looks whether WAITING is set: see [`Liveness::told`](blkmq_sync::liveness::Liveness::told). For a locking under
@@ -134,7 +141,7 @@ impl<'q, 's> Section<'q, 's> {
 
 #[cfg(test)]
 mod tests {
-    use crate::device::Runner;
+    use crate::dispatcher::Dispatcher;
     use crate::driver::spec::open;
     use crate::{Bio, Buffer, Client, RequestQueue};
 
@@ -149,10 +156,10 @@ mod tests {
         submitter.submit(Bio::read(0, Buffer::zeroed(4096))).expect("there is room");
         submitter.flush_plug();
         let (member, _) = q.join(None).expect("there is a place");
-        let mut runner = Runner::new(std::sync::Arc::clone(&q), member);
+        let mut dispatcher = Dispatcher::new(std::sync::Arc::clone(&q), member);
         let seen = q.live.word.load();
         assert!(seen.is_waiting());
-        q.domain(0).enter(&q, q.member(member), &mut runner, q.clock().now(), |section| section.settle(true));
+        q.domain(0).enter(&q, q.member(member), &mut dispatcher, q.clock().now(), |section| section.settle(true));
         let is_cleared = q.live.word.clear_waiting(seen);
         // First the end, because a submitter that is dropped waits for its requests.
         q.leave(member, None);

@@ -1,8 +1,8 @@
 //! The baseline "stage all": under the locking `combining` every thread leaves its requests, as if another thread were
 //! at the scheduler. What staging costs, and what it merges, is measured by it: see `RequestQueue::stage_all`.
 
-use super::outcome::{Dispatched, Inserted};
-use crate::device::Runner;
+use crate::dispatcher::Dispatcher;
+use crate::dispatcher::outcome::{Dispatched, Inserted};
 use crate::queue::{Count, Domain, Mapping, Starting};
 use crate::request::RqList;
 
@@ -10,7 +10,7 @@ use crate::request::RqList;
 /// `flushes`.
 #[cold]
 pub(super) fn insert(
-    runner: &mut Runner,
+    dispatcher: &mut Dispatcher,
     domain: &Domain,
     starting: &Starting<'_>,
     mapping: &Mapping,
@@ -19,9 +19,9 @@ pub(super) fn insert(
 ) -> Inserted {
     debug_assert!(starting.q.settings.stages_all(), "requests are left like this only where all are");
     let q = starting.q;
-    let (entered, list) = runner.begin(domain, starting, mapping, plug, flushes);
+    let (entered, list) = dispatcher.begin(domain, starting, mapping, plug, flushes);
     starting.member.counters.count(Count::Staged, list.len() as u64);
     list.leave_anyway(&q.slots, &domain.staging);
-    q.hand_on(runner.member);
+    q.hand_on(dispatcher.member);
     Inserted { entered, dispatched: Some(Dispatched::all(0)) }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::device::Runner;
+use crate::dispatcher::Dispatcher;
 use crate::driver::Cause;
 use crate::queue::{CONTROL, Layout, QueueError, RequestQueue};
 use crate::request::clock::Clock;
@@ -39,9 +39,9 @@ impl RequestQueue {
             let membership = Membership::new(self)?;
             let stop = Arc::clone(&background.stop);
             let work = move || {
-                let mut runner = Runner::new(Arc::clone(&membership.q), membership.member);
+                let mut dispatcher = Dispatcher::new(Arc::clone(&membership.q), membership.member);
                 while !flag(&stop).load(Ordering::Relaxed) {
-                    drive_share(&membership.q, &mut runner, share, nr_threads, &stop);
+                    drive_share(&membership.q, &mut dispatcher, share, nr_threads, &stop);
                 }
             };
             let started = thread::try_spawn("blkmq", work);
@@ -98,21 +98,21 @@ fn flag(stop: &AtomicBool) -> &AtomicBool {
 }
 
 /// Drives the queue once and sleeps if there was nothing to do.
-fn drive_share(q: &RequestQueue, runner: &mut Runner, share: u16, nr_shares: u16, stop: &AtomicBool) {
+fn drive_share(q: &RequestQueue, dispatcher: &mut Dispatcher, share: u16, nr_shares: u16, stop: &AtomicBool) {
     debug_assert!(share < nr_shares, "share {share} is one of {nr_shares}");
     let hctxs = |layout: Layout| (share..layout.len()).step_by(usize::from(nr_shares));
-    let member = runner.member(q);
+    let member = dispatcher.member(q);
     let before = member.counters.nr_completed();
     let now = q.clock().now();
-    runner.drive(q, hctxs, now);
+    dispatcher.drive(q, hctxs, now);
     if member.counters.nr_completed() != before {
         return;
     }
     q.sleep(
         member,
         // As for a submitter: while the queue is quiesced no thread polls.
-        hctxs(q.layout()).filter(|_| !runner.saw_quiesced),
-        || flag(stop).load(Ordering::Relaxed) || runner.may_go_on(q),
+        hctxs(q.layout()).filter(|_| !dispatcher.saw_quiesced),
+        || flag(stop).load(Ordering::Relaxed) || dispatcher.may_go_on(q),
         || match q.clock() {
             Clock::Virtual(_) => Some(VIRTUAL_NAP),
             // Nothing is done now, though it may be due. The thread that ends the quiescence wakes the sleepers.

@@ -2,18 +2,18 @@
 
 use blkmq_sched::Time;
 
-use crate::device::{RUN_BOUND, Runner};
-use crate::order::Dispatched;
+use crate::dispatcher::outcome::Dispatched;
+use crate::dispatcher::{Dispatcher, RUN_BOUND};
 use crate::queue::{Layout, RequestQueue};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::kept;
 use blkmq_sync::word::Snapshot;
 
-impl Runner {
+impl Dispatcher {
     /// Dispatches, issues and completes until nothing can go on, or until this thread has done its share. Then other
     /// threads must go on. The share is [`RUN_BOUND`] requests, or `own` if that is more. `dispatched` says how far
     /// dispatching came already, if it was tried. The caller is inside the queue (see its member's `activity`).
-    pub(crate) fn run(&mut self, q: &RequestQueue, own: usize, now: Time, dispatched: Option<Dispatched>) {
+    pub(super) fn run(&mut self, q: &RequestQueue, own: usize, now: Time, dispatched: Option<Dispatched>) {
         debug_assert!(self.is_inside(q), "a thread runs inside the queue");
         let bound = own.max(RUN_BOUND);
         let (mut now, mut before) = (now, dispatched);

@@ -3,26 +3,58 @@
 
 use blkmq_sched::Time;
 
-use crate::device::Runner;
-use crate::order::{Dispatched, Inserted};
+use crate::dispatcher::Dispatcher;
+use crate::dispatcher::outcome::{Dispatched, Inserted};
 use crate::queue::{Count, HwCtx, Mapping, RequestQueue, Starting};
 use crate::request::{FlushStep, Place, Request, RqList, Slots, Status};
 use blkmq_sync::word::Snapshot;
 use blkmq_sync::{Stage, stage};
 
-impl Runner {
+impl Dispatcher {
+    /// Takes what a plug holds into the queue, and dispatches. What may not enter the queue now stays in the plug. The
+    /// caller is inside, and has read the queue's word there as `seen`.
+    pub(crate) fn take_plug(&mut self, q: &RequestQueue, plug: &mut RqList, now: Time, seen: Snapshot) {
+        debug_assert!(
+            !plug.is_empty() && self.is_inside(q),
+            "a thread inside the queue takes a plug that holds something"
+        );
+        if seen.is_frozen() {
+            return self.refuse_frozen(q, plug, now);
+        }
+        let own = plug.len();
+        stage(Stage::Submit, own);
+        let dispatched = self.insert(q, plug, now, seen);
+        if seen.is_quiesced() {
+            // The thread that ends the quiescence wakes other threads. If the quiescence has ended already, other
+            // threads may have left something with this thread meanwhile.
+            q.hand_on(self.member);
+            self.saw_quiesced = true;
+            if !self.finished.is_empty() {
+                // What was refused may belong to another thread, and this thread may leave before the queue goes on.
+                self.complete(q, now);
+                self.wake_delivered(q);
+            }
+        } else {
+            self.run(q, own, now, dispatched);
+        }
+    }
+
+    /// Ends the operations of the plug that must not wait for a frozen queue.
+    fn refuse_frozen(&mut self, q: &RequestQueue, plug: &mut RqList, now: Time) {
+        refuse_nowait(&q.slots, plug, Place::Plugged, |mut rq| {
+            rq.body_mut().completed = now;
+            let nr_parts = u64::from(rq.body().nr_parts);
+            self.member(q).account_frozen(nr_parts);
+            rq.into_parts(|part| self.completed.push_back(part, Place::Completed));
+        });
+    }
+
     /// Inserts what a plug holds. Requests that find no room stay in the plug, or wait behind the scheduler, as the
     /// locking does it. Requests that need flushes go to the flush machine. Operations that must not wait, but would
     /// have to, are finished with [`Status::Again`]. `seen` is the queue's word as the caller read it inside. If the
     /// word says quiesced, the caller does not run, so nothing may be started here. Returns how far dispatching came
     /// together with the insertion, or `None` if this thread still has to dispatch.
-    pub(crate) fn insert(
-        &mut self,
-        q: &RequestQueue,
-        plug: &mut RqList,
-        now: Time,
-        seen: Snapshot,
-    ) -> Option<Dispatched> {
+    fn insert(&mut self, q: &RequestQueue, plug: &mut RqList, now: Time, seen: Snapshot) -> Option<Dispatched> {
         debug_assert!(
             !plug.is_empty() && self.is_done(),
             "a thread inserts something, and has nothing else in its hands"
@@ -136,7 +168,7 @@ impl Runner {
 
 /// Hands to `ended` the operations of a list that must not wait, with their status. The others stay at `place`, in
 /// order.
-pub(crate) fn refuse_nowait<'q>(slots: &'q Slots, list: &mut RqList, place: Place, mut ended: impl FnMut(Request<'q>)) {
+fn refuse_nowait<'q>(slots: &'q Slots, list: &mut RqList, place: Place, mut ended: impl FnMut(Request<'q>)) {
     for _ in 0..list.len() {
         let Some(mut rq) = list.pop_front(slots) else { return };
         if rq.flags().nowait {

@@ -13,17 +13,17 @@
 
 use blkmq_sched::MOST_NEWCOMERS;
 
-use super::section::Section;
-use crate::device::Runner;
+use super::Section;
+use crate::dispatcher::Dispatcher;
 use crate::queue::{Count, Domain, Mapping, ROUNDS, RequestQueue, Starting};
 use crate::request::{Place, Request, RqList};
 use blkmq_sync::tags::Tag;
 use blkmq_sync::{Stage, stage};
 
-impl Runner {
+impl Dispatcher {
     /// Notes a plug's requests, if all of them may go together. Called before the hold, so that the hold is shorter.
     #[inline]
-    pub(super) fn note_newcomers(
+    pub(in crate::dispatcher) fn note_newcomers(
         &mut self,
         q: &RequestQueue,
         domain: &Domain,
@@ -49,7 +49,11 @@ impl<'q> Section<'q, '_> {
     /// COST: beside the scheduler's own work the slots, and a read-modify-write of a tag word. If the scheduler
     /// declines, this thread has put tags back and passed a fence for nothing.
     #[inline]
-    pub(super) fn hand_own_through(&mut self, starting: &Starting<'q>, plug: &mut RqList) -> (u64, usize) {
+    pub(in crate::dispatcher) fn hand_own_through(
+        &mut self,
+        starting: &Starting<'q>,
+        plug: &mut RqList,
+    ) -> (u64, usize) {
         let requests = plug.len();
         if !self.hold.may_hand_through() {
             return (0, 0);
@@ -66,7 +70,7 @@ impl<'q> Section<'q, '_> {
     /// requests of several hardware queues that alternate cost a call of `get_batch` each, which is a read-modify-write
     /// of a tag word at least; and another one each to put the tags back, if the scheduler declines.
     #[inline]
-    pub(super) fn hand_left_through(&mut self, share: usize) -> usize {
+    pub(in crate::dispatcher) fn hand_left_through(&mut self, share: usize) -> usize {
         let most = self.hold.backlog.len().min(ROUNDS);
         if most == 0 || most > share || !self.may_hand_left_through() { 0 } else { self.hand_some_left_through(most) }
     }
@@ -74,7 +78,7 @@ impl<'q> Section<'q, '_> {
     /// Whether more was left than `share`, and a holder with a greater share could hand it through, as far as this one
     /// can tell.
     #[inline]
-    pub(super) fn could_go_through(&self, share: usize) -> bool {
+    pub(in crate::dispatcher) fn could_go_through(&self, share: usize) -> bool {
         let backlog = &self.hold.backlog;
         backlog.len() > share && backlog.is_between_rounds() && self.may_hand_left_through()
     }
@@ -83,7 +87,7 @@ impl<'q> Section<'q, '_> {
     fn hand_some_left_through(&mut self, most: usize) -> usize {
         let slots = &self.q.slots;
         let Some(mut left) = self.hold.backlog.take_all() else { return 0 };
-        let mut run = self.runner.newcomers.note_front(&mut left, slots, most, |_| ());
+        let mut run = self.dispatcher.newcomers.note_front(&mut left, slots, most, |_| ());
         let mut through = 0;
         if run.len() == most {
             self.fetch_hctxs();
@@ -97,10 +101,10 @@ impl<'q> Section<'q, '_> {
     /// Asks for the lines of the newcomers' hardware queues that are written under the hold. So they come together.
     fn fetch_hctxs(&self) {
         let mut next = 0;
-        while let Some((index, places)) = self.runner.newcomers.run(next) {
+        while let Some((index, places)) = self.dispatcher.newcomers.run(next) {
             next = places.end;
             let hctx = self.q.hctx(index);
-            hctx.tags.fetch(&self.runner.hint);
+            hctx.tags.fetch(&self.dispatcher.hint);
             hctx.issue.fetch();
         }
     }
@@ -109,8 +113,8 @@ impl<'q> Section<'q, '_> {
     /// then ready. Returns how many operations went through. Returns nothing, and leaves the run as it was, if that is
     /// not possible. `starting`: the requests begin with this.
     fn hand_through(&mut self, run: &mut RqList, starting: Option<&Starting<'q>>) -> Option<u64> {
-        debug_assert_eq!(run.len(), self.runner.newcomers.known.len(), "the run is what was noted");
-        let like = self.runner.newcomers.known.first()?.info;
+        debug_assert_eq!(run.len(), self.dispatcher.newcomers.known.len(), "the run is what was noted");
+        let like = self.dispatcher.newcomers.known.first()?.info;
         let number = run.len();
         let (mut tags, mut order) = ([Tag(0); MOST_NEWCOMERS], [0; MOST_NEWCOMERS]);
         let (tags, order) = (&mut tags[..number], &mut order[..number]);
@@ -130,8 +134,8 @@ impl<'q> Section<'q, '_> {
     /// lacking, or the scheduler declines; then all tags are back.
     #[inline(always)]
     fn take_tags(&mut self, tags: &mut [Tag], order: &mut [u8]) -> bool {
-        let Self { q, hold, runner, now, .. } = self;
-        let Runner { newcomers, hint, .. } = &mut **runner;
+        let Self { q, hold, dispatcher, now, .. } = self;
+        let Dispatcher { newcomers, hint, .. } = &mut **dispatcher;
         let mut got = 0;
         while let Some((index, places)) = newcomers.run(got) {
             let (hctx, wanted) = (q.hctx(index), places.end);
@@ -157,10 +161,10 @@ impl<'q> Section<'q, '_> {
     fn put_tags_back(&mut self, tags: &[Tag]) {
         let mut next = 0;
         while next < tags.len()
-            && let Some((index, places)) = self.runner.newcomers.run(next)
+            && let Some((index, places)) = self.dispatcher.newcomers.run(next)
         {
             next = places.end.min(tags.len());
-            self.runner.put_back(self.q, self.q.hctx(index), &tags[places.start..next]);
+            self.dispatcher.put_back(self.q, self.q.hctx(index), &tags[places.start..next]);
         }
     }
 
@@ -174,14 +178,14 @@ impl<'q> Section<'q, '_> {
         order: &[u8],
         starting: Option<&Starting<'q>>,
     ) -> u64 {
-        let Self { q, domain, runner, .. } = self;
+        let Self { q, domain, dispatcher, .. } = self;
         let q = *q;
         run.reorder(order);
         let mut tag_of = order.iter().map(|place| tags[usize::from(*place)]);
         let observed = if starting.is_none() { domain.observed_now() } else { None };
         let mut operations = 0;
         while let Some(index) = run.with_first(&q.slots, Request::hctx) {
-            runner.make_ready_on(q, index);
+            dispatcher.make_ready_on(q, index);
             let through = run.take_while(&q.slots, |rq| {
                 if rq.hctx() != index {
                     return false;
@@ -199,7 +203,7 @@ impl<'q> Section<'q, '_> {
                 rq.rest_at(Place::IssueList);
                 true
             });
-            runner.ready.append(through);
+            dispatcher.ready.append(through);
         }
         operations
     }

@@ -1,10 +1,10 @@
 //! Requeueing: what the driver gave back waits, without a tag, in front of the scheduler.
 
-use crate::device::Runner;
+use crate::dispatcher::Dispatcher;
 use crate::queue::{Count, RequestQueue};
 use blkmq_sync::kept;
 
-impl Runner {
+impl Dispatcher {
     /// Puts what the driver gave back on the dispatch lists, without a tag. Such a request is tried again when
     /// something completes, or at the next poll.
     #[inline]

@@ -10,8 +10,8 @@
 //! a hardware queue that always has requests waiting would take each token that comes back. Another hardware queue that
 //! has nothing in flight would wait for ever.
 
-use super::outcome::{Dispatched, Inserted};
-use crate::device::Runner;
+use crate::dispatcher::Dispatcher;
+use crate::dispatcher::outcome::{Dispatched, Inserted};
 use crate::queue::{Locking, Mapping, RequestQueue, Starting};
 use crate::request::{Place, RqList};
 
@@ -22,7 +22,7 @@ use crate::request::{Place, RqList};
 #[inline(never)]
 pub(super) fn insert<'q>(
     locking: Locking,
-    runner: &mut Runner,
+    dispatcher: &mut Dispatcher,
     starting: &Starting<'q>,
     mapping: &Mapping,
     plug: &mut RqList,
@@ -35,7 +35,7 @@ pub(super) fn insert<'q>(
     while !plug.is_empty() {
         let (hctx, mut part) = take_first_hctx(q, mapping, plug);
         let domain = q.domain(hctx);
-        all.add(locking.insert_into::<true>(domain, runner, starting, mapping, &mut part, may_dispatch));
+        all.add(locking.insert_into::<true>(domain, dispatcher, starting, mapping, &mut part, may_dispatch));
         rest.append(part);
     }
     *plug = rest;

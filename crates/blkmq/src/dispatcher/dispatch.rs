@@ -2,12 +2,12 @@
 
 use blkmq_sched::Time;
 
-use crate::device::Runner;
-use crate::order::Dispatched;
+use crate::dispatcher::Dispatcher;
+use crate::dispatcher::outcome::Dispatched;
 use crate::queue::{Count, RequestQueue};
 use blkmq_sync::liveness::Told;
 
-impl Runner {
+impl Dispatcher {
     /// Chooses up to `bound` requests and makes them ready.
     ///
     /// COST: not inlined. Most plugs are dispatched as they are inserted, and do not pay for this function's registers.
@@ -17,9 +17,9 @@ impl Runner {
         if q.settings.has_scheduler() {
             return q.locking().dispatch(self, q, now, bound);
         }
-        Dispatched::all(self.dispatch_for_itself(q, bound, |runner, bound| {
+        Dispatched::all(self.dispatch_for_itself(q, bound, |dispatcher, bound| {
             // Read again: another thread may have lacked a tag that this thread held for nothing just now.
-            if q.live.word.load().is_waiting() { runner.dispatch_software(q, bound) } else { 0 }
+            if q.live.word.load().is_waiting() { dispatcher.dispatch_software(q, bound) } else { 0 }
         }))
     }
 

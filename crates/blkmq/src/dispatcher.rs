@@ -1,15 +1,50 @@
-//! What a thread carries on its way through a queue: its lists, its hint for tags, and what it saw last.
+//! The dispatcher: what brings requests from a plug to the driver, and back to their submitters.
 //!
-//! A submitter has a runner, and a background thread has one too. What a runner does not finish it leaves where another
-//! thread is certain to find it: `tags` and `issue` say how.
+//! A [`Dispatcher`] is a thread's dispatch context: its lists, its hint for tags, and what it saw last. A submitter has
+//! one, and a background thread has one too. What a thread does not finish it leaves where another thread is certain to
+//! find it: [`tags`] and [`issue`] say how.
+//!
+//! A request takes these steps:
+//! 1. take: [`insert`] takes it out of the plug;
+//! 2. order: the scheduler under its lock, lent as a [`section`], merges it, inserts it and chooses it;
+//! 3. ready: it gets a tag ([`tags`]), and goes to the issue list of its hardware queue;
+//! 4. issue: [`issue`] gives it to the driver;
+//! 5. complete: [`complete`] takes it back, and [`deliver`] hands its operations to their submitters.
+//!
+//! Two ways lead to the driver. A request is *dispatched* if the scheduler has chosen it. It has *passed* if it never
+//! was in a scheduler, because there is none, or because the scheduler says that it would hand the request out at once
+//! ([`pass`]). The [`Locking`](crate::queue::Locking) says which thread is at the scheduler, how much that thread
+//! chooses under one hold, and where other threads leave their requests ([`locking`]).
+//!
+//! [`drive`] takes all steps in turn until nothing can go on. Submitters and [`background`] threads call it.
+
+mod background;
+mod complete;
+mod deliver;
+mod dispatch;
+mod drive;
+mod index_set;
+mod insert;
+mod issue;
+mod locking;
+mod newcomers;
+mod outcome;
+mod pass;
+mod requeue;
+mod section;
+mod tags;
+mod timeout;
 
 use std::sync::Arc;
 
 use blkmq_sched::Time;
 
-use super::deliver::Outbox;
-use super::index_set::IndexSet;
-use super::newcomers::Newcomers;
+use deliver::Outbox;
+use index_set::IndexSet;
+use newcomers::Newcomers;
+
+pub use background::Background;
+
 use crate::driver::{Done, Started};
 use crate::queue::{Member, OwnMember, RequestQueue};
 use crate::request::limits::MAX_HW_QUEUES;
@@ -20,52 +55,52 @@ use blkmq_sync::tags::{Hint, Tag};
 /// Requests: a thread's share. A thread that has dispatched so many, or as many as it brought itself if these are more,
 /// leaves the rest to other threads and goes back to its own work. Under `combining` a holder that inserts may choose
 /// as many more as it brought.
-pub(crate) const RUN_BOUND: usize = 64;
+const RUN_BOUND: usize = 64;
 
 /// A thread's private state: the lists that it works on, and the tag that it would like next.
 #[derive(Debug)]
-pub(crate) struct Runner {
+pub(crate) struct Dispatcher {
     /// The thread's number among the queue's members.
-    pub(crate) member: u16,
+    member: u16,
     own: OwnMember,
-    pub(crate) hint: Hint,
+    hint: Hint,
     /// Chosen requests with tags, on their way to the issue list of `ready_hctx`.
-    pub(crate) ready: RqList,
-    pub(super) ready_hctx: u16,
+    ready: RqList,
+    ready_hctx: u16,
     /// The hardware queues that hold something to be issued.
     touched: IndexSet,
     /// Requests that go through the scheduler, while the scheduler is asked.
-    pub(crate) newcomers: Newcomers,
+    newcomers: Newcomers,
     /// Finished requests that are to be completed.
-    pub(crate) finished: RqList,
+    finished: RqList,
     /// The threads to tell of what the driver works on now.
-    pub(super) started: Started,
+    started: Started,
     /// Requests that the driver gave back.
-    pub(crate) requeued: RqList,
+    requeued: RqList,
     /// Completed operations of this thread's own submitter, not yet reaped.
-    pub(crate) completed: RqList,
+    completed: RqList,
     /// Completed operations of other submitters, not yet delivered.
-    pub(super) outbox: Outbox,
+    outbox: Outbox,
     /// Whether this thread must dispatch once more before it goes: it has put a request on a dispatch list, or it has
     /// put back tags that it did not use, and requests may have waited for these tags or for the room that they took.
-    pub(crate) parked: bool,
+    parked: bool,
     /// Since this thread was at the scheduler last, it has put tags back, or parked something, or the scheduler may let
     /// go what it held back. If another thread is at the scheduler, that thread must look once more.
-    pub(crate) has_news: bool,
+    has_news: bool,
     /// Tags came back unused, and the threads that wait for room have not been told.
-    pub(crate) owes_brought: bool,
+    owes_brought: bool,
     /// The queue was quiesced when this thread looked last, so it left things undone.
-    pub(crate) saw_quiesced: bool,
+    saw_quiesced: bool,
     /// How often something had been left to other threads when this thread looked last.
-    pub(crate) left: u32,
+    left: u32,
     /// The time at which the scheduler was to let go what it holds back, as this thread read it when it looked last.
-    pub(crate) planned: u64,
+    planned: u64,
     /// The time of the last `drive` that did something.
-    pub(crate) looked: Time,
+    looked: Time,
 }
 
-impl Runner {
-    /// A runner of the thread that has this number among the members of `q`.
+impl Dispatcher {
+    /// A dispatcher of the thread that has this number among the members of `q`.
     pub(crate) fn new(q: Arc<RequestQueue>, member: u16) -> Self {
         Self {
             member,
@@ -96,13 +131,43 @@ impl Runner {
         self.own.get(q)
     }
 
+    /// The thread's number among the queue's members.
+    #[inline]
+    pub(crate) const fn number(&self) -> u16 {
+        self.member
+    }
+
+    /// Completed operations of this thread's own submitter, not yet reaped.
+    #[inline]
+    pub(crate) const fn completed(&mut self) -> &mut RqList {
+        &mut self.completed
+    }
+
+    /// Whether there are [`completed`](Self::completed) operations.
+    #[inline]
+    pub(crate) const fn has_completed(&self) -> bool {
+        !self.completed.is_empty()
+    }
+
+    /// The queue was quiesced when this thread looked last, so it left things undone.
+    #[inline]
+    pub(crate) const fn saw_quiesced(&self) -> bool {
+        self.saw_quiesced
+    }
+
+    /// The time of the last [`drive`](Self::drive) that did something.
+    #[inline]
+    pub(crate) const fn looked(&self) -> Time {
+        self.looked
+    }
+
     /// Whether this thread is inside the queue, so that a freeze or a quiescence waits for it. For assertions.
-    pub(crate) fn is_inside(&self, q: &RequestQueue) -> bool {
+    fn is_inside(&self, q: &RequestQueue) -> bool {
         peek(|| self.member(q).activity.is_active())
     }
 
     /// Puts a chosen request with its tag on its way to the issue list, in the order of the calls.
-    pub(crate) fn make_ready(&mut self, q: &RequestQueue, mut rq: Request<'_>, tag: Tag) {
+    fn make_ready(&mut self, q: &RequestQueue, mut rq: Request<'_>, tag: Tag) {
         debug_assert!(rq.body().tag.is_none(), "a request gets one tag: {rq:?}");
         rq.body_mut().tag = Some(tag);
         self.make_ready_on(q, rq.body().hctx);
@@ -110,7 +175,7 @@ impl Runner {
     }
 
     /// Makes `ready` take requests for this hardware queue.
-    pub(crate) fn make_ready_on(&mut self, q: &RequestQueue, hctx: u16) {
+    fn make_ready_on(&mut self, q: &RequestQueue, hctx: u16) {
         if hctx != self.ready_hctx {
             self.append_ready(q);
             self.ready_hctx = hctx;
@@ -118,7 +183,7 @@ impl Runner {
     }
 
     /// Appends what is ready to its issue list.
-    pub(crate) fn append_ready(&mut self, q: &RequestQueue) {
+    fn append_ready(&mut self, q: &RequestQueue) {
         if !self.ready.is_empty() {
             let issue = &q.hctx(self.ready_hctx).issue;
             let ready = &mut self.ready;
@@ -130,7 +195,7 @@ impl Runner {
     }
 
     /// Notes that a hardware queue's issue list is to be drained in this run.
-    pub(crate) fn touch(&mut self, hctx: u16) {
+    fn touch(&mut self, hctx: u16) {
         self.touched.add(hctx);
     }
 
@@ -142,7 +207,7 @@ impl Runner {
 
     /// Issues what is ready and what else this thread has appended.
     #[inline(always)]
-    pub(crate) fn issue_touched(&mut self, q: &RequestQueue, now: Time) {
+    fn issue_touched(&mut self, q: &RequestQueue, now: Time) {
         self.append_ready(q);
         while let Some(hctx) = self.touched.take() {
             self.issue(q, hctx, now);
@@ -150,7 +215,7 @@ impl Runner {
     }
 
     /// Asks the driver what has finished on a hardware queue.
-    pub(crate) fn poll_hctx(&mut self, q: &RequestQueue, hctx: u16, now: Time) {
+    fn poll_hctx(&mut self, q: &RequestQueue, hctx: u16, now: Time) {
         let before = self.finished.len();
         let mut done = Done::new(&q.slots, &mut self.finished);
         q.driver().poll(hctx, &mut done, now);

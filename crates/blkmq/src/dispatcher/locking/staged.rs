@@ -17,10 +17,10 @@
 
 use blkmq_sched::Time;
 
-use super::choose::Choice;
-use super::outcome::{Dispatched, Inserted};
 use super::single;
-use crate::device::Runner;
+use crate::dispatcher::Dispatcher;
+use crate::dispatcher::outcome::{Dispatched, Inserted};
+use crate::dispatcher::section::Choice;
 use crate::queue::{Count, Domain, Mapping, Measures, RequestQueue, Starting};
 use crate::request::{Place, RqList};
 use blkmq_sync::kept;
@@ -35,7 +35,7 @@ use blkmq_sync::staging::{Round, Staging};
 /// exchange of the shared word. Not inlined, as of `single`.
 #[inline(never)]
 pub(super) fn insert(
-    runner: &mut Runner,
+    dispatcher: &mut Dispatcher,
     domain: &Domain,
     starting: &Starting<'_>,
     mapping: &Mapping,
@@ -43,21 +43,21 @@ pub(super) fn insert(
     measures: Measures,
 ) -> Inserted {
     debug_assert!(domain.is_whole(), "the buckets belong to one domain");
-    runner.has_news = true;
+    dispatcher.has_news = true;
     if !measures.buckets {
         let looks_for_merges = !(measures.merges && domain.is_taken());
-        return single::insert(runner, domain, starting, mapping, plug, looks_for_merges);
+        return single::insert(dispatcher, domain, starting, mapping, plug, looks_for_merges);
     }
     let (q, now, member) = (starting.q, starting.now, starting.member);
     let mut flushes = RqList::default();
     let mut entered = 0;
     if let Some(left) = domain.inserting.try_hold() {
         let mut is_first = true;
-        serve_buckets(runner, domain, left, |runner| {
+        serve_buckets(dispatcher, domain, left, |dispatcher| {
             if !std::mem::take(&mut is_first) {
-                return insert_buckets(runner, q, domain, now, measures);
+                return insert_buckets(dispatcher, q, domain, now, measures);
             }
-            entered = domain.enter(q, member, runner, now, |section| {
+            entered = domain.enter(q, member, dispatcher, now, |section| {
                 section.retry_without_room();
                 // This insertion looks for merges: the lock was free, or only a dispatcher had it.
                 let entered = section.insert_plug(starting, mapping, plug, &mut flushes, None);
@@ -67,39 +67,39 @@ pub(super) fn insert(
         });
     } else {
         let list;
-        (entered, list) = runner.begin(domain, starting, mapping, plug, &mut flushes);
+        (entered, list) = dispatcher.begin(domain, starting, mapping, plug, &mut flushes);
         member.counters.count(Count::TrylockFailed, 1);
         member.counters.count(Count::Staged, list.len() as u64);
         list.deliver(&q.slots, &member.bucket);
         if let Some(left) = domain.inserting.hold_or_kick() {
-            serve_buckets(runner, domain, left, |runner| insert_buckets(runner, q, domain, now, measures));
+            serve_buckets(dispatcher, domain, left, |dispatcher| insert_buckets(dispatcher, q, domain, now, measures));
         }
     }
-    runner.insert_flushes(q, flushes, now);
+    dispatcher.insert_flushes(q, flushes, now);
     Inserted { entered, dispatched: None }
 }
 
 /// Chooses one request after another, each under a lock of its own, unless another thread is choosing.
 pub(super) fn dispatch(
-    runner: &mut Runner,
+    dispatcher: &mut Dispatcher,
     q: &RequestQueue,
     now: Time,
     bound: usize,
     measures: Measures,
 ) -> Dispatched {
     if measures.dispatch {
-        single::dispatch_by(runner, q, now, bound, |runner, domain, now, has_news| {
-            choose_alone(runner, q, domain, now, has_news)
+        single::dispatch_by(dispatcher, q, now, bound, |dispatcher, domain, now, has_news| {
+            choose_alone(dispatcher, q, domain, now, has_news)
         })
     } else {
-        single::dispatch(runner, q, now, bound)
+        single::dispatch(dispatcher, q, now, bound)
     }
 }
 
 /// Inserts, by `round`, until nothing was left in a bucket meanwhile. Then the next thread may insert.
-fn serve_buckets(runner: &mut Runner, domain: &Domain, left: Chain, mut round: impl FnMut(&mut Runner)) {
+fn serve_buckets(dispatcher: &mut Dispatcher, domain: &Domain, left: Chain, mut round: impl FnMut(&mut Dispatcher)) {
     let round = |_| {
-        round(runner);
+        round(dispatcher);
         Round::DONE
     };
     let has_let_go = domain.inserting.serve(left, round, Staging::give_up);
@@ -107,8 +107,8 @@ fn serve_buckets(runner: &mut Runner, domain: &Domain, left: Chain, mut round: i
 }
 
 /// Inserts what lies in all buckets.
-fn insert_buckets(runner: &mut Runner, q: &RequestQueue, domain: &Domain, now: Time, measures: Measures) {
-    domain.enter(q, runner.member(q), runner, now, |section| {
+fn insert_buckets(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time, measures: Measures) {
+    domain.enter(q, dispatcher.member(q), dispatcher, now, |section| {
         for (_, member) in q.members() {
             let mut list = RqList::default();
             list.take_over(&q.slots, member.bucket.take_all(), Place::Staged);
@@ -126,13 +126,13 @@ fn insert_buckets(runner: &mut Runner, q: &RequestQueue, domain: &Domain, now: T
 /// COST: beside the hold two exchanges of the shared word; for a thread that finds another one choosing a load, a fence
 /// and one exchange.
 fn choose_alone<'q>(
-    runner: &mut Runner,
+    dispatcher: &mut Dispatcher,
     q: &'q RequestQueue,
     domain: &Domain,
     now: Time,
     has_news: bool,
 ) -> Choice<'q> {
-    let member = runner.member(q);
+    let member = dispatcher.member(q);
     let kicks = has_news || !kept("staged.news");
     let held = if kicks { domain.dispatching.hold_or_kick() } else { domain.dispatching.try_hold() };
     let Some(left) = held else {
@@ -149,7 +149,7 @@ fn choose_alone<'q>(
         if choice.is_some() && kept("staged.time_anew") {
             domain.has_come(q, &mut now);
         }
-        let chosen = domain.enter(q, member, runner, now, |section| section.choose_one());
+        let chosen = domain.enter(q, member, dispatcher, now, |section| section.choose_one());
         let is_last = matches!(choice.insert(chosen), Choice::Chosen(_));
         Round { has_more: false, is_last }
     };

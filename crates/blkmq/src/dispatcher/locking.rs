@@ -1,0 +1,83 @@
+//! The lockings: which thread is at the scheduler, and what the other threads do meanwhile. One thread is there at a
+//! time.
+//!
+//! A [`Domain`](crate::queue::Domain) is a set of requests that are ordered together: a scheduler with its lock, and
+//! what threads know of the scheduler without the lock. A queue has one domain, or one for each hardware queue if its
+//! scheduler keeps no order across hardware queues (`split`). A thread enters the domain by `Domain::enter`, which
+//! lends it a [`Section`](super::section::Section): the scheduler under the lock together with the queue, the thread's
+//! own lists, and the time. When the section ends, it brings up to date what other threads see of the domain. No other
+//! place does that.
+//!
+//! This is the one place on the path of a request that tells the lockings apart. Off that path `Builder::build` does
+//! too, for the default of the bypass, and `Locking` itself, for names and for the checkers. There are two questions
+//! for a locking: insert a plug, and dispatch. A locking is one file, with a function for each question that it answers
+//! in a way of its own. `combining` and `staged` have both functions. `batch` differs from `single` in dispatching
+//! alone.
+
+mod batch;
+mod combining;
+mod single;
+mod split;
+mod stage_all;
+mod staged;
+
+use blkmq_sched::Time;
+
+use super::outcome::{Dispatched, Inserted};
+use crate::dispatcher::Dispatcher;
+use crate::queue::{Domain, Locking, Mapping, RequestQueue, Starting};
+use crate::request::RqList;
+
+impl Locking {
+    /// Inserts a plug, which is not empty, of the thread to which `dispatcher` belongs. What finds no room stays in the
+    /// plug, or waits with what other threads left. `may_dispatch`: requests may be started.
+    #[inline]
+    pub(super) fn insert(
+        self,
+        dispatcher: &mut Dispatcher,
+        starting: &Starting<'_>,
+        mapping: &Mapping,
+        plug: &mut RqList,
+        may_dispatch: bool,
+    ) -> Inserted {
+        debug_assert!(!plug.is_empty(), "there is something to insert");
+        match starting.q.whole_domain() {
+            Some(domain) => self.insert_into::<false>(domain, dispatcher, starting, mapping, plug, may_dispatch),
+            None => split::insert(self, dispatcher, starting, mapping, plug, may_dispatch),
+        }
+    }
+
+    /// Inserts a plug, or its part for one hardware queue, into a domain. `SPLIT`: the queue has several domains.
+    ///
+    /// COST: the two kinds of queue have code of their own, so that each is inlined where it is called.
+    #[inline]
+    pub(super) fn insert_into<'q, const SPLIT: bool>(
+        self,
+        domain: &'q Domain,
+        dispatcher: &mut Dispatcher,
+        starting: &Starting<'q>,
+        mapping: &Mapping,
+        plug: &mut RqList,
+        may_dispatch: bool,
+    ) -> Inserted {
+        debug_assert_eq!(domain.is_whole(), !SPLIT, "the domain is of this kind of queue");
+        match self {
+            Self::Single => single::insert(dispatcher, domain, starting, mapping, plug, true),
+            Self::Staged(measures) => staged::insert(dispatcher, domain, starting, mapping, plug, measures),
+            Self::Batch => batch::insert(dispatcher, domain, starting, mapping, plug, true),
+            Self::Combining => combining::insert::<SPLIT>(dispatcher, domain, starting, mapping, plug, may_dispatch),
+        }
+    }
+
+    /// Chooses up to `bound` requests and makes them ready.
+    #[inline]
+    pub(super) fn dispatch(self, dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
+        debug_assert!(bound > 0, "a thread that dispatches chooses at least one request");
+        match self {
+            Self::Single => single::dispatch(dispatcher, q, now, bound),
+            Self::Staged(measures) => staged::dispatch(dispatcher, q, now, bound, measures),
+            Self::Batch => batch::dispatch(dispatcher, q, now, bound),
+            Self::Combining => combining::dispatch(dispatcher, q, now, bound),
+        }
+    }
+}
