@@ -27,7 +27,6 @@ pub mod notify;
 mod platform;
 pub mod pool;
 pub mod ring;
-pub mod room;
 pub mod stack;
 pub mod staging;
 pub mod tags;

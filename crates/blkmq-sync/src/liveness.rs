@@ -20,10 +20,6 @@
 //! second thread dispatches. If b comes first, then 4 finds the tag. Without either fence both looks may miss, and the
 //! request waits for ever.
 //!
-//! A thread that lacks room for what is in its plug takes the same steps with another mark ([`Liveness::lack_room`]):
-//! step 2 sets the mark in [`Room`], and step c looks at that mark too. The mark is another one because dispatching
-//! does not help this thread: it sleeps until it is woken.
-//!
 //! # Being told
 //! A thread that has the scheduler may find WAITING set already. Then step 2 has happened, and the thread fences once
 //! ([`Liveness::told`]), which is step 3. For the rest of its hold each of its looks is step 4, because no other thread
@@ -40,7 +36,6 @@
 
 use crate::left::Left;
 use crate::platform::fence_at;
-use crate::room::{Room, Ticket};
 use crate::staging::Staging;
 use crate::wake::Sleepers;
 use crate::word::Word;
@@ -50,8 +45,6 @@ use crate::word::Word;
 pub struct Liveness {
     /// The queue's word, with WAITING.
     pub word: Word,
-    /// Whether a plug is held back because there is no room.
-    pub room: Room,
     /// How often something was handed on.
     pub left: Left,
     /// How many threads sleep.
@@ -106,33 +99,11 @@ impl Liveness {
         Told(is_told)
     }
 
-    /// Called by a thread whose plug found no room: asks to be told, fences, and tries once more. The ticket becomes
-    /// [stale](Room::is_stale) when there may be room again.
-    pub fn lack_room<R>(&self, try_again: impl FnOnce() -> R) -> (R, Ticket) {
-        let ticket = self.room.want();
-        // Between the mark and the second try; pairs with the fence of `brought`.
-        fence_at("liveness.room_fence");
-        (try_again(), ticket)
-    }
-
-    /// Called by a thread that has put tags back, or made room, or counted completions: fences, and calls `wake_all` if
-    /// a plug is held back because there is no room. The caller then looks at WAITING, or makes sure that the thread at
-    /// the scheduler does.
-    ///
-    /// COST: a fence and a load while no plug is held back.
+    /// Called by a thread that has put tags back, or made room, or counted completions: fences. The caller then looks
+    /// at WAITING, or makes sure that the thread at the scheduler does.
     #[inline]
-    pub fn brought(&self, wake_all: impl FnOnce()) {
-        self.brought_tags();
-        if self.room.came() {
-            self.wake(wake_all);
-        }
-    }
-
-    /// Like [`brought`](Self::brought), for tags that make no room, because their requests still count, or because they
-    /// had no requests.
-    #[inline]
-    pub fn brought_tags(&self) {
-        // Between what was brought and the looks at the marks; pairs with the fences of `lack`, `told` and `lack_room`.
+    pub fn brought(&self) {
+        // Between what was brought and the looks at WAITING; pairs with the fences of `lack` and `told`.
         fence_at("liveness.brought_fence");
     }
 

@@ -87,8 +87,6 @@ pub(crate) struct Dispatcher {
     /// Since this thread was at the scheduler last, it has put tags back, or parked something, or the scheduler may let
     /// go what it held back. If another thread is at the scheduler, that thread must look once more.
     has_news: bool,
-    /// Tags came back unused, and the threads that wait for room have not been told.
-    owes_brought: bool,
     /// The queue was quiesced when this thread looked last, so it left things undone.
     saw_quiesced: bool,
     /// How often something had been left to other threads when this thread looked last.
@@ -117,7 +115,6 @@ impl Dispatcher {
             outbox: Outbox::new(),
             parked: false,
             has_news: false,
-            owes_brought: false,
             saw_quiesced: false,
             left: 0,
             planned: u64::MAX,

@@ -32,17 +32,8 @@ use crate::submit::reap::Outstanding;
 use crate::submit::split::Whole;
 use blkmq_sync::grace::Activity;
 use blkmq_sync::notify::Notify;
-use blkmq_sync::room::Ticket;
 use blkmq_sync::word::Snapshot;
 use blkmq_sync::{Arc, Stage, kept, stage};
-
-/// A plug that was tried in vain: how many requests it held, and the ticket that is to become stale before they are
-/// tried again.
-#[derive(Debug, Clone, Copy)]
-struct Tried {
-    len: usize,
-    ticket: Ticket,
-}
 
 /// The means by which one thread works with a queue, for one client.
 ///
@@ -75,8 +66,6 @@ pub struct Submitter {
     plug_time: Time,
     /// The plug holds requests that could not be passed on.
     is_held_back: bool,
-    /// How the plug was tried in vain. `None` unless another thread will say when it is worth another try.
-    tried: Option<Tried>,
     /// Free slots; the slot used last is in front.
     free: RqList,
     /// What was handed out so far.
@@ -140,7 +129,6 @@ impl Submitter {
             group: GroupId::ROOT,
             plug_time: Time(0),
             is_held_back: false,
-            tried: None,
             outstanding: vec![Outstanding::default(); free.len()].into_boxed_slice(),
             free,
             served: Served::default(),
@@ -244,11 +232,10 @@ impl Submitter {
         (taken, rejected)
     }
 
-    /// Passes on what is in the plug. Requests that find no room, or come while the queue is frozen, stay in the plug
-    /// and are tried again at each poll. Those with [`Flags::nowait`](crate::Flags::nowait) end with [`Status::Again`]
-    /// instead.
+    /// Passes on what is in the plug. Requests that come while the queue is frozen stay in the plug, and are tried
+    /// again at each poll. Those with [`Flags::nowait`](crate::Flags::nowait) end with [`Status::Again`] instead.
     pub fn flush_plug(&mut self) {
-        if !self.plug.is_empty() && !self.is_in_vain() {
+        if !self.plug.is_empty() {
             // The clock is read, because the time of the oldest request in the plug would be wrong: that request may
             // have waited long, and its wait is not the device's time.
             let now = self.q.clock().now();
@@ -270,17 +257,11 @@ impl Submitter {
     /// Returns true if there is something to [`reap`](Self::reap).
     pub fn poll(&mut self) -> bool {
         let now = self.q.clock().now();
-        let is_in_vain = self.is_in_vain();
-        if !is_in_vain {
-            // `tried` was about the plug as it was. `tried` says nothing about requests that are left in the plug, or
-            // come into the plug later.
-            self.tried = None;
-        }
         let Self { q, dispatcher, plug, .. } = self;
         let member = dispatcher.number();
         let activity = &dispatcher.member(q).activity;
         let seen = enter(q, activity);
-        if !plug.is_empty() && !is_in_vain {
+        if !plug.is_empty() {
             dispatcher.take_plug(q, plug, now, seen);
         }
         dispatcher.drive_inside(q, |layout| layout.mapped(member), now, seen);
@@ -290,26 +271,13 @@ impl Submitter {
         self.collect();
         let is_over = self.settle();
         self.is_held_back = !self.plug.is_empty();
-        let is_over = if self.is_held_back && !self.is_in_vain() { self.retry_plug(now) } else { is_over };
         stage(Stage::Look, usize::from(!is_over));
         is_over
     }
 
-    /// Whether the plug still lacks room, as it did when it was last tried. Then the plug is not tried again, because a
-    /// try costs a walk over the whole plug under the scheduler's lock.
-    fn lacks_room(&self) -> bool {
-        self.tried.is_some_and(|tried| !self.q.live.room.is_stale(tried.ticket))
-    }
-
-    /// Whether requests wait to be passed on, and another try is not known to be in vain.
+    /// Whether requests wait in the plug that the queue would take now.
     fn has_plugged(&self) -> bool {
-        !self.plug.is_empty() && !self.is_in_vain()
-    }
-
-    /// Whether it would be in vain to try the plug again: it lacks room, and no request has come since that might find
-    /// some.
-    fn is_in_vain(&self) -> bool {
-        self.tried.is_some_and(|tried| tried.len == self.plug.len()) && self.lacks_room()
+        !self.plug.is_empty() && !self.q.live.word.load().is_frozen()
     }
 
     /// Sets what is notified, beside this thread, when something completes here or needs this thread to poll. It is
@@ -324,7 +292,7 @@ impl Submitter {
     }
 
     /// Leaves the queue when everything outstanding has completed. Returns the operations that were still in the plug
-    /// because the queue is frozen or full, even if a part of an operation was done before.
+    /// because the queue is frozen.
     #[must_use = "these operations were not done"]
     pub fn leave(mut self) -> Vec<Bio> {
         self.flush_plug();
@@ -371,17 +339,6 @@ impl Submitter {
         dispatcher.take_plug(q, plug, now, seen);
         activity.leave();
         self.is_held_back = !self.plug.is_empty();
-        self.tried = None;
-    }
-
-    /// Called when something was left in the plug: asks to be told when there is room, and tries once more.
-    #[cold]
-    fn retry_plug(&mut self, now: Time) -> bool {
-        debug_assert!(self.is_held_back && !self.plug.is_empty(), "a plug is tried again that was held back");
-        let q = Arc::clone(&self.q);
-        let ((), ticket) = q.live.lack_room(|| self.flush_plug_at(now));
-        self.tried = self.is_held_back.then(|| Tried { len: self.plug.len(), ticket });
-        self.settle()
     }
 
     /// The hardware queues that this submitter's requests go to.
@@ -399,7 +356,7 @@ impl Submitter {
 
 impl Drop for Submitter {
     /// Waits for what is outstanding, so that no request outlives its submitter. Operations that are still in the plug
-    /// because the queue is frozen or full are dropped undone; see [`Submitter::leave`].
+    /// because the queue is frozen are dropped undone; see [`Submitter::leave`].
     ///
     /// If the driver panicked in this thread, requests in its hands are lost, and waiting for them would not end. Then
     /// the submitter keeps its place, because its slots are in use, and the queue stays for ever, because the device

@@ -36,7 +36,7 @@ the scheduler while it is there (mean, p99); how long requests that are left wai
 (mean, p99); the largest share of one thread in taking them over; the p99 latency of requests whose submitters combine,
 and of others; requests that the scheduler dispatches for each hold of its lock, and how long a hold takes (mean); the
 share of the time in which the gate is shut, so that no request passes the scheduler by; and threads that are woken for
-each request, by cause (completed, freed, deferred, started, changed: see docs/scale.md). The last column names the lines
+each request, by cause (completed, deferred, started, changed: see docs/scale.md). The last column names the lines
 that move most.
 
 Everything is modelled, and follows from the seed: the same command gives the same result, bit for bit, but for the machine

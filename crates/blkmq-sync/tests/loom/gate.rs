@@ -129,7 +129,7 @@ impl Tagged {
             return Some(true);
         }
         self.tags.put(tag, &mut Hint::default());
-        self.live.brought_tags();
+        self.live.brought();
         Some(false)
     }
 
@@ -177,7 +177,7 @@ impl Tagged {
 
     fn complete(&self, tag: Tag) {
         self.tags.put(tag, &mut Hint::default());
-        self.live.brought(nobody_sleeps);
+        self.live.brought();
         if self.live.word.load().is_waiting()
             && let Some(left) = self.staging.hold_or_kick()
         {

@@ -11,7 +11,6 @@ mod model;
 mod notify;
 mod restart;
 mod ring;
-mod room;
 mod stack;
 mod staging;
 mod tags;

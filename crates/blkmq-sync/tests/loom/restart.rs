@@ -1,9 +1,9 @@
 //! Models of the WAITING mark: a request that waits for a tag, or for the thread that dispatches, is never forgotten.
 
-use crate::model::{Exclusive, fails, fails_without, holds, holds_within, nobody_sleeps};
-use blkmq_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::model::{Exclusive, fails, fails_without, holds, holds_within};
+use blkmq_sync::atomic::{AtomicUsize, Ordering};
 use blkmq_sync::liveness::Liveness;
-use blkmq_sync::tags::{Hint, Tag, Tags};
+use blkmq_sync::tags::{Hint, Tags};
 use blkmq_sync::word::Word;
 use blkmq_sync::{Arc, thread};
 
@@ -50,7 +50,7 @@ impl Queue {
             let Some(tag) = tag else { return };
             self.take();
             self.tags.put(tag, &mut hint);
-            self.live.brought(nobody_sleeps);
+            self.live.brought();
             if !self.live.word.load().is_waiting() {
                 return;
             }
@@ -79,7 +79,7 @@ fn lack(try_again: bool) {
         thread::spawn(move || queue.submit())
     };
     queue.tags.put(tag, &mut Hint::default());
-    queue.live.brought(nobody_sleeps);
+    queue.live.brought();
     if queue.live.word.load().is_waiting() {
         queue.run();
     }
@@ -161,74 +161,6 @@ fn published() {
     assert_eq!(word.is_waiting(), seen.stagings() == 0);
 }
 
-/// A request that the scheduler holds back until another has completed, and one tag.
-struct HeldBack {
-    live: Liveness,
-    tags: Tags,
-    nr_lacked: AtomicUsize,
-    is_completed: AtomicBool,
-    is_waiting: AtomicBool,
-    /// Whether a thread that held the tag without using it looks once more if another thread lacked the tag. False
-    /// breaks the protocol.
-    looks_again: bool,
-}
-
-impl HeldBack {
-    /// Whether the scheduler lets the request go.
-    fn is_chosen(&self) -> bool {
-        self.is_completed.load(Ordering::Relaxed) && {
-            self.is_waiting.store(false, Ordering::Relaxed);
-            true
-        }
-    }
-
-    fn tag_or_wait(&self, hint: &mut Hint) -> Option<Tag> {
-        self.tags.get(hint).or_else(|| {
-            self.nr_lacked.fetch_add(1, Ordering::Relaxed);
-            self.live.lack(|| self.tags.get(hint))
-        })
-    }
-
-    /// Takes the tag first, so that each request that is chosen can go.
-    fn dispatch(&self) {
-        let mut hint = Hint::default();
-        loop {
-            let nr_lacked = self.nr_lacked.load(Ordering::Relaxed);
-            let Some(tag) = self.tag_or_wait(&mut hint) else { return };
-            let is_chosen = self.is_chosen() || self.live.lack(|| self.is_chosen());
-            self.tags.put(tag, &mut hint);
-            self.live.brought_tags();
-            if is_chosen || !self.looks_again || self.nr_lacked.load(Ordering::Relaxed) == nr_lacked {
-                return;
-            }
-        }
-    }
-}
-
-/// One thread has the only tag and asks the scheduler in vain, while another thread completes the request because of
-/// which the scheduler holds back.
-fn in_vain(looks_again: bool) {
-    let queue = Arc::new(HeldBack {
-        live: Liveness::new(),
-        tags: Tags::new(1, 1),
-        nr_lacked: AtomicUsize::new(0),
-        is_completed: AtomicBool::new(false),
-        is_waiting: AtomicBool::new(true),
-        looks_again,
-    });
-    let asks = {
-        let queue = queue.clone();
-        thread::spawn(move || queue.dispatch())
-    };
-    queue.is_completed.store(true, Ordering::Relaxed);
-    queue.live.brought(nobody_sleeps);
-    if queue.live.word.load().is_waiting() {
-        queue.dispatch();
-    }
-    asks.join().expect("the thread ran to its end");
-    assert!(!queue.is_waiting.load(Ordering::Relaxed), "forgotten");
-}
-
 #[test]
 fn two_submitters_share_a_tag() {
     holds_within(2, two_submitters);
@@ -262,26 +194,6 @@ fn the_second_try_is_needed() {
 #[test]
 fn the_word_has_to_be_read_before_the_last_look() {
     fails(|| staging(false));
-}
-
-#[test]
-fn a_tag_that_is_held_in_vain_keeps_nothing_back() {
-    holds(|| in_vain(true));
-}
-
-#[test]
-fn who_held_a_tag_in_vain_has_to_look_again() {
-    fails(|| in_vain(false));
-}
-
-#[test]
-fn the_fence_behind_a_tag_held_in_vain_is_needed() {
-    fails_without("liveness.brought_fence", || in_vain(true));
-}
-
-#[test]
-fn the_fence_of_who_lacked_a_tag_held_in_vain_is_needed() {
-    fails_without("liveness.lack_fence", || in_vain(true));
 }
 
 #[test]

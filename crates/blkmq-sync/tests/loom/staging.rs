@@ -252,7 +252,7 @@ impl Queue {
 
     fn complete(&self, tag: Tag) {
         self.tags.put(tag, &mut Hint::default());
-        self.live.brought(nobody_sleeps);
+        self.live.brought();
         self.poll();
     }
 

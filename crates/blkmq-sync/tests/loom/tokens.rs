@@ -1,7 +1,7 @@
 //! Models of tokens that several domains share: a request that waits in one domain for a token is not forgotten, though
 //! the thread that brings the token works for another domain.
 
-use crate::model::{fails, fails_without, holds, nobody_sleeps};
+use crate::model::{fails, fails_without, holds};
 use blkmq_sync::atomic::{AtomicUsize, Ordering};
 use blkmq_sync::liveness::{Liveness, Told};
 use blkmq_sync::pool::Pool;
@@ -86,7 +86,7 @@ impl Queue {
     fn complete(&self) {
         loop {
             self.pool.put(0, 1);
-            self.live.brought(nobody_sleeps);
+            self.live.brought();
             if !self.live.word.load().is_waiting() {
                 return;
             }
@@ -162,7 +162,7 @@ fn deepen() {
     };
     let (live, pool) = &*shared;
     pool.set_depth(2);
-    live.brought(nobody_sleeps);
+    live.brought();
     let sees_waiting = live.word.load().is_waiting();
     assert!(taker.join().expect("the thread ran to its end") || sees_waiting, "forgotten");
 }

@@ -26,9 +26,8 @@ impl RequestQueue {
         }
         let [reads, writes] = self.inflight();
         writeln!(out, "inflight {reads} {writes}")?;
-        let room = self.live.room.is_wanted();
         let (sleepers, background) = (self.live.sleepers.nr(), self.nr_background());
-        writeln!(out, "sleepers {sleepers} background {background} room_wanted {room}")?;
+        writeln!(out, "sleepers {sleepers} background {background}")?;
         self.show_tables(out)?;
         self.show_slots(out)?;
         writeln!(out, "driver {}", self.driver().name())?;

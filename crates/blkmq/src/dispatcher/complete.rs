@@ -176,7 +176,7 @@ impl Dispatcher {
             self.complete_with(q, Tokens { tokens, hctx: 0, limited: 0 }, now);
         }
         // The caller looks at WAITING.
-        q.brought(self.member);
+        q.live.brought();
         self.has_news = true;
         stage(Stage::Complete, requests);
     }

@@ -23,9 +23,6 @@ impl Dispatcher {
             let dispatched = before.take().unwrap_or_else(|| self.dispatch(q, now, bound));
             let (chosen, gave_up) = (dispatched.chosen(), dispatched.gave_up);
             taken += chosen;
-            if std::mem::take(&mut self.owes_brought) {
-                q.brought(self.member);
-            }
             self.issue_touched(q, now);
             // The device has its work. Now those go on that wait for what it has done.
             self.wake_delivered(q);

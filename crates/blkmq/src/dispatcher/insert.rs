@@ -11,7 +11,7 @@ use blkmq_sync::word::Snapshot;
 use blkmq_sync::{Stage, stage};
 
 impl Dispatcher {
-    /// Takes what a plug holds into the queue, and dispatches. What may not enter the queue now stays in the plug. The
+    /// Takes what a plug holds into the queue, and dispatches. What may not enter a frozen queue stays in the plug. The
     /// caller is inside, and has read the queue's word there as `seen`.
     pub(crate) fn take_plug(&mut self, q: &RequestQueue, plug: &mut RqList, now: Time, seen: Snapshot) {
         debug_assert!(
@@ -49,11 +49,11 @@ impl Dispatcher {
         });
     }
 
-    /// Inserts what a plug holds. Requests that find no room stay in the plug, or wait behind the scheduler, as the
-    /// locking does it. Requests that need flushes go to the flush machine. Operations that must not wait, but would
-    /// have to, are finished with [`Status::Again`]. `seen` is the queue's word as the caller read it inside. If the
-    /// word says quiesced, the caller does not run, so nothing may be started here. Returns how far dispatching came
-    /// together with the insertion, or `None` if this thread still has to dispatch.
+    /// Inserts what a plug holds. Requests that find no room wait behind the scheduler. Requests that need flushes go
+    /// to the flush machine. Operations that must not wait, but would have to, are finished with [`Status::Again`].
+    /// `seen` is the queue's word as the caller read it inside. If the word says quiesced, the caller does not run, so
+    /// nothing may be started here. Returns how far dispatching came together with the insertion, or `None` if this
+    /// thread still has to dispatch.
     fn insert(&mut self, q: &RequestQueue, plug: &mut RqList, now: Time, seen: Snapshot) -> Option<Dispatched> {
         debug_assert!(
             !plug.is_empty() && self.is_done(),

@@ -29,8 +29,8 @@ use crate::queue::{Domain, Locking, Mapping, RequestQueue, Starting};
 use crate::request::RqList;
 
 impl Locking {
-    /// Inserts a plug, which is not empty, of the thread to which `dispatcher` belongs. What finds no room stays in the
-    /// plug, or waits with what other threads left. `may_dispatch`: requests may be started.
+    /// Inserts a plug, which is not empty, of the thread to which `dispatcher` belongs. What finds no room waits
+    /// with what other threads left. `may_dispatch`: requests may be started.
     #[inline]
     pub(super) fn insert(
         self,

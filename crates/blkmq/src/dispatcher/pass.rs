@@ -203,7 +203,7 @@ impl Dispatcher {
     #[inline]
     fn end_tokens(&mut self, q: &RequestQueue, tokens: TakenTokens<'_>, is_short: bool) {
         if tokens.end() || is_short {
-            q.live.brought_tags();
+            q.live.brought();
             // What waits may wait in another domain, where this thread does not come otherwise.
             self.parked |= q.live.word.load().is_waiting();
         }
@@ -230,6 +230,6 @@ impl Dispatcher {
         // Another thread may have lacked one of these tags. Or the scheduler may have held a request back because these
         // requests were counted as passed. This thread fences, and looks at the scheduler next, when it inserts these
         // requests. That look finds the other thread's request.
-        q.live.brought_tags();
+        q.live.brought();
     }
 }

@@ -33,7 +33,7 @@ impl Dispatcher {
                 hctx.tags.put(tag, &mut self.hint);
             }
         }
-        q.live.brought_tags();
+        q.live.brought();
         self.has_news = true;
         if is_news {
             q.wake_sleepers(self.member);

@@ -4,9 +4,6 @@ mod choose;
 mod insert;
 mod through;
 
-pub(super) use choose::Choice;
-pub(super) use insert::Rest;
-
 use blkmq_sched::Time;
 
 use crate::dispatcher::Dispatcher;

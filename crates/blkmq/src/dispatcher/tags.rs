@@ -98,47 +98,33 @@ impl Dispatcher {
     /// Takes a tag. If there is none, WAITING is set, so that a thread that brings a tag back dispatches.
     pub(super) fn tag_or_wait(&mut self, q: &RequestQueue, hctx: &HwCtx, told: Told) -> Option<Tag> {
         let mut tag = [Tag(0)];
-        (self.tags_or_wait(q, hctx, &mut tag, told, true) == 1).then_some(tag[0])
+        (self.tags_or_wait(q, hctx, &mut tag, told) == 1).then_some(tag[0])
     }
 
     /// Takes tags into the front of `out`, and returns how many. If there is none, WAITING is set, so that a thread
-    /// that brings a tag back dispatches. If `tells`, the lack is counted. Then a thread that has tags just now, and
-    /// will not use them, looks again when it has put them back ([`HwCtx::nr_lacked`]).
-    pub(super) fn tags_or_wait(
-        &mut self,
-        q: &RequestQueue,
-        hctx: &HwCtx,
-        out: &mut [Tag],
-        told: Told,
-        tells: bool,
-    ) -> usize {
+    /// that brings a tag back dispatches.
+    pub(super) fn tags_or_wait(&mut self, q: &RequestQueue, hctx: &HwCtx, out: &mut [Tag], told: Told) -> usize {
         debug_assert!(!out.is_empty(), "there is a request for a tag");
         let got = hctx.tags.get_batch(&mut self.hint, out);
         if got > 0 {
             return got;
         }
-        if tells && told == Told::NO {
-            hctx.note_lack();
-        }
         q.live.lack_unless(told, || hctx.tags.get_batch(&mut self.hint, out))
     }
 
     /// Puts back tags that were taken for nothing, as a completer does, because another thread may have lacked a tag
-    /// meanwhile, or the room that the tag took. The caller looks again at what it chose from. Threads that wait for
-    /// room are told at the end of the dispatch, because this thread may be at the scheduler now. Returns how many
+    /// meanwhile, or the room that the tag took. The caller looks again at what it chose from. Returns how many
     /// requests of the dispatch list got a tag.
     pub(super) fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
         debug_assert!(!tags.is_empty(), "tags were taken for nothing");
         let given = self.put_back(q, hctx, tags);
-        self.owes_brought = true;
-        // A tag that is held and not used takes room like a request. Requests that meanwhile found no room are in no
-        // thread's plug, so this thread tries them again.
+        // A tag that is held and not used takes room like a request. So this thread tries those again that found none.
         self.parked |= q.domains().any(|domain| domain.nr_left() > 0) && kept("dispatch.room_in_vain");
         self.has_news = true;
         given
     }
 
-    /// Like [`put_unused`](Self::put_unused), but threads that wait for room are not told.
+    /// Like [`put_unused`](Self::put_unused), for a thread at the scheduler, which tries those without room itself.
     pub(super) fn put_back(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
         let mut given = 0;
         // Requests on the dispatch list come first, so they get tags here. Otherwise several threads that look by turns
@@ -152,7 +138,7 @@ impl Dispatcher {
             given += 1;
         }
         hctx.tags.put_batch(&tags[given..], &mut self.hint);
-        q.live.brought_tags();
+        q.live.brought();
         self.parked |= hctx.nr_parked() > 0;
         given
     }

@@ -33,8 +33,6 @@ pub(crate) struct HwCtx {
     /// How often the driver refused something lately. With each batch offered it becomes 7/8 of itself, and 16/8 more
     /// if the driver refused a part of the batch. Only a thread that issues writes it.
     dispatch_busy: Line<AtomicU32>,
-    /// How often a thread found no tag here. The count wraps.
-    nr_lacked: Line<AtomicU32>,
     /// In a split queue: completed requests other than reads that the scheduler had dispatched. The count wraps.
     nr_limited_completed: Line<AtomicU64>,
     dispatch: DispatchList,
@@ -65,7 +63,6 @@ impl HwCtx {
             stalled: Line::new("hctx.stalled", AtomicBool::new(false)),
             gave_back: Line::new("hctx.gave_back", AtomicBool::new(false)),
             dispatch_busy: Line::new("hctx.dispatch_busy", AtomicU32::new(0)),
-            nr_lacked: Line::new("hctx.nr_lacked", AtomicU32::new(0)),
             nr_limited_completed: Line::new("hctx.nr_limited_completed", AtomicU64::new(0)),
             dispatch: DispatchList { list: Mutex::new(RqList::default()), len: AtomicU32::new(0) },
             ctx_map: (0..MAX_MEMBERS / 64).map(|_| Line::new("hctx.ctx_map", AtomicU64::new(0))).collect(),
@@ -105,28 +102,6 @@ impl HwCtx {
             let busy = (before * 7 + if refused { 16 } else { 0 }) / 8;
             self.dispatch_busy.store(busy, Ordering::Relaxed);
         }
-    }
-
-    /// Counts that a thread found no tag. Called before the fence and the second look that the caller owes.
-    pub(crate) fn note_lack(&self) {
-        self.nr_lacked.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How often a thread found no tag. The count wraps. A thread that takes tags and then puts some back unused reads
-    /// the count twice: before it takes the tags, and at the end. So the thread knows whether another one lacked a tag
-    /// meanwhile:
-    ///
-    /// ```text
-    ///     the thread that lacks a tag        the thread that held tags for nothing
-    ///  1. counts it (`note_lack`)         a. puts the tags back
-    ///  2. fence                           b. fence
-    ///  3. looks for a tag again           c. reads the count
-    /// ```
-    ///
-    /// Fence 2 is that of `Liveness::lack`, and fence b that of `Liveness::brought_tags`. All threads agree which of
-    /// them comes first. If 2 comes first, then c finds what 1 counted. If b comes first, then 3 finds a tag.
-    pub(crate) fn nr_lacked(&self) -> u32 {
-        self.nr_lacked.load(Ordering::Relaxed)
     }
 
     /// In a split queue: counts completed requests other than reads that the scheduler had dispatched.

@@ -172,7 +172,7 @@ impl<'q> Lender<'q> {
             && let Some(token) = self.given.take()
         {
             self.pools.put(token);
-            q.live.brought_tags();
+            q.live.brought();
         }
         chosen
     }

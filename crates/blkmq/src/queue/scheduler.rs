@@ -298,7 +298,7 @@ impl RequestQueue {
             Ok(())
         })?;
         // The scheduler may take more now, and may let go what it held back.
-        self.brought(CONTROL);
+        self.live.brought();
         self.call_others(CONTROL);
         Ok(())
     }

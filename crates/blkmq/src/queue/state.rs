@@ -32,9 +32,7 @@ impl RequestQueue {
             self.live.word.unfreeze();
             // What is notified may leave the queue, and leaving takes this lock.
             drop(control);
-            // A thread whose plug was held back by the freeze has asked to be told, as if it lacked room.
-            self.brought(CONTROL);
-            // All sleepers are woken, whether they lack room or not.
+            // Threads whose plugs were held back look again.
             self.wake_sleepers(CONTROL);
         }
     }

@@ -328,7 +328,7 @@ impl RequestQueue {
     /// Weights or groups have changed, or a client is gone. The scheduler may let go now what it held back, or take
     /// what it refused.
     pub(super) fn note_shares(&self) {
-        self.brought(CONTROL);
+        self.live.brought();
         self.call_others(CONTROL);
     }
 }

@@ -71,12 +71,6 @@ impl RequestQueue {
         self.live.call_others(|| self.rouse_all(member, WakeCause::Changed));
     }
 
-    /// Called when tags, room or completions have come back: see
-    /// [`Liveness::brought`](blkmq_sync::liveness::Liveness::brought).
-    pub(crate) fn brought(&self, member: u16) {
-        self.live.brought(|| self.rouse_all(member, WakeCause::Freed));
-    }
-
     /// Wakes the owner of a hardware queue, for whom the thread of `member` left something there.
     pub(crate) fn wake_owner(&self, owner: u16, member: u16) {
         let woken = self.member(owner).wake.wake();

@@ -17,12 +17,12 @@ const PLUG_MAX: usize = 32;
 const PLUG_FLUSH_SECTORS: u32 = 256;
 
 impl Submitter {
-    /// Whether the plug is to be passed on: it is full, and is not known to lack room.
+    /// Whether the plug is to be passed on: it is full, and the queue is not known to be frozen.
     #[inline]
     pub(super) fn is_plug_due(&mut self) -> bool {
         let newest = self.plug.with_last(&self.q.slots, |rq| rq.nr_sectors());
         let is_full = newest.is_some_and(|nr_sectors| nr_sectors >= PLUG_FLUSH_SECTORS) || self.plug.len() >= PLUG_MAX;
-        is_full && !self.lacks_room()
+        is_full && (!self.is_held_back || self.has_plugged())
     }
 
     /// Whether an operation can be taken as it is, as one request. Most operations can. Nothing has happened yet.

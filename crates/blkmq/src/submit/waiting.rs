@@ -99,9 +99,8 @@ impl Submitter {
     pub(super) fn has_reason_to_look(&self) -> bool {
         // What holds the plug back may be over. A thread that ends this takes the mark off first, and then wakes the
         // sleepers.
-        let may_pass_on = || !self.plug.is_empty() && !self.is_in_vain();
         let has_completions = !self.dispatcher.member(&self.q).completions.is_empty();
-        has_completions || may_pass_on() || self.dispatcher.may_go_on(&self.q) || self.has_word()
+        has_completions || self.has_plugged() || self.dispatcher.may_go_on(&self.q) || self.has_word()
     }
 
     fn sleep(&self, deadline: Option<Time>, wants_all: bool) {

@@ -149,25 +149,42 @@ fn nowait_behind_one_without_room_does_not_wait() {
     }
 }
 
-/// Red if the error of a part decides the status, as it does for operations that are done: here no submitter would be
-/// told of it.
+/// Red if an operation that was split is handed back in parts, or not at all.
 #[test]
-fn leaving_hands_back_an_operation_that_was_done_in_part() {
-    for status in [Status::Ok, Status::NoSpace] {
+fn leaving_a_frozen_queue_hands_back_an_operation_that_was_split() {
+    let driver = Recorder::new(Limits { max_sectors: 8, ..limits() }, ONE_QUEUE);
+    let q = RequestQueue::builder(driver.clone()).scheduler("mq-deadline").build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let freeze = q.freeze();
+    submitter.submit(write(0, 16)).unwrap();
+    submitter.flush_plug();
+    let bios = submitter.leave();
+    assert_eq!(bios.iter().map(|bio| (bio.op, bio.sector, bio.nr_sectors)).collect::<Vec<_>>(), [(Op::Write, 0, 16)]);
+    assert_eq!(driver.nr_held(), 0);
+    drop(freeze);
+}
+
+/// Red if a request for which a scheduler has no room keeps its submitter from leaving, or is handed back although it
+/// has entered the queue.
+#[test]
+fn a_submitter_that_leaves_waits_for_what_found_no_room() {
+    for locking in [Locking::Single, Locking::Batch, Locking::Combining] {
         let driver = Recorder::new(Limits { max_sectors: 8, ..limits() }, ONE_QUEUE);
-        let q =
-            RequestQueue::builder(driver.clone()).scheduler("mq-deadline").locking(Locking::Single).build().unwrap();
+        let q = RequestQueue::builder(driver.clone()).scheduler("mq-deadline").locking(locking).build().unwrap();
         q.change_nr_requests(1).unwrap().wait().unwrap();
         let mut submitter = q.submitter(&Client::new("test")).unwrap();
         submitter.submit(write(0, 16)).unwrap();
         submitter.flush_plug();
-        assert_eq!(driver.nr_held(), 1);
-        driver.finish_oldest(status);
-        let bios = submitter.leave();
-        assert_eq!(
-            bios.iter().map(|bio| (bio.op, bio.sector, bio.nr_sectors)).collect::<Vec<_>>(),
-            [(Op::Write, 0, 16)]
-        );
+        assert_eq!(driver.nr_held(), 1, "{locking}");
+        let leaving = std::thread::spawn(move || submitter.leave());
+        while !leaving.is_finished() {
+            if driver.nr_held() > 0 {
+                driver.finish_oldest(Status::Ok);
+            }
+            std::thread::yield_now();
+        }
+        assert_eq!(leaving.join().expect("it has left").len(), 0, "{locking}");
+        assert_eq!(q.stats().completed, 2, "{locking}: each of the two parts");
     }
 }
 

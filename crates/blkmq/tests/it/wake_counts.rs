@@ -93,24 +93,3 @@ fn a_change_and_a_request_that_is_left_are_told_apart() {
     thread.join().expect("it has its read");
     assert_eq!(left, Wakeups { deferred: 1, ..changed });
 }
-
-/// Red if a thread that is woken because there is room for its plug is not counted.
-#[test]
-fn a_plug_that_lacked_room_wakes_its_thread_when_there_is_room() {
-    for locking in [Locking::Single, Locking::Batch] {
-        let (device, q) = queue(locking, 4, 1);
-        let mut other = submitter(&q);
-        submit(&mut other, 100);
-        let thread = sleeper(&device, &q);
-        device.finish_oldest(Status::Ok);
-        assert_eq!(reap(&mut other).len(), 1);
-        assert_eq!(q.stats().wakeups.freed, 1, "{locking}");
-        while !thread.is_finished() {
-            if device.nr_held() > 0 {
-                device.finish_oldest(Status::Ok);
-            }
-            reap(&mut other);
-        }
-        thread.join().expect("it has its read");
-    }
-}

@@ -142,7 +142,7 @@ fn insert_own<'q>(
     plug: &mut RqList,
     flushes: &mut RqList,
 ) -> u64 {
-    section.insert_plug(starting, mapping, plug, flushes, None)
+    section.insert_plug(starting, mapping, plug, flushes)
 }
 
 /// Works off what other threads left and dispatches, or makes sure that the thread at the scheduler does.

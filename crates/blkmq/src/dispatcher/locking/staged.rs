@@ -10,26 +10,19 @@
 //! A thread that only polls, and has no news, kicks no thread. Otherwise threads that poll, while the scheduler holds
 //! back what waits, would keep one thread choosing in vain for ever. And the scheduler may hold back for requests that
 //! this very thread has chosen and does not come to issue.
-//!
-//! There is one exception: a thread that polls does kick if it held the last tag while another thread lacked one, for
-//! that other thread may have had news. To kick once more, the polling thread must have got that tag anew while another
-//! thread lacked it.
 
 use blkmq_sched::Time;
 
 use super::single;
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::outcome::{Dispatched, Inserted};
-use crate::dispatcher::section::Choice;
 use crate::queue::{Count, Domain, Mapping, Measures, RequestQueue, Starting};
 use crate::request::{Place, RqList};
 use blkmq_sync::kept;
 use blkmq_sync::stack::Chain;
 use blkmq_sync::staging::{Round, Staging};
 
-/// Inserts a plug, or leaves it in this submitter's bucket. What finds no room stays in the plug; with buckets it waits
-/// with what other threads left.
-///
+/// Inserts a plug, or leaves it in this submitter's bucket. ///
 /// COST: without buckets as of `single`. With buckets and without contention two compare-exchanges of the shared word
 /// and a lock and unlock of the hold; with contention an exchange of the own bucket's line, a fence, and at most one
 /// exchange of the shared word. Not inlined, as of `single`.
@@ -60,7 +53,7 @@ pub(super) fn insert(
             entered = domain.enter(q, member, dispatcher, now, |section| {
                 section.retry_without_room();
                 // This insertion looks for merges: the lock was free, or only a dispatcher had it.
-                let entered = section.insert_plug(starting, mapping, plug, &mut flushes, None);
+                let entered = section.insert_plug(starting, mapping, plug, &mut flushes);
                 section.insert_left(usize::MAX);
                 entered
             });
@@ -88,9 +81,7 @@ pub(super) fn dispatch(
     measures: Measures,
 ) -> Dispatched {
     if measures.dispatch {
-        single::dispatch_by(dispatcher, q, now, bound, |dispatcher, domain, now, has_news| {
-            choose_alone(dispatcher, q, domain, now, has_news)
-        })
+        single::dispatch_by(dispatcher, q, now, bound, |dispatcher, domain| choose_alone(dispatcher, q, domain, now))
     } else {
         single::dispatch(dispatcher, q, now, bound)
     }
@@ -121,39 +112,33 @@ fn insert_buckets(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain
 }
 
 /// One choice under one hold, unless another thread is choosing. If this thread has news, the other thread then chooses
-/// once more.
+/// once more. Returns how many requests became ready.
 ///
 /// COST: beside the hold two exchanges of the shared word; for a thread that finds another one choosing a load, a fence
 /// and one exchange.
-fn choose_alone<'q>(
-    dispatcher: &mut Dispatcher,
-    q: &'q RequestQueue,
-    domain: &Domain,
-    now: Time,
-    has_news: bool,
-) -> Choice<'q> {
+fn choose_alone(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time) -> usize {
     let member = dispatcher.member(q);
-    let kicks = has_news || !kept("staged.news");
+    let kicks = dispatcher.has_news || !kept("staged.news");
     let held = if kicks { domain.dispatching.hold_or_kick() } else { domain.dispatching.try_hold() };
     let Some(left) = held else {
         member.counters.count(Count::TrylockFailed, 1);
-        return Choice::Taken;
+        return 0;
     };
     // One round for each kick: as in the series, nothing bounds what one thread does for others here. The rounds end
     // nevertheless: nothing is issued meanwhile that could complete, and the number of requests that may be inserted is
     // bounded.
-    let (mut now, mut choice) = (now, None);
+    let (mut now, mut chosen) = (now, None);
     let round = |_| {
         // The time must be read anew. Threads that come because a time has come would kick this thread again and again
         // while it asks as of an earlier time.
-        if choice.is_some() && kept("staged.time_anew") {
+        if chosen.is_some() && kept("staged.time_anew") {
             domain.has_come(q, &mut now);
         }
-        let chosen = domain.enter(q, member, dispatcher, now, |section| section.choose_one());
-        let is_last = matches!(choice.insert(chosen), Choice::Chosen(_));
-        Round { has_more: false, is_last }
+        let got = domain.enter(q, member, dispatcher, now, |section| section.choose_batch(1));
+        chosen = Some(got);
+        Round { has_more: false, is_last: got > 0 }
     };
     // A thread that has got a request asks for another one, and then finds what it was kicked for.
     let _ = domain.dispatching.serve(left, round, Staging::give_up_and_look);
-    choice.expect("there was a round")
+    chosen.expect("there was a round")
 }

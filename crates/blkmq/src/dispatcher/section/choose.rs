@@ -9,16 +9,6 @@ use blkmq_sync::{Stage, stage};
 /// How many tags one thread takes at a time: the length of the array on its stack that holds them.
 const TAGS: usize = 32;
 
-/// The scheduler's answer when it is asked for a request.
-pub(in crate::dispatcher) enum Choice<'q> {
-    Chosen(Request<'q>),
-    /// The scheduler has requests, but none may go now.
-    HeldBack,
-    Empty,
-    /// Another thread is asking, and asks once more for this one.
-    Taken,
-}
-
 impl<'q> Section<'q, '_> {
     /// The scheduler's choice, if it lets a request go now.
     #[inline(always)]
@@ -31,21 +21,6 @@ impl<'q> Section<'q, '_> {
     fn choose_or_tell(&mut self) -> Option<Request<'q>> {
         let (live, told) = (&self.q.live, self.told);
         self.choose().or_else(|| live.lack_unless(told, || self.choose()))
-    }
-
-    /// One choice. If there is none, notes when to ask again.
-    #[inline(always)]
-    pub(in crate::dispatcher) fn choose_one(&mut self) -> Choice<'q> {
-        let choice = match self.choose() {
-            Some(rq) => {
-                stage(Stage::Choose, 1);
-                Choice::Chosen(rq)
-            }
-            None if self.hold.is_empty() => Choice::Empty,
-            None => Choice::HeldBack,
-        };
-        self.plan(matches!(choice, Choice::HeldBack));
-        choice
     }
 
     /// Chooses up to `bound` requests, as far as there are tags, and makes them ready. Returns how many became ready.
@@ -101,7 +76,7 @@ impl<'q> Section<'q, '_> {
             if wanted == 0 {
                 return (chosen, false);
             }
-            let got = self.dispatcher.tags_or_wait(q, hctx, &mut batch[..wanted], self.told, true);
+            let got = self.dispatcher.tags_or_wait(q, hctx, &mut batch[..wanted], self.told);
             if got == 0 {
                 return (chosen, false);
             }

@@ -1,6 +1,6 @@
 //! Inserting under the lock: into the scheduler, or merged with what waits there.
 
-use blkmq_sched::{Class, Merge, MergeHow, MergeLevel};
+use blkmq_sched::{Merge, MergeHow, MergeLevel};
 
 use super::Section;
 use crate::dispatcher::Dispatcher;
@@ -8,35 +8,9 @@ use crate::queue::{Count, Domain, Mapping, Starting};
 use crate::request::{FlushStep, Place, Request, RqList, Status};
 use blkmq_sync::{Stage, changes, kept, stage};
 
-/// The requests of a plug that found no room, and the kinds of these requests: a request of the same kind behind them
-/// must not pass them.
-#[derive(Debug, Default)]
-pub(in crate::dispatcher) struct Rest {
-    pub(in crate::dispatcher) list: RqList,
-    blocked: [[bool; 2]; Class::ALL.len()],
-}
-
-impl Rest {
-    fn kind(&mut self, rq: &Request<'_>) -> &mut bool {
-        &mut self.blocked[rq.priority().class.index()][usize::from(rq.body().is_sync())]
-    }
-
-    /// Whether a request of the same kind found no room. If so, this request goes behind it.
-    #[inline]
-    fn is_blocked(&mut self, rq: &Request<'_>) -> bool {
-        !self.list.is_empty() && *self.kind(rq)
-    }
-
-    fn put(&mut self, rq: Request<'_>) {
-        *self.kind(&rq) = true;
-        self.list.push_back(rq, Place::Plugged);
-    }
-}
-
 impl<'q> Section<'q, '_> {
-    /// Inserts a plug. Requests of the flush machine are put into `flushes`. Operations that must not wait, and would
-    /// have to, are finished with [`Status::Again`]. Any other request that finds no room goes into `rest`, and has not
-    /// entered. Without a `rest` it enters, and waits with what was left. Returns how many operations entered.
+    /// Inserts a plug. Requests of the flush machine are put into `flushes`. A request that finds no room waits with
+    /// what was left. If it must not wait, it is finished with [`Status::Again`]. Returns how many operations entered.
     #[inline(always)]
     pub(in crate::dispatcher) fn insert_plug(
         &mut self,
@@ -44,33 +18,25 @@ impl<'q> Section<'q, '_> {
         mapping: &Mapping,
         plug: &mut RqList,
         flushes: &mut RqList,
-        mut rest: Option<&mut Rest>,
     ) -> u64 {
         debug_assert!(std::ptr::eq(self.q, starting.q), "the plug is for this queue");
         let (q, requests) = (self.q, plug.len());
         let mut entered = 0;
         while let Some(mut rq) = plug.pop_front(&q.slots) {
             mapping.assign(&mut rq);
-            let nr_parts = u64::from(rq.body().nr_parts);
-            entered += nr_parts;
+            entered += u64::from(rq.body().nr_parts);
             if rq.body().flush != FlushStep::None {
                 starting.add(&mut rq);
                 flushes.push_back(rq, Place::Held);
                 continue;
             }
-            let is_blocked = match &mut rest {
-                Some(rest) => rest.is_blocked(&rq),
-                None => self.hold.backlog.is_blocked(&rq),
-            };
+            let is_blocked = self.hold.backlog.is_blocked(&rq);
             let inserted = if is_blocked { Err(rq) } else { self.insert_one(Some(starting), rq) };
             let Err(mut rq) = inserted else { continue };
             if rq.flags().nowait {
                 starting.refuse(&rq);
                 rq.body_mut().status = Status::Again;
                 self.dispatcher.finished.push_back(rq, Place::Held);
-            } else if let Some(rest) = &mut rest {
-                entered -= nr_parts;
-                rest.put(rq);
             } else {
                 starting.add(&mut rq);
                 self.hold.backlog.put_without_room(rq);

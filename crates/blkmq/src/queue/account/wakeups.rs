@@ -11,7 +11,6 @@ use super::{add, get};
 #[repr(usize)]
 pub(crate) enum WakeCause {
     Completed,
-    Freed,
     Deferred,
     Started,
     Changed,
@@ -26,9 +25,6 @@ const NR_CAUSES: usize = WakeCause::Changed as usize + 1;
 pub struct Wakeups {
     /// Another thread completed operations of the woken thread's submitter.
     pub completed: u64,
-    /// Requests completed, a limit rose or a freeze ended while a submitter had found no room for its plug. All threads
-    /// that sleep are woken.
-    pub freed: u64,
     /// A thread left work to others: it had dispatched its share, or the hardware queue belongs to the woken thread.
     pub deferred: u64,
     /// The driver got requests, so that the woken thread plans for their completion.
@@ -42,9 +38,9 @@ pub struct Wakeups {
 impl Wakeups {
     /// The name and the number of each cause.
     #[must_use]
-    pub const fn by_cause(&self) -> [(&'static str, u64); 5] {
-        let Self { completed, freed, deferred, started, changed } = *self;
-        [("completed", completed), ("freed", freed), ("deferred", deferred), ("started", started), ("changed", changed)]
+    pub const fn by_cause(&self) -> [(&'static str, u64); 4] {
+        let Self { completed, deferred, started, changed } = *self;
+        [("completed", completed), ("deferred", deferred), ("started", started), ("changed", changed)]
     }
 
     /// Wake-ups of all causes.
@@ -54,8 +50,8 @@ impl Wakeups {
     }
 
     /// The numbers in the order of [`by_cause`](Self::by_cause).
-    const fn of([completed, freed, deferred, started, changed]: [u64; NR_CAUSES]) -> Self {
-        Self { completed, freed, deferred, started, changed }
+    const fn of([completed, deferred, started, changed]: [u64; NR_CAUSES]) -> Self {
+        Self { completed, deferred, started, changed }
     }
 
     fn with(self, other: Self, join: fn(u64, u64) -> u64) -> Self {
@@ -106,19 +102,18 @@ mod tests {
     /// Red if a cause is counted as another one, or is left out of a sum or a difference.
     #[test]
     fn each_cause_is_counted_by_itself() {
-        let causes =
-            [WakeCause::Completed, WakeCause::Freed, WakeCause::Deferred, WakeCause::Started, WakeCause::Changed];
+        let causes = [WakeCause::Completed, WakeCause::Deferred, WakeCause::Started, WakeCause::Changed];
         let cells = WakeupCells::default();
         for (number, cause) in (1..).zip(causes) {
             cells.count(cause, number);
             cells.count_together(cause, 10 * number);
         }
         let once = cells.read();
-        let expected = Wakeups { completed: 11, freed: 22, deferred: 33, started: 44, changed: 55 };
-        assert_eq!((once, once.total()), (expected, 165));
+        let expected = Wakeups { completed: 11, deferred: 22, started: 33, changed: 44 };
+        assert_eq!((once, once.total()), (expected, 110));
         let mut twice = once;
         twice += once;
-        assert_eq!((twice.total(), twice - once), (330, once));
+        assert_eq!((twice.total(), twice - once), (220, once));
         let names = once.by_cause().map(|(name, _)| name.to_owned());
         assert_eq!(names, causes.map(|cause| format!("{cause:?}").to_lowercase()), "names are in the order of causes");
     }
