@@ -199,6 +199,13 @@ impl Taken<'_> {
         }
         false
     }
+
+    /// Takes back the tag that was given out last, for which there was no use.
+    #[cold]
+    pub fn take_back(&mut self, tag: Tag) {
+        debug_assert_eq!(self.ends.map(|ends| ends.1), Some(tag), "the tag was given out last");
+        self.bits |= self.geometry.place(tag).1;
+    }
 }
 
 impl Iterator for Taken<'_> {

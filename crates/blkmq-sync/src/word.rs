@@ -54,6 +54,9 @@ impl Gate {
     /// Stands for every class. No class has this number.
     pub const ANY: u8 = 3;
 
+    /// Every request may pass.
+    pub const ALL: Self = Self::new(Self::ANY, false, None);
+
     /// Requests of the class with the number `class` among all classes may pass, or those of every class if this is
     /// [`ANY`](Self::ANY). With `reads_only`, only reads. With a client, whose place is less than 4096, only its
     /// requests.
@@ -159,6 +162,13 @@ impl Snapshot {
     #[must_use]
     pub fn gate(self) -> Option<Gate> {
         if self.is_quiesced() || self.is_waiting() && kept("bypass.waiting") { None } else { self.any_gate() }
+    }
+
+    /// Whether nothing that waits lacks anything, and the queue is not quiesced.
+    #[inline]
+    #[must_use]
+    pub const fn is_open(self) -> bool {
+        !self.is_quiesced() && !self.is_waiting()
     }
 
     /// The gate, whether something waits or not.

@@ -12,7 +12,6 @@
 use std::collections::VecDeque;
 
 use blkmq_sched::{Class, InsertAt, RqId, Time};
-use blkmq_virtual::Locking;
 
 use super::super::event::{Control, Event, Phase, Stamp};
 use super::book::Book;
@@ -78,7 +77,6 @@ impl Knobs {
 /// This module's checker.
 #[derive(Debug)]
 pub(super) struct Deadlines {
-    locking: Locking,
     /// Whether mq-deadline is in place.
     is_watched: bool,
     knobs: Knobs,
@@ -91,14 +89,11 @@ pub(super) struct Deadlines {
     operations: Book<(u16, Class)>,
     /// The number of outstanding operations of each class.
     nr_outstanding: [u64; 3],
-    /// The time that each CPU told the scheduler at its last insertion.
-    told: Vec<Time>,
 }
 
 impl Deadlines {
-    pub(super) fn new(facts: &Facts) -> Self {
+    pub(super) fn new(_: &Facts) -> Self {
         Self {
-            locking: facts.locking,
             is_watched: false,
             knobs: Knobs::DEFAULT,
             before: None,
@@ -106,7 +101,6 @@ impl Deadlines {
             places: Table::new(),
             operations: Book::new(),
             nr_outstanding: [0; 3],
-            told: Vec::new(),
         }
     }
 
@@ -125,29 +119,6 @@ impl Deadlines {
     /// Sets the number of requests that passed the oldest ones to zero.
     fn begin_anew(&mut self) {
         self.fifos.iter_mut().flatten().for_each(|fifo| fifo.passed = 0);
-    }
-
-    /// Checks the time that a CPU tells the scheduler. The CPU tells the time of its last look at the clock in the work
-    /// that it does now. In a poll this may be the look at the beginning of the poll, so an earlier time may follow a
-    /// later one. But no time is before the CPU's last insertion. Under a locking that takes all, a CPU also inserts
-    /// requests that other threads left, whatever its own work is, so there the times say nothing.
-    fn told(&mut self, cpu: u16, now: Time, inserts: bool) -> Result<(), Violation> {
-        let cpu = usize::from(cpu);
-        if cpu >= self.told.len() {
-            self.told.resize(cpu + 1, Time(0));
-        }
-        let last = &mut self.told[cpu];
-        if self.locking.takes_all() {
-            return Ok(());
-        }
-        if now < *last {
-            let what = format!("CPU {cpu} told the scheduler that it is {}, and inserted at {} before", now.0, last.0);
-            return Err(Violation::new(RULE, what));
-        }
-        if inserts {
-            *last = now;
-        }
-        Ok(())
     }
 
     fn inserted(&mut self, rq: RqId, class: Class, is_read: bool, now: Time) {
@@ -230,18 +201,12 @@ impl Checker for Deadlines {
                 self.fifos = Default::default();
             }
             Event::Inserted { rq, info, at: place, now, .. } => {
-                self.told(at.cpu, now, true)?;
                 if self.is_watched && place == InsertAt::Sorted {
                     self.inserted(rq, info.priority.class, info.op.is_read(), now);
                 }
             }
             Event::Absorbed { into, absorbed } => self.absorbed(into, absorbed),
-            Event::Chosen { rq, now } => {
-                self.told(at.cpu, now, false)?;
-                return self.chosen(rq, now);
-            }
-            Event::HeldBack { now, .. } => return self.told(at.cpu, now, false),
-            Event::Changed { control: Control::Locking(locking), phase: Phase::Done } => self.locking = locking,
+            Event::Chosen { rq, now } => return self.chosen(rq, now),
             Event::Changed { control: Control::Knob(name, value), phase } => self.changed(name, value, phase),
             _ => {}
         }
@@ -280,7 +245,7 @@ mod tests {
     /// Tells that a request is inserted and chosen at once, at this many ms.
     fn pass(told: &mut Told<Deadlines>, slot: u64, ms: u64) -> Result<(), Violation> {
         insert(told, slot, Op::Write);
-        told.tell(chosen(id(1, slot, 0), ms * MS)).inspect(|()| told.checker.told.clear())
+        told.tell(chosen(id(1, slot, 0), ms * MS))
     }
 
     /// How many writes pass an expired request before the checker reports it.
@@ -322,14 +287,12 @@ mod tests {
         insert(&mut told, 2000, Op::Write);
         assert!((1..=6).all(|slot| pass(&mut told, slot, 30).is_ok()));
         told.good(chosen(id(1, 0, 0), 30 * MS));
-        told.checker.told.clear();
         assert_eq!(passes(&mut told), 6);
         let mut told = self::told();
         insert(&mut told, 0, Op::Read);
         assert!((1..=4).all(|slot| pass(&mut told, slot, 30).is_ok()));
         told.good(chosen(id(1, 0, 0), 30 * MS));
         insert(&mut told, 2000, Op::Read);
-        told.checker.told.clear();
         assert_eq!(passes(&mut told), 4);
     }
 
@@ -340,11 +303,8 @@ mod tests {
             let mut told = told();
             insert(&mut told, 2000, Op::Write);
             told.good(inserted(id(1, 2001, 0), info(Op::Write, 0, 8), 15 * MS)).good(absorbed(into, guest));
-            told.checker.told.clear();
             assert_eq!(passes(&mut told), 6);
-            told.checker.told.clear();
             told.good(chosen(id(1, into, 0), 30 * MS));
-            told.checker.told.clear();
             assert_eq!(passes(&mut told), 999);
         }
     }
@@ -372,27 +332,5 @@ mod tests {
         assert!((1001..1020).all(|slot| pass(&mut told, slot, 39).is_ok()));
         assert!((1021..=1024).all(|slot| pass(&mut told, slot, 40).is_ok()));
         assert!(pass(&mut told, 1025, 40).is_err());
-    }
-
-    #[test]
-    fn under_combining_a_cpu_inserts_for_others_whatever_it_is_about() {
-        let mut told = told();
-        told.good(changed(Control::Locking(Locking::Combining), Phase::Done));
-        told.good(inserted(id(1, 0, 0), info(Op::Read, 0, 8), 5)).good(chosen(id(1, 0, 0), 4));
-        told.good(changed(Control::Locking(Locking::Batch), Phase::Done));
-        told.good(inserted(id(1, 0, 1), info(Op::Read, 0, 8), 3))
-            .bad(chosen(id(1, 0, 1), 2), "and inserted at 3 before");
-    }
-
-    #[test]
-    fn no_cpu_tells_a_time_before_its_last_insertion() {
-        let mut told = told();
-        let insert = |slot, now| inserted(id(1, slot, 0), info(Op::Read, 0, 8), now);
-        told.good(insert(0, 5)).good(chosen(id(1, 0, 0), 7)).good(chosen(id(1, 0, 1), 5));
-        told.bad(chosen(id(1, 0, 2), 4), "CPU 0 told the scheduler that it is 4, and inserted at 5 before");
-        told.good(insert(1, 6)).bad(insert(2, 5), "it is 5, and inserted at 6");
-        told.cpu = 1;
-        told.good(insert(3, 3)).good(Event::HeldBack { value: 0, waiting: 1, now: Time(3), wakeup: None });
-        told.bad(Event::HeldBack { value: 0, waiting: 1, now: Time(2), wakeup: None }, "and inserted at 3 before");
     }
 }

@@ -69,14 +69,6 @@ fn room_that_a_tag_took_in_vain_is_found() {
             assert_eq!(late, None, "{locking}, bypass {bypass}");
         }
     }
-    let buckets: Locking = "staged:buckets".parse().expect("there is such a locking");
-    let is_late = |seed: &u64| time_for_one_at_a_time(*seed, buckets, false) > SOON_NS;
-    // One schedule in 400 shows the planted bug (31 of the first 12000).
-    assert_eq!((0..3000).find(is_late), None);
-    weaken(Some("dispatch.room_in_vain"));
-    let late = (0..3000).find(is_late);
-    weaken(None);
-    assert!(late.is_some(), "the test cannot fail");
 }
 
 /// Lets each CPU make a number of operations on one line, and then the next CPU the next number of a pattern, without
@@ -107,14 +99,7 @@ impl Schedule for InStep {
 /// front of it. Two threads look at all this, in step.
 fn looks_in_step(seed: u64, locking: Locking) -> Ended {
     let mut random = Random::new(seed);
-    let line = *random.pick(&[
-        "tags.word",
-        "hctx.nr_lacked",
-        "queue.hold",
-        "queue.hold_counts",
-        "queue.dispatching",
-        "queue.word",
-    ]);
+    let line = *random.pick(&["tags.word", "queue.hold", "queue.hold_counts", "queue.dispatching", "queue.word"]);
     let pattern: Vec<_> = (0..random.within(1, 4)).map(|_| random.within(1, 9)).collect();
     let left = pattern[0];
     plays(Box::new(InStep { line, pattern, at: 0, left, turn: 0 }), move || {
@@ -141,9 +126,8 @@ fn looks_in_step(seed: u64, locking: Locking) -> Ended {
     })
 }
 
-/// Red if two threads that in turn hold the last tag without using it make each other look again for ever. A thread
-/// that looks again because of another thread must not make that thread look again. Red too if such a tag passes the
-/// requests on the dispatch list.
+/// Red if two threads that in turn hold the last tag without using it make each other look again for ever, because such
+/// a tag passes the requests on the dispatch list.
 #[test]
 fn two_who_look_in_step_come_to_an_end() {
     for locking in Locking::ALL {
@@ -151,12 +135,10 @@ fn two_who_look_in_step_come_to_an_end() {
         assert_eq!((0..5_000).find(endless), None, "{locking}");
     }
     let endless = |seed: &u64| looks_in_step(*seed, Locking::Single) != Ended::Finished;
-    for site in ["dispatch.look_for_another", "dispatch.give_to_list"] {
-        weaken(Some(site));
-        let found = (0..20_000).find(endless);
-        weaken(None);
-        assert!(found.is_some(), "the test cannot fail without {site}");
-    }
+    weaken(Some("dispatch.give_to_list"));
+    let found = (0..20_000).find(endless);
+    weaken(None);
+    assert!(found.is_some(), "the test cannot fail");
 }
 
 /// The device has a request for a long time, and the scheduler holds another request back because of it. A third
@@ -307,14 +289,6 @@ fn what_a_time_lets_go_goes_though_its_tag_was_held() {
             assert_eq!(late, None, "{locking}, {nr_others} others");
         }
     }
-    let locking = |name: &str| name.parse().expect("there is such a locking");
-    weaken(Some("dispatch.time_anew"));
-    let mut found = vec![];
-    found.extend(["single", "staged"].map(|name| (0..4_000).find(|seed| is_late(seed, locking(name), 1))));
-    weaken(Some("dispatch.due_for_all"));
-    found.extend(["single", "staged"].map(|name| (0..100_000).find(|seed| is_late(seed, locking(name), 2))));
-    weaken(None);
-    assert!(found.iter().all(Option::is_some), "the test cannot fail: {found:?}");
 }
 
 /// As above, but the thread that waits submits another request at about that time, and there are more tags. Returns

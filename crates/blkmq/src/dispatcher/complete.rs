@@ -4,7 +4,7 @@
 use blkmq_sched::{Op, Time};
 
 use crate::dispatcher::Dispatcher;
-use crate::queue::{Count, Ending, FlowBatch, ReportBatch, RequestQueue, Steps, TokenBatch, mark_of_flush};
+use crate::queue::{Count, Ending, FlowBatch, Member, ReportBatch, RequestQueue, Steps, TokenBatch, mark_of_flush};
 use crate::request::{FlushStep, Place, Request, RqList};
 use blkmq_sync::tags::{Gathered, Hint, Tag};
 use blkmq_sync::{Stage, kept, stage};
@@ -48,111 +48,92 @@ impl<'q> TagBatch<'q> {
     }
 }
 
-/// What is done for a request that is over, beside its tag. Three kinds of queue differ in this.
-trait Beside {
+/// What is done for requests that are over, beside their tags, in a queue that is not plain or has a window.
+struct Feedback<'q> {
+    kind: Kind<'q>,
+    /// The window learns of each request.
+    flows: Option<FlowBatch<'q>>,
+}
+
+enum Kind<'q> {
+    Nothing,
+    /// Tokens go back, and hardware queues count what their scheduler's bound is about: of so many requests of the
+    /// hardware queue `is_limited` was true.
+    Tokens(TokenBatch<'q>, u16, u32),
+    /// The scheduler is told.
+    Reports(ReportBatch<'q>),
+}
+
+impl<'q> Feedback<'q> {
+    /// What this queue needs, if it needs anything.
+    #[inline]
+    fn of(q: &'q RequestQueue, member: &'q Member, by: u16, now: Time) -> Option<Self> {
+        let (is_plain, has_window) = (q.settings.is_plain(), q.settings.has_window());
+        if is_plain && !has_window {
+            return None;
+        }
+        let flows = has_window.then(|| FlowBatch::new(&member.flows, now));
+        let kind = if is_plain {
+            Kind::Nothing
+        } else if q.has_reports() {
+            Kind::Reports(ReportBatch::new(q, by, now))
+        } else {
+            Kind::Tokens(TokenBatch::new(q, &member.latencies, now), 0, 0)
+        };
+        Some(Self { kind, flows })
+    }
+
     /// A request is over. `is_limited`: it is other than a read, and the scheduler had dispatched it.
-    fn add(&mut self, q: &RequestQueue, rq: &mut Request<'_>, is_limited: bool);
+    #[inline(always)]
+    fn add(&mut self, q: &RequestQueue, rq: &mut Request<'_>, is_limited: bool) {
+        if let Some(flows) = &mut self.flows {
+            flows.add(rq);
+        }
+        match &mut self.kind {
+            Kind::Nothing => {}
+            Kind::Reports(reports) => reports.add(q, rq),
+            Kind::Tokens(tokens, hctx, limited) => {
+                let body = rq.body_mut();
+                if let Some(token) = body.token.take() {
+                    tokens.add(token, body.submitted, body.issued);
+                }
+                if is_limited {
+                    if *hctx != body.hctx {
+                        note_limited(q, *hctx, limited);
+                        *hctx = body.hctx;
+                    }
+                    *limited += 1;
+                }
+            }
+        }
+        debug_assert!(rq.body().token.is_none(), "the token of a request that is over goes back: {rq:?}");
+    }
 
     /// Operations are about to be delivered to other submitters.
-    #[inline(always)]
-    fn tell(&mut self, _q: &RequestQueue) {}
+    #[inline]
+    fn tell(&mut self, q: &RequestQueue) {
+        if let Kind::Reports(reports) = &mut self.kind {
+            reports.put(q);
+        }
+    }
 
     /// All requests of a batch were added.
-    fn put(&mut self, q: &RequestQueue);
-}
-
-/// Nothing: the queue has one domain, and its scheduler takes no tokens and wants no reports.
-struct Nothing;
-
-impl Beside for Nothing {
-    #[inline(always)]
-    fn add(&mut self, _q: &RequestQueue, rq: &mut Request<'_>, _is_limited: bool) {
-        debug_assert!(rq.body().token.is_none(), "no scheduler has taken a token: {rq:?}");
-    }
-
-    #[inline(always)]
-    fn put(&mut self, _q: &RequestQueue) {}
-}
-
-/// Tokens go back, and hardware queues count what their scheduler's bound is about.
-struct Tokens<'q> {
-    tokens: TokenBatch<'q>,
-    /// Of so many requests of this hardware queue `is_limited` was true.
-    hctx: u16,
-    limited: u32,
-}
-
-impl Tokens<'_> {
-    fn note_limited(&mut self, q: &RequestQueue) {
-        if self.limited > 0 {
-            q.hctx(self.hctx).note_limited(std::mem::take(&mut self.limited));
+    #[inline]
+    fn put(&mut self, q: &RequestQueue) {
+        if let Some(flows) = &mut self.flows {
+            flows.publish();
+        }
+        self.tell(q);
+        if let Kind::Tokens(tokens, hctx, limited) = &mut self.kind {
+            note_limited(q, *hctx, limited);
+            tokens.put(q);
         }
     }
 }
 
-impl Beside for Tokens<'_> {
-    #[inline]
-    fn add(&mut self, q: &RequestQueue, rq: &mut Request<'_>, is_limited: bool) {
-        let body = rq.body_mut();
-        if let Some(token) = body.token.take() {
-            self.tokens.add(token, body.submitted, body.issued);
-        }
-        if is_limited {
-            if self.hctx != body.hctx {
-                self.note_limited(q);
-                self.hctx = body.hctx;
-            }
-            self.limited += 1;
-        }
-    }
-
-    #[inline]
-    fn put(&mut self, q: &RequestQueue) {
-        self.note_limited(q);
-        self.tokens.put(q);
-    }
-}
-
-impl Beside for ReportBatch<'_> {
-    #[inline]
-    fn add(&mut self, q: &RequestQueue, rq: &mut Request<'_>, _is_limited: bool) {
-        debug_assert!(rq.body().token.is_none(), "no scheduler has taken a token: {rq:?}");
-        self.add(q, rq);
-    }
-
-    #[inline]
-    fn tell(&mut self, q: &RequestQueue) {
-        self.put(q);
-    }
-
-    #[inline]
-    fn put(&mut self, q: &RequestQueue) {
-        self.put(q);
-    }
-}
-
-/// A window learns of each request, whatever else is done for it.
-struct Watched<'q, B> {
-    flows: FlowBatch<'q>,
-    other: B,
-}
-
-impl<B: Beside> Beside for Watched<'_, B> {
-    #[inline]
-    fn add(&mut self, q: &RequestQueue, rq: &mut Request<'_>, is_limited: bool) {
-        self.flows.add(rq);
-        self.other.add(q, rq, is_limited);
-    }
-
-    #[inline]
-    fn tell(&mut self, q: &RequestQueue) {
-        self.other.tell(q);
-    }
-
-    #[inline]
-    fn put(&mut self, q: &RequestQueue) {
-        self.flows.publish();
-        self.other.put(q);
+fn note_limited(q: &RequestQueue, hctx: u16, limited: &mut u32) {
+    if *limited > 0 {
+        q.hctx(hctx).note_limited(std::mem::take(limited));
     }
 }
 
@@ -165,15 +146,9 @@ impl Dispatcher {
     pub(super) fn complete(&mut self, q: &RequestQueue, now: Time) {
         debug_assert!(!self.finished.is_empty(), "something has finished");
         let requests = self.finished.len();
+        self.complete_all(q, now);
         if q.settings.has_window() {
-            self.complete_watched(q, now);
-        } else if q.settings.is_plain() {
-            self.complete_with(q, Nothing, now);
-        } else if q.has_reports() {
-            self.complete_with(q, ReportBatch::new(q, self.member, now), now);
-        } else {
-            let tokens = TokenBatch::new(q, &self.member(q).latencies, now);
-            self.complete_with(q, Tokens { tokens, hctx: 0, limited: 0 }, now);
+            q.look_at_window(self.member, now);
         }
         // The caller looks at WAITING.
         q.live.brought();
@@ -187,24 +162,13 @@ impl Dispatcher {
         self.outbox.wake(q, self.member);
     }
 
-    /// As [`complete`](Self::complete), for a queue with a window.
-    fn complete_watched(&mut self, q: &RequestQueue, now: Time) {
-        let flows = FlowBatch::new(&self.member(q).flows, now);
-        if q.has_reports() {
-            let other = ReportBatch::new(q, self.member, now);
-            self.complete_with(q, Watched { flows, other }, now);
-        } else {
-            self.complete_with(q, Watched { flows, other: Nothing }, now);
-        }
-        q.look_at_window(self.member, now);
-    }
-
     #[inline]
-    fn complete_with(&mut self, q: &RequestQueue, mut beside: impl Beside, now: Time) {
+    fn complete_all(&mut self, q: &RequestQueue, now: Time) {
+        let mut feedback = Feedback::of(q, self.member(q), self.member, now);
         let mut tags = TagBatch::new();
         let mut ending = Ending::new(q, self.member(q), now);
         loop {
-            while self.complete_run(q, &mut tags, &mut beside, &mut ending, now) {}
+            while self.complete_run(q, &mut tags, &mut feedback, &mut ending, now) {}
             let Some(mut rq) = self.finished.pop_front(&q.slots) else { break };
             let hctx = rq.body().hctx;
             rq.body_mut().completed = now;
@@ -213,11 +177,13 @@ impl Dispatcher {
                 self.member(q).counters.ordered(rq.priority().class, is_limited);
             }
             let is_ordered = rq.body().ordered;
-            beside.add(q, &mut rq, is_ordered && is_limited);
+            if let Some(feedback) = &mut feedback {
+                feedback.add(q, &mut rq, is_ordered && is_limited);
+                feedback.tell(q);
+            }
             if let Some(tag) = rq.body_mut().tag.take() {
                 tags.add(q, &mut self.hint, hctx, tag);
             }
-            beside.tell(q);
             if rq.body().flush == FlushStep::None {
                 self.deliver(q, rq, &mut ending);
             } else {
@@ -229,7 +195,9 @@ impl Dispatcher {
             }
         }
         tags.put();
-        beside.put(q);
+        if let Some(feedback) = &mut feedback {
+            feedback.put(q);
+        }
         self.outbox.send(q, &mut ending, self.member);
     }
 
@@ -239,7 +207,7 @@ impl Dispatcher {
         &mut self,
         q: &'q RequestQueue,
         tags: &mut TagBatch<'q>,
-        beside: &mut impl Beside,
+        feedback: &mut Option<Feedback<'q>>,
         ending: &mut Ending<'_>,
         now: Time,
     ) -> bool {
@@ -255,8 +223,9 @@ impl Dispatcher {
             if body.ordered {
                 counters.ordered(rq.priority().class, rq.op() != Op::Read);
             }
-            let is_limited = rq.body().ordered && rq.op() != Op::Read;
-            beside.add(q, rq, is_limited);
+            if let Some(feedback) = feedback {
+                feedback.add(q, rq, rq.body().ordered && rq.op() != Op::Read);
+            }
             let body = rq.body_mut();
             body.completed = now;
             if let Some(tag) = body.tag.take() {
@@ -278,7 +247,9 @@ impl Dispatcher {
             self.completed.append(run);
         } else {
             if !self.outbox.has_room_for(member) {
-                beside.tell(q);
+                if let Some(feedback) = feedback {
+                    feedback.tell(q);
+                }
                 self.outbox.send(q, ending, self.member);
             }
             self.outbox.add(member, run);

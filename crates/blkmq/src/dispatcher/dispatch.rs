@@ -36,7 +36,7 @@ impl Dispatcher {
                         chosen += 1;
                     }
                     // Another thread was faster, so this one looks at the map again.
-                    None => chosen += self.put_unused(q, hctx, &[tag]),
+                    None => chosen += self.put_back(q, hctx, &[tag]),
                 }
             }
         }

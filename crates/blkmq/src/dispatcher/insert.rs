@@ -1,11 +1,11 @@
-//! Inserting: the requests of a plug go into the scheduler, where they merge with what waits there. Without a scheduler
-//! they go straight to the driver.
+//! Inserting: the requests of a plug [pass](super::pass), or go into the scheduler, where they merge with what waits
+//! there. Without a scheduler they wait in a software queue.
 
 use blkmq_sched::Time;
 
 use crate::dispatcher::Dispatcher;
-use crate::dispatcher::outcome::{Dispatched, Inserted};
-use crate::queue::{Count, HwCtx, Mapping, RequestQueue, Starting};
+use crate::dispatcher::outcome::Dispatched;
+use crate::queue::{Mapping, RequestQueue, Starting};
 use crate::request::{FlushStep, Place, Request, RqList, Slots, Status};
 use blkmq_sync::word::Snapshot;
 use blkmq_sync::{Stage, stage};
@@ -62,71 +62,65 @@ impl Dispatcher {
         debug_assert!(self.is_inside(q) && !seen.is_frozen(), "a thread inserts inside a queue that is not frozen");
         let mapping = q.layout().mapping(self.member);
         let starting = Starting::new(q, self.member(q), now);
-        let Inserted { entered, dispatched } = if q.settings.has_scheduler() {
-            let passed = if seen.gate().is_some() { self.bypass(&starting, &mapping, plug) } else { 0 };
-            let inserted = if plug.is_empty() {
-                // Everything has passed, and what waits is not this thread's.
-                Inserted { entered: 0, dispatched: Some(Dispatched::all(0)) }
-            } else {
+        let mut entered = 0;
+        let mut dispatched = Some(Dispatched::all(0));
+        loop {
+            if !seen.is_quiesced() {
+                entered += self.pass(&starting, &mapping, plug);
+            }
+            if plug.is_empty() {
+                // What waits and has not passed is not this thread's, or `dispatched` says that it is.
+                break;
+            }
+            if q.settings.has_scheduler() {
                 let inserted = q.locking().insert(self, &starting, &mapping, plug, !seen.is_quiesced());
                 self.member(q).counters.entered(inserted.entered);
-                inserted
-            };
-            Inserted { entered: passed + inserted.entered, ..inserted }
-        } else {
-            let entered = self.insert_direct(&starting, &mapping, plug, seen);
-            // Unless something waits, there is nothing to dispatch.
-            let is_idle = !self.parked && !q.live.word.load().is_waiting();
-            Inserted { entered, dispatched: is_idle.then_some(Dispatched::all(0)) }
-        };
+                entered += inserted.entered;
+                dispatched = inserted.dispatched;
+                break;
+            }
+            dispatched = None;
+            entered += self.insert_unordered(&starting, &mapping, plug);
+            if plug.is_empty() {
+                break;
+            }
+        }
         debug_assert!(!seen.is_quiesced() || self.ready.is_empty(), "nothing is started in a quiesced queue");
         starting.finish(entered);
         dispatched
     }
 
-    /// Without a scheduler: starts as many requests as there are tags, and puts the rest into this submitter's software
-    /// queue. Returns how many operations there were, which have been counted: each before it is given to the driver,
-    /// so that a driver that panics leaves no request that is over but never entered.
-    fn insert_direct(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList, seen: Snapshot) -> u64 {
+    /// Without a scheduler: puts the first request that did not pass, and those behind it that go to the same hardware
+    /// queue, into this submitter's software queue, or the first one into the flush machine. Returns how many
+    /// operations these are, which have been counted.
+    #[inline(never)]
+    fn insert_unordered(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
+        debug_assert!(!plug.is_empty(), "there are requests that did not pass");
         let q = starting.q;
-        let mut entered = 0;
-        loop {
-            let (mut index, mut operations) = (None, 0);
-            let mut run = plug.take_while(&q.slots, |rq| {
-                let (hctx, body) = (mapping.assign(rq), rq.body());
-                let belongs = body.flush == FlushStep::None && *index.get_or_insert(hctx) == hctx;
-                operations += if belongs { u64::from(body.nr_parts) } else { 0 };
-                belongs
-            });
-            if let Some(index) = index {
-                entered += operations;
-                self.member(q).counters.entered(operations);
-                self.start(starting, index, &mut run, seen);
-            } else {
-                let Some(mut rq) = plug.pop_front(&q.slots) else { return entered };
-                operations = u64::from(rq.body().nr_parts);
-                entered += operations;
-                self.member(q).counters.entered(operations);
-                starting.add(&mut rq);
-                self.insert_flush(q, rq, starting.now);
-            }
+        let (mut index, mut operations) = (None, 0);
+        let mut run = plug.take_while(&q.slots, |rq| {
+            let (hctx, body) = (mapping.assign(rq), rq.body());
+            let belongs = body.flush == FlushStep::None && *index.get_or_insert(hctx) == hctx;
+            operations += if belongs { u64::from(body.nr_parts) } else { 0 };
+            belongs
+        });
+        let counters = &self.member(q).counters;
+        if let Some(index) = index.filter(|_| !run.is_empty()) {
+            counters.entered(operations);
+            self.queue_up(starting, index, &mut run);
+        } else if let Some(mut rq) = plug.pop_front(&q.slots) {
+            operations = u64::from(rq.body().nr_parts);
+            counters.entered(operations);
+            starting.add(&mut rq);
+            self.insert_flush(q, rq, starting.now);
         }
+        operations
     }
 
-    /// Starts requests of one hardware queue, in order. If something waits already, they queue up behind it.
-    fn start(&mut self, starting: &Starting<'_>, index: u16, run: &mut RqList, seen: Snapshot) {
-        debug_assert!(!run.is_empty(), "there are requests to start");
-        let (q, now) = (starting.q, starting.now);
-        let hctx = q.hctx(index);
-        if !seen.is_quiesced() && !q.live.word.load().is_waiting() {
-            self.start_with_tags(starting, index, hctx, run);
-            if q.is_concurrent {
-                self.issue_directly(q, now);
-            }
-        }
-        if run.is_empty() {
-            return;
-        }
+    /// Puts requests for one hardware queue into this submitter's software queue.
+    fn queue_up(&mut self, starting: &Starting<'_>, index: u16, run: &mut RqList) {
+        debug_assert!(!run.is_empty(), "there are requests that wait");
+        let q = starting.q;
         refuse_nowait(&q.slots, run, Place::Held, |rq| {
             starting.refuse(&rq);
             self.finished.push_back(rq, Place::Held);
@@ -143,26 +137,6 @@ impl Dispatcher {
         q.put_in_ctx(self.member, index, &mut rest);
         // The run that follows looks for tags again, with WAITING set.
         q.live.word.set_waiting();
-    }
-
-    fn start_with_tags(&mut self, starting: &Starting<'_>, index: u16, hctx: &HwCtx, run: &mut RqList) {
-        let q = starting.q;
-        self.make_ready_on(q, index);
-        let mut tags = hctx.tags.take(&mut self.hint, run.len());
-        let tagged = run.take_while(&q.slots, |rq| {
-            let Some(tag) = tags.next() else { return false };
-            debug_assert!(rq.body().tag.is_none(), "a request gets one tag: {rq:?}");
-            starting.add(rq);
-            rq.body_mut().tag = Some(tag);
-            rq.rest_at(Place::IssueList);
-            true
-        });
-        drop(tags);
-        stage(Stage::Start, tagged.len());
-        if !tagged.is_empty() {
-            self.ready.append(tagged);
-            self.member(q).counters.count(Count::DispatchBatches, 1);
-        }
     }
 }
 

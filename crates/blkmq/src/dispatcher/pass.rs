@@ -1,4 +1,5 @@
-//! Passing the scheduler by: while nothing waits it would hand a request straight back.
+//! Passing: requests go to the driver without a scheduler, because there is none, or because nothing waits and it would
+//! hand them straight back.
 //!
 //! The scheduler says under its lock whether it would do so, and for which one class. The queue's word then shows this
 //! class as its gate. A thread that passes counts its requests on a line of its own, and a thread that shuts the gate
@@ -20,152 +21,167 @@ use crate::request::{FlushStep, Mark, Place, Request, RqList};
 use blkmq_sync::word::Gate;
 use blkmq_sync::{Stage, stage};
 
-/// What requests that pass together have in common, if the scheduler is told of them: they are told in one report.
-type Alike = (Op, bool, IoPriority);
+/// Which requests may pass now. Without a scheduler all may while nothing waits.
+#[inline]
+fn gate(q: &RequestQueue) -> Option<Gate> {
+    let seen = q.live.word.load();
+    if q.settings.has_scheduler() { seen.gate() } else { seen.is_open().then_some(Gate::ALL) }
+}
 
-fn told_of(rq: &Request<'_>) -> Alike {
+/// What requests that pass together need beside tags, in a queue that is not plain.
+enum Extra<'q> {
+    /// Tokens of one kind, if the scheduler takes tokens.
+    Tokens(SchedDomain, Option<TakenTokens<'q>>),
+    /// One report to the scheduler.
+    Report((Op, bool, IoPriority), Gate, Passage<'q>),
+}
+
+fn alike(rq: &Request<'_>) -> (Op, bool, IoPriority) {
     (rq.op(), rq.body().is_sync(), rq.priority())
 }
 
-impl Dispatcher {
-    /// Starts the requests at the front of a plug that may pass the scheduler by, as far as there are tags. Returns how
-    /// many operations these requests are, which have been counted.
-    ///
-    /// COST: per run of one class and hardware queue, a load of the queue's word, which is not written while requests
-    /// pass, a read-modify-write of a tag word and a fence; per request, its slot and this thread's own lines.
+impl<'q> Extra<'q> {
+    /// For `most` requests like this one.
     #[inline]
-    pub(super) fn bypass(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
-        debug_assert!(!plug.is_empty(), "there are requests that may pass");
-        if starting.q.settings.is_plain() {
-            self.bypass_as::<false, false>(starting, mapping, plug)
-        } else if starting.q.has_reports() {
-            self.bypass_told(starting, mapping, plug)
-        } else {
-            self.bypass_specially(starting, mapping, plug)
+    fn new(starting: &Starting<'q>, member: u16, gate: Gate, first: &Request<'_>, most: usize) -> Self {
+        if let Some(passage) = Passage::new(starting.q, member, first, starting.now) {
+            return Self::Report(alike(first), gate, passage);
+        }
+        let of = SchedDomain::of(first.op());
+        Self::Tokens(of, starting.q.pools().map(|pools| pools.take_some(of, member, most)))
+    }
+
+    /// Whether the request may go with the others.
+    #[inline]
+    fn is_for(&self, rq: &Request<'_>) -> bool {
+        match self {
+            Self::Tokens(of, _) => SchedDomain::of(rq.op()) == *of,
+            Self::Report(like, gate, _) => gate.is_for(rq.body().client().place()) && alike(rq) == *like,
         }
     }
 
-    #[inline(never)]
-    fn bypass_specially(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
-        self.bypass_as::<true, false>(starting, mapping, plug)
-    }
-
-    #[inline(never)]
-    fn bypass_told(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
-        self.bypass_as::<false, true>(starting, mapping, plug)
-    }
-
-    /// `SPECIAL`: the queue may be split, and the requests may need tokens. `TOLD`: the scheduler wants reports.
+    /// Adds a request that has its tag. Returns false if it needs a token, and there is none.
     #[inline]
-    fn bypass_as<const SPECIAL: bool, const TOLD: bool>(
-        &mut self,
-        starting: &Starting<'_>,
-        mapping: &Mapping,
-        plug: &mut RqList,
-    ) -> u64 {
+    fn add(&mut self, rq: &mut Request<'_>) -> bool {
+        debug_assert!(rq.body().token.is_none(), "a request gets one token: {rq:?}");
+        match self {
+            Self::Tokens(_, None) => true,
+            Self::Tokens(_, Some(tokens)) => {
+                rq.body_mut().token = tokens.next();
+                rq.body().token.is_some()
+            }
+            Self::Report(_, _, passage) => {
+                passage.add(rq);
+                true
+            }
+        }
+    }
+
+    /// No further requests come. Returns whether tokens went back that were not needed, and the report.
+    #[inline]
+    fn end(self) -> (bool, Option<Passage<'q>>) {
+        match self {
+            Self::Tokens(_, tokens) => (tokens.is_some_and(TakenTokens::end), None),
+            Self::Report(_, _, passage) => (false, Some(passage)),
+        }
+    }
+}
+
+impl Dispatcher {
+    /// Starts the requests at the front of a plug that may pass, as far as there are tags. Returns how many operations
+    /// these requests are, which have been counted: each before it is given to the driver, so that a driver that panics
+    /// leaves no request that is over but never entered.
+    ///
+    /// COST: per run of one class and hardware queue, a load of the queue's word, which is not written while requests
+    /// pass, a read-modify-write of a tag word and, with a scheduler, a fence; per request, its slot and this thread's
+    /// own lines.
+    #[inline(always)]
+    pub(super) fn pass(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
+        debug_assert!(!plug.is_empty(), "there are requests that may pass");
         let q = starting.q;
         let mut entered = 0;
-        while let Some(gate) = q.live.word.load().gate() {
-            let (mut index, mut kind, mut like) = (None, None, None);
-            let mut run = plug.take_while(&q.slots, |rq| {
-                let hctx = mapping.assign(rq);
-                rq.body().flush == FlushStep::None
-                    && (rq.priority().class.index() == usize::from(gate.class())
-                        || SPECIAL && gate.class() == Gate::ANY)
-                    && !(gate.reads_only() && rq.op() != Op::Read)
-                    && (!TOLD || gate.is_for(rq.body().client().place()))
-                    && *index.get_or_insert(hctx) == hctx
-                    && (!SPECIAL || *kind.get_or_insert(SchedDomain::of(rq.op())) == SchedDomain::of(rq.op()))
-                    && (!TOLD || *like.get_or_insert_with(|| told_of(rq)) == told_of(rq))
-            });
-            let Some(index) = index else { return entered };
-            let wanted = run.len();
-            let passed = self.pass::<SPECIAL, TOLD>(starting, gate, index, &mut run);
-            entered += passed.1;
+        while let Some(gate) = gate(q) {
+            let Some((operations, goes_on)) = self.pass_run(starting, mapping, gate, plug) else { break };
+            entered += operations;
             if q.is_concurrent {
                 self.issue_directly(q, starting.now);
                 // What the driver gave back comes before what is chosen from here on.
                 self.park_requeued(q);
             }
-            if !plug.is_empty() || passed.0 < wanted {
-                // What is ordered behind these requests must not reach the driver before them.
-                self.append_ready(q);
-            }
-            if passed.0 < wanted {
-                run.append(std::mem::take(plug));
-                *plug = run;
-                return entered;
-            }
             if plug.is_empty() {
-                return entered;
+                break;
+            }
+            // What is ordered behind these requests must not reach the driver before them.
+            self.append_ready(q);
+            if !goes_on {
+                break;
             }
         }
         entered
     }
 
-    /// Starts as many requests of a run as there are tags, and leaves the others in the run. Starts none if the gate is
-    /// shut before they are through. Returns how many requests were started, and how many operations these are.
-    fn pass<const SPECIAL: bool, const TOLD: bool>(
+    /// Starts the requests at the front of a plug that may pass and go to one hardware queue, as far as there are tags.
+    /// Returns how many operations they are, and whether those behind them may pass too. Returns nothing if the first
+    /// request may not pass. Starts none if the gate is shut before they are through.
+    #[inline]
+    fn pass_run(
         &mut self,
         starting: &Starting<'_>,
+        mapping: &Mapping,
         gate: Gate,
-        index: u16,
-        run: &mut RqList,
-    ) -> (usize, u64) {
-        debug_assert!(!run.is_empty(), "a run has requests");
+        plug: &mut RqList,
+    ) -> Option<(u64, bool)> {
         let q = starting.q;
-        let hctx = q.hctx(index);
-        // In a split queue nothing is told to the scheduler, and so nothing is counted.
-        let is_counted = !SPECIAL || gate.class() != Gate::ANY;
-        self.make_ready_on(q, index);
-        let (mut limited, mut operations, mut is_special) = (0, 0, false);
-        let mut tokens = q.pools().filter(|_| SPECIAL).map(|pools| {
-            let of = run.with_first(&q.slots, |rq| SchedDomain::of(rq.op())).expect("a run has requests");
-            pools.take_some(of, self.member, run.len())
-        });
-        let member = self.member;
-        let mut passage = if TOLD {
-            run.with_first(&q.slots, |rq| Passage::new(q, member, rq, starting.now)).flatten()
-        } else {
-            None
+        let (class, reads_only) = (gate.class(), gate.reads_only());
+        // Where all may pass, the scheduler is told nothing, and so nothing is counted for it.
+        let is_counted = class != Gate::ANY;
+        let may_pass = |rq: &Request<'_>| {
+            rq.body().flush == FlushStep::None
+                && (!is_counted || rq.priority().class.index() == usize::from(class))
+                && !(reads_only && rq.op() != Op::Read)
         };
-        let mut tags = hctx.tags.take(&mut self.hint, run.len());
-        let mut tagged = run.take_while(&q.slots, |rq| {
-            let token = match &mut tokens {
-                None => None,
-                Some(tokens) => match tokens.next() {
-                    None => return false,
-                    token => token,
-                },
-            };
+        let (is_plain, member, wanted) = (q.settings.is_plain(), self.member, plug.len());
+        let first = plug.with_first(&q.slots, |rq| {
+            let extra = || (!is_plain).then(|| Extra::new(starting, member, gate, rq, wanted));
+            may_pass(rq).then(|| (mapping.hctx_of(rq), extra()))
+        });
+        let (index, mut extra) = first.flatten()?;
+        let hctx = q.hctx(index);
+        self.make_ready_on(q, index);
+        let (mut limited, mut operations, mut is_special, mut is_short) = (0, 0, false, false);
+        let mut tags = hctx.tags.take(&mut self.hint, wanted);
+        let mut tagged = plug.take_while(&q.slots, |rq| {
+            if mapping.assign(rq) != index || !may_pass(rq) || extra.as_ref().is_some_and(|extra| !extra.is_for(rq)) {
+                return false;
+            }
             let Some(tag) = tags.next() else {
-                tokens.iter_mut().for_each(TakenTokens::take_back);
+                is_short = true;
                 return false;
             };
-            debug_assert!(
-                rq.body().tag.is_none() && rq.body().token.is_none(),
-                "a request gets one tag and one token: {rq:?}"
-            );
-            if SPECIAL {
-                rq.body_mut().token = token;
+            if let Some(extra) = &mut extra
+                && !extra.add(rq)
+            {
+                tags.take_back(tag);
+                is_short = true;
+                return false;
             }
             is_special |= starting.mark(rq);
             let body = rq.body_mut();
+            debug_assert!(body.tag.is_none(), "a request gets one tag");
             (body.tag, body.ordered) = (Some(tag), is_counted);
             operations += u64::from(body.nr_parts);
             limited += u64::from(rq.op() != Op::Read);
-            if let Some(passage) = &mut passage {
-                passage.add(rq);
-            }
             rq.rest_at(Place::IssueList);
             true
         });
         drop(tags);
-        if let Some(tokens) = tokens {
-            self.end_tokens(q, tokens, !run.is_empty());
+        let (is_left, mut passage) = extra.map_or((false, None), Extra::end);
+        let in_vain = is_left || tagged.len() < wanted;
+        if in_vain {
+            self.note_taken_in_vain(q);
         }
         if tagged.is_empty() {
-            return (0, 0);
+            return Some((0, false));
         }
         let requests = tagged.len();
         let counters = &self.member(q).counters;
@@ -180,12 +196,16 @@ impl Dispatcher {
             if !passage.map_or(passes, |passage| passage.end(passes)) {
                 counters.turned_back(class, requests as u64, limited);
                 self.turn_back(q, index, &mut tagged);
-                tagged.append(std::mem::take(run));
-                *run = tagged;
-                return (0, 0);
+                tagged.append(std::mem::take(plug));
+                *plug = tagged;
+                return Some((0, false));
             }
         }
-        counters.count(Count::Passed, requests as u64);
+        if q.settings.has_scheduler() {
+            counters.count(Count::Passed, requests as u64);
+        } else {
+            counters.count(Count::DispatchBatches, 1);
+        }
         counters.entered(operations);
         if is_special {
             tagged = tagged.take_while(&q.slots, |rq| {
@@ -195,18 +215,16 @@ impl Dispatcher {
         }
         self.ready.append(tagged);
         stage(Stage::Start, requests);
-        (requests, operations)
+        Some((operations, !is_short))
     }
 
-    /// Puts back the tokens that were claimed and are not needed. If some were, or if tags may have been claimed for
-    /// which there were no tokens, this thread owes what a completer owes: another thread may have lacked them.
-    #[inline]
-    fn end_tokens(&mut self, q: &RequestQueue, tokens: TakenTokens<'_>, is_short: bool) {
-        if tokens.end() || is_short {
-            q.live.brought();
-            // What waits may wait in another domain, where this thread does not come otherwise.
-            self.parked |= q.live.word.load().is_waiting();
-        }
+    /// Tags or tokens may have been claimed, and are back unused. This thread owes what a completer owes: another
+    /// thread may have lacked them.
+    #[inline(never)]
+    fn note_taken_in_vain(&mut self, q: &RequestQueue) {
+        q.live.brought();
+        // What waits may wait in another domain, where this thread does not come otherwise.
+        self.parked |= q.live.word.load().is_waiting();
     }
 
     /// Called when the gate was shut meanwhile. The tags go back as a completer puts them back, and the requests are as

@@ -4,6 +4,8 @@ mod choose;
 mod insert;
 mod through;
 
+pub(super) use choose::Batch;
+
 use blkmq_sched::Time;
 
 use crate::dispatcher::Dispatcher;

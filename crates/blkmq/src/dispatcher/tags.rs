@@ -73,7 +73,10 @@ impl Dispatcher {
                         self.make_ready(q, rq, tag);
                         chosen += 1;
                     }
-                    None => chosen += self.put_unused(q, hctx, &[tag]),
+                    None => {
+                        chosen += self.put_back(q, hctx, &[tag]);
+                        self.has_news = true;
+                    }
                 }
             }
         }
@@ -113,19 +116,10 @@ impl Dispatcher {
     }
 
     /// Puts back tags that were taken for nothing, as a completer does, because another thread may have lacked a tag
-    /// meanwhile, or the room that the tag took. The caller looks again at what it chose from. Returns how many
-    /// requests of the dispatch list got a tag.
-    pub(super) fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
-        debug_assert!(!tags.is_empty(), "tags were taken for nothing");
-        let given = self.put_back(q, hctx, tags);
-        // A tag that is held and not used takes room like a request. So this thread tries those again that found none.
-        self.parked |= q.domains().any(|domain| domain.nr_left() > 0) && kept("dispatch.room_in_vain");
-        self.has_news = true;
-        given
-    }
-
-    /// Like [`put_unused`](Self::put_unused), for a thread at the scheduler, which tries those without room itself.
+    /// meanwhile. The caller looks again at what it chose from. Returns how many requests of the dispatch list got a
+    /// tag.
     pub(super) fn put_back(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
+        debug_assert!(!tags.is_empty(), "tags were taken for nothing");
         let mut given = 0;
         // Requests on the dispatch list come first, so they get tags here. Otherwise several threads that look by turns
         // at the list and at the scheduler might each find that another one holds the last tag for nothing.

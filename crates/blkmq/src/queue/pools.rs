@@ -139,11 +139,6 @@ impl TakenTokens<'_> {
         self.taken.next().map(|word| PoolToken { of: self.of, word })
     }
 
-    /// As of [`Taken::take_back`].
-    pub(crate) fn take_back(&mut self) {
-        self.taken.take_back();
-    }
-
     /// As of [`Taken::end`].
     pub(crate) fn end(self) -> bool {
         self.taken.end()

@@ -22,7 +22,13 @@ impl Submitter {
     pub(super) fn is_plug_due(&mut self) -> bool {
         let newest = self.plug.with_last(&self.q.slots, |rq| rq.nr_sectors());
         let is_full = newest.is_some_and(|nr_sectors| nr_sectors >= PLUG_FLUSH_SECTORS) || self.plug.len() >= PLUG_MAX;
-        is_full && (!self.is_held_back || self.has_plugged())
+        is_full && self.may_pass_on()
+    }
+
+    /// Whether the queue is not known to be frozen.
+    #[inline(never)]
+    fn may_pass_on(&self) -> bool {
+        !self.is_held_back || self.has_plugged()
     }
 
     /// Whether an operation can be taken as it is, as one request. Most operations can. Nothing has happened yet.

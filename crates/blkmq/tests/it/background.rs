@@ -31,7 +31,7 @@ fn without_threads_the_call_fails_and_the_queue_goes_on() {
         assert!(matches!(error, QueueError::NoThread(_)), "not a lack of places, which are given back: {error}");
         assert!(error.to_string().starts_with("a background thread cannot be started: "), "{error}");
     }
-    assert!(q.dump().contains(" background 0 "), "{}", q.dump());
+    assert!(q.dump().contains(" background 0\n"), "{}", q.dump());
     let mut submitter = q.submitter(&Client::new("test")).unwrap();
     submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
     submitter.wait();

@@ -50,7 +50,7 @@ fn a_background_thread_that_panics_leaves_the_queue() {
         thread::yield_now();
     }
     drop(background);
-    assert!(q.dump().contains(" background 0 "), "submitters still rely on it: {}", q.dump());
+    assert!(q.dump().contains(" background 0\n"), "submitters still rely on it: {}", q.dump());
     assert!(q.freeze().poll(), "a freeze still waits for it");
 }
 

@@ -116,10 +116,10 @@ fn a_scheduler_in_which_something_waits_is_refused() {
     assert_eq!(q.scheduler(), "none");
 }
 
-/// Red if each poll walks the plug again: with many futures on one submitter the cost would grow with the square of
-/// their number.
+/// Red if each poll tries all requests that found no room: with many futures on one submitter the cost would grow with
+/// the square of their number.
 #[test]
-fn a_plug_without_room_is_tried_again_when_there_may_be_some() {
+fn a_poll_tries_few_of_the_requests_that_found_no_room() {
     let device = device();
     let tries = Arc::new(AtomicUsize::new(0));
     let scheduler = Box::new(LatestFirst(Vec::new(), tries.clone(), Arc::default()));
@@ -135,28 +135,12 @@ fn a_plug_without_room_is_tried_again_when_there_may_be_some() {
     assert_eq!(device.nr_held(), 64);
     assert!(tried() >= 128);
     (0..10).for_each(|_| _ = submitter.poll());
-    submitter.flush_plug();
-    assert_eq!(tried(), 0);
-    // A new request is tried, because a scheduler may have room for some requests and none for others. Here it has
-    // none.
-    submitter.submit(read(100_000, 8)).unwrap();
-    submitter.poll();
-    assert!(tried() > 0);
-    submitter.poll();
-    assert_eq!(tried(), 0);
+    assert!(tried() <= 2 * 10, "a poll looks twice, once behind a fence, for the one kind of request that waits");
     // Room for one request.
     device.finish_oldest(blkmq::Status::Ok);
     submitter.poll();
     assert!(tried() > 0 && submitter.reap().is_some());
     assert_eq!(device.nr_held(), 64);
-    submitter.poll();
-    tried();
-    submitter.poll();
-    assert_eq!(tried(), 0);
-    // The end of a freeze is a reason to try too.
-    drop(q.freeze());
-    submitter.poll();
-    assert!(tried() > 0);
     while submitter.nr_outstanding() > 0 {
         (0..device.nr_held()).for_each(|_| device.finish_oldest(blkmq::Status::Ok));
         submitter.poll();

@@ -51,8 +51,8 @@ fn dispatch_batches(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Doma
             section.dispatcher.append_ready(q);
             got
         });
-        chosen += got;
-        if got < limit {
+        chosen += got.ready;
+        if got.chosen < limit {
             break;
         }
         if is_busy {

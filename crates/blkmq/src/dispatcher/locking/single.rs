@@ -5,6 +5,7 @@ use blkmq_sched::Time;
 
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::outcome::{Dispatched, Inserted};
+use crate::dispatcher::section::Batch;
 use crate::queue::{Domain, Mapping, RequestQueue, Starting};
 use crate::request::RqList;
 use blkmq_sync::{Stage, stage};
@@ -46,21 +47,25 @@ pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time,
     })
 }
 
-/// Chooses one request after another by `choose_one`, which returns how many became ready.
+/// Chooses one request after another by `choose_one`.
 pub(super) fn dispatch_by<'q>(
     dispatcher: &mut Dispatcher,
     q: &'q RequestQueue,
     now: Time,
     bound: usize,
-    mut choose_one: impl FnMut(&mut Dispatcher, &'q Domain) -> usize,
+    mut choose_one: impl FnMut(&mut Dispatcher, &'q Domain) -> Batch,
 ) -> Dispatched {
     dispatch_ordered(dispatcher, q, now, bound, |dispatcher, domain, bound| {
-        let mut chosen = 0;
-        while chosen < bound && domain.nr_waiting() > 0 && choose_one(dispatcher, domain) > 0 {
-            chosen += 1;
-            stage(Stage::Ready, 1);
+        let mut ready = 0;
+        while ready < bound && domain.nr_waiting() > 0 {
+            let batch = choose_one(dispatcher, domain);
+            ready += batch.ready;
+            stage(Stage::Ready, batch.ready);
+            if batch.chosen == 0 {
+                break;
+            }
         }
-        chosen
+        ready
     })
 }
 

@@ -16,6 +16,7 @@ use blkmq_sched::Time;
 use super::single;
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::outcome::{Dispatched, Inserted};
+use crate::dispatcher::section::Batch;
 use crate::queue::{Count, Domain, Mapping, Measures, RequestQueue, Starting};
 use crate::request::{Place, RqList};
 use blkmq_sync::kept;
@@ -112,33 +113,33 @@ fn insert_buckets(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain
 }
 
 /// One choice under one hold, unless another thread is choosing. If this thread has news, the other thread then chooses
-/// once more. Returns how many requests became ready.
+/// once more.
 ///
 /// COST: beside the hold two exchanges of the shared word; for a thread that finds another one choosing a load, a fence
 /// and one exchange.
-fn choose_alone(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time) -> usize {
+fn choose_alone(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time) -> Batch {
     let member = dispatcher.member(q);
     let kicks = dispatcher.has_news || !kept("staged.news");
     let held = if kicks { domain.dispatching.hold_or_kick() } else { domain.dispatching.try_hold() };
     let Some(left) = held else {
         member.counters.count(Count::TrylockFailed, 1);
-        return 0;
+        return Batch::default();
     };
     // One round for each kick: as in the series, nothing bounds what one thread does for others here. The rounds end
     // nevertheless: nothing is issued meanwhile that could complete, and the number of requests that may be inserted is
     // bounded.
-    let (mut now, mut chosen) = (now, None);
+    let (mut now, mut batch) = (now, None);
     let round = |_| {
         // The time must be read anew. Threads that come because a time has come would kick this thread again and again
         // while it asks as of an earlier time.
-        if chosen.is_some() && kept("staged.time_anew") {
+        if batch.is_some() && kept("staged.time_anew") {
             domain.has_come(q, &mut now);
         }
         let got = domain.enter(q, member, dispatcher, now, |section| section.choose_batch(1));
-        chosen = Some(got);
-        Round { has_more: false, is_last: got > 0 }
+        let is_last = batch.insert(got).chosen > 0;
+        Round { has_more: false, is_last }
     };
     // A thread that has got a request asks for another one, and then finds what it was kicked for.
     let _ = domain.dispatching.serve(left, round, Staging::give_up_and_look);
-    chosen.expect("there was a round")
+    batch.expect("there was a round")
 }

@@ -9,6 +9,16 @@ use blkmq_sync::{Stage, stage};
 /// How many tags one thread takes at a time: the length of the array on its stack that holds them.
 const TAGS: usize = 32;
 
+/// What was chosen under one hold.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::dispatcher) struct Batch {
+    /// Requests that the scheduler chose.
+    pub(in crate::dispatcher) chosen: usize,
+    /// Requests that became ready: those of them that got a tag, and those of a dispatch list that got one that was not
+    /// needed.
+    pub(in crate::dispatcher) ready: usize,
+}
+
 impl<'q> Section<'q, '_> {
     /// The scheduler's choice, if it lets a request go now.
     #[inline(always)]
@@ -23,14 +33,14 @@ impl<'q> Section<'q, '_> {
         self.choose().or_else(|| live.lack_unless(told, || self.choose()))
     }
 
-    /// Chooses up to `bound` requests, as far as there are tags, and makes them ready. Returns how many became ready.
-    pub(in crate::dispatcher) fn choose_batch(&mut self, bound: usize) -> usize {
+    /// Chooses up to `bound` requests, as far as there are tags, and makes them ready.
+    pub(in crate::dispatcher) fn choose_batch(&mut self, bound: usize) -> Batch {
         let entered = self.now;
-        let mut chosen = 0;
+        let mut batch = Batch::default();
         self.show();
         loop {
             let waiting = self.hold.nr_waiting();
-            let bound = bound.saturating_sub(chosen);
+            let bound = bound.saturating_sub(batch.chosen.max(batch.ready));
             if waiting == 0 || bound == 0 {
                 break;
             }
@@ -39,14 +49,14 @@ impl<'q> Section<'q, '_> {
             } else {
                 self.choose_for_many(bound)
             };
-            chosen += got;
             self.plan(is_held_back);
             // A request that was parked because it lacks a tag was chosen too.
-            let left = self.hold.nr_waiting();
-            if left < waiting {
+            let chosen = waiting - self.hold.nr_waiting();
+            if chosen > 0 {
                 self.member.counters.count(Count::DispatchBatches, 1);
-                self.member.counters.count(Count::Dispatched, (waiting - left) as u64);
+                self.member.counters.count(Count::Dispatched, chosen as u64);
             }
+            batch = Batch { chosen: batch.chosen + chosen, ready: batch.ready + got };
             // A thread that came because this time had come may have lacked a tag that was taken then, and have left:
             // see [`Domain::has_come`](crate::queue::Domain::has_come).
             if !(is_held_back && self.domain.has_come(self.q, &mut self.now)) {
@@ -54,8 +64,8 @@ impl<'q> Section<'q, '_> {
             }
         }
         self.now = entered;
-        stage(Stage::Choose, chosen);
-        chosen
+        stage(Stage::Choose, batch.ready);
+        batch
     }
 
     /// While all that waits goes to one hardware queue: takes tags first, then chooses `wanted` requests. `wanted` is
@@ -97,18 +107,18 @@ impl<'q> Section<'q, '_> {
     /// parked request. Returns as [`choose_for_one`](Self::choose_for_one) does.
     fn choose_for_many(&mut self, bound: usize) -> (usize, bool) {
         let q = self.q;
-        let mut chosen = 0;
-        while chosen < bound && !self.hold.is_empty() {
-            if q.all_have_parked() {
+        let mut ready = 0;
+        for _ in 0..bound {
+            if self.hold.is_empty() || q.all_have_parked() {
                 break;
             }
-            let Some(rq) = self.choose_or_tell() else { return (chosen, true) };
+            let Some(rq) = self.choose_or_tell() else { return (ready, true) };
             let (got, goes_on) = self.dispatcher.give_tag(q, rq, self.told);
-            chosen += got;
+            ready += got;
             if !goes_on {
                 break;
             }
         }
-        (chosen, false)
+        (ready, false)
     }
 }
