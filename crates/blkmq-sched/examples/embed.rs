@@ -39,7 +39,7 @@ fn main() {
         scheduler.insert(RqId(classes.len() as u64), &info, InsertAt::Sorted, now);
         classes.push(class);
     }
-    while let Some(rq) = scheduler.dispatch(now) {
+    while let Some(rq) = scheduler.dispatch(&mut (), now) {
         let class = classes[rq.0 as usize];
         println!("at {} ns the device does request {} ({class:?})", now.0, rq.0);
         now = now.after(100_000);

@@ -65,8 +65,8 @@ use crate::slab::{Index, Slab};
 use crate::tree::Tree;
 use crate::waiting::ByAge;
 use crate::{
-    Class, ClientId, ClientSettings, Event, Feedback, FeedbackKind, GroupId, GroupSettings, Info, InsertAt, Knob,
-    KnobError, Merge, Outstanding, Passing, Report, RqId, Scheduler, Setting, Ticket, Time,
+    Admission, Class, ClientId, ClientSettings, DispatchContext, Event, Feedback, FeedbackKind, GroupId, GroupSettings,
+    Info, InsertAt, Knob, KnobError, Merge, Outstanding, Passing, Report, RqId, Scheduler, Setting, Ticket, Time,
 };
 
 /// The kernel's name of the policy.
@@ -137,6 +137,7 @@ pub struct Bfq {
     /// The queue of which a request completed last, unless that queue is shared.
     last_completed: Option<Name>,
 
+    /// That of the latest request.
     ticket: Option<Ticket>,
     /// What [`Bfq::take_expirations`] returns, if that is asked for.
     expirations: Option<Vec<Expiration>>,
@@ -270,9 +271,11 @@ impl Scheduler for Bfq {
 
     /// COST: one queue, two requests and their places; if another queue comes into service, a walk down a tree at each
     /// level.
-    fn dispatch(&mut self, now: Time) -> Option<RqId> {
+    fn dispatch(&mut self, context: &mut dyn DispatchContext, now: Time) -> Option<RqId> {
         self.pass_time(now);
-        self.choose(now)
+        let rq = self.choose(now)?;
+        self.ticket.into_iter().for_each(|ticket| context.set_ticket(ticket));
+        Some(rq)
     }
 
     fn len(&self) -> usize {
@@ -305,24 +308,16 @@ impl Scheduler for Bfq {
         }
     }
 
-    fn ticket(&self) -> Option<Ticket> {
-        self.ticket
-    }
-
     fn next_wakeup(&self) -> Option<Time> {
-        self.service.timer.filter(|_| !self.is_empty() && kept("bfq.timer"))
+        self.service.timer.filter(|_| self.len() > 0 && kept("bfq.timer"))
     }
 
-    fn gate(&self, class: Class, client: ClientId) -> Passing {
-        self.may_pass(class, client)
+    fn may_pass(&self, class: Class, client: ClientId) -> Passing {
+        self.passing(class, client)
     }
 
-    fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
-        self.has_room_for(newcomer, outstanding)
-    }
-
-    fn bounds(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
-        !self.has_room_for_another_of(newcomer, outstanding)
+    fn limit_depth(&self, newcomer: &Info, outstanding: Outstanding) -> Admission {
+        self.admission(newcomer, outstanding)
     }
 
     fn knobs(&self) -> &'static [Knob] {

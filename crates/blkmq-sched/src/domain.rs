@@ -1,6 +1,7 @@
-//! The kinds of requests between which a policy divides the device, and the tokens with which it does so.
+//! The kinds of requests between which a policy divides the device, and what a policy gets and leaves when it
+//! dispatches one.
 
-use crate::Op;
+use crate::{Op, Ticket};
 
 /// A kind of requests that has a pool of tokens of its own: what Linux calls a domain of Kyber.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,20 +57,25 @@ impl SchedDomain {
     }
 }
 
-/// The pools of tokens of one device, lent to a scheduler for one choice. A request that is chosen has a token of its
-/// kind from then until it completes. The embedder keeps the two together: it notes which token it gave last, and puts
-/// that one into the request that the choice returns.
-pub trait Tokens {
-    /// Takes a token out of the pool of this kind; false if as many are out as the pool is deep.
-    fn take(&mut self, of: SchedDomain) -> bool;
+/// What an embedder lends to a scheduler for one [dispatch](crate::Scheduler::dispatch), and keeps with the request
+/// that is dispatched. `()` has a token for every request and forgets the ticket; an `Option<Ticket>` has a token for
+/// every request and keeps the ticket.
+pub trait DispatchContext {
+    /// Takes a token out of the device's pool of this kind; false if as many are out as the pool is deep. The request
+    /// has its token until it completes. By default there is a token for every request.
+    fn take_token(&mut self, _of: SchedDomain) -> bool {
+        true
+    }
+
+    /// Gives the request that is dispatched a ticket, which comes back in the [`Report`](crate::Report) of its
+    /// completion. By default it is forgotten.
+    fn set_ticket(&mut self, _ticket: Ticket) {}
 }
 
-/// Pools that are never empty.
-#[derive(Debug)]
-pub(crate) struct Endless;
+impl DispatchContext for () {}
 
-impl Tokens for Endless {
-    fn take(&mut self, _of: SchedDomain) -> bool {
-        true
+impl DispatchContext for Option<Ticket> {
+    fn set_ticket(&mut self, ticket: Ticket) {
+        *self = Some(ticket);
     }
 }

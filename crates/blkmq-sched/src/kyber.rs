@@ -2,8 +2,8 @@
 //! requests in the device.
 //!
 //! One value orders one hardware queue, and knows nothing of the others. What the hardware queues of a device share are
-//! the pools of tokens, one for each [`SchedDomain`]. They are lent to each choice ([`Tokens`]). How deep they are is
-//! decided elsewhere, from latencies ([`Throttle`](crate::Throttle)).
+//! the pools of tokens, one for each [`SchedDomain`]. They are lent to each dispatch
+//! ([`DispatchContext`]). How deep they are is decided elsewhere, from latencies ([`Throttle`](crate::Throttle)).
 //!
 //! A request waits in the list of its software queue and kind first. There newcomers of the same software queue merge
 //! with it. Only when a token was got, and nothing of that kind is left from the last time, do all software queues'
@@ -23,14 +23,13 @@ use core::fmt;
 use request::{ByAge, Request};
 
 use crate::data::{Area, changes, reads};
-use crate::domain::Endless;
 use crate::list::List;
 use crate::scheduler::DEFAULT_NR_REQUESTS;
 use crate::site::kept;
 use crate::slab::{Index, Slab};
 use crate::{
-    Class, ClientId, Info, InsertAt, Merge, MergeLimits, Outstanding, Passing, RqId, SchedDomain, Scheduler, Setting,
-    Throttle, Time, Tokens,
+    Admission, Class, ClientId, DispatchContext, Info, InsertAt, Merge, MergeLimits, Outstanding, Passing, PerHctx,
+    RqId, SchedDomain, Scheduler, Setting, Throttle, Time,
 };
 
 /// The kernel's name of the policy.
@@ -130,16 +129,16 @@ impl Kyber {
     }
 
     /// The next request, with a token of its kind.
-    fn choose(&mut self, tokens: &mut dyn Tokens) -> Option<RqId> {
+    fn choose(&mut self, context: &mut dyn DispatchContext) -> Option<RqId> {
         if self.requests.len() == 0 {
             return None;
         }
         if let Some(item) = self.at_head.head() {
-            return self.choose_at_head(item, tokens);
+            return self.choose_at_head(item, context);
         }
         if self.batching < BATCHES[self.current.index()]
             && kept("kyber.batch")
-            && let Some(item) = self.take(self.current, tokens)
+            && let Some(item) = self.take(self.current, context)
         {
             *changes(&mut self.batching) += 1;
             return Some(self.start(item));
@@ -147,7 +146,7 @@ impl Kyber {
         *changes(&mut self.batching) = 0;
         for step in 1..=SchedDomain::ALL.len() {
             let next = self.current.plus(step);
-            if let Some(item) = self.take(next, tokens) {
+            if let Some(item) = self.take(next, context) {
                 (*changes(&mut self.current), self.batching) = (next, 1);
                 return Some(self.start(item));
             }
@@ -162,18 +161,18 @@ impl Kyber {
     }
 
     /// Takes a token of this kind, if one of its requests waits.
-    fn take_token(&mut self, of: SchedDomain, waits: bool, tokens: &mut dyn Tokens) -> bool {
-        let is_taken = waits && tokens.take(of);
+    fn take_token(&mut self, of: SchedDomain, waits: bool, context: &mut dyn DispatchContext) -> bool {
+        let is_taken = waits && context.take_token(of);
         *changes(&mut self.queues[of.index()].lacks_token) = waits && !is_taken;
         is_taken
     }
 
     /// Takes the oldest request of a kind out, with a token. A token is asked for only if a request waits. So none is
     /// ever left over.
-    fn take(&mut self, of: SchedDomain, tokens: &mut dyn Tokens) -> Option<Index> {
+    fn take(&mut self, of: SchedDomain, context: &mut dyn DispatchContext) -> Option<Index> {
         let queue = &self.queues[of.index()];
         let waits = !queue.ready.is_empty() || !reads(&queue.busy).is_empty();
-        if !self.take_token(of, waits, tokens) {
+        if !self.take_token(of, waits, context) {
             return None;
         }
         if self.queues[of.index()].ready.is_empty() {
@@ -199,9 +198,9 @@ impl Kyber {
 
     /// A request at the head goes first. If there is no token for it, nothing goes: it would not be the first then.
     /// Tokens are out in this case, so one comes back.
-    fn choose_at_head(&mut self, item: Index, tokens: &mut dyn Tokens) -> Option<RqId> {
+    fn choose_at_head(&mut self, item: Index, context: &mut dyn DispatchContext) -> Option<RqId> {
         let domain = self.requests.get(item).domain();
-        if !self.take_token(domain, true, tokens) {
+        if !self.take_token(domain, true, context) {
             return None;
         }
         self.at_head.remove(&mut self.requests, item);
@@ -247,24 +246,15 @@ impl Scheduler for Kyber {
         changes(&mut self.queues[of].busy).insert(info.ctx);
     }
 
-    /// As if there were a token for every request.
-    fn dispatch(&mut self, _now: Time) -> Option<RqId> {
-        self.choose(&mut Endless)
-    }
-
     /// COST: one slot and one neighbor; where a list of arrivals moves, two slots for each software queue.
-    fn dispatch_with(&mut self, tokens: &mut dyn Tokens, _now: Time) -> Option<RqId> {
-        self.choose(tokens)
+    fn dispatch(&mut self, context: &mut dyn DispatchContext, _now: Time) -> Option<RqId> {
+        self.choose(context)
     }
 
-    fn for_hctx(&self) -> Option<Box<dyn Scheduler>> {
+    fn init_hctx(&self) -> Option<PerHctx> {
         let mut other = Self::new();
         (other.limits, other.nr_requests) = (self.limits, self.nr_requests);
-        Some(Box::new(other))
-    }
-
-    fn throttle(&self) -> Option<Throttle> {
-        Some(Throttle::default())
+        Some(PerHctx { scheduler: Box::new(other), throttle: Some(Throttle::default()) })
     }
 
     fn len(&self) -> usize {
@@ -272,12 +262,12 @@ impl Scheduler for Kyber {
     }
 
     /// Classes do not matter, and a request that comes while nothing waits goes as soon as there is a token for it.
-    fn gate(&self, _class: Class, _client: ClientId) -> Passing {
-        if self.is_empty() { Passing::All } else { Passing::Nobody }
+    fn may_pass(&self, _class: Class, _client: ClientId) -> Passing {
+        if self.len() == 0 { Passing::All } else { Passing::Nobody }
     }
 
-    fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
-        newcomer.op.is_read() || outstanding.is_below(self.async_depth())
+    fn limit_depth(&self, newcomer: &Info, outstanding: Outstanding) -> Admission {
+        Admission::fitting(newcomer.op.is_read() || outstanding.is_below(self.async_depth()))
     }
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {

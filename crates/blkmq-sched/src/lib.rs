@@ -36,7 +36,7 @@ mod waiting;
 pub mod window;
 
 pub use bfq::{Bfq, Expiration, QueueName, Reason};
-pub use domain::{SchedDomain, Tokens};
+pub use domain::{DispatchContext, SchedDomain};
 pub use group::{ClientSettings, DEFAULT_WEIGHT, GroupId, GroupSettings, MAX_WEIGHT, MIN_WEIGHT};
 pub use info::{Class, ClientId, Info, InsertAt, IoPriority, MergeLevel, Op, RqId, Time};
 pub use knob::{Knob, KnobError, Unit};
@@ -46,7 +46,8 @@ pub use mq_deadline::MqDeadline;
 pub use registry::{Description, SCHEDULERS, replay, scheduler};
 pub use report::{Event, Report, Ticket};
 pub use scheduler::{
-    Feedback, FeedbackKind, MOST_NEWCOMERS, Newcomer, Outstanding, Passing, Replay, Scheduler, Setting, Tally,
+    Admission, Feedback, FeedbackKind, MOST_NEWCOMERS, Newcomer, Outstanding, Passing, PerHctx, Replay, Scheduler,
+    Setting, Tally,
 };
 pub use slab::{Access, Probe};
 pub use throttle::{FoldObserver, Latency, NewDepths, Sums, Throttle};

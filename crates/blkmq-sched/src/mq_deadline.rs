@@ -36,8 +36,8 @@ use crate::site::kept;
 use crate::slab::{Index, Probe, Slab};
 use crate::waiting::ByAge;
 use crate::{
-    Class, ClientId, Feedback, FeedbackKind, Info, InsertAt, Knob, KnobError, Merge, Newcomer, Outstanding, Passing,
-    RqId, Scheduler, Setting, Tally, Time,
+    Admission, Class, ClientId, DispatchContext, Feedback, FeedbackKind, Info, InsertAt, Knob, KnobError, Merge,
+    Newcomer, Outstanding, Passing, RqId, Scheduler, Setting, Tally, Time,
 };
 
 /// The kernel's name of the policy.
@@ -286,7 +286,7 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
     }
 
     /// COST: a walk down one tree, then the same slots as insertion.
-    fn dispatch(&mut self, now: Time) -> Option<RqId> {
+    fn dispatch(&mut self, _context: &mut dyn DispatchContext, now: Time) -> Option<RqId> {
         *changes(&mut self.asked) = now;
         if let Some(item) = self.at_head.head() {
             return Some(self.start_at_head(item));
@@ -334,13 +334,13 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
     }
 
     /// No higher class has anything queued, not even inside the driver.
-    fn gate(&self, class: Class, _client: ClientId) -> Passing {
+    fn may_pass(&self, class: Class, _client: ClientId) -> Passing {
         let is_first = self.levels[..class.index()].iter().all(|level| level.queued() == 0);
-        if is_first && self.is_empty() { Passing::All } else { Passing::Nobody }
+        if is_first && self.len() == 0 { Passing::All } else { Passing::Nobody }
     }
 
-    fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
-        newcomer.op.is_read() || outstanding.is_below(self.tunables.async_depth())
+    fn limit_depth(&self, newcomer: &Info, outstanding: Outstanding) -> Admission {
+        Admission::fitting(newcomer.op.is_read() || outstanding.is_below(self.tunables.async_depth()))
     }
 
     fn knobs(&self) -> &'static [Knob] {

@@ -27,11 +27,11 @@ pub struct Description {
 
 impl Description {
     /// True if a value of the scheduler orders one hardware queue and knows nothing of the others
-    /// ([`Scheduler::for_hctx`]). Nothing can be held back in front of such a scheduler, so a queue with it has no
+    /// ([`Scheduler::init_hctx`]). Nothing can be held back in front of such a scheduler, so a queue with it has no
     /// [`Window`](crate::window::Window).
     #[must_use]
     pub fn is_per_hctx(&self) -> bool {
-        (self.make)().for_hctx().is_some()
+        (self.make)().init_hctx().is_some()
     }
 
     /// Which feedback the scheduler wants while nothing waits in it.

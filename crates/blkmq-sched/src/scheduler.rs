@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 use core::fmt;
 
 use crate::{
-    Class, ClientId, ClientSettings, GroupId, GroupSettings, Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow,
-    MergeLimits, Report, RqId, Throttle, Ticket, Time, Tokens,
+    Class, ClientId, ClientSettings, DispatchContext, GroupId, GroupSettings, Info, InsertAt, Join, Knob, KnobError,
+    Merge, MergeHow, MergeLimits, Report, RqId, Throttle, Time,
 };
 
 /// What happened to requests outside the scheduler since it was created. The embedder sums it over its threads when the
@@ -16,8 +16,8 @@ pub struct Tally {
     /// Dispatched requests that completed, by [`Class::index`](crate::Class::index). A request that another one
     /// absorbed is not among them.
     pub completed: [u64; 3],
-    /// Requests that passed the scheduler by, as [`Scheduler::gate`] allowed, by class. Once they are over, they are
-    /// among the completed ones too.
+    /// Requests that passed the scheduler by, as [`Scheduler::may_pass`] allowed, by class. Once they are over, they
+    /// are among the completed ones too.
     pub bypassed: [u64; 3],
 }
 
@@ -96,6 +96,36 @@ impl Outstanding {
     }
 }
 
+/// Whether a policy lets a request in beside those that are outstanding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Admission {
+    /// It may be inserted.
+    Admitted,
+    /// It may be inserted because its client has nothing outstanding, whatever the limits say. The next one of this
+    /// client may be refused.
+    First,
+    /// It has to wait outside.
+    Refused,
+}
+
+impl Admission {
+    /// Admitted if `fits`, and refused otherwise.
+    #[must_use]
+    pub const fn fitting(fits: bool) -> Self {
+        if fits { Self::Admitted } else { Self::Refused }
+    }
+}
+
+/// What a policy that keeps no order across hardware queues makes for a hardware queue, and for the device.
+#[derive(Debug)]
+pub struct PerHctx {
+    /// For the hardware queue: a value in which nothing waits, with the settings of the value that made it.
+    pub scheduler: Box<dyn Scheduler>,
+    /// For the device, if the policy takes tokens: a new control of their depths, with its knobs. The first one that is
+    /// made is used.
+    pub throttle: Option<Throttle>,
+}
+
 /// A request on its way through a scheduler in which nothing waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Newcomer {
@@ -119,6 +149,7 @@ pub const MOST_NEWCOMERS: usize = 64;
 /// Two rules hold, but not for [`reserve`](Self::reserve), knobs and [`show`](Self::show), which are for the control
 /// path. No method allocates. And every method takes constant or logarithmic time in the number of waiting requests;
 /// [`hand_through`](Self::hand_through) may take longer, since it is for few requests.
+#[expect(clippy::len_without_is_empty, reason = "`dyn Scheduler` has it")]
 pub trait Scheduler: Send + fmt::Debug {
     /// The kernel's name of the policy.
     fn name(&self) -> &'static str;
@@ -140,31 +171,20 @@ pub trait Scheduler: Send + fmt::Debug {
     fn insert(&mut self, rq: RqId, info: &Info, at: InsertAt, now: Time);
 
     /// Chooses the next request and forgets it. `None`: nothing waits, or nothing may go yet ([`Self::next_wakeup`]).
-    fn dispatch(&mut self, now: Time) -> Option<RqId>;
-
-    /// Chooses the next request as [`dispatch`](Self::dispatch) does, with a token of its kind. An embedder that has
-    /// pools of tokens calls this one. A policy that takes tokens takes exactly one for a request that it returns, and
-    /// none if it returns nothing. It takes the token first, and the request out of its lists then. By default a policy
-    /// takes no tokens.
     ///
-    /// If it returns nothing although requests wait, a token may be what it lacks: ask again when one has come back, or
-    /// when a pool is deeper.
-    fn dispatch_with(&mut self, _tokens: &mut dyn Tokens, now: Time) -> Option<RqId> {
-        self.dispatch(now)
-    }
+    /// A policy that [takes tokens](PerHctx::throttle) takes exactly one out of `context` for a request that it
+    /// returns, and none if it returns nothing. It takes the token first, and the request out of its lists then. If it
+    /// returns nothing although requests wait, a token may be what it lacks: dispatch again when one has come back, or
+    /// when a pool is deeper. A policy that wants [events](FeedbackKind::Events) leaves a [ticket](crate::Ticket) in
+    /// `context` for each request that it returns. To any other policy `context` is nothing.
+    fn dispatch(&mut self, context: &mut dyn DispatchContext, now: Time) -> Option<RqId>;
 
-    /// A new value of this policy for another hardware queue, with the same settings, if the policy keeps no order
-    /// across hardware queues. By default it does: one value orders the requests of all of them. May allocate.
+    /// Makes what another hardware queue gets, and the device, if the policy keeps no order across hardware queues. By
+    /// default it does: one value orders the requests of all of them. May allocate.
     ///
     /// A queue tells none of several values that the [bypass ended](Feedback::BypassEnded), and each of them in
     /// [sums](Feedback::Sums) what completed on all hardware queues, without the requests that passed by.
-    fn for_hctx(&self) -> Option<Box<dyn Scheduler>> {
-        None
-    }
-
-    /// A new control of the tokens, with its knobs, if this policy takes tokens. There is one for a device. By default
-    /// a policy takes none.
-    fn throttle(&self) -> Option<Throttle> {
+    fn init_hctx(&self) -> Option<PerHctx> {
         None
     }
 
@@ -183,15 +203,10 @@ pub trait Scheduler: Send + fmt::Debug {
     /// Requests that wait here.
     fn len(&self) -> usize;
 
-    /// True if nothing waits here.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Which feedback the next [`dispatch`](Self::dispatch) needs to decide right. By default none.
     ///
     /// A policy that wants [events](FeedbackKind::Events) wants them always, and gives its requests
-    /// [tickets](Self::ticket). It orders the requests of all hardware queues, takes no tokens, and hands nothing
+    /// [tickets](crate::Ticket). It orders the requests of all hardware queues, takes no tokens, and hands nothing
     /// through. Any other one may change its answer.
     fn feedback(&self) -> FeedbackKind {
         FeedbackKind::None
@@ -217,12 +232,6 @@ pub trait Scheduler: Send + fmt::Debug {
     /// inserted while their client belonged to it, may still wait here or be with the driver.
     fn leave_group(&mut self, _group: GroupId) {}
 
-    /// The ticket of the request that [`dispatch`](Self::dispatch) returned last. A policy that
-    /// wants [events](FeedbackKind::Events) has one for each.
-    fn ticket(&self) -> Option<Ticket> {
-        None
-    }
-
     /// If requests wait that [`dispatch`](Self::dispatch) holds back: when it would let one go if nothing else happens.
     /// A time that has passed means at once. Valid until any other method is called. By default nothing is held back.
     fn next_wakeup(&self) -> Option<Time> {
@@ -238,25 +247,19 @@ pub trait Scheduler: Send + fmt::Debug {
     ///
     /// A scheduler that wants [events](FeedbackKind::Events) is asked again whenever a hold of it ends. Any other one
     /// must not change its answer while only requests come that may pass, whether some of them have to wait or not.
-    fn gate(&self, _class: Class, _client: ClientId) -> Passing {
+    fn may_pass(&self, _class: Class, _client: ClientId) -> Passing {
         Passing::Nobody
     }
 
     /// Whether a request may be inserted now, beside what is outstanding. A request that may not waits outside, as one
-    /// does for which there is no room, and the policy is asked again after each completion. So it admits a request of
-    /// a client that has nothing outstanding. By default it admits every request.
+    /// does for which there is no room, and the policy is asked again after each completion. So it refuses no request
+    /// of a client that has nothing outstanding. By default it admits every request.
     ///
     /// What it refuses beside a few requests it refuses beside more. Only a policy that wants
     /// [events](FeedbackKind::Events) is asked about reads. What passes the policy by is not asked about: where a
-    /// policy [bounds](Self::bounds) requests other than reads, only reads pass.
-    fn admits(&self, _newcomer: &Info, _outstanding: Outstanding) -> bool {
-        true
-    }
-
-    /// Whether requests like this one are bounded: whether [`admits`](Self::admits) refuses it beside as many as there
-    /// can be, `outstanding`, unless it is the first one of its client. By default that is what `admits` says now.
-    fn bounds(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
-        !self.admits(newcomer, outstanding)
+    /// policy does not admit a request other than a read beside as many as there can be, only reads pass.
+    fn limit_depth(&self, _newcomer: &Info, _outstanding: Outstanding) -> Admission {
+        Admission::Admitted
     }
 
     /// The knobs, in the kernel's order; by default none.
@@ -286,19 +289,23 @@ pub trait Scheduler: Send + fmt::Debug {
     }
 }
 
+impl dyn Scheduler + '_ {
+    /// True if nothing waits here.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// A scheduler that can follow the choices of another one, as a replay of Linux's recorded choices does. A queue does
 /// not need this.
 ///
 /// Every method takes linear time in the number of waiting requests.
 pub trait Replay: Scheduler {
-    /// The request that [`dispatch`](Scheduler::dispatch) at `now` would hand out, which goes on waiting.
-    fn peek(&mut self, now: Time) -> Option<RqId>;
-
-    /// The request that [`dispatch_with`](Scheduler::dispatch_with) at `now` would hand out, which goes on waiting. Its
-    /// token is taken. By default a policy takes no tokens.
-    fn peek_with(&mut self, _tokens: &mut dyn Tokens, now: Time) -> Option<RqId> {
-        self.peek(now)
-    }
+    /// The request that [`dispatch`](Scheduler::dispatch) at `now` would hand out, which goes on waiting. Its token is
+    /// taken.
+    fn peek(&mut self, context: &mut dyn DispatchContext, now: Time) -> Option<RqId>;
 
     /// Dispatches this very request, as if the policy had chosen it at `now`; false if it does not wait here. Position,
     /// batch and counts are then those that the policy has behind such a choice. Takes no token.

@@ -9,12 +9,12 @@ mod shares;
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use blkmq_sched::{
-    Class, ClientId, ClientSettings, Feedback, FeedbackKind, GroupId, GroupSettings, Info, InsertAt, Join, Knob,
-    KnobError, Latency, Merge, NewDepths, Newcomer, Op, Outstanding, Passing, RqId, SchedDomain, Scheduler, Setting,
-    Sums, Tally, Throttle, Ticket, Time, Tokens,
+    Admission, Class, ClientId, ClientSettings, DispatchContext, Feedback, FeedbackKind, GroupId, GroupSettings, Info,
+    InsertAt, Join, Knob, KnobError, Latency, Merge, NewDepths, Newcomer, Op, Outstanding, Passing, PerHctx, RqId,
+    SchedDomain, Scheduler, Setting, Sums, Tally, Throttle, Ticket, Time,
 };
 use blkmq_virtual::{WindowStep, WindowWatcher, watch_windows};
 
@@ -37,6 +37,8 @@ pub(crate) struct Watched {
     next_value: Arc<AtomicU16>,
     /// How often the depths of the tokens were quartered before the scheduler is in place.
     shallow: u32,
+    /// The control of the tokens was made, of which the witness was told. A queue uses the first one.
+    is_throttled: Arc<AtomicBool>,
     roster: Roster,
     shares: Shares,
 }
@@ -86,6 +88,7 @@ impl Watched {
             value: None,
             next_value,
             shallow,
+            is_throttled: Arc::default(),
             roster: Roster::default(),
             shares: Shares::default(),
         }))
@@ -107,35 +110,40 @@ fn quarter(throttle: &mut Throttle, sums: &mut Sums) {
     }
 }
 
-/// Pools of tokens that tell the witness what is taken of them.
-struct WatchedTokens<'a> {
-    inner: &'a mut dyn Tokens,
+/// Tells the witness which tokens are taken, and keeps the ticket.
+struct WatchedContext<'a> {
+    inner: &'a mut dyn DispatchContext,
     witness: &'a Witness,
     value: u16,
+    ticket: Option<Ticket>,
 }
 
-impl Tokens for WatchedTokens<'_> {
-    fn take(&mut self, of: SchedDomain) -> bool {
-        let is_given = self.inner.take(of);
+impl DispatchContext for WatchedContext<'_> {
+    fn take_token(&mut self, of: SchedDomain) -> bool {
+        let is_given = self.inner.take_token(of);
         self.witness.tell(Event::Token { value: self.value, of, is_given });
         is_given
+    }
+
+    fn set_ticket(&mut self, ticket: Ticket) {
+        self.ticket = Some(ticket);
+        self.inner.set_ticket(ticket);
     }
 }
 
 impl Watched {
-    fn tell_choice(&mut self, chosen: Option<RqId>, now: Time) -> Option<RqId> {
+    fn tell_choice(&mut self, chosen: Option<RqId>, ticket: Option<Ticket>, now: Time) {
         let (value, waiting, wakeup) = (self.value(), self.inner.len(), self.inner.next_wakeup());
         match chosen {
             Some(rq) => {
                 self.roster.dispatch(rq);
                 self.witness.tell(Event::Chosen { rq, now });
                 if self.inner.feedback() == FeedbackKind::Events {
-                    self.witness.tell(Event::Ticketed { rq, ticket: self.inner.ticket() });
+                    self.witness.tell(Event::Ticketed { rq, ticket });
                 }
             }
             None => self.witness.tell(Event::HeldBack { value, waiting, now, wakeup }),
         }
-        chosen
     }
 
     /// Tells that times of service have ended, and notes the time that the scheduler was told.
@@ -220,34 +228,36 @@ impl Scheduler for Watched {
         self.witness.tell(Event::Inserted { value, rq, info: *info, at, now });
     }
 
-    fn dispatch(&mut self, now: Time) -> Option<RqId> {
-        let chosen = self.inner.dispatch(now);
-        self.tell_ends(now);
-        self.tell_choice(chosen, now)
-    }
-
-    fn dispatch_with(&mut self, tokens: &mut dyn Tokens, now: Time) -> Option<RqId> {
+    fn dispatch(&mut self, context: &mut dyn DispatchContext, now: Time) -> Option<RqId> {
         let value = self.value();
-        let mut tokens = WatchedTokens { inner: tokens, witness: &self.witness, value };
-        let chosen = self.inner.dispatch_with(&mut tokens, now);
-        self.tell_choice(chosen, now)
+        let mut context = WatchedContext { inner: context, witness: &self.witness, value, ticket: None };
+        let chosen = self.inner.dispatch(&mut context, now);
+        let ticket = context.ticket;
+        self.tell_ends(now);
+        self.tell_choice(chosen, ticket, now);
+        chosen
     }
 
-    fn for_hctx(&self) -> Option<Box<dyn Scheduler>> {
-        let Self { witness, next_value, shallow, .. } = self;
-        let (witness, next_value) = (witness.clone(), Arc::clone(next_value));
-        let (inner, shallow, roster) = (Inner::Any(self.inner.for_hctx()?), *shallow, Roster::default());
-        let (now, value, shares) = (self.now, None, Shares::default());
-        Some(Box::new(Self { inner, witness, now, value, next_value, shallow, roster, shares }))
-    }
-
-    fn throttle(&self) -> Option<Throttle> {
-        let mut throttle = self.inner.throttle()?;
-        self.witness.tell(Event::Throttled);
-        throttle.set_observer(tell_fold);
-        let mut sums = Sums::default();
-        (0..self.shallow).for_each(|_| quarter(&mut throttle, &mut sums));
-        Some(throttle)
+    fn init_hctx(&self) -> Option<PerHctx> {
+        let PerHctx { scheduler, mut throttle } = self.inner.init_hctx()?;
+        if let Some(throttle) = throttle.as_mut().filter(|_| !self.is_throttled.swap(true, Ordering::Relaxed)) {
+            self.witness.tell(Event::Throttled);
+            throttle.set_observer(tell_fold);
+            let mut sums = Sums::default();
+            (0..self.shallow).for_each(|_| quarter(throttle, &mut sums));
+        }
+        let scheduler = Box::new(Self {
+            inner: Inner::Any(scheduler),
+            witness: self.witness.clone(),
+            now: self.now,
+            value: None,
+            next_value: Arc::clone(&self.next_value),
+            shallow: self.shallow,
+            is_throttled: Arc::clone(&self.is_throttled),
+            roster: Roster::default(),
+            shares: Shares::default(),
+        });
+        Some(PerHctx { scheduler, throttle })
     }
 
     fn hand_through(&mut self, newcomers: &[Newcomer], now: Time, order: &mut [u8]) -> bool {
@@ -325,12 +335,8 @@ impl Scheduler for Watched {
         self.inner.leave_group(group);
     }
 
-    fn ticket(&self) -> Option<Ticket> {
-        self.inner.ticket()
-    }
-
-    fn gate(&self, class: Class, client: ClientId) -> Passing {
-        let passing = self.inner.gate(class, client);
+    fn may_pass(&self, class: Class, client: ClientId) -> Passing {
+        let passing = self.inner.may_pass(class, client);
         self.witness.tell(Event::Gated { class, client, passing });
         self.judge_passing(class, client, passing);
         passing
@@ -340,16 +346,12 @@ impl Scheduler for Watched {
         self.inner.next_wakeup()
     }
 
-    fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
-        let is_admitted = self.inner.admits(newcomer, outstanding);
-        if !is_admitted && self.inner.feedback() == FeedbackKind::Events {
+    fn limit_depth(&self, newcomer: &Info, outstanding: Outstanding) -> Admission {
+        let admission = self.inner.limit_depth(newcomer, outstanding);
+        if admission == Admission::Refused && self.inner.feedback() == FeedbackKind::Events {
             self.judge(self.roster.refuse(newcomer.client));
         }
-        is_admitted
-    }
-
-    fn bounds(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
-        self.inner.bounds(newcomer, outstanding)
+        admission
     }
 
     fn knobs(&self) -> &'static [Knob] {
@@ -421,10 +423,11 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         let witness = Witness::new(History::new(None), vec![Box::new(Writer(Arc::clone(&told)))], None);
         let mut first = Watched::named("kyber", witness, 4).unwrap();
-        let mut second = first.for_hctx().unwrap();
-        let depths = first.throttle().map(|throttle| SchedDomain::ALL.map(|of| throttle.depth(of)));
+        let PerHctx { scheduler: mut second, throttle } = first.init_hctx().unwrap();
+        let depths = throttle.map(|throttle| SchedDomain::ALL.map(|of| throttle.depth(of)));
         assert_eq!(depths, Some([1, 1, 1, 16]));
-        assert_eq!(first.dispatch(Time(0)), None);
+        assert!(second.init_hctx().is_some(), "the witness is told of one control");
+        assert_eq!(first.dispatch(&mut (), Time(0)), None);
         second.join(ClientId(0), &ClientSettings::default());
         second.insert(RqId(1), &write(0), InsertAt::Sorted, Time(0));
         assert_eq!((first.value, first.value(), first.next_value.load(Ordering::Relaxed)), (Some(0), 0, 2));
@@ -448,10 +451,10 @@ mod tests {
         assert!(scheduler.merge(&write(100)).is_none());
         assert!(scheduler.merge(&write(8)).is_some());
         assert_eq!(scheduler.len(), 1);
-        assert_eq!(scheduler.dispatch(Time(1)), Some(RqId(1)));
-        assert_eq!(scheduler.dispatch(Time(1)), None);
+        assert_eq!(scheduler.dispatch(&mut (), Time(1)), Some(RqId(1)));
+        assert_eq!(scheduler.dispatch(&mut (), Time(1)), None);
         scheduler.observe(Feedback::Sums(&Tally { completed: [0, 1, 0], bypassed: [2, 0, 0] }));
-        let gates = [Class::RealTime, Class::Idle].map(|class| scheduler.gate(class, ClientId(1)));
+        let gates = [Class::RealTime, Class::Idle].map(|class| scheduler.may_pass(class, ClientId(1)));
         assert_eq!(gates, [Passing::All, Passing::Nobody]);
         let expected = [
             "joined 0",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use blkmq::sched::{Info, InsertAt, RqId, Scheduler, Time};
+use blkmq::sched::{DispatchContext, Info, InsertAt, RqId, Scheduler, Time};
 use blkmq_workbench::bench::{Bench, ClockKind, SchedulerSource, Setup};
 use blkmq_workbench::compare::{self, Variant};
 use blkmq_workbench::{JobFile, Mode, System};
@@ -43,7 +43,7 @@ impl Scheduler for ShortestSeek {
         }
     }
 
-    fn dispatch(&mut self, _now: Time) -> Option<RqId> {
+    fn dispatch(&mut self, _context: &mut dyn DispatchContext, _now: Time) -> Option<RqId> {
         if let Some(rq) = self.ahead.pop() {
             return Some(rq);
         }

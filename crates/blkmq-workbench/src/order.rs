@@ -73,7 +73,7 @@ fn scheduler(settings: &Settings) -> Result<(Box<dyn Follower>, Pools), TextErro
             accepted.join(", ")
         ))
     })?;
-    let mut throttle = scheduler.throttle();
+    let mut throttle = scheduler.init_hctx().and_then(|parts| parts.throttle);
     settings.apply(&mut *scheduler, throttle.as_mut())?;
     Ok((scheduler, Pools::new(throttle)))
 }
@@ -311,18 +311,18 @@ impl<'a> Replay<'a> {
 
     /// Lets the scheduler choose the request for the next issue, unless it has chosen already.
     fn look_ahead(&mut self, time: u64) {
-        if self.kept.is_some() || self.scheduler.is_empty() {
+        if self.kept.is_some() || self.scheduler.len() == 0 {
             return;
         }
         if self.scheduler.feedback() == FeedbackKind::Sums {
             self.scheduler.observe(Feedback::Sums(&self.tally));
         }
         let at = jiffies(time);
-        let chosen = self.scheduler.peek_with(&mut self.pools, at);
+        let chosen = self.scheduler.peek(&mut self.pools, at);
         self.kept = chosen.map(|chosen| Kept { chosen, rq: self.waiting[&chosen], at, since: Vec::new() });
         if self.kept.is_none() {
             // A look for aged requests that finds none may have begun a batch, and one for a token may have ended one.
-            self.scheduler.dispatch_with(&mut self.pools, at);
+            self.scheduler.dispatch(&mut self.pools, at);
         }
     }
 

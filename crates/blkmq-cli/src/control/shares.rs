@@ -186,7 +186,7 @@ mod tests {
         clients.into_iter().for_each(|client| scheduler.join(client, &ClientSettings::default()));
         scheduler.insert(RqId(1), &info(clients[0], 0, Class::Idle), InsertAt::Sorted, Time(0));
         scheduler.insert(RqId(2), &info(clients[1], 1 << 20, Class::RealTime), InsertAt::Sorted, Time(0));
-        scheduler.dispatch(Time(0)) == Some(RqId(2))
+        scheduler.dispatch(&mut (), Time(0)) == Some(RqId(2))
     }
 
     /// Red if a scheduler that does not go by the class of priority is added, and its users are not told.

@@ -10,17 +10,20 @@ use super::wf2q::Entity;
 use crate::scheduler::DEFAULT_NR_REQUESTS;
 use crate::site::kept;
 use crate::slab::Index;
-use crate::{Class, ClientId, Info, Outstanding, Passing};
+use crate::{Admission, Class, ClientId, Info, Outstanding, Passing};
 
 impl Bfq {
     /// Whether a request may be inserted beside what is outstanding.
-    pub(super) fn has_room_for(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
+    pub(super) fn admission(&self, newcomer: &Info, outstanding: Outstanding) -> Admission {
         let client = self.clients.get(self.clients.place(newcomer.client));
-        client.outstanding == 0 || self.has_room_for_another_of(newcomer, outstanding)
+        if client.outstanding == 0 {
+            return Admission::First;
+        }
+        Admission::fitting(self.has_room_for_another_of(newcomer, outstanding))
     }
 
     /// Whether a request may be inserted that is not the first one of its client.
-    pub(super) fn has_room_for_another_of(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
+    fn has_room_for_another_of(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
         if newcomer.op.is_read() {
             return !self.exceeds_share(newcomer, self.nr_requests.saturating_mul(outstanding.nr_hctxs));
         }
@@ -90,7 +93,7 @@ impl Bfq {
     }
 
     /// Which requests may pass: all while no queue is in service, and those of the client that the device waits for.
-    pub(super) fn may_pass(&self, class: Class, client: ClientId) -> Passing {
+    pub(super) fn passing(&self, class: Class, client: ClientId) -> Passing {
         let is_strict = self.tunables.strict_guarantees && kept("bfq.strict");
         if self.requests.len() > 0 || is_strict {
             return Passing::Nobody;

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::Bfq;
 use crate::merge::forced;
 use crate::slab::Index;
-use crate::{ClientId, Info, Join, MergeHow, RqId, Time};
+use crate::{ClientId, Info, Join, MergeHow, RqId, Ticket, Time};
 
 /// Why a queue's time in service ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -130,22 +130,23 @@ impl Bfq {
         self.start_service(now) == Some(q)
     }
 
-    /// Hands this request out; false if it does not wait. If its queue is not in service, it is injected.
-    pub fn force_serve(&mut self, rq: RqId, now: Time) -> bool {
+    /// Hands this request out, with the returned ticket; `None` if it does not wait. If its queue is not in service, it
+    /// is injected.
+    pub fn force_serve(&mut self, rq: RqId, now: Time) -> Option<Ticket> {
         self.pass_time(now);
         let at_head = self.at_head.iter(&self.requests).find(|(_, request)| request.id == rq).map(|(item, _)| item);
         if let Some(item) = at_head {
             self.start_at_head(item);
-            return true;
+            return self.ticket;
         }
-        let Some(item) = self.find_request(rq) else { return false };
+        let item = self.find_request(rq)?;
         let q = self.requests.get(item).home.queue;
         match self.service.queue {
             Some(other) if other != q => self.note_injected(other, q),
             _ => self.service.timer = None,
         }
         self.serve_request(q, item, now);
-        true
+        self.ticket
     }
 
     /// Hands nothing out.

@@ -2,11 +2,10 @@
 
 use super::request::ByAge;
 use super::{BATCHES, Kyber};
-use crate::domain::Endless;
 use crate::list::List;
 use crate::merge::forced;
 use crate::slab::Index;
-use crate::{Info, Join, MergeHow, Replay, RqId, SchedDomain, Time, Tokens};
+use crate::{DispatchContext, Info, Join, MergeHow, Replay, RqId, SchedDomain, Time};
 
 /// The list in which a request waits.
 #[derive(Debug, Clone, Copy)]
@@ -18,23 +17,19 @@ enum Place {
 }
 
 impl Replay for Kyber {
-    fn peek(&mut self, now: Time) -> Option<RqId> {
-        self.peek_with(&mut Endless, now)
-    }
-
-    fn peek_with(&mut self, tokens: &mut dyn Tokens, _now: Time) -> Option<RqId> {
+    fn peek(&mut self, context: &mut dyn DispatchContext, _now: Time) -> Option<RqId> {
         if self.requests.len() == 0 {
             return None;
         }
         if let Some(item) = self.at_head.head() {
             let request = self.requests.get(item);
-            return tokens.take(request.domain()).then_some(request.id);
+            return context.take_token(request.domain()).then_some(request.id);
         }
         let goes_on = (self.batching < BATCHES[self.current.index()]).then_some(self.current);
         let others = (1..=SchedDomain::ALL.len()).map(|step| self.current.plus(step));
         let item = goes_on.into_iter().chain(others).find_map(|of| {
             let item = self.oldest(of)?;
-            tokens.take(of).then_some(item)
+            context.take_token(of).then_some(item)
         })?;
         Some(self.requests.get(item).id)
     }

@@ -7,10 +7,10 @@ use crate::list::List;
 use crate::merge::forced;
 use crate::slab::{Index, Probe};
 use crate::waiting::ByAge;
-use crate::{Class, Info, Join, MergeHow, Replay, RqId, Time};
+use crate::{Class, DispatchContext, Info, Join, MergeHow, Replay, RqId, Time};
 
 impl<P: Probe> Replay for MqDeadline<P> {
-    fn peek(&mut self, now: Time) -> Option<RqId> {
+    fn peek(&mut self, _context: &mut dyn DispatchContext, now: Time) -> Option<RqId> {
         let pace = self.pace;
         let item = self.at_head.head().or_else(|| self.choose(now));
         self.pace = pace;

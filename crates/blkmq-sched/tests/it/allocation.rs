@@ -29,7 +29,7 @@ fn allocates_nothing(mut scheduler: Box<dyn Scheduler>) {
             }
         }
         for class in 0..3 {
-            while scheduler.dispatch(Time(round)).is_some() {
+            while scheduler.dispatch(&mut (), Time(round)).is_some() {
                 tally.completed[class] += 1;
             }
             // More completions than insertions, so that the next class may go.

@@ -48,19 +48,21 @@ impl World {
     }
 
     fn dispatch(&mut self) -> Option<Ticket> {
-        self.bfq.dispatch(self.now).and_then(|_| self.bfq.ticket())
+        let mut ticket = None;
+        self.bfq.dispatch(&mut ticket, self.now).and(ticket)
     }
 
     /// Everything that waits is handed out, and completes a millisecond later.
     fn serve_all(&mut self) {
-        while !self.bfq.is_empty() {
-            let Some(rq) = self.bfq.dispatch(self.now) else {
+        while self.bfq.len() > 0 {
+            let mut ticket = None;
+            let Some(rq) = self.bfq.dispatch(&mut ticket, self.now) else {
                 self.now = self.bfq.next_wakeup().expect("a timer runs while something waits").max(self.now);
                 continue;
             };
             self.now = self.now.after(MS);
             let of = self.asked[rq.0 as usize];
-            self.bfq.observe(Feedback::Events(&[completed(self.bfq.ticket(), &of, self.now)], self.now));
+            self.bfq.observe(Feedback::Events(&[completed(ticket, &of, self.now)], self.now));
         }
     }
 
@@ -108,7 +110,7 @@ fn weight(weight: u16) -> ClientSettings {
 fn a_client_that_leaves_owns_no_queue() {
     let mut world = World::new(true, 2);
     let passed = lone(client(1), 0, Op::Read);
-    assert_eq!(world.bfq.gate(Class::BestEffort, client(1)), Passing::All);
+    assert_eq!(world.bfq.may_pass(Class::BestEffort, client(1)), Passing::All);
     world.tell(Event::Passed, &passed);
     [(2, 0), (1, FAR), (1, 8)].into_iter().for_each(|(of, sector)| world.read(of, sector));
     world.serve_all();
@@ -118,7 +120,7 @@ fn a_client_that_leaves_owns_no_queue() {
     world.bfq.leave(client(2));
     let next = ClientId::new(2, 2);
     world.join(next, ClientSettings::default());
-    assert_ne!(world.bfq.gate(Class::BestEffort, next), Passing::Client, "the newcomer has no queue yet");
+    assert_ne!(world.bfq.may_pass(Class::BestEffort, next), Passing::Client, "the newcomer has no queue yet");
     world.tell(Event::Completed(None), &passed);
     world.bfq.leave(client(1));
     world.bfq.leave(next);
@@ -141,7 +143,7 @@ fn a_waker_that_ends_during_a_split_is_forgotten() {
     }
     world.expire_all();
     let passed = lone(client(1), 0, Op::Read);
-    assert_eq!(world.bfq.gate(Class::BestEffort, client(1)), Passing::All);
+    assert_eq!(world.bfq.may_pass(Class::BestEffort, client(1)), Passing::All);
     world.tell(Event::Passed, &passed);
     [(3, FAR), (2, 16), (2, FAR + 8)].into_iter().for_each(|(of, sector)| world.read(of, sector));
     assert!(world.line("queue client 3: ").contains(" waiting 2 "), "client 2 reads there too: {}", world.shown());
@@ -261,7 +263,7 @@ fn writes_that_pass_complete_in_their_group() {
     world.bfq.join_group(group, &GroupSettings { weight: 100, parent: GroupId::ROOT });
     world.join(client(1), ClientSettings { group, ..ClientSettings::default() });
     let write = lone(client(1), 0, Op::Write);
-    assert_eq!(world.bfq.gate(Class::BestEffort, client(1)), Passing::All);
+    assert_eq!(world.bfq.may_pass(Class::BestEffort, client(1)), Passing::All);
     world.tell(Event::Passed, &write);
     world.tell(Event::Completed(None), &write);
     assert!(world.line("group 1:").contains("inserted 1 merged 0 dispatched 1 completed 1"), "{}", world.shown());
@@ -283,7 +285,7 @@ fn a_group_of_giant_discards_gets_its_share_afterwards() {
     let ticket = world.dispatch();
     let discard = Info { nr_sectors: u32::MAX, ..lone(client(1), 0, Op::Discard) };
     for _ in 0..64 {
-        assert_eq!(world.bfq.gate(Class::BestEffort, client(1)), Passing::All);
+        assert_eq!(world.bfq.may_pass(Class::BestEffort, client(1)), Passing::All);
         world.tell(Event::Passed, &discard);
         world.tell(Event::Completed(None), &discard);
     }
@@ -291,10 +293,11 @@ fn a_group_of_giant_discards_gets_its_share_afterwards() {
     (0..16).for_each(|step| [1, 2].into_iter().for_each(|of| world.read(of, step * 8)));
     let mut got = [0.0; 2];
     for _ in 0..4000 {
-        let rq = world.bfq.dispatch(world.now).expect("backlogged clients keep the device busy");
+        let mut ticket = None;
+        let rq = world.bfq.dispatch(&mut ticket, world.now).expect("backlogged clients keep the device busy");
         let read = world.asked[rq.0 as usize];
         world.now = world.now.after(MS / 10);
-        world.bfq.observe(Feedback::Events(&[completed(world.bfq.ticket(), &read, world.now)], world.now));
+        world.bfq.observe(Feedback::Events(&[completed(ticket, &read, world.now)], world.now));
         got[read.client.place() - 1] += 1.0;
         world.insert(&read, InsertAt::Sorted);
     }

@@ -247,7 +247,7 @@ impl World {
             Step::Pass { drains, of, op, class, level, requests } => {
                 while drains && self.dispatch() {}
                 let info = Info { priority: IoPriority { class, level }, ..self.info(of, 0, op) };
-                let passing = counted(|| self.bfq.gate(info.priority.class, info.client));
+                let passing = counted(|| self.bfq.may_pass(info.priority.class, info.client));
                 if passing == Passing::All && self.untold.is_empty() {
                     self.check_passing(&info);
                 }
@@ -297,7 +297,7 @@ impl World {
                 let rq = RqId(u64::MAX);
                 let priority = IoPriority { class: like.priority.class, ..IoPriority::default() };
                 bfq.insert(rq, &Info { client: self.client(of), priority, ..*like }, InsertAt::Sorted, self.now);
-                assert_eq!(bfq.dispatch(self.now), Some(rq), "client {of} may pass: {bfq:?}");
+                assert_eq!(bfq.dispatch(&mut (), self.now), Some(rq), "client {of} may pass: {bfq:?}");
             }
         }
     }
@@ -326,11 +326,11 @@ impl World {
 
     fn dispatch(&mut self) -> bool {
         self.tell_what_passed();
-        let Some(id) = counted(|| self.bfq.dispatch(self.now)) else { return false };
+        let mut ticket = None;
+        let Some(id) = counted(|| self.bfq.dispatch(&mut ticket, self.now)) else { return false };
         let info = self.waiting.remove(&id).expect("what is dispatched has waited, and comes once");
         let was_at_head = self.at_head.remove(&id);
         assert!(was_at_head || self.at_head.is_empty(), "what is at the head goes first");
-        let ticket = counted(|| self.bfq.ticket());
         assert!(ticket.is_some(), "each request has a ticket");
         self.in_device.push((ticket, info));
         true

@@ -49,9 +49,10 @@ impl World {
 
     /// The device takes everything, and finishes nothing yet.
     fn take_all(&mut self) {
-        while let Some(id) = counted(|| self.bfq.dispatch(NOW)) {
+        let mut ticket = None;
+        while let Some(id) = counted(|| self.bfq.dispatch(&mut ticket, NOW)) {
             let info = self.waiting.remove(&id).expect("a request comes once, and only if it waits");
-            self.with_device.push((self.bfq.ticket().expect("each request has a ticket"), info));
+            self.with_device.push((ticket.take().expect("each request has a ticket"), info));
         }
         assert!(self.waiting.is_empty(), "all that waits is served");
     }

@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 
 use crate::bench::{MS, client, completed, lone};
 use blkmq_sched::{
-    Bfq, Class, ClientId, ClientSettings, Event, Feedback, GroupId, GroupSettings, Info, InsertAt, IoPriority, Op,
-    Outstanding, Passing, Reason, Report, RqId, Scheduler, Setting, Ticket, Time,
+    Admission, Bfq, Class, ClientId, ClientSettings, Event, Feedback, GroupId, GroupSettings, Info, InsertAt,
+    IoPriority, Op, Outstanding, Passing, Reason, Report, RqId, Scheduler, Setting, Ticket, Time,
 };
 
 /// Without weight raising, so that shares are those of the weights.
@@ -35,8 +35,8 @@ fn serve(bfq: &mut Bfq, clients: &[ClientId], rounds: u64, mut serves: impl FnMu
         (0..16).for_each(|_| ask(bfq, of, now));
     }
     for _ in 0..rounds {
-        let of = bfq.dispatch(now).expect("backlogged clients keep the device busy").0 as usize;
-        let ticket = bfq.ticket();
+        let mut ticket = None;
+        let of = bfq.dispatch(&mut ticket, now).expect("backlogged clients keep the device busy").0 as usize;
         serves(of);
         now = now.after(MS);
         bfq.observe(Feedback::Events(&[completed(ticket, &lone(clients[of], 0, Op::Read), now)], now));
@@ -100,8 +100,8 @@ fn a_client_that_another_one_interrupts_is_held_to_a_slice_too() {
         if round % 20 == 0 {
             ask(&mut bfq, 2, now);
         }
-        let of = bfq.dispatch(now).expect("backlogged clients keep the device busy").0 as usize;
-        let ticket = bfq.ticket();
+        let mut ticket = None;
+        let of = bfq.dispatch(&mut ticket, now).expect("backlogged clients keep the device busy").0 as usize;
         now = now.after(MS);
         bfq.observe(Feedback::Events(&[completed(ticket, &lone(clients[of], 0, Op::Read), now)], now));
         if of < 2 {
@@ -141,15 +141,15 @@ fn a_heavier_client_is_waited_for_until_the_timer_goes_off() {
     let now = Time(MS);
     let first = lone(client(1), 800, Op::Read);
     bfq.insert(RqId(1), &first, InsertAt::Sorted, now);
-    assert_eq!(bfq.dispatch(now), Some(RqId(1)));
-    let ticket = bfq.ticket();
+    let mut ticket = None;
+    assert_eq!(bfq.dispatch(&mut ticket, now), Some(RqId(1)));
     bfq.insert(RqId(2), &lone(client(2), 8_000_000, Op::Read), InsertAt::Sorted, now);
     let over = now.after(MS);
     bfq.observe(Feedback::Events(&[completed(ticket, &first, over)], over));
-    assert_eq!(bfq.dispatch(over), None);
+    assert_eq!(bfq.dispatch(&mut (), over), None);
     let due = bfq.next_wakeup().expect("a request waits that is held back");
     assert_eq!(due, over.after(8 * MS));
-    assert_eq!(bfq.dispatch(due), Some(RqId(2)));
+    assert_eq!(bfq.dispatch(&mut (), due), Some(RqId(2)));
     let reasons: Vec<Reason> = bfq.take_expirations().iter().map(|expiration| expiration.reason).collect();
     assert_eq!(reasons, [Reason::TooIdle]);
 }
@@ -160,7 +160,7 @@ fn what_goes_to_the_head_goes_first() {
     bfq.insert(RqId(1), &lone(client(1), 0, Op::Read), InsertAt::Sorted, Time(MS));
     bfq.insert(RqId(2), &lone(client(1), 8, Op::Read), InsertAt::Head, Time(MS));
     bfq.insert(RqId(3), &lone(client(1), 16, Op::Read), InsertAt::Head, Time(MS));
-    let order: Vec<Option<RqId>> = (0..4).map(|_| bfq.dispatch(Time(MS))).collect();
+    let order: Vec<Option<RqId>> = (0..4).map(|_| bfq.dispatch(&mut (), Time(MS))).collect();
     assert_eq!(order, [Some(RqId(3)), Some(RqId(2)), Some(RqId(1)), None]);
 }
 
@@ -173,8 +173,8 @@ fn a_client_that_leaves_leaves_nothing() {
     bfq.join(client(1), &ClientSettings::default());
     let read = lone(client(1), 0, Op::Read);
     bfq.insert(RqId(1), &read, InsertAt::Sorted, Time(MS));
-    assert_eq!(bfq.dispatch(Time(MS)), Some(RqId(1)));
-    let ticket = bfq.ticket();
+    let mut ticket = None;
+    assert_eq!(bfq.dispatch(&mut ticket, Time(MS)), Some(RqId(1)));
     bfq.observe(Feedback::Events(&[completed(ticket, &read, Time(2 * MS))], Time(2 * MS)));
     bfq.leave(client(1));
     let mut after = String::new();
@@ -194,8 +194,8 @@ fn requests_of_a_group_that_leaves_go_on_waiting() {
     bfq.insert(RqId(1), &write, InsertAt::Sorted, Time(MS));
     bfq.join(client(1), &ClientSettings::default());
     bfq.leave_group(group);
-    assert_eq!(bfq.dispatch(Time(MS)), Some(RqId(1)));
-    let ticket = bfq.ticket();
+    let mut ticket = None;
+    assert_eq!(bfq.dispatch(&mut ticket, Time(MS)), Some(RqId(1)));
     bfq.observe(Feedback::Events(&[completed(ticket, &write, Time(2 * MS))], Time(2 * MS)));
     bfq.leave(client(1));
     assert_eq!(bfq.len(), 0);
@@ -209,9 +209,9 @@ fn a_client_without_requests_is_admitted() {
     bfq.join(client(2), &ClientSettings::default());
     bfq.insert(RqId(1), &lone(client(1), 0, Op::Write), InsertAt::Sorted, Time(MS));
     let full = Outstanding { others: 100_000, nr_hctxs: 1 };
-    assert!(bfq.admits(&lone(client(2), 0, Op::Write), full));
-    assert!(!bfq.admits(&lone(client(1), 8, Op::Write), full));
-    assert!(bfq.admits(&lone(client(1), 8, Op::Read), full));
+    assert_eq!(bfq.limit_depth(&lone(client(2), 0, Op::Write), full), Admission::First);
+    assert_eq!(bfq.limit_depth(&lone(client(1), 8, Op::Write), full), Admission::Refused);
+    assert_eq!(bfq.limit_depth(&lone(client(1), 8, Op::Read), full), Admission::Admitted);
 }
 
 /// Red if only queues are held to their shares, and not the groups above them: a group whose members come one after the
@@ -231,7 +231,7 @@ fn a_group_has_no_more_room_than_its_share() {
     let mut next = 0;
     let mut fill = |bfq: &mut Bfq, of| {
         let before = next;
-        while bfq.admits(&write(of), outstanding) {
+        while bfq.limit_depth(&write(of), outstanding) != Admission::Refused {
             bfq.insert(RqId(next), &Info { sector: next * 8, ..write(of) }, InsertAt::Sorted, Time(MS));
             next += 1;
             assert!(next < 1000, "there is a limit");
@@ -263,8 +263,8 @@ fn the_idle_class_does_not_starve() {
     (0..48).for_each(|number| bfq.insert(RqId(number), &read(number), InsertAt::Sorted, now));
     let (mut next, mut served, mut longest) = (48, now, 0);
     for _ in 0..8000 {
-        let chosen = bfq.dispatch(now).expect("backlogged clients keep the device busy").0;
-        let ticket = bfq.ticket();
+        let mut ticket = None;
+        let chosen = bfq.dispatch(&mut ticket, now).expect("backlogged clients keep the device busy").0;
         now = now.after(MS);
         bfq.observe(Feedback::Events(&[completed(ticket, &read(chosen), now)], now));
         if chosen.is_multiple_of(3) {
@@ -288,7 +288,7 @@ fn a_reader_has_no_more_room_than_its_share() {
     let mut next = 0;
     let mut fill = |bfq: &mut Bfq, of| {
         let before = next;
-        while bfq.admits(&lone(client(of), 0, Op::Read), full) {
+        while bfq.limit_depth(&lone(client(of), 0, Op::Read), full) != Admission::Refused {
             bfq.insert(RqId(next), &lone(client(of), next * 8, Op::Read), InsertAt::Sorted, Time(MS));
             next += 1;
             assert!(next < 1000, "there is a limit");
@@ -308,11 +308,11 @@ fn nothing_is_decided_while_nothing_waits() {
     let write = |number: u64| Info { sync: false, ..lone(client(1), number * 8, Op::Write) };
     bfq.join(client(1), &ClientSettings::default());
     bfq.insert(RqId(1), &write(1), InsertAt::Sorted, Time(MS));
-    assert_eq!(bfq.dispatch(Time(MS)), Some(RqId(1)));
-    let ticket = bfq.ticket();
-    assert_eq!(bfq.dispatch(Time(MS)), None);
+    let mut ticket = None;
+    assert_eq!(bfq.dispatch(&mut ticket, Time(MS)), Some(RqId(1)));
+    assert_eq!(bfq.dispatch(&mut (), Time(MS)), None);
     assert_eq!(bfq.take_expirations(), []);
-    assert_eq!(bfq.gate(Class::BestEffort, client(2)), Passing::All, "nobody is owed anything");
+    assert_eq!(bfq.may_pass(Class::BestEffort, client(2)), Passing::All, "nobody is owed anything");
     bfq.observe(Feedback::Events(&[completed(ticket, &write(1), Time(2 * MS))], Time(2 * MS)));
     let reasons: Vec<Reason> = bfq.take_expirations().iter().map(|expiration| expiration.reason).collect();
     assert_eq!(reasons, [Reason::NoMoreRequests], "with its last request it has left service");
@@ -324,11 +324,11 @@ fn only_the_client_in_service_passes() {
     let mut bfq = steady();
     bfq.join(client(1), &ClientSettings::default());
     bfq.join(client(2), &ClientSettings::default());
-    let passing = |bfq: &Bfq, of| bfq.gate(Class::BestEffort, client(of));
+    let passing = |bfq: &Bfq, of| bfq.may_pass(Class::BestEffort, client(of));
     assert_eq!(passing(&bfq, 1), Passing::All);
     bfq.insert(RqId(1), &lone(client(1), 0, Op::Read), InsertAt::Sorted, Time(MS));
     assert_eq!(passing(&bfq, 1), Passing::Nobody);
-    assert_eq!(bfq.dispatch(Time(MS)), Some(RqId(1)));
+    assert_eq!(bfq.dispatch(&mut (), Time(MS)), Some(RqId(1)));
     assert_eq!([passing(&bfq, 1), passing(&bfq, 2)], [Passing::Client, Passing::Nobody]);
 }
 
@@ -345,11 +345,11 @@ fn no_other_client_passes_while_the_queue_in_service_changes_its_class() {
     for class in [Class::Idle, Class::RealTime] {
         let read = Info { priority: IoPriority { class, level: 4 }, ..lone(client(1), 0, Op::Read) };
         bfq.insert(RqId(1), &read, InsertAt::Sorted, Time(MS));
-        assert_eq!(bfq.dispatch(Time(MS)), Some(RqId(1)));
+        assert_eq!(bfq.dispatch(&mut (), Time(MS)), Some(RqId(1)));
     }
-    assert_ne!(bfq.gate(Class::BestEffort, client(2)), Passing::All);
+    assert_ne!(bfq.may_pass(Class::BestEffort, client(2)), Passing::All);
     bfq.insert(RqId(2), &lone(client(2), 8_000_000, Op::Read), InsertAt::Sorted, Time(MS));
-    assert_eq!(bfq.dispatch(Time(MS)), None, "it is held back");
+    assert_eq!(bfq.dispatch(&mut (), Time(MS)), None, "it is held back");
 }
 
 /// Two threads tell: one that a request passed, the other that it is over. Red if the second is lost when it comes
@@ -381,7 +381,7 @@ fn a_ticket_of_no_queue_is_ignored() {
     let mut bfq = steady();
     let ticket = NonZeroU32::new(1 << 20).map(Ticket);
     bfq.observe(Feedback::Events(&[completed(ticket, &lone(client(1), 0, Op::Read), Time(MS))], Time(MS)));
-    assert!(bfq.is_empty());
+    assert_eq!(bfq.len(), 0);
 }
 
 /// What four readers of these levels get in percent. Each of them waits for its read and then asks for the next one, of
@@ -417,10 +417,11 @@ fn one_read_at_a_time(levels: [u8; 4]) -> [f64; 4] {
             next += 1;
             bfq.insert(RqId(of as u64), &read(of, next * 1_000_003 % 8_000_000), InsertAt::Sorted, now);
         }
+        let mut ticket = None;
         if in_device.is_none()
-            && let Some(rq) = bfq.dispatch(now)
+            && let Some(rq) = bfq.dispatch(&mut ticket, now)
         {
-            in_device = Some((now.after(READ), rq.0 as usize, bfq.ticket()));
+            in_device = Some((now.after(READ), rq.0 as usize, ticket));
         }
     }
     let all: u32 = got.iter().sum();

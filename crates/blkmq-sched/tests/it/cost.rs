@@ -37,7 +37,7 @@ fn most_accesses(waiting: u64) -> [u64; 3] {
         let (merge, merged) = count.of(|| scheduler.merge(&info));
         assert_eq!(merged, None);
         let (insert, ()) = count.of(|| scheduler.insert(RqId(number), &info, InsertAt::Sorted, Time(number)));
-        let dispatch = if number < waiting { 0 } else { count.of(|| scheduler.dispatch(Time(number))).0 };
+        let dispatch = if number < waiting { 0 } else { count.of(|| scheduler.dispatch(&mut (), Time(number))).0 };
         for (most, now) in most.iter_mut().zip([insert, merge, dispatch]) {
             *most = now.max(*most);
         }

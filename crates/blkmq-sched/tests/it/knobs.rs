@@ -1,8 +1,8 @@
 //! The knobs of mq-deadline are the kernel's, and every scheduler's keep their ranges.
 
 use blkmq_sched::{
-    ClientId, Info, IoPriority, KnobError, MergeLevel, Op, Outstanding, SCHEDULERS, Scheduler, Setting, Throttle, Unit,
-    scheduler,
+    Admission, ClientId, Info, IoPriority, KnobError, MergeLevel, Op, Outstanding, SCHEDULERS, Scheduler, Setting,
+    Throttle, Unit, scheduler,
 };
 
 #[test]
@@ -52,7 +52,7 @@ fn those_of_a_throttle_are_linux_s_too() {
         ("read_lat_nsec", Unit::Nanoseconds, Some(2_000_000), 0, i64::MAX),
         ("write_lat_nsec", Unit::Nanoseconds, Some(10_000_000), 0, i64::MAX),
     ];
-    let mut throttle = scheduler("kyber").unwrap().throttle().expect("kyber takes tokens");
+    let mut throttle = scheduler("kyber").unwrap().init_hctx().unwrap().throttle.expect("kyber takes tokens");
     let knobs = throttle.knobs();
     let actual: Vec<_> = knobs.iter().map(|knob| (knob.name, knob.unit, knob.default, knob.min, knob.max)).collect();
     assert_eq!(actual, expected);
@@ -84,7 +84,8 @@ fn bound(scheduler: &dyn Scheduler) -> u64 {
         merge: MergeLevel::Never,
         merge_key: 0,
     };
-    let admits = |op, others| scheduler.admits(&info(op), Outstanding { others, nr_hctxs: 3 });
+    let admits =
+        |op, others| scheduler.limit_depth(&info(op), Outstanding { others, nr_hctxs: 3 }) != Admission::Refused;
     assert!(admits(Op::Read, u64::MAX));
     let others = (0..).find(|others| !admits(Op::Write, *others)).expect("there is a bound");
     assert_eq!(others % 3, 0, "each hardware queue counts");
@@ -113,7 +114,8 @@ fn async_depth_is_nr_requests_unless_it_was_set() {
 fn every_scheduler_is_described_under_its_name() {
     for description in SCHEDULERS {
         let scheduler = scheduler(description.name).expect("what is described exists");
-        let of_throttle = scheduler.throttle().as_ref().map_or(&[][..], Throttle::knobs);
+        let throttle = scheduler.init_hctx().and_then(|parts| parts.throttle);
+        let of_throttle = throttle.as_ref().map_or(&[][..], Throttle::knobs);
         assert_eq!(scheduler.name(), description.name);
         assert_eq!([scheduler.knobs(), of_throttle].concat(), description.knobs);
         assert!(scheduler.is_empty());

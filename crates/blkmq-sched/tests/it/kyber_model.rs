@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use blkmq_sched::{
-    Class, ClientId, Info, InsertAt, IoPriority, Kyber, MergeHow, MergeLevel, MergeLimits, Op, Passing, RqId,
-    SchedDomain, Scheduler, Setting, Time, Tokens,
+    Class, ClientId, DispatchContext, Info, InsertAt, IoPriority, Kyber, MergeHow, MergeLevel, MergeLimits, Op,
+    Passing, RqId, SchedDomain, Scheduler, Setting, Time,
 };
 use proptest::prelude::*;
 
@@ -38,8 +38,8 @@ struct Pools {
     taken: Vec<SchedDomain>,
 }
 
-impl Tokens for Pools {
-    fn take(&mut self, of: SchedDomain) -> bool {
+impl DispatchContext for Pools {
+    fn take_token(&mut self, of: SchedDomain) -> bool {
         let is_taken = self.out[of.index()] < self.depths[of.index()];
         self.out[of.index()] += u32::from(is_taken);
         self.taken.extend(is_taken.then_some(of));
@@ -167,7 +167,7 @@ impl Run {
             Step::Complete { .. } => {}
         }
         assert_eq!(self.kyber.len(), self.model.len());
-        let passing = self.kyber.gate(Class::Idle, ClientId::default());
+        let passing = self.kyber.may_pass(Class::Idle, ClientId::default());
         assert_eq!(passing == Passing::All, self.model.len() == 0);
     }
 
@@ -175,7 +175,7 @@ impl Run {
         let Pools { depths, out, .. } = self.pools.clone();
         let expected = self.model.dispatch(|kind| out[kind] < depths[kind]);
         self.pools.taken.clear();
-        let chosen = self.kyber.dispatch_with(&mut self.pools, Time(0));
+        let chosen = self.kyber.dispatch(&mut self.pools, Time(0));
         assert_eq!(chosen, expected);
         assert_eq!(self.pools.taken.len(), usize::from(chosen.is_some()), "a token each, and none for nothing");
         self.in_device.append(&mut self.pools.taken);

@@ -2,8 +2,8 @@
 
 use crate::bench::{ROOMY, of, read, write};
 use blkmq_sched::{
-    Class, ClientId, Info, InsertAt, Kyber, Merge, MergeHow, MergeLevel, Op, Outstanding, Passing, RqId, SchedDomain,
-    Scheduler, Setting, Time, Tokens,
+    Admission, Class, ClientId, DispatchContext, Info, InsertAt, Kyber, Merge, MergeHow, MergeLevel, Op, Outstanding,
+    Passing, RqId, SchedDomain, Scheduler, Setting, Time,
 };
 
 /// Pools with so many tokens left, by [`SchedDomain::index`].
@@ -20,8 +20,8 @@ impl Left {
     }
 }
 
-impl Tokens for Left {
-    fn take(&mut self, of: SchedDomain) -> bool {
+impl DispatchContext for Left {
+    fn take_token(&mut self, of: SchedDomain) -> bool {
         self.asked.push(of);
         let left = &mut self.tokens[of.index()];
         let is_taken = *left > 0;
@@ -42,7 +42,7 @@ fn kyber(infos: &[Info]) -> Kyber {
 }
 
 fn ids(kyber: &mut Kyber, tokens: &mut Left) -> Vec<u64> {
-    std::iter::from_fn(|| kyber.dispatch_with(tokens, Time(0))).map(|rq| rq.0).collect()
+    std::iter::from_fn(|| kyber.dispatch(tokens, Time(0))).map(|rq| rq.0).collect()
 }
 
 fn merged(into: u64, how: MergeHow) -> Option<Merge> {
@@ -55,7 +55,8 @@ fn kinds_take_turns_in_batches_of_16_8_1_and_1() {
     let ops = [Op::Read, Op::Write, Op::Discard, Op::WriteZeroes];
     let infos: Vec<Info> = (0..40).flat_map(|number| ops.map(|op| of(op, number * 100))).collect();
     let mut kyber = kyber(&infos);
-    let turns: Vec<usize> = std::iter::from_fn(|| kyber.dispatch(Time(0))).map(|rq| rq.0 as usize % 4).collect();
+    let turns: Vec<usize> =
+        std::iter::from_fn(|| kyber.dispatch(&mut (), Time(0))).map(|rq| rq.0 as usize % 4).collect();
     let mut expected = Vec::new();
     let mut left = [40_usize; 4];
     while left.iter().sum::<usize>() > 0 {
@@ -73,11 +74,11 @@ fn kinds_take_turns_in_batches_of_16_8_1_and_1() {
 fn a_turn_begins_anew_when_it_comes_round() {
     let infos: Vec<Info> = (0..30).map(|number| read(number * 100)).collect();
     let mut kyber = kyber(&infos);
-    (0..10).for_each(|_| assert!(kyber.dispatch(Time(0)).is_some()));
+    (0..10).for_each(|_| assert!(kyber.dispatch(&mut (), Time(0)).is_some()));
     let mut none = Left::new([0; 4]);
-    assert_eq!(kyber.dispatch_with(&mut none, Time(0)), None);
+    assert_eq!(kyber.dispatch(&mut none, Time(0)), None);
     kyber.insert(RqId(100), &write(0), InsertAt::Sorted, Time(0));
-    let order: Vec<u64> = std::iter::from_fn(|| kyber.dispatch(Time(0))).map(|rq| rq.0).collect();
+    let order: Vec<u64> = std::iter::from_fn(|| kyber.dispatch(&mut (), Time(0))).map(|rq| rq.0).collect();
     let position = order.iter().position(|id| *id == 100);
     assert_eq!(position, Some(16), "a choice in vain ended the turn of the reads, and they have a whole one now");
 }
@@ -87,11 +88,11 @@ fn a_turn_begins_anew_when_it_comes_round() {
 fn what_is_let_in_goes_by_software_queue_and_then_by_arrival() {
     let infos: Vec<Info> = [200, 3, 3, 64, 0, 255, 3].into_iter().map(|ctx| Info { ctx, ..read(0) }).collect();
     let mut kyber = kyber(&infos);
-    assert_eq!(kyber.dispatch(Time(0)), Some(RqId(4)));
+    assert_eq!(kyber.dispatch(&mut (), Time(0)), Some(RqId(4)));
     // What comes later is let in behind them, whatever its software queue.
     kyber.insert(RqId(7), &Info { ctx: 1, ..read(0) }, InsertAt::Sorted, Time(0));
     kyber.insert(RqId(8), &Info { ctx: 0, ..read(0) }, InsertAt::Sorted, Time(0));
-    let order: Vec<u64> = std::iter::from_fn(|| kyber.dispatch(Time(0))).map(|rq| rq.0).collect();
+    let order: Vec<u64> = std::iter::from_fn(|| kyber.dispatch(&mut (), Time(0))).map(|rq| rq.0).collect();
     assert_eq!(order, [1, 2, 6, 3, 0, 5, 8, 7]);
 }
 
@@ -103,7 +104,7 @@ fn each_request_has_one_token_and_nothing_takes_none() {
     assert_eq!(ids(&mut kyber, &mut tokens), [0, 2]);
     assert_eq!((tokens.tokens, kyber.len()), ([0, 4, 0, 5], 2));
     tokens.asked.clear();
-    assert_eq!(kyber.dispatch_with(&mut tokens, Time(0)), None);
+    assert_eq!(kyber.dispatch(&mut tokens, Time(0)), None);
     tokens.asked.dedup();
     assert!(
         !tokens.asked.iter().any(|of| matches!(of, SchedDomain::Write | SchedDomain::Other)),
@@ -112,14 +113,14 @@ fn each_request_has_one_token_and_nothing_takes_none() {
     let mut tokens = Left::new([1, 0, 1, 0]);
     assert_eq!(ids(&mut kyber, &mut tokens), [3, 1]);
     tokens.asked.clear();
-    assert_eq!((kyber.dispatch_with(&mut tokens, Time(0)), tokens.asked), (None, vec![]));
+    assert_eq!((kyber.dispatch(&mut tokens, Time(0)), tokens.asked), (None, vec![]));
 }
 
 /// Red if the software queues' lists are emptied before a token was got.
 #[test]
 fn what_waits_for_a_token_can_still_merge() {
     let mut kyber = kyber(&[read(0)]);
-    assert_eq!(kyber.dispatch_with(&mut Left::new([0; 4]), Time(0)), None);
+    assert_eq!(kyber.dispatch(&mut Left::new([0; 4]), Time(0)), None);
     assert_eq!(kyber.merge(&read(8)), merged(0, MergeHow::Back));
     // One token lets all in: the second one does not merge any more.
     kyber.insert(RqId(1), &read(100), InsertAt::Sorted, Time(0));
@@ -171,7 +172,7 @@ fn the_head_is_in_front_of_everything() {
         kyber.insert(RqId(id), &info, InsertAt::Head, Time(0));
     }
     let mut tokens = Left::new([9, 0, 0, 0]);
-    assert_eq!((kyber.dispatch_with(&mut tokens, Time(0)), tokens.tokens), (None, [9, 0, 0, 0]));
+    assert_eq!((kyber.dispatch(&mut tokens, Time(0)), tokens.tokens), (None, [9, 0, 0, 0]));
     assert_eq!(ids(&mut kyber, &mut Left::new([9; 4])), [11, 10, 0, 1]);
 }
 
@@ -179,7 +180,7 @@ fn the_head_is_in_front_of_everything() {
 fn classes_do_not_matter_and_any_may_pass_while_nothing_waits() {
     let idle = Info { priority: blkmq_sched::IoPriority { class: Class::Idle, level: 0 }, ..read(0) };
     let mut kyber = kyber(&[idle, read(100)]);
-    let gates = |kyber: &Kyber| Class::ALL.map(|class| kyber.gate(class, ClientId::default()));
+    let gates = |kyber: &Kyber| Class::ALL.map(|class| kyber.may_pass(class, ClientId::default()));
     assert_eq!(gates(&kyber), [Passing::Nobody; 3]);
     assert_eq!(ids(&mut kyber, &mut Left::new([9; 4])), [0, 1]);
     assert_eq!(gates(&kyber), [Passing::All; 3]);
@@ -189,7 +190,9 @@ fn classes_do_not_matter_and_any_may_pass_while_nothing_waits() {
 #[test]
 fn others_than_reads_may_have_three_quarters() {
     let mut kyber = Kyber::new();
-    let admits = |kyber: &dyn Scheduler, info, others| kyber.admits(&info, Outstanding { others, nr_hctxs: 2 });
+    let admits = |kyber: &dyn Scheduler, info, others| {
+        kyber.limit_depth(&info, Outstanding { others, nr_hctxs: 2 }) != Admission::Refused
+    };
     assert!(admits(&kyber, write(0), 383) && !admits(&kyber, write(0), 384) && admits(&kyber, read(0), 384));
     for (nr_requests, depth) in [(64, 48), (65_536, 49_152), (5, 3), (1, 1), (0, 1), (u32::MAX, 3_221_225_471_u32)] {
         kyber.configure(Setting::NrRequests(nr_requests));
@@ -202,15 +205,16 @@ fn others_than_reads_may_have_three_quarters() {
 fn another_hardware_queue_gets_an_empty_one_of_the_same_settings() {
     let mut first = kyber(&[read(0)]);
     first.configure(Setting::NrRequests(8));
-    let mut other = first.for_hctx().expect("kyber keeps no order across hardware queues");
+    let parts = first.init_hctx().expect("kyber keeps no order across hardware queues");
+    let mut other = parts.scheduler;
     assert!(other.is_empty() && other.name() == "kyber");
-    let admits = |others| other.admits(&write(0), Outstanding { others, nr_hctxs: 1 });
+    let admits = |others| other.limit_depth(&write(0), Outstanding { others, nr_hctxs: 1 }) != Admission::Refused;
     assert!(admits(5) && !admits(6));
     other.reserve(1);
     other.insert(RqId(1), &read(8), InsertAt::Sorted, Time(0));
     assert_eq!(other.merge(&read(16)), merged(1, MergeHow::Back));
-    assert!(blkmq_sched::scheduler("mq-deadline").unwrap().for_hctx().is_none());
-    assert!(blkmq_sched::scheduler("mq-deadline").unwrap().throttle().is_none());
+    assert!(blkmq_sched::scheduler("mq-deadline").unwrap().init_hctx().is_none());
+    assert!(parts.throttle.is_some(), "kyber takes tokens");
 }
 
 /// Red if a name is not that of Linux's debugfs, or a list is not shown.

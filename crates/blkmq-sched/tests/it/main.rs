@@ -6,6 +6,7 @@ mod bfq_changes;
 mod bfq_model;
 mod bfq_room;
 mod bfq_rules;
+mod contract;
 mod cost;
 mod counting;
 mod knobs;

@@ -192,8 +192,8 @@ impl Run {
 
     fn dispatch(&mut self) -> bool {
         let waiting: Vec<(RqId, Info)> = self.model.waiting().collect();
-        let peeked = self.scheduler.peek(self.now);
-        let chosen = self.scheduler.dispatch(self.now);
+        let peeked = self.scheduler.peek(&mut (), self.now);
+        let chosen = self.scheduler.dispatch(&mut (), self.now);
         assert_eq!(peeked, chosen);
         assert_eq!(chosen, self.model.dispatch(self.now));
         let Some(rq) = chosen else {
@@ -273,7 +273,7 @@ impl Run {
 
     /// Dispatches every request. No request may be lost, and once all have completed no state may be left.
     fn drain(&mut self) {
-        while !self.scheduler.is_empty() {
+        while self.scheduler.len() > 0 {
             while self.dispatch() {}
             self.complete_all();
         }

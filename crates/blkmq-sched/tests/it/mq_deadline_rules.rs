@@ -313,7 +313,7 @@ fn a_forced_choice_that_is_ours_is_made_as_ours() {
     let a_read = bench.insert(read(8), 0);
     bench.insert(write(16), 50 * MS);
     bench.insert(idle(0), 50 * MS);
-    assert_eq!(bench.scheduler.peek(Time(100 * MS)), Some(RqId(a_read)));
+    assert_eq!(bench.scheduler.peek(&mut (), Time(100 * MS)), Some(RqId(a_read)));
     assert!(bench.force(a_read, 100 * MS));
     assert!(bench.shows("batching: 1\nstarved: 0\nlast_dir: read\n"), "{}", bench.show());
 }

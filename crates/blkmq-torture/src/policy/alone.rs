@@ -167,8 +167,8 @@ impl World {
     }
 
     fn dispatch(&mut self) -> bool {
-        let Some(rq) = self.bfq.dispatch(self.now) else { return false };
-        let ticket = self.bfq.ticket();
+        let mut ticket = None;
+        let Some(rq) = self.bfq.dispatch(&mut ticket, self.now) else { return false };
         let (info, sectors, of) = self.waiting.remove(&rq).expect("what is chosen waited");
         let ns = self.random.around(self.mean_ns);
         let begun = Begun { rq, info, sectors, ticket, since: self.now };

@@ -55,7 +55,7 @@ impl Inner {
         };
         let (mut copy, rq) = (bfq.clone(), RqId(u64::MAX));
         copy.insert(rq, &info, InsertAt::Sorted, now);
-        copy.dispatch(now) == Some(rq)
+        copy.dispatch(&mut (), now) == Some(rq)
     }
 }
 

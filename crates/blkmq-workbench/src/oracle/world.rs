@@ -14,8 +14,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use blkmq_sched::{
-    Bfq, Event as Happened, Expiration, Feedback, Info, InsertAt, MergeLevel, Op, Outstanding, Report, RqId, Scheduler,
-    Ticket, Time,
+    Admission, Bfq, Event as Happened, Expiration, Feedback, Info, InsertAt, MergeLevel, Op, Outstanding, Report, RqId,
+    Scheduler, Ticket, Time,
 };
 
 use super::client::Client;
@@ -201,7 +201,8 @@ impl World {
         let mut at = 0;
         while let Some((place, info)) = self.outside.get(at).copied() {
             let outstanding = Outstanding { others: self.others, nr_hctxs: 1 };
-            let has_room = self.outstanding < self.device.nr_requests && self.bfq.admits(&info, outstanding);
+            let admission = self.bfq.limit_depth(&info, outstanding);
+            let has_room = self.outstanding < self.device.nr_requests && admission != Admission::Refused;
             if !has_room || behind.contains(&place) {
                 behind.push(place);
                 at += 1;
@@ -223,7 +224,8 @@ impl World {
         }
         let mut got_nothing = true;
         while self.asking.is_due && self.in_device + self.chosen.len() <= self.device.depth {
-            let Some(rq) = self.bfq.dispatch(Time(self.now)) else {
+            let mut ticket = None;
+            let Some(rq) = self.bfq.dispatch(&mut ticket, Time(self.now)) else {
                 self.asking.is_due = false;
                 if got_nothing && self.bfq.len() > 0 {
                     self.plan_to_ask_again();
@@ -231,7 +233,7 @@ impl World {
                 return;
             };
             got_nothing = false;
-            self.rqs[rq.0 as usize].ticket = self.bfq.ticket();
+            self.rqs[rq.0 as usize].ticket = ticket;
             self.chosen.push_back(rq);
             if self.in_device + self.chosen.len() > self.device.depth {
                 self.asking.kept = Some(rq);

@@ -251,7 +251,7 @@ impl Replay {
     fn ask(&mut self, time: u64) {
         self.part();
         self.tick(time);
-        let chosen = self.free.dispatch(Time(time));
+        let chosen = self.free.dispatch(&mut (), Time(time));
         let rq = chosen.and_then(|id| self.waiting.get(&id)).map(|rq| (rq.of, rq.info.sector));
         self.done.answer = Some(Answer { time, rq });
         self.note();
@@ -394,13 +394,13 @@ impl Replay {
             return false;
         };
         let (id, info) = (*id, rq.info);
-        let is_done = self.follows.force_serve(id, Time(time));
-        if is_done {
+        let ticket = self.follows.force_serve(id, Time(time));
+        if ticket.is_some() {
             self.waiting.remove(&id);
-            let served = Served { info, ticket: self.follows.ticket(), since: time };
+            let served = Served { info, ticket, since: time };
             self.served.push((info.sector, info.op), served);
         }
-        is_done
+        ticket.is_some()
     }
 
     /// The device takes a request.

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use blkmq_sched::{Latency, SchedDomain, Sums, Throttle, Time, Tokens};
+use blkmq_sched::{DispatchContext, Latency, SchedDomain, Sums, Throttle, Time};
 
 use super::agreement::Adjustment;
 use super::jiffies;
@@ -36,8 +36,8 @@ pub(super) struct Pools {
     adjustments: VecDeque<Adjustment>,
 }
 
-impl Tokens for Pools {
-    fn take(&mut self, of: SchedDomain) -> bool {
+impl DispatchContext for Pools {
+    fn take_token(&mut self, of: SchedDomain) -> bool {
         let Some(throttle) = &self.throttle else { return true };
         let is_taken = self.out[of.index()] < throttle.depth(of);
         self.out[of.index()] += u32::from(is_taken);

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use blkmq::driver::spec::Opener;
 use blkmq_sched::{
-    Class, ClientId, ClientSettings, Feedback, FeedbackKind, GroupId, GroupSettings, Info, InsertAt, Knob, KnobError,
-    MergeLevel, MqDeadline, Passing, RqId, Scheduler, Setting, Time,
+    Class, ClientId, ClientSettings, DispatchContext, Feedback, FeedbackKind, GroupId, GroupSettings, Info, InsertAt,
+    Knob, KnobError, MergeLevel, MqDeadline, Passing, RqId, Scheduler, Setting, Time,
 };
 use blkmq_workbench::bench::SchedulerSource;
 use blkmq_workbench::judge::{Contestant, Promises, Row, Settings, Shares, Site, interference, judge, sections, tests};
@@ -99,12 +99,12 @@ impl Scheduler for Faulty {
         }
         self.inner.insert(rq, &info, at, now);
     }
-    fn dispatch(&mut self, now: Time) -> Option<RqId> {
+    fn dispatch(&mut self, context: &mut dyn DispatchContext, now: Time) -> Option<RqId> {
         if self.is_pausing(now) {
             return None;
         }
         self.handed_out += 1;
-        self.inner.dispatch(now)
+        self.inner.dispatch(context, now)
     }
     fn len(&self) -> usize {
         self.inner.len()
@@ -144,13 +144,13 @@ impl Scheduler for Fifo {
             InsertAt::Sorted => self.0.push_back(rq),
         }
     }
-    fn dispatch(&mut self, _now: Time) -> Option<RqId> {
+    fn dispatch(&mut self, _context: &mut dyn DispatchContext, _now: Time) -> Option<RqId> {
         self.0.pop_front()
     }
     fn len(&self) -> usize {
         self.0.len()
     }
-    fn gate(&self, _class: Class, _client: ClientId) -> Passing {
+    fn may_pass(&self, _class: Class, _client: ClientId) -> Passing {
         if self.0.is_empty() { Passing::All } else { Passing::Nobody }
     }
 }
@@ -241,7 +241,7 @@ impl Scheduler for Fair {
         tenant.waiting.push_back((rq, info.nr_sectors));
         self.waiting += 1;
     }
-    fn dispatch(&mut self, now: Time) -> Option<RqId> {
+    fn dispatch(&mut self, _context: &mut dyn DispatchContext, now: Time) -> Option<RqId> {
         self.kept_until = None;
         let is_present = |tenant: &Tenant| self.keeps && now < tenant.came.after(Self::PRESENT_NS);
         let candidates = self.tenants.iter().filter(|(_, tenant)| !tenant.waiting.is_empty() || is_present(tenant));

@@ -54,7 +54,7 @@ fn the_nearest_request_is_next_on_either_side() {
         insert(rq, sector, InsertAt::Sorted);
     }
     insert(5, 5000, InsertAt::Head);
-    let order: Vec<_> = std::iter::from_fn(|| scheduler.dispatch(Time(0))).map(|rq| rq.0).collect();
+    let order: Vec<_> = std::iter::from_fn(|| scheduler.dispatch(&mut (), Time(0))).map(|rq| rq.0).collect();
     // Behind sector 9 comes 80, behind 88 come 100 and 112, and 1000 is left.
     assert_eq!(order, [5, 3, 2, 0, 4, 1]);
 }

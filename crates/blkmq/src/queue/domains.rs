@@ -1,6 +1,6 @@
 //! The domains of a queue: one that orders all hardware queues, or one for each of them.
 //!
-//! Which of the two it is, the scheduler says ([`Scheduler::for_hctx`](blkmq_sched::Scheduler::for_hctx)), and it
+//! Which of the two it is, the scheduler says ([`Scheduler::init_hctx`](blkmq_sched::Scheduler::init_hctx)), and it
 //! changes only with the scheduler, on a queue that is frozen, drained and quiesced. No two domains share a line.
 
 use std::sync::OnceLock;

@@ -17,7 +17,7 @@
 //! only if the scheduler admits as many as there are tags.
 
 use blkmq_sched::{
-    Class, ClientId, Feedback, FeedbackKind, Info, IoPriority, MergeLevel, Op, Outstanding, Passing, Setting,
+    Admission, Class, ClientId, Feedback, FeedbackKind, Info, IoPriority, MergeLevel, Op, Outstanding, Passing, Setting,
 };
 
 use super::hold::{Hold, STEADY};
@@ -156,7 +156,7 @@ impl Hold {
         debug_assert!(self.gate.is_some(), "the gate is open");
         let passing = self.scheduler.as_ref().map_or(Passing::Nobody, |scheduler| {
             let client = self.gate_client.unwrap_or(self.latest_client);
-            self.gate.map_or(Passing::Nobody, |class| scheduler.gate(class, client))
+            self.gate.map_or(Passing::Nobody, |class| scheduler.may_pass(class, client))
         });
         let was = if self.gate_client.is_some() { Passing::Client } else { Passing::All };
         if passing != was && kept("bypass.answer") {
@@ -188,7 +188,7 @@ impl Hold {
             // The client of the latest request is gone, or none has come. The next request that is inserted names one.
             return;
         }
-        let client = match scheduler.gate(self.latest, self.latest_client) {
+        let client = match scheduler.may_pass(self.latest, self.latest_client) {
             Passing::Nobody => return,
             Passing::Client => Some(self.latest_client),
             Passing::All => None,
@@ -232,11 +232,11 @@ impl RequestQueue {
         let Some(mut scheduler) = new else { return };
         let nr_requests = self.settings.nr_requests.load(Ordering::Relaxed);
         scheduler.configure(Setting::NrRequests(nr_requests));
-        let lets_pass = |class| scheduler.gate(class, ClientId::default()) == Passing::All;
+        let lets_pass = |class| scheduler.may_pass(class, ClientId::default()) == Passing::All;
         if Class::ALL.into_iter().all(lets_pass) {
             let tags = nr_requests.min(self.hctxs.depth().into());
             let others = Outstanding { others: u64::from(tags) - 1, nr_hctxs: 1 };
-            let reads_only = scheduler.bounds(&a_write(ClientId::default()), others);
+            let reads_only = scheduler.limit_depth(&a_write(ClientId::default()), others) != Admission::Admitted;
             self.live.word.open_gate(Gate::new(Gate::ANY, reads_only, None));
             self.account.gate.note_opened(self.clock.now());
         }

@@ -1,7 +1,7 @@
 //! What belongs to a scheduler and is known only under its lock.
 
 use blkmq_sched::{
-    Class, ClientId, Info, InsertAt, Merge, Newcomer, Op, Outstanding, Report, RqId, Scheduler, Tally, Time,
+    Admission, Class, ClientId, Info, InsertAt, Merge, Newcomer, Op, Outstanding, Report, RqId, Scheduler, Tally, Time,
 };
 
 use super::backlog::Backlog;
@@ -279,7 +279,7 @@ impl Hold {
             return self.choose_specially(q, now);
         }
         self.fold(q);
-        let id = ask(self.scheduler.as_mut()?, now, |scheduler| scheduler.dispatch(now))?;
+        let id = ask(self.scheduler.as_mut()?, now, |scheduler| scheduler.dispatch(&mut (), now))?;
         let rq = q.slots.leave_scheduler(id);
         debug_assert!(rq.body().ordered && rq.body().tag.is_none(), "what a scheduler names was inserted: {rq:?}");
         self.count_out(rq.hctx());
@@ -297,23 +297,19 @@ impl Hold {
         self.fold(q);
         let scheduler = self.scheduler.as_mut()?;
         let mut lender = Lender::new(q, self.token_home);
-        let id = ask(scheduler, now, |scheduler| match &mut lender {
-            None => scheduler.dispatch(now),
-            Some(lender) => lender.lend(q, scheduler.as_mut(), now),
-        })?;
+        let id = ask(scheduler, now, |scheduler| lender.lend(q, scheduler.as_mut(), now))?;
         let mut rq = q.slots.leave_scheduler(id);
         debug_assert!(rq.body().ordered && rq.body().tag.is_none(), "what a scheduler names was inserted: {rq:?}");
         debug_assert!(
             rq.body().token.is_none() && rq.body().ticket.is_none(),
             "a request gets one token and one ticket: {rq:?}"
         );
-        if let Some(lender) = lender {
-            let token = lender.given();
-            self.token_home = token.map_or(self.token_home, |token| token.word.into());
-            rq.body_mut().token = token;
+        let (token, ticket) = lender.given();
+        if let Some(token) = token {
+            self.token_home = token.word.into();
+            rq.body_mut().token = Some(token);
         }
         if self.wants_reports {
-            let ticket = scheduler.ticket();
             debug_assert!(ticket.is_some(), "a scheduler that wants reports has a ticket for each choice: {rq:?}");
             rq.body_mut().ticket = ticket;
         }
@@ -503,7 +499,7 @@ impl Hold {
     #[inline]
     pub(super) fn bounds_others(&self, q: &RequestQueue, info: &Info) -> bool {
         let most = self.outstanding(self.most_others(q));
-        self.scheduler.as_ref().is_some_and(|scheduler| scheduler.bounds(info, most))
+        self.scheduler.as_ref().is_some_and(|scheduler| scheduler.limit_depth(info, most) != Admission::Admitted)
     }
 
     /// How many requests other than reads there can be beside one.
@@ -520,6 +516,7 @@ impl Hold {
     #[inline]
     fn admits(&self, info: &Info, others: u64) -> bool {
         let outstanding = self.outstanding(others);
-        self.scheduler.as_ref().is_none_or(|scheduler| scheduler.admits(info, outstanding))
+        let admission = self.scheduler.as_ref().map(|scheduler| scheduler.limit_depth(info, outstanding));
+        admission != Some(Admission::Refused)
     }
 }

@@ -1,7 +1,7 @@
 //! The pools of tokens that the hardware queues of a device share, and the control of their depths.
 //!
 //! A scheduler that bounds how many requests of a kind the device has takes a token for each request that it chooses
-//! ([`blkmq_sched::Tokens`]). A request that passes the scheduler by takes one too. The request keeps its token until
+//! ([`DispatchContext`]). A request that passes the scheduler by takes one too. The request keeps its token until
 //! it completes, also while it waits on a dispatch list because the driver gave it back. So each token is taken once
 //! and put back once, whatever becomes of the request. The completer puts tokens back together with tags, in batches,
 //! and enters no section for that.
@@ -17,7 +17,7 @@
 
 use std::fmt::{self, Write};
 
-use blkmq_sched::{Latency, RqId, SchedDomain, Scheduler, Sums, Throttle, Time, Tokens};
+use blkmq_sched::{DispatchContext, Latency, RqId, SchedDomain, Scheduler, Sums, Throttle, Ticket, Time};
 
 use super::RequestQueue;
 use super::latencies::Latencies;
@@ -145,45 +145,56 @@ impl TakenTokens<'_> {
     }
 }
 
-/// The pools, lent to a scheduler for one choice.
+/// What a scheduler is lent for one choice, and leaves with the request that it chooses.
 pub(super) struct Lender<'q> {
-    pools: &'q Pools,
+    /// `None`: the scheduler takes no tokens.
+    pools: Option<&'q Pools>,
     home: u16,
     /// The token that was taken and not handed on yet.
-    given: Option<PoolToken>,
+    token: Option<PoolToken>,
+    ticket: Option<Ticket>,
 }
 
 impl<'q> Lender<'q> {
-    /// `None`: the scheduler takes no tokens.
     #[inline]
-    pub(super) fn new(q: &'q RequestQueue, home: u16) -> Option<Self> {
-        q.pools().map(|pools| Self { pools, home, given: None })
+    pub(super) fn new(q: &'q RequestQueue, home: u16) -> Self {
+        Self { pools: q.pools(), home, token: None, ticket: None }
     }
 
     /// Asks the scheduler. A token that was taken for nothing goes back.
     pub(super) fn lend(&mut self, q: &RequestQueue, scheduler: &mut dyn Scheduler, now: Time) -> Option<RqId> {
-        let chosen = scheduler.dispatch_with(self, now);
+        let chosen = scheduler.dispatch(self, now);
         if chosen.is_none()
-            && let Some(token) = self.given.take()
+            && let (Some(pools), Some(token)) = (self.pools, self.token.take())
         {
-            self.pools.put(token);
+            pools.put(token);
             q.live.brought();
         }
         chosen
     }
 
-    /// The token of the request that was chosen.
-    pub(super) fn given(self) -> Option<PoolToken> {
-        debug_assert!(self.given.is_some(), "a policy that takes tokens takes one for each choice");
-        self.given
+    /// The token and the ticket of the request that was chosen.
+    pub(super) fn given(self) -> (Option<PoolToken>, Option<Ticket>) {
+        debug_assert_eq!(
+            self.token.is_some(),
+            self.pools.is_some(),
+            "a policy that takes tokens takes one for each choice"
+        );
+        (self.token, self.ticket)
     }
 }
 
-impl Tokens for Lender<'_> {
-    fn take(&mut self, of: SchedDomain) -> bool {
-        debug_assert!(self.given.is_none(), "a choice takes one token");
-        self.given = self.pools.take(of, self.home);
-        self.given.is_some()
+impl DispatchContext for Lender<'_> {
+    fn take_token(&mut self, of: SchedDomain) -> bool {
+        debug_assert!(self.token.is_none(), "a choice takes one token");
+        let Some(pools) = self.pools else { return true };
+        self.token = pools.take(of, self.home);
+        self.token.is_some()
+    }
+
+    fn set_ticket(&mut self, ticket: Ticket) {
+        debug_assert!(self.ticket.is_none(), "a choice has one ticket");
+        self.ticket = Some(ticket);
     }
 }
 

@@ -21,12 +21,13 @@ impl RequestQueue {
     /// # Errors
     /// The locking does not suit the scheduler. Nothing has changed then.
     pub(crate) fn install(&self, scheduler: Option<Box<dyn Scheduler>>) -> Result<(), QueueError> {
-        let is_split = scheduler.as_ref().is_some_and(|scheduler| scheduler.for_hctx().is_some());
+        let per_hctx = scheduler.as_ref().and_then(|scheduler| scheduler.init_hctx());
+        let is_split = per_hctx.is_some();
         check_locking(self.locking(), scheduler.as_deref().filter(|_| is_split))?;
         let nr_requests = self.wanted_nr_requests(scheduler.is_some());
-        let throttle = scheduler.as_ref().and_then(|scheduler| scheduler.throttle());
+        let throttle = per_hctx.and_then(|parts| parts.throttle);
         let wants_reports = scheduler.as_ref().is_some_and(|scheduler| scheduler.feedback() == FeedbackKind::Events);
-        let wants_reports = wants_reports && !is_split && throttle.is_none();
+        let wants_reports = wants_reports && !is_split;
         self.shut_gates();
         if is_split {
             // Before other threads see that the queue is split, because some ask a domain from outside of the queue.
@@ -304,13 +305,10 @@ impl RequestQueue {
     }
 }
 
-/// A scheduler for another hardware queue, with the same knobs, in which nothing waits.
+/// A scheduler for another hardware queue, with the same settings, in which nothing waits.
 pub(super) fn another(scheduler: &dyn Scheduler) -> Option<Box<dyn Scheduler>> {
-    let mut another = scheduler.for_hctx()?;
-    for knob in scheduler.knobs() {
-        let set = scheduler.knob(knob.name).map(|value| another.set_knob(knob.name, value));
-        debug_assert!(set.is_none_or(|set| set.is_ok()), "a scheduler takes its own values: {}", knob.name);
-    }
+    let another = scheduler.init_hctx()?.scheduler;
+    debug_assert!(another.is_empty(), "nothing waits in a new scheduler");
     Some(another)
 }
 

@@ -9,8 +9,8 @@ use crate::device::{ONE_QUEUE, Recorder, read, reap, write};
 use blkmq::driver::{Topology, spec};
 use blkmq::{Bio, Buffer, Client, Clock, Limits, Locking, RequestQueue, Status, Submitter, VirtualClock};
 use blkmq_sched::{
-    Class, ClientId, ClientSettings, Event, Feedback, FeedbackKind, GroupId, GroupSettings, Info, InsertAt, Newcomer,
-    Outstanding, Passing, RqId, Scheduler, Setting, Ticket, Time,
+    Admission, Class, ClientId, ClientSettings, DispatchContext, Event, Feedback, FeedbackKind, GroupId, GroupSettings,
+    Info, InsertAt, Newcomer, Outstanding, Passing, RqId, Scheduler, Setting, Ticket, Time,
 };
 
 /// What a client has, as the scheduler was told.
@@ -94,7 +94,7 @@ impl Scheduler for Bookkeeper {
         state.calls.push(format!("insert {}", info.sector));
     }
 
-    fn dispatch(&mut self, _now: Time) -> Option<RqId> {
+    fn dispatch(&mut self, context: &mut dyn DispatchContext, _now: Time) -> Option<RqId> {
         let (rq, info) = self.waiting.pop_front()?;
         self.next_ticket += 1;
         let ticket = self.next_ticket;
@@ -103,6 +103,7 @@ impl Scheduler for Bookkeeper {
         books.waiting -= 1;
         books.dispatched.insert(ticket, info.nr_sectors);
         state.calls.push(format!("dispatch {}", info.sector));
+        context.set_ticket(Ticket(NonZeroU32::new(ticket).expect("tickets begin at 1")));
         Some(rq)
     }
 
@@ -112,29 +113,25 @@ impl Scheduler for Bookkeeper {
         false
     }
 
-    fn ticket(&self) -> Option<Ticket> {
-        NonZeroU32::new(self.next_ticket).map(Ticket)
-    }
-
     fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    fn gate(&self, _class: Class, _client: ClientId) -> Passing {
+    fn may_pass(&self, _class: Class, _client: ClientId) -> Passing {
         match self.state().passing {
             Some(passing) if self.waiting.is_empty() => passing,
             _ => Passing::Nobody,
         }
     }
 
-    fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
+    fn limit_depth(&self, newcomer: &Info, outstanding: Outstanding) -> Admission {
         let mut state = self.state();
         if state.bounds_writes && !newcomer.op.is_read() && !outstanding.is_below(50) {
-            return false;
+            return Admission::Refused;
         }
         let most = state.most;
         let books = state.books(newcomer.client);
-        books.waiting + (books.dispatched.len() as u64) < most
+        Admission::fitting(books.waiting + (books.dispatched.len() as u64) < most)
     }
 
     fn join(&mut self, client: ClientId, settings: &ClientSettings) {

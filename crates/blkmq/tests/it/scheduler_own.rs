@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::device::{ONE_QUEUE, Recorder, read, reap, write};
 use blkmq::{Client, Limits, Locking, QueueError, RequestQueue};
-use blkmq_sched::{Info, InsertAt, IoPriority, Merge, MergeLevel, Op, Outstanding, RqId, Scheduler, Time};
+use blkmq_sched::{
+    Admission, DispatchContext, Info, InsertAt, IoPriority, Merge, MergeLevel, Op, Outstanding, RqId, Scheduler, Time,
+};
 
 /// A scheduler that chooses the latest request first, as no scheduler of blkmq does, and counts how often it is asked
 /// to merge. The third field, unless it is 0, bounds requests other than reads, and the test changes it. The test does
@@ -31,7 +33,7 @@ impl Scheduler for LatestFirst {
         self.0.push(rq);
     }
 
-    fn dispatch(&mut self, _now: Time) -> Option<RqId> {
+    fn dispatch(&mut self, _context: &mut dyn DispatchContext, _now: Time) -> Option<RqId> {
         self.0.pop()
     }
 
@@ -39,9 +41,9 @@ impl Scheduler for LatestFirst {
         self.0.len()
     }
 
-    fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
+    fn limit_depth(&self, newcomer: &Info, outstanding: Outstanding) -> Admission {
         let depth = self.2.load(Ordering::Relaxed);
-        depth == 0 || newcomer.op.is_read() || outstanding.is_below(depth)
+        Admission::fitting(depth == 0 || newcomer.op.is_read() || outstanding.is_below(depth))
     }
 }
 

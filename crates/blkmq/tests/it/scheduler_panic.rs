@@ -7,7 +7,9 @@ use std::process::Command;
 
 use crate::device::{ONE_QUEUE, Recorder, read, reap};
 use blkmq::{Client, Limits, Locking, RequestQueue, Status};
-use blkmq_sched::{Class, ClientId, Feedback, FeedbackKind, Info, InsertAt, Passing, RqId, Scheduler, Ticket, Time};
+use blkmq_sched::{
+    Class, ClientId, DispatchContext, Feedback, FeedbackKind, Info, InsertAt, Passing, RqId, Scheduler, Ticket, Time,
+};
 
 /// First come, first served; panics at the first insertion, at the first choice, or when a thread whose ring is full
 /// tells it what has happened, outside of each hold.
@@ -31,17 +33,15 @@ impl Scheduler for Stumbles {
         self.waiting.push(rq);
     }
 
-    fn dispatch(&mut self, _now: Time) -> Option<RqId> {
+    fn dispatch(&mut self, context: &mut dyn DispatchContext, _now: Time) -> Option<RqId> {
         assert!(self.waiting.is_empty() || self.feedback() == FeedbackKind::Events, "this panic is the test's own");
-        self.waiting.pop()
+        let rq = self.waiting.pop()?;
+        context.set_ticket(Ticket(NonZeroU32::MIN));
+        Some(rq)
     }
 
     fn feedback(&self) -> FeedbackKind {
         if self.at.ends_with("report") { FeedbackKind::Events } else { FeedbackKind::None }
-    }
-
-    fn ticket(&self) -> Option<Ticket> {
-        Some(Ticket(NonZeroU32::MIN))
     }
 
     fn observe(&mut self, feedback: Feedback<'_>) {
@@ -50,7 +50,7 @@ impl Scheduler for Stumbles {
         }
     }
 
-    fn gate(&self, _class: Class, _client: ClientId) -> Passing {
+    fn may_pass(&self, _class: Class, _client: ClientId) -> Passing {
         if self.waiting.is_empty() && self.feedback() == FeedbackKind::Events { Passing::All } else { Passing::Nobody }
     }
 

@@ -6,7 +6,9 @@ use std::thread;
 use crate::device::{Recorder, read, reap, write};
 use blkmq::driver::Topology;
 use blkmq::{Client, Flags, Limits, Locking, Measures, QueueError, RequestQueue, Status, Submitter};
-use blkmq_sched::{Class, ClientId, Info, InsertAt, Knob, KnobError, Passing, RqId, Scheduler, Time, Unit};
+use blkmq_sched::{
+    Class, ClientId, DispatchContext, Info, InsertAt, Knob, KnobError, Passing, PerHctx, RqId, Scheduler, Time, Unit,
+};
 
 const LOCKINGS: [Locking; 3] = [Locking::Single, Locking::Batch, Locking::Combining];
 
@@ -30,19 +32,19 @@ impl Scheduler for LatestFirst {
         self.0.push(rq);
     }
 
-    fn dispatch(&mut self, _now: Time) -> Option<RqId> {
+    fn dispatch(&mut self, _context: &mut dyn DispatchContext, _now: Time) -> Option<RqId> {
         self.0.pop()
     }
 
-    fn for_hctx(&self) -> Option<Box<dyn Scheduler>> {
-        Some(Box::<Self>::default())
+    fn init_hctx(&self) -> Option<PerHctx> {
+        Some(PerHctx { scheduler: Box::new(Self(Vec::new(), self.1)), throttle: None })
     }
 
     fn len(&self) -> usize {
         self.0.len()
     }
 
-    fn gate(&self, class: Class, _client: ClientId) -> Passing {
+    fn may_pass(&self, class: Class, _client: ClientId) -> Passing {
         // One number means that it does not let each class pass.
         if self.1 != 7 || class == Class::BestEffort { Passing::All } else { Passing::Nobody }
     }
@@ -293,7 +295,7 @@ impl Scheduler for AsksAtItsEnd {
         unreachable!("nothing is submitted");
     }
 
-    fn dispatch(&mut self, _now: Time) -> Option<RqId> {
+    fn dispatch(&mut self, _context: &mut dyn DispatchContext, _now: Time) -> Option<RqId> {
         None
     }
 

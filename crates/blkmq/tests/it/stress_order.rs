@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use blkmq::driver::{Batch, Done, Driver, Topology};
 use blkmq::{Bio, Buffer, Client, Limits, Locking, RequestQueue, Stats, Status};
 use blkmq_sched::{
-    Feedback, FeedbackKind, Info, InsertAt, Knob, KnobError, Merge, Newcomer, Outstanding, RqId, Scheduler, Setting,
-    Time, scheduler,
+    Admission, DispatchContext, Feedback, FeedbackKind, Info, InsertAt, Knob, KnobError, Merge, Newcomer, Outstanding,
+    RqId, Scheduler, Setting, Time, scheduler,
 };
 
 const THREADS: u64 = 16;
@@ -54,8 +54,8 @@ impl Scheduler for Logged {
         self.inner.insert(rq, info, at, now);
     }
 
-    fn dispatch(&mut self, now: Time) -> Option<RqId> {
-        let rq = self.inner.dispatch(now)?;
+    fn dispatch(&mut self, context: &mut dyn DispatchContext, now: Time) -> Option<RqId> {
+        let rq = self.inner.dispatch(context, now)?;
         self.log().chosen.push(rq);
         Some(rq)
     }
@@ -86,8 +86,8 @@ impl Scheduler for Logged {
         self.inner.next_wakeup()
     }
 
-    fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
-        self.inner.admits(newcomer, outstanding)
+    fn limit_depth(&self, newcomer: &Info, outstanding: Outstanding) -> Admission {
+        self.inner.limit_depth(newcomer, outstanding)
     }
 
     fn knobs(&self) -> &'static [Knob] {

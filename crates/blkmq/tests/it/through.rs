@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use blkmq::driver::{Batch, Driver, Topology, spec};
 use blkmq::{Bio, Buffer, Client, Flags, Limits, Locking, RequestQueue, Status, Submitter, Time};
-use blkmq_sched::{Info, InsertAt, Newcomer, RqId, Scheduler};
+use blkmq_sched::{DispatchContext, Info, InsertAt, Newcomer, RqId, Scheduler};
 
 /// Submits all in one batch, and polls for it a limited number of times. So the test fails, and does not hang, if a
 /// request is held back for ever.
@@ -122,7 +122,7 @@ impl Scheduler for Fifo {
         self.waiting.push_back(rq);
     }
 
-    fn dispatch(&mut self, _now: Time) -> Option<RqId> {
+    fn dispatch(&mut self, _context: &mut dyn DispatchContext, _now: Time) -> Option<RqId> {
         self.waiting.pop_front()
     }
 

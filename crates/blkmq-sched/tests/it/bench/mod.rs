@@ -56,11 +56,11 @@ impl Bench {
     }
 
     pub(crate) fn dispatch(&mut self, now: u64) -> u64 {
-        self.scheduler.dispatch(Time(now)).map_or(NEVER, |rq| rq.0)
+        self.scheduler.dispatch(&mut (), Time(now)).map_or(NEVER, |rq| rq.0)
     }
 
     pub(crate) fn dispatch_all(&mut self, now: u64) -> Vec<u64> {
-        std::iter::from_fn(|| self.scheduler.dispatch(Time(now))).map(|rq| rq.0).collect()
+        std::iter::from_fn(|| self.scheduler.dispatch(&mut (), Time(now))).map(|rq| rq.0).collect()
     }
 
     pub(crate) fn complete(&mut self, class: usize) {

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use blkmq_sched::{
-    Class, ClientId, Info, InsertAt, Kyber, Latency, Merge, Outstanding, Passing, RqId, SchedDomain, Scheduler,
-    Setting, Sums, Throttle, Time, Tokens,
+    Admission, Class, ClientId, DispatchContext, Info, InsertAt, Kyber, Latency, Merge, Outstanding, Passing, PerHctx,
+    RqId, SchedDomain, Scheduler, Setting, Sums, Throttle, Time,
 };
 
 /// Kyber for one hardware queue of a device that has so few tokens of each kind.
@@ -61,32 +61,26 @@ impl Scheduler for Shallow {
         self.inner.insert(rq, info, at, now);
     }
 
-    fn dispatch(&mut self, now: Time) -> Option<RqId> {
-        self.inner.dispatch(now)
+    fn dispatch(&mut self, context: &mut dyn DispatchContext, now: Time) -> Option<RqId> {
+        self.inner.dispatch(context, now)
     }
 
-    fn dispatch_with(&mut self, tokens: &mut dyn Tokens, now: Time) -> Option<RqId> {
-        self.inner.dispatch_with(tokens, now)
-    }
-
-    fn for_hctx(&self) -> Option<Box<dyn Scheduler>> {
-        Some(Box::new(Self { inner: self.inner.for_hctx()?, throttle: self.throttle.clone() }))
-    }
-
-    fn throttle(&self) -> Option<Throttle> {
-        Some(self.throttle.clone())
+    fn init_hctx(&self) -> Option<PerHctx> {
+        let inner = self.inner.init_hctx()?.scheduler;
+        let scheduler = Box::new(Self { inner, throttle: self.throttle.clone() });
+        Some(PerHctx { scheduler, throttle: Some(self.throttle.clone()) })
     }
 
     fn len(&self) -> usize {
         self.inner.len()
     }
 
-    fn gate(&self, class: Class, client: ClientId) -> Passing {
-        self.inner.gate(class, client)
+    fn may_pass(&self, class: Class, client: ClientId) -> Passing {
+        self.inner.may_pass(class, client)
     }
 
-    fn admits(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
-        self.inner.admits(newcomer, outstanding)
+    fn limit_depth(&self, newcomer: &Info, outstanding: Outstanding) -> Admission {
+        self.inner.limit_depth(newcomer, outstanding)
     }
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {

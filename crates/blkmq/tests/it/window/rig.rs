@@ -295,18 +295,19 @@ impl<'d> Rig<'d> {
     }
 
     /// Asks the scheduler, and once more if it would let something go by now, as a queue does.
-    fn choose(&mut self) -> Option<RqId> {
-        let first = self.scheduler.dispatch(self.now);
+    fn choose(&mut self, ticket: &mut Option<Ticket>) -> Option<RqId> {
+        let first = self.scheduler.dispatch(ticket, self.now);
         let is_due = first.is_none() && self.scheduler.next_wakeup().is_some_and(|due| due <= self.now);
-        if is_due { self.scheduler.dispatch(self.now) } else { first }
+        if is_due { self.scheduler.dispatch(ticket, self.now) } else { first }
     }
 
     fn dispatch(&mut self) {
         while !self.scheduler.is_empty() && self.may_go() {
-            let Some(RqId(id)) = self.choose() else { break };
+            let mut ticket = None;
+            let Some(RqId(id)) = self.choose(&mut ticket) else { break };
             let rq = self.rqs.get_mut(&id).expect("what is dispatched was inserted");
             rq.went = self.now;
-            rq.ticket = self.scheduler.ticket();
+            rq.ticket = ticket;
             if let Control::Window(window) = &mut self.control {
                 rq.cost = window.cost(rq.info.op, rq.info.nr_sectors);
                 if let Some(bound) = window.bound().filter(|_| self.work > 0) {

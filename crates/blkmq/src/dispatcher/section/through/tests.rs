@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use blkmq_sched::{Info, InsertAt, Newcomer, RqId, Scheduler, Time};
+use blkmq_sched::{DispatchContext, Info, InsertAt, Newcomer, RqId, Scheduler, Time};
 
 use super::*;
 use crate::driver::{Batch, Driver, Topology};
@@ -46,7 +46,7 @@ impl Scheduler for Noting {
         self.waiting.push_back(rq);
     }
 
-    fn dispatch(&mut self, _now: Time) -> Option<RqId> {
+    fn dispatch(&mut self, _context: &mut dyn DispatchContext, _now: Time) -> Option<RqId> {
         self.waiting.pop_front()
     }
 
