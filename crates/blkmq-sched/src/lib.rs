@@ -43,7 +43,7 @@ pub use knob::{Knob, KnobError, Unit};
 pub use kyber::Kyber;
 pub use merge::{Join, Merge, MergeHow, MergeLimits};
 pub use mq_deadline::MqDeadline;
-pub use registry::{Description, SCHEDULERS, replay, scheduler};
+pub use registry::{Description, Priorities, SCHEDULERS, replay, scheduler};
 pub use report::{Event, Report, Ticket};
 pub use scheduler::{
     Admission, Feedback, FeedbackKind, MOST_NEWCOMERS, Newcomer, Outstanding, Passing, PerHctx, Replay, Scheduler,

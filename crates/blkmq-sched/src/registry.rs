@@ -7,6 +7,17 @@ use crate::kyber::{self, Kyber};
 use crate::mq_deadline::{self, MqDeadline};
 use crate::{FeedbackKind, Knob, Replay, Scheduler, throttle};
 
+/// What of a request's priority a scheduler goes by when requests of several clients wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Priorities {
+    /// Nothing.
+    Ignored,
+    /// The class alone.
+    Class,
+    /// The class, and within it the level.
+    ClassAndLevel,
+}
+
 /// A scheduler that can be had by its name.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
@@ -20,6 +31,10 @@ pub struct Description {
     /// True if no request of a class is dispatched while a higher class has requests queued here or inside the driver,
     /// but for those inserted at the head and those that have waited too long.
     pub has_strict_classes: bool,
+    /// What it goes by.
+    pub priorities: Priorities,
+    /// True if clients and groups get the device by their weights.
+    pub shares_by_weight: bool,
     make: fn() -> Box<dyn Scheduler>,
     /// Makes one that can follow the choices of another one, if it can.
     make_replay: Option<fn() -> Box<dyn Replay>>,
@@ -54,6 +69,8 @@ pub const SCHEDULERS: &[Description] = &[
         about: "Sector order in batches, a deadline for each request, reads before writes, strict priority classes.",
         knobs: mq_deadline::KNOBS,
         has_strict_classes: true,
+        priorities: Priorities::Class,
+        shares_by_weight: false,
         make: || Box::new(MqDeadline::new(())),
         make_replay: Some(|| Box::new(MqDeadline::new(()))),
     },
@@ -62,6 +79,8 @@ pub const SCHEDULERS: &[Description] = &[
         about: "Reads, writes and discards in turn, in order of arrival; fewer of a kind while others are slow.",
         knobs: throttle::KNOBS,
         has_strict_classes: false,
+        priorities: Priorities::Ignored,
+        shares_by_weight: false,
         make: || Box::new(Kyber::new()),
         make_replay: Some(|| Box::new(Kyber::new())),
     },
@@ -70,6 +89,8 @@ pub const SCHEDULERS: &[Description] = &[
         about: "Shares of the device by weight, between clients and groups of clients, in turns of a budget each.",
         knobs: bfq::KNOBS,
         has_strict_classes: false,
+        priorities: Priorities::ClassAndLevel,
+        shares_by_weight: true,
         make: || Box::new(Bfq::new()),
         make_replay: None,
     },

@@ -16,6 +16,7 @@ mod merging;
 mod model;
 mod mq_deadline_model;
 mod mq_deadline_rules;
+mod registry;
 mod throttle_rules;
 mod window_rules;
 mod window_waits;
