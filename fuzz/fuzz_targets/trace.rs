@@ -22,8 +22,11 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     events.sort_by_key(|event| (event.time, event.sequence));
     let classes = Classes::parse("classes.txt", "0 4096 rt\n8192 65536 idle\n").expect("these classes are right");
     let issues = events.iter().filter(|event| event.action == Action::Issue).count();
-    for settings in ["scheduler none [mq-deadline]\n", "scheduler none [kyber]\nread_lat_nsec 1000\n"] {
-        let settings = Settings::parse("queue.txt", settings).expect("these settings are right");
+    let names = blkmq::sched::SCHEDULERS.iter().map(|known| known.name);
+    for name in names.filter(|name| blkmq::sched::replay(name).is_some()) {
+        let knobs = if name == "kyber" { "read_lat_nsec 1000\n" } else { "" };
+        let settings = format!("scheduler none [{name}]\n{knobs}");
+        let settings = Settings::parse("queue.txt", &settings).expect("these settings are right");
         let findings = order::replay(events.iter().cloned().map(Ok), &settings, &classes);
         let findings = findings.expect("each knob has a value that it takes");
         let choices = findings.filter(|finding| !matches!(finding, Ok(Finding::Adjustment(_))));

@@ -1,6 +1,6 @@
 //! A loop that does nothing but pass requests through the block layer: `cost [SCHEDULER [REQUESTS [BATCH [STATISTICS
 //! [CLOCK [LOCKING [BYPASS]]]]]]]`, by default `none`, 100000, 1, `per-thread` (or `off`, or `shared`), `real` (or
-//! `coarse`), the default locking and 0. `scripts/cost` counts its instructions.
+//! `coarse`), the default locking and 0. `scripts/cost` counts its instructions. `cost schedulers` prints the names.
 
 mod passing;
 
@@ -23,6 +23,9 @@ fn fail(text: &str) -> ! {
 }
 
 fn main() {
+    if argument(1, String::new()) == "schedulers" {
+        return println!("{}", blkmq::scheduler_names().join(" "));
+    }
     let (scheduler, requests, batch) = (argument(1, "none".to_owned()), argument(2, 100_000), argument(3, 1_usize));
     let statistics = argument(4, "per-thread".to_owned());
     let is_off = statistics == "off";

@@ -43,7 +43,8 @@ mod measured {
         let mut ways = vec![("none", "single", false)];
         for scheduler in blkmq::scheduler_names().into_iter().skip(1) {
             // A scheduler of which each hardware queue has its own has no buckets.
-            let staged = (scheduler != "kyber").then_some("staged");
+            let is_per_hctx = blkmq::sched::Description::named(scheduler).is_some_and(|known| known.is_per_hctx());
+            let staged = (!is_per_hctx).then_some("staged");
             for locking in ["single", "batch", "combining"].into_iter().chain(staged) {
                 ways.extend([false, true].map(|bypass| (scheduler, locking, bypass)));
             }

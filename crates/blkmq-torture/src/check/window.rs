@@ -12,6 +12,7 @@ use blkmq_sched::window::{Flow, Progress};
 use blkmq_sched::{Op, RqId};
 
 use super::super::event::{Action, Control, Event, Phase, Stamp};
+use super::super::settings::orders_one_hctx;
 use super::super::text::Request;
 use super::table::{Table, is_flush};
 use super::{Checker, Facts, Violation};
@@ -153,7 +154,9 @@ impl Window {
 impl Checker for Window {
     fn see(&mut self, _at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
         match *event {
-            Event::Installed { scheduler } => self.has_scheduler = scheduler.is_some_and(|name| name != "kyber"),
+            Event::Installed { scheduler } => {
+                self.has_scheduler = scheduler.is_some_and(|name| !orders_one_hctx(name));
+            }
             Event::Changed { control: Control::WbtLatUsec(usec), phase: Phase::Done } => self.is_wanted = usec != 0,
             Event::Inserted { rq, .. } => self.known(rq).is_ordered = true,
             Event::Sent { rq, cost, bound, .. } => return self.sent(rq, cost, bound),
