@@ -162,6 +162,7 @@ impl<'q> Lender<'q> {
     }
 
     /// Asks the scheduler. A token that was taken for nothing goes back.
+    #[inline]
     pub(super) fn lend(&mut self, q: &RequestQueue, scheduler: &mut dyn Scheduler, now: Time) -> Option<RqId> {
         let chosen = scheduler.dispatch(self, now);
         if chosen.is_none()
