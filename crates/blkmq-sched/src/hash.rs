@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 use crate::data::{Area, changes, reads};
-use crate::list::{Chain, Links};
+use crate::list::{Linked, Links};
 use crate::slab::{Index, Probe, Slab};
 
 /// An item with the sector under which the item is found. The sector must not change while the item is in the table.
@@ -50,10 +50,7 @@ impl<C> Hash<C> {
     }
 
     /// Makes at least as many buckets as `capacity`, or 2^[`MOST_BITS`], keeping what is in them. Allocates.
-    pub(crate) fn reserve<T: Ending, P: Probe>(&mut self, slab: &mut Slab<T, P>, capacity: usize)
-    where
-        C: Chain<T>,
-    {
+    pub(crate) fn reserve<T: Ending + Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, capacity: usize) {
         let bits = capacity.next_power_of_two().trailing_zeros().min(MOST_BITS);
         if bits <= self.bits {
             return;
@@ -72,29 +69,23 @@ impl<C> Hash<C> {
 
     /// COST: two slots at most, and the bucket.
     #[inline]
-    pub(crate) fn insert<T: Ending, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index)
-    where
-        C: Chain<T>,
-    {
+    pub(crate) fn insert<T: Ending + Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {
         let number = self.number(slab.get(item).end());
         let next = changes(&mut self.buckets[number]).replace(item);
         debug_assert_ne!(next, Some(item), "an item is put into the table once");
-        *C::links(slab.get_mut(item)) = Links { prev: None, next };
+        *slab.get_mut(item).links() = Links { prev: None, next };
         if let Some(next) = next {
-            C::links(slab.get_mut(next)).prev = Some(item);
+            slab.get_mut(next).links().prev = Some(item);
         }
     }
 
     /// COST: three slots at most, or two and the bucket.
     #[inline]
-    pub(crate) fn remove<T: Ending, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index)
-    where
-        C: Chain<T>,
-    {
+    pub(crate) fn remove<T: Ending + Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {
         let gone = slab.get_mut(item);
-        let (end, Links { prev, next }) = (gone.end(), *C::links(gone));
+        let (end, Links { prev, next }) = (gone.end(), *gone.links());
         match prev {
-            Some(prev) => C::links(slab.get_mut(prev)).next = next,
+            Some(prev) => slab.get_mut(prev).links().next = next,
             None => {
                 let number = self.number(end);
                 debug_assert_eq!(self.buckets[number], Some(item), "the first item of a bucket is found by its end");
@@ -102,33 +93,27 @@ impl<C> Hash<C> {
             }
         }
         if let Some(next) = next {
-            C::links(slab.get_mut(next)).prev = prev;
+            slab.get_mut(next).links().prev = prev;
         }
     }
 
     /// The items that end at `end`, the latest first; not all of them if their bucket is overcrowded.
     /// COST: the bucket, up to a bound.
-    pub(crate) fn find<'a, T: Ending, P: Probe>(
+    pub(crate) fn find<'a, T: Ending + Linked<C>, P: Probe>(
         &self,
         slab: &'a Slab<T, P>,
         end: u64,
-    ) -> impl Iterator<Item = (Index, &'a T)>
-    where
-        C: Chain<T>,
-    {
+    ) -> impl Iterator<Item = (Index, &'a T)> {
         Self::walk(slab, *reads(&self.buckets[self.number(end)]))
             .take(LONGEST_WALK)
             .filter(move |(_, item)| item.end() == end)
     }
 
-    fn walk<T, P: Probe>(slab: &Slab<T, P>, mut at: Option<Index>) -> impl Iterator<Item = (Index, &T)>
-    where
-        C: Chain<T>,
-    {
+    fn walk<T: Linked<C>, P: Probe>(slab: &Slab<T, P>, mut at: Option<Index>) -> impl Iterator<Item = (Index, &T)> {
         core::iter::from_fn(move || {
             let index = at?;
             let item = slab.get(index);
-            at = C::place(item).next;
+            at = item.place().next;
             Some((index, item))
         })
     }
@@ -168,12 +153,12 @@ mod tests {
     #[derive(Debug)]
     struct ByEnd;
 
-    impl Chain<Item> for ByEnd {
-        fn links(item: &mut Item) -> &mut Links {
-            &mut item.links
+    impl Linked<ByEnd> for Item {
+        fn links(&mut self) -> &mut Links {
+            &mut self.links
         }
-        fn place(item: &Item) -> Links {
-            item.links
+        fn place(&self) -> Links {
+            self.links
         }
     }
 

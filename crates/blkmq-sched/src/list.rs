@@ -12,10 +12,10 @@ pub(crate) struct Links {
     pub(crate) next: Option<Index>,
 }
 
-/// Says which of an item's links a list uses: an item may be in one list of each chain.
-pub(crate) trait Chain<T> {
-    fn links(item: &mut T) -> &mut Links;
-    fn place(item: &T) -> Links;
+/// An item that can be in a list of the chain `C`: an item may be in one list of each chain.
+pub(crate) trait Linked<C> {
+    fn links(&mut self) -> &mut Links;
+    fn place(&self) -> Links;
 }
 
 /// The two ends of a list. The list owns nothing: items live in the slab that is passed to each method.
@@ -43,35 +43,23 @@ impl<C> List<C> {
         self.head().is_none()
     }
 
-    pub(crate) fn push_front<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index)
-    where
-        C: Chain<T>,
-    {
+    pub(crate) fn push_front<T: Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {
         self.link(slab, item, Links { prev: None, next: self.head() });
     }
 
-    pub(crate) fn push_back<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index)
-    where
-        C: Chain<T>,
-    {
+    pub(crate) fn push_back<T: Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {
         self.link(slab, item, Links { prev: *reads(&self.tail), next: None });
     }
 
     /// Puts `item` just before `place`, which is in this list.
-    pub(crate) fn insert_before<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, place: Index, item: Index)
-    where
-        C: Chain<T>,
-    {
+    pub(crate) fn insert_before<T: Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, place: Index, item: Index) {
         debug_assert_ne!(place, item, "an item does not stand before itself");
-        let prev = C::links(slab.get_mut(place)).prev;
+        let prev = slab.get_mut(place).links().prev;
         self.link(slab, item, Links { prev, next: Some(place) });
     }
 
-    pub(crate) fn remove<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index)
-    where
-        C: Chain<T>,
-    {
-        let Links { prev, next } = *C::links(slab.get_mut(item));
+    pub(crate) fn remove<T: Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {
+        let Links { prev, next } = *slab.get_mut(item).links();
         debug_assert!(prev.is_some() || self.head == Some(item), "an item is removed from its own list");
         debug_assert!(next.is_some() || self.tail == Some(item), "an item is removed from its own list");
         self.set_next(slab, prev, next);
@@ -79,78 +67,63 @@ impl<C> List<C> {
     }
 
     /// The item behind `item`, which is in this list.
-    pub(crate) fn after<T, P: Probe>(&self, slab: &Slab<T, P>, item: Index) -> Option<Index>
-    where
-        C: Chain<T>,
-    {
-        C::place(slab.get(item)).next
+    pub(crate) fn after<T: Linked<C>, P: Probe>(&self, slab: &Slab<T, P>, item: Index) -> Option<Index> {
+        slab.get(item).place().next
     }
 
     /// The items from head to tail.
-    pub(crate) fn iter<'a, T, P: Probe>(&self, slab: &'a Slab<T, P>) -> impl Iterator<Item = (Index, &'a T)>
-    where
-        C: Chain<T>,
-    {
+    pub(crate) fn iter<'a, T: Linked<C>, P: Probe>(
+        &self,
+        slab: &'a Slab<T, P>,
+    ) -> impl Iterator<Item = (Index, &'a T)> {
         let mut at = self.head();
         core::iter::from_fn(move || {
             let index = at?;
             let item = slab.get(index);
-            at = C::place(item).next;
+            at = item.place().next;
             Some((index, item))
         })
     }
 
     /// The items from tail to head.
-    pub(crate) fn iter_back<'a, T, P: Probe>(&self, slab: &'a Slab<T, P>) -> impl Iterator<Item = (Index, &'a T)>
-    where
-        C: Chain<T>,
-    {
+    pub(crate) fn iter_back<'a, T: Linked<C>, P: Probe>(
+        &self,
+        slab: &'a Slab<T, P>,
+    ) -> impl Iterator<Item = (Index, &'a T)> {
         let mut at = *reads(&self.tail);
         core::iter::from_fn(move || {
             let index = at?;
             let item = slab.get(index);
-            at = C::place(item).prev;
+            at = item.place().prev;
             Some((index, item))
         })
     }
 
     /// Moves all items of `other` behind those of this list, in their order.
-    pub(crate) fn append<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, other: &mut Self)
-    where
-        C: Chain<T>,
-    {
+    pub(crate) fn append<T: Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, other: &mut Self) {
         let Self { head: Some(first), tail, .. } = core::mem::take(changes(other)) else { return };
         self.set_next(slab, self.tail, Some(first));
         self.set_prev(slab, Some(first), self.tail);
         *changes(&mut self.tail) = tail;
     }
 
-    fn link<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index, links: Links)
-    where
-        C: Chain<T>,
-    {
+    fn link<T: Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index, links: Links) {
         debug_assert!(![links.prev, links.next].contains(&Some(item)), "an item is put into a list once");
-        *C::links(slab.get_mut(item)) = links;
+        *slab.get_mut(item).links() = links;
         self.set_next(slab, links.prev, Some(item));
         self.set_prev(slab, links.next, Some(item));
     }
 
-    fn set_next<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, of: Option<Index>, next: Option<Index>)
-    where
-        C: Chain<T>,
-    {
+    fn set_next<T: Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, of: Option<Index>, next: Option<Index>) {
         match of {
-            Some(item) => C::links(slab.get_mut(item)).next = next,
+            Some(item) => slab.get_mut(item).links().next = next,
             None => *changes(&mut self.head) = next,
         }
     }
 
-    fn set_prev<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, of: Option<Index>, prev: Option<Index>)
-    where
-        C: Chain<T>,
-    {
+    fn set_prev<T: Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, of: Option<Index>, prev: Option<Index>) {
         match of {
-            Some(item) => C::links(slab.get_mut(item)).prev = prev,
+            Some(item) => slab.get_mut(item).links().prev = prev,
             None => *changes(&mut self.tail) = prev,
         }
     }
@@ -165,12 +138,12 @@ mod tests {
     #[derive(Debug)]
     struct Only;
 
-    impl Chain<(char, Links)> for Only {
-        fn links(item: &mut (char, Links)) -> &mut Links {
-            &mut item.1
+    impl Linked<Only> for (char, Links) {
+        fn links(&mut self) -> &mut Links {
+            &mut self.1
         }
-        fn place(item: &(char, Links)) -> Links {
-            item.1
+        fn place(&self) -> Links {
+            self.1
         }
     }
 

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use crate::hash::Ending;
-use crate::list::{Chain, Links};
+use crate::list::{Linked, Links};
 use crate::tree::{Branches, Keyed};
 use crate::{Info, RqId, Time};
 
@@ -55,12 +55,12 @@ impl<H> Ending for Waiting<H> {
 #[derive(Debug, Clone)]
 pub(crate) struct ByAge;
 
-impl<H> Chain<Waiting<H>> for ByAge {
-    fn links(item: &mut Waiting<H>) -> &mut Links {
-        &mut item.age
+impl<H> Linked<ByAge> for Waiting<H> {
+    fn links(&mut self) -> &mut Links {
+        &mut self.age
     }
-    fn place(item: &Waiting<H>) -> Links {
-        item.age
+    fn place(&self) -> Links {
+        self.age
     }
 }
 
@@ -68,11 +68,11 @@ impl<H> Chain<Waiting<H>> for ByAge {
 #[derive(Debug, Clone)]
 pub(crate) struct ByEnd;
 
-impl<H> Chain<Waiting<H>> for ByEnd {
-    fn links(item: &mut Waiting<H>) -> &mut Links {
-        &mut item.end
+impl<H> Linked<ByEnd> for Waiting<H> {
+    fn links(&mut self) -> &mut Links {
+        &mut self.end
     }
-    fn place(item: &Waiting<H>) -> Links {
-        item.end
+    fn place(&self) -> Links {
+        self.end
     }
 }

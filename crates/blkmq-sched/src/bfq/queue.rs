@@ -10,7 +10,7 @@ use super::habits::{Habits, Seeks};
 use super::inject::Injection;
 use super::raise::Raising;
 use super::wf2q::Entity;
-use crate::list::{Chain, Links, List};
+use crate::list::{Linked, Links, List};
 use crate::site::kept;
 use crate::slab::Index;
 use crate::tree::{Branches, Keyed, Tree};
@@ -182,12 +182,12 @@ impl Keyed for Queue {
 #[derive(Debug, Clone)]
 pub(super) struct ByBirth;
 
-impl Chain<Queue> for ByBirth {
-    fn links(item: &mut Queue) -> &mut Links {
-        &mut item.all
+impl Linked<ByBirth> for Queue {
+    fn links(&mut self) -> &mut Links {
+        &mut self.all
     }
-    fn place(item: &Queue) -> Links {
-        item.all
+    fn place(&self) -> Links {
+        self.all
     }
 }
 
@@ -202,12 +202,12 @@ pub(super) struct Name {
 #[derive(Debug, Clone)]
 pub(super) struct ByActivity;
 
-impl Chain<Queue> for ByActivity {
-    fn links(item: &mut Queue) -> &mut Links {
-        &mut item.active
+impl Linked<ByActivity> for Queue {
+    fn links(&mut self) -> &mut Links {
+        &mut self.active
     }
-    fn place(item: &Queue) -> Links {
-        item.active
+    fn place(&self) -> Links {
+        self.active
     }
 }
 
@@ -215,12 +215,12 @@ impl Chain<Queue> for ByActivity {
 #[derive(Debug, Clone)]
 pub(super) struct ByBurst;
 
-impl Chain<Queue> for ByBurst {
-    fn links(item: &mut Queue) -> &mut Links {
-        &mut item.burst
+impl Linked<ByBurst> for Queue {
+    fn links(&mut self) -> &mut Links {
+        &mut self.burst
     }
-    fn place(item: &Queue) -> Links {
-        item.burst
+    fn place(&self) -> Links {
+        self.burst
     }
 }
 
@@ -241,12 +241,12 @@ pub(super) struct Waking {
 #[derive(Debug, Clone)]
 pub(super) struct ByWaker;
 
-impl Chain<Queue> for ByWaker {
-    fn links(item: &mut Queue) -> &mut Links {
-        &mut item.waking.links
+impl Linked<ByWaker> for Queue {
+    fn links(&mut self) -> &mut Links {
+        &mut self.waking.links
     }
-    fn place(item: &Queue) -> Links {
-        item.waking.links
+    fn place(&self) -> Links {
+        self.waking.links
     }
 }
 

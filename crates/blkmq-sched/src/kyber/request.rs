@@ -1,6 +1,6 @@
 //! A waiting request and its place in a list.
 
-use crate::list::{Chain, Links};
+use crate::list::{Linked, Links};
 use crate::{Info, RqId, SchedDomain};
 
 /// One waiting request.
@@ -28,11 +28,11 @@ impl Request {
 #[derive(Debug)]
 pub(super) struct ByAge;
 
-impl Chain<Request> for ByAge {
-    fn links(item: &mut Request) -> &mut Links {
-        &mut item.age
+impl Linked<ByAge> for Request {
+    fn links(&mut self) -> &mut Links {
+        &mut self.age
     }
-    fn place(item: &Request) -> Links {
-        item.age
+    fn place(&self) -> Links {
+        self.age
     }
 }
