@@ -162,7 +162,7 @@ impl Bfq {
             clients: Clients::new(),
             groups: Groups::new(forest.root()),
             forest,
-            tunables: Tunables::default(),
+            tunables: Tunables::new(),
             nr_requests: DEFAULT_NR_REQUESTS,
             merges_newborn: false,
             rotational: false,

@@ -54,6 +54,12 @@ pub struct Knob {
 }
 
 impl Knob {
+    /// A knob whose value is at least 0, and at most 1 if it is a switch, else the largest `int` of the kernel.
+    pub(crate) const fn new(name: &'static str, unit: Unit, default: i64, about: &'static str) -> Self {
+        let max = if matches!(unit, Unit::Switch) { 1 } else { i32::MAX as i64 };
+        Self { name, unit, default: Some(default), min: 0, max, about }
+    }
+
     /// Checks a value against the range.
     ///
     /// # Errors

@@ -76,13 +76,7 @@ impl<C> List<C> {
         &self,
         slab: &'a Slab<T, P>,
     ) -> impl Iterator<Item = (Index, &'a T)> {
-        let mut at = self.head();
-        core::iter::from_fn(move || {
-            let index = at?;
-            let item = slab.get(index);
-            at = item.place().next;
-            Some((index, item))
-        })
+        walk(slab, self.head(), |item| item.place().next)
     }
 
     /// The items from tail to head.
@@ -90,13 +84,7 @@ impl<C> List<C> {
         &self,
         slab: &'a Slab<T, P>,
     ) -> impl Iterator<Item = (Index, &'a T)> {
-        let mut at = *reads(&self.tail);
-        core::iter::from_fn(move || {
-            let index = at?;
-            let item = slab.get(index);
-            at = item.place().prev;
-            Some((index, item))
-        })
+        walk(slab, *reads(&self.tail), |item| item.place().prev)
     }
 
     /// Moves all items of `other` behind those of this list, in their order.
@@ -127,6 +115,20 @@ impl<C> List<C> {
             None => *changes(&mut self.tail) = prev,
         }
     }
+}
+
+/// The items from `at` on, in the order in which `next` leads from one to another.
+fn walk<T, P: Probe>(
+    slab: &Slab<T, P>,
+    mut at: Option<Index>,
+    next: impl Fn(&T) -> Option<Index>,
+) -> impl Iterator<Item = (Index, &T)> {
+    core::iter::from_fn(move || {
+        let index = at?;
+        let item = slab.get(index);
+        at = next(item);
+        Some((index, item))
+    })
 }
 
 #[cfg(test)]

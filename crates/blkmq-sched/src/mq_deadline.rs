@@ -93,7 +93,7 @@ impl<P: Probe> MqDeadline<P> {
             mergeable: Mergeable::new(),
             pace: Pace { direction: Direction::Write, batching: 0, starved: 0 },
             asked: Time::default(),
-            tunables: Tunables::default(),
+            tunables: Tunables::new(),
         }
     }
 

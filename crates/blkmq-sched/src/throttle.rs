@@ -38,20 +38,22 @@ const FOLD_NS: u64 = 100_000_000;
 /// The knobs, in the order of the kernel's sysfs folder.
 pub(crate) const KNOBS: &[Knob] = &[
     Knob {
-        name: "read_lat_nsec",
-        unit: Unit::Nanoseconds,
-        default: Some(2_000_000),
-        min: 0,
         max: i64::MAX,
-        about: "How long a read should take at most, from its allocation to its completion.",
+        ..Knob::new(
+            "read_lat_nsec",
+            Unit::Nanoseconds,
+            2_000_000,
+            "How long a read should take at most, from its allocation to its completion.",
+        )
     },
     Knob {
-        name: "write_lat_nsec",
-        unit: Unit::Nanoseconds,
-        default: Some(10_000_000),
-        min: 0,
         max: i64::MAX,
-        about: "How long a write should take at most, from its allocation to its completion.",
+        ..Knob::new(
+            "write_lat_nsec",
+            Unit::Nanoseconds,
+            10_000_000,
+            "How long a write should take at most, from its allocation to its completion.",
+        )
     },
 ];
 

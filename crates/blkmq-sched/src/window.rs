@@ -164,7 +164,7 @@ impl Window {
             began: Time(0),
             trial: Trial::default(),
             search: None,
-            paced: paced::Watch::default(),
+            paced: paced::Watch::new(),
             rests_until: Time(0),
             rest: SHORTEST_REST,
             read_mean: None,

@@ -4,96 +4,63 @@ use super::clock::{NS_PER_MS, NS_PER_US, Ticks, of_ms};
 use crate::knob::{checked, set_defaults};
 use crate::{Knob, KnobError, Unit};
 
-const INT_MAX: i64 = i32::MAX as i64;
 /// With strict guarantees, a queue is waited for at least this long.
 const LEAST_STRICT_IDLE: u64 = 8 * NS_PER_MS;
 
 /// The knobs, in the order of the kernel's sysfs folder.
 pub(super) const KNOBS: &[Knob] = &[
+    Knob::new(
+        "fifo_expire_sync",
+        Unit::Milliseconds,
+        125,
+        "How long a synchronous request may wait before it goes first in its queue.",
+    ),
+    Knob::new(
+        "fifo_expire_async",
+        Unit::Milliseconds,
+        250,
+        "How long an asynchronous request may wait before it goes first in its queue.",
+    ),
+    Knob::new(
+        "back_seek_max",
+        Unit::Kibibytes,
+        16384,
+        "How far back from the last request the next one of a queue may be.",
+    ),
+    Knob { min: 1, ..Knob::new("back_seek_penalty", Unit::Count, 2, "How many times its length a way back counts.") },
+    Knob::new(
+        "slice_idle",
+        Unit::Milliseconds,
+        8,
+        "How long the device waits for the next request of a queue; 0: it does not.",
+    ),
+    Knob::new("slice_idle_us", Unit::Microseconds, 8000, "The same as slice_idle, in microseconds."),
+    Knob::new(
+        "max_budget",
+        Unit::Sectors,
+        0,
+        "How much a queue is served at most before the next one; 0: as much as the device does in timeout_sync.",
+    ),
     Knob {
-        name: "fifo_expire_sync",
-        unit: Unit::Milliseconds,
-        default: Some(125),
-        min: 0,
-        max: INT_MAX,
-        about: "How long a synchronous request may wait before it goes first in its queue.",
-    },
-    Knob {
-        name: "fifo_expire_async",
-        unit: Unit::Milliseconds,
-        default: Some(250),
-        min: 0,
-        max: INT_MAX,
-        about: "How long an asynchronous request may wait before it goes first in its queue.",
-    },
-    Knob {
-        name: "back_seek_max",
-        unit: Unit::Kibibytes,
-        default: Some(16384),
-        min: 0,
-        max: INT_MAX,
-        about: "How far back from the last request the next one of a queue may be.",
-    },
-    Knob {
-        name: "back_seek_penalty",
-        unit: Unit::Count,
-        default: Some(2),
         min: 1,
-        max: INT_MAX,
-        about: "How many times its length a way back counts.",
+        ..Knob::new("timeout_sync", Unit::Milliseconds, 124, "How long a queue is served at most before the next one.")
     },
-    Knob {
-        name: "slice_idle",
-        unit: Unit::Milliseconds,
-        default: Some(8),
-        min: 0,
-        max: INT_MAX,
-        about: "How long the device waits for the next request of a queue; 0: it does not.",
-    },
-    Knob {
-        name: "slice_idle_us",
-        unit: Unit::Microseconds,
-        default: Some(8000),
-        min: 0,
-        max: INT_MAX,
-        about: "The same as slice_idle, in microseconds.",
-    },
-    Knob {
-        name: "max_budget",
-        unit: Unit::Sectors,
-        default: Some(0),
-        min: 0,
-        max: INT_MAX,
-        about: "How much a queue is served at most before the next one; 0: as much as the device does in timeout_sync.",
-    },
-    Knob {
-        name: "timeout_sync",
-        unit: Unit::Milliseconds,
-        default: Some(124),
-        min: 1,
-        max: INT_MAX,
-        about: "How long a queue is served at most before the next one.",
-    },
-    Knob {
-        name: "strict_guarantees",
-        unit: Unit::Switch,
-        default: Some(0),
-        min: 0,
-        max: 1,
-        about: "Whether to keep shares at any cost: one request in the device, and always wait for the next one.",
-    },
-    Knob {
-        name: "low_latency",
-        unit: Unit::Switch,
-        default: Some(1),
-        min: 0,
-        max: 1,
-        about: "Whether programs that start or play are served before those that read and write much.",
-    },
+    Knob::new(
+        "strict_guarantees",
+        Unit::Switch,
+        0,
+        "Whether to keep shares at any cost: one request in the device, and always wait for the next one.",
+    ),
+    Knob::new(
+        "low_latency",
+        Unit::Switch,
+        1,
+        "Whether programs that start or play are served before those that read and write much.",
+    ),
 ];
 
 /// The values of the knobs, times in nanoseconds.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Tunables {
     /// For asynchronous and for synchronous requests.
     fifo_expire: [u64; 2],
@@ -109,24 +76,14 @@ pub(super) struct Tunables {
     pub(super) low_latency: bool,
 }
 
-impl Default for Tunables {
-    fn default() -> Self {
-        let mut tunables = Self {
-            fifo_expire: [0; 2],
-            back_seek_max: 0,
-            back_seek_penalty: 0,
-            slice_idle: 0,
-            max_budget: 0,
-            timeout_sync: 0,
-            strict_guarantees: false,
-            low_latency: false,
-        };
+impl Tunables {
+    /// The defaults.
+    pub(super) fn new() -> Self {
+        let mut tunables = Self::default();
         set_defaults(KNOBS, |name, value| tunables.set(name, value));
         tunables
     }
-}
 
-impl Tunables {
     pub(super) const fn expire(&self, is_sync: bool) -> u64 {
         self.fifo_expire[is_sync as usize]
     }

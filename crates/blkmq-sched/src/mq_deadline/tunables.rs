@@ -5,72 +5,49 @@ use crate::knob::{checked, set_defaults};
 use crate::scheduler::DEFAULT_NR_REQUESTS;
 use crate::{Knob, KnobError, Unit};
 
-const INT_MAX: i64 = i32::MAX as i64;
 const INT_MIN: i64 = i32::MIN as i64;
 const NS_PER_MS: u64 = 1_000_000;
 
 /// The knobs, in the order of the kernel's sysfs folder.
 pub(super) const KNOBS: &[Knob] = &[
+    Knob::new("read_expire", Unit::Milliseconds, 500, "How long a read may wait before it goes first in a new batch."),
+    Knob::new(
+        "write_expire",
+        Unit::Milliseconds,
+        5000,
+        "How long a write may wait before it goes first in a new batch.",
+    ),
     Knob {
-        name: "read_expire",
-        unit: Unit::Milliseconds,
-        default: Some(500),
-        min: 0,
-        max: INT_MAX,
-        about: "How long a read may wait before it goes first in a new batch.",
-    },
-    Knob {
-        name: "write_expire",
-        unit: Unit::Milliseconds,
-        default: Some(5000),
-        min: 0,
-        max: INT_MAX,
-        about: "How long a write may wait before it goes first in a new batch.",
-    },
-    Knob {
-        name: "writes_starved",
-        unit: Unit::Count,
-        default: Some(2),
         min: INT_MIN,
-        max: INT_MAX,
-        about: "How many batches of reads may pass waiting writes.",
+        ..Knob::new("writes_starved", Unit::Count, 2, "How many batches of reads may pass waiting writes.")
     },
+    Knob::new("front_merges", Unit::Switch, 1, "Whether to look for a request that a newcomer can stand in front of."),
     Knob {
-        name: "front_merges",
-        unit: Unit::Switch,
-        default: Some(1),
-        min: 0,
-        max: 1,
-        about: "Whether to look for a request that a newcomer can stand in front of.",
-    },
-    Knob {
-        name: "async_depth",
-        unit: Unit::Count,
         default: None,
         min: 1,
-        max: INT_MAX,
-        about: "How many requests other than synchronous reads may be queued at once; by default nr_requests.",
+        ..Knob::new(
+            "async_depth",
+            Unit::Count,
+            0,
+            "How many requests other than synchronous reads may be queued at once; by default nr_requests.",
+        )
     },
-    Knob {
-        name: "fifo_batch",
-        unit: Unit::Count,
-        default: Some(16),
-        min: 0,
-        max: INT_MAX,
-        about: "How many requests go in sector order before direction and deadlines are looked at again.",
-    },
-    Knob {
-        name: "prio_aging_expire",
-        unit: Unit::Milliseconds,
-        default: Some(10000),
-        min: 0,
-        max: INT_MAX,
-        about: "How long a request may wait before it passes those of higher priority classes.",
-    },
+    Knob::new(
+        "fifo_batch",
+        Unit::Count,
+        16,
+        "How many requests go in sector order before direction and deadlines are looked at again.",
+    ),
+    Knob::new(
+        "prio_aging_expire",
+        Unit::Milliseconds,
+        10000,
+        "How long a request may wait before it passes those of higher priority classes.",
+    ),
 ];
 
 /// The values of the knobs, times in nanoseconds.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Tunables {
     expire: [u64; 2],
     pub(super) writes_starved: i64,
@@ -84,23 +61,14 @@ pub(super) struct Tunables {
     nr_requests: u32,
 }
 
-impl Default for Tunables {
-    fn default() -> Self {
-        let mut tunables = Self {
-            expire: [0; 2],
-            writes_starved: 0,
-            front_merges: false,
-            async_depth: None,
-            fifo_batch: 0,
-            prio_aging_expire: 0,
-            nr_requests: DEFAULT_NR_REQUESTS,
-        };
+impl Tunables {
+    /// The defaults.
+    pub(super) fn new() -> Self {
+        let mut tunables = Self { nr_requests: DEFAULT_NR_REQUESTS, ..Self::default() };
         set_defaults(KNOBS, |name, value| tunables.set(name, value));
         tunables
     }
-}
 
-impl Tunables {
     pub(super) const fn expire(&self, direction: Direction) -> u64 {
         self.expire[direction as usize]
     }

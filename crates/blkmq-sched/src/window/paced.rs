@@ -83,7 +83,7 @@ const USUAL: u64 = 3 * MS / 20;
 const MOST_USUAL: u64 = 4 * MS;
 
 /// What is watched while requests are paced.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Watch {
     /// It is still to be seen whether pacing helps.
     on_trial: bool,
@@ -114,32 +114,12 @@ pub(super) struct Watch {
     pub(super) all_probes: u64,
 }
 
-impl Default for Watch {
-    fn default() -> Self {
-        Self {
-            on_trial: false,
-            trials: 0,
-            has_helped: false,
-            usual: USUAL,
-            each: 0,
-            overs: 0,
-            last_over: None,
-            blind_until: Time(0),
-            next_probe: Time(0),
-            probe_each: PROBE_EACH,
-            measured: 0,
-            measured_since: Time(0),
-            scale: 1.0,
-            least_scale: 1.0,
-            vain: 0,
-            all_overs: 0,
-            all_measured: 0,
-            all_probes: 0,
-        }
-    }
-}
-
 impl Watch {
+    /// Nothing was seen yet.
+    pub(super) fn new() -> Self {
+        Self { usual: USUAL, probe_each: PROBE_EACH, scale: 1.0, least_scale: 1.0, ..Self::default() }
+    }
+
     fn is_lower(&self) -> bool {
         self.scale > LOWER * self.least_scale
     }

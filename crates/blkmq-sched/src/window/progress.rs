@@ -40,7 +40,7 @@ pub struct Flow {
 
 impl AddAssign for Flow {
     fn add_assign(&mut self, other: Self) {
-        *self = self.plus(other);
+        *self = self.with(other, u64::saturating_add);
     }
 }
 
@@ -52,29 +52,22 @@ impl Flow {
         self.in_device = self.in_device.saturating_add(in_device);
     }
 
-    const fn since(self, earlier: Self) -> Self {
+    /// The sums that `of` makes of each pair of sums.
+    fn with(self, other: Self, of: impl Fn(u64, u64) -> u64) -> Self {
         Self {
-            requests: self.requests.saturating_sub(earlier.requests),
-            sectors: self.sectors.saturating_sub(earlier.sectors),
-            in_device: self.in_device.saturating_sub(earlier.in_device),
+            requests: of(self.requests, other.requests),
+            sectors: of(self.sectors, other.sectors),
+            in_device: of(self.in_device, other.in_device),
         }
     }
 
-    const fn plus(self, other: Self) -> Self {
-        Self {
-            requests: self.requests.saturating_add(other.requests),
-            sectors: self.sectors.saturating_add(other.sectors),
-            in_device: self.in_device.saturating_add(other.in_device),
-        }
+    fn since(self, earlier: Self) -> Self {
+        self.with(earlier, u64::saturating_sub)
     }
 
     /// The larger of each pair of sums: a sum that has fallen is taken for one that was read late.
     fn latest(self, other: Self) -> Self {
-        Self {
-            requests: self.requests.max(other.requests),
-            sectors: self.sectors.max(other.sectors),
-            in_device: self.in_device.max(other.in_device),
-        }
+        self.with(other, u64::max)
     }
 
     /// The mean time for which the device had a request, in nanoseconds.
@@ -123,7 +116,7 @@ impl Span {
         self.full = self.full.saturating_add(other.full);
         self.reads_under_way = self.reads_under_way.saturating_add(other.reads_under_way);
         for (flow, more) in self.flows.iter_mut().zip(other.flows) {
-            *flow = flow.plus(more);
+            *flow += more;
         }
     }
 
