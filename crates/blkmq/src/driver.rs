@@ -10,6 +10,7 @@ pub mod cloud;
 mod due;
 pub mod harness;
 pub mod hdd;
+mod model;
 pub mod null;
 mod parameter;
 mod pending;
@@ -38,6 +39,7 @@ pub(crate) use batch::Offer;
 pub use batch::{Batch, Done, StaleRequest};
 pub use cause::Cause;
 pub use due::DueTimes;
+pub use model::Model;
 pub(crate) use started::{Started, StartedTable};
 pub use topology::{Topology, TopologyError};
 

@@ -17,119 +17,74 @@ mod tests;
 
 use std::fmt;
 
-use blkmq_sched::{Op, RqId, Time};
+use blkmq_sched::{Op, Time};
 
-use super::pending::Pending;
+use super::model::{Model, Profile, limits};
+use super::pending::Timed;
 use super::store::Store;
-use super::{Batch, Done, Driver, DueTimes, Extent, NextEvent, Request, TimeoutAction, Topology, TopologyError};
-use crate::request::Status;
+use super::{Batch, Request, Topology};
 use crate::request::limits::{Limits, SECTOR_SIZE};
 use blkmq_sync::{Line, Mutex};
 pub use config::{Config, PARAMETERS};
 use limiter::Limiter;
 
 /// The model of a volume of a cloud.
-pub struct Cloud {
-    config: Config,
-    store: Option<Store>,
-    limiter: Line<Mutex<Limiter>>,
-    pending: Pending,
-}
+pub type Cloud = Model<Config>;
 
-impl Cloud {
-    /// A volume.
-    #[must_use]
-    pub fn new(config: Config) -> Self {
-        Self {
-            store: config.memory_backed.then(|| Store::new(None)),
-            limiter: Line::new("cloud.limiter", Mutex::new(Limiter::new(&config))),
-            pending: Pending::new(["cloud.next_due", "cloud.pending"], config.topology()),
-            config,
-        }
-    }
-
+impl Config {
     /// What a request costs: operations, and bytes.
     fn cost(&self, rq: &Request<'_>) -> (u64, u64) {
         let bytes = u64::from(rq.nr_sectors()) * SECTOR_SIZE as u64;
         match rq.op() {
             Op::Read => (1, bytes),
-            Op::Write => (bytes.div_ceil(self.config.write_unit), bytes),
+            Op::Write => (bytes.div_ceil(self.write_unit), bytes),
             Op::Flush | Op::Discard | Op::WriteZeroes => (1, 0),
         }
     }
 }
 
-impl Driver for Cloud {
-    fn name(&self) -> &'static str {
-        "cloud"
+impl Profile for Config {
+    const NAME: &'static str = "cloud";
+    const LINES: [&'static str; 2] = ["cloud.next_event", "cloud.pending"];
+    type Machine = Line<Mutex<Limiter>>;
+    type Commands = Timed;
+
+    fn machine(&self) -> Line<Mutex<Limiter>> {
+        Line::new("cloud.limiter", Mutex::new(Limiter::new(self)))
+    }
+
+    fn commands(&self) -> Timed {
+        Timed::default()
+    }
+
+    fn store(&self) -> Option<Store> {
+        self.memory_backed.then(|| Store::new(None))
     }
 
     fn limits(&self) -> Limits {
-        self.config.limits()
+        Limits { max_sectors: self.max_sectors, max_discard_segments: 256, ..limits(self.bs, self.size) }
     }
 
     fn topology(&self) -> Topology {
-        self.config.topology()
+        let depth = self.hw_queue_depth;
+        Topology { default_queues: self.submit_queues, read_queues: 0, poll_queues: 0, depth }
     }
 
-    fn set_topology(&self, topology: Topology) -> Result<(), TopologyError> {
-        topology.check()?;
-        self.pending.prepare(topology);
-        Ok(())
-    }
-
-    fn keeps_data(&self) -> bool {
-        self.store.is_some()
-    }
-
-    fn extent(&self, start: u64, bytes: u64) -> Extent {
-        self.store.as_ref().map_or(Extent::data(bytes), |store| store.extent(start, bytes))
-    }
-
-    /// COST: two locks per batch, one of them the whole device's; per request a few divisions and a push into a heap.
+    /// COST: two locks per batch, one of them the whole device's; per request a few divisions and a place in a list.
     /// Nothing is allocated but the pages of a memory-backed volume.
-    fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time) {
-        let Some(mut pending) = self.pending.add(hctx) else { return };
-        let mut limiter = self.limiter.lock();
+    fn queue_rqs(cloud: &Cloud, _hctx: u16, pending: Option<&mut Timed>, batch: &mut Batch<'_>, now: Time) {
+        let Some(pending) = pending else { return };
+        let mut limiter = cloud.machine.lock();
         while let Some(mut rq) = batch.next_request() {
-            let status = self.store.as_ref().map_or(Status::Ok, |store| store.execute(&mut rq, false));
-            let (operations, bytes) = self.cost(&rq);
+            let status = cloud.execute(&mut rq, false);
+            let (operations, bytes) = cloud.config.cost(&rq);
             let due = limiter.submit(operations, bytes, now);
             pending.push(batch.start(rq), due, status);
         }
     }
 
-    /// COST: one load of a line that changes with each completion, if nothing is due.
-    fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time) {
-        self.pending.poll(hctx, done, now);
-    }
-
-    fn next_event(&self, hctx: u16) -> NextEvent {
-        self.pending.next_event(hctx)
-    }
-
-    fn due_times(&self, hctx: u16, due: &mut DueTimes<'_>) {
-        self.pending.due_times(hctx, due);
-    }
-
-    fn timeout(&self, hctx: u16, id: RqId, _now: Time) -> TimeoutAction {
-        self.pending.forget(hctx, id);
-        TimeoutAction::Done
-    }
-
-    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        writeln!(out, "cloud {}", self.config)?;
-        let (passed, held) = self.limiter.lock().counts();
-        writeln!(out, "passed={passed} held={held}")?;
-        if let Some(store) = &self.store {
-            store.show(out)?;
-        }
-        self.pending.show(out)
-    }
-}
-
-impl fmt::Debug for Cloud {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cloud").field("config", &self.config).finish_non_exhaustive()
+    fn show(cloud: &Cloud, out: &mut dyn fmt::Write) -> fmt::Result {
+        let (passed, held) = cloud.machine.lock().counts();
+        writeln!(out, "passed={passed} held={held}")
     }
 }

@@ -1,191 +1,198 @@
-//! The commands that a device model works on, by the time at which each is over: for models that know this time when a
-//! command comes.
+//! The commands that a device model works on, by hardware queue.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::VecDeque;
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 
 use blkmq_sched::{RqId, Time};
 
-use super::{Done, DueTimes, NextEvent, Topology};
+use super::{Done, DueTimes, NextEvent};
 use crate::request::Status;
 use crate::request::limits::MAX_HW_QUEUES;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::{Line, Mutex, MutexGuard};
 
+/// The commands of a hardware queue. They belong to one thread at a time.
+pub trait Commands: Send + fmt::Debug {
+    /// When [`pop_finished`](Self::pop_finished) is to be asked next.
+    fn next_event(&self) -> Option<Time>;
+
+    /// Takes the next command that is over by `now`, in the order of time.
+    fn pop_finished(&mut self, now: Time) -> Option<(RqId, Status)>;
+
+    /// When commands are over whose time is known. A command that was given up may be among them.
+    fn due_times(&self) -> impl Iterator<Item = (RqId, Time)>;
+
+    /// The request is given up.
+    fn forget(&mut self, id: RqId);
+
+    /// Makes room for `depth` commands.
+    fn reserve(&mut self, depth: usize);
+
+    /// Writes what is going on, if anything is.
+    fn show(&self, hctx: usize, out: &mut dyn fmt::Write) -> fmt::Result;
+}
+
+/// The commands of a model that knows when a command will be over as soon as it comes. The next one is in front; those
+/// that are over at the same time keep the order in which they came.
+#[derive(Debug, Default)]
+pub struct Timed(VecDeque<Command>);
+
+#[derive(Debug, Clone, Copy)]
+struct Command {
+    due: Time,
+    id: RqId,
+    status: Status,
+}
+
+impl Timed {
+    /// Request `id` will be over at `due`, with this status.
+    ///
+    /// COST: nothing moves unless a command that came before is over later.
+    #[inline]
+    pub(super) fn push(&mut self, id: RqId, due: Time, status: Status) {
+        let is_last = self.0.back().is_none_or(|last| last.due <= due);
+        let place = if is_last { self.0.len() } else { self.0.partition_point(|command| command.due <= due) };
+        self.0.insert(place, Command { due, id, status });
+    }
+}
+
+impl Commands for Timed {
+    fn next_event(&self) -> Option<Time> {
+        self.0.front().map(|command| command.due)
+    }
+
+    fn pop_finished(&mut self, now: Time) -> Option<(RqId, Status)> {
+        self.0.pop_front_if(|command| command.due <= now).map(|command| (command.id, command.status))
+    }
+
+    fn due_times(&self) -> impl Iterator<Item = (RqId, Time)> {
+        self.0.iter().map(|command| (command.id, command.due))
+    }
+
+    fn forget(&mut self, id: RqId) {
+        self.0.retain(|command| command.id != id);
+    }
+
+    fn reserve(&mut self, depth: usize) {
+        self.0.reserve(depth.saturating_sub(self.0.len()));
+    }
+
+    fn show(&self, hctx: usize, out: &mut dyn fmt::Write) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { writeln!(out, "hctx {hctx}: pending={}", self.0.len()) }
+    }
+}
+
 /// The commands of each hardware queue.
 #[derive(Debug)]
-pub(super) struct Pending {
-    queues: Box<[OnceLock<Box<Queue>>]>,
+pub(super) struct Pending<Q> {
+    queues: Box<[OnceLock<Box<HwQueue<Q>>>]>,
     /// The names of the two lines of each hardware queue.
     names: [&'static str; 2],
 }
 
 #[derive(Debug)]
-struct Queue {
-    /// When the first command is over, for a look without the lock; [`NEVER`] if there is none. A look that misses a
+struct HwQueue<Q> {
+    /// When something happens next, for a look without the lock; [`NEVER`] if nothing is going on. A look that misses a
     /// change is made again: a thread that waits keeps polling, or asks [`Pending::next_event`], which takes the lock.
-    next_due: Line<AtomicU64>,
-    commands: Line<Mutex<Commands>>,
+    next_event: Line<AtomicU64>,
+    commands: Line<Mutex<Q>>,
 }
-
-#[derive(Debug, Default)]
-struct Commands {
-    heap: BinaryHeap<Reverse<Command>>,
-    /// How many commands have come so far. Commands that are over at the same time keep the order in which they came.
-    nr: u64,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Command {
-    due: Time,
-    nr: u64,
-    id: RqId,
-    status: Status,
-}
-
-/// By time, then by number. No two commands have the same number.
-impl Ord for Command {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.due, self.nr).cmp(&(other.due, other.nr))
-    }
-}
-
-impl PartialOrd for Command {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Command {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Command {}
 
 /// A time that never comes, in nanoseconds.
 const NEVER: u64 = u64::MAX;
 
-impl Queue {
-    /// Under the lock: notes when the next command is over.
-    fn note_next_due(&self, commands: &Commands) {
-        self.next_due.store(commands.next_due().map_or(NEVER, |due| due.0), Ordering::Relaxed);
+/// A hardware queue's commands under their lock. No thread looks for a command between its start and its place here.
+pub(super) struct Locked<'a, Q: Commands> {
+    next_event: &'a AtomicU64,
+    commands: MutexGuard<'a, Q>,
+}
+
+impl<Q: Commands> Deref for Locked<'_, Q> {
+    type Target = Q;
+
+    fn deref(&self) -> &Q {
+        &self.commands
     }
 }
 
-impl Commands {
-    fn next_due(&self) -> Option<Time> {
-        self.heap.peek().map(|Reverse(command)| command.due)
+impl<Q: Commands> DerefMut for Locked<'_, Q> {
+    fn deref_mut(&mut self) -> &mut Q {
+        &mut self.commands
     }
 }
 
-/// A hardware queue's commands under their lock, while more are added. No thread looks for a command between its start
-/// and its place here.
-pub(super) struct Adding<'a> {
-    queue: &'a Queue,
-    commands: MutexGuard<'a, Commands>,
-}
-
-impl Adding<'_> {
-    /// Request `id` will be over at `due`, with this status.
-    ///
-    /// COST: a push into a heap.
-    pub(super) fn push(&mut self, id: RqId, due: Time, status: Status) {
-        let nr = self.commands.nr;
-        self.commands.nr += 1;
-        self.commands.heap.push(Reverse(Command { due, nr, id, status }));
-    }
-}
-
-impl Drop for Adding<'_> {
+impl<Q: Commands> Drop for Locked<'_, Q> {
     fn drop(&mut self) {
-        self.queue.note_next_due(&self.commands);
+        let next = self.commands.next_event().map_or(NEVER, |time| time.0);
+        self.next_event.store(next, Ordering::Relaxed);
     }
 }
 
-impl Pending {
-    /// No commands. The names are those of two lines that threads share: when the first command is over, and the
+impl<Q: Commands> Pending<Q> {
+    /// No hardware queues. The names are those of two lines that threads share: when something happens next, and the
     /// commands.
-    pub(super) fn new(names: [&'static str; 2], topology: Topology) -> Self {
-        let pending = Self { queues: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(), names };
-        pending.prepare(topology);
-        pending
+    pub(super) fn new(names: [&'static str; 2]) -> Self {
+        Self { queues: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(), names }
     }
 
-    /// Makes the state of the hardware queues.
-    pub(super) fn prepare(&self, topology: Topology) {
-        let [next_due, commands] = self.names;
+    /// Makes the state of a hardware queue, if it is not there yet.
+    pub(super) fn prepare(&self, hctx: u16, depth: u16, make: impl FnOnce() -> Q) {
+        let [next_event, commands] = self.names;
         let make = || {
-            Box::new(Queue {
-                next_due: Line::new(next_due, AtomicU64::new(NEVER)),
-                commands: Line::new(commands, Mutex::new(Commands::default())),
-            })
+            let next_event = Line::new(next_event, AtomicU64::new(NEVER));
+            Box::new(HwQueue { next_event, commands: Line::new(commands, Mutex::new(make())) })
         };
-        for queue in &self.queues[..topology.nr_queues()] {
-            let mut commands = queue.get_or_init(make).commands.lock();
-            let missing = usize::from(topology.depth).saturating_sub(commands.heap.len());
-            commands.heap.reserve(missing);
-        }
+        self.queues[usize::from(hctx)].get_or_init(make).commands.lock().reserve(usize::from(depth));
     }
 
-    fn queue(&self, hctx: u16) -> Option<&Queue> {
+    fn queue(&self, hctx: u16) -> Option<&HwQueue<Q>> {
         self.queues[usize::from(hctx)].get().map(|queue| &**queue)
     }
 
-    /// The hardware queue, to add commands. `None` if there is no such hardware queue.
+    /// The commands of a hardware queue. `None` if there is no such hardware queue.
     ///
     /// COST: a lock for each batch.
-    pub(super) fn add(&self, hctx: u16) -> Option<Adding<'_>> {
-        self.queue(hctx).map(|queue| Adding { queue, commands: queue.commands.lock() })
+    pub(super) fn lock(&self, hctx: u16) -> Option<Locked<'_, Q>> {
+        self.queue(hctx).map(|queue| Locked { next_event: &queue.next_event, commands: queue.commands.lock() })
     }
 
-    /// COST: one load of a line that changes with each completion, if nothing is due.
+    /// COST: one load of a line that changes with each event, if nothing is due.
     pub(super) fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time) {
-        let Some(queue) = self.queue(hctx) else { return };
-        let due = queue.next_due.load(Ordering::Relaxed);
-        if due == NEVER || due > now.0 {
+        let next = self.queue(hctx).map_or(NEVER, |queue| queue.next_event.load(Ordering::Relaxed));
+        if next == NEVER || next > now.0 {
             return;
         }
-        let mut commands = queue.commands.lock();
-        while commands.next_due().is_some_and(|due| due <= now)
-            && let Some(Reverse(Command { id, status, .. })) = commands.heap.pop()
-        {
+        let Some(mut commands) = self.lock(hctx) else { return };
+        while let Some((id, status)) = commands.pop_finished(now) {
             // A stale id is a request that the timeout scan ended in between. No thread waits for it any more.
             let _ = done.complete(id, status);
         }
-        queue.note_next_due(&commands);
     }
 
     pub(super) fn next_event(&self, hctx: u16) -> NextEvent {
-        NextEvent::from(self.queue(hctx).and_then(|queue| queue.commands.lock().next_due()))
+        NextEvent::from(self.queue(hctx).and_then(|queue| queue.commands.lock().next_event()))
     }
 
     pub(super) fn due_times(&self, hctx: u16, due: &mut DueTimes<'_>) {
         if let Some(queue) = self.queue(hctx) {
-            queue.commands.lock().heap.iter().for_each(|Reverse(command)| due.add(command.id, command.due));
+            queue.commands.lock().due_times().for_each(|(id, time)| due.add(id, time));
         }
     }
 
     /// The request is given up.
     pub(super) fn forget(&self, hctx: u16, id: RqId) {
-        if let Some(queue) = self.queue(hctx) {
-            let mut commands = queue.commands.lock();
-            commands.heap.retain(|Reverse(command)| command.id != id);
-            queue.note_next_due(&commands);
+        if let Some(mut commands) = self.lock(hctx) {
+            commands.forget(id);
         }
     }
 
-    /// Writes how many commands each hardware queue has, where it has any.
+    /// Writes what is going on in each hardware queue.
     pub(super) fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        for (hctx, queue) in self.queues.iter().enumerate() {
-            let pending = queue.get().map_or(0, |queue| queue.commands.lock().heap.len());
-            if pending > 0 {
-                writeln!(out, "hctx {hctx}: pending={pending}")?;
-            }
-        }
-        Ok(())
+        let queues = self.queues.iter().enumerate();
+        queues
+            .filter_map(|(hctx, queue)| Some((hctx, queue.get()?)))
+            .try_for_each(|(hctx, queue)| queue.commands.lock().show(hctx, out))
     }
 }

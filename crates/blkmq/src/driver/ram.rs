@@ -1,93 +1,63 @@
 //! A RAM disk: keeps the data, and is done with a request as soon as it gets it.
 
-use std::fmt;
-
 use blkmq_sched::Time;
 
-use super::parameter::{Accepts, Parameter, SpecError, Values};
-use super::store::{MAX_DATALESS_SECTORS, MAX_SIZE, Store, check_geometry};
-use super::{Batch, Driver, Extent, Topology, TopologyError};
-use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, SECTOR_SIZE};
+use super::model::{Model, Profile, check_geometry, limits};
+use super::parameter::units::{DEPTH, QUEUES, count, size};
+use super::parameter::{SpecError, parameters};
+use super::pending::Timed;
+use super::store::{MAX_SIZE, Store};
+use super::{Batch, Topology};
+use crate::request::limits::Limits;
+
+parameters! {
+/// What a RAM disk is like.
+///
+/// Read it from a spec, which has a default for everything: `"size=64M".parse::<Config>()`.
+pub struct Config;
 
 /// The parameters of the RAM disk.
 ///
 #[doc = include_str!("../../docs/ram.md")]
-pub const PARAMETERS: &[Parameter] = &[
-    Parameter {
-        name: "size",
-        accepts: Accepts::Size { unit: 1, min: 512, max: MAX_SIZE },
-        default: "1G",
-        about: "size of the device in bytes; memory is taken as it is written",
-    },
-    Parameter {
-        name: "bs",
-        accepts: Accepts::Size { unit: 1, min: 512, max: 4096 },
-        default: "512",
-        about: "logical block size in bytes, a power of two",
-    },
-    Parameter {
-        name: "submit_queues",
-        accepts: Accepts::Count { unit: "", min: 1, max: MAX_HW_QUEUES as u64 },
-        default: "1",
-        about: "hardware queues; more than there are CPUs is fine",
-    },
-    Parameter {
-        name: "hw_queue_depth",
-        accepts: Accepts::Count { unit: "", min: 1, max: MAX_DEPTH as u64 },
-        default: "64",
-        about: "requests that a hardware queue takes at once",
-    },
-];
+pub const PARAMETERS = {
+    size: u64 = size(1, 512, MAX_SIZE), "1G", "size of the device in bytes; memory is taken as it is written";
+    bs: u32 = size(1, 512, 4096), "512", "logical block size in bytes, a power of two";
+    submit_queues: u16 = count("", 1, QUEUES), "1", "hardware queues; more than there are CPUs is fine";
+    hw_queue_depth: u16 = count("", 1, DEPTH), "64", "requests that a hardware queue takes at once";
+}}
 
 /// The RAM disk.
-#[derive(Debug)]
-pub struct Ram {
-    limits: Limits,
-    topology: Topology,
-    store: Store,
-}
+pub type Ram = Model<Config>;
 
-impl Ram {
-    pub(super) fn from_values(values: &Values) -> Result<Self, SpecError> {
-        let (bs, size) = (values.number("bs"), values.number("size"));
-        check_geometry(bs, size)?;
-        let limits = Limits {
-            capacity_sectors: size / SECTOR_SIZE as u64,
-            logical_block_size: bs,
-            physical_block_size: bs,
-            max_discard_sectors: MAX_DATALESS_SECTORS,
-            max_write_zeroes_sectors: MAX_DATALESS_SECTORS,
-            ..Limits::default()
-        };
-        let topology = Topology {
-            default_queues: values.number("submit_queues"),
-            read_queues: 0,
-            poll_queues: 0,
-            depth: values.number("hw_queue_depth"),
-        };
-        Ok(Self { limits, topology, store: Store::new(None) })
+impl Config {
+    fn check(&self) -> Result<(), SpecError> {
+        check_geometry(self, self.bs, self.size)
     }
 }
 
-impl Driver for Ram {
-    fn name(&self) -> &'static str {
-        "ram"
+impl Profile for Config {
+    const NAME: &'static str = "ram";
+    const LINES: [&'static str; 2] = ["ram.next_event", "ram.pending"];
+    type Machine = ();
+    type Commands = Timed;
+
+    fn machine(&self) {}
+
+    fn commands(&self) -> Timed {
+        Timed::default()
+    }
+
+    fn store(&self) -> Option<Store> {
+        Some(Store::new(None))
     }
 
     fn limits(&self) -> Limits {
-        self.limits
+        limits(self.bs, self.size)
     }
 
     fn topology(&self) -> Topology {
-        self.topology
-    }
-
-    fn set_topology(&self, topology: Topology) -> Result<(), TopologyError> {
-        topology.check()
-    }
-
-    fn extent(&self, start: u64, bytes: u64) -> Extent {
-        self.store.extent(start, bytes)
+        let depth = self.hw_queue_depth;
+        Topology { default_queues: self.submit_queues, read_queues: 0, poll_queues: 0, depth }
     }
 
     fn takes_time(&self) -> bool {
@@ -98,19 +68,17 @@ impl Driver for Ram {
         true
     }
 
-    /// COST: per page a lock and a look-up; a page that is written for the first time is allocated.
-    fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
-        while let Some(mut rq) = batch.next_request() {
-            // A write is already durable when it is done, so FUA asks for nothing more.
-            let status = self.store.execute(&mut rq, false);
-            batch.finish(rq, status);
-        }
+    fn is_inline(_: &Ram, _: u16) -> bool {
+        true
     }
 
-    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        let Limits { capacity_sectors, logical_block_size, .. } = self.limits;
-        writeln!(out, "ram size={} bs={logical_block_size}", capacity_sectors * SECTOR_SIZE as u64)?;
-        self.store.show(out)
+    /// COST: per page a lock and a look-up; a page that is written for the first time is allocated.
+    fn queue_rqs(ram: &Ram, _hctx: u16, _: Option<&mut Timed>, batch: &mut Batch<'_>, _now: Time) {
+        while let Some(mut rq) = batch.next_request() {
+            // A write is already durable when it is done, so FUA asks for nothing more.
+            let status = ram.execute(&mut rq, false);
+            batch.finish(rq, status);
+        }
     }
 }
 

@@ -3,9 +3,14 @@
 //!
 //! The tables that the parser reads are public, so that a program can print them.
 
+use super::Driver;
+use super::cloud::Cloud;
+use super::hdd::Hdd;
+use super::null::Null;
 use super::parameter::join;
 pub use super::parameter::{Accepts, Fault, Opener, Parameter, SpecError, Value, Values, words, write_word};
-use super::{Driver, cloud, hdd, null, ram, ssd};
+use super::ram::Ram;
+use super::ssd::Ssd;
 use blkmq_sync::Arc;
 
 /// A device that a spec can name.
@@ -48,35 +53,18 @@ impl DeviceDescription {
 
 /// Every device of this crate.
 pub const DEVICES: &[DeviceDescription] = &[
-    DeviceDescription::new(
-        "null",
+    Null::description(
         "completes every request without doing anything, at once or after a fixed time; may keep the data",
-        null::PARAMETERS,
-        |values| Ok(Arc::new(null::Null::new(null::Config::from_values(values)?))),
     ),
-    DeviceDescription::new(
-        "hdd",
+    Hdd::description(
         "the model of a hard disk: seeks, rotation, a queue with the shortest access first, a write cache",
-        hdd::PARAMETERS,
-        |values| Ok(Arc::new(hdd::Hdd::new(hdd::Config::from_values(values)?))),
     ),
-    DeviceDescription::new(
-        "ram",
-        "a RAM disk: keeps the data and completes every request at once",
-        ram::PARAMETERS,
-        |values| Ok(Arc::new(ram::Ram::from_values(values)?)),
-    ),
-    DeviceDescription::new(
-        "ssd",
+    Ram::description("a RAM disk: keeps the data and completes every request at once"),
+    Ssd::description(
         "the model of an SSD: channels, dies with read and program times, a write buffer, garbage collection",
-        ssd::PARAMETERS,
-        |values| Ok(Arc::new(ssd::Ssd::new(ssd::Config::from_values(values)?))),
     ),
-    DeviceDescription::new(
-        "cloud",
+    Cloud::description(
         "the model of a cloud's volume: a ceiling for operations and one for bytes, saved credit, held operations",
-        cloud::PARAMETERS,
-        |values| Ok(Arc::new(cloud::Cloud::new(cloud::Config::from_values(values)?))),
     ),
 ];
 
@@ -182,6 +170,24 @@ mod tests {
             error_of("null,completion_nsec=1h"),
             "device null: completion_nsec=\"1h\": \"h\" is no unit; there are: ns, us, ms, s"
         );
+    }
+
+    /// Red before, when a size in KiB was shown in bytes and without a unit, and some parameters were not shown.
+    #[test]
+    fn a_device_shows_its_parameters_as_a_spec_of_the_same_device() {
+        let shown = |spec: &str| {
+            let mut shown = String::new();
+            open(spec).unwrap().show(&mut shown).unwrap();
+            shown.lines().next().unwrap().to_owned()
+        };
+        let given = "null,size=3M,memory_backed=1,cache_size=512K,max_sectors=64,discard=1,badblocks=7-9,timeout=1,2,3,4";
+        for spec in DEVICES.iter().map(|device| device.name).chain([given, "hdd,size=2000000K,bs=4K,fua=0"]) {
+            let first = shown(spec);
+            assert_eq!(shown(&first.replace(' ', ",")), first);
+            for word in words(spec).iter().filter(|word| word.contains('=') && *word != "timeout=1") {
+                assert!(first.contains(word), "{word} of {first}");
+            }
+        }
     }
 
     #[test]

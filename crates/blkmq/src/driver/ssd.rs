@@ -24,134 +24,79 @@ mod tests;
 
 use std::fmt;
 
-use blkmq_sched::{Op, RqId, Time};
+use blkmq_sched::{Op, Time};
 
-use super::pending::Pending;
+use super::model::{Model, Profile, limits};
+use super::pending::Timed;
 use super::store::Store;
-use super::{Batch, Done, Driver, DueTimes, Extent, NextEvent, Request, TimeoutAction, Topology, TopologyError};
-use crate::request::Status;
+use super::{Batch, Request, Topology};
 use crate::request::limits::Limits;
 use blkmq_sync::{Line, Mutex};
 pub use config::{Config, PARAMETERS};
 use flash::{Flash, Work};
 
 /// The model of an SSD.
-pub struct Ssd {
-    config: Config,
-    store: Option<Store>,
-    flash: Line<Mutex<Flash>>,
-    pending: Pending,
-}
+pub type Ssd = Model<Config>;
 
-impl Ssd {
-    /// An SSD.
-    #[must_use]
-    pub fn new(config: Config) -> Self {
-        let cache_size = config.write_cache.then_some(config.buffer);
-        Self {
-            store: config.memory_backed.then(|| Store::new(cache_size)),
-            flash: Line::new("ssd.flash", Mutex::new(Flash::new(config.clone()))),
-            pending: Pending::new(["ssd.next_due", "ssd.pending"], config.topology()),
-            config,
-        }
-    }
-
-    /// Cuts the power: data that is not durable is lost, and every request fails until the power is back. A request in
-    /// progress takes place wholly before or after the loss, block by block. Without `memory_backed` nothing happens.
-    pub fn lose_power(&self) {
-        if let Some(store) = &self.store {
-            store.lose_power();
-        }
-    }
-
-    /// Switches the power on again.
-    pub fn restore_power(&self) {
-        if let Some(store) = &self.store {
-            store.restore_power();
-        }
-    }
-
+impl Config {
     fn work(&self, rq: &Request<'_>) -> Work {
         match rq.op() {
             Op::Read => Work::Read,
-            Op::Write if self.config.write_cache && self.config.fua && rq.flags().fua => Work::WriteThrough,
+            Op::Write if self.write_cache && self.fua && rq.flags().fua => Work::WriteThrough,
             Op::Write => Work::Write,
-            Op::Flush if self.config.write_cache => Work::Flush,
+            Op::Flush if self.write_cache => Work::Flush,
             Op::Flush | Op::Discard | Op::WriteZeroes => Work::Note,
         }
     }
 }
 
-impl Driver for Ssd {
-    fn name(&self) -> &'static str {
-        "ssd"
+impl Profile for Config {
+    const NAME: &'static str = "ssd";
+    const LINES: [&'static str; 2] = ["ssd.next_event", "ssd.pending"];
+    type Machine = Line<Mutex<Flash>>;
+    type Commands = Timed;
+
+    fn machine(&self) -> Line<Mutex<Flash>> {
+        Line::new("ssd.flash", Mutex::new(Flash::new(self.clone())))
+    }
+
+    fn commands(&self) -> Timed {
+        Timed::default()
+    }
+
+    fn store(&self) -> Option<Store> {
+        self.memory_backed.then(|| Store::new(self.write_cache.then_some(self.buffer)))
     }
 
     fn limits(&self) -> Limits {
-        self.config.limits()
+        Limits {
+            max_sectors: self.max_sectors,
+            max_discard_segments: 256,
+            write_cache: self.write_cache,
+            fua: self.fua && self.write_cache,
+            ..limits(self.bs, self.size)
+        }
     }
 
     fn topology(&self) -> Topology {
-        self.config.topology()
+        let depth = self.hw_queue_depth;
+        Topology { default_queues: self.submit_queues, read_queues: 0, poll_queues: 0, depth }
     }
 
-    fn set_topology(&self, topology: Topology) -> Result<(), TopologyError> {
-        topology.check()?;
-        self.pending.prepare(topology);
-        Ok(())
-    }
-
-    fn keeps_data(&self) -> bool {
-        self.store.is_some()
-    }
-
-    fn extent(&self, start: u64, bytes: u64) -> Extent {
-        self.store.as_ref().map_or(Extent::data(bytes), |store| store.extent(start, bytes))
-    }
-
-    /// COST: two locks per batch, one of them the whole device's; per request a step of each page's die and a push into
-    /// a heap. Nothing is allocated but the pages of a memory-backed SSD.
-    fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time) {
-        let Some(mut pending) = self.pending.add(hctx) else { return };
-        let mut flash = self.flash.lock();
+    /// COST: two locks per batch, one of them the whole device's; per request a step of each page's die and a place in
+    /// a list. Nothing is allocated but the pages of a memory-backed SSD.
+    fn queue_rqs(ssd: &Ssd, _hctx: u16, pending: Option<&mut Timed>, batch: &mut Batch<'_>, now: Time) {
+        let Some(pending) = pending else { return };
+        let mut flash = ssd.machine.lock();
         while let Some(mut rq) = batch.next_request() {
-            let status = self.store.as_ref().map_or(Status::Ok, |store| store.execute(&mut rq, self.config.fua));
-            let due = flash.submit(self.work(&rq), rq.sector(), u64::from(rq.nr_sectors()), now);
+            let status = ssd.execute(&mut rq, ssd.config.fua);
+            let due = flash.submit(ssd.config.work(&rq), rq.sector(), u64::from(rq.nr_sectors()), now);
             pending.push(batch.start(rq), due, status);
         }
     }
 
-    /// COST: one load of a line that changes with each completion, if nothing is due.
-    fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time) {
-        self.pending.poll(hctx, done, now);
-    }
-
-    fn next_event(&self, hctx: u16) -> NextEvent {
-        self.pending.next_event(hctx)
-    }
-
-    fn due_times(&self, hctx: u16, due: &mut DueTimes<'_>) {
-        self.pending.due_times(hctx, due);
-    }
-
-    fn timeout(&self, hctx: u16, id: RqId, _now: Time) -> TimeoutAction {
-        self.pending.forget(hctx, id);
-        TimeoutAction::Done
-    }
-
-    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        writeln!(out, "ssd {}", self.config)?;
-        let (left, is_slow) = self.flash.lock().collection();
-        writeln!(out, "collecting={} bytes_left={left}", u8::from(is_slow))?;
-        if let Some(store) = &self.store {
-            store.show(out)?;
-        }
-        self.pending.show(out)
-    }
-}
-
-impl fmt::Debug for Ssd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ssd").field("config", &self.config).finish_non_exhaustive()
+    fn show(ssd: &Ssd, out: &mut dyn fmt::Write) -> fmt::Result {
+        let (left, is_slow) = ssd.machine.lock().collection();
+        writeln!(out, "collecting={} bytes_left={left}", u8::from(is_slow))
     }
 }

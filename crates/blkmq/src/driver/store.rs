@@ -10,7 +10,6 @@ use std::fmt;
 
 use blkmq_sched::Op;
 
-use super::parameter::SpecError;
 use super::{Extent, Request};
 use crate::request::Status;
 use crate::request::buffer::Segment;
@@ -29,17 +28,6 @@ pub(super) const MAX_SIZE: u64 = 1 << 62;
 
 /// The largest operation without data, in sectors: just under 4 GiB, as null_blk has it.
 pub(super) const MAX_DATALESS_SECTORS: u32 = u32::MAX >> 9;
-
-/// Checks block size and size of a device, both in bytes.
-pub(super) fn check_geometry(bs: u32, size: u64) -> Result<(), SpecError> {
-    if !bs.is_power_of_two() {
-        return Err(SpecError::new(format!("bs={bs} is not one of 512, 1024, 2048, 4096")));
-    }
-    if !size.is_multiple_of(u64::from(bs)) {
-        return Err(SpecError::new(format!("a size of {size} bytes is no multiple of bs={bs}")));
-    }
-    Ok(())
-}
 
 type PageData = Box<[u8; PAGE_SIZE]>;
 
@@ -150,7 +138,7 @@ impl Shard {
 }
 
 /// The data of a device.
-pub(super) struct Store {
+pub struct Store {
     shards: Box<[Line<Mutex<Shard>>]>,
     /// Dirty pages that each shard keeps; `None` if everything is durable at once.
     max_dirty: Option<usize>,

@@ -1,13 +1,11 @@
 //! The parameters of the volume, and the profile that it has by default.
 
-use std::fmt;
+use crate::driver::model::check_geometry;
+use crate::driver::parameter::units::{DEPTH, GIB, MIB, QUEUES, SECOND, count, size, time};
+use crate::driver::parameter::{Accepts, SpecError, parameters};
+use crate::driver::store::MAX_SIZE;
 
-use crate::driver::Topology;
-use crate::driver::parameter::units::{GIB, MIB, SECOND, count, size};
-use crate::driver::parameter::{Accepts, Parameter, SpecError, Values, words};
-use crate::driver::store::{MAX_DATALESS_SECTORS, MAX_SIZE, check_geometry};
-use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, SECTOR_SIZE};
-
+parameters! {
 /// What a volume is like.
 ///
 /// Read it from a spec, which has a default for everything: `"iops=3000,mbps=125".parse::<Config>()`.
@@ -31,156 +29,37 @@ use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, SECTOR_SIZE};
 /// `tests/it/profile_cloud.rs` checks the measured ones. The profile differs from the publication in one point. With
 /// 256 in flight a read takes up to 6.7 ms there, and in the model 3.4 ms: the model holds an operation twice only if
 /// more are held than the ceiling lets through in 3 ms.
-#[derive(Debug, Clone)]
-pub struct Config {
-    submit_queues: u16,
-    hw_queue_depth: u16,
-    bs: u32,
-    /// Bytes.
-    size: u64,
-    max_sectors: u32,
-    /// Operations a second.
-    pub(super) iops: u64,
-    /// Bytes a second.
-    pub(super) byte_rate: u64,
-    /// Bytes.
-    pub(super) write_unit: u64,
-    /// Nanoseconds.
-    pub(super) burst: u64,
-    pub(super) hold: u64,
-    pub(super) latency: u64,
-    pub(super) spread: u64,
-    pub(super) memory_backed: bool,
-    pub(super) seed: u64,
-}
-
-const fn time(max: u64) -> Accepts {
-    Accepts::Time { max }
-}
+pub struct Config;
 
 /// The parameters of the volume.
 ///
 #[doc = include_str!("../../../docs/cloud.md")]
-pub const PARAMETERS: &[Parameter] = &[
-    Parameter::new("submit_queues", count("", 1, MAX_HW_QUEUES as u64), "1", "hardware queues"),
-    Parameter::new(
-        "hw_queue_depth",
-        count("", 1, MAX_DEPTH as u64),
-        "1023",
-        "requests that a hardware queue takes at once",
-    ),
-    Parameter::new("gb", size(GIB, MIB, MAX_SIZE), "1788", "size of the volume in GiB"),
-    Parameter::new("size", size(1, MIB, MAX_SIZE), "", "size of the volume in bytes, instead of gb"),
-    Parameter::new("bs", size(1, 512, 4096), "512", "logical block size in bytes, a power of two"),
-    Parameter::new("max_sectors", count("sectors", 8, u16::MAX as u64), "2560", "largest read or write"),
-    Parameter::new("iops", count("operations a second", 1, SECOND), "275000", "operations that the limiter lets pass"),
-    Parameter::new(
-        "mbps",
-        count("MB/s", 1, 1_000_000),
-        "2000",
-        "what the limiter lets pass of the data of reads and writes together",
-    ),
-    Parameter::new(
-        "write_unit",
-        size(1, 512, GIB),
-        "4096",
-        "how much of a write counts as one operation, in bytes; a read counts as one whatever its size",
-    ),
-    Parameter::new(
-        "burst",
-        time(86_400 * SECOND),
-        "4ms",
-        "how long the limiter saves up what is not used: the time in which that comes in at the ceilings",
-    ),
-    Parameter::new(
-        "hold",
-        time(SECOND),
-        "3100us",
-        "how long the limiter holds an operation over a ceiling, once or several times; with 0 each goes in its turn",
-    ),
-    Parameter::new("latency", time(SECOND), "45us", "what the fastest operation takes beside the limiter"),
-    Parameter::new(
-        "spread",
-        time(SECOND),
-        "36us",
-        "half of the operations take up to this much longer, a quarter up to twice this, an eighth up to three times, \
-         and so on",
-    ),
-    Parameter::new("memory_backed", Accepts::Switch, "0", "keep the data, in memory that is taken as it is written"),
-    Parameter::new("seed", count("", 0, u64::MAX), "0", "which operations take longer"),
-];
-
-impl std::str::FromStr for Config {
-    type Err = SpecError;
-
-    /// Reads `name=value,name=value`; an empty text leaves everything at its default.
-    fn from_str(text: &str) -> Result<Self, SpecError> {
-        Self::from_values(&Values::parse(PARAMETERS, words(text))?)
-    }
-}
+pub const PARAMETERS = {
+    submit_queues: u16 = count("", 1, QUEUES), "1", "hardware queues";
+    hw_queue_depth: u16 = count("", 1, DEPTH), "1023", "requests that a hardware queue takes at once";
+    [gb = size(GIB, MIB, MAX_SIZE), "1788", "size of the volume in GiB"]
+    size: u64 = size(1, MIB, MAX_SIZE), "", "size of the volume in bytes, instead of gb";
+    bs: u32 = size(1, 512, 4096), "512", "logical block size in bytes, a power of two";
+    max_sectors: u32 = count("sectors", 8, u16::MAX as u64), "2560", "largest read or write";
+    iops: u64 = count("operations a second", 1, SECOND), "275000", "operations that the limiter lets pass";
+    mbps: u64 = count("MB/s", 1, 1_000_000), "2000",
+        "what the limiter lets pass of the data of reads and writes together";
+    write_unit: u64 = size(1, 512, GIB), "4096",
+        "how much of a write counts as one operation, in bytes; a read counts as one whatever its size";
+    burst: u64 = time(86_400 * SECOND), "4ms",
+        "how long the limiter saves up what is not used: the time in which that comes in at the ceilings";
+    hold: u64 = time(SECOND), "3100us",
+        "how long the limiter holds an operation over a ceiling, once or several times; with 0 each goes in its turn";
+    latency: u64 = time(SECOND), "45us", "what the fastest operation takes beside the limiter";
+    spread: u64 = time(SECOND), "36us",
+        "half of the operations take up to this much longer, a quarter up to twice this, an eighth up to three \
+         times, and so on";
+    memory_backed: bool = Accepts::Switch, "0", "keep the data, in memory that is taken as it is written";
+    seed: u64 = count("", 0, u64::MAX), "0", "which operations take longer";
+}}
 
 impl Config {
-    pub(in crate::driver) fn from_values(values: &Values) -> Result<Self, SpecError> {
-        let config = Self {
-            submit_queues: values.number("submit_queues"),
-            hw_queue_depth: values.number("hw_queue_depth"),
-            bs: values.number("bs"),
-            size: values.size()?,
-            max_sectors: values.number("max_sectors"),
-            iops: values.number("iops"),
-            byte_rate: values.number::<u64>("mbps") * 1_000_000,
-            write_unit: values.number("write_unit"),
-            burst: values.number("burst"),
-            hold: values.number("hold"),
-            latency: values.number("latency"),
-            spread: values.number("spread"),
-            memory_backed: values.is_on("memory_backed"),
-            seed: values.number("seed"),
-        };
-        config.topology().check().map_err(|error| SpecError::new(error.to_string()))?;
-        check_geometry(config.bs, config.size)?;
-        Ok(config)
-    }
-
-    pub(super) fn topology(&self) -> Topology {
-        let depth = self.hw_queue_depth;
-        Topology { default_queues: self.submit_queues, read_queues: 0, poll_queues: 0, depth }
-    }
-
-    pub(super) fn limits(&self) -> Limits {
-        Limits {
-            capacity_sectors: self.size / SECTOR_SIZE as u64,
-            logical_block_size: self.bs,
-            physical_block_size: self.bs,
-            max_sectors: self.max_sectors,
-            max_discard_sectors: MAX_DATALESS_SECTORS,
-            max_discard_segments: 256,
-            max_write_zeroes_sectors: MAX_DATALESS_SECTORS,
-            ..Limits::default()
-        }
-    }
-}
-
-impl fmt::Display for Config {
-    /// The numbers as in a spec.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "submit_queues={} hw_queue_depth={} size={} bs={} iops={} mbps={} write_unit={} burst={} hold={} \
-             latency={} spread={} memory_backed={} seed={}",
-            self.submit_queues,
-            self.hw_queue_depth,
-            self.size,
-            self.bs,
-            self.iops,
-            self.byte_rate / 1_000_000,
-            self.write_unit,
-            self.burst,
-            self.hold,
-            self.latency,
-            self.spread,
-            u8::from(self.memory_backed),
-            self.seed,
-        )
+    fn check(&self) -> Result<(), SpecError> {
+        check_geometry(self, self.bs, self.size)
     }
 }

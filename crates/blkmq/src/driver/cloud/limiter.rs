@@ -41,7 +41,7 @@ impl Bucket {
 /// The limiter and the device. Nothing here waits or is looked at: the end of each operation is computed when the
 /// operation comes. That is exact, since what comes later never takes credit that an earlier one was promised.
 #[derive(Debug)]
-pub(super) struct Limiter {
+pub struct Limiter {
     operations: Bucket,
     bytes: Bucket,
     /// When the last operation came. The clocks of threads may differ a little.
@@ -59,7 +59,7 @@ impl Limiter {
     pub(super) fn new(config: &Config) -> Self {
         Self {
             operations: Bucket::new(config.iops, config.burst, 1),
-            bytes: Bucket::new(config.byte_rate, config.burst, 1),
+            bytes: Bucket::new(config.mbps * 1_000_000, config.burst, 1),
             now: Time(0),
             hold: config.hold,
             latency: config.latency,

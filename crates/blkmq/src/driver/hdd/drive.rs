@@ -1,6 +1,7 @@
 //! The disk as a machine: what happens at which time, as a function of what was asked when.
 
 use std::collections::VecDeque;
+use std::fmt;
 
 use blkmq_sched::{RqId, Time};
 
@@ -8,6 +9,7 @@ use super::cache::{Cache, Extent};
 use super::config::Config;
 use super::mechanics::Mechanics;
 use super::read_ahead::ReadAhead;
+use crate::driver::pending::Commands;
 use crate::request::Status;
 use crate::request::limits::SECTOR_SIZE;
 
@@ -82,8 +84,8 @@ pub(super) struct Finished {
 /// Nothing here depends on how often the disk is looked at: events take place in the order of their times, however late
 /// [`advance`](Self::advance) is told of the time.
 #[derive(Debug)]
-pub(super) struct Drive {
-    link_rate: u64,
+pub struct Drive {
+    link_mbps: u64,
     now: Time,
     mechanics: Mechanics,
     cache: Cache,
@@ -107,7 +109,7 @@ impl Drive {
         let depth = usize::from(config.hw_queue_depth);
         let sectors = |bytes: u64| bytes / SECTOR_SIZE as u64;
         Self {
-            link_rate: config.link_rate,
+            link_mbps: config.link_mbps,
             now: Time(0),
             mechanics: Mechanics::new(config),
             cache: Cache::new(config.cache_segments, sectors(config.cache_size)),
@@ -137,7 +139,7 @@ impl Drive {
 
     /// Lets everything happen that happens until `now`. If an earlier call told a later time, that time counts.
     pub(super) fn advance(&mut self, now: Time) {
-        while let Some(due) = self.next_event()
+        while let Some(due) = self.next_step()
             && due <= now
         {
             self.now = due;
@@ -153,38 +155,14 @@ impl Drive {
     }
 
     /// When something happens next, whether a command is then over or not.
-    fn next_event(&self) -> Option<Time> {
+    fn next_step(&self) -> Option<Time> {
         let transfer = self.link.front().map(|transfer| transfer.due);
         let job = self.job.as_ref().map(|job| job.due);
         transfer.into_iter().chain(job).min()
     }
 
-    /// When to look next.
-    pub(super) fn next_look(&self) -> Option<Time> {
-        self.finished.front().map(|finished| finished.at).or_else(|| self.next_event())
-    }
-
-    /// When commands are over whose time is known. A command that was given up may be among them.
-    pub(super) fn due_times(&self) -> impl Iterator<Item = (RqId, Time)> {
-        let finished = self.finished.iter().map(|finished| (finished.id, finished.at));
-        let transfers = self.link.iter().map(|transfer| (transfer.command.id, transfer.due));
-        let job = self.job.iter().filter_map(|job| match &job.task {
-            Task::Command(command) => Some((command.id, job.due)),
-            Task::WriteBack(_) => None,
-        });
-        finished.chain(transfers).chain(job)
-    }
-
-    pub(super) fn pop_finished(&mut self) -> Option<Finished> {
+    pub(super) fn pop(&mut self) -> Option<Finished> {
         self.finished.pop_front()
-    }
-
-    /// Gives up a command as far as it can be told from others. What the heads or the interface are working on goes on,
-    /// and then belongs to no command.
-    pub(super) fn forget(&mut self, id: RqId) {
-        self.mechanical.retain(|waiting| waiting.command.id != id);
-        self.cached.retain(|command| command.id != id);
-        self.finished.retain(|finished| finished.id != id);
     }
 
     /// Commands that are not over, and sectors of the cache that are to be written.
@@ -211,8 +189,8 @@ impl Drive {
 
     fn transfer(&mut self, command: Command) {
         let bytes = (command.end - command.start) * SECTOR_SIZE as u64;
-        let ns = u128::from(bytes) * 1_000_000_000 / u128::from(self.link_rate);
-        self.link_free = self.link_free.max(self.now).after(ns as u64 + LINK_OVERHEAD);
+        let ns = bytes * 1000 / self.link_mbps;
+        self.link_free = self.link_free.max(self.now).after(ns + LINK_OVERHEAD);
         self.link.push_back(Transfer { due: self.link_free, command });
     }
 
@@ -301,5 +279,44 @@ impl Drive {
         self.read_ahead.end(self.now, &self.mechanics);
         let access = self.mechanics.access(start, end - start, self.now);
         self.job = Some(Job { due: self.now.after(access.wait + access.transfer), task });
+    }
+}
+
+impl Commands for Drive {
+    fn next_event(&self) -> Option<Time> {
+        self.finished.front().map(|finished| finished.at).or_else(|| self.next_step())
+    }
+
+    fn pop_finished(&mut self, now: Time) -> Option<(RqId, Status)> {
+        self.advance(now);
+        self.pop().map(|finished| (finished.id, finished.status))
+    }
+
+    /// Tells what the heads and the interface are working on. Which of the other commands the heads choose next is not
+    /// known before they are free: a command that comes meanwhile may be nearer.
+    fn due_times(&self) -> impl Iterator<Item = (RqId, Time)> {
+        let finished = self.finished.iter().map(|finished| (finished.id, finished.at));
+        let transfers = self.link.iter().map(|transfer| (transfer.command.id, transfer.due));
+        let job = self.job.iter().filter_map(|job| match &job.task {
+            Task::Command(command) => Some((command.id, job.due)),
+            Task::WriteBack(_) => None,
+        });
+        finished.chain(transfers).chain(job)
+    }
+
+    /// Gives up a command as far as it can be told from others. What the heads or the interface are working on goes on,
+    /// and then belongs to no command.
+    fn forget(&mut self, id: RqId) {
+        self.mechanical.retain(|waiting| waiting.command.id != id);
+        self.cached.retain(|command| command.id != id);
+        self.finished.retain(|finished| finished.id != id);
+    }
+
+    /// The lists are as long as the queue is deep.
+    fn reserve(&mut self, _depth: usize) {}
+
+    fn show(&self, _hctx: usize, out: &mut dyn fmt::Write) -> fmt::Result {
+        let (commands, dirty) = self.load();
+        writeln!(out, "commands={commands} dirty_sectors={dirty}")
     }
 }

@@ -42,8 +42,8 @@ pub(super) struct Access {
 impl Mechanics {
     pub(super) fn new(config: &Config) -> Self {
         let turn = 60_000_000_000 / u64::from(config.rpm);
-        let bytes_per_turn = u128::from(config.media_rate) * u128::from(turn) / 1_000_000_000;
-        let sectors_per_track = (bytes_per_turn as u64 / SECTOR_SIZE as u64).max(1);
+        let bytes_per_turn = config.mbps * turn / 1000;
+        let sectors_per_track = (bytes_per_turn / SECTOR_SIZE as u64).max(1);
         Self {
             turn,
             sectors_per_track,

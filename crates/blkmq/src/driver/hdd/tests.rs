@@ -8,6 +8,7 @@ use super::{Config, Hdd};
 use crate::driver::Driver;
 use crate::driver::cases::random_cases;
 use crate::driver::harness::Harness;
+use crate::driver::pending::Commands;
 use crate::request::Status;
 use crate::request::bio::{Bio, Flags};
 use crate::request::buffer::Buffer;
@@ -83,7 +84,7 @@ fn a_flush_waits_for_all_before_it_and_nothing_behind_it_is_cached_before() {
     assert!((7 * 3 * MS..200 * MS).contains(&flush[0].1.0), "{over:?}");
     assert!(cached[8].1 > flush[0].1, "{over:?}");
     // The cache is clean now, so the next flush has nothing to wait for.
-    assert_eq!(hdd.drive.lock().load().0, 0);
+    assert_eq!(hdd.pending.lock(0).unwrap().load().0, 0);
     let now = Time(1000 * MS);
     queue.push(Bio::flush());
     assert_eq!(run(&hdd, &mut queue, now).len(), 1);
@@ -193,7 +194,7 @@ fn a_request_given_up_to_a_timeout_is_not_completed_later() {
         }
         let over = run(&hdd, &mut queue, Time(200));
         assert_eq!(over.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1 << 28], "{parameters}");
-        assert_eq!(hdd.drive.lock().load().0, 0);
+        assert_eq!(hdd.pending.lock(0).unwrap().load().0, 0);
     }
 }
 
@@ -279,7 +280,7 @@ fn play(commands: &[(u64, Work, u64, u64)], looks: u64) -> Vec<(RqId, Time)> {
     let capacity = drive.capacity();
     let (mut now, mut over, mut with_it) = (Time(0), Vec::new(), 0);
     let mut finish = |drive: &mut Drive, with_it: &mut usize| {
-        while let Some(Finished { id, at, .. }) = drive.pop_finished() {
+        while let Some(Finished { id, at, .. }) = drive.pop() {
             *with_it -= 1;
             over.push((id, at));
         }
@@ -293,14 +294,14 @@ fn play(commands: &[(u64, Work, u64, u64)], looks: u64) -> Vec<(RqId, Time)> {
         drive.advance(now);
         finish(&mut drive, &mut with_it);
         while with_it == 32 {
-            now = drive.next_look().unwrap();
+            now = drive.next_event().unwrap();
             drive.advance(now);
             finish(&mut drive, &mut with_it);
         }
         drive.submit(Command { id: RqId(id), status: Status::Ok, work, start, end: start + length });
         with_it += 1;
     }
-    while let Some(at) = drive.next_look() {
+    while let Some(at) = drive.next_event() {
         drive.advance(at);
         finish(&mut drive, &mut with_it);
     }

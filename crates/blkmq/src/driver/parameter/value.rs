@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::error::SpecError;
+use super::values::write_word;
 
 /// What a parameter accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,6 +128,18 @@ impl Accepts {
             Self::Path => Ok(Value::Path(PathBuf::from(text))),
             Self::Text if text.is_empty() => Err(SpecError::new("a text is missing")),
             Self::Text => Ok(Value::Text(text.to_owned())),
+        }
+    }
+
+    /// A value that was [read](Self::parse), as it is written in a spec.
+    pub(super) fn write(&self, value: &Value) -> String {
+        match value {
+            Value::Number(bytes) if matches!(self, Self::Size { .. }) => size(*bytes),
+            Value::Number(number) => number.to_string(),
+            Value::Sectors(first, last) => format!("{first}-{last}"),
+            Value::Fault(fault) => fault.to_string(),
+            Value::Path(path) => write_word(&path.to_string_lossy()),
+            Value::Text(text) => write_word(text),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::error::SpecError;
+use super::table;
 use super::value::{Accepts, Value};
 use crate::request::is_hidden;
 
@@ -143,19 +144,24 @@ impl<'a> Values<'a> {
     /// If the parameter has no value that is a number, or its range does not fit the type.
     #[must_use]
     pub fn number<T: TryFrom<u64>>(&self, name: &str) -> T {
-        let Some(Value::Number(number)) = self.get(name) else {
-            unreachable!("{name} is a number and has a default");
-        };
-        T::try_from(number).ok().expect("a table's range fits the type it is read as")
+        table::number(self.get(name))
     }
 
-    /// The size of a device in bytes, from `size` or, in its place, `gb`.
-    pub(in crate::driver) fn size(&self) -> Result<u64, SpecError> {
-        match (self.is_given("size"), self.is_given("gb")) {
-            (true, true) => Err(SpecError::new("give size or gb, not both")),
-            (true, false) => Ok(self.number("size")),
-            (false, _) => Ok(self.number("gb")),
+    /// The value of the first of these parameters that has one. A spec gives one of them at most.
+    pub(in crate::driver) fn one_of(&self, names: &[&str]) -> Result<Option<Value>, SpecError> {
+        if names.iter().filter(|name| self.is_given(name)).count() > 1 {
+            return Err(SpecError::new(format!("give {}, not both", names.join(" or "))));
         }
+        Ok(names.iter().find_map(|name| self.get(name)))
+    }
+
+    /// The first of each of these groups of parameters that has a value, as `name=value`, with spaces between them.
+    pub(in crate::driver) fn show(&self, groups: &[&[&str]]) -> String {
+        let shown = groups.iter().filter_map(|names| {
+            let (name, value) = names.iter().find_map(|name| Some((*name, self.get(name)?)))?;
+            Some(format!("{name}={}", self.parameters[self.place(name)].accepts.write(&value)))
+        });
+        shown.collect::<Vec<_>>().join(" ")
     }
 
     /// The value of a switch.

@@ -1,13 +1,12 @@
 //! The parameters of the SSD, and the profile that it has by default.
 
-use std::fmt;
+use crate::driver::model::check_geometry;
+use crate::driver::parameter::units::{DEPTH, GIB, KIB, MIB, QUEUES, SECOND, count, size, time};
+use crate::driver::parameter::{Accepts, SpecError, parameters};
+use crate::driver::store::MAX_SIZE;
+use crate::request::limits::SECTOR_SIZE;
 
-use crate::driver::Topology;
-use crate::driver::parameter::units::{GIB, KIB, MIB, SECOND, count, size};
-use crate::driver::parameter::{Accepts, Parameter, SpecError, Values, words};
-use crate::driver::store::{MAX_DATALESS_SECTORS, MAX_SIZE, check_geometry};
-use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, SECTOR_SIZE};
-
+parameters! {
 /// What an SSD is like.
 ///
 /// Read it from a spec, which has a default for everything: `"submit_queues=4,iops=66000".parse::<Config>()`.
@@ -67,173 +66,53 @@ use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, SECTOR_SIZE};
 /// - A reader beside 32 readers of 64 KiB (p99 304 ms) waits for one SSD of the eight, which had 98 % of all commands.
 /// - A reader with 128 outstanding gets 14,000 reads a second beside 8 writers of 64 KiB, and 35,600 from the models;
 ///   beside 32 it gets 5500, and 6500 from the models.
-#[derive(Debug, Clone)]
-pub struct Config {
-    pub(super) submit_queues: u16,
-    pub(super) hw_queue_depth: u16,
-    pub(super) bs: u32,
-    /// Bytes.
-    pub(super) size: u64,
-    pub(super) max_sectors: u32,
-    /// Commands a second.
-    pub(super) iops: u64,
-    /// Nanoseconds.
-    pub(super) latency: u64,
-    pub(super) write_latency: u64,
-    /// Bytes a second.
-    pub(super) link_rate: u64,
-    pub(super) channels: usize,
-    pub(super) dies: usize,
-    /// Bytes a second.
-    pub(super) channel_rate: u64,
-    /// Bytes.
-    pub(super) page: u64,
-    /// Nanoseconds.
-    pub(super) read: u64,
-    pub(super) read_slow: u64,
-    pub(super) row_pages: u64,
-    pub(super) program: u64,
-    /// Bytes.
-    pub(super) buffer: u64,
-    pub(super) slots: usize,
-    /// Bytes.
-    pub(super) spare: u64,
-    pub(super) gc_size: u64,
-    pub(super) gc_copies: u64,
-    pub(super) gc_background: u64,
-    pub(super) write_cache: bool,
-    pub(super) fua: bool,
-    pub(super) memory_backed: bool,
-    pub(super) seed: u64,
-}
-
-const fn time() -> Accepts {
-    Accepts::Time { max: SECOND }
-}
+pub struct Config;
 
 /// The parameters of the SSD.
 ///
 #[doc = include_str!("../../../docs/ssd.md")]
-pub const PARAMETERS: &[Parameter] = &[
-    Parameter::new("submit_queues", count("", 1, MAX_HW_QUEUES as u64), "1", "hardware queues"),
-    Parameter::new(
-        "hw_queue_depth",
-        count("", 1, MAX_DEPTH as u64),
-        "1023",
-        "requests that a hardware queue takes at once",
-    ),
-    Parameter::new("gb", size(GIB, MIB, MAX_SIZE), "931", "size of the SSD in GiB"),
-    Parameter::new("size", size(1, MIB, MAX_SIZE), "", "size of the SSD in bytes, instead of gb"),
-    Parameter::new("bs", size(1, 512, 4096), "512", "logical block size in bytes, a power of two"),
-    Parameter::new("max_sectors", count("sectors", 8, u16::MAX as u64), "2560", "largest read or write"),
-    Parameter::new("iops", count("commands a second", 1, SECOND), "790000", "commands that the controller takes on"),
-    Parameter::new(
-        "latency",
-        time(),
-        "25us",
-        "what a read takes beside flash and transfers, the computer's part included; a flush and a discard too",
-    ),
-    Parameter::new("write_latency", time(), "21us", "the same for a write, beside its transfer and its wait for room"),
-    Parameter::new("link_mbps", count("MB/s", 1, 1_000_000), "6900", "what the interface transfers, in each direction"),
-    Parameter::new("channels", count("", 1, 64), "8", "channels to the flash"),
-    Parameter::new("dies", count("", 1, 64), "8", "dies on a channel: what reads or programs one page at a time"),
-    Parameter::new("channel_mbps", count("MB/s", 1, 1_000_000), "1200", "what a channel transfers to the controller"),
-    Parameter::new("page", size(KIB, 4 * KIB, MIB), "16", "what a die reads or programs at once, in KiB"),
-    Parameter::new("read", time(), "45us", "time to read a page"),
-    Parameter::new("read_slow", time(), "57us", "time to read the slow third of the pages"),
-    Parameter::new("row_pages", count("pages", 1, 16), "3", "pages that a die programs at once: a row of its cells"),
-    Parameter::new("program", time(), "1350us", "time to program a row"),
-    Parameter::new("buffer", size(MIB, MIB, GIB), "8", "size of the write buffer in MiB"),
-    Parameter::new(
-        "slots",
-        count("commands", 1, 1 << 16),
-        "480",
-        "commands that the controller works on at once; the others wait in line, reads behind writes",
-    ),
-    Parameter::new(
-        "spare",
-        size(MIB, MIB, MAX_SIZE),
-        "700",
-        "what is written, on average, before rows must be copied first, in MiB",
-    ),
-    Parameter::new(
-        "gc_size",
-        size(MIB, MIB, MAX_SIZE),
-        "28",
-        "what is written, on average, while rows must be copied first, in MiB",
-    ),
-    Parameter::new("gc_copies", count("rows", 0, 1000), "6", "rows that a die copies then for each that it programs"),
-    Parameter::new(
-        "gc_background",
-        count("rows", 0, 8),
-        "1",
-        "rows that a die copies at other times for each that it programmed, when it has nothing else to do",
-    ),
-    Parameter::new(
-        "write_cache",
-        Accepts::Switch,
-        "1",
-        "call the buffer volatile, so that flushes and FUA matter; with 0 it survives a power loss",
-    ),
-    Parameter::new("fua", Accepts::Switch, "1", "support FUA, where the buffer is volatile"),
-    Parameter::new("memory_backed", Accepts::Switch, "0", "keep the data, in memory that is taken as it is written"),
-    Parameter::new(
-        "seed",
-        count("", 0, u64::MAX),
-        "0",
-        "where pages lie, which are slow, and how much is written between collections and during them",
-    ),
-];
-
-impl std::str::FromStr for Config {
-    type Err = SpecError;
-
-    /// Reads `name=value,name=value`; an empty text leaves everything at its default.
-    fn from_str(text: &str) -> Result<Self, SpecError> {
-        Self::from_values(&Values::parse(PARAMETERS, words(text))?)
-    }
-}
+pub const PARAMETERS = {
+    submit_queues: u16 = count("", 1, QUEUES), "1", "hardware queues";
+    hw_queue_depth: u16 = count("", 1, DEPTH), "1023", "requests that a hardware queue takes at once";
+    [gb = size(GIB, MIB, MAX_SIZE), "931", "size of the SSD in GiB"]
+    size: u64 = size(1, MIB, MAX_SIZE), "", "size of the SSD in bytes, instead of gb";
+    bs: u32 = size(1, 512, 4096), "512", "logical block size in bytes, a power of two";
+    max_sectors: u32 = count("sectors", 8, u16::MAX as u64), "2560", "largest read or write";
+    iops: u64 = count("commands a second", 1, SECOND), "790000", "commands that the controller takes on";
+    latency: u64 = time(SECOND), "25us",
+        "what a read takes beside flash and transfers, the computer's part included; a flush and a discard too";
+    write_latency: u64 = time(SECOND), "21us", "the same for a write, beside its transfer and its wait for room";
+    link_mbps: u64 = count("MB/s", 1, 1_000_000), "6900", "what the interface transfers, in each direction";
+    channels: usize = count("", 1, 64), "8", "channels to the flash";
+    dies: usize = count("", 1, 64), "8", "dies on a channel: what reads or programs one page at a time";
+    channel_mbps: u64 = count("MB/s", 1, 1_000_000), "1200", "what a channel transfers to the controller";
+    page: u64 = size(KIB, 4 * KIB, MIB), "16", "what a die reads or programs at once, in KiB";
+    read: u64 = time(SECOND), "45us", "time to read a page";
+    read_slow: u64 = time(SECOND), "57us", "time to read the slow third of the pages";
+    row_pages: u64 = count("pages", 1, 16), "3", "pages that a die programs at once: a row of its cells";
+    program: u64 = time(SECOND), "1350us", "time to program a row";
+    buffer: u64 = size(MIB, MIB, GIB), "8", "size of the write buffer in MiB";
+    slots: usize = count("commands", 1, 1 << 16), "480",
+        "commands that the controller works on at once; the others wait in line, reads behind writes";
+    spare: u64 = size(MIB, MIB, MAX_SIZE), "700",
+        "what is written, on average, before rows must be copied first, in MiB";
+    gc_size: u64 = size(MIB, MIB, MAX_SIZE), "28",
+        "what is written, on average, while rows must be copied first, in MiB";
+    gc_copies: u64 = count("rows", 0, 1000), "6", "rows that a die copies then for each that it programs";
+    gc_background: u64 = count("rows", 0, 8), "1",
+        "rows that a die copies at other times for each that it programmed, when it has nothing else to do";
+    write_cache: bool = Accepts::Switch, "1",
+        "call the buffer volatile, so that flushes and FUA matter; with 0 it survives a power loss";
+    fua: bool = Accepts::Switch, "1", "support FUA, where the buffer is volatile";
+    memory_backed: bool = Accepts::Switch, "0", "keep the data, in memory that is taken as it is written";
+    seed: u64 = count("", 0, u64::MAX), "0",
+        "where pages lie, which are slow, and how much is written between collections and during them";
+}}
 
 impl Config {
-    pub(in crate::driver) fn from_values(values: &Values) -> Result<Self, SpecError> {
-        let rate = |name| values.number::<u64>(name) * 1_000_000;
-        let config = Self {
-            submit_queues: values.number("submit_queues"),
-            hw_queue_depth: values.number("hw_queue_depth"),
-            bs: values.number("bs"),
-            size: values.size()?,
-            max_sectors: values.number("max_sectors"),
-            iops: values.number("iops"),
-            latency: values.number("latency"),
-            write_latency: values.number("write_latency"),
-            link_rate: rate("link_mbps"),
-            channels: values.number("channels"),
-            dies: values.number("dies"),
-            channel_rate: rate("channel_mbps"),
-            page: values.number("page"),
-            read: values.number("read"),
-            read_slow: values.number("read_slow"),
-            row_pages: values.number("row_pages"),
-            program: values.number("program"),
-            buffer: values.number("buffer"),
-            slots: values.number("slots"),
-            spare: values.number("spare"),
-            gc_size: values.number("gc_size"),
-            gc_copies: values.number("gc_copies"),
-            gc_background: values.number("gc_background"),
-            write_cache: values.is_on("write_cache"),
-            fua: values.is_on("fua"),
-            memory_backed: values.is_on("memory_backed"),
-            seed: values.number("seed"),
-        };
-        config.check()?;
-        Ok(config)
-    }
-
     /// Checks what the parameters demand of each other.
     fn check(&self) -> Result<(), SpecError> {
-        self.topology().check().map_err(|error| SpecError::new(error.to_string()))?;
-        check_geometry(self.bs, self.size)?;
+        check_geometry(self, self.bs, self.size)?;
         if !self.page.is_power_of_two() {
             return Err(SpecError::new(format!("page={} is not a power of two", self.page)));
         }
@@ -253,64 +132,5 @@ impl Config {
     /// What a die programs at once, in bytes.
     pub(super) fn row(&self) -> u64 {
         self.row_pages * self.page
-    }
-
-    pub(super) fn topology(&self) -> Topology {
-        let depth = self.hw_queue_depth;
-        Topology { default_queues: self.submit_queues, read_queues: 0, poll_queues: 0, depth }
-    }
-
-    pub(super) fn limits(&self) -> Limits {
-        Limits {
-            capacity_sectors: self.size / SECTOR_SIZE as u64,
-            logical_block_size: self.bs,
-            physical_block_size: self.bs,
-            max_sectors: self.max_sectors,
-            max_discard_sectors: MAX_DATALESS_SECTORS,
-            max_discard_segments: 256,
-            max_write_zeroes_sectors: MAX_DATALESS_SECTORS,
-            write_cache: self.write_cache,
-            fua: self.fua && self.write_cache,
-            ..Limits::default()
-        }
-    }
-}
-
-impl fmt::Display for Config {
-    /// The numbers as in a spec.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "submit_queues={} hw_queue_depth={} size={} bs={} iops={} latency={} write_latency={} link_mbps={} \
-             channels={} dies={} channel_mbps={} page={} read={} read_slow={} row_pages={} program={} buffer={}M \
-             slots={} spare={}M gc_size={}M gc_copies={} gc_background={} write_cache={} fua={} memory_backed={} \
-             seed={}",
-            self.submit_queues,
-            self.hw_queue_depth,
-            self.size,
-            self.bs,
-            self.iops,
-            self.latency,
-            self.write_latency,
-            self.link_rate / 1_000_000,
-            self.channels,
-            self.dies,
-            self.channel_rate / 1_000_000,
-            self.page,
-            self.read,
-            self.read_slow,
-            self.row_pages,
-            self.program,
-            self.buffer / MIB,
-            self.slots,
-            self.spare / MIB,
-            self.gc_size / MIB,
-            self.gc_copies,
-            self.gc_background,
-            u8::from(self.write_cache),
-            u8::from(self.fua),
-            u8::from(self.memory_backed),
-            self.seed,
-        )
     }
 }

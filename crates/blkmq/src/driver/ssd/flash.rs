@@ -67,7 +67,7 @@ impl Die {
 /// computed when the command comes. Such times are exact for a controller that takes commands in the order in which
 /// they come.
 #[derive(Debug)]
-pub(super) struct Flash {
+pub struct Flash {
     config: Config,
     /// When the last command came. The clocks of threads may differ a little.
     now: Time,
@@ -92,8 +92,8 @@ pub(super) struct Flash {
 }
 
 /// Nanoseconds that so many bytes take.
-fn transfer(bytes: u64, rate: u64) -> u64 {
-    (u128::from(bytes) * 1_000_000_000 / u128::from(rate)) as u64
+fn transfer(bytes: u64, mbps: u64) -> u64 {
+    bytes * 1000 / mbps
 }
 
 impl Flash {
@@ -187,9 +187,9 @@ impl Flash {
             die.read_free = begin.after(read);
             let ready = die.read_free;
             let channel = &mut self.channels[number % self.config.channels];
-            end = end.max(ready.after(channel.take(fetched, transfer(piece, self.config.channel_rate))));
+            end = end.max(ready.after(channel.take(fetched, transfer(piece, self.config.channel_mbps))));
         }
-        end.after(self.to_computer.take(fetched, transfer(bytes, self.config.link_rate)))
+        end.after(self.to_computer.take(fetched, transfer(bytes, self.config.link_mbps)))
     }
 
     /// When the data is in the buffer.
@@ -204,7 +204,7 @@ impl Flash {
         {
             has_room = has_room.max(gone);
         }
-        let buffered = has_room.after(self.from_computer.take(has_room, transfer(bytes, self.config.link_rate)));
+        let buffered = has_room.after(self.from_computer.take(has_room, transfer(bytes, self.config.link_mbps)));
         self.written += bytes;
         (first..self.written / size).for_each(|_| self.program(buffered));
         buffered
