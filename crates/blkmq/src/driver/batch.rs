@@ -1,7 +1,5 @@
 //! Requests on their way to a driver, and on their way back.
 
-use std::fmt;
-
 use blkmq_sched::{RqId, Time};
 
 use super::started::{Started, StartedTable};
@@ -159,16 +157,9 @@ impl<'q> Batch<'q> {
 }
 
 /// The id names no request that the driver has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("request {:#x} is not with the driver", .0.0)]
 pub struct StaleRequest(pub RqId);
-
-impl fmt::Display for StaleRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "request {:#x} is not with the driver", self.0.0)
-    }
-}
-
-impl std::error::Error for StaleRequest {}
 
 /// Where a driver puts what has finished.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// An error from outside of the block layer, kept as it came. Two of them are equal if they say the same.
@@ -14,10 +15,13 @@ impl Cause {
     pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self(error.into().into())
     }
+}
 
-    /// The error itself, for [`Error::source`].
-    #[must_use]
-    pub fn error(&self) -> &(dyn Error + 'static) {
+/// The error itself, for [`Error::source`].
+impl Deref for Cause {
+    type Target = dyn Error + Send + Sync;
+
+    fn deref(&self) -> &Self::Target {
         &*self.0
     }
 }

@@ -52,9 +52,11 @@ impl Timed {
     /// COST: nothing moves unless a command that came before is over later.
     #[inline]
     pub(super) fn push(&mut self, id: RqId, due: Time, status: Status) {
-        let is_last = self.0.back().is_none_or(|last| last.due <= due);
-        let place = if is_last { self.0.len() } else { self.0.partition_point(|command| command.due <= due) };
-        self.0.insert(place, Command { due, id, status });
+        let command = Command { due, id, status };
+        if self.0.back().is_none_or(|last| last.due <= due) {
+            return self.0.push_back(command);
+        }
+        self.0.insert(self.0.partition_point(|earlier| earlier.due <= due), command);
     }
 }
 

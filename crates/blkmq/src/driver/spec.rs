@@ -180,7 +180,8 @@ mod tests {
             open(spec).unwrap().show(&mut shown).unwrap();
             shown.lines().next().unwrap().to_owned()
         };
-        let given = "null,size=3M,memory_backed=1,cache_size=512K,max_sectors=64,discard=1,badblocks=7-9,timeout=1,2,3,4";
+        let given =
+            "null,size=3M,memory_backed=1,cache_size=512K,max_sectors=64,discard=1,badblocks=7-9,timeout=1,2,3,4";
         for spec in DEVICES.iter().map(|device| device.name).chain([given, "hdd,size=2000000K,bs=4K,fua=0"]) {
             let first = shown(spec);
             assert_eq!(shown(&first.replace(' ', ",")), first);

@@ -1,7 +1,6 @@
 //! The hardware queues of a device.
 
 use std::error::Error;
-use std::fmt;
 
 use super::cause::Cause;
 use crate::request::limits::{MAX_DEPTH, MAX_HW_QUEUES};
@@ -42,19 +41,27 @@ impl Topology {
 }
 
 /// Why a device cannot have the hardware queues that it is to have.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
     /// There is no hardware queue of the default type.
+    #[error("there must be a hardware queue of the default type")]
     NoDefaultQueue,
     /// More hardware queues than [`MAX_HW_QUEUES`].
+    #[error(
+        "{} default, {} read and {} polled hardware queues are more than {MAX_HW_QUEUES}",
+        .0.default_queues, .0.read_queues, .0.poll_queues
+    )]
     TooManyQueues(Topology),
     /// A hardware queue cannot have that many tags.
+    #[error("a hardware queue has 1 to {MAX_DEPTH} tags, not {0}")]
     BadDepth(u16),
     /// The device of this name has a fixed number of hardware queues.
+    #[error("the device '{0}' has a fixed number of hardware queues")]
     Fixed(&'static str),
     /// The driver's own reason.
-    Refused(Cause),
+    #[error("{0}")]
+    Refused(#[source] Cause),
 }
 
 impl TopologyError {
@@ -62,31 +69,6 @@ impl TopologyError {
     #[must_use]
     pub fn refused(why: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Refused(Cause::new(why))
-    }
-}
-
-impl fmt::Display for TopologyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoDefaultQueue => f.write_str("there must be a hardware queue of the default type"),
-            Self::TooManyQueues(Topology { default_queues, read_queues, poll_queues, .. }) => write!(
-                f,
-                "{default_queues} default, {read_queues} read and {poll_queues} polled hardware queues are more than \
-                 {MAX_HW_QUEUES}"
-            ),
-            Self::BadDepth(depth) => write!(f, "a hardware queue has 1 to {MAX_DEPTH} tags, not {depth}"),
-            Self::Fixed(device) => write!(f, "the device '{device}' has a fixed number of hardware queues"),
-            Self::Refused(cause) => cause.fmt(f),
-        }
-    }
-}
-
-impl Error for TopologyError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Refused(cause) => Some(cause.error()),
-            _ => None,
-        }
     }
 }
 

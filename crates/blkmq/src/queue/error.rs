@@ -231,7 +231,7 @@ impl Error for QueueError {
             Self::BadTenant(error) => Some(error),
             Self::BadLimits(error) => Some(error),
             Self::BadTopology(error) => Some(error),
-            Self::NoEventFd(cause) | Self::NoThread(cause) => Some(cause.error()),
+            Self::NoEventFd(cause) | Self::NoThread(cause) => Some(&**cause),
             _ => None,
         }
     }

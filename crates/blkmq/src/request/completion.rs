@@ -1,14 +1,13 @@
 //! What becomes of an operation: it is over, or it was not taken.
 
-use std::fmt;
-
 use blkmq_sched::{RqId, Time};
 
 use crate::request::bio::Bio;
 use crate::request::status::Status;
 
 /// An operation that was not taken, with the reason.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
 pub struct Rejected {
     /// The operation, as it was handed in.
     pub bio: Bio,
@@ -17,32 +16,15 @@ pub struct Rejected {
 }
 
 /// Why an operation was not taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum RejectReason {
     /// All slots are in use: reap completions first.
+    #[error("every slot of the submitter is in use")]
     Full,
     /// The operation can never succeed.
+    #[error("{0}")]
     Bad(Status),
 }
-
-impl fmt::Display for Rejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.reason.fmt(f)
-    }
-}
-
-impl std::error::Error for Rejected {}
-
-impl fmt::Display for RejectReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Full => f.write_str("every slot of the submitter is in use"),
-            Self::Bad(status) => status.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for RejectReason {}
 
 /// An operation that is over.
 ///
@@ -87,26 +69,15 @@ impl Completion {
 
 /// An operation that was not done, or was done in part. The error's [`source`](std::error::Error::source) is the
 /// status.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{:?} of {} sectors at sector {} failed", .bio.op, .bio.nr_sectors, .bio.sector)]
 #[non_exhaustive]
 pub struct Failed {
     /// The operation, with its buffers.
     pub bio: Bio,
     /// Why it failed; never [`Status::Ok`].
+    #[source]
     pub status: Status,
-}
-
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Bio { op, nr_sectors, sector, .. } = self.bio;
-        write!(f, "{op:?} of {nr_sectors} sectors at sector {sector} failed")
-    }
-}
-
-impl std::error::Error for Failed {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.status)
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! How an operation ended.
 
-use std::fmt;
 use std::io::{self, ErrorKind};
 
 // Linux's error numbers, which are the same on every architecture that Rust's standard library supports with Linux,
@@ -20,37 +19,51 @@ const ETIMEDOUT: i32 = 110;
 const EDQUOT: i32 = 122;
 
 /// How an operation ended. `Copy`, so that it travels with a request at no cost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, thiserror::Error)]
 #[non_exhaustive]
 pub enum Status {
     /// Done.
+    #[error("done")]
     #[default]
     Ok,
     /// The device cannot do this operation.
+    #[error("the device does not support the operation")]
     Unsupported,
     /// The device did not answer in time.
+    #[error("the device did not answer in time")]
     Timeout,
     /// The device is full.
+    #[error("no space left on the device")]
     NoSpace,
     /// The data could not be read from, or written to, the medium.
+    #[error("medium error")]
     Medium,
     /// The device failed in another way.
+    #[error("I/O error")]
     IoError,
     /// A `nowait` operation would have had to wait.
+    #[error("the operation would have to wait")]
     Again,
     /// The operation reaches beyond the last sector.
+    #[error("the operation reaches beyond the end of the device")]
     BeyondEnd,
     /// The first sector or the length is not a multiple of the logical block size, or the length is zero.
+    #[error("sector and length must be non-zero multiples of the logical block size")]
     Misaligned,
     /// The operation would need more requests than a submitter has slots.
+    #[error("the operation needs more requests than the submitter has slots")]
     TooLarge,
     /// A buffer is given where none belongs, or is missing where one belongs.
+    #[error("reads and writes need a buffer of whole sectors, other operations none")]
     BadBuffer,
     /// The level of the priority is not from 0 to 7.
+    #[error("the level of a priority is from 0 to 7")]
     BadPriority,
     /// The queue went away before the operation was started.
+    #[error("the queue went away before the operation was started")]
     Gone,
     /// The device must not be changed, or not in this way.
+    #[error("the device must not be changed")]
     NotPermitted,
 }
 
@@ -130,34 +143,7 @@ impl Status {
         ];
         ALL[usize::from(code)]
     }
-
-    const fn text(self) -> &'static str {
-        match self {
-            Self::Ok => "done",
-            Self::Unsupported => "the device does not support the operation",
-            Self::Timeout => "the device did not answer in time",
-            Self::NoSpace => "no space left on the device",
-            Self::Medium => "medium error",
-            Self::IoError => "I/O error",
-            Self::Again => "the operation would have to wait",
-            Self::BeyondEnd => "the operation reaches beyond the end of the device",
-            Self::Misaligned => "sector and length must be non-zero multiples of the logical block size",
-            Self::TooLarge => "the operation needs more requests than the submitter has slots",
-            Self::BadBuffer => "reads and writes need a buffer of whole sectors, other operations none",
-            Self::BadPriority => "the level of a priority is from 0 to 7",
-            Self::Gone => "the queue went away before the operation was started",
-            Self::NotPermitted => "the device must not be changed",
-        }
-    }
 }
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text())
-    }
-}
-
-impl std::error::Error for Status {}
 
 /// The status as an I/O error: its kind for programs, its text for people. [`io::Error::get_ref`] leads back to it.
 impl From<Status> for io::Error {

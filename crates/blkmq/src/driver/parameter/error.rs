@@ -6,7 +6,8 @@ use std::fmt;
 use crate::driver::Cause;
 
 /// Why a spec describes no device: one line that names the offending word and what would be right.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
 pub struct SpecError {
     text: String,
     source: Option<Cause>,
@@ -34,18 +35,6 @@ impl SpecError {
     #[must_use]
     pub fn and(self, help: &str) -> Self {
         Self { text: format!("{}; {help}", self.text), ..self }
-    }
-}
-
-impl fmt::Display for SpecError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl Error for SpecError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source.as_ref().map(Cause::error)
     }
 }
 
