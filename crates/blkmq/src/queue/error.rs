@@ -4,9 +4,6 @@ mod limits;
 mod range;
 mod tenant;
 
-use std::error::Error;
-use std::fmt;
-
 use blkmq_sched::KnobError;
 
 use crate::driver::{Cause, TopologyError};
@@ -17,12 +14,14 @@ pub use range::RangeError;
 pub use tenant::TenantError;
 
 /// Why a queue could not be built or changed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueError {
     /// No scheduler has this name.
+    #[error("unknown scheduler '{0}'; there are: {known}", known = scheduler_names().join(", "))]
     UnknownScheduler(String),
     /// A queue takes a scheduler in which nothing waits, not this one.
+    #[error("a queue takes a scheduler in which nothing waits, not '{name}' with {waiting} requests")]
     SchedulerInUse {
         /// The scheduler.
         name: &'static str,
@@ -30,6 +29,10 @@ pub enum QueueError {
         waiting: usize,
     },
     /// Under this locking one scheduler orders the whole queue. This scheduler orders each hardware queue by itself.
+    #[error(
+        "the locking {locking} has one order for all hardware queues, and {scheduler} orders each of them by itself; \
+         with {scheduler} the locking is single, batch or combining"
+    )]
     OrdersWhole {
         /// The locking.
         locking: &'static str,
@@ -37,13 +40,22 @@ pub enum QueueError {
         scheduler: &'static str,
     },
     /// Requests can be held back only where one scheduler orders the whole queue.
+    #[error(
+        "wbt_lat_usec: requests can be held back only where one scheduler orders the whole queue, as mq-deadline and \
+         bfq do, and the scheduler is {scheduler}"
+    )]
     NoWindow {
         /// The queue's scheduler, or `none`.
         scheduler: &'static str,
     },
     /// Requests can be held back only where latencies are measured, and the queue's clock is a coarse one.
+    #[error(
+        "wbt_lat_usec: the latency of reads is measured by the queue's clock, and that is a coarse one, which moves \
+         each 1 to 10 ms; with a window the queue needs an exact clock"
+    )]
     CoarseClock,
     /// No locking has this name.
+    #[error("there is no locking '{name}'; there are: {}", .known.join(", "))]
     UnknownLocking {
         /// The name.
         name: String,
@@ -51,10 +63,16 @@ pub enum QueueError {
         known: Vec<&'static str>,
     },
     /// The locking `staged` has other measures than this text names.
+    #[error(
+        "'{0}' names no measures of the locking staged; they are dispatch, buckets and merges, as in \
+         'staged:dispatch+buckets'"
+    )]
     UnknownMeasures(String),
     /// No way of accounting has this name.
+    #[error("accounting: '{0}' is neither 'per-thread' nor 'shared'")]
     UnknownAccounting(String),
     /// The queue, with its scheduler, has no knob of this name.
+    #[error("unknown knob '{name}'; there are: {}{}", .known.join(", "), hint(.name, .known, .scheduler))]
     UnknownKnob {
         /// The name.
         name: String,
@@ -64,6 +82,7 @@ pub enum QueueError {
         scheduler: &'static str,
     },
     /// The scheduler has no knob of this name.
+    #[error("unknown knob '{name}'; there are: {}", or_none(.known))]
     UnknownSchedulerKnob {
         /// The name.
         name: String,
@@ -72,10 +91,13 @@ pub enum QueueError {
     },
     /// The knob of this name needs a drained queue, and is changed by
     /// [`RequestQueue::change_knob`](crate::RequestQueue::change_knob).
+    #[error("the knob '{0}' needs a drained queue: begin the change by `change_knob`, and wait for it")]
     NeedsDrain(String),
     /// The knob of this name shows what the device has, and cannot be set.
+    #[error("{0}: it is the device's, and cannot be set here")]
     OfDevice(String),
     /// A knob takes a whole number.
+    #[error("{knob}: '{value}' is not a whole number")]
     NotANumber {
         /// The knob.
         knob: String,
@@ -83,8 +105,10 @@ pub enum QueueError {
         value: String,
     },
     /// A value does not suit its knob.
-    BadValue(KnobError),
+    #[error("{0}")]
+    BadValue(#[source] KnobError),
     /// Without a scheduler each request in the queue has a tag, so `nr_requests` ends at the depth.
+    #[error("nr_requests: {nr_requests} is not within 1..{depth}, the depth, without a scheduler")]
     AboveDepth {
         /// The requests that the queue was to take.
         nr_requests: u32,
@@ -92,18 +116,25 @@ pub enum QueueError {
         depth: u16,
     },
     /// A submitter cannot have that many slots.
+    #[error("slots: {0} is not within 1..32768")]
     BadSlots(u16),
     /// The ranges of sectors that are to be counted apart make no sense.
-    BadRange(RangeError),
+    #[error("{0}")]
+    BadRange(#[from] RangeError),
     /// A client or group cannot be as it was asked for.
-    BadTenant(TenantError),
+    #[error("{0}")]
+    BadTenant(#[from] TenantError),
     /// The device's description of what it accepts makes no sense.
-    BadLimits(LimitsError),
+    #[error("{0}")]
+    BadLimits(#[source] LimitsError),
     /// The device cannot have these hardware queues.
-    BadTopology(TopologyError),
+    #[error("{0}")]
+    BadTopology(#[from] TopologyError),
     /// The device of this name is behind another queue.
+    #[error("the device '{0}' is behind a queue already; it serves one at a time")]
     DeviceInUse(&'static str),
     /// The device has become smaller.
+    #[error("the device has {found} sectors, not {known} as before; a queue's device may grow but not shrink")]
     Shrunk {
         /// The sectors that it had.
         known: u64,
@@ -111,146 +142,46 @@ pub enum QueueError {
         found: u64,
     },
     /// Every place for a thread is taken.
+    #[error("a queue takes at most {} threads", MAX_MEMBERS - 1)]
     TooManySubmitters,
     /// Each hardware queue belongs to one submitter, and all of them have one. Of a type there are that many.
+    #[error(
+        "the device's hardware queues, {0} of a type, each belong to a submitter already: open it with more of them, \
+         or as one whose hardware queues are shared"
+    )]
     NoHardwareQueue(u16),
     /// Each hardware queue is polled by the submitter that owns it, so there are no background threads.
+    #[error("no background threads: each of the device's hardware queues is polled by the submitter that owns it")]
     NoBackground,
     /// Submitters own hardware queues that were to go. Of each type this many must stay.
+    #[error(
+        "submitters own hardware queues up to number {last} of each type, so there must be {0} of each",
+        last = .0 - 1
+    )]
     StillOwned(u16),
     /// The system gives the thread no eventfd.
-    NoEventFd(Cause),
+    #[error("an eventfd is needed for each thread: {0}")]
+    NoEventFd(#[source] Cause),
     /// The system starts no background thread more.
-    NoThread(Cause),
+    #[error("a background thread cannot be started: {0}")]
+    NoThread(#[source] Cause),
 }
 
 /// Names the knob of a scheduler that was probably meant.
-fn hint(f: &mut fmt::Formatter<'_>, name: &str, known: &[String], scheduler: &str) -> fmt::Result {
+fn hint(name: &str, known: &[String], scheduler: &str) -> String {
     let plain = name.strip_prefix(SCHEDULER_PREFIX).unwrap_or(name);
     if known.iter().any(|known| known.strip_prefix(SCHEDULER_PREFIX) == Some(plain)) {
-        return write!(f, "; for the scheduler's say '{SCHEDULER_PREFIX}{plain}'");
+        return format!("; for the scheduler's say '{SCHEDULER_PREFIX}{plain}'");
     }
     match &schedulers_with(plain)[..] {
-        [] => Ok(()),
+        [] => String::new(),
         owners => {
             let owners = owners.join(", ");
-            write!(f, "; '{SCHEDULER_PREFIX}{plain}' belongs to {owners}, and the scheduler is {scheduler}")
+            format!("; '{SCHEDULER_PREFIX}{plain}' belongs to {owners}, and the scheduler is {scheduler}")
         }
     }
 }
 
-impl fmt::Display for QueueError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownScheduler(name) => {
-                write!(f, "unknown scheduler '{name}'; there are: {}", scheduler_names().join(", "))
-            }
-            Self::SchedulerInUse { name, waiting } => {
-                write!(f, "a queue takes a scheduler in which nothing waits, not '{name}' with {waiting} requests")
-            }
-            Self::OrdersWhole { locking, scheduler } => write!(
-                f,
-                "the locking {locking} has one order for all hardware queues, and {scheduler} orders each of them by \
-                 itself; with {scheduler} the locking is single, batch or combining"
-            ),
-            Self::NoWindow { scheduler } => write!(
-                f,
-                "wbt_lat_usec: requests can be held back only where one scheduler orders the whole queue, as \
-                 mq-deadline and bfq do, and the scheduler is {scheduler}"
-            ),
-            Self::CoarseClock => write!(
-                f,
-                "wbt_lat_usec: the latency of reads is measured by the queue's clock, and that is a coarse one, which \
-                 moves each 1 to 10 ms; with a window the queue needs an exact clock"
-            ),
-            Self::UnknownLocking { name, known } => {
-                write!(f, "there is no locking '{name}'; there are: {}", known.join(", "))
-            }
-            Self::UnknownMeasures(text) => write!(
-                f,
-                "'{text}' names no measures of the locking staged; they are dispatch, buckets and merges, as in \
-                 'staged:dispatch+buckets'"
-            ),
-            Self::UnknownAccounting(name) => write!(f, "accounting: '{name}' is neither 'per-thread' nor 'shared'"),
-            Self::UnknownKnob { name, known, scheduler } => {
-                write!(f, "unknown knob '{name}'; there are: {}", known.join(", "))?;
-                hint(f, name, known, scheduler)
-            }
-            Self::UnknownSchedulerKnob { name, known } if known.is_empty() => {
-                write!(f, "unknown knob '{name}'; there are: none, without a scheduler")
-            }
-            Self::UnknownSchedulerKnob { name, known } => {
-                write!(f, "unknown knob '{name}'; there are: {}", known.join(", "))
-            }
-            Self::NeedsDrain(name) => {
-                write!(f, "the knob '{name}' needs a drained queue: begin the change by `change_knob`, and wait for it")
-            }
-            Self::OfDevice(name) => write!(f, "{name}: it is the device's, and cannot be set here"),
-            Self::NotANumber { knob, value } => write!(f, "{knob}: '{value}' is not a whole number"),
-            Self::BadValue(error) => error.fmt(f),
-            Self::AboveDepth { nr_requests, depth } => {
-                write!(f, "nr_requests: {nr_requests} is not within 1..{depth}, the depth, without a scheduler")
-            }
-            Self::BadSlots(slots) => write!(f, "slots: {slots} is not within 1..32768"),
-            Self::BadRange(error) => error.fmt(f),
-            Self::BadTenant(error) => error.fmt(f),
-            Self::BadLimits(error) => error.fmt(f),
-            Self::BadTopology(error) => error.fmt(f),
-            Self::DeviceInUse(name) => {
-                write!(f, "the device '{name}' is behind a queue already; it serves one at a time")
-            }
-            Self::Shrunk { known, found } => write!(
-                f,
-                "the device has {found} sectors, not {known} as before; a queue's device may grow but not shrink"
-            ),
-            Self::TooManySubmitters => write!(f, "a queue takes at most {} threads", MAX_MEMBERS - 1),
-            Self::NoHardwareQueue(nr_owners) => write!(
-                f,
-                "the device's hardware queues, {nr_owners} of a type, each belong to a submitter already: open it with \
-                 more of them, or as one whose hardware queues are shared"
-            ),
-            Self::NoBackground => f.write_str(
-                "no background threads: each of the device's hardware queues is polled by the submitter that owns it",
-            ),
-            Self::StillOwned(nr_owners) => write!(
-                f,
-                "submitters own hardware queues up to number {} of each type, so there must be {nr_owners} of each",
-                nr_owners - 1
-            ),
-            Self::NoEventFd(cause) => write!(f, "an eventfd is needed for each thread: {cause}"),
-            Self::NoThread(cause) => write!(f, "a background thread cannot be started: {cause}"),
-        }
-    }
-}
-
-impl Error for QueueError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::BadValue(error) => Some(error),
-            Self::BadRange(error) => Some(error),
-            Self::BadTenant(error) => Some(error),
-            Self::BadLimits(error) => Some(error),
-            Self::BadTopology(error) => Some(error),
-            Self::NoEventFd(cause) | Self::NoThread(cause) => Some(&**cause),
-            _ => None,
-        }
-    }
-}
-
-impl From<TopologyError> for QueueError {
-    fn from(error: TopologyError) -> Self {
-        Self::BadTopology(error)
-    }
-}
-
-impl From<TenantError> for QueueError {
-    fn from(error: TenantError) -> Self {
-        Self::BadTenant(error)
-    }
-}
-
-impl From<RangeError> for QueueError {
-    fn from(error: RangeError) -> Self {
-        Self::BadRange(error)
-    }
+fn or_none(known: &[&str]) -> String {
+    if known.is_empty() { "none, without a scheduler".to_owned() } else { known.join(", ") }
 }

@@ -1,12 +1,11 @@
 //! What is wrong with a range of sectors that is to be counted apart.
 
-use std::fmt;
-
 /// What is wrong with the ranges of sectors that are to be counted apart.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RangeError {
     /// More ranges than a queue can have.
+    #[error("{nr_ranges} ranges are more than {most}")]
     TooMany {
         /// The ranges.
         nr_ranges: usize,
@@ -14,10 +13,13 @@ pub enum RangeError {
         most: usize,
     },
     /// The name is empty, or has spaces or control characters in it.
+    #[error("range {0:?}: a name has at least one character, and no spaces")]
     BadName(String),
     /// The range of this name has no sectors.
+    #[error("range '{0}': a range has at least one sector")]
     Empty(String),
     /// A range ends behind the end of the device.
+    #[error("range '{name}': {first}+{nr_sectors} ends behind the device's {capacity} sectors")]
     BehindEnd {
         /// The range.
         name: String,
@@ -29,8 +31,10 @@ pub enum RangeError {
         capacity: u64,
     },
     /// There are two ranges of this name.
+    #[error("range '{0}': there are two of this name")]
     SameName(String),
     /// Two ranges have sectors in common.
+    #[error("range '{name}' overlaps range '{other}'")]
     Overlap {
         /// One of them.
         name: String,
@@ -38,20 +42,3 @@ pub enum RangeError {
         other: String,
     },
 }
-
-impl fmt::Display for RangeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooMany { nr_ranges, most } => write!(f, "{nr_ranges} ranges are more than {most}"),
-            Self::BadName(name) => write!(f, "range {name:?}: a name has at least one character, and no spaces"),
-            Self::Empty(name) => write!(f, "range '{name}': a range has at least one sector"),
-            Self::BehindEnd { name, first, nr_sectors, capacity } => {
-                write!(f, "range '{name}': {first}+{nr_sectors} ends behind the device's {capacity} sectors")
-            }
-            Self::SameName(name) => write!(f, "range '{name}': there are two of this name"),
-            Self::Overlap { name, other } => write!(f, "range '{name}' overlaps range '{other}'"),
-        }
-    }
-}
-
-impl std::error::Error for RangeError {}
