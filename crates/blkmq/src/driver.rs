@@ -3,8 +3,6 @@
 //! [`guide::drivers`]: crate::guide::drivers
 
 mod batch;
-#[cfg(test)]
-mod cases;
 mod cause;
 pub mod cloud;
 mod due;
@@ -20,6 +18,8 @@ pub mod spec;
 pub mod ssd;
 mod started;
 mod store;
+#[cfg(test)]
+mod tests;
 mod topology;
 
 use std::fmt;

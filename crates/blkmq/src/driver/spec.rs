@@ -236,7 +236,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::driver::cases::random_cases(512))]
+        #![proptest_config(crate::driver::tests::random_cases(512))]
 
         #[test]
         fn words_are_read_as_they_were_written(written in prop::collection::vec("[a-z]=[,b]{0,5}", 0..5)) {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::driver::cases::random_cases(512))]
+        #![proptest_config(crate::driver::tests::random_cases(512))]
 
         #[test]
         fn no_input_panics_and_every_error_is_one_line(spec in prop_oneof!["\\PC*", almost_spec()]) {

@@ -18,8 +18,6 @@ mod collector;
 mod config;
 mod flash;
 #[cfg(test)]
-mod published;
-#[cfg(test)]
 mod tests;
 
 use std::fmt;

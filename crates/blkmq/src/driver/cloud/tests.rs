@@ -4,8 +4,8 @@ use blkmq_sched::Time;
 use proptest::prelude::*;
 
 use super::{Cloud, Config};
-use crate::driver::cases::random_cases;
 use crate::driver::harness::Harness;
+use crate::driver::tests::random_cases;
 use crate::driver::{Driver, Topology};
 use crate::request::Status;
 use crate::request::bio::Bio;

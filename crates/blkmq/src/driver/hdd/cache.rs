@@ -163,7 +163,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::driver::cases::random_cases(256))]
+        #![proptest_config(crate::driver::tests::random_cases(256))]
 
         /// Whatever is written and taken, the cache holds the same as a set of sectors, and no room is lost.
         #[test]

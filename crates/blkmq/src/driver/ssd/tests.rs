@@ -1,12 +1,14 @@
 //! The SSD as a driver, without the block layer.
 
+mod published;
+
 use blkmq_sched::Time;
 use proptest::prelude::*;
 
 use super::flash::{Flash, Work};
 use super::{Config, Ssd};
-use crate::driver::cases::random_cases;
 use crate::driver::harness::Harness;
+use crate::driver::tests::random_cases;
 use crate::driver::{Driver, Topology};
 use crate::request::Status;
 use crate::request::bio::{Bio, Flags};

@@ -7,7 +7,7 @@ use std::thread;
 
 use proptest::prelude::*;
 
-use crate::driver::cases::random_cases;
+use crate::driver::tests::random_cases;
 
 use super::{NR_SHARDS, PAGE_SIZE, Store};
 

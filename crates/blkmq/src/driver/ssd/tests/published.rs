@@ -11,8 +11,8 @@ use std::collections::BinaryHeap;
 
 use blkmq_sched::Time;
 
-use super::flash::{Flash, Work};
 use crate::driver::random;
+use crate::driver::ssd::flash::{Flash, Work};
 
 const US: u64 = 1000;
 const MS: u64 = 1000 * US;
