@@ -335,9 +335,10 @@ impl RequestQueue {
         hctxs.for_each(|index| self.driver.due_times(index, &mut due));
         // A request of several operations counts once. Then something seems to be elsewhere, and the thread looks more
         // often than it would have to.
-        let is_known = due.nr() >= own.nr_operations || !kept("sleep.all_own");
+        let is_known = due.nr >= own.nr_operations || !kept("sleep.all_own");
         let until_last = own.wants_all && self.hctxs.layout().is_one_for_all();
-        is_known.then(|| if until_last { due.latest() } else { due.earliest() }).flatten()
+        let time = if until_last { due.latest } else { due.earliest };
+        time.filter(|_| is_known)
     }
 
     /// The descriptors that say when the device has completed something on these hardware queues.

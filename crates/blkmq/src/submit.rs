@@ -78,12 +78,14 @@ pub struct Submitter {
 }
 
 /// Fails to compile if a submitter cannot move to another thread.
+#[cfg(test)]
 const _: fn() = || {
     fn moves<T: Send>() {}
     moves::<Submitter>();
 };
 
 /// Fails to compile if two threads can share a submitter: which `Shared` is meant is then ambiguous.
+#[cfg(test)]
 const _: fn() = || {
     trait Shared<Which> {
         fn is_meant() {}
@@ -110,15 +112,10 @@ impl RequestQueue {
     /// The queue has as many threads as it can. Or the hardware queues are [owned](crate::driver::Driver::is_owned),
     /// and each belongs to a submitter already. Or the client's name, weight or group cannot be.
     pub fn submitter(self: &Arc<Self>, client: &Client) -> Result<Submitter, QueueError> {
-        Submitter::join(Arc::clone(self), client)
-    }
-}
-
-impl Submitter {
-    fn join(q: Arc<RequestQueue>, client: &Client) -> Result<Self, QueueError> {
+        let q = Arc::clone(self);
         let (member, client_id) = q.join(Some(client))?;
         let (free, limits) = (q.slots.take_pool(member), q.limits());
-        Ok(Self {
+        Ok(Submitter {
             dispatcher: Dispatcher::new(Arc::clone(&q), member),
             client: client_id,
             priority: client.priority,
@@ -136,7 +133,9 @@ impl Submitter {
             q,
         })
     }
+}
 
+impl Submitter {
     /// The queue.
     #[must_use]
     pub fn queue(&self) -> &Arc<RequestQueue> {
@@ -216,19 +215,11 @@ impl Submitter {
             }
             taken += 1;
             if self.is_plug_due() {
-                if is_fresh {
-                    self.flush_batch()
-                } else {
-                    self.flush_plug()
-                }
+                self.flush_plug_or_batch(is_fresh);
                 is_fresh = self.plug.is_empty();
             }
         }
-        if is_fresh {
-            self.flush_batch()
-        } else {
-            self.flush_plug()
-        }
+        self.flush_plug_or_batch(is_fresh);
         (taken, rejected)
     }
 
@@ -241,6 +232,10 @@ impl Submitter {
             let now = self.q.clock().now();
             self.flush_plug_at(now);
         }
+    }
+
+    fn flush_plug_or_batch(&mut self, is_batch: bool) {
+        if is_batch { self.flush_batch() } else { self.flush_plug() }
     }
 
     /// Like [`flush_plug`](Self::flush_plug), for a caller that has filled the plug without a pause. The time at which

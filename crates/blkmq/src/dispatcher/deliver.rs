@@ -132,7 +132,7 @@ fn send_telling(q: &RequestQueue, mut list: RqList, member: &Member, by: u16) {
         let some = list.take_while(&q.slots, |rq| {
             let Some(slot) = slots.get_mut(nr) else { return false };
             let body = rq.body();
-            *slot = if body.is_split { body.parent().slot() } else { rq.index().slot() };
+            *slot = if body.is_split { body.part.parent.slot() } else { rq.index().slot() };
             nr += 1;
             true
         });

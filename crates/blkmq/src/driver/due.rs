@@ -12,9 +12,10 @@ pub struct DueTimes<'q> {
     slots: &'q Slots,
     /// The submitter's pool.
     pool: u16,
-    nr: usize,
-    earliest: Option<Time>,
-    latest: Option<Time>,
+    /// How many requests of the submitter were told of, and the earliest and the latest of their times.
+    pub(crate) nr: usize,
+    pub(crate) earliest: Option<Time>,
+    pub(crate) latest: Option<Time>,
 }
 
 impl<'q> DueTimes<'q> {
@@ -35,21 +36,6 @@ impl<'q> DueTimes<'q> {
             self.earliest = Some(self.earliest.map_or(time, |earliest| earliest.min(time)));
             self.latest = self.latest.max(Some(time));
         }
-    }
-
-    /// How many requests of the submitter were told of.
-    pub(crate) const fn nr(&self) -> usize {
-        self.nr
-    }
-
-    /// The earliest time that was told.
-    pub(crate) const fn earliest(&self) -> Option<Time> {
-        self.earliest
-    }
-
-    /// The latest time that was told.
-    pub(crate) const fn latest(&self) -> Option<Time> {
-        self.latest
     }
 }
 

@@ -83,8 +83,10 @@ impl<'d> Harness<'d> {
         let mut rq = self.slots.take_own(index);
         let nr_sectors = u32::try_from(bio.nr_sectors).expect("a request is shorter than 2^32 sectors");
         let priority = bio.priority.unwrap_or_default();
-        let asked = Asked::new(ClientId::default(), GroupId::ROOT, bio.op, bio.flags, priority, MergeLevel::Never);
-        rq.body_mut().begin(&asked, Time(0), index, 0, Part::new(index, bio.sector, nr_sectors, 0));
+        let (client, group, merge) = (ClientId::default(), GroupId::ROOT, MergeLevel::Never);
+        let asked = Asked { client, group, op: bio.op, flags: bio.flags, priority, merge };
+        let part = Part { parent: index, sector: bio.sector, nr_sectors, offset: 0 };
+        rq.body_mut().begin(&asked, Time(0), index, 0, part);
         rq.body_mut().hctx = self.hctx;
         self.waiting.push_back(rq, Place::Plugged);
         self.slots.store_bio(index, bio);
@@ -129,7 +131,7 @@ impl<'d> Harness<'d> {
     pub fn due_times(&self) -> (usize, Option<Time>) {
         let mut due = DueTimes::new(&self.slots, 0);
         self.driver.due_times(self.hctx, &mut due);
-        (due.nr(), due.earliest())
+        (due.nr, due.earliest)
     }
 
     /// Asks the driver about the request with this tag, as the timeout scan does. Returns the request, if the driver

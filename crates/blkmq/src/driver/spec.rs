@@ -89,11 +89,7 @@ pub fn open_one_of(
     spec: &str,
     opener: &Opener<'_>,
 ) -> Result<Arc<dyn Driver>, SpecError> {
-    let (device, words) = named(devices, spec)?;
-    let name = device.name;
-    Values::parse(device.parameters, words)
-        .and_then(|values| (device.open)(&values.with_opener(*opener)))
-        .map_err(|error| error.at(format_args!("device {name}")))
+    with_values(devices, spec, |device, values| (device.open)(&values.with_opener(*opener)))
 }
 
 /// Looks whether `spec` names one of `devices` and gives its parameters values that they take. Nothing is opened, so
@@ -102,23 +98,27 @@ pub fn open_one_of(
 /// # Errors
 /// What is wrong with the spec.
 pub fn check_one_of(devices: &[DeviceDescription], spec: &str) -> Result<(), SpecError> {
-    let (device, words) = named(devices, spec)?;
-    let name = device.name;
-    Values::parse(device.parameters, words).map(drop).map_err(|error| error.at(format_args!("device {name}")))
+    with_values(devices, spec, |_, _| Ok(()))
 }
 
-/// The device that a spec names, and the words behind its name.
-fn named<'a>(devices: &'a [DeviceDescription], spec: &str) -> Result<(&'a DeviceDescription, Vec<String>), SpecError> {
-    let mut words = words(spec);
-    let name = if words.is_empty() { String::new() } else { words.remove(0) };
-    if let Some(device) = devices.iter().find(|device| device.name == name) {
-        return Ok((device, words));
-    }
-    let known = join(devices.iter().map(|device| device.name));
-    Err(SpecError::new(match name.as_str() {
-        "" => format!("a device spec begins with the name of a device: {known}"),
-        _ => format!("there is no device {name:?}; there are: {known}"),
-    }))
+/// Gives `then` the device that a spec names, and the values of its parameters.
+fn with_values<R>(
+    devices: &[DeviceDescription],
+    spec: &str,
+    then: impl FnOnce(&DeviceDescription, Values<'_>) -> Result<R, SpecError>,
+) -> Result<R, SpecError> {
+    let mut words = words(spec).into_iter();
+    let name = words.next().unwrap_or_default();
+    let Some(device) = devices.iter().find(|device| device.name == name) else {
+        let known = join(devices.iter().map(|device| device.name));
+        return Err(SpecError::new(match name.as_str() {
+            "" => format!("a device spec begins with the name of a device: {known}"),
+            _ => format!("there is no device {name:?}; there are: {known}"),
+        }));
+    };
+    Values::parse(device.parameters, words)
+        .and_then(|values| then(device, values))
+        .map_err(|error| error.at(format_args!("device {name}")))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::{Extent, Request};
 use crate::request::Status;
 use crate::request::buffer::Segment;
 use crate::request::limits::SECTOR_SIZE;
-use blkmq_sync::{Line, Mutex};
+use blkmq_sync::{Line, Mutex, MutexGuard};
 
 /// Bytes of a page; no logical block is larger.
 const PAGE_SIZE: usize = 4096;
@@ -67,6 +67,12 @@ pub(super) enum StoreError {
     NoPower,
     /// The system has no memory for a page.
     NoMemory,
+}
+
+/// A shard under its lock, if the device has power.
+fn powered(shard: &Mutex<Shard>) -> Result<MutexGuard<'_, Shard>, StoreError> {
+    let shard = shard.lock();
+    if shard.is_powered { Ok(shard) } else { Err(StoreError::NoPower) }
 }
 
 impl Shard {
@@ -166,10 +172,7 @@ impl Store {
     fn write(&self, start: u64, len: usize, fua: bool, mut fill: impl FnMut(&mut [u8])) -> Result<(), StoreError> {
         let max_dirty = self.max_dirty.filter(|_| !fua);
         for (page, part) in parts(start, len) {
-            let mut shard = self.shard(page).lock();
-            if !shard.is_powered {
-                return Err(StoreError::NoPower);
-            }
+            let mut shard = powered(self.shard(page))?;
             shard.write(page, part, max_dirty, &mut fill)?;
         }
         Ok(())
@@ -180,10 +183,7 @@ impl Store {
     /// COST: a lock and a look-up per page.
     fn read(&self, start: u64, len: usize, mut take: impl FnMut(&[u8])) -> Result<(), StoreError> {
         for (page, part) in parts(start, len) {
-            let shard = self.shard(page).lock();
-            if !shard.is_powered {
-                return Err(StoreError::NoPower);
-            }
+            let shard = powered(self.shard(page))?;
             let data = shard.pages.get(&page).and_then(|page| page.cached.as_ref().or(page.durable.as_ref()));
             take(&data.map_or(ZEROES, |data| data)[part]);
         }
@@ -215,10 +215,7 @@ impl Store {
         let (first, end) = (start / PAGE_SIZE as u64, (start + len).div_ceil(PAGE_SIZE as u64));
         // Neighbouring pages lie in different shards, so the first ones lead to every shard once.
         for page in (first..end).take(NR_SHARDS) {
-            let mut shard = self.shard(page).lock();
-            if !shard.is_powered {
-                return Err(StoreError::NoPower);
-            }
+            let mut shard = powered(self.shard(page))?;
             shard.zero(start, start + len);
         }
         Ok(())
@@ -230,10 +227,7 @@ impl Store {
     /// shard's cached content, so the flush finds out here about a loss meanwhile.
     fn flush(&self) -> Result<(), StoreError> {
         for shard in &self.shards {
-            let mut shard = shard.lock();
-            if !shard.is_powered {
-                return Err(StoreError::NoPower);
-            }
+            let mut shard = powered(shard)?;
             while let Some(page) = shard.dirty.pop_front() {
                 shard.clean(page);
             }

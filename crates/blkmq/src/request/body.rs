@@ -42,44 +42,23 @@ pub(crate) struct Mark(pub(crate) u8);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     /// The slot that holds the bio, of the same submitter.
-    pub(super) parent: SlotIndex,
+    pub(crate) parent: SlotIndex,
     /// First sector of this part alone.
-    pub(super) sector: u64,
+    pub(crate) sector: u64,
     /// Sectors of this part alone.
-    pub(super) nr_sectors: u32,
+    pub(crate) nr_sectors: u32,
     /// Where this part's data begins in the bio's buffers, in bytes.
-    pub(super) offset: usize,
-}
-
-impl Part {
-    #[inline(always)]
-    pub(crate) const fn new(parent: SlotIndex, sector: u64, nr_sectors: u32, offset: usize) -> Self {
-        Self { parent, sector, nr_sectors, offset }
-    }
+    pub(crate) offset: usize,
 }
 
 /// What an operation asks for. Each of its requests asks for the same.
 pub(crate) struct Asked {
-    client: ClientId,
-    group: GroupId,
-    op: Op,
-    flags: Flags,
-    priority: IoPriority,
-    merge: MergeLevel,
-}
-
-impl Asked {
-    #[inline(always)]
-    pub(crate) const fn new(
-        client: ClientId,
-        group: GroupId,
-        op: Op,
-        flags: Flags,
-        priority: IoPriority,
-        merge: MergeLevel,
-    ) -> Self {
-        Self { client, group, op, flags, priority, merge }
-    }
+    pub(crate) client: ClientId,
+    pub(crate) group: GroupId,
+    pub(crate) op: Op,
+    pub(crate) flags: Flags,
+    pub(crate) priority: IoPriority,
+    pub(crate) merge: MergeLevel,
 }
 
 /// A request, owned by the holder of its token.
@@ -106,7 +85,7 @@ pub(crate) struct Body {
     pub(super) first: SlotIndex,
     pub(super) last: SlotIndex,
     /// This slot's own part.
-    pub(super) part: Part,
+    pub(crate) part: Part,
     pub(crate) hctx: u16,
     pub(crate) tag: Option<Tag>,
     /// `None` if the scheduler takes no tokens, or none was taken yet.
@@ -191,27 +170,10 @@ impl Body {
         Self { op: Op::Flush, flush: FlushStep::Flush, hctx, submitted: now, ..Self::EMPTY }
     }
 
-    /// The slot that holds the bio, of the same submitter.
-    #[inline]
-    pub(crate) const fn parent(&self) -> SlotIndex {
-        self.part.parent
-    }
-
     /// The client that asks.
     #[inline]
     pub(crate) const fn client(&self) -> ClientId {
         self.client
-    }
-
-    /// Sectors of this slot's own part.
-    #[inline]
-    pub(crate) const fn part_sectors(&self) -> u32 {
-        self.part.nr_sectors
-    }
-
-    /// All parts of an operation are over, and this slot stands for the whole operation, of so many sectors.
-    pub(crate) const fn set_part_sectors(&mut self, nr_sectors: u32) {
-        self.part.nr_sectors = nr_sectors;
     }
 
     /// Whether a thread waits for the request.

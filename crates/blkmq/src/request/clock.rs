@@ -66,11 +66,11 @@ impl Clock {
 
     /// Whether it moves from tick to tick of the kernel.
     pub(crate) fn is_coarse(&self) -> bool {
-        #[cfg(feature = "coarse-clock")]
-        let is_coarse = matches!(self, Self::Real(RealClock(Origin::Coarse(_))));
-        #[cfg(not(feature = "coarse-clock"))]
-        let is_coarse = false;
-        is_coarse
+        match self {
+            #[cfg(feature = "coarse-clock")]
+            Self::Real(RealClock(Origin::Coarse(_))) => true,
+            _ => false,
+        }
     }
 
     /// The time now.

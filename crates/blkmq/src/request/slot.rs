@@ -10,9 +10,9 @@ use blkmq_sched::{RqId, Time};
 
 use super::body::Body;
 use super::index::{NIL, SlotIndex, generation_of};
-use super::state::{Deadline, Place, State};
+use super::state::{Place, State};
 use crate::request::bio::Bio;
-use blkmq_sync::atomic::{AtomicPtr, AtomicU32};
+use blkmq_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use blkmq_sync::{changes, fetch, placed};
 
 /// A place for one request.
@@ -34,7 +34,9 @@ pub(super) struct Slot {
     pub(super) link: AtomicU32,
     /// The part behind this one in the same request. Only the holder of that request's token touches it.
     pub(super) next_part: AtomicU32,
-    pub(super) deadline: Deadline,
+    /// Nanoseconds: when a request that the driver has is overdue. The timeout scan reads this while other threads own
+    /// the request.
+    pub(super) deadline: AtomicU64,
     pub(super) ahead: UnsafeCell<Ahead>,
     pub(super) body: UnsafeCell<Body>,
     pub(super) bio: UnsafeCell<BioCell>,
@@ -101,12 +103,16 @@ impl Slot {
             next: AtomicPtr::new(std::ptr::null_mut()),
             index,
             link: AtomicU32::new(NIL.0),
-            deadline: Deadline::new(),
+            deadline: AtomicU64::new(u64::MAX),
             next_part: AtomicU32::new(NIL.0),
             ahead: UnsafeCell::new([NIL; AHEAD]),
             body: UnsafeCell::new(Body::EMPTY),
             bio: UnsafeCell::new(BioCell::EMPTY),
         }
+    }
+
+    fn deadline(&self) -> Time {
+        Time(self.deadline.load(Ordering::Relaxed))
     }
 }
 
@@ -184,7 +190,7 @@ impl Slots {
     /// When a request is overdue, if the driver has it and no thread asks the driver about it just now.
     pub(crate) fn deadline(&self, id: RqId) -> Option<Time> {
         let (slot, generation) = self.find(id)?;
-        slot.state.is_issued(generation).then(|| slot.deadline.get())
+        slot.state.is_issued(generation).then(|| slot.deadline())
     }
 
     /// The timeout scan reserves a request that the driver has. Returns when the request is overdue, which may be
@@ -192,7 +198,7 @@ impl Slots {
     /// issued anew.
     pub(crate) fn begin_timeout(&self, id: RqId) -> Option<Time> {
         let (slot, generation) = self.find(id)?;
-        slot.state.begin_timeout(generation).then(|| slot.deadline.get())
+        slot.state.begin_timeout(generation).then(|| slot.deadline())
     }
 
     /// Asks for the lines of a request that this thread will work on, beside the bio.
@@ -332,7 +338,7 @@ mod tests {
                 while !slot.state.is_issued(round as u32) {
                     std::thread::yield_now();
                 }
-                deadlines.push(slot.deadline.get().0);
+                deadlines.push(slot.deadline().0);
                 seen.store(round + 1, std::sync::atomic::Ordering::Relaxed);
             }
         });

@@ -14,8 +14,6 @@
 //! while it asks the driver, but cannot end it. If the loan comes back meanwhile, its status stays with the scan, and
 //! the scan completes the request for it.
 
-use blkmq_sched::Time;
-
 use crate::request::status::Status;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::{kept, on_line};
@@ -113,16 +111,6 @@ pub(super) enum Late {
     LeftToScan,
     /// No such request is with the driver: it was completed before, or never issued.
     Stale,
-}
-
-/// What the timeout scan finds when it is done with a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub(super) enum TimeoutVerdict {
-    /// The request goes on waiting for the driver.
-    StillIssued,
-    /// The scan owns the request now and must complete it with this status.
-    Finish(Status),
 }
 
 /// The state word. See the module's documentation.
@@ -300,8 +288,10 @@ impl State {
     }
 
     /// The timeout scan is done. `expired`: the driver gave the request up, and no completion of it will come. A
-    /// request that is lent cannot be given up.
-    pub(super) fn end_timeout(&self, generation: u32, expired: bool) -> TimeoutVerdict {
+    /// request that is lent cannot be given up. Returns the status with which the scan, which owns the request now,
+    /// must complete it; `None` if the request goes on waiting for the driver.
+    #[must_use]
+    pub(super) fn end_timeout(&self, generation: u32, expired: bool) -> Option<Status> {
         let is_lent = self.is_lent();
         let expired = expired && !is_lent;
         let next = if expired { pack(generation, Place::Held) } else { pack_lent(generation, Place::Issued, is_lent) };
@@ -309,30 +299,11 @@ impl State {
         // ORDERING: Release hands the body on to a completer, as `issue` does; on failure Acquire sees what a late
         // completion's driver wrote, published in `complete_late`.
         match self.word().compare_exchange(waiting, next, Ordering::Release, Ordering::Acquire) {
-            Ok(_) if expired => TimeoutVerdict::Finish(Status::Timeout),
-            Ok(_) => TimeoutVerdict::StillIssued,
+            Ok(_) => expired.then_some(Status::Timeout),
             Err(word) => {
                 self.rest_at(Place::Held);
-                TimeoutVerdict::Finish(Status::from_code((word >> STATUS_SHIFT) as u8))
+                Some(Status::from_code((word >> STATUS_SHIFT) as u8))
             }
         }
-    }
-}
-
-/// When a request that the driver has is overdue. The timeout scan reads this while other threads own the request.
-#[derive(Debug)]
-pub(super) struct Deadline(AtomicU64);
-
-impl Deadline {
-    pub(super) fn new() -> Self {
-        Self(AtomicU64::new(u64::MAX))
-    }
-
-    pub(super) fn set(&self, time: Time) {
-        self.0.store(time.0, Ordering::Relaxed);
-    }
-
-    pub(super) fn get(&self) -> Time {
-        Time(self.0.load(Ordering::Relaxed))
     }
 }

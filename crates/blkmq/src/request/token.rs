@@ -11,7 +11,7 @@ use blkmq_sched::{IoPriority, MergeHow, Op, RqId, Time};
 use super::body::{Body, Part};
 use super::index::{NIL, SlotIndex};
 use super::slot::{Slot, Slots};
-use super::state::{Late, Place, TimeoutVerdict};
+use super::state::{Late, Place};
 use crate::request::bio::{Bio, Flags};
 use crate::request::buffer::Segment;
 use crate::request::limits::SECTOR_SIZE;
@@ -235,7 +235,7 @@ impl<'q> Request<'q> {
     pub(crate) fn issue(self, deadline: Time, is_lent: bool) -> RqId {
         let id = self.id();
         let slot = self.end();
-        slot.deadline.set(deadline);
+        slot.deadline.store(deadline.0, Ordering::Relaxed);
         slot.state.issue(is_lent);
         id
     }
@@ -368,6 +368,18 @@ impl Slots {
         Request { slots: self, slot: self.slot(index) }
     }
 
+    /// Like [`adopt`](Self::adopt), for a request that ended with this status.
+    ///
+    /// # Safety
+    /// As for [`adopt`](Self::adopt).
+    #[inline]
+    unsafe fn adopt_with(&self, index: SlotIndex, status: Status) -> Request<'_> {
+        // SAFETY: as the caller says.
+        let mut rq = unsafe { self.adopt(index) };
+        rq.body_mut().status = status;
+        rq
+    }
+
     /// Like [`adopt`](Self::adopt), by the slot itself.
     ///
     /// # Safety
@@ -385,12 +397,8 @@ impl Slots {
     pub(crate) fn complete(&self, id: RqId, status: Status, is_lent: bool) -> Result<Option<Request<'_>>, ()> {
         let (slot, generation) = self.find(id).ok_or(())?;
         match slot.state.complete(generation, status, is_lent) {
-            Late::Taken => {
-                // SAFETY: the transition lets one caller past, and until then the request had no token.
-                let mut rq = unsafe { self.adopt(SlotIndex::of(id)) };
-                rq.body_mut().status = status;
-                Ok(Some(rq))
-            }
+            // SAFETY: the transition lets one caller past, and until then the request had no token.
+            Late::Taken => Ok(Some(unsafe { self.adopt_with(SlotIndex::of(id), status) })),
             Late::LeftToScan => Ok(None),
             Late::Stale => Err(()),
         }
@@ -403,20 +411,12 @@ impl Slots {
         let (slot, generation) = self.find(id)?;
         let expired = expired && !slot.state.is_lent();
         if !expired {
-            slot.deadline.set(again);
+            slot.deadline.store(again.0, Ordering::Relaxed);
         }
-        match slot.state.end_timeout(generation, expired) {
-            TimeoutVerdict::StillIssued => {
-                debug_assert!(!expired, "a request that the driver gave up is finished: {id:?}");
-                None
-            }
-            TimeoutVerdict::Finish(status) => {
-                // SAFETY: the scan won the transition, and until then the request had no token.
-                let mut rq = unsafe { self.adopt(SlotIndex::of(id)) };
-                rq.body_mut().status = status;
-                Some(rq)
-            }
-        }
+        let status = slot.state.end_timeout(generation, expired);
+        debug_assert!(status.is_some() || !expired, "a request that the driver gave up is finished: {id:?}");
+        // SAFETY: the scan won the transition, and until then the request had no token.
+        status.map(|status| unsafe { self.adopt_with(SlotIndex::of(id), status) })
     }
 
     /// The request that a scheduler chose, or that left it by merging.

@@ -32,6 +32,7 @@ pub struct AsyncSubmitter {
 }
 
 /// Fails to compile if tasks on several threads cannot share a submitter, or if a task with an operation cannot move.
+#[cfg(test)]
 const _: fn() = || {
     fn is_shared<T: Send + Sync>() {}
     fn moves<T: Send>() {}

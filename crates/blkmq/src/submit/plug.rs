@@ -142,13 +142,13 @@ impl Submitter {
     /// not merge.
     #[inline]
     fn asked(&self, bio: &Bio, flags: Flags, alone: bool) -> Asked {
-        Asked::new(
-            self.client,
-            self.group,
-            bio.op,
+        Asked {
+            client: self.client,
+            group: self.group,
+            op: bio.op,
             flags,
-            bio.priority.unwrap_or(self.priority),
-            if alone { MergeLevel::Never } else { self.q.settings.merge_level() },
-        )
+            priority: bio.priority.unwrap_or(self.priority),
+            merge: if alone { MergeLevel::Never } else { self.q.settings.merge_level() },
+        }
     }
 }

@@ -78,7 +78,7 @@ impl Submitter {
         );
         let &Body { status, submitted, issued, completed, .. } = rq.body();
         let id = rq.id();
-        self.served.add(rq.op(), rq.body().part_sectors());
+        self.served.add(rq.op(), rq.body().part.nr_sectors);
         // COST: nothing looks at the operation on its way, so that it moves once.
         Completion { id, status, submitted, issued, completed, bio: self.free.push_free_for_bio(rq) }
     }
@@ -112,13 +112,13 @@ impl Submitter {
                 dispatcher.completed().push_front(rq, Place::Completed);
                 return true;
             }
-            let (&Body { status, issued, completed, .. }, parent) = (rq.body(), rq.body().parent());
+            let (&Body { status, issued, completed, .. }, parent) = (rq.body(), rq.body().part.parent);
             let whole = &mut outstanding[usize::from(parent.slot())];
             debug_assert!(whole.parts > 0, "no more parts come home than went out: {rq:?}");
             whole.parts -= 1;
             // If a part was never started, the whole operation is handed back, whatever became of the other parts.
             whole.status = if status == Status::Gone { status } else { whole.status.and(status) };
-            whole.nr_sectors = whole.nr_sectors.saturating_add(rq.body().part_sectors());
+            whole.nr_sectors = whole.nr_sectors.saturating_add(rq.body().part.nr_sectors);
             whole.issued = whole.issued.max(issued);
             whole.completed = whole.completed.max(completed);
             if rq.index() == parent {
@@ -129,7 +129,8 @@ impl Submitter {
             if whole.parts == 0 {
                 let mut rq = q.slots.take_back(parent);
                 let body = rq.body_mut();
-                body.set_part_sectors(whole.nr_sectors);
+                // This slot stands for the whole operation now.
+                body.part.nr_sectors = whole.nr_sectors;
                 (body.status, body.issued, body.completed, body.is_split) =
                     (whole.status, whole.issued, whole.completed, false);
                 dispatcher.completed().push_front(rq, Place::Completed);

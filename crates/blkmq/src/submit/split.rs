@@ -21,7 +21,7 @@ impl Piece {
     /// The part of the bio in the slot `parent` that this piece is.
     #[inline(always)]
     pub(super) const fn of(&self, parent: SlotIndex) -> Part {
-        Part::new(parent, self.sector, self.nr_sectors, self.offset)
+        Part { parent, sector: self.sector, nr_sectors: self.nr_sectors, offset: self.offset }
     }
 }
 

@@ -70,7 +70,10 @@ impl<'a> Values<'a> {
     }
 
     /// Reads words `name=value`; what none of them names keeps its default.
-    pub(in crate::driver) fn parse(parameters: &'static [Parameter], words: Vec<String>) -> Result<Self, SpecError> {
+    pub(in crate::driver) fn parse(
+        parameters: &'static [Parameter],
+        words: impl IntoIterator<Item = String>,
+    ) -> Result<Self, SpecError> {
         let mut values = Self { parameters, given: vec![None; parameters.len()], opener: Opener::SILENT };
         let mut words = words.into_iter().peekable();
         // The last parameter that takes any text, as it was written.

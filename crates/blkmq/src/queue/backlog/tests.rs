@@ -34,8 +34,9 @@ fn taken(backlog: &mut Backlog, slots: &Slots, most: usize) -> Option<(u16, u16)
 fn held(slots: &Slots, index: SlotIndex, op: Op, class: Class) -> Request<'_> {
     let mut rq = slots.take_own(index);
     let priority = IoPriority { class, ..IoPriority::default() };
-    let asked = Asked::new(ClientId::default(), GroupId::ROOT, op, Flags::NONE, priority, MergeLevel::Never);
-    rq.body_mut().begin(&asked, Time(0), index, 0, Part::new(index, 0, 0, 0));
+    let (client, group, flags, merge) = (ClientId::default(), GroupId::ROOT, Flags::NONE, MergeLevel::Never);
+    let asked = Asked { client, group, op, flags, priority, merge };
+    rq.body_mut().begin(&asked, Time(0), index, 0, Part { parent: index, sector: 0, nr_sectors: 0, offset: 0 });
     rq
 }
 
