@@ -14,33 +14,27 @@ use blkmq_sync::{Arc, order};
 /// are the scheduler's knobs, and `size` is the device's.
 pub const QUEUE_KNOBS: &[Knob] = &[
     NR_REQUESTS,
-    Knob {
-        name: "nomerges",
-        unit: Unit::Count,
-        default: Some(0),
-        min: 0,
-        max: 2,
-        about: "0 looks for every merge, 1 only for one with the request that was inserted last, 2 for none.",
-    },
+    choice(
+        "nomerges",
+        Some(0),
+        2,
+        "0 looks for every merge, 1 only for one with the request that was inserted last, 2 for none.",
+    ),
     IO_TIMEOUT,
-    Knob {
-        name: "iostats",
-        unit: Unit::Count,
-        default: Some(1),
-        min: 0,
-        max: 1,
-        about: "Whether the statistics count the requests that enter from now on.",
-    },
-    Knob {
-        name: "bypass",
-        unit: Unit::Count,
-        default: None,
-        min: 0,
-        max: 1,
-        about: "Whether requests may pass the scheduler by while nothing waits; by default 1 under the locking combining.",
-    },
+    choice("iostats", Some(1), 1, "Whether the statistics count the requests that enter from now on."),
+    choice(
+        "bypass",
+        None,
+        1,
+        "Whether requests may pass the scheduler by while nothing waits; by default 1 under the locking combining.",
+    ),
     WBT_LAT_USEC,
 ];
+
+/// A knob with the values from 0 to `max`.
+const fn choice(name: &'static str, default: Option<i64>, max: i64, about: &'static str) -> Knob {
+    Knob { name, unit: Unit::Count, default, min: 0, max, about }
+}
 
 impl RequestQueue {
     /// The value of a knob as text. `scheduler` and `locking` show all names, with the chosen one in brackets. `size`,

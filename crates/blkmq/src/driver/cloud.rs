@@ -53,10 +53,6 @@ impl Profile for Config {
         Line::new("cloud.limiter", Mutex::new(Limiter::new(self)))
     }
 
-    fn commands(&self) -> Timed {
-        Timed::default()
-    }
-
     fn store(&self) -> Option<Store> {
         self.memory_backed.then(|| Store::new(None))
     }

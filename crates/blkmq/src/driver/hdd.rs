@@ -50,10 +50,6 @@ impl Profile for Config {
 
     fn machine(&self) {}
 
-    fn commands(&self) -> Drive {
-        Drive::new(self)
-    }
-
     fn store(&self) -> Option<Store> {
         self.memory_backed.then(|| Store::new(self.write_cache.then_some(self.cache_size)))
     }

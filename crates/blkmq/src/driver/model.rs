@@ -46,13 +46,10 @@ pub trait Profile: FromSpec + fmt::Display + Send + Sync + 'static {
     /// What the hardware queues share.
     type Machine: Send + Sync;
     /// The commands of a hardware queue.
-    type Commands: Commands;
+    type Commands: Commands + for<'a> From<&'a Self>;
 
     /// The device's state at the start.
     fn machine(&self) -> Self::Machine;
-
-    /// A hardware queue without commands.
-    fn commands(&self) -> Self::Commands;
 
     /// Where the data is; `None` if it is not kept.
     fn store(&self) -> Option<Store>;
@@ -137,7 +134,7 @@ impl<C: Profile> Model<C> {
     /// Makes the state of the hardware queues that need one.
     fn prepare(&self, topology: Topology) {
         for hctx in (0..).take(topology.nr_queues()).filter(|&hctx| !C::is_inline(self, hctx)) {
-            self.pending.prepare(hctx, topology.depth, || self.config.commands());
+            self.pending.prepare(hctx, topology.depth, || C::Commands::from(&self.config));
         }
     }
 
@@ -184,8 +181,10 @@ impl<C: Profile> Driver for Model<C> {
     }
 
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time) {
-        let mut commands = if C::is_inline(self, hctx) { None } else { self.pending.lock(hctx) };
-        C::queue_rqs(self, hctx, commands.as_deref_mut(), batch, now);
+        if C::is_inline(self, hctx) {
+            return C::queue_rqs(self, hctx, None, batch, now);
+        }
+        self.pending.with(hctx, |commands| C::queue_rqs(self, hctx, Some(commands), batch, now));
     }
 
     fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time) {

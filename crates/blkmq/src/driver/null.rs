@@ -60,10 +60,6 @@ impl Profile for Config {
         }
     }
 
-    fn commands(&self) -> Timed {
-        Timed::default()
-    }
-
     fn store(&self) -> Option<Store> {
         self.memory_backed.then(|| Store::new((self.cache_size > 0).then_some(self.cache_size)))
     }

@@ -2,16 +2,16 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 
 use blkmq_sched::{RqId, Time};
 
+use super::model::Profile;
 use super::{Done, DueTimes, NextEvent};
 use crate::request::Status;
 use crate::request::limits::MAX_HW_QUEUES;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
-use blkmq_sync::{Line, Mutex, MutexGuard};
+use blkmq_sync::{Line, Mutex};
 
 /// The commands of a hardware queue. They belong to one thread at a time.
 pub trait Commands: Send + fmt::Debug {
@@ -44,6 +44,12 @@ struct Command {
     due: Time,
     id: RqId,
     status: Status,
+}
+
+impl<C: Profile> From<&C> for Timed {
+    fn from(_: &C) -> Self {
+        Self::default()
+    }
 }
 
 impl Timed {
@@ -105,33 +111,6 @@ struct HwQueue<Q> {
 /// A time that never comes, in nanoseconds.
 const NEVER: u64 = u64::MAX;
 
-/// A hardware queue's commands under their lock. No thread looks for a command between its start and its place here.
-pub(super) struct Locked<'a, Q: Commands> {
-    next_event: &'a AtomicU64,
-    commands: MutexGuard<'a, Q>,
-}
-
-impl<Q: Commands> Deref for Locked<'_, Q> {
-    type Target = Q;
-
-    fn deref(&self) -> &Q {
-        &self.commands
-    }
-}
-
-impl<Q: Commands> DerefMut for Locked<'_, Q> {
-    fn deref_mut(&mut self) -> &mut Q {
-        &mut self.commands
-    }
-}
-
-impl<Q: Commands> Drop for Locked<'_, Q> {
-    fn drop(&mut self) {
-        let next = self.commands.next_event().map_or(NEVER, |time| time.0);
-        self.next_event.store(next, Ordering::Relaxed);
-    }
-}
-
 impl<Q: Commands> Pending<Q> {
     /// No hardware queues. The names are those of two lines that threads share: when something happens next, and the
     /// commands.
@@ -153,11 +132,17 @@ impl<Q: Commands> Pending<Q> {
         self.queues[usize::from(hctx)].get().map(|queue| &**queue)
     }
 
-    /// The commands of a hardware queue. `None` if there is no such hardware queue.
+    /// Gives `work` the commands of a hardware queue, under their lock: no thread looks for a command between its start
+    /// and its place here. `None` if there is no such hardware queue.
     ///
     /// COST: a lock for each batch.
-    pub(super) fn lock(&self, hctx: u16) -> Option<Locked<'_, Q>> {
-        self.queue(hctx).map(|queue| Locked { next_event: &queue.next_event, commands: queue.commands.lock() })
+    #[inline]
+    pub(super) fn with<R>(&self, hctx: u16, work: impl FnOnce(&mut Q) -> R) -> Option<R> {
+        let HwQueue { next_event, commands } = self.queue(hctx)?;
+        let mut commands = commands.lock();
+        let result = work(&mut commands);
+        next_event.store(commands.next_event().map_or(NEVER, |time| time.0), Ordering::Relaxed);
+        Some(result)
     }
 
     /// COST: one load of a line that changes with each event, if nothing is due.
@@ -166,11 +151,12 @@ impl<Q: Commands> Pending<Q> {
         if next == NEVER || next > now.0 {
             return;
         }
-        let Some(mut commands) = self.lock(hctx) else { return };
-        while let Some((id, status)) = commands.pop_finished(now) {
-            // A stale id is a request that the timeout scan ended in between. No thread waits for it any more.
-            let _ = done.complete(id, status);
-        }
+        self.with(hctx, |commands| {
+            while let Some((id, status)) = commands.pop_finished(now) {
+                // A stale id is a request that the timeout scan ended in between. No thread waits for it any more.
+                let _ = done.complete(id, status);
+            }
+        });
     }
 
     pub(super) fn next_event(&self, hctx: u16) -> NextEvent {
@@ -185,9 +171,7 @@ impl<Q: Commands> Pending<Q> {
 
     /// The request is given up.
     pub(super) fn forget(&self, hctx: u16, id: RqId) {
-        if let Some(mut commands) = self.lock(hctx) {
-            commands.forget(id);
-        }
+        self.with(hctx, |commands| commands.forget(id));
     }
 
     /// Writes what is going on in each hardware queue.

@@ -43,10 +43,6 @@ impl Profile for Config {
 
     fn machine(&self) {}
 
-    fn commands(&self) -> Timed {
-        Timed::default()
-    }
-
     fn store(&self) -> Option<Store> {
         Some(Store::new(None))
     }

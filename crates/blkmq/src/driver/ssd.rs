@@ -58,10 +58,6 @@ impl Profile for Config {
         Line::new("ssd.flash", Mutex::new(Flash::new(self.clone())))
     }
 
-    fn commands(&self) -> Timed {
-        Timed::default()
-    }
-
     fn store(&self) -> Option<Store> {
         self.memory_backed.then(|| Store::new(self.write_cache.then_some(self.buffer)))
     }

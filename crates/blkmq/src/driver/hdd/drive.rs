@@ -43,13 +43,6 @@ pub(super) struct Command {
     pub(super) end: u64,
 }
 
-/// Data on its way between computer and disk.
-#[derive(Debug)]
-struct Transfer {
-    due: Time,
-    command: Command,
-}
-
 /// A command for the heads.
 #[derive(Debug)]
 struct Mechanical {
@@ -58,17 +51,10 @@ struct Mechanical {
     choices: u64,
 }
 
-/// What the heads are doing.
 #[derive(Debug)]
 enum Task {
     Command(Command),
     WriteBack(Extent),
-}
-
-#[derive(Debug)]
-struct Job {
-    due: Time,
-    task: Task,
 }
 
 /// A command that is over.
@@ -97,15 +83,16 @@ pub struct Drive {
     wrote_back: bool,
     /// Writes that wait for room in the cache, and flushes, in the order in which they came.
     cached: VecDeque<Command>,
-    /// Transfers in order of time; the interface makes one at a time.
-    link: VecDeque<Transfer>,
+    /// Data on its way between computer and disk, each with the time when it has arrived; one after the other.
+    link: VecDeque<(Time, Command)>,
     link_free: Time,
-    job: Option<Job>,
+    /// What the heads are doing, and until when.
+    job: Option<(Time, Task)>,
     finished: VecDeque<Finished>,
 }
 
-impl Drive {
-    pub(super) fn new(config: &Config) -> Self {
+impl From<&Config> for Drive {
+    fn from(config: &Config) -> Self {
         let depth = usize::from(config.hw_queue_depth);
         let sectors = |bytes: u64| bytes / SECTOR_SIZE as u64;
         Self {
@@ -124,7 +111,9 @@ impl Drive {
             finished: VecDeque::with_capacity(depth),
         }
     }
+}
 
+impl Drive {
     /// Takes a command at the time that [`advance`](Self::advance) was told last.
     pub(super) fn submit(&mut self, command: Command) {
         match command.work {
@@ -144,7 +133,7 @@ impl Drive {
         {
             self.now = due;
             // When data arrives at the same time as the heads finish, it is known when they choose what to do next.
-            if self.link.front().is_some_and(|transfer| transfer.due == due) {
+            if self.link.front().is_some_and(|(arrival, _)| *arrival == due) {
                 self.end_transfer();
             } else {
                 self.end_job();
@@ -156,8 +145,8 @@ impl Drive {
 
     /// When something happens next, whether a command is then over or not.
     fn next_step(&self) -> Option<Time> {
-        let transfer = self.link.front().map(|transfer| transfer.due);
-        let job = self.job.as_ref().map(|job| job.due);
+        let transfer = self.link.front().map(|(due, _)| *due);
+        let job = self.job.as_ref().map(|(due, _)| *due);
         transfer.into_iter().chain(job).min()
     }
 
@@ -167,7 +156,7 @@ impl Drive {
 
     /// Commands that are not over, and sectors of the cache that are to be written.
     pub(super) fn load(&self) -> (usize, u64) {
-        let at_work = usize::from(matches!(&self.job, Some(Job { task: Task::Command(_), .. })));
+        let at_work = usize::from(matches!(&self.job, Some((_, Task::Command(_)))));
         let waiting = self.mechanical.len() + self.cached.len() + self.link.len() + at_work;
         (waiting, self.cache.dirty_sectors())
     }
@@ -191,11 +180,11 @@ impl Drive {
         let bytes = (command.end - command.start) * SECTOR_SIZE as u64;
         let ns = bytes * 1000 / self.link_mbps;
         self.link_free = self.link_free.max(self.now).after(ns + LINK_OVERHEAD);
-        self.link.push_back(Transfer { due: self.link_free, command });
+        self.link.push_back((self.link_free, command));
     }
 
     fn end_transfer(&mut self) {
-        let Some(Transfer { command, .. }) = self.link.pop_front() else { return };
+        let Some((_, command)) = self.link.pop_front() else { return };
         if command.work == Work::WriteCached {
             self.cache.insert(command.start, command.end);
         }
@@ -203,7 +192,7 @@ impl Drive {
     }
 
     fn end_job(&mut self) {
-        let Some(Job { task, .. }) = self.job.take() else { return };
+        let Some((_, task)) = self.job.take() else { return };
         match task {
             Task::WriteBack(piece) => {
                 self.mechanics.moved_to(piece.end);
@@ -278,7 +267,7 @@ impl Drive {
     fn start(&mut self, task: Task, start: u64, end: u64) {
         self.read_ahead.end(self.now, &self.mechanics);
         let access = self.mechanics.access(start, end - start, self.now);
-        self.job = Some(Job { due: self.now.after(access.wait + access.transfer), task });
+        self.job = Some((self.now.after(access.wait + access.transfer), task));
     }
 }
 
@@ -296,9 +285,9 @@ impl Commands for Drive {
     /// known before they are free: a command that comes meanwhile may be nearer.
     fn due_times(&self) -> impl Iterator<Item = (RqId, Time)> {
         let finished = self.finished.iter().map(|finished| (finished.id, finished.at));
-        let transfers = self.link.iter().map(|transfer| (transfer.command.id, transfer.due));
-        let job = self.job.iter().filter_map(|job| match &job.task {
-            Task::Command(command) => Some((command.id, job.due)),
+        let transfers = self.link.iter().map(|(due, command)| (command.id, *due));
+        let job = self.job.iter().filter_map(|(due, task)| match task {
+            Task::Command(command) => Some((command.id, *due)),
             Task::WriteBack(_) => None,
         });
         finished.chain(transfers).chain(job)

@@ -84,7 +84,7 @@ fn a_flush_waits_for_all_before_it_and_nothing_behind_it_is_cached_before() {
     assert!((7 * 3 * MS..200 * MS).contains(&flush[0].1.0), "{over:?}");
     assert!(cached[8].1 > flush[0].1, "{over:?}");
     // The cache is clean now, so the next flush has nothing to wait for.
-    assert_eq!(hdd.pending.lock(0).unwrap().load().0, 0);
+    assert_eq!(hdd.pending.with(0, |drive| drive.load()).unwrap().0, 0);
     let now = Time(1000 * MS);
     queue.push(Bio::flush());
     assert_eq!(run(&hdd, &mut queue, now).len(), 1);
@@ -194,7 +194,7 @@ fn a_request_given_up_to_a_timeout_is_not_completed_later() {
         }
         let over = run(&hdd, &mut queue, Time(200));
         assert_eq!(over.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1 << 28], "{parameters}");
-        assert_eq!(hdd.pending.lock(0).unwrap().load().0, 0);
+        assert_eq!(hdd.pending.with(0, |drive| drive.load()).unwrap().0, 0);
     }
 }
 
@@ -276,7 +276,7 @@ fn commands() -> impl Strategy<Value = Vec<(u64, Work, u64, u64)>> {
 /// them. Returns which commands were over when; their ids are their numbers. Checks that no list grew.
 fn play(commands: &[(u64, Work, u64, u64)], looks: u64) -> Vec<(RqId, Time)> {
     let config = "hw_queue_depth=32,cache_segments=16,cache_size=1,max_sectors=64,size=1G,read_ahead=64K";
-    let mut drive = Drive::new(&config.parse::<Config>().unwrap());
+    let mut drive = Drive::from(&config.parse::<Config>().unwrap());
     let capacity = drive.capacity();
     let (mut now, mut over, mut with_it) = (Time(0), Vec::new(), 0);
     let mut finish = |drive: &mut Drive, with_it: &mut usize| {

@@ -198,27 +198,18 @@ fn not_an_assignment(word: &str, before: Option<&str>) -> String {
 /// ```
 #[must_use]
 pub fn words(spec: &str) -> Vec<String> {
-    let mut words = Vec::new();
-    let mut rest = Some(spec).filter(|spec| !spec.is_empty());
-    while let Some(text) = rest {
-        let mut word = String::new();
-        let mut text = text;
-        rest = loop {
-            let Some((before, behind)) = text.split_once(',') else {
-                word.push_str(text);
-                break None;
-            };
-            word.push_str(before);
-            match behind.strip_prefix(',') {
-                Some(behind) => {
-                    word.push(',');
-                    text = behind;
-                }
-                None => break Some(behind),
-            }
-        };
-        words.push(word);
+    if spec.is_empty() {
+        return Vec::new();
     }
+    let (mut words, mut word, mut chars) = (Vec::new(), String::new(), spec.chars().peekable());
+    while let Some(c) = chars.next() {
+        if c == ',' && chars.next_if_eq(&',').is_none() {
+            words.push(std::mem::take(&mut word));
+        } else {
+            word.push(c);
+        }
+    }
+    words.push(word);
     words
 }
 
