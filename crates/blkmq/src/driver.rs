@@ -174,6 +174,7 @@ impl Extent {
 ///
 /// The methods that have a default are for devices that keep requests, change, or take calls from several threads at
 /// once.
+#[expect(unused_variables, reason = "methods with a default name what they are given")]
 pub trait Driver: Send + Sync + fmt::Debug {
     /// The name in device specs.
     fn name(&self) -> &'static str;
@@ -196,7 +197,6 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// # Errors
     /// Why the device cannot have that many. A driver's own reason is made by [`TopologyError::refused`].
     fn set_topology(&self, topology: Topology) -> Result<(), TopologyError> {
-        let _ = topology;
         Err(TopologyError::Fixed(self.name()))
     }
 
@@ -232,7 +232,6 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// ask for it, from any thread, and that thread waits for the answer. The answer covers all that completed before
     /// the call. The answer may or may not cover what is in flight meanwhile.
     fn extent(&self, start: u64, bytes: u64) -> Extent {
-        let _ = start;
         Extent::data(bytes)
     }
 
@@ -247,16 +246,13 @@ pub trait Driver: Send + Sync + fmt::Debug {
 
     /// Completes what has finished by `now` on hardware queue `hctx`. Any thread calls this, and several may at once,
     /// unless hardware queues are [owned](Self::is_owned).
-    fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time) {
-        let _ = (hctx, done, now);
-    }
+    fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time) {}
 
     /// When [`poll`](Self::poll) will next find something on `hctx`. A thread that waits sleeps until then, or until
     /// its own next completion where the driver tells these times ([`due_times`](Self::due_times)). A driver that does
     /// not say is polled, unless it has a [descriptor](Self::ready_fd): see [`NextEvent::Unknown`]. `hctx` may be a
     /// hardware queue that is gone since a [`set_topology`](Self::set_topology).
     fn next_event(&self, hctx: u16) -> NextEvent {
-        let _ = hctx;
         NextEvent::Unknown
     }
 
@@ -268,9 +264,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// it sleeps until [`next_event`](Self::next_event), whichever submitter's event that is. So a driver may leave out
     /// a request that it has not begun with. If a request will be over earlier than was told, `poll` says so by
     /// [`Done::plan_anew`]. `hctx` may be a hardware queue that is gone.
-    fn due_times(&self, hctx: u16, due: &mut DueTimes<'_>) {
-        let _ = (hctx, due);
-    }
+    fn due_times(&self, hctx: u16, due: &mut DueTimes<'_>) {}
 
     /// A descriptor that is readable while [`poll`](Self::poll) would find something on `hctx`; `None` for a device
     /// whose completions all come at times that [`next_event`](Self::next_event) tells, or that is polled. The
@@ -283,7 +277,6 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// at once, again and again, on the processor that the other thread may need to go on.
     #[cfg(feature = "eventfd")]
     fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {
-        let _ = hctx;
         None
     }
 
@@ -296,7 +289,6 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// what has come.
     #[cfg(feature = "eventfd")]
     fn sleep(&self, hctx: u16, bell: &EventFd, timeout: Option<Duration>) -> bool {
-        let _ = (hctx, bell, timeout);
         false
     }
 
@@ -304,13 +296,11 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// a value that undoes that when it is dropped. The value is dropped before the memory is freed, when no request in
     /// flight uses the memory.
     fn register(&self, arena: &Arena) -> Option<Registration> {
-        let _ = arena;
         None
     }
 
     /// A request that was started has not completed in time. Not called for a request that is completing.
     fn timeout(&self, hctx: u16, id: RqId, now: Time) -> TimeoutAction {
-        let _ = (hctx, id, now);
         TimeoutAction::ResetTimer
     }
 
@@ -325,7 +315,6 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// # Errors
     /// Only those of `out`.
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        let _ = out;
         Ok(())
     }
 }

@@ -4,6 +4,21 @@
 //! slot, or a list on which the slot was put, owns the request, and no other thread touches it. So there is no lock per
 //! request.
 
+/// Makes an enum whose variants can be found by their codes, which `as` gives.
+macro_rules! coded {
+    ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$of_variant:meta])* $variant:ident,)* }) => {
+        $(#[$meta])*
+        $vis enum $name {
+            $($(#[$of_variant])* $variant,)*
+        }
+
+        impl $name {
+            /// All variants, each at the place of its code.
+            const ALL: &'static [Self] = &[$(Self::$variant),*];
+        }
+    };
+}
+
 pub mod bio;
 mod body;
 pub mod buffer;

@@ -21,9 +21,10 @@ mod tests;
 use blkmq_sched::{Op, Time};
 
 use super::model::{Model, Profile, limits};
+use super::parameter::SpecError;
 use super::store::Store;
 use super::{Batch, Request, Topology, TopologyError};
-use crate::request::limits::Limits;
+use crate::request::limits::{Limits, SECTOR_SIZE};
 pub use config::{Config, PARAMETERS};
 use drive::{Command, Drive, Work};
 
@@ -47,6 +48,19 @@ impl Profile for Config {
     const LINES: [&'static str; 2] = ["hdd.next_event", "hdd.drive"];
     type Machine = ();
     type Commands = Drive;
+
+    fn check(&self) -> Result<(), SpecError> {
+        if !(self.seek_track <= self.seek_average && self.seek_average <= self.seek_full) {
+            return Err(SpecError::new("a longer seek takes longer: seek_track <= seek_average <= seek_full"));
+        }
+        if u64::from(self.max_sectors) * SECTOR_SIZE as u64 > self.cache_size {
+            return Err(SpecError::new(format!(
+                "a request of max_sectors={} does not fit into cache_size",
+                self.max_sectors
+            )));
+        }
+        Ok(())
+    }
 
     fn machine(&self) {}
 

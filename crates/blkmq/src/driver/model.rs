@@ -25,8 +25,8 @@ pub(super) fn limits(bs: u32, size: u64) -> Limits {
     }
 }
 
-/// Checks hardware queues, block size and size of a device, the last two in bytes.
-pub(super) fn check_geometry(config: &impl Profile, bs: u32, size: u64) -> Result<(), SpecError> {
+/// Checks the parameters of a device, its block size and size in bytes among them.
+pub(super) fn check(config: &impl Profile, bs: u32, size: u64) -> Result<(), SpecError> {
     config.topology().check().map_err(|error| SpecError::new(error.to_string()))?;
     if !bs.is_power_of_two() {
         return Err(SpecError::new(format!("bs={bs} is not one of 512, 1024, 2048, 4096")));
@@ -34,10 +34,11 @@ pub(super) fn check_geometry(config: &impl Profile, bs: u32, size: u64) -> Resul
     if !size.is_multiple_of(u64::from(bs)) {
         return Err(SpecError::new(format!("a size of {size} bytes is no multiple of bs={bs}")));
     }
-    Ok(())
+    config.check()
 }
 
 /// What one device does by itself. Its `Config` implements this.
+#[expect(unused_variables, reason = "methods with a default name what they are given")]
 pub trait Profile: FromSpec + fmt::Display + Send + Sync + 'static {
     /// The device's name.
     const NAME: &'static str;
@@ -47,6 +48,11 @@ pub trait Profile: FromSpec + fmt::Display + Send + Sync + 'static {
     type Machine: Send + Sync;
     /// The commands of a hardware queue.
     type Commands: Commands + for<'a> From<&'a Self>;
+
+    /// Checks what the parameters demand of each other, beside what each of them accepts.
+    fn check(&self) -> Result<(), SpecError> {
+        Ok(())
+    }
 
     /// The device's state at the start.
     fn machine(&self) -> Self::Machine;
@@ -71,12 +77,12 @@ pub trait Profile: FromSpec + fmt::Display + Send + Sync + 'static {
     }
 
     /// Checks another number of hardware queues, and takes note of it.
-    fn set_topology(_device: &Model<Self>, topology: Topology) -> Result<(), TopologyError> {
+    fn set_topology(device: &Model<Self>, topology: Topology) -> Result<(), TopologyError> {
         topology.check()
     }
 
     /// Whether requests of this hardware queue finish when they are issued.
-    fn is_inline(_device: &Model<Self>, _hctx: u16) -> bool {
+    fn is_inline(device: &Model<Self>, hctx: u16) -> bool {
         false
     }
 
@@ -90,7 +96,7 @@ pub trait Profile: FromSpec + fmt::Display + Send + Sync + 'static {
     );
 
     /// Writes the state of the machine.
-    fn show(_device: &Model<Self>, _out: &mut dyn fmt::Write) -> fmt::Result {
+    fn show(device: &Model<Self>, out: &mut dyn fmt::Write) -> fmt::Result {
         Ok(())
     }
 }

@@ -9,11 +9,12 @@ mod tests;
 use blkmq_sched::Time;
 
 use super::model::{Model, Profile, limits};
+use super::parameter::SpecError;
 use super::pending::Timed;
 use super::store::Store;
 use super::{Batch, Request, Topology, TopologyError};
 use crate::request::Status;
-use crate::request::limits::Limits;
+use crate::request::limits::{Limits, SECTOR_SIZE};
 use blkmq_sync::Line;
 use blkmq_sync::atomic::{AtomicU16, Ordering};
 pub use config::{Config, IrqMode, PARAMETERS};
@@ -52,6 +53,23 @@ impl Profile for Config {
     const LINES: [&'static str; 2] = ["null.next_event", "null.pending"];
     type Machine = Machine;
     type Commands = Timed;
+
+    fn check(&self) -> Result<(), SpecError> {
+        let block = self.bs / SECTOR_SIZE as u32;
+        if self.max_sectors != 0 && self.max_sectors < block {
+            return Err(SpecError::new(format!(
+                "max_sectors={} is less than a block of {block} sectors",
+                self.max_sectors
+            )));
+        }
+        if self.discard && !self.memory_backed {
+            return Err(SpecError::new("discard=1 needs memory_backed=1"));
+        }
+        if self.cache_size > 0 && !self.memory_backed {
+            return Err(SpecError::new("cache_size needs memory_backed=1"));
+        }
+        Ok(())
+    }
 
     fn machine(&self) -> Machine {
         Machine {

@@ -2,9 +2,9 @@
 
 use blkmq_sched::Time;
 
-use super::model::{Model, Profile, check_geometry, limits};
+use super::model::{Model, Profile, limits};
+use super::parameter::parameters;
 use super::parameter::units::{DEPTH, QUEUES, count, size};
-use super::parameter::{SpecError, parameters};
 use super::pending::Timed;
 use super::store::{MAX_SIZE, Store};
 use super::{Batch, Topology};
@@ -28,12 +28,6 @@ pub const PARAMETERS = {
 
 /// The RAM disk.
 pub type Ram = Model<Config>;
-
-impl Config {
-    fn check(&self) -> Result<(), SpecError> {
-        check_geometry(self, self.bs, self.size)
-    }
-}
 
 impl Profile for Config {
     const NAME: &'static str = "ram";

@@ -25,10 +25,11 @@ use std::fmt;
 use blkmq_sched::{Op, Time};
 
 use super::model::{Model, Profile, limits};
+use super::parameter::SpecError;
 use super::pending::Timed;
 use super::store::Store;
 use super::{Batch, Request, Topology};
-use crate::request::limits::Limits;
+use crate::request::limits::{Limits, SECTOR_SIZE};
 use blkmq_sync::{Line, Mutex};
 pub use config::{Config, PARAMETERS};
 use flash::{Flash, Work};
@@ -53,6 +54,23 @@ impl Profile for Config {
     const LINES: [&'static str; 2] = ["ssd.next_event", "ssd.pending"];
     type Machine = Line<Mutex<Flash>>;
     type Commands = Timed;
+
+    fn check(&self) -> Result<(), SpecError> {
+        if !self.page.is_power_of_two() {
+            return Err(SpecError::new(format!("page={} is not a power of two", self.page)));
+        }
+        if self.read_slow < self.read {
+            return Err(SpecError::new("a slow page takes longer: read <= read_slow"));
+        }
+        let largest = u64::from(self.max_sectors) * SECTOR_SIZE as u64;
+        if largest + 2 * self.row() > self.buffer {
+            return Err(SpecError::new(format!(
+                "a request of max_sectors={} does not fit into the buffer",
+                self.max_sectors
+            )));
+        }
+        Ok(())
+    }
 
     fn machine(&self) -> Line<Mutex<Flash>> {
         Line::new("ssd.flash", Mutex::new(Flash::new(self.clone())))

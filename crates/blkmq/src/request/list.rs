@@ -199,14 +199,7 @@ impl RqList {
         }
         let mut slots = [None; MOST_NEWCOMERS];
         assert!(order.len() == self.len && self.len <= slots.len(), "an order names each request");
-        let mut at = self.head;
-        for (place, slot) in slots.iter_mut().take(self.len).enumerate() {
-            *slot = Some(at);
-            if place + 1 < self.len {
-                // SAFETY: the slot is on the list (Invariants 1 and 2), and has one behind it (Invariant 3).
-                at = next(unsafe { at.as_ref() });
-            }
-        }
+        slots.iter_mut().zip(self.slots()).for_each(|(place, slot)| *place = Some(slot));
         // The slots are taken out one by one, so each is linked once. The list then holds the same slots as before.
         let mut order = order.iter().map(|place| {
             let slot = slots.get_mut(usize::from(*place)).and_then(Option::take);
@@ -221,24 +214,30 @@ impl RqList {
         }
     }
 
-    /// The addresses on the list.
-    fn indices<'a>(&'a self, slots: &'a Slots) -> impl Iterator<Item = SlotIndex> + 'a {
+    /// The slots on the list.
+    fn slots(&self) -> impl Iterator<Item = NonNull<Slot>> + use<'_> {
         let mut at = self.head;
         (0..self.len).map(move |place| {
-            // SAFETY: the list owns the request (Invariants 1 and 2), of which only the address is read.
-            let rq = ManuallyDrop::new(unsafe { slots.adopt_at(at) });
+            let slot = at;
             if place + 1 < self.len {
-                at = next(rq.slot());
+                // SAFETY: the slot is on the list (Invariants 1 and 2), and has one behind it (Invariant 3).
+                at = next(unsafe { slot.as_ref() });
             }
-            rq.index()
+            slot
         })
+    }
+
+    /// The addresses on the list.
+    fn indices(&self) -> impl Iterator<Item = SlotIndex> + use<'_> {
+        // SAFETY: the slot is on the list (Invariants 1 and 2), and only its address is read.
+        self.slots().map(|slot| unsafe { slot.as_ref() }.index)
     }
 
     /// The addresses on the list. Every sixth slot, counted from the last, is told of the five slots before it on the
     /// list, which come behind it on the chain that the list becomes.
     fn indices_told<'a>(&'a self, slots: &'a Slots) -> impl Iterator<Item = u32> + 'a {
         let (mut before, mut behind) = ([NIL; AHEAD], self.len);
-        self.indices(slots).map(move |index| {
+        self.indices().map(move |index| {
             behind -= 1;
             let ahead = if behind.is_multiple_of(AHEAD + 1) { before } else { [NIL; AHEAD] };
             // SAFETY: slot Invariant 1; the list has the slot's token (Invariant 1).
@@ -251,7 +250,7 @@ impl RqList {
 
     /// Gives the whole list to an issue list, in order. Owes a drain of it.
     pub(crate) fn hand_over(self, slots: &Slots, issue: &Handover<RqList>) {
-        issue.append(self.indices(slots).map(|index| index.0), |index| slots.link(index));
+        issue.append(self.indices().map(|index| index.0), |index| slots.link(index));
     }
 
     /// Leaves the whole list, in order, with the thread at the scheduler. Gives the list back if no thread is there.
@@ -268,7 +267,7 @@ impl RqList {
 
     /// Gives the whole list to a completion ring, in order.
     pub(crate) fn deliver(self, slots: &Slots, completions: &SlotStack) {
-        completions.push(self.indices(slots).map(|index| index.0), |index| slots.link(index));
+        completions.push(self.indices().map(|index| index.0), |index| slots.link(index));
     }
 
     /// Takes over what [`hand_over`](Self::hand_over), [`leave`](Self::leave) or [`deliver`](Self::deliver) gave away,
@@ -378,7 +377,7 @@ mod tests {
         let mut list = RqList::default();
         // For each slot in turn, the slots that it is told of.
         let told = |list: &RqList| -> Vec<Vec<u32>> {
-            let all: Vec<_> = list.indices(&slots).collect();
+            let all: Vec<_> = list.indices().collect();
             assert!(list.indices_told(&slots).eq(all.iter().map(|index| index.0)), "all of them, in order");
             let known = |index: &SlotIndex| {
                 // SAFETY: slot Invariant 1; the list has the slot's token.

@@ -18,6 +18,7 @@ use crate::request::status::Status;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::{kept, on_line};
 
+coded! {
 /// Where a request rests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -51,25 +52,9 @@ pub(crate) enum Place {
     /// On its way to the submitter's completion ring, or in it.
     Completed,
 }
+}
 
 impl Place {
-    const ALL: [Self; 14] = [
-        Self::Free,
-        Self::Held,
-        Self::Plugged,
-        Self::SoftwareQueue,
-        Self::Staged,
-        Self::Scheduler,
-        Self::Merged,
-        Self::DispatchList,
-        Self::Flush,
-        Self::IssueList,
-        Self::Issued,
-        Self::TimingOut,
-        Self::LateDone,
-        Self::Completed,
-    ];
-
     const fn from_word(word: u64) -> Self {
         Self::ALL[(word & 0xff) as usize]
     }

@@ -18,6 +18,7 @@ const ESHUTDOWN: i32 = 108;
 const ETIMEDOUT: i32 = 110;
 const EDQUOT: i32 = 122;
 
+coded! {
 /// How an operation ended. `Copy`, so that it travels with a request at no cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, thiserror::Error)]
 #[non_exhaustive]
@@ -65,6 +66,7 @@ pub enum Status {
     /// The device must not be changed, or not in this way.
     #[error("the device must not be changed")]
     NotPermitted,
+}
 }
 
 impl Status {
@@ -125,23 +127,7 @@ impl Status {
 
     /// The status that a code stands for, as `as u8` gave it.
     pub(super) fn from_code(code: u8) -> Self {
-        const ALL: [Status; 14] = [
-            Status::Ok,
-            Status::Unsupported,
-            Status::Timeout,
-            Status::NoSpace,
-            Status::Medium,
-            Status::IoError,
-            Status::Again,
-            Status::BeyondEnd,
-            Status::Misaligned,
-            Status::TooLarge,
-            Status::BadBuffer,
-            Status::BadPriority,
-            Status::Gone,
-            Status::NotPermitted,
-        ];
-        ALL[usize::from(code)]
+        Self::ALL[usize::from(code)]
     }
 }
 

@@ -1,8 +1,7 @@
 //! The parameters of the volume, and the profile that it has by default.
 
-use crate::driver::model::check_geometry;
 use crate::driver::parameter::units::{DEPTH, GIB, MIB, QUEUES, SECOND, count, size, time};
-use crate::driver::parameter::{Accepts, SpecError, parameters};
+use crate::driver::parameter::{Accepts, parameters};
 use crate::driver::store::MAX_SIZE;
 
 parameters! {
@@ -57,9 +56,3 @@ pub const PARAMETERS = {
     memory_backed: bool = Accepts::Switch, "0", "keep the data, in memory that is taken as it is written";
     seed: u64 = count("", 0, u64::MAX), "0", "which operations take longer";
 }}
-
-impl Config {
-    fn check(&self) -> Result<(), SpecError> {
-        check_geometry(self, self.bs, self.size)
-    }
-}

@@ -1,10 +1,8 @@
 //! The parameters of the hard disk, and the profile that they have by default.
 
-use crate::driver::model::check_geometry;
 use crate::driver::parameter::units::{DEPTH, GIB, KIB, MIB, SECOND, count, size, time};
-use crate::driver::parameter::{Accepts, SpecError, parameters};
+use crate::driver::parameter::{Accepts, parameters};
 use crate::driver::store::MAX_SIZE;
-use crate::request::limits::SECTOR_SIZE;
 
 parameters! {
 /// What a hard disk is like.
@@ -56,20 +54,3 @@ pub const PARAMETERS = {
     memory_backed: bool = Accepts::Switch, "0", "keep the data, in memory that is taken as it is written";
     seed: u64 = count("", 0, u64::MAX), "0", "at which angles the bands of tracks begin";
 }}
-
-impl Config {
-    /// Checks what the parameters demand of each other.
-    fn check(&self) -> Result<(), SpecError> {
-        check_geometry(self, self.bs, self.size)?;
-        if !(self.seek_track <= self.seek_average && self.seek_average <= self.seek_full) {
-            return Err(SpecError::new("a longer seek takes longer: seek_track <= seek_average <= seek_full"));
-        }
-        if u64::from(self.max_sectors) * SECTOR_SIZE as u64 > self.cache_size {
-            return Err(SpecError::new(format!(
-                "a request of max_sectors={} does not fit into cache_size",
-                self.max_sectors
-            )));
-        }
-        Ok(())
-    }
-}

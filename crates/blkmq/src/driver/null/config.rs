@@ -1,10 +1,8 @@
 //! The parameters of the null device.
 
-use crate::driver::model::check_geometry;
 use crate::driver::parameter::units::{DEPTH, GIB, MIB, QUEUES, count, size, time};
-use crate::driver::parameter::{Accepts, Fault, Field, SpecError, Value, parameters};
+use crate::driver::parameter::{Accepts, Fault, Field, Value, parameters};
 use crate::driver::store::MAX_SIZE;
-use crate::request::limits::SECTOR_SIZE;
 
 /// When requests complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,24 +62,3 @@ pub const PARAMETERS = {
         "fail every request that touches these sectors with a medium error, the last one included";
     seed: u64 = count("", 0, u64::MAX), "0", "where the chances of timeout and requeue begin (not in null_blk)";
 }}
-
-impl Config {
-    /// Checks what the parameters demand of each other.
-    fn check(&self) -> Result<(), SpecError> {
-        check_geometry(self, self.bs, self.size)?;
-        let block = self.bs / SECTOR_SIZE as u32;
-        if self.max_sectors != 0 && self.max_sectors < block {
-            return Err(SpecError::new(format!(
-                "max_sectors={} is less than a block of {block} sectors",
-                self.max_sectors
-            )));
-        }
-        if self.discard && !self.memory_backed {
-            return Err(SpecError::new("discard=1 needs memory_backed=1"));
-        }
-        if self.cache_size > 0 && !self.memory_backed {
-            return Err(SpecError::new("cache_size needs memory_backed=1"));
-        }
-        Ok(())
-    }
-}

@@ -1,10 +1,8 @@
 //! The parameters of the SSD, and the profile that it has by default.
 
-use crate::driver::model::check_geometry;
 use crate::driver::parameter::units::{DEPTH, GIB, KIB, MIB, QUEUES, SECOND, count, size, time};
-use crate::driver::parameter::{Accepts, SpecError, parameters};
+use crate::driver::parameter::{Accepts, parameters};
 use crate::driver::store::MAX_SIZE;
-use crate::request::limits::SECTOR_SIZE;
 
 parameters! {
 /// What an SSD is like.
@@ -110,25 +108,6 @@ pub const PARAMETERS = {
 }}
 
 impl Config {
-    /// Checks what the parameters demand of each other.
-    fn check(&self) -> Result<(), SpecError> {
-        check_geometry(self, self.bs, self.size)?;
-        if !self.page.is_power_of_two() {
-            return Err(SpecError::new(format!("page={} is not a power of two", self.page)));
-        }
-        if self.read_slow < self.read {
-            return Err(SpecError::new("a slow page takes longer: read <= read_slow"));
-        }
-        let largest = u64::from(self.max_sectors) * SECTOR_SIZE as u64;
-        if largest + 2 * self.row() > self.buffer {
-            return Err(SpecError::new(format!(
-                "a request of max_sectors={} does not fit into the buffer",
-                self.max_sectors
-            )));
-        }
-        Ok(())
-    }
-
     /// What a die programs at once, in bytes.
     pub(super) fn row(&self) -> u64 {
         self.row_pages * self.page
