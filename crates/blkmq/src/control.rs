@@ -13,7 +13,7 @@ mod knobs;
 
 pub use knobs::QUEUE_KNOBS;
 
-use blkmq_sched::Scheduler;
+use std::fmt;
 
 use crate::driver::Topology;
 use crate::queue::{
@@ -36,12 +36,6 @@ pub struct Freeze {
 }
 
 impl Freeze {
-    fn new(q: &Arc<RequestQueue>) -> Self {
-        q.begin_freeze();
-        let inside = observe(q);
-        Self { q: Arc::clone(q), inside, is_drained: false }
-    }
-
     /// Whether everything that was let in has completed. Threads that own submitters with operations outstanding must
     /// go on polling them for this to become true.
     pub fn poll(&mut self) -> bool {
@@ -91,25 +85,16 @@ impl Drop for Quiesce {
 }
 
 /// What a [`Change`] does once the queue is drained.
-#[derive(Debug)]
-enum What {
-    Scheduler(Option<Box<dyn Scheduler>>),
-    NrRequests(u32),
-    Locking(Locking),
-    Bypass(bool),
-    WbtLatUsec(i64),
-    Topology(Topology),
-    Ranges(Vec<SectorRange>),
-}
+type Apply = Box<dyn FnOnce(&Arc<RequestQueue>) -> Result<(), QueueError> + Send>;
 
 /// A change that needs a drained queue. The change happens in [`poll`](Self::poll) or [`wait`](Self::wait).
-#[derive(Debug)]
 #[must_use = "the change happens when this is polled"]
 pub struct Change {
     q: Arc<RequestQueue>,
     /// Keeps the queue drained while the change is made. `None` for a change that was made at once.
     freeze: Option<Freeze>,
-    what: Option<What>,
+    /// Not yet made.
+    apply: Option<Apply>,
     /// What came of it, once it has been tried.
     result: Result<(), QueueError>,
 }
@@ -125,8 +110,8 @@ impl Change {
         if self.freeze.as_mut().is_some_and(|freeze| !freeze.poll()) {
             return None;
         }
-        if let Some(what) = self.what.take() {
-            self.result = self.q.apply(what);
+        if let Some(apply) = self.apply.take() {
+            self.result = self.q.apply(apply);
         }
         Some(self.result.clone())
     }
@@ -143,10 +128,12 @@ impl Change {
             thread::yield_now();
         }
     }
+}
 
-    /// A change that needed no drained queue and has already been made.
-    fn made(q: &Arc<RequestQueue>) -> Self {
-        Self { q: Arc::clone(q), freeze: None, what: None, result: Ok(()) }
+impl fmt::Debug for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { freeze, result, .. } = self;
+        f.debug_struct("Change").field("freeze", freeze).field("result", result).finish_non_exhaustive()
     }
 }
 
@@ -163,7 +150,9 @@ impl RequestQueue {
     /// because it never enters a queue. A submitter whose slots are all taken gives new bios back. Threads that drive
     /// the queue still enter it.
     pub fn freeze(self: &Arc<Self>) -> Freeze {
-        Freeze::new(self)
+        self.begin_freeze();
+        let inside = observe(self);
+        Freeze { q: Arc::clone(self), inside, is_drained: false }
     }
 
     /// Stops the driver from being given requests, and waits until no thread is about to give it any. Must not be
@@ -185,7 +174,8 @@ impl RequestQueue {
     /// No scheduler has this name, or something waits in the caller's own. When the change is made, it refuses a
     /// scheduler that orders each hardware queue by itself while the locking is [`Staged`](Locking::Staged).
     pub fn change_scheduler(self: &Arc<Self>, scheduler: impl Into<SchedulerChoice>) -> Result<Change, QueueError> {
-        Ok(self.change(What::Scheduler(scheduler.into().find()?)))
+        let scheduler = scheduler.into().find()?;
+        Ok(self.change(|q| q.install(scheduler)))
     }
 
     /// Begins to change `nr_requests`: how many requests each hardware queue may have, queued and with the driver. The
@@ -197,19 +187,22 @@ impl RequestQueue {
     /// the depth.
     pub fn change_nr_requests(self: &Arc<Self>, nr_requests: u32) -> Result<Change, QueueError> {
         check_value(&NR_REQUESTS, nr_requests)?;
-        Ok(self.change(What::NrRequests(nr_requests)))
+        Ok(self.change(move |q| q.ask_nr_requests(nr_requests)))
     }
 
     /// Begins to change the locking around the scheduler. The setting whether requests may pass the scheduler by stays
     /// as it is. If the scheduler orders each hardware queue by itself when the change is made, the change refuses
     /// [`Staged`](Locking::Staged), whose buckets belong to one order of the whole queue.
     pub fn change_locking(self: &Arc<Self>, locking: Locking) -> Change {
-        self.change(What::Locking(locking))
+        self.change(move |q| q.apply_locking(locking))
     }
 
     /// Begins to let requests pass the scheduler by while nothing waits, or stops it.
     pub fn change_bypass(self: &Arc<Self>, bypass: bool) -> Change {
-        self.change(What::Bypass(bypass))
+        self.change(move |q| {
+            q.set_bypass(bypass);
+            Ok(())
+        })
     }
 
     /// Begins to change what a read may take in the device before the queue holds requests back, in microseconds: see
@@ -221,7 +214,7 @@ impl RequestQueue {
     /// refuses any value but 0.
     pub fn change_wbt_lat_usec(self: &Arc<Self>, usec: i64) -> Result<Change, QueueError> {
         WBT_LAT_USEC.check(usec).map_err(QueueError::BadValue)?;
-        Ok(self.change(What::WbtLatUsec(usec)))
+        Ok(self.change(move |q| q.ask_wbt_lat_usec(usec)))
     }
 
     /// Begins to change the number of hardware queues, whose depth stays.
@@ -231,7 +224,7 @@ impl RequestQueue {
     pub fn change_topology(self: &Arc<Self>, topology: Topology) -> Result<Change, QueueError> {
         let topology = Topology { depth: self.depth(), ..topology };
         topology.check()?;
-        Ok(self.change(What::Topology(topology)))
+        Ok(self.change(move |q| q.set_topology(topology)))
     }
 
     /// Begins to replace the ranges of sectors that are counted apart, with at most [`MAX_RANGES`](crate::MAX_RANGES).
@@ -242,17 +235,20 @@ impl RequestQueue {
     /// device.
     pub fn change_ranges(self: &Arc<Self>, ranges: Vec<SectorRange>) -> Result<Change, QueueError> {
         check_ranges(&ranges, self.limits().capacity_sectors)?;
-        Ok(self.change(What::Ranges(ranges)))
+        Ok(self.change(|q| {
+            q.install_ranges(ranges);
+            Ok(())
+        }))
     }
 
-    fn change(self: &Arc<Self>, what: What) -> Change {
-        Change { q: Arc::clone(self), freeze: Some(self.freeze()), what: Some(what), result: Ok(()) }
+    fn change(self: &Arc<Self>, apply: impl FnOnce(&Arc<Self>) -> Result<(), QueueError> + Send + 'static) -> Change {
+        Change { q: Arc::clone(self), freeze: Some(self.freeze()), apply: Some(Box::new(apply)), result: Ok(()) }
     }
 
     /// Makes a change on a drained queue. Threads drive a queue even while it is frozen. The quiescence keeps them away
     /// from the device. The lock keeps other changes away; otherwise the device and the table of hardware queues could
     /// end up with different numbers.
-    fn apply(self: &Arc<Self>, what: What) -> Result<(), QueueError> {
+    fn apply(self: &Arc<Self>, apply: Apply) -> Result<(), QueueError> {
         let _quiesce = self.quiesce();
         debug_assert!(
             peek(|| {
@@ -261,18 +257,7 @@ impl RequestQueue {
             }),
             "a change is made while the queue is frozen and quiesced"
         );
-        self.change_alone(|| {
-            match what {
-                What::Scheduler(scheduler) => return self.install(scheduler),
-                What::NrRequests(nr_requests) => return self.ask_nr_requests(nr_requests),
-                What::Locking(locking) => return self.apply_locking(locking),
-                What::Bypass(bypass) => self.set_bypass(bypass),
-                What::WbtLatUsec(usec) => return self.ask_wbt_lat_usec(usec),
-                What::Topology(topology) => return self.set_topology(topology),
-                What::Ranges(ranges) => self.install_ranges(ranges),
-            }
-            Ok(())
-        })
+        self.change_alone(|| apply(self))
     }
 
     /// Whether everything that entered has completed. Exact once no thread is inside and none can enter.

@@ -109,7 +109,10 @@ impl RequestQueue {
             "bypass" => Ok(self.change_bypass(self.number(name, parse(name, value))? != 0)),
             "wbt_lat_usec" => self.change_wbt_lat_usec(parse(name, value)?),
             "nr_requests" => self.change_nr_requests(self.number(name, parse(name, value))?),
-            _ => self.set_knob(name, value).map(|()| Change::made(self)),
+            _ => {
+                self.set_knob(name, value)?;
+                Ok(Change { q: Arc::clone(self), freeze: None, apply: None, result: Ok(()) })
+            }
         }
     }
 

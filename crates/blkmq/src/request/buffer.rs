@@ -98,16 +98,6 @@ impl Buffer {
         Some(Self { start, len, owner: without_provenance(capacity + 2) })
     }
 
-    /// A buffer of the greatest length, whose memory is a part of `arena`.
-    ///
-    /// # Safety
-    /// The memory from `start`, as many bytes as the arena's longest buffer, lies in the arena and belongs to no other
-    /// buffer.
-    unsafe fn of_arena(start: NonNull<u8>, arena: Arc<Arena>) -> Self {
-        let len = arena.most();
-        Self { start, len, owner: Arc::into_raw(arena) }
-    }
-
     fn owner(&self) -> Owner {
         match self.owner.addr() {
             0 => Owner::Another,
@@ -127,7 +117,7 @@ impl Buffer {
             #[cfg(feature = "mapped")]
             Owner::Mapping(capacity) => len <= capacity,
             // SAFETY: Invariant 3: the count that this value holds keeps it alive.
-            Owner::Arena(arena) => len <= unsafe { &*arena }.most(),
+            Owner::Arena(arena) => len <= unsafe { &*arena }.most,
         };
         if fits {
             self.len = len;

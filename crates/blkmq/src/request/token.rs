@@ -140,9 +140,8 @@ impl<'q> Request<'q> {
     pub fn pages(&self) -> Option<PagesPart<'_>> {
         // SAFETY: this is the request's token. A request with pages has one part, because it never merges.
         let part = unsafe { parts(self.slots, self.slot) }.next()?;
-        let bio = self.slots.slot(part.parent).bio.get();
-        // SAFETY: slot Invariant 2: the request's parts are in flight, so no thread writes the bio.
-        let bio = reads(unsafe { &*bio }).get()?;
+        // SAFETY: the request's parts are in flight.
+        let bio = unsafe { bio_of(self.slots, part) }?;
         bio.buffers.pages().map(|pages| pages.part(part.offset, part.nr_sectors as usize * SECTOR_SIZE))
     }
 
@@ -316,6 +315,16 @@ unsafe fn parts(slots: &Slots, slot: &Slot) -> impl Iterator<Item = Part> {
     })
 }
 
+/// The bio of a part.
+///
+/// # Safety
+/// The part is in flight as long as the bio is borrowed.
+unsafe fn bio_of(slots: &Slots, part: Part) -> Option<&Bio> {
+    let bio = slots.slot(part.parent).bio.get();
+    // SAFETY: slot Invariant 2: the part is in flight, so no thread writes the bio.
+    reads(unsafe { &*bio }).get()
+}
+
 /// The data of the request in `slot`, in the order of the sectors.
 ///
 /// # Safety
@@ -323,13 +332,9 @@ unsafe fn parts(slots: &Slots, slot: &Slot) -> impl Iterator<Item = Part> {
 pub(super) unsafe fn segments<'a>(slots: &'a Slots, slot: &'a Slot) -> impl Iterator<Item = Segment<'a>> {
     // SAFETY: as the caller says.
     unsafe { parts(slots, slot) }.flat_map(|part| {
-        let bio = slots.slot(part.parent).bio.get();
-        // SAFETY: slot Invariant 2: the request's parts are in flight, so no thread writes the bio.
-        let bio = unsafe { &*bio };
-        reads(bio)
-            .get()
-            .into_iter()
-            .flat_map(move |bio| bio.buffers.segments(part.offset, part.nr_sectors as usize * SECTOR_SIZE))
+        // SAFETY: the request's parts are in flight.
+        let bio = unsafe { bio_of(slots, part) }.into_iter();
+        bio.flat_map(move |bio| bio.buffers.segments(part.offset, part.nr_sectors as usize * SECTOR_SIZE))
     })
 }
 

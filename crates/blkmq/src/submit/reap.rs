@@ -55,16 +55,11 @@ impl Submitter {
             reaped += 1;
         }
         if reaped > 0 {
-            self.show_served();
+            // Shows other threads what was handed out, and how many operations are outstanding.
+            self.dispatcher.member(&self.q).service.show(self.served, self.nr_outstanding());
             stage(Stage::Reap, reaped);
         }
         reaped
-    }
-
-    /// Shows other threads what was handed out, and how many operations are outstanding.
-    #[inline]
-    fn show_served(&self) {
-        self.dispatcher.member(&self.q).service.show(self.served, self.nr_outstanding());
     }
 
     /// Hands out the first completed operation, and adds it to what was done. The caller has made sure that there is

@@ -21,7 +21,7 @@ pub struct Arena {
     start: NonNull<u8>,
     layout: Layout,
     /// Longest buffer in bytes.
-    most: usize,
+    pub(super) most: usize,
     registration: Option<Registration>,
 }
 
@@ -52,7 +52,15 @@ impl Arena {
     ) -> Vec<Buffer> {
         let mut arena = Self::new(count, most);
         arena.registration = register(&arena);
-        arena.cut()
+        let arena = Arc::new(arena);
+        let offsets = (0..arena.len()).step_by(most.next_multiple_of(BUFFER_ALIGN));
+        let cut = |offset| {
+            // SAFETY: the offset lies within the memory (Invariant 1). The memory up to the next offset lies within it
+            // too, and is given out only this once.
+            let start = unsafe { arena.start.add(offset) };
+            Buffer { start, len: most, owner: Arc::into_raw(Arc::clone(&arena)) }
+        };
+        offsets.map(cut).collect()
     }
 
     /// Where its memory is, for system calls.
@@ -71,25 +79,6 @@ impl Arena {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false
-    }
-
-    /// Longest buffer in bytes.
-    pub(super) const fn most(&self) -> usize {
-        self.most
-    }
-
-    /// All its buffers, which share it from now on.
-    fn cut(self) -> Vec<Buffer> {
-        let each = self.most.next_multiple_of(BUFFER_ALIGN);
-        let arena = Arc::new(self);
-        let offsets = (0..arena.len()).step_by(each);
-        let cut = |offset| {
-            // SAFETY: the offset lies within the memory (Invariant 1).
-            let start = unsafe { arena.start.add(offset) };
-            // SAFETY: the memory up to the next offset lies within it too, and is given out only this once.
-            unsafe { Buffer::of_arena(start, Arc::clone(&arena)) }
-        };
-        offsets.map(cut).collect()
     }
 }
 
@@ -116,7 +105,7 @@ mod tests {
 
     #[test]
     fn buffers_of_an_arena_are_apart_and_keep_it() {
-        let mut buffers = Arena::new(3, 5000).cut();
+        let mut buffers = Arena::buffers(3, 5000, |_| None);
         assert_eq!(buffers.len(), 3);
         for (buffer, byte) in buffers.iter_mut().zip(1..) {
             assert!((buffer.as_ptr() as usize).is_multiple_of(BUFFER_ALIGN) && buffer.len() == 5000);
@@ -133,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_buffer_of_an_arena_shrinks_and_grows_within_its_part() {
-        let mut buffers = Arena::new(2, 1000).cut();
+        let mut buffers = Arena::buffers(2, 1000, |_| None);
         assert!(buffers[0].set_len(10) && buffers[0].len() == 10);
         assert!(buffers[0].set_len(1000) && !buffers[0].set_len(1001) && buffers[0].len() == 1000);
     }
@@ -148,9 +137,8 @@ mod tests {
             }
         }
         let is_over = Arc::new(AtomicBool::new(false));
-        let mut arena = Arena::new(2, 512);
-        arena.registration = Some(Box::new(Told(Arc::clone(&is_over))));
-        let mut buffers = arena.cut();
+        let told = Told(Arc::clone(&is_over));
+        let mut buffers = Arena::buffers(2, 512, |_| Some(Box::new(told)));
         buffers.pop();
         assert!(!is_over.load(Ordering::Relaxed), "one is left");
         buffers.pop();
