@@ -182,3 +182,36 @@ impl<Q: Commands> Pending<Q> {
             .try_for_each(|(hctx, queue)| queue.commands.lock().show(hctx, out))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::driver::tests::random_cases;
+
+    proptest! {
+        #![proptest_config(random_cases(256))]
+
+        /// Red if a command is put before one that came earlier and is over at the same time, or behind one that is
+        /// over later.
+        #[test]
+        fn commands_are_over_in_the_order_of_time_and_then_as_they_came(
+            times in prop::collection::vec(0..8_u64, 0..40),
+        ) {
+            let mut timed = Timed::default();
+            for (id, due) in (0..).zip(&times) {
+                timed.push(RqId(id), Time(*due), Status::Ok);
+            }
+            let mut expected: Vec<_> = (0..).map(RqId).zip(times.iter().map(|due| Time(*due))).collect();
+            expected.sort_by_key(|(_, due)| *due);
+            prop_assert_eq!(timed.due_times().collect::<Vec<_>>(), expected.clone());
+            for (id, due) in expected {
+                prop_assert_eq!(timed.next_event(), Some(due));
+                prop_assert_eq!(due.0.checked_sub(1).and_then(|early| timed.pop_finished(Time(early))), None);
+                prop_assert_eq!(timed.pop_finished(due), Some((id, Status::Ok)));
+            }
+            prop_assert_eq!(timed.next_event(), None);
+        }
+    }
+}

@@ -116,6 +116,10 @@ impl From<&Config> for Drive {
 impl Drive {
     /// Takes a command at the time that [`advance`](Self::advance) was told last.
     pub(super) fn submit(&mut self, command: Command) {
+        debug_assert!(
+            command.start < command.end || command.work == Work::Flush,
+            "a read or a write has sectors: {command:?}"
+        );
         match command.work {
             Work::WriteCached | Work::Flush => self.cached.push_back(command),
             Work::Read if self.has_in_memory(command) => self.transfer(command),

@@ -152,6 +152,7 @@ impl<'a> Values<'a> {
 
     /// The value of the first of these parameters that has one. A spec gives one of them at most.
     pub(in crate::driver) fn one_of(&self, names: &[&str]) -> Result<Option<Value>, SpecError> {
+        debug_assert!(!names.is_empty(), "a field has a parameter");
         if names.iter().filter(|name| self.is_given(name)).count() > 1 {
             return Err(SpecError::new(format!("give {}, not both", names.join(" or "))));
         }
