@@ -1,77 +1,57 @@
 //! The request queue: everything that the threads of one device share, and each thread's entry in it.
 //!
-//! Here is what `dispatcher`, `submit` and `control` work on: the hardware queues ([`hctx`]), the software
-//! queues ([`ctx`]), the members, what is ordered together ([`domain`], [`hold`]), the settings, and the statistics
-//! ([`account`]). `builder` makes a queue. Nothing here moves a request on.
+//! Here is what `dispatcher`, `submit` and `control` work on. Each folder has a part of it: the hardware and software
+//! queues ([`topology`]), the clients ([`tenants`]), what each thread keeps ([`members`]), what is ordered together
+//! ([`ordered`]), what bounds the requests with the device ([`limits`]), and the statistics ([`accounting`]).
+//! [`settings`] has the knobs, and [`builder`] makes a queue. Nothing here moves a request on.
 
-mod account;
-mod account_io;
+mod accounting;
 mod attached;
-mod backlog;
 mod builder;
-mod clients;
-mod ctx;
-mod domain;
-mod domains;
 mod error;
-mod flows;
-mod flush;
-mod gate;
-mod groups;
-mod hctx;
-mod hold;
-mod latencies;
-mod layout;
+mod limits;
 mod locking;
-mod member;
-mod membership;
-mod opening;
-mod places;
-mod pools;
-mod reports;
-mod scheduler;
+mod members;
+mod ordered;
 mod schedulers;
-mod service;
 mod settings;
 mod state;
 mod tenants;
-mod waking;
+mod topology;
 mod wanted;
 #[cfg(virtual_cpus)]
 mod watch;
-mod window;
 
-pub use account::{Accounting, GateCounts, MAX_RANGES, SectorRange, Stat, Stats, Wakeups};
+pub use accounting::{Accounting, GateCounts, MAX_RANGES, SectorRange, Stat, Stats, Wakeups};
 pub use builder::Builder;
-pub use domain::Wait;
 pub use error::{LimitsError, QueueError, RangeError, TenantError};
-pub use groups::MAX_GROUP_DEPTH;
 pub use locking::{Locking, Measures};
+pub use ordered::domain::Wait;
+pub use ordered::window::WindowInfo;
 pub use schedulers::scheduler_names;
+pub use tenants::groups::MAX_GROUP_DEPTH;
 pub use tenants::{ClientInfo, GroupInfo, Service};
 pub use wanted::SchedulerChoice;
 #[cfg(virtual_cpus)]
 pub use watch::{HoldStep, HoldWatcher, WindowStep, WindowWatcher, watch_holds, watch_windows};
-pub use window::WindowInfo;
 
 pub(crate) use self::{
-    account::{Count, WakeCause, check_ranges},
-    account_io::{Ending, Starting, mark_of_flush},
-    backlog::ROUNDS,
-    domain::Domain,
-    flows::FlowBatch,
-    flush::{Steps, first_step},
-    hctx::HwCtx,
-    hold::Hold,
-    layout::{Layout, Mapping},
-    member::{Member, OwnMember},
-    pools::{TakenTokens, TokenBatch},
-    reports::{Passage, ReportBatch},
+    accounting::{Count, WakeCause, check_ranges},
+    limits::flows::FlowBatch,
+    limits::pools::{TakenTokens, TokenBatch},
+    members::counting::{Ending, Starting, mark_of_flush},
+    members::{Member, OwnMember},
+    ordered::backlog::ROUNDS,
+    ordered::domain::Domain,
+    ordered::hold::Hold,
+    ordered::reports::{Passage, ReportBatch},
+    ordered::window::WBT_LAT_USEC,
     schedulers::SCHEDULER_PREFIX,
-    service::Served,
     settings::{IO_TIMEOUT, NR_REQUESTS, check_value},
-    waking::CONTROL,
-    window::WBT_LAT_USEC,
+    tenants::service::Served,
+    topology::flush::{Steps, first_step},
+    topology::hctx::HwCtx,
+    topology::layout::{Layout, Mapping},
 };
 
 #[cfg(feature = "eventfd")]
@@ -80,15 +60,15 @@ use std::time::Duration;
 
 use blkmq_sched::{Tally, Time};
 
-use self::account::Account;
+use self::accounting::Account;
 use self::attached::Attached;
-use self::domains::Domains;
-use self::hctx::HwCtxTable;
-use self::member::Members;
-use self::pools::Pools;
+use self::limits::pools::Pools;
+use self::members::Members;
+use self::ordered::domains::Domains;
 use self::settings::Settings;
 use self::state::Control;
 use self::tenants::Tenants;
+use self::topology::hctx::HwCtxTable;
 use crate::driver::{Driver, DueTimes, NextEvent, POLL_PERIOD, Topology};
 use crate::request::Slots;
 use crate::request::buffer::{Arena, Buffer};
@@ -105,6 +85,9 @@ use blkmq_sync::{Arc, Line, Mutex, kept, placed};
 
 /// Nanoseconds: how long to wait before the next try of what the driver refused or gave back.
 const RETRY_NS: u64 = 3_000_000;
+
+/// The member for which a thread counts that has none of its own, as on the control path: the queue itself.
+pub(crate) const CONTROL: u16 = 0;
 
 /// What a submitter waits for: `nr_operations` of its own, wherever they are, all of them or any.
 #[derive(Debug, Clone, Copy)]

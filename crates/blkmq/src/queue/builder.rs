@@ -1,18 +1,18 @@
 //! Building a queue in front of a device: a [`RequestQueue`] comes to be nowhere else.
 
 use crate::driver::Driver;
-use crate::queue::account::{Account, Accounting, SectorRange, check_ranges};
+use crate::queue::accounting::{Account, Accounting, SectorRange, check_ranges};
 use crate::queue::attached::Attached;
-use crate::queue::domain::Wait;
-use crate::queue::domains::Domains;
-use crate::queue::hctx::HwCtxTable;
-use crate::queue::member::Members;
-use crate::queue::pools::Pools;
+use crate::queue::limits::pools::Pools;
+use crate::queue::members::Members;
+use crate::queue::ordered::domain::Wait;
+use crate::queue::ordered::domains::Domains;
+use crate::queue::ordered::window::WBT_LAT_USEC;
 use crate::queue::settings::{IO_TIMEOUT, NR_REQUESTS, Settings, check_value, check_within_depth};
 use crate::queue::state::Control;
 use crate::queue::tenants::Tenants;
+use crate::queue::topology::hctx::HwCtxTable;
 use crate::queue::wanted::SchedulerChoice;
-use crate::queue::window::WBT_LAT_USEC;
 use crate::queue::{LimitsError, Locking, QueueError, RequestQueue};
 use crate::request::clock::Clock;
 use crate::request::limits::{Limits, MAX_HW_QUEUES, MAX_MEMBERS};

@@ -1,7 +1,6 @@
 //! What the control path keeps, under one lock.
 
-use super::RequestQueue;
-use super::waking::CONTROL;
+use super::{CONTROL, RequestQueue};
 use blkmq_sync::{Mutex, placed};
 
 /// State of the control path, under one lock.

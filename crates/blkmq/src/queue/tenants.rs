@@ -4,16 +4,21 @@
 //! its own lock. So every scheduler hears the same changes in the same order, and one that is installed later hears
 //! first what there is.
 
+mod clients;
+pub(super) mod groups;
+mod membership;
+mod places;
+pub(super) mod service;
+
 use std::fmt::{self, Write};
 
 use blkmq_sched::{ClientId, ClientSettings, GroupId, GroupSettings, IoPriority, MAX_WEIGHT, MIN_WEIGHT, Scheduler};
 
-use super::RequestQueue;
-use super::clients::{Clients, Known};
+use self::clients::{Clients, Known};
+use self::groups::{Group, Groups};
+use self::service::Served;
 use super::error::{QueueError, TenantError};
-use super::groups::{Group, Groups};
-use super::service::Served;
-use super::waking::CONTROL;
+use super::{CONTROL, RequestQueue};
 use crate::request::client::Client;
 use crate::request::{SlotIndex, is_hidden};
 use blkmq_sync::{Mutex, placed};

@@ -5,12 +5,11 @@ use std::fmt::{self, Write};
 use blkmq_sched::window::Target;
 use blkmq_sched::{FeedbackKind, KnobError, Scheduler, Setting};
 
-use super::RequestQueue;
 use super::domain::Domain;
-use super::error::QueueError;
-use super::locking::Locking;
-use super::settings::{NR_REQUESTS, check_within_depth};
-use super::waking::CONTROL;
+use crate::queue::error::QueueError;
+use crate::queue::locking::Locking;
+use crate::queue::settings::{NR_REQUESTS, check_within_depth};
+use crate::queue::{CONTROL, RequestQueue};
 use crate::request::limits::MAX_MEMBERS;
 use blkmq_sync::atomic::Ordering;
 
@@ -146,7 +145,7 @@ impl RequestQueue {
     }
 
     /// The number of hardware queues has changed. Called when nothing is in flight.
-    pub(super) fn apply_nr_hctxs(&self, nr_hctxs: u16) {
+    pub(in crate::queue) fn apply_nr_hctxs(&self, nr_hctxs: u16) {
         match self.whole_domain() {
             Some(domain) => domain.control().set_nr_hctxs(nr_hctxs.into()),
             None => {
@@ -220,7 +219,7 @@ impl RequestQueue {
     }
 
     /// For dumps.
-    pub(super) fn show_scheduler(&self, out: &mut dyn Write) -> fmt::Result {
+    pub(in crate::queue) fn show_scheduler(&self, out: &mut dyn Write) -> fmt::Result {
         for domain in self.domains() {
             let hold = domain.control();
             let Some(scheduler) = hold.scheduler() else { return writeln!(out, "no scheduler") };

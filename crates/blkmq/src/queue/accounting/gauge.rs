@@ -3,8 +3,8 @@
 use blkmq_sched::Time;
 
 use super::shared::{Accounting, SharedCount};
+use super::stat::Stat;
 use super::sums::Sums;
-use crate::queue::account::Stat;
 use blkmq_sync::Line;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 

@@ -6,9 +6,9 @@ use blkmq_sched::Time;
 
 use super::gauge::Gauge;
 use super::in_flight;
+use super::stat::Stat;
 use super::sums::Sums;
 use crate::queue::RequestQueue;
-use crate::queue::account::Stat;
 use crate::queue::error::RangeError;
 use blkmq_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use blkmq_sync::{Mutex, placed};

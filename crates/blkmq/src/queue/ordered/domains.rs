@@ -5,16 +5,16 @@
 
 use std::sync::OnceLock;
 
-use super::RequestQueue;
 use super::domain::{Domain, Wait};
-use crate::queue::hctx::HwCtx;
+use crate::queue::RequestQueue;
+use crate::queue::topology::hctx::HwCtx;
 use crate::request::limits::MAX_HW_QUEUES;
 use blkmq_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use blkmq_sync::{Line, kept};
 
 /// All domains that a queue ever had.
 #[derive(Debug)]
-pub(super) struct Domains {
+pub(in crate::queue) struct Domains {
     /// The domain of all hardware queues. Without a scheduler it is there too, and has none.
     pub(super) whole: Domain,
     /// The domains of the hardware queues, each made when it is first needed. None is freed before the queue.
@@ -30,7 +30,7 @@ pub(super) struct Domains {
 }
 
 impl Domains {
-    pub(super) fn new(wait_meter: Option<fn() -> u64>, wait_observer: Option<fn(Wait, u64)>) -> Self {
+    pub(in crate::queue) fn new(wait_meter: Option<fn() -> u64>, wait_observer: Option<fn(Wait, u64)>) -> Self {
         Self {
             whole: Domain::new(None, wait_meter, wait_observer),
             own: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
@@ -61,7 +61,7 @@ impl Domains {
     }
 
     /// Every domain that was ever made, in use or not. For the control path.
-    pub(super) fn made(&self) -> impl Iterator<Item = &Domain> {
+    pub(in crate::queue) fn made(&self) -> impl Iterator<Item = &Domain> {
         std::iter::once(&self.whole).chain(self.own.iter().filter_map(|domain| domain.get().map(|domain| &**domain)))
     }
 }

@@ -2,10 +2,10 @@
 
 use blkmq_sched::ClientId;
 
-use super::RequestQueue;
-use super::error::QueueError;
 #[cfg(feature = "eventfd")]
 use crate::driver::Cause;
+use crate::queue::RequestQueue;
+use crate::queue::error::QueueError;
 use crate::request::client::Client;
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::{peek, placed};

@@ -4,8 +4,8 @@
 use blkmq_sched::window::{Flow, Progress};
 use blkmq_sched::{Op, Time};
 
-use super::RequestQueue;
-use super::account::add;
+use crate::queue::RequestQueue;
+use crate::queue::accounting::add;
 use crate::request::Request;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::{Line, kept};
@@ -51,7 +51,7 @@ struct Cells {
 pub(crate) struct Flows(Line<Cells>);
 
 impl Flows {
-    pub(super) fn new() -> Self {
+    pub(in crate::queue) fn new() -> Self {
         let cells = Cells {
             reads: FlowCells::default(),
             others: FlowCells::default(),

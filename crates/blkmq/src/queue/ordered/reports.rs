@@ -12,9 +12,9 @@ use std::num::NonZeroU32;
 
 use blkmq_sched::{Class, ClientId, Event, Feedback, IoPriority, Op, Report, Ticket, Time};
 
-use super::RequestQueue;
 use super::hold::Hold;
-use super::member::ring;
+use crate::queue::RequestQueue;
+use crate::queue::members::ring;
 use crate::request::Request;
 use blkmq_sync::kept;
 use blkmq_sync::ring::{Record, Ring, Trial};

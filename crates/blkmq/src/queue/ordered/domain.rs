@@ -3,10 +3,10 @@
 use std::io::{self, Write};
 
 use super::hold::Hold;
-#[cfg(virtual_cpus)]
-use super::watch::{HoldStep, tell_hold};
 use crate::queue::RequestQueue;
-use crate::queue::account::{Count, Counters};
+use crate::queue::accounting::{Count, Counters};
+#[cfg(virtual_cpus)]
+use crate::queue::watch::{HoldStep, tell_hold};
 use crate::request::clock::{Clock, Time};
 use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use blkmq_sync::staging::Staging;
@@ -138,7 +138,7 @@ impl Domain {
     }
 
     /// The lock, for the control path: holds are not counted.
-    pub(super) fn control(&self) -> MutexGuard<'_, Hold> {
+    pub(in crate::queue) fn control(&self) -> MutexGuard<'_, Hold> {
         self.lock.hold.lock()
     }
 

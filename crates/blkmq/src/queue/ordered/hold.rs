@@ -5,10 +5,10 @@ use blkmq_sched::{
 };
 
 use super::backlog::Backlog;
-use super::member::ring;
-use super::opening::Opening;
-use super::pools::Lender;
 use crate::queue::RequestQueue;
+use crate::queue::limits::opening::Opening;
+use crate::queue::limits::pools::Lender;
+use crate::queue::members::ring;
 use crate::request::{Place, Request};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::{Area, changes, fetch, kept, reads};
@@ -210,7 +210,7 @@ impl Hold {
     }
 
     /// Tells the scheduler of a client or group, if there is one.
-    pub(super) fn tell(&mut self, q: &RequestQueue, tell: impl FnOnce(&mut dyn Scheduler)) {
+    pub(in crate::queue) fn tell(&mut self, q: &RequestQueue, tell: impl FnOnce(&mut dyn Scheduler)) {
         // What happened until now happened to clients and groups as they were.
         self.take_reports(q, q.clock.now());
         if let Some(scheduler) = &mut self.scheduler {
@@ -219,7 +219,7 @@ impl Hold {
     }
 
     /// Tells the scheduler that a client is gone, whose place another one may get.
-    pub(super) fn tell_gone(&mut self, q: &RequestQueue, client: ClientId) {
+    pub(in crate::queue) fn tell_gone(&mut self, q: &RequestQueue, client: ClientId) {
         self.tell(q, |scheduler| scheduler.leave(client));
         if self.latest_client == client {
             self.end_gate(q);
@@ -228,7 +228,7 @@ impl Hold {
     }
 
     /// Makes room for what a member leaves. Called when it joins.
-    pub(super) fn reserve(&mut self, member: u16) {
+    pub(in crate::queue) fn reserve(&mut self, member: u16) {
         self.backlog.reserve(member);
     }
 

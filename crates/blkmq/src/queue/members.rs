@@ -1,6 +1,9 @@
 //! What a queue keeps for each thread that works with it: submitters and background threads.
 #![expect(unsafe_code, reason = "a thread finds its own member without the table")]
 
+pub(super) mod counting;
+mod waking;
+
 use std::fmt::{self, Write};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
@@ -8,11 +11,11 @@ use std::sync::{Arc, OnceLock};
 use blkmq_sched::{ClientId, GroupId};
 
 use crate::queue::RequestQueue;
-use crate::queue::account::{Counters, MAX_RANGES, Sums};
-use crate::queue::ctx::SwCtx;
-use crate::queue::flows::Flows;
-use crate::queue::latencies::Latencies;
-use crate::queue::service::{Served, Service};
+use crate::queue::accounting::{Counters, MAX_RANGES, Sums};
+use crate::queue::limits::flows::Flows;
+use crate::queue::limits::latencies::Latencies;
+use crate::queue::tenants::service::{Served, Service};
+use crate::queue::topology::ctx::SwCtx;
 use crate::request::limits::MAX_MEMBERS;
 use blkmq_sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use blkmq_sync::grace::Activity;

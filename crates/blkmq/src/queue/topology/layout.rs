@@ -28,7 +28,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    pub(super) const fn of(topology: &Topology) -> Self {
+    pub(in crate::queue) const fn of(topology: &Topology) -> Self {
         Self { nr: [topology.default_queues, topology.read_queues, topology.poll_queues] }
     }
 
@@ -69,12 +69,12 @@ impl Layout {
     }
 
     /// Whether all members' requests go to the same hardware queues.
-    pub(super) fn is_one_for_all(self) -> bool {
+    pub(in crate::queue) fn is_one_for_all(self) -> bool {
         self.nr.into_iter().all(|nr| nr <= 1)
     }
 
     /// How many submitters there can be if each is to have its own hardware queues, one of each type.
-    pub(super) fn nr_owners(self) -> u16 {
+    pub(in crate::queue) fn nr_owners(self) -> u16 {
         self.nr.into_iter().filter(|nr| *nr > 0).min().unwrap_or(0)
     }
 

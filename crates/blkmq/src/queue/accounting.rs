@@ -3,7 +3,7 @@
 //! This file holds what the layer counts for itself and its tests. The statistics that users know from Linux are in the
 //! modules below: `stat` is what is shown, `sums` a thread's sums, `gauge` the busy time, `range` the named ranges of
 //! sectors, and `shared` the baseline that counts what is in flight in a shared line. The path of a request counts
-//! through [`account_io`](super::account_io). `wakeups` and `gate` say how threads wait for each other.
+//! through [`members::counting`](super::members::counting). `wakeups` and `gate` say how threads wait for each other.
 
 mod gate;
 mod gauge;

@@ -4,8 +4,8 @@ use std::fmt::{self, Write};
 
 use blkmq_sched::{GroupId, GroupSettings};
 
-use super::error::TenantError;
 use super::places::Places;
+use crate::queue::error::TenantError;
 use crate::request::is_hidden;
 
 /// How deep groups can lie in each other, the root not counted.

@@ -19,8 +19,8 @@ use std::fmt::{self, Write};
 
 use blkmq_sched::{DispatchContext, Latency, RqId, SchedDomain, Scheduler, Sums, Throttle, Ticket, Time};
 
-use super::RequestQueue;
 use super::latencies::Latencies;
+use crate::queue::RequestQueue;
 use crate::request::PoolToken;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::pool::{Pool, Taken};
@@ -46,7 +46,7 @@ pub(crate) struct Pools {
 }
 
 impl Pools {
-    pub(super) fn new() -> Self {
+    pub(in crate::queue) fn new() -> Self {
         let most = SchedDomain::ALL.map(Throttle::most_tokens);
         Self {
             pools: most.map(|most| Pool::new(most, most)),
@@ -146,7 +146,7 @@ impl TakenTokens<'_> {
 }
 
 /// What a scheduler is lent for one choice, and leaves with the request that it chooses.
-pub(super) struct Lender<'q> {
+pub(in crate::queue) struct Lender<'q> {
     /// `None`: the scheduler takes no tokens.
     pools: Option<&'q Pools>,
     home: u16,
@@ -157,13 +157,13 @@ pub(super) struct Lender<'q> {
 
 impl<'q> Lender<'q> {
     #[inline]
-    pub(super) fn new(q: &'q RequestQueue, home: u16) -> Self {
+    pub(in crate::queue) fn new(q: &'q RequestQueue, home: u16) -> Self {
         Self { pools: q.pools(), home, token: None, ticket: None }
     }
 
     /// Asks the scheduler. A token that was taken for nothing goes back.
     #[inline]
-    pub(super) fn lend(&mut self, q: &RequestQueue, scheduler: &mut dyn Scheduler, now: Time) -> Option<RqId> {
+    pub(in crate::queue) fn lend(&mut self, q: &RequestQueue, scheduler: &mut dyn Scheduler, now: Time) -> Option<RqId> {
         let chosen = scheduler.dispatch(self, now);
         if chosen.is_none()
             && let (Some(pools), Some(token)) = (self.pools, self.token.take())
@@ -175,7 +175,7 @@ impl<'q> Lender<'q> {
     }
 
     /// The token and the ticket of the request that was chosen.
-    pub(super) fn given(self) -> (Option<PoolToken>, Option<Ticket>) {
+    pub(in crate::queue) fn given(self) -> (Option<PoolToken>, Option<Ticket>) {
         debug_assert_eq!(
             self.token.is_some(),
             self.pools.is_some(),
@@ -308,7 +308,7 @@ impl RequestQueue {
     ///
     /// # Panics
     /// If a token is out: it was lost, or put back twice.
-    pub(super) fn install_throttle(&self, throttle: Option<Throttle>) {
+    pub(in crate::queue) fn install_throttle(&self, throttle: Option<Throttle>) {
         let out = self.pools.nr_out();
         assert!(out == [0; SchedDomain::ALL.len()], "nothing is in flight, and so many tokens are out: {out:?}");
         let mut control = self.pools.control().lock();
@@ -322,7 +322,7 @@ impl RequestQueue {
     }
 
     /// Calls `ask` with the control of the tokens, if the scheduler takes any.
-    pub(super) fn with_throttle<R>(&self, ask: impl FnOnce(&mut Throttle) -> R) -> Option<R> {
+    pub(in crate::queue) fn with_throttle<R>(&self, ask: impl FnOnce(&mut Throttle) -> R) -> Option<R> {
         let pools = self.pools()?;
         let mut control = pools.control().lock();
         let answer = ask(&mut control.throttle);
@@ -331,7 +331,7 @@ impl RequestQueue {
     }
 
     /// For dumps.
-    pub(super) fn show_pools(&self, out: &mut dyn Write) -> fmt::Result {
+    pub(in crate::queue) fn show_pools(&self, out: &mut dyn Write) -> fmt::Result {
         let Some(pools) = self.pools() else { return Ok(()) };
         self.with_throttle(|throttle| throttle.show(pools.nr_out(), out)).unwrap_or(Ok(()))
     }

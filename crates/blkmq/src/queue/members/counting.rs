@@ -2,9 +2,9 @@
 
 use blkmq_sched::{Op, Time};
 
-use super::RequestQueue;
-use super::account::{Count, Gauge, Group, Sums};
-use super::member::Member;
+use crate::queue::RequestQueue;
+use crate::queue::accounting::{Count, Gauge, Group, Sums};
+use crate::queue::members::Member;
 use crate::request::{FlushStep, Mark, Request};
 use blkmq_sync::atomic::Ordering;
 

@@ -3,10 +3,10 @@
 use std::fmt::{self, Write};
 use std::sync::OnceLock;
 
+use super::flush::FlushQueue;
+use super::layout::Layout;
 use crate::driver::{StartedTable, Topology};
 use crate::queue::RequestQueue;
-use crate::queue::flush::FlushQueue;
-use crate::queue::layout::Layout;
 use crate::request::limits::{MAX_HW_QUEUES, MAX_MEMBERS};
 use crate::request::{Place, Request, RqList, Slots};
 use blkmq_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -110,7 +110,7 @@ impl HwCtx {
         self.nr_limited_completed.fetch_add(number.into(), Ordering::Relaxed);
     }
 
-    pub(super) fn nr_limited_completed(&self) -> u64 {
+    pub(in crate::queue) fn nr_limited_completed(&self) -> u64 {
         self.nr_limited_completed.load(Ordering::Relaxed)
     }
 
@@ -232,14 +232,14 @@ impl RequestQueue {
 /// All hardware queues that a device ever had. Each is made when it is first needed, and none is freed before the
 /// queue.
 #[derive(Debug)]
-pub(super) struct HwCtxTable {
+pub(in crate::queue) struct HwCtxTable {
     entries: Box<[OnceLock<HwCtx>]>,
     layout: AtomicU64,
     depth: u16,
 }
 
 impl HwCtxTable {
-    pub(super) fn new(topology: &Topology) -> Self {
+    pub(in crate::queue) fn new(topology: &Topology) -> Self {
         let layout = Layout::of(topology);
         // No access to `layout` by its name: the table is still to move to its place in the request queue.
         let table = Self {
@@ -252,7 +252,7 @@ impl HwCtxTable {
     }
 
     /// Changes the number of queues. Called when nothing is in flight.
-    pub(super) fn set_layout(&self, layout: Layout) {
+    pub(in crate::queue) fn set_layout(&self, layout: Layout) {
         self.make_entries(layout);
         // Release publishes the queues that were just made to the Acquire of `layout`.
         placed("hctx.layout", &self.layout).store(layout.pack(), Ordering::Release);
@@ -265,26 +265,26 @@ impl HwCtxTable {
         }
     }
 
-    pub(super) fn layout(&self) -> Layout {
+    pub(in crate::queue) fn layout(&self) -> Layout {
         // Acquire pairs with the Release of `set_layout`.
         Layout::unpack(placed("hctx.layout", &self.layout).load(Ordering::Acquire))
     }
 
-    pub(super) fn get(&self, index: u16) -> &HwCtx {
+    pub(in crate::queue) fn get(&self, index: u16) -> &HwCtx {
         self.entries[usize::from(index)].get().expect("a hardware queue of the layout was made")
     }
 
     /// Every hardware queue in use, with its number.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u16, &HwCtx)> {
+    pub(in crate::queue) fn iter(&self) -> impl Iterator<Item = (u16, &HwCtx)> {
         (0..self.layout().len()).map(|index| (index, self.get(index)))
     }
 
-    pub(super) fn depth(&self) -> u16 {
+    pub(in crate::queue) fn depth(&self) -> u16 {
         self.depth
     }
 
     /// For dumps.
-    pub(super) fn show(&self, out: &mut dyn Write) -> fmt::Result {
+    pub(in crate::queue) fn show(&self, out: &mut dyn Write) -> fmt::Result {
         for (index, hctx) in self.iter() {
             let (waiting, running, is_running, data) = hctx.flush().lock().state();
             let [stalled, gave_back] = [&hctx.stalled, &hctx.gave_back].map(|flag| flag.load(Ordering::Relaxed));

@@ -1,9 +1,9 @@
 //! The window of a queue: what is held back so that it waits where it can be ordered, and what the window learns from.
 //!
 //! [`Window`] decides. A queue has one if its scheduler orders the whole queue and the knob `wbt_lat_usec` is not 0.
-//! The thread that has the scheduler asks the window before each choice ([`opening`](super::opening)). A request keeps
-//! its cost until it completes. The completer adds the cost to a sum of its own, together with what it tells of the
-//! device ([`flows`](super::flows)). What is with the device is what was sent less these sums.
+//! The thread that has the scheduler asks the window before each choice ([`Opening`]). A request keeps its cost until it
+//! completes. The completer adds the cost to a sum of its own, together with what it tells of the device
+//! ([`flows`](crate::queue::limits::flows)). What is with the device is what was sent less these sums.
 //!
 //! From time to time one completer sums what all threads have told, and lets the window learn it (`fold`). The time of
 //! the next fold lies on a line of its own. The completer that finds that the time has come wins the turn by an
@@ -26,9 +26,9 @@ use std::fmt::{self, Write};
 use blkmq_sched::window::{Target, Window};
 use blkmq_sched::{Knob, Setting, Time, Unit};
 
-use super::RequestQueue;
 use super::hold::Hold;
-use super::opening::Opening;
+use crate::queue::RequestQueue;
+use crate::queue::limits::opening::Opening;
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::kept;
 

@@ -1,6 +1,6 @@
 //! How long requests took, counted by each thread for itself.
 
-use super::account::add;
+use crate::queue::accounting::add;
 use blkmq_sched::{Latency, SchedDomain, Sums, Throttle};
 
 use blkmq_sync::Line;
@@ -12,7 +12,7 @@ use blkmq_sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Latencies(Line<[[[AtomicU64; Throttle::BUCKETS]; Latency::ALL.len()]; SchedDomain::MEASURED.len()]>);
 
 impl Latencies {
-    pub(super) fn new() -> Self {
+    pub(in crate::queue) fn new() -> Self {
         Self(Line::new("submitter.latencies", Default::default()))
     }
 

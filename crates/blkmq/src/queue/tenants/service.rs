@@ -45,13 +45,13 @@ struct Cells {
 }
 
 impl Service {
-    pub(super) fn new() -> Self {
+    pub(in crate::queue) fn new() -> Self {
         Self(Line::new("submitter.service", Cells::default()))
     }
 
     /// The submitter leaves, and the next one begins with nothing. Returns what was done. Called under the lock of the
     /// table of clients.
-    pub(super) fn end(&self) -> Served {
+    pub(in crate::queue) fn end(&self) -> Served {
         let served = self.served();
         let cells = &self.0;
         cells.operations.iter().chain(&cells.sectors).for_each(|cell| cell.store(0, Ordering::Relaxed));

@@ -3,11 +3,8 @@
 //! A thread that wakes others counts that on a line of its own, as [`Wakeups`](crate::Wakeups) shows it. A thread that
 //! wakes nobody counts nothing.
 
-use super::RequestQueue;
-use super::account::WakeCause;
-
-/// The member for which a thread counts that has none of its own, as on the control path: the queue itself.
-pub(crate) const CONTROL: u16 = 0;
+use crate::queue::accounting::WakeCause;
+use crate::queue::{CONTROL, RequestQueue};
 
 impl RequestQueue {
     /// Wakes every thread that sleeps, so that it looks again. Called by the thread of `member`, which has made visible

@@ -1,7 +1,7 @@
 //! Software queues: where a submitter's requests wait for a tag when there is no scheduler.
 
+use super::layout::{HctxType, Layout};
 use crate::queue::RequestQueue;
-use crate::queue::layout::{HctxType, Layout};
 use crate::request::{Place, Request, RqList, Slots};
 use blkmq_sync::{Line, Mutex};
 
@@ -10,10 +10,10 @@ use blkmq_sync::{Line, Mutex};
 /// Its submitter appends, and any thread that finds a tag takes from the front. So the list has a lock, on a line of
 /// its own, that is taken only while requests wait.
 #[derive(Debug)]
-pub(super) struct SwCtx(Line<Mutex<[RqList; HctxType::COUNT]>>);
+pub(in crate::queue) struct SwCtx(Line<Mutex<[RqList; HctxType::COUNT]>>);
 
 impl SwCtx {
-    pub(super) fn new() -> Self {
+    pub(in crate::queue) fn new() -> Self {
         Self(Line::new("ctx.lists", Mutex::new([RqList::default(), RqList::default(), RqList::default()])))
     }
 
@@ -41,7 +41,7 @@ impl SwCtx {
         rq
     }
 
-    pub(super) fn lens(&self) -> [usize; HctxType::COUNT] {
+    pub(in crate::queue) fn lens(&self) -> [usize; HctxType::COUNT] {
         let lists = self.0.lock();
         [lists[0].len(), lists[1].len(), lists[2].len()]
     }

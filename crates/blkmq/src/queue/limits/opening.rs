@@ -3,16 +3,16 @@
 use blkmq_sched::Time;
 use blkmq_sched::window::{Progress, Target, Window};
 
-use super::RequestQueue;
+use crate::queue::RequestQueue;
 #[cfg(virtual_cpus)]
-use super::watch::{WindowStep, tell};
+use crate::queue::watch::{WindowStep, tell};
 use crate::request::Request;
 use blkmq_sync::kept;
 
 /// A window, and what belongs to it under the scheduler's lock.
 #[derive(Debug)]
-pub(super) struct Opening {
-    pub(super) window: Window,
+pub(in crate::queue) struct Opening {
+    pub(in crate::queue) window: Window,
     /// The cost of what the scheduler has chosen since the window was made, in nanoseconds; the sum wraps.
     sent: u64,
     /// How much of it is over, as looked up last.
@@ -25,16 +25,16 @@ pub(super) struct Opening {
 
 impl Opening {
     /// Called while nothing is in flight.
-    pub(super) fn new(q: &RequestQueue, target: Target) -> Self {
+    pub(in crate::queue) fn new(q: &RequestQueue, target: Target) -> Self {
         Self { window: Window::new(target), sent: 0, over: 0, base: q.cost_over(), has_held_back: false }
     }
 
-    pub(super) fn look_up_over(&mut self, q: &RequestQueue) {
+    pub(in crate::queue) fn look_up_over(&mut self, q: &RequestQueue) {
         self.over = q.cost_over().wrapping_sub(self.base);
     }
 
     /// What is with the device, in nanoseconds of cost. Sums lag, so it may be less by now.
-    pub(super) fn in_flight(&self) -> u64 {
+    pub(in crate::queue) fn in_flight(&self) -> u64 {
         self.sent.wrapping_sub(self.over)
     }
 
@@ -43,7 +43,7 @@ impl Opening {
     /// COST: while the window is open, a load. While it is bounded, a line of each thread that works with the queue,
     /// once for as much work as there was room for.
     #[inline]
-    pub(super) fn lets_go(&mut self, q: &RequestQueue, now: Time) -> bool {
+    pub(in crate::queue) fn lets_go(&mut self, q: &RequestQueue, now: Time) -> bool {
         self.window.is_open() || self.lets_go_now(q, now)
     }
 
@@ -63,7 +63,7 @@ impl Opening {
 
     /// A request goes. It keeps its cost.
     #[inline]
-    pub(super) fn send(&mut self, rq: &mut Request<'_>, now: Time) {
+    pub(in crate::queue) fn send(&mut self, rq: &mut Request<'_>, now: Time) {
         let cost = self.window.cost(rq.op(), rq.nr_sectors());
         rq.body_mut().cost = cost;
         self.window.sent(cost, now);
@@ -74,7 +74,7 @@ impl Opening {
 
     /// When the window lets a request go that it does not let go now, if time alone decides that. `None`: it lets one
     /// go now.
-    pub(super) fn opens_at(&self, now: Time) -> Option<Time> {
+    pub(in crate::queue) fn opens_at(&self, now: Time) -> Option<Time> {
         if self.window.is_open() {
             None
         } else if !self.window.has_room(self.in_flight(), 0) {
@@ -85,7 +85,7 @@ impl Opening {
     }
 
     /// Lets the window learn. `has_choice`: the scheduler has something to choose from.
-    pub(super) fn fold(&mut self, q: &RequestQueue, has_choice: bool, now: Time) {
+    pub(in crate::queue) fn fold(&mut self, q: &RequestQueue, has_choice: bool, now: Time) {
         self.look_up_over(q);
         // A scheduler may hold back what the window would let go. That says nothing of what the device can do.
         let holds_back = has_choice && self.opens_at(now).is_some();

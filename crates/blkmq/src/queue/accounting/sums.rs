@@ -2,8 +2,8 @@
 
 use blkmq_sched::Op;
 
+use super::stat::Stat;
 use super::{add, get};
-use crate::queue::account::Stat;
 use blkmq_sync::Line;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 

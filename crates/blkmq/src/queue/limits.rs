@@ -1,0 +1,7 @@
+//! What bounds the requests that the device has: tokens by kind ([`pools`]) with the latencies that decide their number
+//! ([`latencies`]), and the window of predicted work ([`opening`]) with what it learns from ([`flows`]).
+
+pub(super) mod flows;
+pub(super) mod latencies;
+pub(super) mod opening;
+pub(super) mod pools;
