@@ -270,10 +270,8 @@ fn pass_through(way: &Way, batch: usize, mut mark: impl FnMut(bool)) {
     let locking = if leaves { Ok(Locking::Combining) } else { way.locking.parse() };
     let locking = locking.expect("the caller names a locking");
     let builder = RequestQueue::builder(device).scheduler(&way.scheduler).locking(locking).bypass(way.bypass);
+    let builder = if leaves { builder.stage_all() } else { builder };
     let q = builder.build().expect("the caller names a scheduler");
-    if leaves {
-        q.stage_all();
-    }
     let mut submitter = q.submitter(&Client::new("stages")).expect("there is a place");
     let mut bios: VecDeque<_> = (0..batch as u64).map(|at| Bio::read(at * 64, Buffer::zeroed(4096))).collect();
     for round in 0..2 * ROUNDS {

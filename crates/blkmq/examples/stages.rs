@@ -79,10 +79,8 @@ mod measured {
         let locking = if leaves { "combining" } else { locking };
         let locking = locking.parse().expect("it is a locking");
         let builder = RequestQueue::builder(driver).scheduler(scheduler).locking(locking).bypass(bypass);
+        let builder = if leaves { builder.stage_all() } else { builder };
         let q = builder.build().expect("it is a queue");
-        if leaves {
-            q.stage_all();
-        }
         let mut submitter = q.submitter(&Client::new("stages")).expect("there is a place");
         let mut bios = reads(batch);
         let mut pass = |requests: usize| {

@@ -9,6 +9,7 @@ mod accounting;
 mod attached;
 mod builder;
 mod error;
+mod experiments;
 mod limits;
 mod locking;
 mod members;
@@ -22,11 +23,11 @@ mod wanted;
 #[cfg(virtual_cpus)]
 mod watch;
 
-pub use accounting::{Accounting, GateCounts, MAX_RANGES, SectorRange, Stat, Stats, Wakeups};
+pub use accounting::{GateCounts, MAX_RANGES, SectorRange, Stat, Stats, Wakeups};
 pub use builder::Builder;
 pub use error::{LimitsError, QueueError, RangeError, TenantError};
+pub use experiments::{Accounting, Wait};
 pub use locking::{Locking, Measures};
-pub use ordered::domain::Wait;
 pub use ordered::window::WindowInfo;
 pub use schedulers::scheduler_names;
 pub use tenants::groups::MAX_GROUP_DEPTH;
@@ -225,13 +226,6 @@ impl RequestQueue {
         self.hctxs.set_layout(layout);
         self.apply_nr_hctxs(layout.len());
         Ok(())
-    }
-
-    /// For tests: from now on, under the locking `combining`, every submitter finds the scheduler taken and stages its
-    /// requests.
-    #[doc(hidden)]
-    pub fn stage_all(&self) {
-        self.settings.stage_all();
     }
 
     /// What the scheduler needs to know of completions, since it was installed.

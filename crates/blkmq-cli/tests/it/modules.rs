@@ -19,6 +19,7 @@ const FOLDERS: [(&str, &[&str]); 3] = [
         &[
             "schedulers",
             "error",
+            "experiments",
             "locking",
             "settings",
             "wanted",

@@ -1,14 +1,13 @@
 //! Counting without a shared line: every thread adds to a line of its own, and readers sum the lines.
 //!
 //! This file holds what the layer counts for itself and its tests. The statistics that users know from Linux are in the
-//! modules below: `stat` is what is shown, `sums` a thread's sums, `gauge` the busy time, `range` the named ranges of
-//! sectors, and `shared` the baseline that counts what is in flight in a shared line. The path of a request counts
-//! through [`members::counting`](super::members::counting). `wakeups` and `gate` say how threads wait for each other.
+//! modules below: `stat` is what is shown, `sums` a thread's sums, `gauge` the busy time, and `range` the named ranges of
+//! sectors. The path of a request counts through [`members::counting`](super::members::counting). `wakeups` and `gate`
+//! say how threads wait for each other.
 
 mod gate;
 mod gauge;
 mod range;
-mod shared;
 mod stat;
 mod sums;
 mod wakeups;
@@ -23,12 +22,12 @@ pub(super) use self::gauge::Gauge;
 use self::range::Ranges;
 pub(crate) use self::range::check_ranges;
 pub use self::range::{MAX_RANGES, SectorRange};
-pub use self::shared::Accounting;
 pub use self::stat::Stat;
 pub(super) use self::sums::{Group, Sums};
 pub(crate) use self::wakeups::WakeCause;
 use self::wakeups::WakeupCells;
 pub use self::wakeups::Wakeups;
+use super::experiments::Accounting;
 use blkmq_sync::Line;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 

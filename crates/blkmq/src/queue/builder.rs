@@ -1,11 +1,11 @@
 //! Building a queue in front of a device: a [`RequestQueue`] comes to be nowhere else.
 
 use crate::driver::Driver;
-use crate::queue::accounting::{Account, Accounting, SectorRange, check_ranges};
+use crate::queue::accounting::{Account, SectorRange, check_ranges};
 use crate::queue::attached::Attached;
+use crate::queue::experiments::{Accounting, Experiments, Wait};
 use crate::queue::limits::pools::Pools;
 use crate::queue::members::Members;
-use crate::queue::ordered::domain::Wait;
 use crate::queue::ordered::domains::Domains;
 use crate::queue::ordered::window::WBT_LAT_USEC;
 use crate::queue::settings::{IO_TIMEOUT, NR_REQUESTS, Settings, check_value, check_within_depth};
@@ -34,9 +34,7 @@ pub struct Builder {
     wbt_lat_usec: i64,
     slots: u16,
     io_timeout_ms: u32,
-    wait_meter: Option<fn() -> u64>,
-    wait_observer: Option<fn(Wait, u64)>,
-    accounting: Accounting,
+    experiments: Experiments,
     ranges: Vec<SectorRange>,
 }
 
@@ -60,9 +58,7 @@ impl RequestQueue {
             wbt_lat_usec: 0,
             slots: DEFAULT_SLOTS,
             io_timeout_ms: DEFAULT_IO_TIMEOUT_MS,
-            wait_meter: None,
-            wait_observer: None,
-            accounting: Accounting::default(),
+            experiments: Experiments::default(),
             ranges: Vec::new(),
         }
     }
@@ -138,7 +134,7 @@ impl Builder {
     /// which stays 0 without it. Called only before and after a wait for the scheduler's lock.
     #[must_use]
     pub fn wait_meter(mut self, meter: fn() -> u64) -> Self {
-        self.wait_meter = Some(meter);
+        self.experiments.waits.meter = Some(meter);
         self
     }
 
@@ -147,14 +143,23 @@ impl Builder {
     /// and must not call the queue. With such a function the machine's clock is read before and after each wait.
     #[must_use]
     pub fn observe_waits(mut self, tell: fn(Wait, u64)) -> Self {
-        self.wait_observer = Some(tell);
+        self.experiments.waits.observe(tell);
         self
     }
 
     /// How the statistics know what is in flight. The default is per thread.
     #[must_use]
     pub fn accounting(mut self, accounting: Accounting) -> Self {
-        self.accounting = accounting;
+        self.experiments.accounting = accounting;
+        self
+    }
+
+    /// For tests and measurements: under the locking `combining`, every submitter finds the scheduler taken and stages
+    /// its requests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn stage_all(mut self) -> Self {
+        self.experiments.stages_all = true;
         self
     }
 
@@ -195,9 +200,9 @@ impl Builder {
             live: Liveness::new(),
             settings: Line::new(
                 "queue.settings",
-                Settings::new(self.io_timeout_ms, self.locking, bypass, self.nr_requests),
+                Settings::new(self.io_timeout_ms, self.locking, bypass, self.nr_requests, self.experiments.stages_all),
             ),
-            domains: Domains::new(self.wait_meter, self.wait_observer),
+            domains: Domains::new(self.experiments.waits),
             pools: Pools::new(),
             news: News::default(),
             hctxs: HwCtxTable::new(&topology),
@@ -215,7 +220,7 @@ impl Builder {
             driver: self.driver,
             clock: self.clock,
             nr_slots: self.slots,
-            account: Account::new(self.accounting, now),
+            account: Account::new(self.experiments.accounting, now),
             control: Mutex::new(Control::default()),
             tenants: Mutex::new(Tenants::default()),
             timeout_scan: Line::new("queue.timeout_scan", AtomicU64::new(0)),

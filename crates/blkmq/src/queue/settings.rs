@@ -46,8 +46,8 @@ pub(crate) struct Settings {
     wbt_lat_usec: AtomicU64,
     locking: AtomicU32,
     bypass: AtomicBool,
-    /// For tests: every submitter stages its requests, as if another thread were at the scheduler.
-    stages_all: AtomicBool,
+    /// An experiment: every submitter stages its requests, as if another thread were at the scheduler.
+    stages_all: bool,
     pub(super) nr_requests: AtomicU32,
     /// `nr_requests` as the operator or the builder asked for it; 0 if neither did.
     pub(super) asked_nr_requests: AtomicU32,
@@ -57,7 +57,13 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(super) fn new(io_timeout_ms: u32, locking: Locking, bypass: bool, nr_requests: Option<u32>) -> Self {
+    pub(super) fn new(
+        io_timeout_ms: u32,
+        locking: Locking,
+        bypass: bool,
+        nr_requests: Option<u32>,
+        stages_all: bool,
+    ) -> Self {
         Self {
             has_scheduler: AtomicBool::new(false),
             is_split: AtomicBool::new(false),
@@ -68,7 +74,7 @@ impl Settings {
             wbt_lat_usec: AtomicU64::new(0),
             locking: AtomicU32::new(locking.index()),
             bypass: AtomicBool::new(bypass),
-            stages_all: AtomicBool::new(false),
+            stages_all,
             nr_requests: AtomicU32::new(0),
             asked_nr_requests: AtomicU32::new(nr_requests.unwrap_or(0)),
             nomerges: AtomicU32::new(0),
@@ -158,13 +164,8 @@ impl Settings {
         self.has_scheduler.store(has_scheduler, Ordering::Relaxed);
     }
 
-    /// For tests: from now on every submitter stages its requests.
-    pub(super) fn stage_all(&self) {
-        self.stages_all.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn stages_all(&self) -> bool {
-        self.stages_all.load(Ordering::Relaxed)
+    pub(crate) const fn stages_all(&self) -> bool {
+        self.stages_all
     }
 
     pub(super) fn has_iostats(&self) -> bool {

@@ -25,11 +25,11 @@ fn merged(stats: Stats) -> (f64, f64) {
 
 /// The queue's counts of four seconds after the write cache has filled, and the operations that completed in that time.
 fn run(locking: Locking, stages_all: bool) -> (Stats, u64) {
-    let mut rig = Rig::with("hdd", |q| q.scheduler("mq-deadline").locking(locking));
+    let mut rig = Rig::with("hdd", |q| {
+        let q = q.scheduler("mq-deadline").locking(locking);
+        if stages_all { q.stage_all() } else { q }
+    });
     rig.q.change_nr_requests(64).expect("it is in range").wait().expect("there is a scheduler");
-    if stages_all {
-        rig.q.stage_all();
-    }
     for writer in 0..WRITERS {
         let mut written = 0;
         rig.job(IODEPTH, 4096, move |buffer| {

@@ -1,5 +1,5 @@
 //! The baseline "stage all": under the locking `combining` every thread leaves its requests, as if another thread were
-//! at the scheduler. What staging costs, and what it merges, is measured by it: see `RequestQueue::stage_all`.
+//! at the scheduler. What staging costs, and what it merges, is measured by it: see `Builder::stage_all`.
 
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::outcome::{Dispatched, Inserted};

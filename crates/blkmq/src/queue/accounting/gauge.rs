@@ -2,9 +2,9 @@
 
 use blkmq_sched::Time;
 
-use super::shared::{Accounting, SharedCount};
 use super::stat::Stat;
 use super::sums::Sums;
+use crate::queue::experiments::{Accounting, SharedCount};
 use blkmq_sync::Line;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 

@@ -5,53 +5,19 @@ use std::io::{self, Write};
 use super::hold::Hold;
 use crate::queue::RequestQueue;
 use crate::queue::accounting::{Count, Counters};
+use crate::queue::experiments::{Wait, Waits};
 #[cfg(virtual_cpus)]
 use crate::queue::watch::{HoldStep, tell_hold};
-use crate::request::clock::{Clock, Time};
+use crate::request::clock::Time;
 use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use blkmq_sync::staging::Staging;
 use blkmq_sync::{Line, Mutex, MutexGuard, kept};
 
-/// What is waited for on the way to the scheduler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Wait {
-    /// A thread waits for the scheduler's lock.
-    Lock,
-    /// A request that was made ready for another thread to insert waits until that thread has inserted it, or merged
-    /// it, or found no room. The wait also counts if the other thread had just gone, and the request's own thread
-    /// inserts it.
-    Staged,
-}
-
-/// The function that is called with each wait, and the clock that measures waits: the machine's exact clock, whatever
-/// the queue's clock is.
-#[derive(Debug, Clone)]
-struct WaitObserver {
-    clock: Clock,
-    tell: fn(Wait, u64),
-}
-
-impl WaitObserver {
-    pub(super) fn new(tell: fn(Wait, u64)) -> Self {
-        Self { clock: Clock::real(), tell }
-    }
-
-    fn now(&self) -> Time {
-        self.clock.now()
-    }
-
-    fn tell(&self, wait: Wait, since: Time, now: Time) {
-        (self.tell)(wait, now.since(since));
-    }
-}
-
-/// The lock, with how waits for it are measured.
+/// The lock.
 #[derive(Debug)]
 struct Lock {
     hold: Mutex<Hold>,
-    /// Tells the calling thread's CPU time, in ns.
-    wait_meter: Option<fn() -> u64>,
-    wait_observer: Option<WaitObserver>,
+    waits: Waits,
 }
 
 /// What other threads see without locking. The counts lie apart from the lock, so that a look does not take the lock's
@@ -105,18 +71,13 @@ impl Drop for EndsProcess {
 
 impl Domain {
     /// A domain without a scheduler: of one hardware queue, or of all if `hctx` is `None`.
-    pub(super) fn new(
-        hctx: Option<u16>,
-        wait_meter: Option<fn() -> u64>,
-        wait_observer: Option<fn(Wait, u64)>,
-    ) -> Self {
-        let wait_observer = wait_observer.map(WaitObserver::new);
+    pub(super) fn new(hctx: Option<u16>, waits: Waits) -> Self {
         let first = hctx.unwrap_or(0);
         let hold = Mutex::new(Hold::empty(first));
         Self {
             first,
             is_whole: hctx.is_none(),
-            lock: Line::new("queue.hold", Lock { hold, wait_meter, wait_observer }),
+            lock: Line::new("queue.hold", Lock { hold, waits }),
             counts: Line::new("queue.hold_counts", Counts::default()),
             planned: Line::new("queue.policy_wakeup", AtomicU64::new(u64::MAX)),
             staging: Staging::new("queue.staging"),
@@ -191,32 +152,20 @@ impl Domain {
 
     #[cold]
     fn wait(&self, counters: &Counters) -> MutexGuard<'_, Hold> {
-        let read = || self.lock.wait_meter.map_or(0, |meter| meter());
-        let since = read();
-        let began = self.wait_observer().map(WaitObserver::now);
-        let guard = self.lock.hold.lock();
+        let (guard, ns) = self.lock.waits.measure(|| self.lock.hold.lock());
         counters.count(Count::Contended, 1);
-        counters.count(Count::LockWaitNs, read().saturating_sub(since));
-        if let Some((observer, began)) = self.wait_observer().zip(began) {
-            observer.tell(Wait::Lock, began, observer.now());
-        }
+        counters.count(Count::LockWaitNs, ns);
         guard
-    }
-
-    fn wait_observer(&self) -> Option<&WaitObserver> {
-        self.lock.wait_observer.as_ref()
     }
 
     /// The time by the clock that measures waits, if they are observed.
     pub(crate) fn observed_now(&self) -> Option<Time> {
-        self.wait_observer().map(WaitObserver::now)
+        self.lock.waits.now()
     }
 
     /// A request that was made ready `since` then for another thread to insert waits no longer.
     pub(crate) fn tell_staged(&self, since: Time, now: Time) {
-        if let Some(observer) = self.wait_observer() {
-            observer.tell(Wait::Staged, since, now);
-        }
+        self.lock.waits.tell(Wait::Staged, since, now);
     }
 
     /// Whether a thread has the lock just now.

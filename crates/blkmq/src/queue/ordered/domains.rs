@@ -5,8 +5,9 @@
 
 use std::sync::OnceLock;
 
-use super::domain::{Domain, Wait};
+use super::domain::Domain;
 use crate::queue::RequestQueue;
+use crate::queue::experiments::Waits;
 use crate::queue::topology::hctx::HwCtx;
 use crate::request::limits::MAX_HW_QUEUES;
 use blkmq_sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -25,19 +26,17 @@ pub(in crate::queue) struct Domains {
     /// The hardware queue with whose domain the next thread begins: the one behind the last that was given something
     /// while something waited.
     turn: Line<AtomicU32>,
-    wait_meter: Option<fn() -> u64>,
-    wait_observer: Option<fn(Wait, u64)>,
+    waits: Waits,
 }
 
 impl Domains {
-    pub(in crate::queue) fn new(wait_meter: Option<fn() -> u64>, wait_observer: Option<fn(Wait, u64)>) -> Self {
+    pub(in crate::queue) fn new(waits: Waits) -> Self {
         Self {
-            whole: Domain::new(None, wait_meter, wait_observer),
+            whole: Domain::new(None, waits.clone()),
             own: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
             has_plans: Line::new("queue.has_plans", AtomicBool::new(false)),
             turn: Line::new("queue.turn", AtomicU32::new(0)),
-            wait_meter,
-            wait_observer,
+            waits,
         }
     }
 
@@ -56,7 +55,7 @@ impl Domains {
     pub(super) fn make(&self, nr_hctxs: u16) {
         debug_assert!(nr_hctxs > 0, "a device has a hardware queue");
         for (hctx, domain) in (0..nr_hctxs).zip(&self.own) {
-            let _ = domain.get_or_init(|| Box::new(Domain::new(Some(hctx), self.wait_meter, self.wait_observer)));
+            let _ = domain.get_or_init(|| Box::new(Domain::new(Some(hctx), self.waits.clone())));
         }
     }
 

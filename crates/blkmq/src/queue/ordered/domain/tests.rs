@@ -99,13 +99,12 @@ fn count(wait: Wait, ns: u64) {
 /// of issuing is expected.
 #[test]
 fn each_wait_is_told_of_once() {
-    let build = |locking| {
+    let builder = |locking| {
         let builder = RequestQueue::builder(spec::open("null,irqmode=0").unwrap()).scheduler("mq-deadline");
-        builder.locking(locking).bypass(false).observe_waits(count).build().unwrap()
+        builder.locking(locking).bypass(false).observe_waits(count)
     };
     let waits = || WAITS.each_ref().map(|waits| waits.swap(0, Ordering::Relaxed));
-    let q = build(Locking::Combining);
-    q.stage_all();
+    let q = builder(Locking::Combining).stage_all().build().unwrap();
     q.change_nr_requests(4).unwrap().wait().unwrap();
     let mut submitter = q.submitter(&Client::new("staged")).unwrap();
     let quiesce = q.quiesce();
@@ -130,7 +129,7 @@ fn each_wait_is_told_of_once() {
     assert_eq!((over, refused, waits()), (7, 1, [0, 6]));
 
     // `who_finds_the_lock_taken_counts_the_wait` tests a wait for a lock that another thread has.
-    let q = build(Locking::Single);
+    let q = builder(Locking::Single).build().unwrap();
     let mut submitter = q.submitter(&Client::new("alone")).unwrap();
     submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
     reap_all(&mut submitter);
