@@ -40,11 +40,11 @@ impl Freeze {
     /// go on polling them for this to become true.
     pub fn poll(&mut self) -> bool {
         loop {
-            self.inside.retain(|(member, seen)| !self.q.member(*member).activity.has_left(*seen));
+            self.inside.retain(|(member, seen)| !self.q.members.get(*member).activity.has_left(*seen));
             if !self.inside.is_empty() || self.is_drained {
                 return self.inside.is_empty();
             }
-            if !self.q.is_drained() {
+            if !self.q.members.is_drained() {
                 return false;
             }
             // Threads that drive the queue come in although it is frozen. A thread that comes in from here on finds
@@ -139,8 +139,8 @@ impl fmt::Debug for Change {
 
 /// The marks of all threads that are inside now.
 fn observe(q: &RequestQueue) -> Vec<(u16, Observed)> {
-    let marks = q.members().map(|(index, member)| (index, member.activity.observe()));
-    marks.filter(|(index, seen)| !q.member(*index).activity.has_left(*seen)).collect()
+    let marks = q.members.iter().map(|(index, member)| (index, member.activity.observe()));
+    marks.filter(|(index, seen)| !q.members.get(*index).activity.has_left(*seen)).collect()
 }
 
 impl RequestQueue {
@@ -160,7 +160,7 @@ impl RequestQueue {
     pub fn quiesce(self: &Arc<Self>) -> Quiesce {
         self.begin_quiesce();
         for (member, seen) in observe(self) {
-            while !self.member(member).activity.has_left(seen) {
+            while !self.members.get(member).activity.has_left(seen) {
                 thread::yield_now();
             }
         }
@@ -222,7 +222,7 @@ impl RequestQueue {
     /// # Errors
     /// The numbers make no sense. The device's answer is known only when the change is made.
     pub fn change_topology(self: &Arc<Self>, topology: Topology) -> Result<Change, QueueError> {
-        let topology = Topology { depth: self.depth(), ..topology };
+        let topology = Topology { depth: self.hctxs.depth(), ..topology };
         topology.check()?;
         Ok(self.change(move |q| q.set_topology(topology)))
     }
@@ -258,14 +258,5 @@ impl RequestQueue {
             "a change is made while the queue is frozen and quiesced"
         );
         self.change_alone(|| apply(self))
-    }
-
-    /// Whether everything that entered has completed. Exact once no thread is inside and none can enter.
-    fn is_drained(&self) -> bool {
-        // Completions first: an operation that completes between the two sums can only make the queue look busier than
-        // it is.
-        let completed: u64 = self.members().map(|(_, member)| member.counters.nr_completed()).sum();
-        let entered: u64 = self.members().map(|(_, member)| member.counters.nr_entered()).sum();
-        entered == completed
     }
 }

@@ -182,7 +182,7 @@ impl Dispatcher {
     /// Appends what is ready to its issue list.
     fn append_ready(&mut self, q: &RequestQueue) {
         if !self.ready.is_empty() {
-            let issue = &q.hctx(self.ready_hctx).issue;
+            let issue = &q.hctxs.get(self.ready_hctx).issue;
             let ready = &mut self.ready;
             if !issue.put(|pending| pending.append(std::mem::take(ready))) {
                 std::mem::take(ready).hand_over(&q.slots, issue);

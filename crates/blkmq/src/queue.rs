@@ -59,9 +59,9 @@ pub(crate) use self::{
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use blkmq_sched::{Tally, Time};
+use blkmq_sched::Time;
 
-use self::accounting::Account;
+use self::accounting::{Account, Sums};
 use self::attached::Attached;
 use self::limits::pools::Pools;
 use self::members::Members;
@@ -75,7 +75,7 @@ use crate::request::Slots;
 use crate::request::buffer::{Arena, Buffer};
 use crate::request::clock::Clock;
 use crate::request::limits::Limits;
-use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use blkmq_sync::atomic::{AtomicU64, Ordering};
 #[cfg(feature = "eventfd")]
 use blkmq_sync::event::EventFd;
 use blkmq_sync::liveness::Liveness;
@@ -110,8 +110,8 @@ pub struct RequestQueue {
     pools: Pools,
     /// Whose reports the scheduler has not been told of.
     news: News,
-    hctxs: HwCtxTable,
-    members: Members,
+    pub(crate) hctxs: HwCtxTable,
+    pub(crate) members: Members,
     pub(crate) slots: Slots,
     /// The limits when the queue was built; the capacity may be larger now.
     limits: Limits,
@@ -136,8 +136,6 @@ pub struct RequestQueue {
     pub(crate) timeout_scan: Line<AtomicU64>,
     /// Nanoseconds: when the window wants to learn what has completed; `u64::MAX` if there is none, or while it learns.
     window_look: Line<AtomicU64>,
-    /// How many background threads drive the queue.
-    nr_background: AtomicU32,
 }
 
 impl RequestQueue {
@@ -206,6 +204,38 @@ impl RequestQueue {
         stats
     }
 
+    /// The statistics of the whole queue, requests of the ranges included.
+    #[must_use]
+    pub fn stat(&self) -> Stat {
+        // The time is read first: a request that is found in flight after that was in flight at that time, or has ended
+        // and counted its time.
+        let (now, gauge) = (self.clock.now(), &self.account.gauge);
+        let all = self.members.iter().map(|(_, member)| &member.sums);
+        gauge.stat(now, self.members.nr_queued(gauge), self.settings.has_iostats(), all)
+    }
+
+    /// The ranges, in the order of their sectors, with their statistics.
+    #[must_use]
+    pub fn range_stats(&self) -> Vec<(SectorRange, Stat)> {
+        let (now, ranges) = (self.clock.now(), &self.account.ranges);
+        let stat = |(range, place)| {
+            let gauge = ranges.gauge(place);
+            let (nr_queued, is_on) = (self.members.nr_queued_in(place, gauge), self.settings.has_iostats());
+            (range, gauge.stat(now, nr_queued, is_on, self.members.range_sums(place)))
+        };
+        ranges.by_sector().into_iter().map(stat).collect()
+    }
+
+    /// Reads, and requests other than reads, that the driver has just now, as the kernel's file `inflight` shows them.
+    /// This looks at every tag that is out. Requests that have a tag and are on their way to the driver are in
+    /// [`in_flight`](Self::in_flight) too. Requests that only wait in the queue are in [`Stat::in_flight`] alone.
+    #[must_use]
+    pub fn inflight(&self) -> [u32; 2] {
+        let mut inflight = [0; 2];
+        self.hctxs.for_each_with_driver(&self.slots, |_, is_read| inflight[usize::from(!is_read)] += 1);
+        inflight
+    }
+
     /// Requests that the driver has, or is about to get: the tags that are out. Exact while no thread takes tags;
     /// otherwise it may count some tags that are just being made free again. [`inflight`](Self::inflight) counts only
     /// what the driver has, and [`Stat::in_flight`](crate::Stat::in_flight) also what waits.
@@ -228,27 +258,24 @@ impl RequestQueue {
         Ok(())
     }
 
-    /// What the scheduler needs to know of completions, since it was installed.
-    fn tally(&self, base: &Tally) -> Tally {
-        let mut tally = Tally::default();
-        for (_, member) in self.members.iter() {
-            member.counters.add_tally(&mut tally);
+    /// Ends the time in which nothing was counted before the first request counts. Otherwise that time would be taken
+    /// for busy time.
+    pub(crate) fn set_iostats(&self, iostats: u32) {
+        if !self.settings.has_iostats() {
+            self.account.gauge.advance(self.clock.now(), || false);
         }
-        let sums = tally.completed.iter_mut().chain(&mut tally.bypassed);
-        for (sum, base) in sums.zip(base.completed.iter().chain(&base.bypassed)) {
-            *sum -= base;
-        }
-        tally
+        self.settings.set_number("iostats", iostats);
     }
 
-    /// Completed requests other than reads that the scheduler of this hardware queue's domain had dispatched. Requests
-    /// that passed the scheduler by count as one less when they begin, so the sum wraps. In a split queue they do not
-    /// count at all.
-    fn nr_limited_completed(&self, hctx: u16) -> u64 {
-        if self.settings.is_split() {
-            return self.hctx(hctx).nr_limited_completed();
+    /// Replaces the ranges. The queue is frozen, drained and quiesced, or no other thread has it yet. The caller holds
+    /// the control lock.
+    pub(crate) fn install_ranges(&self, new: Vec<SectorRange>) {
+        let (now, account) = (self.clock.now(), &self.account);
+        if !new.is_empty() {
+            account.ranges.make_gauges(account.gauge.shared().accounting(), now);
+            self.members.iter().for_each(|(_, member)| member.make_range_sums());
         }
-        self.members.iter().fold(0, |sum, (_, member)| sum.wrapping_add(member.counters.nr_limited()))
+        account.ranges.replace(new, now, |place| self.members.range_sums(place).for_each(Sums::reset));
     }
 
     /// The time at which a thread that drives these hardware queues must look again even if no other thread wakes it.
@@ -338,11 +365,6 @@ impl RequestQueue {
         #[cfg(not(feature = "eventfd"))]
         let (bed, _) = ((), hctxs);
         self.live.sleepers.sleep(&member.wake, bed, ready, timeout);
-    }
-
-    /// How many background threads drive the queue.
-    pub(crate) fn nr_background(&self) -> u32 {
-        placed("queue.nr_background", &self.nr_background).load(Ordering::Relaxed)
     }
 }
 

@@ -338,7 +338,7 @@ impl Submitter {
 
     /// The hardware queues that this submitter's requests go to.
     fn hctxs(&self) -> impl Iterator<Item = u16> + Clone + use<> {
-        self.q.layout().mapped(self.dispatcher.number())
+        self.q.hctxs.layout().mapped(self.dispatcher.number())
     }
 
     /// The hardware queues that this submitter polls. There are none while the queue is quiesced, because a device's

@@ -26,23 +26,21 @@ impl RequestQueue {
         }
         let [reads, writes] = self.inflight();
         writeln!(out, "inflight {reads} {writes}")?;
-        let (sleepers, background) = (self.live.sleepers.nr(), self.nr_background());
+        let (sleepers, background) = (self.live.sleepers.nr(), self.members.nr_background());
         writeln!(out, "sleepers {sleepers} background {background}")?;
-        self.show_tables(out)?;
-        self.show_slots(out)?;
-        writeln!(out, "driver {}", self.driver().name())?;
-        let health = self.driver().health();
-        let trouble = health.trouble().map(|text| format!(": {text}")).unwrap_or_default();
-        writeln!(out, "health {}{trouble}", health.word())?;
-        self.driver().show(out)
-    }
-
-    fn show_slots(&self, out: &mut dyn Write) -> fmt::Result {
+        self.hctxs.show(out)?;
+        self.show_scheduler(out)?;
+        self.show_tenants(out)?;
+        self.members.show(out)?;
         for (index, generation, place) in self.slots.in_use() {
             let (pool, slot) = (index.pool(), index.slot());
             let kind = if pool == FLUSH_POOL { "flush" } else { "member" };
             writeln!(out, "{kind} {pool} slot {slot} generation {generation}: {place:?}")?;
         }
-        Ok(())
+        writeln!(out, "driver {}", self.driver().name())?;
+        let health = self.driver().health();
+        let trouble = health.trouble().map(|text| format!(": {text}")).unwrap_or_default();
+        writeln!(out, "health {}{trouble}", health.word())?;
+        self.driver().show(out)
     }
 }

@@ -68,7 +68,7 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        let member = self.q.member(self.member);
+        let member = self.q.members.get(self.member);
         if member.activity.is_active() {
             member.activity.leave();
         }
@@ -111,13 +111,15 @@ fn drive_share(q: &RequestQueue, dispatcher: &mut Dispatcher, share: u16, nr_sha
     q.sleep(
         member,
         // As for a submitter: while the queue is quiesced no thread polls.
-        hctxs(q.layout()).filter(|_| !dispatcher.saw_quiesced),
+        hctxs(q.hctxs.layout()).filter(|_| !dispatcher.saw_quiesced),
         || flag(stop).load(Ordering::Relaxed) || dispatcher.may_go_on(q),
         || match q.clock() {
             Clock::Virtual(_) => Some(VIRTUAL_NAP),
             // Nothing is done now, though it may be due. The thread that ends the quiescence wakes the sleepers.
             Clock::Real(_) if q.live.word.load().is_quiesced() => None,
-            Clock::Real(_) => Some(Duration::from_nanos(q.next_event(hctxs(q.layout()), None, now, now).since(now))),
+            Clock::Real(_) => {
+                Some(Duration::from_nanos(q.next_event(hctxs(q.hctxs.layout()), None, now, now).since(now)))
+            }
         },
     );
 }

@@ -28,7 +28,7 @@ impl<'q> TagBatch<'q> {
             _ => self.turn_to(q, hctx).add(tag, hint),
         }
         if !kept("complete.tag_once") {
-            q.hctx(hctx).tags.put(tag, hint);
+            q.hctxs.get(hctx).tags.put(tag, hint);
         }
     }
 
@@ -37,7 +37,7 @@ impl<'q> TagBatch<'q> {
     fn turn_to(&mut self, q: &'q RequestQueue, hctx: u16) -> &mut Gathered<'q> {
         self.put();
         self.hctx = hctx;
-        self.gathered.insert(q.hctx(hctx).tags.gather())
+        self.gathered.insert(q.hctxs.get(hctx).tags.gather())
     }
 
     #[inline]
@@ -133,7 +133,7 @@ impl<'q> Feedback<'q> {
 
 fn note_limited(q: &RequestQueue, hctx: u16, limited: &mut u32) {
     if *limited > 0 {
-        q.hctx(hctx).note_limited(std::mem::take(limited));
+        q.hctxs.get(hctx).note_limited(std::mem::take(limited));
     }
 }
 
@@ -190,7 +190,7 @@ impl Dispatcher {
                 if rq.body().flush == FlushStep::Flush {
                     ending.add_flush(&rq);
                 }
-                let steps = q.complete_flush(rq, now);
+                let steps = Steps::complete(q, rq, now);
                 self.take_steps(q, steps, &mut ending);
             }
         }
@@ -263,7 +263,7 @@ impl Dispatcher {
             if rq.body().flush == FlushStep::Flush {
                 rq.body_mut().mark = mark_of_flush(q);
             }
-            q.hctx(rq.body().hctx).park(rq);
+            q.hctxs.get(rq.body().hctx).park(rq);
             self.parked = true;
         }
         while let Some(rq) = steps.finished.pop_front(&q.slots) {
@@ -280,7 +280,7 @@ impl Dispatcher {
 
     /// Puts a request into the flush machine.
     pub(super) fn insert_flush(&mut self, q: &RequestQueue, rq: Request<'_>, now: Time) {
-        let steps = q.begin_flush(rq, now);
+        let steps = Steps::begin(q, rq, now);
         let mut ending = Ending::new(q, self.member(q), now);
         self.take_steps(q, steps, &mut ending);
         debug_assert!(self.outbox.is_empty(), "nothing finishes on entering the flush machine");

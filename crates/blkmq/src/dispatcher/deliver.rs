@@ -83,7 +83,7 @@ impl Outbox {
     #[inline(never)]
     fn send_lists(&mut self, q: &RequestQueue, by: u16) {
         for place in 0..std::mem::take(&mut self.len) {
-            let (list, member) = (std::mem::take(&mut self.lists[place]), q.member(self.members[place]));
+            let (list, member) = (std::mem::take(&mut self.lists[place]), q.members.get(self.members[place]));
             if member.wake.has_notify() {
                 send_telling(q, list, member, by);
             } else {
@@ -115,8 +115,8 @@ impl Outbox {
     #[inline(never)]
     fn wake_delivered(&mut self, q: &RequestQueue, by: u16) {
         let delivered = self.unwoken.drain(..).filter(|_| kept("deliver.wake"));
-        let woken = wake_each(delivered.map(|member| &q.member(member).wake));
-        q.note_woken(by, WakeCause::Completed, woken);
+        let woken = wake_each(delivered.map(|member| &q.members.get(member).wake));
+        q.members.note_woken(by, WakeCause::Completed, woken);
     }
 }
 
@@ -138,7 +138,7 @@ fn send_telling(q: &RequestQueue, mut list: RqList, member: &Member, by: u16) {
         });
         some.deliver(&q.slots, &member.completions);
         let woken = member.wake.wake_for(&slots[..nr]);
-        q.note_woken(by, WakeCause::Completed, woken.into());
+        q.members.note_woken(by, WakeCause::Completed, woken.into());
     }
 }
 

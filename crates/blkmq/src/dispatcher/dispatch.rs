@@ -25,12 +25,12 @@ impl Dispatcher {
 
     /// Without a scheduler: takes one request per software queue in turn, as far as there are tags.
     fn dispatch_software(&mut self, q: &RequestQueue, bound: usize) -> usize {
-        let layout = q.layout();
+        let layout = q.hctxs.layout();
         let mut chosen = 0;
-        for (index, hctx) in q.hctxs() {
+        for (index, hctx) in q.hctxs.iter() {
             while chosen < bound && hctx.has_marked_ctx() {
                 let Some(tag) = self.tag_or_wait(q, hctx, Told::NO) else { break };
-                match q.take_from_ctx(index, layout) {
+                match hctx.take_from_ctx(q, index, layout) {
                     Some(rq) => {
                         self.make_ready(q, rq, tag);
                         chosen += 1;

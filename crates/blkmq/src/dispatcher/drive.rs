@@ -108,7 +108,7 @@ impl Dispatcher {
         self.saw_quiesced = seen.is_quiesced();
         if !self.saw_quiesced {
             self.looked = now;
-            let hctxs = hctxs(q.layout());
+            let hctxs = hctxs(q.hctxs.layout());
             for index in hctxs.clone() {
                 self.poll_hctx(q, index, now);
             }
@@ -121,7 +121,7 @@ impl Dispatcher {
             }
             let mut again = self.parked || (kept("runner.kick") && q.live.word.load().is_waiting());
             for index in hctxs {
-                let hctx = q.hctx(index);
+                let hctx = q.hctxs.get(index);
                 let has_word = q.is_owned && hctx.inbox.take();
                 if has_word || hctx.stalled.load(Ordering::Relaxed) {
                     self.touch(index);

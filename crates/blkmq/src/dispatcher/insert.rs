@@ -60,7 +60,7 @@ impl Dispatcher {
             "a thread inserts something, and has nothing else in its hands"
         );
         debug_assert!(self.is_inside(q) && !seen.is_frozen(), "a thread inserts inside a queue that is not frozen");
-        let mapping = q.layout().mapping(self.member);
+        let mapping = q.hctxs.layout().mapping(self.member);
         let starting = Starting::new(q, self.member(q), now);
         let mut entered = 0;
         let mut dispatched = Some(Dispatched::all(0));
@@ -134,7 +134,7 @@ impl Dispatcher {
             starting.add(rq);
             true
         });
-        q.put_in_ctx(self.member, index, &mut rest);
+        starting.member.ctx.put(q, self.member, index, &mut rest);
         // The run that follows looks for tags again, with WAITING set.
         q.live.word.set_waiting();
     }

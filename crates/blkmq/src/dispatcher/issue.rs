@@ -26,12 +26,12 @@ impl Dispatcher {
     /// Drains a hardware queue's issue list, unless another thread drains it or owns it: then it is left to that
     /// thread.
     pub(super) fn issue(&mut self, q: &RequestQueue, index: u16, now: Time) {
-        let hctx = q.hctx(index);
+        let hctx = q.hctxs.get(index);
         if q.is_owned && kept("issue.owner") {
-            let owner = q.layout().owner(index);
+            let owner = q.hctxs.layout().owner(index);
             if owner != self.member {
                 if hctx.inbox.leave() {
-                    q.wake_owner(owner, self.member);
+                    q.members.wake_owner(owner, self.member);
                 }
                 return;
             }
@@ -69,7 +69,7 @@ impl Dispatcher {
         let refused = !unwinding.pending.is_empty() && self.offer(q, index, &mut unwinding.pending, now);
         let pending = unwinding.end();
         if refused {
-            pending.hand_over(&q.slots, &q.hctx(index).issue);
+            pending.hand_over(&q.slots, &q.hctxs.get(index).issue);
             self.touch(index);
         }
         self.tell_started(q);
@@ -94,7 +94,7 @@ impl Dispatcher {
     /// stay in `pending`.
     fn offer(&mut self, q: &RequestQueue, index: u16, pending: &mut RqList, now: Time) -> bool {
         debug_assert!(!pending.is_empty(), "the driver is offered something");
-        let hctx: &HwCtx = q.hctx(index);
+        let hctx: &HwCtx = q.hctxs.get(index);
         let offered = pending.len();
         let given_back = self.requeued.len();
         let offer = Offer::new(self.member, now, now.after(q.settings.timeout_ns()));
@@ -138,14 +138,14 @@ impl Unwinding<'_> {
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
         debug_assert!(std::thread::panicking(), "the driver has not returned");
-        std::mem::take(&mut self.pending).hand_over(&self.q.slots, &self.q.hctx(self.index).issue);
+        std::mem::take(&mut self.pending).hand_over(&self.q.slots, &self.q.hctxs.get(self.index).issue);
         // All of them: this thread owes a drain of each list to which it has appended. Where it has not, one look finds
         // nothing, and takes the mark away.
         //
         // This thread has let the issue list go before it comes here. If another thread holds the list by now, that
         // thread may take this mark away. It then looks at the list once more, behind its fence, and finds what this
         // thread has put there: the fence pairs with this Release.
-        self.q.hctxs().for_each(|(_, hctx)| hctx.stalled.store(true, Ordering::Release));
+        self.q.hctxs.iter().for_each(|(_, hctx)| hctx.stalled.store(true, Ordering::Release));
         self.q.call_others(self.member);
     }
 }

@@ -146,7 +146,7 @@ impl Dispatcher {
             may_pass(rq).then(|| (mapping.hctx_of(rq), extra()))
         });
         let (index, mut extra) = first.flatten()?;
-        let hctx = q.hctx(index);
+        let hctx = q.hctxs.get(index);
         self.make_ready_on(q, index);
         let (mut limited, mut operations, mut is_special, mut is_short) = (0, 0, false, false);
         let mut tags = hctx.tags.take(&mut self.hint, wanted);
@@ -232,7 +232,7 @@ impl Dispatcher {
     #[cold]
     fn turn_back(&mut self, q: &RequestQueue, index: u16, tagged: &mut RqList) {
         debug_assert!(!tagged.is_empty(), "requests are turned back that were about to pass");
-        let hctx = q.hctx(index);
+        let hctx = q.hctxs.get(index);
         for _ in 0..tagged.len() {
             let Some(mut rq) = tagged.pop_front(&q.slots) else { break };
             let body = rq.body_mut();

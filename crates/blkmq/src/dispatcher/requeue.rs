@@ -19,7 +19,7 @@ impl Dispatcher {
         self.member(q).counters.count(Count::Requeued, self.requeued.len() as u64);
         let mut is_news = false;
         while let Some(mut rq) = self.requeued.pop_front(&q.slots) {
-            let hctx = q.hctx(rq.body().hctx);
+            let hctx = q.hctxs.get(rq.body().hctx);
             let tag = rq.body_mut().tag.take();
             debug_assert!(tag.is_some(), "the driver gives back what it was offered with a tag: {rq:?}");
             hctx.park(rq);

@@ -98,7 +98,8 @@ impl<'q, 's> Section<'q, 's> {
             return;
         }
         q.live.settle(self.hold.has_waiting(), || {
-            q.hctxs().all(|(_, hctx)| hctx.nr_parked() == 0) && (self.domain.is_whole() || q.is_rest_idle(self.domain))
+            q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() == 0)
+                && (self.domain.is_whole() || q.is_rest_idle(self.domain))
         });
     }
 
@@ -158,7 +159,7 @@ mod tests {
         let mut dispatcher = Dispatcher::new(std::sync::Arc::clone(&q), member);
         let seen = q.live.word.load();
         assert!(seen.is_waiting());
-        q.domain(0).enter(&q, q.member(member), &mut dispatcher, q.clock().now(), |section| section.settle(true));
+        q.domain(0).enter(&q, q.members.get(member), &mut dispatcher, q.clock().now(), |section| section.settle(true));
         let is_cleared = q.live.word.clear_waiting(seen);
         // First the end, because a submitter that is dropped waits for its requests.
         q.leave(member, None);

@@ -30,7 +30,7 @@ impl Dispatcher {
         let mut chosen = 0;
         loop {
             if std::mem::take(&mut self.parked) || seen.is_waiting() {
-                chosen += self.dispatch_parked(q, q.hctxs(), Told::NO);
+                chosen += self.dispatch_parked(q, q.hctxs.iter(), Told::NO);
             }
             chosen += choose(self, bound.saturating_sub(chosen));
             if !self.parked {
@@ -49,7 +49,7 @@ impl Dispatcher {
     /// there are several, what each domain shows is enough: a thread that sets WAITING has shown first what waits
     /// (`Section::show`).
     fn nothing_waits(&self, q: &RequestQueue) -> bool {
-        let no_list_waits = || q.hctxs().all(|(_, hctx)| hctx.nr_parked() == 0 && !hctx.has_marked_ctx());
+        let no_list_waits = || q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() == 0 && !hctx.has_marked_ctx());
         match q.whole_domain() {
             Some(domain) => !domain.has_waiting() && no_list_waits() && domain.is_idle(&self.member(q).counters),
             None => no_list_waits() && q.are_domains_idle(),
@@ -87,7 +87,7 @@ impl Dispatcher {
     /// whether to go on choosing.
     pub(super) fn give_tag(&mut self, q: &RequestQueue, rq: Request<'_>, told: Told) -> (usize, bool) {
         debug_assert!(rq.body().tag.is_none(), "a request gets one tag: {rq:?}");
-        let hctx = q.hctx(rq.body().hctx);
+        let hctx = q.hctxs.get(rq.body().hctx);
         let has_aside = hctx.nr_parked() > 0;
         if !has_aside && let Some(tag) = hctx.tags.get(&mut self.hint) {
             self.make_ready(q, rq, tag);
@@ -95,7 +95,7 @@ impl Dispatcher {
         }
         hctx.park(rq);
         // The request is on the list, so from here on this is an ordinary lack of a tag.
-        (q.live.lack(|| self.dispatch_parked(q, q.hctxs(), told)), !has_aside)
+        (q.live.lack(|| self.dispatch_parked(q, q.hctxs.iter(), told)), !has_aside)
     }
 
     /// Takes a tag. If there is none, WAITING is set, so that a thread that brings a tag back dispatches.

@@ -35,7 +35,7 @@ impl Dispatcher {
         }
         let mut earliest = if kept("timeout.read_again") { next() } else { planned };
         let mut was_asked = false;
-        for (index, hctx) in q.hctxs() {
+        for (index, hctx) in q.hctxs.iter() {
             hctx.tags.for_each_busy(|tag| {
                 if let Some((id, _)) = hctx.started.get(tag) {
                     earliest = earliest.min(self.check_deadline(q, index, id, now, &mut was_asked).0);

@@ -17,7 +17,7 @@ use crate::queue::{LimitsError, Locking, QueueError, RequestQueue};
 use crate::request::clock::Clock;
 use crate::request::limits::{Limits, MAX_HW_QUEUES, MAX_MEMBERS};
 use crate::request::{FLUSH_POOL, Slots};
-use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::liveness::Liveness;
 use blkmq_sync::ring::News;
 use blkmq_sync::{Arc, Line, Mutex};
@@ -225,7 +225,6 @@ impl Builder {
             tenants: Mutex::new(Tenants::default()),
             timeout_scan: Line::new("queue.timeout_scan", AtomicU64::new(0)),
             window_look: Line::new("queue.window_look", AtomicU64::new(u64::MAX)),
-            nr_background: AtomicU32::new(0),
         });
         q.timeout_scan.store(now.after(q.settings.timeout_ns()).0, Ordering::Relaxed);
         q.install(scheduler)?;

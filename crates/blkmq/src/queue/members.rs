@@ -8,10 +8,10 @@ use std::fmt::{self, Write};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
 
-use blkmq_sched::{ClientId, GroupId};
+use blkmq_sched::{ClientId, GroupId, Tally};
 
 use crate::queue::RequestQueue;
-use crate::queue::accounting::{Counters, MAX_RANGES, Sums};
+use crate::queue::accounting::{Counters, Gauge, MAX_RANGES, Sums};
 use crate::queue::limits::flows::Flows;
 use crate::queue::limits::latencies::Latencies;
 use crate::queue::tenants::service::{Served, Service};
@@ -55,7 +55,7 @@ pub(crate) struct Member {
     /// Under the locking `staged`: what the thread left for the next thread that inserts.
     pub(crate) bucket: SlotStack,
     pub(crate) wake: Wake,
-    pub(super) ctx: SwCtx,
+    pub(crate) ctx: SwCtx,
     /// What the thread has had done for its client.
     pub(crate) service: Service,
     taken: AtomicBool,
@@ -143,10 +143,6 @@ impl Member {
     fn taken(&self) -> &AtomicBool {
         placed("member.taken", &self.taken)
     }
-
-    pub(super) fn set_background(&self, is_background: bool) {
-        placed("member.is_background", &self.is_background).store(is_background, Ordering::Relaxed);
-    }
 }
 
 /// The member of one thread, which the thread finds without the table.
@@ -165,7 +161,7 @@ unsafe impl Send for OwnMember {}
 impl OwnMember {
     /// The member with this number.
     pub(crate) fn new(q: Arc<RequestQueue>, index: u16) -> Self {
-        Self { member: NonNull::from(q.member(index)), q }
+        Self { member: NonNull::from(q.members.get(index)), q }
     }
 
     /// The member, in the table of `q`.
@@ -183,33 +179,14 @@ impl OwnMember {
     }
 }
 
-impl RequestQueue {
-    #[inline]
-    pub(crate) fn member(&self, index: u16) -> &Member {
-        self.members.get(index)
-    }
-
-    /// Every member that there ever was, with its number.
-    #[inline]
-    pub(crate) fn members(&self) -> impl Iterator<Item = (u16, &Member)> + Clone {
-        self.members.iter()
-    }
-
-    /// The hardware queues, members, groups and clients, for dumps.
-    pub(crate) fn show_tables(&self, out: &mut dyn Write) -> fmt::Result {
-        self.hctxs.show(out)?;
-        self.show_scheduler(out)?;
-        self.show_tenants(out)?;
-        self.members.show(out)
-    }
-}
-
 /// All members. An entry is made once and used again by later threads. None is freed before the queue.
 #[derive(Debug)]
-pub(super) struct Members {
+pub(crate) struct Members {
     entries: Box<[OnceLock<Box<Member>>]>,
     /// The numbers of entries in use are lower than this.
     high: AtomicUsize,
+    /// How many background threads drive the queue.
+    nr_background: AtomicU32,
 }
 
 impl Members {
@@ -217,8 +194,8 @@ impl Members {
     pub(super) fn new() -> Self {
         let entries: Box<[OnceLock<Box<Member>>]> = (0..MAX_MEMBERS).map(|_| OnceLock::new()).collect();
         entries[0].get_or_init(|| Box::new(Member::new())).taken().store(true, Ordering::Relaxed);
-        // No access to `high` by its name: the table is still to move to its place in the request queue.
-        Self { entries, high: AtomicUsize::new(1) }
+        // No access to the fields by their names: the table is still to move to its place in the request queue.
+        Self { entries, high: AtomicUsize::new(1), nr_background: AtomicU32::new(0) }
     }
 
     #[inline]
@@ -252,14 +229,34 @@ impl Members {
         debug_assert!(was_taken, "member {index} leaves a place that a thread has");
     }
 
-    pub(super) fn get(&self, index: u16) -> &Member {
+    #[inline]
+    pub(crate) fn get(&self, index: u16) -> &Member {
         self.entries[usize::from(index)].get().expect("a member was made before its number was given out")
     }
 
     /// Every entry that was ever in use, with its number.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u16, &Member)> + Clone {
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, &Member)> + Clone {
         let high = self.high().load(Ordering::Relaxed);
         (0u16..).zip(&self.entries[..high]).filter_map(|(index, entry)| Some((index, &**entry.get()?)))
+    }
+
+    /// Makes the thread of an entry one that drives the queue for others, or ends that. Called under the control lock.
+    pub(super) fn set_background(&self, index: u16, is_background: bool) {
+        let flag = placed("member.is_background", &self.get(index).is_background);
+        let nr = placed("queue.nr_background", &self.nr_background);
+        if is_background {
+            flag.store(true, Ordering::Relaxed);
+            nr.fetch_add(1, Ordering::Relaxed);
+        } else {
+            nr.fetch_sub(1, Ordering::Relaxed);
+            flag.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// How many background threads drive the queue.
+    pub(crate) fn nr_background(&self) -> u32 {
+        placed("queue.nr_background", &self.nr_background).load(Ordering::Relaxed)
     }
 
     /// Calls `each` with those of [`iter`](Self::iter) whose number modulo 64 is that of a bit that is set, in the
@@ -281,8 +278,52 @@ impl Members {
         }
     }
 
+    /// What the scheduler needs to know of completions, since `base`.
+    pub(super) fn tally(&self, base: &Tally) -> Tally {
+        let mut tally = Tally::default();
+        self.iter().for_each(|(_, member)| member.counters.add_tally(&mut tally));
+        let sums = tally.completed.iter_mut().chain(&mut tally.bypassed);
+        for (sum, base) in sums.zip(base.completed.iter().chain(&base.bypassed)) {
+            *sum -= base;
+        }
+        tally
+    }
+
+    /// Completed requests other than reads that the scheduler of a queue with one domain had dispatched. Requests that
+    /// passed the scheduler by count as one less when they begin, so the sum wraps.
+    pub(super) fn nr_limited(&self) -> u64 {
+        self.iter().fold(0, |sum, (_, member)| sum.wrapping_add(member.counters.nr_limited()))
+    }
+
+    /// Requests in the queue, by the statistics, whose busy time `gauge` counts.
+    pub(super) fn nr_queued(&self, gauge: &Gauge) -> u64 {
+        let members = self.iter().map(|(_, member)| member);
+        let entered = members.clone().map(|member| member.counters.nr_entered());
+        gauge.in_flight(entered, members.map(|member| member.sums.nr_gone()))
+    }
+
+    /// Requests of the range at `place` in the queue, whose busy time `gauge` counts.
+    pub(super) fn nr_queued_in(&self, place: usize, gauge: &Gauge) -> u64 {
+        let all = self.range_sums(place);
+        gauge.in_flight(all.clone().map(Sums::nr_entered), all.map(Sums::nr_gone))
+    }
+
+    /// What all threads have added to the statistics of the range at `place`.
+    pub(super) fn range_sums(&self, place: usize) -> impl Iterator<Item = &Sums> + Clone {
+        self.iter().filter_map(move |(_, member)| member.range_sums(place))
+    }
+
+    /// Whether everything that entered has completed. Exact once no thread is inside and none can enter.
+    pub(crate) fn is_drained(&self) -> bool {
+        // Completions first: an operation that completes between the two sums can only make the queue look busier than
+        // it is.
+        let completed: u64 = self.iter().map(|(_, member)| member.counters.nr_completed()).sum();
+        let entered: u64 = self.iter().map(|(_, member)| member.counters.nr_entered()).sum();
+        entered == completed
+    }
+
     /// For dumps.
-    pub(super) fn show(&self, out: &mut dyn Write) -> fmt::Result {
+    pub(crate) fn show(&self, out: &mut dyn Write) -> fmt::Result {
         for (index, member) in self.iter() {
             let (active, rings) = (member.activity.is_active(), !member.completions.is_empty());
             let software = member.ctx.lens();
@@ -307,9 +348,10 @@ mod tests {
         let q = queue();
         let (index, _) = q.join(None).expect("there is a place");
         let own = OwnMember::new(Arc::clone(&q), index);
-        assert!(ptr::eq(own.get(&q), q.member(index)));
-        own.get(&q).set_background(true);
-        assert!(q.member(index).is_background());
+        assert!(ptr::eq(own.get(&q), q.members.get(index)));
+        q.members.set_background(index, true);
+        assert!(own.get(&q).is_background());
+        q.members.set_background(index, false);
         q.leave(index, None);
         let queue = Arc::downgrade(&q);
         drop(q);

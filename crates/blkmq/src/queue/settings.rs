@@ -189,7 +189,7 @@ impl Settings {
 
     /// Sets a knob that is a number and that nothing else depends on.
     pub(crate) fn set_number(&self, knob: &str, value: u32) {
-        debug_assert!(matches!(knob, "nomerges" | "io_timeout"), "{knob} is set by itself");
+        debug_assert!(matches!(knob, "nomerges" | "io_timeout" | "iostats"), "{knob} is set by itself");
         if let Some(cell) = self.cell(knob) {
             cell.store(value, Ordering::Relaxed);
         }

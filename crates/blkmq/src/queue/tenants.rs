@@ -148,7 +148,7 @@ impl RequestQueue {
     }
 
     /// For dumps. The lock is not waited for: a dump must also show a change that does not come to its end.
-    pub(super) fn show_tenants(&self, out: &mut dyn Write) -> fmt::Result {
+    pub(crate) fn show_tenants(&self, out: &mut dyn Write) -> fmt::Result {
         match self.tenants.try_lock() {
             Some(tenants) => {
                 tenants.groups.show(out)?;
@@ -282,7 +282,7 @@ impl RequestQueue {
         let mut clients: Vec<ClientInfo> =
             tenants.clients.iter().map(|(id, known)| self.client_info(id, known)).collect();
         let mut with_driver = vec![0; clients.iter().map(|client| client.id.place() + 1).max().unwrap_or(0)];
-        self.for_each_with_driver(|rq, _| {
+        self.hctxs.for_each_with_driver(&self.slots, |rq, _| {
             let client = self.members.get(SlotIndex::of(rq).pool()).client();
             if let Some(number) = with_driver.get_mut(client.place()).filter(|_| client != ClientId::default()) {
                 *number += 1;

@@ -76,7 +76,7 @@ impl Submitter {
         if self.dispatcher.saw_quiesced() {
             return Some(now);
         }
-        let polls_itself = q.nr_background() == 0;
+        let polls_itself = q.members.nr_background() == 0;
         // A virtual clock moves to the time that is planned here, for every submitter. It must not pass over the events
         // of others, and no thread sleeps meanwhile.
         let own = matches!(q.clock(), Clock::Real(_)).then(|| Own {
@@ -91,7 +91,7 @@ impl Submitter {
     /// false while the queue is quiesced.
     fn has_word(&self) -> bool {
         let q = &self.q;
-        q.is_owned && kept("sleep.inbox") && self.polled_hctxs().any(|index| q.hctx(index).inbox.is_full())
+        q.is_owned && kept("sleep.inbox") && self.polled_hctxs().any(|index| q.hctxs.get(index).inbox.is_full())
     }
 
     /// Whether this thread may find something to do now. Asked last before it sleeps, and when it begins to wait

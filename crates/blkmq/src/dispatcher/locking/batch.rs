@@ -24,7 +24,7 @@ pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time,
 
 fn dispatch_batches(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time, bound: usize) -> usize {
     let (index, member) = (domain.first_hctx(), dispatcher.member(q));
-    let first = q.hctx(index);
+    let first = q.hctxs.get(index);
     let mut chosen = 0;
     // In a queue with several domains this thread may have something in its hands that the driver gave back while the
     // thread was at another domain. It comes before what is chosen from here on. This thread sets WAITING when it puts

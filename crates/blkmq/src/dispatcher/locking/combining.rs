@@ -156,7 +156,7 @@ pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time,
     }
     // A thread that has no news would find what the last holder found. But a request that the driver gave back is
     // tried at each poll.
-    let gave_back = || q.hctxs().any(|(_, hctx)| hctx.gave_back.load(Ordering::Relaxed));
+    let gave_back = || q.hctxs.iter().any(|(_, hctx)| hctx.gave_back.load(Ordering::Relaxed));
     if !std::mem::take(&mut dispatcher.has_news) && !gave_back() {
         return Dispatched::all(0);
     }

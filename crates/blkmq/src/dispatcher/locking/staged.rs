@@ -101,7 +101,7 @@ fn serve_buckets(dispatcher: &mut Dispatcher, domain: &Domain, left: Chain, mut 
 /// Inserts what lies in all buckets.
 fn insert_buckets(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time, measures: Measures) {
     domain.enter(q, dispatcher.member(q), dispatcher, now, |section| {
-        for (_, member) in q.members() {
+        for (_, member) in q.members.iter() {
             let mut list = RqList::default();
             list.take_over(&q.slots, member.bucket.take_all(), Place::Staged);
             section.hold.backlog.add(list);

@@ -78,7 +78,7 @@ impl<'q> Section<'q, '_> {
         );
         let q = self.q;
         let index = self.domain.first_hctx();
-        let hctx = q.hctx(index);
+        let hctx = q.hctxs.get(index);
         let mut batch = [Tag(0); TAGS];
         let mut chosen = 0;
         loop {
@@ -109,7 +109,7 @@ impl<'q> Section<'q, '_> {
         let q = self.q;
         let mut ready = 0;
         for _ in 0..bound {
-            if self.hold.is_empty() || q.all_have_parked() {
+            if self.hold.is_empty() || q.hctxs.all_have_parked() {
                 break;
             }
             let Some(rq) = self.choose_or_tell() else { return (ready, true) };

@@ -103,7 +103,7 @@ impl<'q> Section<'q, '_> {
         let mut next = 0;
         while let Some((index, places)) = self.dispatcher.newcomers.run(next) {
             next = places.end;
-            let hctx = self.q.hctx(index);
+            let hctx = self.q.hctxs.get(index);
             hctx.tags.fetch(&self.dispatcher.hint);
             hctx.issue.fetch();
         }
@@ -138,7 +138,7 @@ impl<'q> Section<'q, '_> {
         let Dispatcher { newcomers, hint, .. } = &mut **dispatcher;
         let mut got = 0;
         while let Some((index, places)) = newcomers.run(got) {
-            let (hctx, wanted) = (q.hctx(index), places.end);
+            let (hctx, wanted) = (q.hctxs.get(index), places.end);
             if hctx.nr_parked() == 0 {
                 got += hctx.tags.get_batch(hint, &mut tags[places]);
             }
@@ -164,7 +164,7 @@ impl<'q> Section<'q, '_> {
             && let Some((index, places)) = self.dispatcher.newcomers.run(next)
         {
             next = places.end.min(tags.len());
-            self.dispatcher.put_back(self.q, self.q.hctx(index), &tags[places.start..next]);
+            self.dispatcher.put_back(self.q, self.q.hctxs.get(index), &tags[places.start..next]);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use blkmq_sched::Time;
 
+use super::in_flight;
 use super::stat::Stat;
 use super::sums::Sums;
 use crate::queue::experiments::{Accounting, SharedCount};
@@ -76,6 +77,15 @@ impl Gauge {
         }
     }
 
+    /// Requests in flight: operations that entered and are not gone, by the counts of all threads.
+    pub(in crate::queue) fn in_flight(
+        &self,
+        entered: impl Iterator<Item = u64>,
+        gone: impl Iterator<Item = u64>,
+    ) -> u64 {
+        self.0.shared.nr().unwrap_or_else(|| in_flight(entered, gone))
+    }
+
     /// What a baseline counts here.
     #[inline]
     pub(in crate::queue) fn shared(&self) -> &SharedCount {
@@ -86,7 +96,7 @@ impl Gauge {
     /// statistics are on, the busy time up to now is counted first; otherwise a long request would show none until it
     /// ends. While the statistics are off, no time is counted, for two reasons: requests that seem to be in flight may
     /// be about to be marked as not counted, and the stamp may be old.
-    pub(super) fn stat<'a>(&self, now: Time, in_flight: u64, is_on: bool, all: impl Iterator<Item = &'a Sums>) -> Stat {
+    pub(in crate::queue) fn stat<'a>(&self, now: Time, in_flight: u64, is_on: bool, all: impl Iterator<Item = &'a Sums>) -> Stat {
         if in_flight > 0 && is_on {
             self.advance(now, || true);
         }

@@ -5,11 +5,8 @@ use std::sync::OnceLock;
 use blkmq_sched::Time;
 
 use super::gauge::Gauge;
-use super::in_flight;
-use super::stat::Stat;
-use super::sums::Sums;
-use crate::queue::RequestQueue;
 use crate::queue::error::RangeError;
+use crate::queue::experiments::Accounting;
 use blkmq_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use blkmq_sync::{Mutex, placed};
 
@@ -139,67 +136,44 @@ impl Ranges {
     }
 }
 
-impl RequestQueue {
-    /// The ranges, in the order of their sectors, with their statistics.
-    #[must_use]
-    pub fn range_stats(&self) -> Vec<(SectorRange, Stat)> {
-        let now = self.clock.now();
-        let ranges = &self.account.ranges;
-        let mut stats: Vec<_> = {
-            let named = ranges.named().lock();
-            let known = named.iter().enumerate().filter_map(|(place, range)| Some((place, range.clone()?)));
-            known.map(|(place, range)| (range, self.range_stat(place, now))).collect()
-        };
-        stats.sort_by_key(|(range, _)| range.first);
-        stats
+/// The control path.
+impl Ranges {
+    /// The ranges with their places, in the order of their sectors.
+    pub(in crate::queue) fn by_sector(&self) -> Vec<(SectorRange, usize)> {
+        let named = self.named().lock();
+        let known = named.iter().enumerate().filter_map(|(place, range)| Some((range.clone()?, place)));
+        let mut known: Vec<_> = known.collect();
+        known.sort_by_key(|(range, _)| range.first);
+        known
     }
 
-    fn range_stat(&self, place: usize, now: Time) -> Stat {
-        self.account.ranges.gauge(place).stat(
-            now,
-            self.nr_queued_in(place),
-            self.settings.has_iostats(),
-            self.range_sums(place),
-        )
+    /// Makes what ranges count on, once the queue has any.
+    pub(in crate::queue) fn make_gauges(&self, accounting: Accounting, now: Time) {
+        let _ = self.gauges.get_or_init(|| (0..MAX_RANGES).map(|_| Gauge::new(accounting, now)).collect());
     }
 
-    /// Requests of a range in the queue.
-    pub(in crate::queue) fn nr_queued_in(&self, place: usize) -> u64 {
-        let all = self.range_sums(place);
-        let sum = || in_flight(all.clone().map(Sums::nr_entered), all.map(Sums::nr_gone));
-        self.account.ranges.gauge(place).shared().nr().unwrap_or_else(sum)
-    }
-
-    fn range_sums(&self, place: usize) -> impl Iterator<Item = &Sums> + Clone {
-        self.members.iter().filter_map(move |(_, member)| member.range_sums(place))
-    }
-
-    /// Replaces the ranges. The sums of a range go on if a range of the same name was there. The queue is frozen,
-    /// drained and quiesced, or no other thread has it yet. The caller holds the control lock.
-    pub(crate) fn install_ranges(&self, mut new: Vec<SectorRange>) {
+    /// Replaces the ranges, which were [checked](check_ranges). The sums of a range go on if a range of the same name
+    /// was there; otherwise `reset` is called with its place. The queue is frozen, drained and quiesced, or no other
+    /// thread has it yet.
+    pub(in crate::queue) fn replace(&self, mut new: Vec<SectorRange>, now: Time, reset: impl Fn(usize)) {
         debug_assert!(new.len() <= MAX_RANGES, "{} ranges were checked", new.len());
-        let ranges = &self.account.ranges;
-        let now = self.clock.now();
-        if !new.is_empty() {
-            let accounting = self.account.gauge.shared().accounting();
-            let _ = ranges.gauges.get_or_init(|| (0..MAX_RANGES).map(|_| Gauge::new(accounting, now)).collect());
-            self.members.iter().for_each(|(_, member)| member.make_range_sums());
-        }
+        debug_assert!(new.is_empty() || self.ever(), "gauges are made before a range has a place");
         new.sort_by_key(|range| range.first);
         debug_assert!(
             new.is_sorted_by(|first, second| first.end() <= second.first),
             "ranges were checked, and do not overlap"
         );
-        let mut named = ranges.named().lock();
+        let mut named = self.named().lock();
         named.resize(MAX_RANGES, None);
         for range in named.iter_mut() {
             range.take_if(|known| new.iter().all(|new| new.name != known.name));
         }
-        for (bound, range) in ranges.bounds().iter().zip(&new) {
+        for (bound, range) in self.bounds().iter().zip(&new) {
             let is_it = |known: &Option<SectorRange>| known.as_ref().is_some_and(|known| known.name == range.name);
             let place = named.iter().position(is_it).unwrap_or_else(|| {
                 let place = named.iter().position(Option::is_none).expect("there are places for the most ranges");
-                self.reset_range(place, now);
+                self.gauge(place).reset(now);
+                reset(place);
                 place
             });
             named[place] = Some(range.clone());
@@ -207,12 +181,7 @@ impl RequestQueue {
             bound.end.store(range.end(), Ordering::Relaxed);
             bound.place.store(place, Ordering::Relaxed);
         }
-        ranges.len().store(new.len(), Ordering::Relaxed);
-    }
-
-    fn reset_range(&self, place: usize, now: Time) {
-        self.account.ranges.gauge(place).reset(now);
-        self.range_sums(place).for_each(Sums::reset);
+        self.len().store(new.len(), Ordering::Relaxed);
     }
 }
 

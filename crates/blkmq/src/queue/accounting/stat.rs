@@ -2,12 +2,6 @@
 
 use std::fmt;
 
-use blkmq_sched::RqId;
-
-use super::in_flight;
-use crate::queue::RequestQueue;
-use blkmq_sync::atomic::Ordering;
-
 /// The statistics of a queue, or of a named range of its sectors, in the order and with the units of the kernel's
 /// `stat` file. [`Display`](fmt::Display) prints the line of that file.
 ///
@@ -87,58 +81,6 @@ impl fmt::Display for Stat {
             write!(f, "{gap}{field:>8}")?;
         }
         Ok(())
-    }
-}
-
-impl RequestQueue {
-    /// The statistics of the whole queue, requests of the ranges included.
-    #[must_use]
-    pub fn stat(&self) -> Stat {
-        // The time is read first: a request that is found in flight after that was in flight at that time, or has ended
-        // and counted its time.
-        let now = self.clock.now();
-        let all = self.members.iter().map(|(_, member)| &member.sums);
-        self.account.gauge.stat(now, self.nr_queued(), self.settings.has_iostats(), all)
-    }
-
-    /// Reads, and requests other than reads, that the driver has just now, as the kernel's file `inflight` shows them.
-    /// This looks at every tag that is out. Requests that have a tag and are on their way to the driver are in
-    /// [`in_flight`](Self::in_flight) too. Requests that only wait in the queue are in [`Stat::in_flight`] alone.
-    #[must_use]
-    pub fn inflight(&self) -> [u32; 2] {
-        let mut inflight = [0; 2];
-        self.for_each_with_driver(|_, is_read| inflight[usize::from(!is_read)] += 1);
-        inflight
-    }
-
-    /// Calls `each` for each request that the driver has just now, with its id and whether it is a read.
-    pub(in crate::queue) fn for_each_with_driver(&self, mut each: impl FnMut(RqId, bool)) {
-        for (_, hctx) in self.hctxs.iter() {
-            hctx.tags.for_each_busy(|tag| {
-                if let Some((id, is_read)) = hctx.started.get(tag)
-                    && self.slots.is_with_driver(id)
-                {
-                    each(id, is_read);
-                }
-            });
-        }
-    }
-
-    /// Ends the time in which nothing was counted before the first request counts. Otherwise that time would be taken
-    /// for busy time.
-    pub(crate) fn set_iostats(&self, iostats: u32) {
-        if !self.settings.has_iostats() {
-            self.account.gauge.advance(self.clock.now(), || false);
-        }
-        self.settings.iostats.store(iostats, Ordering::Relaxed);
-    }
-
-    /// Requests in the queue, by the statistics.
-    pub(in crate::queue) fn nr_queued(&self) -> u64 {
-        let members = self.members.iter().map(|(_, member)| member);
-        let entered = members.clone().map(|member| member.counters.nr_entered());
-        let sum = || in_flight(entered, members.map(|member| member.sums.nr_gone()));
-        self.account.gauge.shared().nr().unwrap_or_else(sum)
     }
 }
 

@@ -95,19 +95,19 @@ impl Sums {
     }
 
     /// Starts from zero. The owner is kept out meanwhile.
-    pub(super) fn reset(&self) {
+    pub(in crate::queue) fn reset(&self) {
         let cells = self.0.groups.iter().flat_map(|sums| [&sums.ios, &sums.merges, &sums.sectors, &sums.ns]);
         cells.chain([&self.0.entered, &self.0.skipped]).for_each(|cell| cell.store(0, Ordering::Relaxed));
     }
 
-    pub(super) fn nr_entered(&self) -> u64 {
+    pub(in crate::queue) fn nr_entered(&self) -> u64 {
         // ORDERING: Acquire pairs with the Release in `entered`.
         self.0.entered.load(Ordering::Acquire)
     }
 
     /// Of the operations that entered, those that are not in flight as a request: not counted, joined to a request, or
     /// over with it.
-    pub(super) fn nr_gone(&self) -> u64 {
+    pub(in crate::queue) fn nr_gone(&self) -> u64 {
         let groups = [Group::Read, Group::Write, Group::Discard].map(|group| self.group(group));
         groups.iter().fold(get(&self.0.skipped), |sum, of| sum.wrapping_add(get(&of.ios)).wrapping_add(get(&of.merges)))
     }

@@ -4,7 +4,6 @@
 use blkmq_sched::window::{Flow, Progress};
 use blkmq_sched::{Op, Time};
 
-use crate::queue::RequestQueue;
 use crate::queue::accounting::add;
 use crate::request::Request;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
@@ -60,6 +59,25 @@ impl Flows {
             least_read: AtomicU64::new(u64::MAX),
         };
         Self(Line::new("submitter.flows", cells))
+    }
+
+    /// The cost of requests that are over.
+    pub(super) fn over(&self) -> u64 {
+        self.0.over.load(Ordering::Relaxed)
+    }
+
+    /// Adds what the thread has completed, and takes its fastest read.
+    pub(super) fn add_to(&self, progress: &mut Progress) {
+        let cells = &self.0;
+        progress.reads += cells.reads.get();
+        progress.others += cells.others.get();
+        let under_way = cells.reads_under_way.load(Ordering::Relaxed);
+        progress.reads_under_way = progress.reads_under_way.saturating_add(under_way);
+        if cells.least_read.load(Ordering::Relaxed) < u64::MAX {
+            let least = cells.least_read.swap(u64::MAX, Ordering::Relaxed);
+            let least = progress.least_read.map_or(least, |known| known.min(least));
+            progress.least_read = Some(least).filter(|least| *least < u64::MAX);
+        }
     }
 }
 
@@ -120,29 +138,5 @@ impl<'q> FlowBatch<'q> {
         if self.over > 0 {
             add(&cells.over, self.over);
         }
-    }
-}
-
-impl RequestQueue {
-    /// The cost of requests that are over, of all threads.
-    pub(super) fn cost_over(&self) -> u64 {
-        let cost = |flows: &Flows| flows.0.over.load(Ordering::Relaxed);
-        self.members.iter().fold(0, |sum, (_, member)| sum.wrapping_add(cost(&member.flows)))
-    }
-
-    /// Adds what all threads have completed, and takes their fastest reads.
-    pub(super) fn add_progress(&self, progress: &mut Progress) {
-        let mut least = u64::MAX;
-        for (_, member) in self.members.iter() {
-            let cells = &member.flows.0;
-            progress.reads += cells.reads.get();
-            progress.others += cells.others.get();
-            let under_way = cells.reads_under_way.load(Ordering::Relaxed);
-            progress.reads_under_way = progress.reads_under_way.saturating_add(under_way);
-            if cells.least_read.load(Ordering::Relaxed) < u64::MAX {
-                least = least.min(cells.least_read.swap(u64::MAX, Ordering::Relaxed));
-            }
-        }
-        progress.least_read = Some(least).filter(|least| *least < u64::MAX);
     }
 }

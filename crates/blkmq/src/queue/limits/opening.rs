@@ -23,14 +23,19 @@ pub(in crate::queue) struct Opening {
     has_held_back: bool,
 }
 
+/// The cost of requests that are over, of all threads.
+fn cost_over(q: &RequestQueue) -> u64 {
+    q.members.iter().fold(0, |sum, (_, member)| sum.wrapping_add(member.flows.over()))
+}
+
 impl Opening {
     /// Called while nothing is in flight.
     pub(in crate::queue) fn new(q: &RequestQueue, target: Target) -> Self {
-        Self { window: Window::new(target), sent: 0, over: 0, base: q.cost_over(), has_held_back: false }
+        Self { window: Window::new(target), sent: 0, over: 0, base: cost_over(q), has_held_back: false }
     }
 
     pub(in crate::queue) fn look_up_over(&mut self, q: &RequestQueue) {
-        self.over = q.cost_over().wrapping_sub(self.base);
+        self.over = cost_over(q).wrapping_sub(self.base);
     }
 
     /// What is with the device, in nanoseconds of cost. Sums lag, so it may be less by now.
@@ -94,7 +99,7 @@ impl Opening {
             held_back: std::mem::take(&mut self.has_held_back) || holds_back,
             ..Progress::default()
         };
-        q.add_progress(&mut progress);
+        q.members.iter().for_each(|(_, member)| member.flows.add_to(&mut progress));
         self.window.fold(&progress, now);
         #[cfg(virtual_cpus)]
         tell(WindowStep::Learned { progress, phase: self.window.phase() });

@@ -117,7 +117,7 @@ impl Pools {
             && next == u64::MAX
             && let Some(mut control) = self.control().try_lock()
         {
-            let sums = q.latencies_since(&control.base);
+            let sums = latencies_since(q, &control.base);
             let depths = control.throttle.fold(&sums, now);
             for (pool, depth) in self.pools.iter().zip(depths) {
                 depth.into_iter().filter(|_| kept("tokens.depth")).for_each(|depth| pool.set_depth(depth));
@@ -286,22 +286,22 @@ impl<'q> TokenBatch<'q> {
     }
 }
 
+/// What all threads have counted since `base`.
+fn latencies_since(q: &RequestQueue, base: &Sums) -> Sums {
+    let mut sums = Sums::default();
+    q.members.iter().for_each(|(_, member)| member.latencies.add_to(&mut sums));
+    let base = base.counts.as_flattened().as_flattened().iter();
+    for (sum, base) in sums.counts.as_flattened_mut().as_flattened_mut().iter_mut().zip(base) {
+        *sum = sum.saturating_sub(*base);
+    }
+    sums
+}
+
 impl RequestQueue {
     /// The pools, if the scheduler takes tokens.
     #[inline]
     pub(crate) fn pools(&self) -> Option<&Pools> {
         if self.settings.has_tokens() { Some(&self.pools) } else { None }
-    }
-
-    /// What was counted since `base`.
-    fn latencies_since(&self, base: &Sums) -> Sums {
-        let mut sums = Sums::default();
-        self.members.iter().for_each(|(_, member)| member.latencies.add_to(&mut sums));
-        let base = base.counts.as_flattened().as_flattened().iter();
-        for (sum, base) in sums.counts.as_flattened_mut().as_flattened_mut().iter_mut().zip(base) {
-            *sum = sum.saturating_sub(*base);
-        }
-        sums
     }
 
     /// The scheduler changes, and takes tokens under this control, or takes none. Called when nothing is in flight.
@@ -318,7 +318,7 @@ impl RequestQueue {
         }
         self.pools.note_targets(&throttle);
         self.pools.fold_at.store(u64::MAX, Ordering::Relaxed);
-        *control = Control { throttle, base: self.latencies_since(&Sums::default()) };
+        *control = Control { throttle, base: latencies_since(self, &Sums::default()) };
     }
 
     /// Calls `ask` with the control of the tokens, if the scheduler takes any.

@@ -80,7 +80,8 @@ impl<'q> Starting<'q> {
     pub(crate) fn new(q: &'q RequestQueue, member: &'q Member, now: Time) -> Self {
         let mark = mark_now(q);
         if mark.is_counted() {
-            q.account.gauge.advance(now, || q.nr_queued() > 0);
+            let gauge = &q.account.gauge;
+            gauge.advance(now, || q.members.nr_queued(gauge) > 0);
         }
         Self { q, now, member, mark }
     }
@@ -118,7 +119,7 @@ impl<'q> Starting<'q> {
         let Some(place) = account.ranges.find(rq.sector()) else { return };
         rq.body_mut().mark = Mark::in_range(place);
         let (gauge, sums) = range(self.q, self.member, place);
-        gauge.advance(self.now, || self.q.nr_queued_in(place) > 0);
+        gauge.advance(self.now, || self.q.members.nr_queued_in(place, gauge) > 0);
         gauge.shared().start();
         sums.merged(group, merges);
         sums.entered(merges + 1);

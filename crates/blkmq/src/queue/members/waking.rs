@@ -3,20 +3,13 @@
 //! A thread that wakes others counts that on a line of its own, as [`Wakeups`](crate::Wakeups) shows it. A thread that
 //! wakes nobody counts nothing.
 
+use super::Members;
 use crate::queue::accounting::WakeCause;
 use crate::queue::{CONTROL, RequestQueue};
 
-impl RequestQueue {
-    /// Wakes every thread that sleeps, so that it looks again. Called by the thread of `member`, which has made visible
-    /// what the sleepers are to see.
-    ///
-    /// COST: a fence and a load while no thread sleeps.
-    pub(crate) fn wake_sleepers(&self, member: u16) {
-        self.live.wake(|| self.rouse_all(member, WakeCause::Changed));
-    }
-
+impl Members {
     fn rouse_all(&self, member: u16, cause: WakeCause) {
-        let woken = self.members.iter().filter(|(_, other)| other.wake.rouse()).count();
+        let woken = self.iter().filter(|(_, other)| other.wake.rouse()).count();
         self.note_woken(member, cause, woken);
     }
 
@@ -30,18 +23,12 @@ impl RequestQueue {
 
     #[cold]
     fn count_woken(&self, member: u16, cause: WakeCause, woken: u64) {
-        let counters = &self.member(member).counters;
+        let counters = &self.get(member).counters;
         if member == CONTROL {
             counters.woke_together(cause, woken);
         } else {
             counters.woke(cause, woken);
         }
-    }
-
-    /// Called when something that waits may go on, and the thread of this member does not take it on: see
-    /// [`Liveness::hand_on`](blkmq_sync::liveness::Liveness::hand_on).
-    pub(crate) fn hand_on(&self, member: u16) {
-        self.live.hand_on(|| self.rouse_next(member));
     }
 
     /// Wakes the next member behind `member` that sleeps, going round. If no thread sleeps, those are notified that
@@ -53,8 +40,8 @@ impl RequestQueue {
     /// A thread that waits elsewhere polls when its program likes, so all of these are notified.
     #[cold]
     fn rouse_next(&self, member: u16) {
-        let behind = self.members.iter().filter(|(other, _)| *other > member);
-        let before = self.members.iter().filter(|(other, _)| *other < member);
+        let behind = self.iter().filter(|(other, _)| *other > member);
+        let before = self.iter().filter(|(other, _)| *other < member);
         if behind.chain(before).any(|(_, other)| other.wake.rouse_sleeper()) {
             self.note_woken(member, WakeCause::Deferred, 1);
         } else {
@@ -62,33 +49,49 @@ impl RequestQueue {
         }
     }
 
+    /// Wakes the owner of a hardware queue, for whom the thread of `member` left something there.
+    pub(crate) fn wake_owner(&self, owner: u16, member: u16) {
+        let woken = self.get(owner).wake.wake();
+        self.note_woken(member, WakeCause::Deferred, woken.into());
+    }
+}
+
+impl RequestQueue {
+    /// Wakes every thread that sleeps, so that it looks again. Called by the thread of `member`, which has made visible
+    /// what the sleepers are to see.
+    ///
+    /// COST: a fence and a load while no thread sleeps.
+    pub(crate) fn wake_sleepers(&self, member: u16) {
+        self.live.wake(|| self.members.rouse_all(member, WakeCause::Changed));
+    }
+
+    /// Called when something that waits may go on, and the thread of this member does not take it on: see
+    /// [`Liveness::hand_on`](blkmq_sync::liveness::Liveness::hand_on).
+    pub(crate) fn hand_on(&self, member: u16) {
+        self.live.hand_on(|| self.members.rouse_next(member));
+    }
+
     /// Called when a change may let go what waits: see
     /// [`Liveness::call_others`](blkmq_sync::liveness::Liveness::call_others).
     pub(crate) fn call_others(&self, member: u16) {
-        self.live.call_others(|| self.rouse_all(member, WakeCause::Changed));
-    }
-
-    /// Wakes the owner of a hardware queue, for whom the thread of `member` left something there.
-    pub(crate) fn wake_owner(&self, owner: u16, member: u16) {
-        let woken = self.member(owner).wake.wake();
-        self.note_woken(member, WakeCause::Deferred, woken.into());
+        self.live.call_others(|| self.members.rouse_all(member, WakeCause::Changed));
     }
 
     /// Wakes the threads that must plan for requests which the driver has got by the thread of `member`: those of
     /// `owners`, or all if these are not known, and the background threads.
     pub(crate) fn wake_for_started(&self, owners: Option<&[u16]>, member: u16) {
         match owners {
-            None => self.live.wake(|| self.rouse_all(member, WakeCause::Started)),
+            None => self.live.wake(|| self.members.rouse_all(member, WakeCause::Started)),
             Some(owners) if !owners.is_empty() && self.live.sleepers.any() => {
-                let woken = owners.iter().filter(|owner| self.member(**owner).wake.rouse()).count();
-                self.note_woken(member, WakeCause::Started, woken);
+                let woken = owners.iter().filter(|owner| self.members.get(**owner).wake.rouse()).count();
+                self.members.note_woken(member, WakeCause::Started, woken);
             }
             Some(_) => {}
         }
-        if self.nr_background() > 0 && self.live.sleepers.any() {
+        if self.members.nr_background() > 0 && self.live.sleepers.any() {
             let background = self.members.iter().filter(|(_, other)| other.is_background());
             let woken = background.filter(|(_, other)| other.wake.rouse()).count();
-            self.note_woken(member, WakeCause::Started, woken);
+            self.members.note_woken(member, WakeCause::Started, woken);
         }
     }
 }

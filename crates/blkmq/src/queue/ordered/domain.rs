@@ -112,7 +112,7 @@ impl Domain {
     #[inline]
     pub(crate) fn with_hold<R>(&self, q: &RequestQueue, member: u16, section: impl FnOnce(&mut Hold) -> R) -> R {
         let ends_process = EndsProcess;
-        let mut hold = self.acquire(&q.member(member).counters);
+        let mut hold = self.acquire(&q.members.get(member).counters);
         #[cfg(virtual_cpus)]
         tell_hold(HoldStep::Begins);
         hold.note_holder(member);

@@ -109,7 +109,7 @@ impl Hold {
 
     #[inline(never)]
     fn fold_now(&mut self, q: &RequestQueue) {
-        let tally = q.tally(&self.base);
+        let tally = q.members.tally(&self.base);
         if let Some(scheduler) = &mut self.scheduler {
             scheduler.observe(Feedback::Sums(&tally));
         }

@@ -133,8 +133,8 @@ impl Hold {
         *self = Self {
             scheduler,
             queued: vec![0; nr_hctxs],
-            base: q.tally(&Tally::default()),
-            base_limited: q.nr_limited_completed(self.first),
+            base: q.members.tally(&Tally::default()),
+            base_limited: self.nr_limited_completed(q),
             backlog: std::mem::take(&mut self.backlog),
             // The gate as it is in the queue's word, until the gate is set anew.
             gate: self.gate,
@@ -490,9 +490,15 @@ impl Hold {
         }
         // Counters lag, so `completed` may be too small. Then a request waits although there is room, which is the safe
         // side.
-        let completed = q.nr_limited_completed(self.first).wrapping_sub(self.base_limited);
+        let completed = self.nr_limited_completed(q).wrapping_sub(self.base_limited);
         self.limited_over = Some(completed);
         self.admits(info, self.limited.wrapping_sub(completed))
+    }
+
+    /// Completed requests other than reads that this scheduler had dispatched. In a split queue, requests that passed
+    /// the scheduler by do not count at all.
+    fn nr_limited_completed(&self, q: &RequestQueue) -> u64 {
+        if q.settings.is_split() { q.hctxs.get(self.first).nr_limited_completed() } else { q.members.nr_limited() }
     }
 
     /// Whether there can be so many requests other than reads that the scheduler does not admit one like this.

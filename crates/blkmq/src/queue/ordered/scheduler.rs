@@ -219,7 +219,7 @@ impl RequestQueue {
     }
 
     /// For dumps.
-    pub(in crate::queue) fn show_scheduler(&self, out: &mut dyn Write) -> fmt::Result {
+    pub(crate) fn show_scheduler(&self, out: &mut dyn Write) -> fmt::Result {
         for domain in self.domains() {
             let hold = domain.control();
             let Some(scheduler) = hold.scheduler() else { return writeln!(out, "no scheduler") };

@@ -7,8 +7,7 @@ use crate::driver::Cause;
 use crate::queue::RequestQueue;
 use crate::queue::error::QueueError;
 use crate::request::client::Client;
-use blkmq_sync::atomic::Ordering;
-use blkmq_sync::{peek, placed};
+use blkmq_sync::peek;
 
 impl RequestQueue {
     /// Registers a thread. A thread that submits also registers its client, and has slots from then on. A thread
@@ -47,8 +46,7 @@ impl RequestQueue {
                 }
             }
         } else {
-            self.members.get(member).set_background(true);
-            placed("queue.nr_background", &self.nr_background).fetch_add(1, Ordering::Relaxed);
+            self.members.set_background(member, true);
             ClientId::default()
         };
         Ok((member, client))
@@ -67,8 +65,7 @@ impl RequestQueue {
         let is_gone = match client {
             Some(client) => self.leave_client(member, client),
             None => {
-                placed("queue.nr_background", &self.nr_background).fetch_sub(1, Ordering::Relaxed);
-                self.members.get(member).set_background(false);
+                self.members.set_background(member, false);
                 false
             }
         };

@@ -66,17 +66,17 @@ pub(crate) struct Steps {
     pub(crate) finished: RqList,
 }
 
-impl RequestQueue {
+impl Steps {
     /// Takes a request with its first step into the flush machine of its hardware queue.
-    pub(crate) fn begin_flush(&self, rq: Request<'_>, now: Time) -> Steps {
+    pub(crate) fn begin(q: &RequestQueue, rq: Request<'_>, now: Time) -> Self {
         let hctx = rq.hctx();
-        self.hctxs.get(hctx).flush().lock().insert(&self.slots, hctx, rq, now)
+        q.hctxs.get(hctx).flush().lock().insert(&q.slots, hctx, rq, now)
     }
 
     /// Called when a step of the flush machine has completed; its status is in the request.
-    pub(crate) fn complete_flush(&self, rq: Request<'_>, now: Time) -> Steps {
+    pub(crate) fn complete(q: &RequestQueue, rq: Request<'_>, now: Time) -> Self {
         let hctx = rq.hctx();
-        self.hctxs.get(hctx).flush().lock().complete(&self.slots, hctx, rq, now)
+        q.hctxs.get(hctx).flush().lock().complete(&q.slots, hctx, rq, now)
     }
 }
 

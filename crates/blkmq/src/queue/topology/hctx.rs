@@ -3,10 +3,11 @@
 use std::fmt::{self, Write};
 use std::sync::OnceLock;
 
+use blkmq_sched::RqId;
+
 use super::flush::FlushQueue;
 use super::layout::Layout;
 use crate::driver::{StartedTable, Topology};
-use crate::queue::RequestQueue;
 use crate::request::limits::{MAX_HW_QUEUES, MAX_MEMBERS};
 use crate::request::{Place, Request, RqList, Slots};
 use blkmq_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -199,40 +200,10 @@ impl HwCtx {
     }
 }
 
-/// The hardware queues of the device, by their numbers.
-impl RequestQueue {
-    #[inline]
-    pub(crate) fn layout(&self) -> Layout {
-        self.hctxs.layout()
-    }
-
-    #[inline]
-    pub(crate) fn hctx(&self, index: u16) -> &HwCtx {
-        self.hctxs.get(index)
-    }
-
-    /// How many tags each hardware queue has.
-    pub(crate) fn depth(&self) -> u16 {
-        self.hctxs.depth()
-    }
-
-    /// Every hardware queue in use, with its number.
-    #[inline]
-    pub(crate) fn hctxs(&self) -> impl Iterator<Item = (u16, &HwCtx)> {
-        self.hctxs.iter()
-    }
-
-    /// Whether each hardware queue has a parked request. A request that is chosen then would have to be parked too,
-    /// whatever its hardware queue is.
-    pub(crate) fn all_have_parked(&self) -> bool {
-        self.hctxs().all(|(_, hctx)| hctx.nr_parked() > 0)
-    }
-}
-
 /// All hardware queues that a device ever had. Each is made when it is first needed, and none is freed before the
 /// queue.
 #[derive(Debug)]
-pub(in crate::queue) struct HwCtxTable {
+pub(crate) struct HwCtxTable {
     entries: Box<[OnceLock<HwCtx>]>,
     layout: AtomicU64,
     depth: u16,
@@ -265,26 +236,49 @@ impl HwCtxTable {
         }
     }
 
-    pub(in crate::queue) fn layout(&self) -> Layout {
+    #[inline]
+    pub(crate) fn layout(&self) -> Layout {
         // Acquire pairs with the Release of `set_layout`.
         Layout::unpack(placed("hctx.layout", &self.layout).load(Ordering::Acquire))
     }
 
-    pub(in crate::queue) fn get(&self, index: u16) -> &HwCtx {
+    #[inline]
+    pub(crate) fn get(&self, index: u16) -> &HwCtx {
         self.entries[usize::from(index)].get().expect("a hardware queue of the layout was made")
     }
 
     /// Every hardware queue in use, with its number.
-    pub(in crate::queue) fn iter(&self) -> impl Iterator<Item = (u16, &HwCtx)> {
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, &HwCtx)> {
         (0..self.layout().len()).map(|index| (index, self.get(index)))
     }
 
-    pub(in crate::queue) fn depth(&self) -> u16 {
+    /// How many tags each hardware queue has.
+    pub(crate) fn depth(&self) -> u16 {
         self.depth
     }
 
+    /// Whether each hardware queue has a parked request. A request that is chosen then would have to be parked too,
+    /// whatever its hardware queue is.
+    pub(crate) fn all_have_parked(&self) -> bool {
+        self.iter().all(|(_, hctx)| hctx.nr_parked() > 0)
+    }
+
+    /// Calls `each` for each request that the driver has just now, with its id and whether it is a read.
+    pub(in crate::queue) fn for_each_with_driver(&self, slots: &Slots, mut each: impl FnMut(RqId, bool)) {
+        for (_, hctx) in self.iter() {
+            hctx.tags.for_each_busy(|tag| {
+                if let Some((id, is_read)) = hctx.started.get(tag)
+                    && slots.is_with_driver(id)
+                {
+                    each(id, is_read);
+                }
+            });
+        }
+    }
+
     /// For dumps.
-    pub(in crate::queue) fn show(&self, out: &mut dyn Write) -> fmt::Result {
+    pub(crate) fn show(&self, out: &mut dyn Write) -> fmt::Result {
         for (index, hctx) in self.iter() {
             let (waiting, running, is_running, data) = hctx.flush().lock().state();
             let [stalled, gave_back] = [&hctx.stalled, &hctx.gave_back].map(|flag| flag.load(Ordering::Relaxed));
