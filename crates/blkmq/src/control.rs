@@ -17,7 +17,7 @@ use std::fmt;
 
 use crate::driver::Topology;
 use crate::queue::{
-    Locking, NR_REQUESTS, QueueError, RequestQueue, SchedulerChoice, SectorRange, WBT_LAT_USEC, check_ranges,
+    CONTROL, Locking, NR_REQUESTS, QueueError, RequestQueue, SchedulerChoice, SectorRange, WBT_LAT_USEC, check_ranges,
     check_value,
 };
 use blkmq_sync::grace::Observed;
@@ -68,7 +68,10 @@ impl Freeze {
 
 impl Drop for Freeze {
     fn drop(&mut self) {
-        self.q.end_freeze();
+        if self.q.control.end_freeze(&self.q.live.word) {
+            // Threads whose plugs were held back look again.
+            self.q.wake_sleepers(CONTROL);
+        }
     }
 }
 
@@ -80,7 +83,10 @@ pub struct Quiesce(Arc<RequestQueue>);
 
 impl Drop for Quiesce {
     fn drop(&mut self) {
-        self.0.end_quiesce();
+        if self.0.control.end_quiesce(&self.0.live.word) {
+            // Threads that sleep look again, and find WAITING set if anything was left.
+            self.0.wake_sleepers(CONTROL);
+        }
     }
 }
 
@@ -150,7 +156,7 @@ impl RequestQueue {
     /// because it never enters a queue. A submitter whose slots are all taken gives new bios back. Threads that drive
     /// the queue still enter it.
     pub fn freeze(self: &Arc<Self>) -> Freeze {
-        self.begin_freeze();
+        self.control.begin_freeze(&self.live.word);
         let inside = observe(self);
         Freeze { q: Arc::clone(self), inside, is_drained: false }
     }
@@ -158,7 +164,7 @@ impl RequestQueue {
     /// Stops the driver from being given requests, and waits until no thread is about to give it any. Must not be
     /// called by a thread that is inside the queue, for example from a driver.
     pub fn quiesce(self: &Arc<Self>) -> Quiesce {
-        self.begin_quiesce();
+        self.control.begin_quiesce(&self.live.word);
         for (member, seen) in observe(self) {
             while !self.members.get(member).activity.has_left(seen) {
                 thread::yield_now();
@@ -200,7 +206,8 @@ impl RequestQueue {
     /// Begins to let requests pass the scheduler by while nothing waits, or stops it.
     pub fn change_bypass(self: &Arc<Self>, bypass: bool) -> Change {
         self.change(move |q| {
-            q.set_bypass(bypass);
+            q.settings.set_bypass(bypass);
+            q.domains.reset_gates(q);
             Ok(())
         })
     }
@@ -257,6 +264,7 @@ impl RequestQueue {
             }),
             "a change is made while the queue is frozen and quiesced"
         );
-        self.change_alone(|| apply(self))
+        let _alone = self.control.lock();
+        apply(self)
     }
 }

@@ -66,6 +66,7 @@ use self::attached::Attached;
 use self::limits::pools::Pools;
 use self::members::Members;
 use self::ordered::domains::Domains;
+use self::ordered::window::WindowLook;
 use self::settings::Settings;
 use self::state::Control;
 use self::tenants::Tenants;
@@ -106,7 +107,7 @@ pub(crate) struct Own {
 pub struct RequestQueue {
     pub(crate) live: Liveness,
     pub(crate) settings: Line<Settings>,
-    domains: Domains,
+    pub(crate) domains: Domains,
     pools: Pools,
     /// Whose reports the scheduler has not been told of.
     news: News,
@@ -129,13 +130,12 @@ pub struct RequestQueue {
     clock: Clock,
     nr_slots: u16,
     account: Account,
-    control: Mutex<Control>,
+    pub(crate) control: Control,
     /// Taken behind the lock of the control path, and before that of a scheduler.
     tenants: Mutex<Tenants>,
     /// Nanoseconds: the time when the timeout scan is due.
     pub(crate) timeout_scan: Line<AtomicU64>,
-    /// Nanoseconds: when the window wants to learn what has completed; `u64::MAX` if there is none, or while it learns.
-    window_look: Line<AtomicU64>,
+    pub(crate) window_look: WindowLook,
 }
 
 impl RequestQueue {
@@ -226,6 +226,13 @@ impl RequestQueue {
         ranges.by_sector().into_iter().map(stat).collect()
     }
 
+    /// What the window has found, and what it does. `None` if the queue has no window: the knob `wbt_lat_usec` is 0, or
+    /// the scheduler is none or orders each hardware queue by itself.
+    #[must_use]
+    pub fn window(&self) -> Option<WindowInfo> {
+        self.whole_domain()?.control().window_info(self)
+    }
+
     /// Reads, and requests other than reads, that the driver has just now, as the kernel's file `inflight` shows them.
     /// This looks at every tag that is out. Requests that have a tag and are on their way to the driver are in
     /// [`in_flight`](Self::in_flight) too. Requests that only wait in the queue are in [`Stat::in_flight`] alone.
@@ -254,7 +261,8 @@ impl RequestQueue {
         }
         self.driver.set_topology(topology)?;
         self.hctxs.set_layout(layout);
-        self.apply_nr_hctxs(layout.len());
+        self.domains.set_nr_hctxs(self, layout.len());
+        self.apply_nr_requests(self.settings.nr_requests.load(Ordering::Relaxed));
         Ok(())
     }
 
@@ -276,6 +284,12 @@ impl RequestQueue {
             self.members.iter().for_each(|(_, member)| member.make_range_sums());
         }
         account.ranges.replace(new, now, |place| self.members.range_sums(place).for_each(Sums::reset));
+    }
+
+    /// The pools, if the scheduler takes tokens.
+    #[inline]
+    pub(crate) fn pools(&self) -> Option<&Pools> {
+        if self.settings.has_tokens() { Some(&self.pools) } else { None }
     }
 
     /// The time at which a thread that drives these hardware queues must look again even if no other thread wakes it.

@@ -29,7 +29,7 @@ impl RequestQueue {
         let (sleepers, background) = (self.live.sleepers.nr(), self.members.nr_background());
         writeln!(out, "sleepers {sleepers} background {background}")?;
         self.hctxs.show(out)?;
-        self.show_scheduler(out)?;
+        self.domains.show(self, out)?;
         self.show_tenants(out)?;
         self.members.show(out)?;
         for (index, generation, place) in self.slots.in_use() {

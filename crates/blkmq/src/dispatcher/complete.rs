@@ -75,7 +75,7 @@ impl<'q> Feedback<'q> {
         let flows = has_window.then(|| FlowBatch::new(&member.flows, now));
         let kind = if is_plain {
             Kind::Nothing
-        } else if q.has_reports() {
+        } else if q.settings.wants_reports() {
             Kind::Reports(ReportBatch::new(q, by, now))
         } else {
             Kind::Tokens(TokenBatch::new(q, &member.latencies, now), 0, 0)
@@ -148,7 +148,7 @@ impl Dispatcher {
         let requests = self.finished.len();
         self.complete_all(q, now);
         if q.settings.has_window() {
-            q.look_at_window(self.member, now);
+            q.window_look.look(q, self.member, now);
         }
         // The caller looks at WAITING.
         q.live.brought();

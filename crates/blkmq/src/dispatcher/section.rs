@@ -99,7 +99,7 @@ impl<'q, 's> Section<'q, 's> {
         }
         q.live.settle(self.hold.has_waiting(), || {
             q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() == 0)
-                && (self.domain.is_whole() || q.is_rest_idle(self.domain))
+                && (self.domain.is_whole() || self.domain.is_rest_idle(q))
         });
     }
 
@@ -123,7 +123,7 @@ impl<'q, 's> Section<'q, 's> {
     pub(super) fn plan(&mut self, is_held_back: bool) {
         let tells = self.domain.plan(self.hold, is_held_back, self.now);
         if tells && !self.domain.is_whole() {
-            self.q.note_plan();
+            self.q.domains.note_plan();
         }
         self.tells |= tells;
     }

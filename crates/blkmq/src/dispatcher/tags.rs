@@ -52,7 +52,7 @@ impl Dispatcher {
         let no_list_waits = || q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() == 0 && !hctx.has_marked_ctx());
         match q.whole_domain() {
             Some(domain) => !domain.has_waiting() && no_list_waits() && domain.is_idle(&self.member(q).counters),
-            None => no_list_waits() && q.are_domains_idle(),
+            None => no_list_waits() && q.domains().all(|domain| !domain.has_work()),
         }
     }
 

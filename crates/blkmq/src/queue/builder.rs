@@ -7,7 +7,7 @@ use crate::queue::experiments::{Accounting, Experiments, Wait};
 use crate::queue::limits::pools::Pools;
 use crate::queue::members::Members;
 use crate::queue::ordered::domains::Domains;
-use crate::queue::ordered::window::WBT_LAT_USEC;
+use crate::queue::ordered::window::{WBT_LAT_USEC, WindowLook};
 use crate::queue::settings::{IO_TIMEOUT, NR_REQUESTS, Settings, check_value, check_within_depth};
 use crate::queue::state::Control;
 use crate::queue::tenants::Tenants;
@@ -221,10 +221,10 @@ impl Builder {
             clock: self.clock,
             nr_slots: self.slots,
             account: Account::new(self.experiments.accounting, now),
-            control: Mutex::new(Control::default()),
+            control: Control::default(),
             tenants: Mutex::new(Tenants::default()),
             timeout_scan: Line::new("queue.timeout_scan", AtomicU64::new(0)),
-            window_look: Line::new("queue.window_look", AtomicU64::new(u64::MAX)),
+            window_look: WindowLook::new(),
         });
         q.timeout_scan.store(now.after(q.settings.timeout_ns()).0, Ordering::Relaxed);
         q.install(scheduler)?;

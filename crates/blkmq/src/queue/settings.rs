@@ -112,7 +112,7 @@ impl Settings {
 
     /// Whether the scheduler is told what passes it by and what completes.
     #[inline]
-    pub(super) fn wants_reports(&self) -> bool {
+    pub(crate) fn wants_reports(&self) -> bool {
         self.wants_reports.load(Ordering::Relaxed)
     }
 
@@ -155,7 +155,7 @@ impl Settings {
         self.bypass.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_bypass(&self, bypass: bool) {
+    pub(crate) fn set_bypass(&self, bypass: bool) {
         self.bypass.store(bypass, Ordering::Relaxed);
     }
 
@@ -170,6 +170,17 @@ impl Settings {
 
     pub(super) fn has_iostats(&self) -> bool {
         self.iostats.load(Ordering::Relaxed) != 0
+    }
+
+    /// How many requests each hardware queue of this depth may have. If no number was asked for, a scheduler gets the
+    /// most: what waits in a scheduler holds no tag, so the scheduler may choose from everything that there is.
+    pub(super) fn wanted_nr_requests(&self, has_scheduler: bool, depth: u32) -> u32 {
+        match (self.asked_nr_requests.load(Ordering::Relaxed), has_scheduler) {
+            (0, true) => NR_REQUESTS.max as u32,
+            (0, false) => depth,
+            (asked, true) => asked,
+            (asked, false) => asked.min(depth),
+        }
     }
 
     fn cell(&self, knob: &str) -> Option<&AtomicU32> {

@@ -1,65 +1,58 @@
 //! What the control path keeps, under one lock.
 
-use super::{CONTROL, RequestQueue};
-use blkmq_sync::{Mutex, placed};
+use blkmq_sync::word::Word;
+use blkmq_sync::{Mutex, MutexGuard, placed};
 
-/// State of the control path, under one lock.
+/// State of the control path. While a thread holds the lock, no other thread makes a change, joins or leaves.
 #[derive(Debug, Default)]
-pub(super) struct Control {
+pub(crate) struct Control(Mutex<Handles>);
+
+/// How many handles of each kind there are.
+#[derive(Debug, Default)]
+pub(crate) struct Handles {
     freezes: u32,
     quiesces: u32,
 }
 
-impl RequestQueue {
-    pub(super) fn control(&self) -> &Mutex<Control> {
-        placed("queue.control", &self.control)
+impl Control {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Handles> {
+        placed("queue.control", &self.0).lock()
     }
 
-    /// From here on nothing new enters the queue. Freezes nest.
-    pub(crate) fn begin_freeze(&self) {
-        let mut control = self.control().lock();
-        control.freezes += 1;
-        self.live.word.freeze();
+    /// From here on nothing new enters the queue of this word. Freezes nest.
+    pub(crate) fn begin_freeze(&self, word: &Word) {
+        let mut handles = self.lock();
+        handles.freezes += 1;
+        word.freeze();
     }
 
-    /// Ends one freeze.
-    pub(crate) fn end_freeze(&self) {
-        let mut control = self.control().lock();
-        debug_assert!(control.freezes > 0, "a freeze that ends had begun");
-        control.freezes -= 1;
-        if control.freezes == 0 {
-            self.live.word.unfreeze();
-            // What is notified may leave the queue, and leaving takes this lock.
-            drop(control);
-            // Threads whose plugs were held back look again.
-            self.wake_sleepers(CONTROL);
+    /// Ends one freeze. Returns whether it was the last one. Then the caller wakes the threads that sleep, without the
+    /// lock: what is notified may leave the queue, and leaving takes the lock.
+    pub(crate) fn end_freeze(&self, word: &Word) -> bool {
+        let mut handles = self.lock();
+        debug_assert!(handles.freezes > 0, "a freeze that ends had begun");
+        handles.freezes -= 1;
+        if handles.freezes == 0 {
+            word.unfreeze();
         }
+        handles.freezes == 0
     }
 
-    /// From here on no thread that enters the queue gives the driver anything. Quiescences nest.
-    pub(crate) fn begin_quiesce(&self) {
-        let mut control = self.control().lock();
-        control.quiesces += 1;
-        self.live.word.quiesce();
+    /// From here on no thread that enters the queue of this word gives the driver anything. Quiescences nest.
+    pub(crate) fn begin_quiesce(&self, word: &Word) {
+        let mut handles = self.lock();
+        handles.quiesces += 1;
+        word.quiesce();
     }
 
-    /// Ends one quiescence.
-    pub(crate) fn end_quiesce(&self) {
-        let mut control = self.control().lock();
-        debug_assert!(control.quiesces > 0, "a quiescence that ends had begun");
-        control.quiesces -= 1;
-        if control.quiesces == 0 {
-            self.live.word.unquiesce();
-            // As when a freeze ends.
-            drop(control);
-            // Threads that sleep look again, and find WAITING set if anything was left.
-            self.wake_sleepers(CONTROL);
+    /// Ends one quiescence, as [`end_freeze`](Self::end_freeze) does a freeze.
+    pub(crate) fn end_quiesce(&self, word: &Word) -> bool {
+        let mut handles = self.lock();
+        debug_assert!(handles.quiesces > 0, "a quiescence that ends had begun");
+        handles.quiesces -= 1;
+        if handles.quiesces == 0 {
+            word.unquiesce();
         }
-    }
-
-    /// Makes a change while no other change is made, and no thread joins or leaves.
-    pub(crate) fn change_alone<R>(&self, change: impl FnOnce() -> R) -> R {
-        let _control = self.control().lock();
-        change()
+        handles.quiesces == 0
     }
 }

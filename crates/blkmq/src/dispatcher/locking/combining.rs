@@ -269,7 +269,7 @@ fn dispatch_held(section: &mut Section<'_, '_>, bound: usize) -> usize {
     let is_waiting = q.live.word.load().is_waiting();
     loop {
         if std::mem::take(&mut section.dispatcher.parked) || is_waiting {
-            chosen += section.dispatcher.dispatch_parked(q, q.hctxs_of(domain), section.told);
+            chosen += section.dispatcher.dispatch_parked(q, domain.hctxs(q), section.told);
         }
         chosen += section.choose_batch(bound.saturating_sub(chosen)).ready;
         if !section.dispatcher.parked {

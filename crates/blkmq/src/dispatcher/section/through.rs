@@ -211,7 +211,7 @@ impl<'q> Section<'q, '_> {
     /// Whether requests that were left may be handed through, as far as the holder can tell at once.
     #[inline]
     fn may_hand_left_through(&self) -> bool {
-        self.q.pools().is_none() && !self.q.has_reports() && self.hold.may_hand_through()
+        self.q.pools().is_none() && !self.q.settings.wants_reports() && self.hold.may_hand_through()
     }
 }
 

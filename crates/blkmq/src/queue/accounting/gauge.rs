@@ -96,7 +96,13 @@ impl Gauge {
     /// statistics are on, the busy time up to now is counted first; otherwise a long request would show none until it
     /// ends. While the statistics are off, no time is counted, for two reasons: requests that seem to be in flight may
     /// be about to be marked as not counted, and the stamp may be old.
-    pub(in crate::queue) fn stat<'a>(&self, now: Time, in_flight: u64, is_on: bool, all: impl Iterator<Item = &'a Sums>) -> Stat {
+    pub(in crate::queue) fn stat<'a>(
+        &self,
+        now: Time,
+        in_flight: u64,
+        is_on: bool,
+        all: impl Iterator<Item = &'a Sums>,
+    ) -> Stat {
         if in_flight > 0 && is_on {
             self.advance(now, || true);
         }

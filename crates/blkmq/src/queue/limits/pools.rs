@@ -124,6 +124,36 @@ impl Pools {
             }
         }
     }
+
+    /// The scheduler changes, and takes tokens under this control, or takes none. Called when nothing is in flight.
+    ///
+    /// # Panics
+    /// If a token is out: it was lost, or put back twice.
+    pub(in crate::queue) fn install_throttle(&self, q: &RequestQueue, throttle: Option<Throttle>) {
+        let out = self.nr_out();
+        assert!(out == [0; SchedDomain::ALL.len()], "nothing is in flight, and so many tokens are out: {out:?}");
+        let mut control = self.control().lock();
+        let throttle = throttle.unwrap_or_default();
+        for of in SchedDomain::ALL {
+            self.pool(of).set_depth(throttle.depth(of));
+        }
+        self.note_targets(&throttle);
+        self.fold_at.store(u64::MAX, Ordering::Relaxed);
+        *control = Control { throttle, base: latencies_since(q, &Sums::default()) };
+    }
+
+    /// Calls `ask` with the control of the tokens.
+    pub(in crate::queue) fn with_throttle<R>(&self, ask: impl FnOnce(&mut Throttle) -> R) -> R {
+        let mut control = self.control().lock();
+        let answer = ask(&mut control.throttle);
+        self.note_targets(&control.throttle);
+        answer
+    }
+
+    /// For dumps.
+    pub(in crate::queue) fn show(&self, out: &mut dyn Write) -> fmt::Result {
+        self.with_throttle(|throttle| throttle.show(self.nr_out(), out))
+    }
 }
 
 /// Tokens that are being taken.
@@ -295,44 +325,4 @@ fn latencies_since(q: &RequestQueue, base: &Sums) -> Sums {
         *sum = sum.saturating_sub(*base);
     }
     sums
-}
-
-impl RequestQueue {
-    /// The pools, if the scheduler takes tokens.
-    #[inline]
-    pub(crate) fn pools(&self) -> Option<&Pools> {
-        if self.settings.has_tokens() { Some(&self.pools) } else { None }
-    }
-
-    /// The scheduler changes, and takes tokens under this control, or takes none. Called when nothing is in flight.
-    ///
-    /// # Panics
-    /// If a token is out: it was lost, or put back twice.
-    pub(in crate::queue) fn install_throttle(&self, throttle: Option<Throttle>) {
-        let out = self.pools.nr_out();
-        assert!(out == [0; SchedDomain::ALL.len()], "nothing is in flight, and so many tokens are out: {out:?}");
-        let mut control = self.pools.control().lock();
-        let throttle = throttle.unwrap_or_default();
-        for of in SchedDomain::ALL {
-            self.pools.pool(of).set_depth(throttle.depth(of));
-        }
-        self.pools.note_targets(&throttle);
-        self.pools.fold_at.store(u64::MAX, Ordering::Relaxed);
-        *control = Control { throttle, base: latencies_since(self, &Sums::default()) };
-    }
-
-    /// Calls `ask` with the control of the tokens, if the scheduler takes any.
-    pub(in crate::queue) fn with_throttle<R>(&self, ask: impl FnOnce(&mut Throttle) -> R) -> Option<R> {
-        let pools = self.pools()?;
-        let mut control = pools.control().lock();
-        let answer = ask(&mut control.throttle);
-        pools.note_targets(&control.throttle);
-        Some(answer)
-    }
-
-    /// For dumps.
-    pub(in crate::queue) fn show_pools(&self, out: &mut dyn Write) -> fmt::Result {
-        let Some(pools) = self.pools() else { return Ok(()) };
-        self.with_throttle(|throttle| throttle.show(pools.nr_out(), out)).unwrap_or(Ok(()))
-    }
 }

@@ -6,6 +6,7 @@ use super::hold::Hold;
 use crate::queue::RequestQueue;
 use crate::queue::accounting::{Count, Counters};
 use crate::queue::experiments::{Wait, Waits};
+use crate::queue::topology::hctx::HwCtx;
 #[cfg(virtual_cpus)]
 use crate::queue::watch::{HoldStep, tell_hold};
 use crate::request::clock::Time;
@@ -96,6 +97,20 @@ impl Domain {
     #[inline]
     pub(crate) fn first_hctx(&self) -> u16 {
         self.first
+    }
+
+    /// The hardware queues whose requests are ordered here, with their numbers.
+    #[inline]
+    pub(crate) fn hctxs<'q>(&self, q: &'q RequestQueue) -> impl Iterator<Item = (u16, &'q HwCtx)> + use<'q> {
+        let (first, end) = if self.is_whole { (0, q.hctxs.layout().len()) } else { (self.first, self.first + 1) };
+        (first..end).map(|index| (index, q.hctxs.get(index)))
+    }
+
+    /// Whether no other domain than this one shows that something waits.
+    #[inline(never)]
+    pub(crate) fn is_rest_idle(&self, q: &RequestQueue) -> bool {
+        debug_assert!(!self.is_whole, "there is a rest");
+        q.domains().all(|other| std::ptr::eq(other, self) || !other.has_work())
     }
 
     /// The lock, for the control path: holds are not counted.

@@ -8,14 +8,13 @@ use std::sync::OnceLock;
 use super::domain::Domain;
 use crate::queue::RequestQueue;
 use crate::queue::experiments::Waits;
-use crate::queue::topology::hctx::HwCtx;
 use crate::request::limits::MAX_HW_QUEUES;
 use blkmq_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use blkmq_sync::{Line, kept};
 
 /// All domains that a queue ever had.
 #[derive(Debug)]
-pub(in crate::queue) struct Domains {
+pub(crate) struct Domains {
     /// The domain of all hardware queues. Without a scheduler it is there too, and has none.
     pub(super) whole: Domain,
     /// The domains of the hardware queues, each made when it is first needed. None is freed before the queue.
@@ -63,6 +62,35 @@ impl Domains {
     pub(in crate::queue) fn made(&self) -> impl Iterator<Item = &Domain> {
         std::iter::once(&self.whole).chain(self.own.iter().filter_map(|domain| domain.get().map(|domain| &**domain)))
     }
+
+    /// Whether something waits in the domains of these hardware queues.
+    #[inline(never)]
+    fn has_waiting_in(&self, mut hctxs: impl Iterator<Item = u16>) -> bool {
+        hctxs.any(|hctx| self.own(hctx).has_waiting())
+    }
+
+    #[inline(never)]
+    fn planned_of_all(&self, q: &RequestQueue) -> u64 {
+        // Acquire pairs with the Release of `note_plan`: the plan for which the mark was set is found.
+        if !self.has_plans.load(Ordering::Acquire) {
+            return u64::MAX;
+        }
+        q.domains().map(Domain::planned).min().unwrap_or(u64::MAX)
+    }
+
+    /// A domain of one hardware queue has planned for a time.
+    pub(crate) fn note_plan(&self) {
+        if !self.has_plans.load(Ordering::Relaxed) {
+            // Release publishes the plan.
+            self.has_plans.store(true, Ordering::Release);
+        }
+    }
+
+    /// Nothing is planned any more: the scheduler is a new one.
+    pub(super) fn forget_plans(&self) {
+        self.made().for_each(|domain| domain.set_planned(u64::MAX));
+        self.has_plans.store(false, Ordering::Relaxed);
+    }
 }
 
 impl RequestQueue {
@@ -78,26 +106,12 @@ impl RequestQueue {
         self.whole_domain().unwrap_or_else(|| self.domains.own(hctx))
     }
 
-    /// The queue's one domain, or that of its first hardware queue.
-    pub(super) fn first_domain(&self) -> &Domain {
-        self.domain(0)
-    }
-
     /// The domains in use. A thread that is not inside the queue may see more hardware queues than domains, while their
     /// number changes.
     pub(crate) fn domains(&self) -> impl Iterator<Item = &Domain> {
         let nr_own = if self.settings.is_split() { self.hctxs.layout().len() } else { 0 };
         let own = self.domains.own[..usize::from(nr_own)].iter().filter_map(|domain| Some(&**domain.get()?));
         self.whole_domain().into_iter().chain(own)
-    }
-
-    /// The hardware queues whose requests a domain orders.
-    #[inline]
-    pub(crate) fn hctxs_of(&self, domain: &Domain) -> impl Iterator<Item = (u16, &HwCtx)> {
-        let layout = self.hctxs.layout();
-        let (first, end) =
-            if domain.is_whole() { (0, layout.len()) } else { (domain.first_hctx(), domain.first_hctx() + 1) };
-        (first..end).map(|index| (index, self.hctxs.get(index)))
     }
 
     /// The domains to which a thread that dispatches must come. These are the queue's one domain, or those that have
@@ -115,19 +129,8 @@ impl RequestQueue {
     pub(crate) fn due_domains(&self, member: u16) -> DueDomains<'_> {
         match self.whole_domain() {
             Some(domain) => DueDomains { q: self, whole: Some(domain), member, takes_all: false, at: 0, left: 0 },
-            None => self.due_of_several(member),
+            None => DueDomains::of_several(self, member),
         }
-    }
-
-    #[inline(never)]
-    fn due_of_several(&self, member: u16) -> DueDomains<'_> {
-        let (takes_all, len) = (self.live.word.load().is_waiting() && kept("split.all"), self.hctxs.layout().len());
-        let mut at = 0;
-        if takes_all {
-            let turn = self.domains.turn.load(Ordering::Relaxed);
-            at = if turn < u32::from(len) { turn as u16 } else { 0 };
-        }
-        DueDomains { q: self, whole: None, member, takes_all, at, left: len }
     }
 
     /// Whether something waits that this thread may have inserted.
@@ -135,25 +138,8 @@ impl RequestQueue {
     pub(crate) fn has_waiting_for(&self, member: u16) -> bool {
         match self.whole_domain() {
             Some(domain) => domain.has_waiting(),
-            None => self.has_waiting_for_one(member),
+            None => self.domains.has_waiting_in(self.hctxs.layout().mapped(member)),
         }
-    }
-
-    #[inline(never)]
-    fn has_waiting_for_one(&self, member: u16) -> bool {
-        self.hctxs.layout().mapped(member).any(|hctx| self.domains.own(hctx).has_waiting())
-    }
-
-    /// Whether no other domain than this one shows that something waits.
-    #[inline(never)]
-    pub(crate) fn is_rest_idle(&self, domain: &Domain) -> bool {
-        debug_assert!(!domain.is_whole(), "there is a rest");
-        self.domains().all(|other| std::ptr::eq(other, domain) || !other.has_work())
-    }
-
-    /// Whether no domain shows that something waits.
-    pub(crate) fn are_domains_idle(&self) -> bool {
-        self.domains().all(|domain| !domain.has_work())
     }
 
     /// When a scheduler would let go what it holds back, the earliest of all, in nanoseconds; `u64::MAX` if none holds
@@ -164,31 +150,8 @@ impl RequestQueue {
     pub(crate) fn planned(&self) -> u64 {
         match self.whole_domain() {
             Some(domain) => domain.planned(),
-            None => self.planned_of_all(),
+            None => self.domains.planned_of_all(self),
         }
-    }
-
-    #[inline(never)]
-    fn planned_of_all(&self) -> u64 {
-        // Acquire pairs with the Release of `note_plan`: the plan for which the mark was set is found.
-        if !self.domains.has_plans.load(Ordering::Acquire) {
-            return u64::MAX;
-        }
-        self.domains().map(Domain::planned).min().unwrap_or(u64::MAX)
-    }
-
-    /// A domain of one hardware queue has planned for a time.
-    pub(crate) fn note_plan(&self) {
-        if !self.domains.has_plans.load(Ordering::Relaxed) {
-            // Release publishes the plan.
-            self.domains.has_plans.store(true, Ordering::Release);
-        }
-    }
-
-    /// Nothing is planned any more: the scheduler is a new one.
-    pub(super) fn forget_plans(&self) {
-        self.domains.made().for_each(|domain| domain.set_planned(u64::MAX));
-        self.domains.has_plans.store(false, Ordering::Relaxed);
     }
 }
 
@@ -205,6 +168,17 @@ pub(crate) struct DueDomains<'q> {
 }
 
 impl<'q> DueDomains<'q> {
+    #[inline(never)]
+    fn of_several(q: &'q RequestQueue, member: u16) -> Self {
+        let (takes_all, len) = (q.live.word.load().is_waiting() && kept("split.all"), q.hctxs.layout().len());
+        let mut at = 0;
+        if takes_all {
+            let turn = q.domains.turn.load(Ordering::Relaxed);
+            at = if turn < u32::from(len) { turn as u16 } else { 0 };
+        }
+        Self { q, whole: None, member, takes_all, at, left: len }
+    }
+
     /// The domain that came last was given something. The next thread begins behind it.
     ///
     /// COST: a store to a shared line, while something waits.

@@ -20,6 +20,7 @@ use blkmq_sched::{
     Admission, Class, ClientId, Feedback, FeedbackKind, Info, IoPriority, MergeLevel, Op, Outstanding, Passing, Setting,
 };
 
+use super::domains::Domains;
 use super::hold::{Hold, STEADY};
 use super::scheduler::another;
 use crate::queue::RequestQueue;
@@ -218,39 +219,51 @@ impl Hold {
     }
 }
 
-/// The gate of a queue in which each hardware queue has a domain.
-impl RequestQueue {
+/// The gate of a queue, whether it has one domain or each hardware queue has one.
+impl Domains {
     /// Shuts the gate, and opens it again if the present settings allow that. Called by the control path.
-    pub(super) fn reset_split_gate(&self) {
-        debug_assert!(self.settings.is_split(), "a queue with one domain turns its gate under the lock of that");
+    pub(crate) fn reset_gates(&self, q: &RequestQueue) {
+        match q.whole_domain() {
+            Some(domain) => domain.control().reset_gate(q),
+            None => self.reset_split_gate(q),
+        }
+    }
+
+    /// Shuts the gate until it is [reset](Self::reset_gates).
+    pub(super) fn shut_gates(&self, q: &RequestQueue) {
+        match q.whole_domain() {
+            Some(domain) => domain.control().end_gate(q),
+            None => {
+                let _first = self.first().control();
+                end_split_gate(q);
+            }
+        }
+    }
+
+    /// As [`reset_gates`](Self::reset_gates), where each hardware queue has a domain.
+    pub(super) fn reset_split_gate(&self, q: &RequestQueue) {
         // Each change is made under this lock.
-        let first = self.domains.first().control();
-        self.end_split_gate();
-        self.account.gate.set_shut(self.settings.has_bypass(), self.clock.now());
+        let first = self.first().control();
+        end_split_gate(q);
+        q.account.gate.set_shut(q.settings.has_bypass(), q.clock.now());
         // A new one is asked, because the answer is about a scheduler in which nothing waits.
-        let new = first.scheduler().filter(|_| self.settings.has_bypass()).and_then(another);
+        let new = first.scheduler().filter(|_| q.settings.has_bypass()).and_then(another);
         let Some(mut scheduler) = new else { return };
-        let nr_requests = self.settings.nr_requests.load(Ordering::Relaxed);
+        let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
         scheduler.configure(Setting::NrRequests(nr_requests));
         let lets_pass = |class| scheduler.may_pass(class, ClientId::default()) == Passing::All;
         if Class::ALL.into_iter().all(lets_pass) {
-            let tags = nr_requests.min(self.hctxs.depth().into());
+            let tags = nr_requests.min(q.hctxs.depth().into());
             let others = Outstanding { others: u64::from(tags) - 1, nr_hctxs: 1 };
             let reads_only = scheduler.limit_depth(&a_write(ClientId::default()), others) != Admission::Admitted;
-            self.live.word.open_gate(Gate::new(Gate::ANY, reads_only, None));
-            self.account.gate.note_opened(self.clock.now());
+            q.live.word.open_gate(Gate::new(Gate::ANY, reads_only, None));
+            q.account.gate.note_opened(q.clock.now());
         }
     }
+}
 
-    /// Shuts the gate until it is [reset](Self::reset_split_gate).
-    pub(super) fn shut_split_gate(&self) {
-        let _first = self.domains.first().control();
-        self.end_split_gate();
-    }
-
-    fn end_split_gate(&self) {
-        if self.live.word.end_gate() {
-            self.account.gate.note_shut(self.clock.now());
-        }
+fn end_split_gate(q: &RequestQueue) {
+    if q.live.word.end_gate() {
+        q.account.gate.note_shut(q.clock.now());
     }
 }

@@ -117,7 +117,7 @@ pub(crate) struct ReportBatch<'q> {
 impl<'q> ReportBatch<'q> {
     /// `member` is the completer.
     pub(crate) fn new(q: &'q RequestQueue, member: u16, now: Time) -> Self {
-        Self { ring: q.reports_of(member), member, now, run: None, is_untold: false }
+        Self { ring: ring_of(q, member), member, now, run: None, is_untold: false }
     }
 
     /// A request is over.
@@ -151,7 +151,7 @@ impl<'q> ReportBatch<'q> {
         let Some(ring) = self.ring else { return };
         if ring.is_full() {
             q.news.tell(self.member);
-            q.tell_reports(self.now);
+            tell_all(q, self.now);
         }
         if kept("reports.note") {
             ring.note(pack(report));
@@ -180,9 +180,9 @@ pub(crate) struct Passage<'q> {
 impl<'q> Passage<'q> {
     /// `first` is the first of the requests, which are alike.
     pub(crate) fn new(q: &'q RequestQueue, member: u16, first: &Request<'_>, now: Time) -> Option<Self> {
-        let ring = q.reports_of(member)?;
+        let ring = ring_of(q, member)?;
         if ring.is_full() {
-            q.tell_reports(now);
+            tell_all(q, now);
         }
         let report = Report { requests: 0, sectors: 0, ..of_request(first, Event::Passed, now) };
         Some(Self { ring, member, report, trial: None })
@@ -240,25 +240,17 @@ impl Hold {
     }
 }
 
-impl RequestQueue {
-    /// Whether the scheduler is told what passes it by and what completes.
-    #[inline]
-    pub(crate) fn has_reports(&self) -> bool {
-        self.settings.wants_reports()
-    }
+/// Where a thread notes, if the scheduler wants reports.
+#[inline]
+fn ring_of(q: &RequestQueue, member: u16) -> Option<&Ring> {
+    if q.settings.wants_reports() { q.members.get(member).reports() } else { None }
+}
 
-    /// Where a thread notes, if the scheduler wants reports.
-    #[inline]
-    fn reports_of(&self, member: u16) -> Option<&Ring> {
-        if self.settings.wants_reports() { self.members.get(member).reports() } else { None }
-    }
-
-    /// Tells the scheduler what all threads have noted. The caller is not at the scheduler.
-    #[cold]
-    fn tell_reports(&self, now: Time) {
-        if let Some(domain) = self.whole_domain() {
-            domain.tell_reports(self, now);
-        }
+/// Tells the scheduler what all threads have noted. The caller is not at the scheduler.
+#[cold]
+fn tell_all(q: &RequestQueue, now: Time) {
+    if let Some(domain) = q.whole_domain() {
+        domain.tell_reports(q, now);
     }
 }
 

@@ -29,8 +29,8 @@ use blkmq_sched::{Knob, Setting, Time, Unit};
 use super::hold::Hold;
 use crate::queue::RequestQueue;
 use crate::queue::limits::opening::Opening;
-use blkmq_sync::atomic::Ordering;
-use blkmq_sync::kept;
+use blkmq_sync::atomic::{AtomicU64, Ordering};
+use blkmq_sync::{Line, kept};
 
 /// What a read may take in the device before the queue holds requests back.
 pub(crate) const WBT_LAT_USEC: Knob = Knob {
@@ -120,7 +120,7 @@ impl Hold {
         }
     }
 
-    fn window_info(&mut self, q: &RequestQueue) -> Option<WindowInfo> {
+    pub(in crate::queue) fn window_info(&mut self, q: &RequestQueue) -> Option<WindowInfo> {
         let waiting = self.nr_waiting();
         let opening = self.opening.as_mut()?;
         opening.look_up_over(q);
@@ -129,41 +129,39 @@ impl Hold {
     }
 }
 
-impl RequestQueue {
+/// When the window wants to learn what has completed, in nanoseconds; `u64::MAX` if there is none, or while it learns.
+#[derive(Debug)]
+pub(crate) struct WindowLook(Line<AtomicU64>);
+
+impl WindowLook {
+    pub(in crate::queue) fn new() -> Self {
+        Self(Line::new("queue.window_look", AtomicU64::new(u64::MAX)))
+    }
+
     /// Called by a completer: lets the window learn, if the time has come.
     ///
     /// COST: a load of a line that is written each 50 ms while the window is open, and each 1 ms while it is not.
     #[inline]
-    pub(crate) fn look_at_window(&self, member: u16, now: Time) {
-        let due = self.window_look.load(Ordering::Relaxed);
+    pub(crate) fn look(&self, q: &RequestQueue, member: u16, now: Time) {
+        let due = self.0.load(Ordering::Relaxed);
         if due <= now.0 {
-            self.fold_window(member, due, now);
+            self.fold(q, member, due, now);
         }
     }
 
     #[cold]
-    fn fold_window(&self, member: u16, due: u64, now: Time) {
+    fn fold(&self, q: &RequestQueue, member: u16, due: u64, now: Time) {
         // Relaxed: the scheduler's lock orders folds.
-        let won = self.window_look.compare_exchange(due, u64::MAX, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if won && let Some(domain) = self.whole_domain() {
-            domain.with_hold(self, member, |hold| {
-                let next = hold.fold_window(self, now);
-                self.window_look.store(next, Ordering::Relaxed);
-            });
+        let won = self.0.compare_exchange(due, u64::MAX, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if won && let Some(domain) = q.whole_domain() {
+            domain.with_hold(q, member, |hold| self.0.store(hold.fold_window(q, now), Ordering::Relaxed));
         }
     }
 
-    /// Changes the target. Called when nothing is in flight.
-    pub(super) fn install_window(&self, target: Target) {
-        let has_window = self.whole_domain().is_some_and(|domain| domain.control().make_window(self, target));
-        self.settings.set_window(has_window);
-        self.window_look.store(if has_window { 0 } else { u64::MAX }, Ordering::Relaxed);
-    }
-
-    /// What the window has found, and what it does. `None` if the queue has no window: the knob `wbt_lat_usec` is 0, or
-    /// the scheduler is none or orders each hardware queue by itself.
-    #[must_use]
-    pub fn window(&self) -> Option<WindowInfo> {
-        self.whole_domain()?.control().window_info(self)
+    /// Makes a window for this target, or ends the one that there is. Called when nothing is in flight.
+    pub(super) fn install(&self, q: &RequestQueue, target: Target) {
+        let has_window = q.whole_domain().is_some_and(|domain| domain.control().make_window(q, target));
+        q.settings.set_window(has_window);
+        self.0.store(if has_window { 0 } else { u64::MAX }, Ordering::Relaxed);
     }
 }

@@ -13,7 +13,7 @@ impl RequestQueue {
     /// Registers a thread. A thread that submits also registers its client, and has slots from then on. A thread
     /// without a client drives the queue for others.
     pub(crate) fn join(&self, client: Option<&Client>) -> Result<(u16, ClientId), QueueError> {
-        let _control = self.control().lock();
+        let _control = self.control.lock();
         let member = self.members.join().ok_or(QueueError::TooManySubmitters)?;
         let nr_owners = self.hctxs.layout().nr_owners();
         if self.is_owned && member > nr_owners {
@@ -61,7 +61,7 @@ impl RequestQueue {
             }),
             "member {member} leaves from outside of the queue, with nothing outstanding"
         );
-        let control = self.control().lock();
+        let control = self.control.lock();
         let is_gone = match client {
             Some(client) => self.leave_client(member, client),
             None => {
@@ -73,7 +73,7 @@ impl RequestQueue {
         // What is notified may leave the queue, and leaving takes this lock.
         drop(control);
         // Only a scheduler that is told of requests waits for a client.
-        if is_gone && self.has_reports() {
+        if is_gone && self.settings.wants_reports() {
             self.note_shares();
         }
     }
