@@ -5,14 +5,38 @@
 //! sectors. The path of a request counts through [`members::counting`](super::members::counting). `wakeups` and `gate`
 //! say how threads wait for each other.
 
+/// Defines a struct of sums, which can be added up, and of which earlier ones can be subtracted.
+macro_rules! sums {
+    ($(#[$about:meta])* pub struct $name:ident { $($(#[$doc:meta])* pub $field:ident: $sum:ty,)+ }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+        pub struct $name {
+            $($(#[$doc])* pub $field: $sum,)+
+        }
+
+        impl std::ops::AddAssign for $name {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$field += other.$field;)+
+            }
+        }
+
+        impl std::ops::Sub for $name {
+            type Output = Self;
+
+            /// What was counted since `earlier`.
+            fn sub(self, earlier: Self) -> Self {
+                Self { $($field: self.$field - earlier.$field,)+ }
+            }
+        }
+    };
+}
+
 mod gate;
 mod gauge;
 mod range;
 mod stat;
 mod sums;
 mod wakeups;
-
-use std::ops::{AddAssign, Sub};
 
 use blkmq_sched::{Class, Tally, Time};
 
@@ -89,101 +113,49 @@ struct Cells {
     wakeups: WakeupCells,
 }
 
-/// What the threads of a queue have counted since it was built.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Stats {
-    /// Operations, after splitting, that left a plug.
-    pub entered: u64,
-    /// Operations, after splitting, that were handed to their submitter's completion ring.
-    pub completed: u64,
-    /// Operations that joined another one in a plug.
-    pub merges_plug: u64,
-    /// Operations and requests that joined another one in the scheduler.
-    pub merges_insert: u64,
-    /// Requests offered to the driver. A request counts each time that it is offered.
-    pub issued: u64,
-    /// Requests that the driver gave back for another try.
-    pub requeued: u64,
-    /// Requests completed because the driver gave them up to a timeout.
-    pub timeouts: u64,
-    /// Operations that completed with an error.
-    pub errors: u64,
-    /// Holds of the scheduler's lock under which a request was dispatched. Without a scheduler: batches in which tags
-    /// were taken for requests.
-    pub dispatch_batches: u64,
-    /// How often the path of a request found the scheduler's lock taken, and waited.
-    pub contended: u64,
-    /// Nanoseconds that these waits took, by [`Builder::wait_meter`](crate::Builder::wait_meter).
-    pub lock_wait_ns: u64,
-    /// Requests that passed the scheduler by.
-    pub bypassed: u64,
-    /// Requests that were left with the thread at the scheduler.
-    pub staged: u64,
-    /// Acquisitions of the scheduler's lock, to insert or to dispatch or both.
-    pub holds: u64,
-    /// Requests that the scheduler dispatched under these holds.
-    pub dispatched: u64,
-    /// Requests that were dispatched in the scheduler's order without being inserted, as the locking `combining` does
-    /// while nothing waits.
-    pub dispatched_fast: u64,
-    /// Times that a thread found another one at the scheduler, and left its requests to that one.
-    pub trylock_failed: u64,
-    /// Threads that were woken.
-    pub wakeups: Wakeups,
-    /// The gate of the bypass.
-    pub gate: GateCounts,
-}
-
-impl AddAssign for Stats {
-    fn add_assign(&mut self, other: Self) {
-        self.entered += other.entered;
-        self.completed += other.completed;
-        self.merges_plug += other.merges_plug;
-        self.merges_insert += other.merges_insert;
-        self.issued += other.issued;
-        self.requeued += other.requeued;
-        self.timeouts += other.timeouts;
-        self.errors += other.errors;
-        self.dispatch_batches += other.dispatch_batches;
-        self.contended += other.contended;
-        self.lock_wait_ns += other.lock_wait_ns;
-        self.bypassed += other.bypassed;
-        self.staged += other.staged;
-        self.holds += other.holds;
-        self.dispatched += other.dispatched;
-        self.dispatched_fast += other.dispatched_fast;
-        self.trylock_failed += other.trylock_failed;
-        self.wakeups += other.wakeups;
-        self.gate += other.gate;
-    }
-}
-
-impl Sub for Stats {
-    type Output = Self;
-
-    /// What was counted since `earlier`.
-    fn sub(self, earlier: Self) -> Self {
-        Self {
-            entered: self.entered - earlier.entered,
-            completed: self.completed - earlier.completed,
-            merges_plug: self.merges_plug - earlier.merges_plug,
-            merges_insert: self.merges_insert - earlier.merges_insert,
-            issued: self.issued - earlier.issued,
-            requeued: self.requeued - earlier.requeued,
-            timeouts: self.timeouts - earlier.timeouts,
-            errors: self.errors - earlier.errors,
-            dispatch_batches: self.dispatch_batches - earlier.dispatch_batches,
-            contended: self.contended - earlier.contended,
-            lock_wait_ns: self.lock_wait_ns - earlier.lock_wait_ns,
-            bypassed: self.bypassed - earlier.bypassed,
-            staged: self.staged - earlier.staged,
-            holds: self.holds - earlier.holds,
-            dispatched: self.dispatched - earlier.dispatched,
-            dispatched_fast: self.dispatched_fast - earlier.dispatched_fast,
-            trylock_failed: self.trylock_failed - earlier.trylock_failed,
-            wakeups: self.wakeups - earlier.wakeups,
-            gate: self.gate - earlier.gate,
-        }
+sums! {
+    /// What the threads of a queue have counted since it was built.
+    pub struct Stats {
+        /// Operations, after splitting, that left a plug.
+        pub entered: u64,
+        /// Operations, after splitting, that were handed to their submitter's completion ring.
+        pub completed: u64,
+        /// Operations that joined another one in a plug.
+        pub merges_plug: u64,
+        /// Operations and requests that joined another one in the scheduler.
+        pub merges_insert: u64,
+        /// Requests offered to the driver. A request counts each time that it is offered.
+        pub issued: u64,
+        /// Requests that the driver gave back for another try.
+        pub requeued: u64,
+        /// Requests completed because the driver gave them up to a timeout.
+        pub timeouts: u64,
+        /// Operations that completed with an error.
+        pub errors: u64,
+        /// Holds of the scheduler's lock under which a request was dispatched. Without a scheduler: batches in which tags
+        /// were taken for requests.
+        pub dispatch_batches: u64,
+        /// How often the path of a request found the scheduler's lock taken, and waited.
+        pub contended: u64,
+        /// Nanoseconds that these waits took, by [`Builder::wait_meter`](crate::Builder::wait_meter).
+        pub lock_wait_ns: u64,
+        /// Requests that passed the scheduler by.
+        pub bypassed: u64,
+        /// Requests that were left with the thread at the scheduler.
+        pub staged: u64,
+        /// Acquisitions of the scheduler's lock, to insert or to dispatch or both.
+        pub holds: u64,
+        /// Requests that the scheduler dispatched under these holds.
+        pub dispatched: u64,
+        /// Requests that were dispatched in the scheduler's order without being inserted, as the locking `combining` does
+        /// while nothing waits.
+        pub dispatched_fast: u64,
+        /// Times that a thread found another one at the scheduler, and left its requests to that one.
+        pub trylock_failed: u64,
+        /// Threads that were woken.
+        pub wakeups: Wakeups,
+        /// The gate of the bypass.
+        pub gate: GateCounts,
     }
 }
 
@@ -241,14 +213,9 @@ impl Counters {
         add(&self.0.counts[count as usize], n);
     }
 
-    /// The thread has woken `woken` others.
-    pub(super) fn woke(&self, cause: WakeCause, woken: u64) {
-        self.0.wakeups.count(cause, woken);
-    }
-
-    /// As [`woke`](Self::woke), for the counters of no single thread.
-    pub(super) fn woke_together(&self, cause: WakeCause, woken: u64) {
-        self.0.wakeups.count_together(cause, woken);
+    /// The thread has woken `woken` others. `is_shared`: the counters belong to no single thread.
+    pub(super) fn woke(&self, cause: WakeCause, woken: u64, is_shared: bool) {
+        self.0.wakeups.count(cause, woken, is_shared);
     }
 
     pub(crate) fn nr_entered(&self) -> u64 {

@@ -32,7 +32,7 @@ pub(crate) const IO_TIMEOUT: Knob = Knob {
 /// Knobs that the path of a request reads. The knobs lie on a line that is written only when one of them is set.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    has_scheduler: AtomicBool,
+    pub(super) has_scheduler: AtomicBool,
     /// Each hardware queue has a domain of its own.
     is_split: AtomicBool,
     /// The scheduler takes a token for each request that it chooses.
@@ -41,10 +41,10 @@ pub(crate) struct Settings {
     wants_reports: AtomicBool,
     /// None of the three.
     is_plain: AtomicBool,
-    has_window: AtomicBool,
+    pub(super) has_window: AtomicBool,
     /// The knob `wbt_lat_usec` as it was set, whatever the scheduler is: an `i64`.
     wbt_lat_usec: AtomicU64,
-    locking: AtomicU32,
+    pub(super) locking: AtomicU32,
     bypass: AtomicBool,
     /// An experiment: every submitter stages its requests, as if another thread were at the scheduler.
     stages_all: bool,
@@ -128,11 +128,6 @@ impl Settings {
         self.has_window.load(Ordering::Relaxed)
     }
 
-    /// Called by the control path while nothing is in flight.
-    pub(super) fn set_window(&self, has_window: bool) {
-        self.has_window.store(has_window, Ordering::Relaxed);
-    }
-
     /// What was set, whatever the scheduler is.
     pub(super) fn wbt_lat_usec(&self) -> i64 {
         self.wbt_lat_usec.load(Ordering::Relaxed).cast_signed()
@@ -146,10 +141,6 @@ impl Settings {
         Locking::of_index(self.locking.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn set_locking(&self, locking: Locking) {
-        self.locking.store(locking.index(), Ordering::Relaxed);
-    }
-
     /// Whether requests may pass the scheduler by while nothing waits.
     pub(super) fn has_bypass(&self) -> bool {
         self.bypass.load(Ordering::Relaxed)
@@ -157,11 +148,6 @@ impl Settings {
 
     pub(crate) fn set_bypass(&self, bypass: bool) {
         self.bypass.store(bypass, Ordering::Relaxed);
-    }
-
-    /// Called under the scheduler's lock.
-    pub(super) fn set_has_scheduler(&self, has_scheduler: bool) {
-        self.has_scheduler.store(has_scheduler, Ordering::Relaxed);
     }
 
     pub(crate) const fn stages_all(&self) -> bool {

@@ -1,7 +1,5 @@
 //! Wake-ups of threads, by what woke them.
 
-use std::ops::{AddAssign, Sub};
-
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 
 use super::{add, get};
@@ -18,21 +16,22 @@ pub(crate) enum WakeCause {
 
 const NR_CAUSES: usize = WakeCause::Changed as usize + 1;
 
-/// Threads that other threads woke, by what they were woken for. A thread counts if it slept, or was about to: it may
-/// have found something to do before it slept. A thread whose own timer ended its sleep does not count, and neither do
-/// [notifications](crate::Submitter::set_notify).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Wakeups {
-    /// Another thread completed operations of the woken thread's submitter.
-    pub completed: u64,
-    /// A thread left work to others: it had dispatched its share, or the hardware queue belongs to the woken thread.
-    pub deferred: u64,
-    /// The driver got requests, so that the woken thread plans for their completion.
-    pub started: u64,
-    /// A thread changed what others plan by. The driver refused a request or gave one back, the scheduler is to be
-    /// asked earlier, the timeout scan was moved, a knob or a weight changed, a freeze or a quiescence ended, a thread
-    /// left the queue, or the driver panicked. All threads that sleep are woken.
-    pub changed: u64,
+sums! {
+    /// Threads that other threads woke, by what they were woken for. A thread counts if it slept, or was about to: it may
+    /// have found something to do before it slept. A thread whose own timer ended its sleep does not count, and neither do
+    /// [notifications](crate::Submitter::set_notify).
+    pub struct Wakeups {
+        /// Another thread completed operations of the woken thread's submitter.
+        pub completed: u64,
+        /// A thread left work to others: it had dispatched its share, or the hardware queue belongs to the woken thread.
+        pub deferred: u64,
+        /// The driver got requests, so that the woken thread plans for their completion.
+        pub started: u64,
+        /// A thread changed what others plan by. The driver refused a request or gave one back, the scheduler is to be
+        /// asked earlier, the timeout scan was moved, a knob or a weight changed, a freeze or a quiescence ended, a thread
+        /// left the queue, or the driver panicked. All threads that sleep are woken.
+        pub changed: u64,
+    }
 }
 
 impl Wakeups {
@@ -48,31 +47,6 @@ impl Wakeups {
     pub fn total(&self) -> u64 {
         self.by_cause().iter().map(|(_, number)| number).sum()
     }
-
-    /// The numbers in the order of [`by_cause`](Self::by_cause).
-    const fn of([completed, deferred, started, changed]: [u64; NR_CAUSES]) -> Self {
-        Self { completed, deferred, started, changed }
-    }
-
-    fn with(self, other: Self, join: fn(u64, u64) -> u64) -> Self {
-        let [own, other] = [self, other].map(|wakeups| wakeups.by_cause().map(|(_, number)| number));
-        Self::of(std::array::from_fn(|cause| join(own[cause], other[cause])))
-    }
-}
-
-impl AddAssign for Wakeups {
-    fn add_assign(&mut self, other: Self) {
-        *self = self.with(other, |own, other| own + other);
-    }
-}
-
-impl Sub for Wakeups {
-    type Output = Self;
-
-    /// What was counted since `earlier`.
-    fn sub(self, earlier: Self) -> Self {
-        self.with(earlier, |own, earlier| own - earlier)
-    }
 }
 
 /// The wake-ups that one thread counts.
@@ -80,18 +54,19 @@ impl Sub for Wakeups {
 pub(super) struct WakeupCells([AtomicU64; NR_CAUSES]);
 
 impl WakeupCells {
-    /// The thread that these belong to has woken `woken` threads.
-    pub(super) fn count(&self, cause: WakeCause, woken: u64) {
-        add(&self.0[cause as usize], woken);
-    }
-
-    /// As [`count`](Self::count), where several threads count.
-    pub(super) fn count_together(&self, cause: WakeCause, woken: u64) {
-        self.0[cause as usize].fetch_add(woken, Ordering::Relaxed);
+    /// A thread has woken `woken` threads. `is_shared`: these cells belong to no single thread.
+    pub(super) fn count(&self, cause: WakeCause, woken: u64, is_shared: bool) {
+        let cell = &self.0[cause as usize];
+        if is_shared {
+            cell.fetch_add(woken, Ordering::Relaxed);
+        } else {
+            add(cell, woken);
+        }
     }
 
     pub(super) fn read(&self) -> Wakeups {
-        Wakeups::of(self.0.each_ref().map(get))
+        let [completed, deferred, started, changed] = self.0.each_ref().map(get);
+        Wakeups { completed, deferred, started, changed }
     }
 }
 
@@ -105,8 +80,8 @@ mod tests {
         let causes = [WakeCause::Completed, WakeCause::Deferred, WakeCause::Started, WakeCause::Changed];
         let cells = WakeupCells::default();
         for (number, cause) in (1..).zip(causes) {
-            cells.count(cause, number);
-            cells.count_together(cause, 10 * number);
+            cells.count(cause, number, false);
+            cells.count(cause, 10 * number, true);
         }
         let once = cells.read();
         let expected = Wakeups { completed: 11, deferred: 22, started: 33, changed: 44 };

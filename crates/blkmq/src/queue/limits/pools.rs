@@ -193,7 +193,12 @@ impl<'q> Lender<'q> {
 
     /// Asks the scheduler. A token that was taken for nothing goes back.
     #[inline]
-    pub(in crate::queue) fn lend(&mut self, q: &RequestQueue, scheduler: &mut dyn Scheduler, now: Time) -> Option<RqId> {
+    pub(in crate::queue) fn lend(
+        &mut self,
+        q: &RequestQueue,
+        scheduler: &mut dyn Scheduler,
+        now: Time,
+    ) -> Option<RqId> {
         let chosen = scheduler.dispatch(self, now);
         if chosen.is_none()
             && let (Some(pools), Some(token)) = (self.pools, self.token.take())

@@ -264,30 +264,29 @@ impl Member {
             return;
         }
         let (group, operations) = (Group::of(rq.op()), u64::from(rq.body().nr_parts));
-        let merges = operations - 1;
-        self.sums.merged(group, merges.wrapping_neg());
+        self.account_end(q, mark, |sums| sums.merged(group, (operations - 1).wrapping_neg()));
         self.sums.skipped(operations);
-        q.account.gauge.shared().end();
         if let Some(place) = mark.place() {
-            let (gauge, sums) = range(q, self, place);
-            gauge.shared().end();
-            sums.merged(group, merges.wrapping_neg());
-            sums.entered(operations.wrapping_neg());
+            range(q, self, place).1.entered(operations.wrapping_neg());
         }
     }
 
     /// A request that had begun joins another one in the scheduler, after it has waited for its turn to be inserted.
     pub(crate) fn account_merge(&self, q: &RequestQueue, absorbed: &Request<'_>) {
-        let mark = absorbed.body().mark;
-        if !mark.is_counted() {
-            return;
+        let (mark, group) = (absorbed.body().mark, Group::of(absorbed.op()));
+        if mark.is_counted() {
+            self.account_end(q, mark, |sums| sums.merged(group, 1));
         }
-        let group = Group::of(absorbed.op());
-        self.sums.merged(group, 1);
+    }
+
+    /// A request with this mark is no request of its own any more: `add` adds that to the sums where it was counted.
+    fn account_end(&self, q: &RequestQueue, mark: Mark, add: impl Fn(&Sums)) {
+        debug_assert!(mark.is_counted(), "a request that was counted in is counted out");
+        add(&self.sums);
         q.account.gauge.shared().end();
         if let Some(place) = mark.place() {
             let (gauge, sums) = range(q, self, place);
-            sums.merged(group, 1);
+            add(sums);
             gauge.shared().end();
         }
     }

@@ -23,12 +23,7 @@ impl Members {
 
     #[cold]
     fn count_woken(&self, member: u16, cause: WakeCause, woken: u64) {
-        let counters = &self.get(member).counters;
-        if member == CONTROL {
-            counters.woke_together(cause, woken);
-        } else {
-            counters.woke(cause, woken);
-        }
+        self.get(member).counters.woke(cause, woken, member == CONTROL);
     }
 
     /// Wakes the next member behind `member` that sleeps, going round. If no thread sleeps, those are notified that

@@ -15,6 +15,7 @@
 
 use blkmq_sched::Class;
 
+use crate::queue::topology::hctx::next_bit;
 use crate::request::limits::MAX_MEMBERS;
 use crate::request::{Place, Request, RqList, Slots};
 use blkmq_sync::{Area, changes, reads};
@@ -98,17 +99,7 @@ fn bit(member: usize) -> (usize, u64) {
 /// The first member of the set at or behind `from`, going round.
 fn next(set: &Set, from: usize) -> Option<usize> {
     debug_assert!(from <= MAX_MEMBERS, "a turn is that of a member, or behind the last");
-    let at = from / 64 % set.len();
-    (0..=set.len()).find_map(|step| {
-        let place = (at + step) % set.len();
-        let below = (1 << (from % 64)) - 1;
-        let word = match step {
-            0 => set[place] & !below,
-            _ if step == set.len() => set[place] & below,
-            _ => set[place],
-        };
-        (word != 0).then(|| place * 64 + word.trailing_zeros() as usize)
-    })
+    next_bit(set.len(), from, |at| set[at])
 }
 
 impl Default for Backlog {

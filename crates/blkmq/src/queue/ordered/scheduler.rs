@@ -33,7 +33,7 @@ impl RequestQueue {
             // Before other threads see that the queue is split, because some ask a domain from outside of the queue.
             self.domains.make(self.hctxs.layout().len());
         }
-        self.settings.set_has_scheduler(scheduler.is_some());
+        self.settings.has_scheduler.store(scheduler.is_some(), Ordering::Relaxed);
         if wants_reports {
             self.members.iter().for_each(|(_, member)| member.make_reports());
         }
@@ -123,7 +123,7 @@ impl RequestQueue {
         if self.settings.is_split() {
             check_locking(locking, self.domains.first().control().scheduler())?;
         }
-        self.settings.set_locking(locking);
+        self.settings.locking.store(locking.index(), Ordering::Relaxed);
         Ok(())
     }
 

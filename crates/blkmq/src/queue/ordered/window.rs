@@ -161,7 +161,7 @@ impl WindowLook {
     /// Makes a window for this target, or ends the one that there is. Called when nothing is in flight.
     pub(super) fn install(&self, q: &RequestQueue, target: Target) {
         let has_window = q.whole_domain().is_some_and(|domain| domain.control().make_window(q, target));
-        q.settings.set_window(has_window);
+        q.settings.has_window.store(has_window, Ordering::Relaxed);
         self.0.store(if has_window { 0 } else { u64::MAX }, Ordering::Relaxed);
     }
 }

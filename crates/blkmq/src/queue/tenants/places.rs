@@ -12,25 +12,20 @@ pub(super) trait Id: Copy + PartialEq + Default {
     fn place(self) -> usize;
 }
 
-impl Id for ClientId {
-    const PLACES: usize = Self::PLACES;
-    fn new(place: usize, times: u32) -> Self {
-        Self::new(place, times)
-    }
-    fn place(self) -> usize {
-        self.place()
-    }
+macro_rules! ids {
+    ($($id:ident),+) => {
+        $(impl Id for $id {
+            const PLACES: usize = Self::PLACES;
+            fn new(place: usize, times: u32) -> Self {
+                Self::new(place, times)
+            }
+            fn place(self) -> usize {
+                self.place()
+            }
+        })+
+    };
 }
-
-impl Id for GroupId {
-    const PLACES: usize = Self::PLACES;
-    fn new(place: usize, times: u32) -> Self {
-        Self::new(place, times)
-    }
-    fn place(self) -> usize {
-        self.place()
-    }
-}
+ids!(ClientId, GroupId);
 
 #[derive(Debug)]
 struct Place<T> {

@@ -183,21 +183,28 @@ impl HwCtx {
 
     /// The next member, round-robin, whose software queue holds something for this hardware queue.
     pub(super) fn next_ctx(&self) -> Option<u16> {
-        let from = self.dispatch_from().load(Ordering::Relaxed) as usize % MAX_MEMBERS;
-        let found = (0..=self.ctx_map.len()).find_map(|step| {
-            let at = (from / 64 + step) % self.ctx_map.len();
-            // Acquire pairs with the Release of `unmark_ctx`.
-            let mut word = self.ctx_map[at].load(Ordering::Acquire);
-            if step == 0 {
-                word &= u64::MAX << (from % 64);
-            } else if step == self.ctx_map.len() {
-                word &= !(u64::MAX << (from % 64));
-            }
-            (word != 0).then(|| at * 64 + word.trailing_zeros() as usize)
-        })?;
+        let from = self.dispatch_from().load(Ordering::Relaxed) as usize;
+        // Acquire pairs with the Release of `unmark_ctx`.
+        let found = next_bit(self.ctx_map.len(), from, |at| self.ctx_map[at].load(Ordering::Acquire))?;
         self.dispatch_from().store(found as u32 + 1, Ordering::Relaxed);
         u16::try_from(found).ok()
     }
+}
+
+/// The first bit that is set at or behind `from`, going round. Each of the words has 64 bits.
+#[inline]
+pub(in crate::queue) fn next_bit(nr_words: usize, from: usize, word: impl Fn(usize) -> u64) -> Option<usize> {
+    debug_assert!(nr_words > 0, "there are bits");
+    let (from, behind) = (from / 64 % nr_words, u64::MAX << (from % 64));
+    (0..=nr_words).find_map(|step| {
+        let at = (from + step) % nr_words;
+        let bits = match step {
+            0 => word(at) & behind,
+            _ if step == nr_words => word(at) & !behind,
+            _ => word(at),
+        };
+        (bits != 0).then(|| at * 64 + bits.trailing_zeros() as usize)
+    })
 }
 
 /// All hardware queues that a device ever had. Each is made when it is first needed, and none is freed before the
