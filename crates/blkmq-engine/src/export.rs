@@ -232,7 +232,7 @@ pub(crate) mod tests {
         let first = export.grant(&join(1));
         assert_eq!(first, Some(Grant { writes: true, priority: urgent }));
         let joined = export.join(&join(1)).unwrap();
-        assert!(joined.is_ok() && export.queue.clients()[0].priority == urgent, "{joined:?}");
+        assert!(joined.is_ok() && export.queue.tenants().clients()[0].priority == urgent, "{joined:?}");
         assert_eq!((export.grant(&join(2)), export.grant(&join(u32::MAX))), (None, None));
         let gold = join(3);
         gold.identify("gold".to_owned());

@@ -144,11 +144,11 @@ impl Placement {
     pub fn sets_weights(&self) -> bool {
         let inside = self.lock();
         let is_of_rules = inside.rules.iter().any(|rule| rule.weight.is_some() || rule.group.is_some());
-        is_of_rules || !inside.changed.is_empty() || !self.queue.groups().is_empty()
+        is_of_rules || !inside.changed.is_empty() || !self.queue.tenants().groups().is_empty()
     }
 
     fn group(&self, path: &str) -> Result<GroupId, QueueError> {
-        if path.is_empty() { Ok(GroupId::ROOT) } else { self.queue.group_of(path) }
+        if path.is_empty() { Ok(GroupId::ROOT) } else { self.queue.tenants().group_of(path) }
     }
 
     /// Makes a connection to an export of this weight one of its client's.
@@ -179,9 +179,9 @@ impl Placement {
     /// There is no such client, the weight is out of range, or [`MAX_CHANGED`] clients were changed.
     pub fn set_client_weight(&self, client: &str, weight: u16) -> Result<(), PlacementError> {
         let mut inside = self.lock();
-        let id = self.queue.client_of(client)?;
+        let id = self.queue.tenants().client_of(client)?;
         inside.check_room(client)?;
-        self.queue.set_client_weight(id, weight)?;
+        self.queue.tenants().set_client_weight(id, weight)?;
         inside.note(client, |changed| changed.weight = Some(weight));
         Ok(())
     }
@@ -193,9 +193,9 @@ impl Placement {
     /// There is no such client or group, or [`MAX_CHANGED`] clients were changed.
     pub fn move_client(&self, client: &str, group: &str) -> Result<(), PlacementError> {
         let mut inside = self.lock();
-        let (id, to) = (self.queue.client_of(client)?, self.group(group)?);
+        let (id, to) = (self.queue.tenants().client_of(client)?, self.group(group)?);
         inside.check_room(client)?;
-        self.queue.move_client(id, to)?;
+        self.queue.tenants().move_client(id, to)?;
         inside.note(client, |changed| changed.group = Some(group.to_owned()));
         Ok(())
     }
@@ -207,14 +207,14 @@ impl Placement {
     pub fn add_group(&self, path: &str) -> Result<(), PlacementError> {
         check_group(path).map_err(PlacementError::Path)?;
         let _inside = self.lock();
-        if self.queue.group_of(path).is_ok() {
+        if self.queue.tenants().group_of(path).is_ok() {
             return Ok(());
         }
         let parent = self.group(parent(path))?;
-        if self.queue.groups().len() >= MAX_GROUPS {
+        if self.queue.tenants().groups().len() >= MAX_GROUPS {
             return Err(PlacementError::TooManyGroups);
         }
-        self.queue.add_group(path, parent, blkmq::DEFAULT_WEIGHT)?;
+        self.queue.tenants().add_group(path, parent, blkmq::DEFAULT_WEIGHT)?;
         Ok(())
     }
 
@@ -224,7 +224,7 @@ impl Placement {
     /// There is no such group, or the weight is out of range.
     pub fn set_group_weight(&self, path: &str, weight: u16) -> Result<(), PlacementError> {
         let _inside = self.lock();
-        Ok(self.queue.set_group_weight(self.queue.group_of(path)?, weight)?)
+        Ok(self.queue.tenants().set_group_weight(self.queue.tenants().group_of(path)?, weight)?)
     }
 
     /// Removes a group. Clients that were moved into it and are not connected come to where the rules place them.
@@ -233,17 +233,19 @@ impl Placement {
     /// There is no such group, a rule names it, or clients or groups are in it.
     pub fn remove_group(&self, path: &str) -> Result<(), PlacementError> {
         let mut inside = self.lock();
-        let id = self.queue.group_of(path)?;
+        let id = self.queue.tenants().group_of(path)?;
         if inside.rules.iter().any(|rule| rule.group.as_deref() == Some(path)) {
             return Err(PlacementError::IsNamed(path.to_owned()));
         }
-        let groups = self.queue.groups().into_iter().filter(|group| group.parent == id).map(|group| group.name);
-        let clients = self.queue.clients().into_iter().filter(|client| client.group == id).map(|client| client.name);
+        let groups =
+            self.queue.tenants().groups().into_iter().filter(|group| group.parent == id).map(|group| group.name);
+        let clients =
+            self.queue.tenants().clients().into_iter().filter(|client| client.group == id).map(|client| client.name);
         let within: Vec<String> = groups.chain(clients).collect();
         if !within.is_empty() {
             return Err(PlacementError::NotEmpty { group: path.to_owned(), within });
         }
-        self.queue.remove_group(id)?;
+        self.queue.tenants().remove_group(id)?;
         let placed = inside.changed.values_mut().filter(|changed| changed.group.as_deref() == Some(path));
         placed.for_each(|changed| changed.group = None);
         inside.changed.retain(|_, changed| *changed != Changed::default());
@@ -262,9 +264,9 @@ impl Placement {
         layout.check()?;
         let mut inside = self.lock();
         for (path, weight) in &layout.groups {
-            match self.queue.group_of(path) {
-                Ok(id) => self.queue.set_group_weight(id, *weight)?,
-                Err(_) => drop(self.queue.add_group(path, self.group(parent(path))?, *weight)?),
+            match self.queue.tenants().group_of(path) {
+                Ok(id) => self.queue.tenants().set_group_weight(id, *weight)?,
+                Err(_) => drop(self.queue.tenants().add_group(path, self.group(parent(path))?, *weight)?),
             }
         }
         inside.rules.clone_from(&layout.rules);
@@ -275,13 +277,13 @@ impl Placement {
         for Placed { entry, weight } in &inside.connections {
             let Some(entry) = entry.upgrade() else { continue };
             if let (Some(name), Some(export)) = (entry.client(), entry.export())
-                && let Ok(client) = self.queue.client_of(name)
+                && let Ok(client) = self.queue.tenants().client_of(name)
                 && placed.insert(name.clone())
             {
                 let place = inside.place(&entry, export, *weight);
                 let group = self.group(&place.group)?;
-                let weighed = self.queue.set_client_weight(client, place.weight);
-                match weighed.and_then(|()| self.queue.move_client(client, group)) {
+                let weighed = self.queue.tenants().set_client_weight(client, place.weight);
+                match weighed.and_then(|()| self.queue.tenants().move_client(client, group)) {
                     // It leaves without a look at the placement.
                     Ok(()) | Err(QueueError::BadTenant(TenantError::NoClient(_))) => {}
                     Err(error) => return Err(error.into()),
@@ -289,9 +291,9 @@ impl Placement {
             }
         }
         // A group comes behind its parent, and goes before it.
-        for group in self.queue.groups().into_iter().rev() {
+        for group in self.queue.tenants().groups().into_iter().rev() {
             if layout.groups.iter().all(|(path, _)| *path != group.name) {
-                self.queue.remove_group(group.id)?;
+                self.queue.tenants().remove_group(group.id)?;
             }
         }
         Ok(())

@@ -98,7 +98,7 @@ impl Tenancy {
         let id = |groups: &[Group], place: usize| place.checked_sub(1).map_or(GroupId::ROOT, |at| groups[at].id);
         for (number, (weight, parent)) in (0..).zip(&beginning.groups) {
             let parent = id(&groups, *parent);
-            let id = q.add_group(&group_name(number), parent, *weight).expect("a world has few groups");
+            let id = q.tenants().add_group(&group_name(number), parent, *weight).expect("a world has few groups");
             groups.push(Group { id, parent });
         }
         let tenant =

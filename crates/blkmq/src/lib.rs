@@ -50,7 +50,7 @@ pub use dispatcher::Background;
 pub use queue::{
     Accounting, Builder, ClientInfo, GateCounts, GroupInfo, LimitsError, Locking, MAX_GROUP_DEPTH, MAX_RANGES,
     Measures, QueueError, RangeError, RequestQueue, SchedulerChoice, SectorRange, Service, Stat, Stats, TenantError,
-    Wait, Wakeups, WindowInfo, scheduler_names,
+    Tenants, Wait, Wakeups, WindowInfo, scheduler_names,
 };
 #[cfg(virtual_cpus)]
 pub use queue::{HoldStep, HoldWatcher, WindowStep, WindowWatcher, watch_holds, watch_windows};

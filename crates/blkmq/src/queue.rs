@@ -31,7 +31,7 @@ pub use locking::{Locking, Measures};
 pub use ordered::window::WindowInfo;
 pub use schedulers::scheduler_names;
 pub use tenants::groups::MAX_GROUP_DEPTH;
-pub use tenants::{ClientInfo, GroupInfo, Service};
+pub use tenants::{ClientInfo, GroupInfo, Service, Tenants};
 pub use wanted::SchedulerChoice;
 #[cfg(virtual_cpus)]
 pub use watch::{HoldStep, HoldWatcher, WindowStep, WindowWatcher, watch_holds, watch_windows};
@@ -69,7 +69,7 @@ use self::ordered::domains::Domains;
 use self::ordered::window::WindowLook;
 use self::settings::Settings;
 use self::state::Control;
-use self::tenants::Tenants;
+use self::tenants::TenantTable;
 use self::topology::hctx::HwCtxTable;
 use crate::driver::{Driver, DueTimes, NextEvent, POLL_PERIOD, Topology};
 use crate::request::Slots;
@@ -132,7 +132,7 @@ pub struct RequestQueue {
     account: Account,
     pub(crate) control: Control,
     /// Taken behind the lock of the control path, and before that of a scheduler.
-    tenants: Mutex<Tenants>,
+    tenants: Mutex<TenantTable>,
     /// Nanoseconds: the time when the timeout scan is due.
     pub(crate) timeout_scan: Line<AtomicU64>,
     pub(crate) window_look: WindowLook,

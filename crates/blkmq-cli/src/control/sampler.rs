@@ -24,8 +24,8 @@ pub(super) fn lock(history: &Shared) -> MutexGuard<'_, History> {
 
 /// The clients of a queue, as they are now, by name.
 pub(super) fn seen(q: &RequestQueue) -> Vec<Seen> {
-    let clients = q.clients();
-    let paths: BTreeMap<_, _> = q.groups().into_iter().map(|group| (group.id, group.name)).collect();
+    let clients = q.tenants().clients();
+    let paths: BTreeMap<_, _> = q.tenants().groups().into_iter().map(|group| (group.id, group.name)).collect();
     let see = |client: blkmq::ClientInfo| Seen {
         // A group that was removed meanwhile has left its clients to its parent.
         group: paths.get(&client.group).cloned().unwrap_or_default(),
@@ -57,7 +57,8 @@ pub(crate) fn start(queues: Vec<(Arc<RequestQueue>, Shared)>) -> io::Result<()> 
             let passed = began.elapsed().as_secs();
             if passed > second {
                 for (q, history) in &queues {
-                    let groups: Vec<_> = q.groups().into_iter().map(|group| (group.name, group.weight)).collect();
+                    let groups: Vec<_> =
+                        q.tenants().groups().into_iter().map(|group| (group.name, group.weight)).collect();
                     lock(history).end_second(passed, &groups);
                 }
                 second = passed;

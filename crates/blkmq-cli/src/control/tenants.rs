@@ -54,7 +54,7 @@ pub(super) fn groups(queue: &Served) -> Vec<Group> {
             group: group.name,
         }
     };
-    queue.q.groups().into_iter().map(group).collect()
+    queue.q.tenants().groups().into_iter().map(group).collect()
 }
 
 fn refuse(error: &PlacementError) -> Answer {
@@ -148,7 +148,7 @@ pub(super) fn group_knob(queue: &Served, path: &str, knob: &str, request: &Reque
         if let Some(value) = value {
             queue.placement.set_group_weight(path, weight(value)?).map_err(|error| refuse(&error))?;
         }
-        let found = queue.q.groups().into_iter().find(|group| group.name == path);
+        let found = queue.q.tenants().groups().into_iter().find(|group| group.name == path);
         let unknown = || PlacementError::Queue(TenantError::UnknownGroup(path.to_owned()).into());
         let found = found.ok_or_else(|| refuse(&unknown()))?;
         Ok(show(queue, format!("group={path}"), knob, found.weight.to_string(), value.is_some()))

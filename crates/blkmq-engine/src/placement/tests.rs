@@ -55,11 +55,12 @@ fn own(text: &str) -> Option<String> {
 /// The clients of a queue with their weights, groups and connections, by name.
 fn shown(placement: &Placement) -> Vec<String> {
     let q = placement.queue();
-    let path = |id| q.groups().into_iter().find(|group| group.id == id).map_or_else(String::new, |group| group.name);
+    let path =
+        |id| q.tenants().groups().into_iter().find(|group| group.id == id).map_or_else(String::new, |group| group.name);
     let show = |client: blkmq::ClientInfo| {
         format!("{} {} '{}' x{}", client.name, client.weight, path(client.group), client.submitters)
     };
-    let mut shown: Vec<_> = q.clients().into_iter().map(show).collect();
+    let mut shown: Vec<_> = q.tenants().clients().into_iter().map(show).collect();
     shown.sort();
     shown
 }
@@ -164,7 +165,8 @@ fn what_is_changed_by_hand_counts_until_the_next_load() {
     assert_eq!(shown(&placement), ["user:1@default 500 '' x1"]);
     placement.load(&layout).unwrap();
     assert_eq!(shown(&placement), ["user:1@default 7 'g' x1"]);
-    let groups: Vec<_> = placement.queue().groups().into_iter().map(|group| (group.name, group.weight)).collect();
+    let groups: Vec<_> =
+        placement.queue().tenants().groups().into_iter().map(|group| (group.name, group.weight)).collect();
     assert_eq!(groups, [("g".to_owned(), 300)], "the group that was added by hand is gone");
 }
 
@@ -188,7 +190,7 @@ fn a_load_places_those_that_are_connected_anew() {
     assert_eq!(shown(&placement), ["n 9 'c' x1", "user:1@default 9 'c' x1", "user:2@x 55 '' x1"]);
     placement.load(&Layout::default()).unwrap();
     assert_eq!(shown(&placement), ["n 100 '' x1", "user:1@default 100 '' x1", "user:2@x 100 '' x1"]);
-    assert!(placement.queue().groups().is_empty() && !placement.sets_weights());
+    assert!(placement.queue().tenants().groups().is_empty() && !placement.sets_weights());
 }
 
 /// Red if a group goes in which something is, or to which a rule leads.
@@ -246,7 +248,10 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     ] {
         assert!(error(placement.load(&bad)).starts_with(expected), "{bad:?}: {}", error(placement.load(&bad)));
     }
-    assert_eq!((shown(&placement), placement.queue().groups()), (vec![format!("{client} 100 '' x1")], vec![]));
+    assert_eq!(
+        (shown(&placement), placement.queue().tenants().groups()),
+        (vec![format!("{client} 100 '' x1")], vec![])
+    );
     (0..MAX_GROUPS).for_each(|number| placement.add_group(&number.to_string()).unwrap());
     assert_eq!(error(placement.add_group("more")), "the queue has 256 groups, and there can be no more");
 }
@@ -260,7 +265,7 @@ fn a_rule_gives_no_name_that_reads_otherwise_than_it_is() {
     let error = placement.load(&layout(&[("a", 7)], vec![rule])).unwrap_err();
     assert_eq!(error, PlacementError::Name("gold\u{202e}reviled".to_owned()));
     assert!(error.to_string().starts_with("a rule names clients \"gold\\u{202e}reviled\"; a name has no "), "{error}");
-    assert_eq!(placement.queue().groups(), vec![]);
+    assert_eq!(placement.queue().tenants().groups(), vec![]);
 }
 
 /// Takes the submitter's place in its queue away as soon as something happens in the queue.
@@ -294,7 +299,7 @@ fn a_client_that_leaves_meanwhile_does_not_stop_a_load() {
     assert_eq!(placement.load(&layout(&[("new", 100)], vec![rule])), Ok(()));
     stays.set_notify(None);
     assert_eq!(shown(&placement), ["user:2@default 7 'new' x1"]);
-    let groups: Vec<_> = placement.queue().groups().into_iter().map(|group| group.name).collect();
+    let groups: Vec<_> = placement.queue().tenants().groups().into_iter().map(|group| group.name).collect();
     assert_eq!(groups, ["new"]);
 }
 

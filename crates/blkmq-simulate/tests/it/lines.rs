@@ -173,16 +173,16 @@ fn control(q: &Arc<RequestQueue>) {
     drop(q.quiesce());
     let ranges = [0, 1].map(|at| SectorRange { name: at.to_string(), first: at * 8, nr_sectors: 8 });
     q.change_ranges(ranges.into()).and_then(|change| change.wait()).expect("they lie apart");
-    let group = q.add_group("group", GroupId::ROOT, 50).expect("it is new");
-    let client = q.client_of("test").expect("it is there");
-    q.move_client(client, group).expect("both are there");
+    let group = q.tenants().add_group("group", GroupId::ROOT, 50).expect("it is new");
+    let client = q.tenants().client_of("test").expect("it is there");
+    q.tenants().move_client(client, group).expect("both are there");
     let changes = [q.change_nr_requests(4), q.change_wbt_lat_usec(2000), Ok(q.change_bypass(true))];
     for change in changes {
         // Some schedulers have no such setting.
         let _ = change.expect("the value is a good one").wait();
     }
     q.revalidate().expect("it did not shrink");
-    let looks = (q.stats(), q.range_stats(), q.clients(), q.groups(), q.in_flight(), q.dump());
+    let looks = (q.stats(), q.range_stats(), q.tenants().clients(), q.tenants().groups(), q.in_flight(), q.dump());
     assert!(looks.5.contains("hctx 0"));
 }
 

@@ -59,14 +59,14 @@ impl Controller {
         let name = tenant_name(number);
         Self::until(|| {
             let shall = self.world.share(|share| share.tenancy.tenants[usize::from(number)]);
-            let Ok(id) = self.world.q.client_of(&name) else { return (shall.nr_joining == 0).then_some(()) };
-            let is = self.world.q.clients().into_iter().find(|ClientInfo { id: other, .. }| *other == id)?;
+            let Ok(id) = self.world.q.tenants().client_of(&name) else { return (shall.nr_joining == 0).then_some(()) };
+            let is = self.world.q.tenants().clients().into_iter().find(|ClientInfo { id: other, .. }| *other == id)?;
             if (is.weight, is.group) == (shall.weight, shall.group) {
                 return (shall.nr_joining == 0).then_some(());
             }
             // The tenant may have left by now.
-            let _ = self.world.q.set_client_weight(id, shall.weight);
-            let _ = self.world.q.move_client(id, shall.group);
+            let _ = self.world.q.tenants().set_client_weight(id, shall.weight);
+            let _ = self.world.q.tenants().move_client(id, shall.group);
             None
         });
     }
@@ -75,7 +75,7 @@ impl Controller {
         let (group, weight) = (self.pick_group(), weight(&mut self.whims.random));
         let control = Control::GroupWeight(group.0, weight);
         self.tell(control, Phase::Begun);
-        let result = self.world.q.set_group_weight(group, weight);
+        let result = self.world.q.tenants().set_group_weight(group, weight);
         self.judge(control, group != GroupId::ROOT, result);
     }
 
@@ -88,7 +88,7 @@ impl Controller {
         }
         let control = Control::AddGroup(parent.0, weight);
         self.tell(control, Phase::Begun);
-        let made = self.world.q.add_group(&group_name(number), parent, weight);
+        let made = self.world.q.tenants().add_group(&group_name(number), parent, weight);
         if let Ok(id) = made {
             self.world.share(|share| {
                 share.tenancy.nr_made += 1;
@@ -105,7 +105,7 @@ impl Controller {
         self.tell(control, Phase::Begun);
         // A submitter that joins from here on names the parent.
         let moved: Vec<u16> = self.world.share(|share| share.tenancy.forget(group));
-        let result = self.world.q.remove_group(group);
+        let result = self.world.q.tenants().remove_group(group);
         moved.into_iter().for_each(|number| self.settle(number));
         self.judge(control, group != GroupId::ROOT, result);
     }
@@ -115,10 +115,10 @@ impl Controller {
         let q = &self.world.q;
         let weight = if self.whims.random.one_in(2) { 0 } else { 1001 };
         let results: [Result<(), QueueError>; 4] = [
-            q.add_group(&group_name(0), GroupId::new(1000, 1), 100).map(|_| ()),
-            q.add_group("", group, 100).map(|_| ()),
-            q.set_group_weight(group, weight),
-            q.client_of(&tenant_name(number)).and_then(|id| q.set_client_weight(id, weight)),
+            q.tenants().add_group(&group_name(0), GroupId::new(1000, 1), 100).map(|_| ()),
+            q.tenants().add_group("", group, 100).map(|_| ()),
+            q.tenants().set_group_weight(group, weight),
+            q.tenants().client_of(&tenant_name(number)).and_then(|id| q.tenants().set_client_weight(id, weight)),
         ];
         if let Some(at) = results.iter().position(Result::is_ok) {
             self.accuse(format!("what cannot be was done to group {} or tenant {number}: {at}", group.0));

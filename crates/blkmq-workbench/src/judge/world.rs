@@ -118,7 +118,7 @@ fn refused(q: &RequestQueue) -> impl Fn(QueueError) -> JudgeError {
 fn add_groups(q: &RequestQueue, groups: &[Group]) -> Result<HashMap<&'static str, GroupId>, JudgeError> {
     let mut ids = HashMap::from([("", GroupId::ROOT)]);
     for Group { name, parent, weight } in groups {
-        let id = q.add_group(name, ids[parent], *weight).map_err(refused(q))?;
+        let id = q.tenants().add_group(name, ids[parent], *weight).map_err(refused(q))?;
         ids.insert(*name, id);
     }
     Ok(ids)

@@ -30,7 +30,7 @@ impl RequestQueue {
         writeln!(out, "sleepers {sleepers} background {background}")?;
         self.hctxs.show(out)?;
         self.domains.show(self, out)?;
-        self.show_tenants(out)?;
+        self.tenants().show(out)?;
         self.members.show(out)?;
         for (index, generation, place) in self.slots.in_use() {
             let (pool, slot) = (index.pool(), index.slot());

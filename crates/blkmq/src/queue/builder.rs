@@ -10,7 +10,7 @@ use crate::queue::ordered::domains::Domains;
 use crate::queue::ordered::window::{WBT_LAT_USEC, WindowLook};
 use crate::queue::settings::{IO_TIMEOUT, NR_REQUESTS, Settings, check_value, check_within_depth};
 use crate::queue::state::Control;
-use crate::queue::tenants::Tenants;
+use crate::queue::tenants::TenantTable;
 use crate::queue::topology::hctx::HwCtxTable;
 use crate::queue::wanted::SchedulerChoice;
 use crate::queue::{LimitsError, Locking, QueueError, RequestQueue};
@@ -222,7 +222,7 @@ impl Builder {
             nr_slots: self.slots,
             account: Account::new(self.experiments.accounting, now),
             control: Control::default(),
-            tenants: Mutex::new(Tenants::default()),
+            tenants: Mutex::new(TenantTable::default()),
             timeout_scan: Line::new("queue.timeout_scan", AtomicU64::new(0)),
             window_look: WindowLook::new(),
         });

@@ -20,15 +20,20 @@ use self::service::Served;
 use super::error::{QueueError, TenantError};
 use super::{CONTROL, RequestQueue};
 use crate::request::client::Client;
+use crate::request::limits::MAX_MEMBERS;
 use crate::request::{SlotIndex, is_hidden};
-use blkmq_sync::{Mutex, placed};
+use blkmq_sync::{MutexGuard, placed};
 
-/// The clients and groups of a queue.
+/// The table of the clients and groups of a queue.
 #[derive(Debug, Default)]
-pub(super) struct Tenants {
+pub(super) struct TenantTable {
     clients: Clients,
     groups: Groups,
 }
+
+/// The clients and groups of a queue: see [`RequestQueue::tenants`].
+#[derive(Debug, Clone, Copy)]
+pub struct Tenants<'q>(&'q RequestQueue);
 
 /// What was done for a client: its operations that are over and were reaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -93,7 +98,7 @@ fn check_weight(name: &str, weight: u16) -> Result<(), TenantError> {
     }
 }
 
-impl Tenants {
+impl TenantTable {
     /// Tells a scheduler that is about to be installed what there is.
     pub(super) fn tell_all(&self, scheduler: &mut dyn Scheduler) {
         for (id, group) in self.groups.in_order() {
@@ -105,51 +110,59 @@ impl Tenants {
     }
 }
 
-/// What membership and dumps call.
 impl RequestQueue {
-    pub(super) fn tenants(&self) -> &Mutex<Tenants> {
-        placed("queue.tenants", &self.tenants)
+    /// The clients that submitters serve, and the groups that they are in.
+    #[must_use]
+    pub fn tenants(&self) -> Tenants<'_> {
+        Tenants(self)
+    }
+}
+
+/// What membership, dumps and the installation of a scheduler call.
+impl<'q> Tenants<'q> {
+    pub(super) fn table(self) -> MutexGuard<'q, TenantTable> {
+        placed("queue.tenants", &self.0.tenants).lock()
     }
 
     /// A submitter begins to serve a client.
-    pub(super) fn join_client(&self, member: u16, client: &Client) -> Result<ClientId, TenantError> {
+    pub(super) fn join(self, member: u16, client: &Client) -> Result<ClientId, TenantError> {
         if client.name.contains(is_hidden) {
             return Err(TenantError::BadClientName(client.name.chars().take(64).collect()));
         }
         check_weight(&client.name, client.weight)?;
-        let mut tenants = self.tenants().lock();
+        let mut tenants = self.table();
         tenants.groups.check(client.group)?;
         let (id, is_new) = tenants.clients.join(client);
         let settings = tenants.clients.get(id).expect("it has just come").settings;
         if is_new {
             self.tell(|scheduler| scheduler.join(id, &settings));
         }
-        self.members.get(member).serve(id, settings.group);
+        self.0.members.get(member).serve(id, settings.group);
         Ok(id)
     }
 
     /// A submitter that served a client leaves. Nothing that it asked for is outstanding. Returns whether the client is
     /// gone, of which the caller tells other threads ([`note_shares`](Self::note_shares)).
-    pub(super) fn leave_client(&self, member: u16, id: ClientId) -> bool {
-        let mut tenants = self.tenants().lock();
-        let served = self.members.get(member).serve_nobody();
+    pub(super) fn leave(self, member: u16, id: ClientId) -> bool {
+        let mut tenants = self.table();
+        let served = self.0.members.get(member).serve_nobody();
         let is_gone = tenants.clients.leave(id, served);
         if is_gone {
-            self.domains.made().for_each(|domain| domain.control().tell_gone(self, id));
+            self.0.domains.made().for_each(|domain| domain.control().tell_gone(self.0, id));
         }
         is_gone
     }
 
     /// Calls `tell` with every scheduler in use.
-    fn tell(&self, tell: impl Fn(&mut dyn Scheduler)) {
-        for domain in self.domains.made() {
-            domain.control().tell(self, |scheduler| tell(scheduler));
+    fn tell(self, tell: impl Fn(&mut dyn Scheduler)) {
+        for domain in self.0.domains.made() {
+            domain.control().tell(self.0, |scheduler| tell(scheduler));
         }
     }
 
     /// For dumps. The lock is not waited for: a dump must also show a change that does not come to its end.
-    pub(crate) fn show_tenants(&self, out: &mut dyn Write) -> fmt::Result {
-        match self.tenants.try_lock() {
+    pub(crate) fn show(self, out: &mut dyn Write) -> fmt::Result {
+        match self.0.tenants.try_lock() {
             Some(tenants) => {
                 tenants.groups.show(out)?;
                 tenants.clients.show(out)
@@ -159,8 +172,7 @@ impl RequestQueue {
     }
 }
 
-/// Clients and groups.
-impl RequestQueue {
+impl Tenants<'_> {
     /// Adds a group of clients to the group `parent`, which may be [`GroupId::ROOT`].
     ///
     /// # Errors
@@ -168,9 +180,9 @@ impl RequestQueue {
     /// [`is_hidden`](crate::is_hidden); the weight is not within 1 to 1000; the parent was removed, or lies
     /// [`MAX_GROUP_DEPTH`](crate::MAX_GROUP_DEPTH) deep; or there are as many groups as there can be
     /// ([`GroupId::PLACES`] - 1).
-    pub fn add_group(&self, name: &str, parent: GroupId, weight: u16) -> Result<GroupId, QueueError> {
+    pub fn add_group(self, name: &str, parent: GroupId, weight: u16) -> Result<GroupId, QueueError> {
         check_weight(name, weight)?;
-        let mut tenants = self.tenants().lock();
+        let mut tenants = self.table();
         let settings = GroupSettings { weight, parent };
         let id = tenants.groups.add(name, settings)?;
         self.tell(|scheduler| scheduler.join_group(id, &settings));
@@ -182,47 +194,43 @@ impl RequestQueue {
     ///
     /// # Errors
     /// The weight is not within 1 to 1000, or the group was removed, or is the root.
-    pub fn set_group_weight(&self, group: GroupId, weight: u16) -> Result<(), QueueError> {
-        let mut tenants = self.tenants().lock();
-        let known = tenants.groups.get_mut(group)?;
-        check_weight(&known.name, weight)?;
-        known.settings.weight = weight;
-        let settings = known.settings;
-        self.tell(|scheduler| scheduler.join_group(group, &settings));
-        drop(tenants);
-        self.note_shares();
-        Ok(())
+    pub fn set_group_weight(self, group: GroupId, weight: u16) -> Result<(), QueueError> {
+        self.change(|table| {
+            let known = table.groups.get_mut(group)?;
+            check_weight(&known.name, weight)?;
+            known.settings.weight = weight;
+            self.tell(|scheduler| scheduler.join_group(group, &known.settings));
+            Ok(())
+        })
     }
 
     /// Removes a group. The clients and groups in it move to its parent first.
     ///
     /// # Errors
     /// The group was removed before, or is the root.
-    pub fn remove_group(&self, group: GroupId) -> Result<(), QueueError> {
-        let mut tenants = self.tenants().lock();
-        let parent = tenants.groups.get(group)?.settings.parent;
-        for child in tenants.groups.children(group) {
-            let known = tenants.groups.get_mut(child)?;
-            known.settings.parent = parent;
-            let settings = known.settings;
-            self.tell(|scheduler| scheduler.join_group(child, &settings));
-        }
-        for (id, client) in tenants.clients.iter_mut().filter(|(_, client)| client.settings.group == group) {
-            self.move_known(id, &mut client.settings, parent);
-        }
-        tenants.groups.remove(group);
-        self.tell(|scheduler| scheduler.leave_group(group));
-        drop(tenants);
-        self.note_shares();
-        Ok(())
+    pub fn remove_group(self, group: GroupId) -> Result<(), QueueError> {
+        self.change(|table| {
+            let parent = table.groups.get(group)?.settings.parent;
+            for child in table.groups.children(group) {
+                let known = table.groups.get_mut(child)?;
+                known.settings.parent = parent;
+                self.tell(|scheduler| scheduler.join_group(child, &known.settings));
+            }
+            for (id, client) in table.clients.iter_mut().filter(|(_, client)| client.settings.group == group) {
+                self.move_known(id, &mut client.settings, parent);
+            }
+            table.groups.remove(group);
+            self.tell(|scheduler| scheduler.leave_group(group));
+            Ok(())
+        })
     }
 
     /// The group of this name.
     ///
     /// # Errors
     /// There is none.
-    pub fn group_of(&self, name: &str) -> Result<GroupId, QueueError> {
-        let found = self.tenants().lock().groups.of_name(name);
+    pub fn group_of(self, name: &str) -> Result<GroupId, QueueError> {
+        let found = self.table().groups.of_name(name);
         Ok(found.ok_or_else(|| TenantError::UnknownGroup(name.to_owned()))?)
     }
 
@@ -230,8 +238,8 @@ impl RequestQueue {
     ///
     /// # Errors
     /// There is none.
-    pub fn client_of(&self, name: &str) -> Result<ClientId, QueueError> {
-        let found = self.tenants().lock().clients.of_name(name);
+    pub fn client_of(self, name: &str) -> Result<ClientId, QueueError> {
+        let found = self.table().clients.of_name(name);
         Ok(found.ok_or_else(|| TenantError::UnknownClient(name.to_owned()))?)
     }
 
@@ -240,16 +248,14 @@ impl RequestQueue {
     ///
     /// # Errors
     /// The weight is not within 1 to 1000, or the client has left.
-    pub fn set_client_weight(&self, client: ClientId, weight: u16) -> Result<(), QueueError> {
-        let mut tenants = self.tenants().lock();
-        let known = tenants.clients.get_mut(client).ok_or(TenantError::NoClient(client))?;
-        check_weight(&known.name, weight)?;
-        known.settings.weight = weight;
-        let settings = known.settings;
-        self.tell(|scheduler| scheduler.join(client, &settings));
-        drop(tenants);
-        self.note_shares();
-        Ok(())
+    pub fn set_client_weight(self, client: ClientId, weight: u16) -> Result<(), QueueError> {
+        self.change(|table| {
+            let known = table.clients.get_mut(client).ok_or(TenantError::NoClient(client))?;
+            check_weight(&known.name, weight)?;
+            known.settings.weight = weight;
+            self.tell(|scheduler| scheduler.join(client, &known.settings));
+            Ok(())
+        })
     }
 
     /// Moves a client to another group while its I/O goes on. Operations that its submitters have already put into
@@ -257,49 +263,51 @@ impl RequestQueue {
     ///
     /// # Errors
     /// The group was removed, or the client has left.
-    pub fn move_client(&self, client: ClientId, group: GroupId) -> Result<(), QueueError> {
-        let mut tenants = self.tenants().lock();
-        tenants.groups.check(group)?;
-        let known = tenants.clients.get_mut(client).ok_or(TenantError::NoClient(client))?;
-        self.move_known(client, &mut known.settings, group);
-        drop(tenants);
+    pub fn move_client(self, client: ClientId, group: GroupId) -> Result<(), QueueError> {
+        self.change(|table| {
+            table.groups.check(group)?;
+            let known = table.clients.get_mut(client).ok_or(TenantError::NoClient(client))?;
+            self.move_known(client, &mut known.settings, group);
+            Ok(())
+        })
+    }
+
+    /// Makes a change, and tells threads that wait of it, once the table is free.
+    fn change(self, change: impl FnOnce(&mut TenantTable) -> Result<(), TenantError>) -> Result<(), QueueError> {
+        change(&mut self.table())?;
         self.note_shares();
         Ok(())
     }
 
-    fn move_known(&self, client: ClientId, settings: &mut ClientSettings, group: GroupId) {
+    fn move_known(self, client: ClientId, settings: &mut ClientSettings, group: GroupId) {
         settings.group = group;
-        let settings = *settings;
-        self.tell(|scheduler| scheduler.join(client, &settings));
-        let members = self.members.iter().map(|(_, member)| member);
+        self.tell(|scheduler| scheduler.join(client, settings));
+        let members = self.0.members.iter().map(|(_, member)| member);
         members.filter(|member| member.client() == client).for_each(|member| member.serve(client, group));
     }
 
     /// The clients that submitters serve now, in no particular order.
     #[must_use]
-    pub fn clients(&self) -> Vec<ClientInfo> {
-        let tenants = self.tenants().lock();
-        let mut clients: Vec<ClientInfo> =
-            tenants.clients.iter().map(|(id, known)| self.client_info(id, known)).collect();
-        let mut with_driver = vec![0; clients.iter().map(|client| client.id.place() + 1).max().unwrap_or(0)];
-        self.hctxs.for_each_with_driver(&self.slots, |rq, _| {
-            let client = self.members.get(SlotIndex::of(rq).pool()).client();
-            if let Some(number) = with_driver.get_mut(client.place()).filter(|_| client != ClientId::default()) {
-                *number += 1;
-            }
+    pub fn clients(self) -> Vec<ClientInfo> {
+        let tenants = self.table();
+        let mut with_driver = [0; MAX_MEMBERS];
+        self.0.hctxs.for_each_with_driver(&self.0.slots, |rq, _| {
+            let client = self.0.members.get(SlotIndex::of(rq).pool()).client();
+            // The queue's own flushes are of no client.
+            with_driver[client.place()] += u64::from(client != ClientId::default());
         });
-        clients.iter_mut().for_each(|client| client.with_driver = with_driver[client.id.place()]);
-        clients
+        let info = |(id, known): (ClientId, &Known)| self.client_info(id, known, with_driver[id.place()]);
+        tenants.clients.iter().map(info).collect()
     }
 
-    fn client_info(&self, id: ClientId, known: &Known) -> ClientInfo {
+    fn client_info(self, id: ClientId, known: &Known, with_driver: u64) -> ClientInfo {
         let (mut served, mut outstanding, mut waiting): (Served, u64, u64) = (known.past, 0, 0);
-        for (number, member) in self.members.iter().filter(|(_, member)| member.client() == id) {
+        for (number, member) in self.0.members.iter().filter(|(_, member)| member.client() == id) {
             served += member.service.served();
             let of_member = member.service.outstanding();
             outstanding += u64::from(of_member);
             // The slots of a submitter that has nothing outstanding are left alone.
-            waiting += if of_member > 0 { self.slots.nr_waiting(number).into() } else { 0 };
+            waiting += if of_member > 0 { self.0.slots.nr_waiting(number).into() } else { 0 };
         }
         let of = |at: usize| Service { operations: served.operations[at], sectors: served.sectors[at] };
         let ClientSettings { weight, priority, group } = known.settings;
@@ -311,7 +319,7 @@ impl RequestQueue {
             group,
             submitters: known.nr_submitters,
             outstanding,
-            with_driver: 0,
+            with_driver,
             waiting,
             reads: of(0),
             others: of(1),
@@ -320,8 +328,8 @@ impl RequestQueue {
 
     /// The groups, each behind the group that it belongs to. The root is not among them.
     #[must_use]
-    pub fn groups(&self) -> Vec<GroupInfo> {
-        let tenants = self.tenants().lock();
+    pub fn groups(self) -> Vec<GroupInfo> {
+        let tenants = self.table();
         let info = |(id, group): (GroupId, &Group)| {
             let GroupSettings { weight, parent } = group.settings;
             let clients = tenants.clients.iter().filter(|(_, client)| client.settings.group == id).count() as u32;
@@ -332,8 +340,8 @@ impl RequestQueue {
 
     /// Weights or groups have changed, or a client is gone. The scheduler may let go now what it held back, or take
     /// what it refused.
-    pub(super) fn note_shares(&self) {
-        self.live.brought();
-        self.call_others(CONTROL);
+    pub(super) fn note_shares(self) {
+        self.0.live.brought();
+        self.0.call_others(CONTROL);
     }
 }

@@ -11,12 +11,12 @@ pub struct Client {
     /// [`is_hidden`](crate::is_hidden).
     pub name: String,
     /// The share relative to the other clients and groups of its group, 1 to 1000. A client that the queue knows
-    /// already keeps its weight; [`set_client_weight`](crate::RequestQueue::set_client_weight) changes it.
+    /// already keeps its weight; [`set_client_weight`](crate::Tenants::set_client_weight) changes it.
     pub weight: u16,
     /// The priority of the submitter's operations that carry none of their own.
     pub priority: IoPriority,
     /// The group that the client belongs to. A client that the queue knows already stays in its group;
-    /// [`move_client`](crate::RequestQueue::move_client) moves it. A group has a share of its own, which its clients
+    /// [`move_client`](crate::Tenants::move_client) moves it. A group has a share of its own, which its clients
     /// divide. Requests of two groups never merge.
     pub group: GroupId,
 }

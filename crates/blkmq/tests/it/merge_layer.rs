@@ -219,7 +219,7 @@ fn zeroes_of_two_kinds_do_not_merge() {
 fn merges_of_a_striped_stream(groups: [u32; 2], status: Status) -> u64 {
     const STRIPES: u64 = 32;
     let mut rig = Rig::new(ROOMY);
-    let made = ["one", "other"].map(|name| rig.q.add_group(name, GroupId::ROOT, 100).expect("there is room"));
+    let made = ["one", "other"].map(|name| rig.q.tenants().add_group(name, GroupId::ROOT, 100).expect("there is room"));
     let join = |(name, group): (&str, u32)| {
         let group = if group == 0 { GroupId::ROOT } else { made[group as usize - 1] };
         rig.q.submitter(&Client { group, ..Client::new(name) }).expect("there is a place")

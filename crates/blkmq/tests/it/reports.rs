@@ -268,21 +268,21 @@ fn a_completion_is_told_before_the_next_request_comes() {
 #[test]
 fn a_scheduler_knows_the_clients_and_groups_that_were_there_before() {
     let q = RequestQueue::builder(recorder(2)).scheduler("none").build().unwrap();
-    let outer = q.add_group("outer", GroupId::ROOT, 7).unwrap();
-    let inner = q.add_group("inner", outer, 8).unwrap();
+    let outer = q.tenants().add_group("outer", GroupId::ROOT, 7).unwrap();
+    let inner = q.tenants().add_group("inner", outer, 8).unwrap();
     let _submitter = q.submitter(&Client { group: inner, weight: 9, ..Client::new("a") }).unwrap();
     let (scheduler, state) = Bookkeeper::new(Passing::Nobody, 100);
     q.change_scheduler(scheduler).unwrap().wait().unwrap();
-    let client = q.client_of("a").unwrap();
+    let client = q.tenants().client_of("a").unwrap();
     let settings = |state: &mut State| state.clients[&client].0;
     looked(&state, |state| {
         assert_eq!(state.groups[&inner], GroupSettings { weight: 8, parent: outer });
         assert_eq!(settings(state), ClientSettings { weight: 9, group: inner, ..ClientSettings::default() });
     });
-    q.set_client_weight(client, 10).unwrap();
-    q.set_group_weight(inner, 11).unwrap();
-    q.remove_group(outer).unwrap();
-    q.move_client(client, GroupId::ROOT).unwrap();
+    q.tenants().set_client_weight(client, 10).unwrap();
+    q.tenants().set_group_weight(inner, 11).unwrap();
+    q.tenants().remove_group(outer).unwrap();
+    q.tenants().move_client(client, GroupId::ROOT).unwrap();
     looked(&state, |state| {
         assert_eq!(state.groups, BTreeMap::from([(inner, GroupSettings { weight: 11, parent: GroupId::ROOT })]));
         assert_eq!(settings(state), ClientSettings { weight: 10, ..ClientSettings::default() });
@@ -430,16 +430,16 @@ fn everything_is_told_once_under_load() {
             let mut states = vec![state];
             let q = RequestQueue::builder(device).slots(16).scheduler(scheduler).locking(locking).bypass(true);
             let q = q.build().expect("the queue is good");
-            let group = q.add_group("g", GroupId::ROOT, 100).expect("there is room");
+            let group = q.tenants().add_group("g", GroupId::ROOT, 100).expect("there is room");
             std::thread::scope(|scope| {
                 let workers: Vec<_> = ["a", "a", "b", "c"].map(|name| scope.spawn(|| work(&q, name, 1500))).into();
                 let mut round = 0;
                 while workers.iter().any(|worker| !worker.is_finished()) {
                     round += 1;
-                    if let Ok(client) = q.client_of("a") {
+                    if let Ok(client) = q.tenants().client_of("a") {
                         // The client may leave meanwhile.
-                        let _ = q.set_client_weight(client, 1 + round % 1000);
-                        let _ = q.move_client(client, if round % 2 == 0 { group } else { GroupId::ROOT });
+                        let _ = q.tenants().set_client_weight(client, 1 + round % 1000);
+                        let _ = q.tenants().move_client(client, if round % 2 == 0 { group } else { GroupId::ROOT });
                     }
                     let choice = if round % 3 == 0 {
                         q.change_scheduler("mq-deadline")
@@ -453,7 +453,7 @@ fn everything_is_told_once_under_load() {
                 }
             });
             eprintln!("{spec} {locking} {passing:?}: {} schedulers, {} passed", states.len(), q.stats().bypassed);
-            assert!(q.clients().is_empty() && q.in_flight() == 0);
+            assert!(q.tenants().clients().is_empty() && q.in_flight() == 0);
             q.change_scheduler("none").expect("it is there").wait().expect("nothing waits");
             states.iter().for_each(assert_even);
         }

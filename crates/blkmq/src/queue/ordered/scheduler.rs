@@ -198,7 +198,7 @@ impl Domain {
         scheduler.configure(Setting::MergeLimits(q.limits.merge_limits()));
         scheduler.configure(Setting::Rotational(q.limits.rotational));
         // What changes from here on is told to the scheduler where it is.
-        let tenants = q.tenants().lock();
+        let tenants = q.tenants().table();
         tenants.tell_all(scheduler.as_mut());
         self.control().install(q, Some(scheduler), nr_hctxs.into());
     }

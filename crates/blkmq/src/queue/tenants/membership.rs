@@ -35,7 +35,7 @@ impl RequestQueue {
         }
         self.domains.made().for_each(|domain| domain.control().reserve(member));
         let client = if let Some(client) = client {
-            match self.join_client(member, client) {
+            match self.tenants().join(member, client) {
                 Ok(id) => {
                     self.slots.make_pool(member, self.nr_slots);
                     id
@@ -63,7 +63,7 @@ impl RequestQueue {
         );
         let control = self.control.lock();
         let is_gone = match client {
-            Some(client) => self.leave_client(member, client),
+            Some(client) => self.tenants().leave(member, client),
             None => {
                 self.members.set_background(member, false);
                 false
@@ -74,7 +74,7 @@ impl RequestQueue {
         drop(control);
         // Only a scheduler that is told of requests waits for a client.
         if is_gone && self.settings.wants_reports() {
-            self.note_shares();
+            self.tenants().note_shares();
         }
     }
 }
