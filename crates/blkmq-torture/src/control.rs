@@ -304,9 +304,9 @@ impl Controller {
         let locking = *self.whims.random.pick(&Locking::ALL);
         let control = Control::Locking(locking);
         self.tell(control, Phase::Begun);
-        let change = self.world.q.change_locking(locking);
+        let change = self.world.q.change_knob("locking", locking.name());
         let expected = if go_together(self.scheduler, locking) { Answer::Made } else { Answer::Refused };
-        if self.change(control, Ok(change), expected) && self.world.q.locking() != locking {
+        if self.change(control, change, expected) && self.world.q.locking() != locking {
             self.accuse(format!("{control} was made and it is another"));
         }
     }
@@ -315,8 +315,8 @@ impl Controller {
         let bypass = self.whims.random.one_in(2);
         let control = Control::Bypass(bypass);
         self.tell(control, Phase::Begun);
-        let change = self.world.q.change_bypass(bypass);
-        if self.change(control, Ok(change), Answer::Made) && self.world.q.has_bypass() != bypass {
+        let change = self.world.q.change_knob("bypass", if bypass { "1" } else { "0" });
+        if self.change(control, change, Answer::Made) && self.world.q.has_bypass() != bypass {
             self.accuse(format!("{control} was made and it is another"));
         }
     }
@@ -329,9 +329,9 @@ impl Controller {
         let usec = wbt_lat_usec(&mut self.whims.random);
         let control = Control::WbtLatUsec(usec);
         self.tell(control, Phase::Begun);
-        let change = self.world.q.change_wbt_lat_usec(usec);
+        let change = self.world.q.change_knob("wbt_lat_usec", &usec.to_string());
         let expected = if usec == 0 || orders_all(self.scheduler) { Answer::Made } else { Answer::Refused };
-        if self.change(control, change, expected) && self.world.q.wbt_lat_usec() != usec {
+        if self.change(control, change, expected) && self.world.q.knob("wbt_lat_usec") != Ok(usec.to_string()) {
             self.accuse(format!("{control} was made and it is another"));
         }
     }
@@ -340,7 +340,7 @@ impl Controller {
         let nr_requests = magnitude(&mut self.whims.random, 2048) as u32;
         let control = Control::NrRequests(nr_requests);
         self.tell(control, Phase::Begun);
-        let change = self.world.q.change_nr_requests(nr_requests);
+        let change = self.world.q.change_knob("nr_requests", &nr_requests.to_string());
         // Without a scheduler the depth of the device is the limit.
         let expected = if self.scheduler == "none" { Answer::MadeOrRefused } else { Answer::Made };
         self.change(control, change, expected);
@@ -391,7 +391,7 @@ impl Controller {
         let known = known.map_or(&[][..], |known| known.knobs);
         let random = &mut self.whims.random;
         let Some(knob) = (!known.is_empty()).then(|| random.pick(known)) else {
-            if self.world.q.set_scheduler_knob("read_expire", 1).is_ok() {
+            if self.world.q.set_knob("iosched/read_expire", "1").is_ok() {
                 self.accuse("a knob of no scheduler was set".to_owned());
             }
             return;
@@ -407,9 +407,9 @@ impl Controller {
         };
         let control = Control::Knob(knob.name, value);
         self.tell(control, Phase::Begun);
-        let result = self.world.q.set_scheduler_knob(knob.name, value);
+        let result = self.world.q.set_knob(&format!("iosched/{}", knob.name), &value.to_string());
         self.judge(control, is_good, result);
-        if is_good && self.world.q.scheduler_knob(knob.name) != Ok(value) {
+        if is_good && self.world.q.knob(&format!("iosched/{}", knob.name)) != Ok(value.to_string()) {
             self.accuse(format!("{control} was set and has another value"));
         }
     }

@@ -94,7 +94,7 @@ impl World {
         for &(name, value) in knobs {
             let control = Control::Knob(name, value);
             self.witness.tell(Event::Changed { control, phase: Phase::Begun });
-            self.q.set_scheduler_knob(name, value).expect("the plan has good values");
+            self.q.set_knob(&format!("iosched/{name}"), &value.to_string()).expect("the plan has good values");
             self.witness.tell(Event::Changed { control, phase: Phase::Done });
         }
     }

@@ -16,10 +16,7 @@ pub use knobs::QUEUE_KNOBS;
 use std::fmt;
 
 use crate::driver::Topology;
-use crate::queue::{
-    CONTROL, Locking, NR_REQUESTS, QueueError, RequestQueue, SchedulerChoice, SectorRange, WBT_LAT_USEC, check_ranges,
-    check_value,
-};
+use crate::queue::{CONTROL, QueueError, RequestQueue, SchedulerChoice, SectorRange, check_ranges};
 use blkmq_sync::grace::Observed;
 use blkmq_sync::{Arc, fence_at, kept, peek, thread};
 
@@ -182,46 +179,6 @@ impl RequestQueue {
     pub fn change_scheduler(self: &Arc<Self>, scheduler: impl Into<SchedulerChoice>) -> Result<Change, QueueError> {
         let scheduler = scheduler.into().find()?;
         Ok(self.change(|q| q.install(scheduler)))
-    }
-
-    /// Begins to change `nr_requests`: how many requests each hardware queue may have, queued and with the driver. The
-    /// number stays when the scheduler changes later. If the scheduler is removed later, a number above the depth
-    /// counts as the depth until there is a scheduler again.
-    ///
-    /// # Errors
-    /// The number is out of range. If there is no scheduler when the change is made, the change refuses a number above
-    /// the depth.
-    pub fn change_nr_requests(self: &Arc<Self>, nr_requests: u32) -> Result<Change, QueueError> {
-        check_value(&NR_REQUESTS, nr_requests)?;
-        Ok(self.change(move |q| q.ask_nr_requests(nr_requests)))
-    }
-
-    /// Begins to change the locking around the scheduler. The setting whether requests may pass the scheduler by stays
-    /// as it is. If the scheduler orders each hardware queue by itself when the change is made, the change refuses
-    /// [`Staged`](Locking::Staged), whose buckets belong to one order of the whole queue.
-    pub fn change_locking(self: &Arc<Self>, locking: Locking) -> Change {
-        self.change(move |q| q.apply_locking(locking))
-    }
-
-    /// Begins to let requests pass the scheduler by while nothing waits, or stops it.
-    pub fn change_bypass(self: &Arc<Self>, bypass: bool) -> Change {
-        self.change(move |q| {
-            q.settings.set_bypass(bypass);
-            q.domains.reset_gates(q);
-            Ok(())
-        })
-    }
-
-    /// Begins to change what a read may take in the device before the queue holds requests back, in microseconds: see
-    /// [`Builder::wbt_lat_usec`](crate::Builder::wbt_lat_usec). The value stays when the scheduler changes later. Under
-    /// a scheduler that orders each hardware queue by itself, and without one, nothing is held back.
-    ///
-    /// # Errors
-    /// The value is out of range. If the scheduler does not order the whole queue when the change is made, the change
-    /// refuses any value but 0.
-    pub fn change_wbt_lat_usec(self: &Arc<Self>, usec: i64) -> Result<Change, QueueError> {
-        WBT_LAT_USEC.check(usec).map_err(QueueError::BadValue)?;
-        Ok(self.change(move |q| q.ask_wbt_lat_usec(usec)))
     }
 
     /// Begins to change the number of hardware queues, whose depth stays.

@@ -48,7 +48,7 @@ pub(crate) use self::{
     ordered::reports::{Passage, ReportBatch},
     ordered::window::WBT_LAT_USEC,
     schedulers::SCHEDULER_PREFIX,
-    settings::{IO_TIMEOUT, NR_REQUESTS, check_value},
+    settings::{IO_TIMEOUT, NR_REQUESTS},
     tenants::service::Served,
     topology::flush::{Steps, first_step},
     topology::hctx::HwCtx,
@@ -224,6 +224,25 @@ impl RequestQueue {
             (range, gauge.stat(now, nr_queued, is_on, self.members.range_sums(place)))
         };
         ranges.by_sector().into_iter().map(stat).collect()
+    }
+
+    /// The locking around the scheduler.
+    #[inline]
+    #[must_use]
+    pub fn locking(&self) -> Locking {
+        self.settings.locking()
+    }
+
+    /// Whether requests may pass the scheduler by while nothing waits.
+    #[must_use]
+    pub fn has_bypass(&self) -> bool {
+        self.settings.has_bypass()
+    }
+
+    /// The scheduler's name, or `none`.
+    #[must_use]
+    pub fn scheduler(&self) -> &'static str {
+        self.domain(0).control().scheduler().map_or("none", |scheduler| scheduler.name())
     }
 
     /// What the window has found, and what it does. `None` if the queue has no window: the knob `wbt_lat_usec` is 0, or

@@ -145,7 +145,7 @@ fn knob(queue: &Served, knob: &str, request: &Request) -> Answer {
 }
 
 fn refuse(error: QueueError) -> Answer {
-    let is_unknown = matches!(error, QueueError::UnknownKnob { .. } | QueueError::UnknownSchedulerKnob { .. });
+    let is_unknown = matches!(error, QueueError::UnknownKnob { .. });
     let status = if is_unknown { NOT_FOUND } else { BAD_REQUEST };
     Answer::refusal(status, error.to_string())
 }

@@ -176,7 +176,8 @@ fn control(q: &Arc<RequestQueue>) {
     let group = q.tenants().add_group("group", GroupId::ROOT, 50).expect("it is new");
     let client = q.tenants().client_of("test").expect("it is there");
     q.tenants().move_client(client, group).expect("both are there");
-    let changes = [q.change_nr_requests(4), q.change_wbt_lat_usec(2000), Ok(q.change_bypass(true))];
+    let changes =
+        [q.change_knob("nr_requests", "4"), q.change_knob("wbt_lat_usec", "2000"), q.change_knob("bypass", "1")];
     for change in changes {
         // Some schedulers have no such setting.
         let _ = change.expect("the value is a good one").wait();

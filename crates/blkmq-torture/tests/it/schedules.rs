@@ -39,7 +39,7 @@ fn time_for_one_at_a_time(seed: u64, locking: Locking, bypass: bool) -> u64 {
     let (tell, told) = std::sync::mpsc::channel();
     let ended = plays(schedule, move || {
         let q = queue("null,size=1M,irqmode=0", locking, "1");
-        q.change_bypass(bypass).wait().expect("it is either way good");
+        q.change_knob("bypass", if bypass { "1" } else { "0" }).unwrap().wait().expect("it is either way good");
         let threads = (0..3).map(|number| {
             let q = Arc::clone(&q);
             thread::spawn(move || {
@@ -198,7 +198,7 @@ fn polls_in_step_when_a_time_has_come(seed: u64) -> Ended {
     plays(Box::new(InStep { line: "queue.word", pattern, at: 0, left, turn: 0 }), move || {
         let device = "null,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=8";
         let q = queue(device, "staged:dispatch".parse().expect("there is such a locking"), "64");
-        q.set_scheduler_knob("prio_aging_expire", 1).expect("there is such a knob");
+        q.set_knob("iosched/prio_aging_expire", "1").expect("there is such a knob");
         let read = |sector, class| Bio::read(sector, Buffer::zeroed(512)).with_priority(IoPriority { class, level: 0 });
         let mut first = q.submitter(&Client::new("first")).expect("there is a place");
         for (sector, class) in [(0, Class::RealTime), (100, Class::Idle)] {
@@ -247,7 +247,7 @@ fn time_of_the_held_back(seed: u64, locking: Locking, nr_others: u32) -> u64 {
     let (tell, told) = std::sync::mpsc::channel();
     let ended = plays(schedule, move || {
         let q = queue("null,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=2", locking, "64");
-        q.set_scheduler_knob("prio_aging_expire", 1).expect("there is such a knob");
+        q.set_knob("iosched/prio_aging_expire", "1").expect("there is such a knob");
         let read = |sector, class| Bio::read(sector, Buffer::zeroed(512)).with_priority(IoPriority { class, level: 0 });
         let mut first = q.submitter(&Client::new("first")).expect("there is a place");
         for (sector, class) in [(0, Class::RealTime), (100, Class::Idle)] {
@@ -303,7 +303,7 @@ fn time_of_the_held_back_beside_another(seed: u64, locking: Locking, nr_queues: 
     let ended = plays(schedule, move || {
         let device = "null,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=8";
         let q = queue(&format!("{device},submit_queues={nr_queues}"), locking, "64");
-        q.set_scheduler_knob("prio_aging_expire", 1).expect("there is such a knob");
+        q.set_knob("iosched/prio_aging_expire", "1").expect("there is such a knob");
         let read = |sector, class| Bio::read(sector, Buffer::zeroed(512)).with_priority(IoPriority { class, level: 0 });
         // With several hardware queues the waiting request is not for the first one.
         let _other = q.submitter(&Client::new("other")).expect("there is a place");
@@ -391,7 +391,7 @@ fn lateness_beside_a_completion_and_a_flush(seed: u64, locking: Locking) -> u64 
     let ended = plays(schedule, move || {
         let device = "null,memory_backed=1,cache_size=1,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=3";
         let q = queue(device, locking, "64");
-        q.set_scheduler_knob("prio_aging_expire", 1).expect("there is such a knob");
+        q.set_knob("iosched/prio_aging_expire", "1").expect("there is such a knob");
         let read = |sector, class| Bio::read(sector, Buffer::zeroed(512)).with_priority(IoPriority { class, level: 0 });
         let [mut first, mut second, mut third] =
             ["first", "second", "third"].map(|name| q.submitter(&Client::new(name)).expect("there is a place"));

@@ -1,6 +1,6 @@
 //! The knobs of the queue itself, by name, beside those of its scheduler.
 
-use blkmq_sched::{Knob, Unit};
+use blkmq_sched::{Knob, KnobError, Unit};
 
 use crate::control::Change;
 use crate::queue::{
@@ -54,10 +54,10 @@ impl RequestQueue {
             }
             "size" => Ok(self.limits().capacity_sectors.to_string()),
             "bypass" => Ok(u32::from(self.has_bypass()).to_string()),
-            "wbt_lat_usec" => Ok(self.wbt_lat_usec().to_string()),
+            "wbt_lat_usec" => Ok(self.settings.shown_wbt_lat_usec().to_string()),
             _ => {
                 let unknown = || self.unknown(name);
-                let own = || self.scheduler_knob(name.strip_prefix(SCHEDULER_PREFIX)?).ok();
+                let own = || self.domains.knob(self, name.strip_prefix(SCHEDULER_PREFIX)?);
                 let value = self.settings.number(name).map(i64::from).or_else(own);
                 value.map(|value| value.to_string()).ok_or_else(unknown)
             }
@@ -82,8 +82,11 @@ impl RequestQueue {
         }
         let number = parse(name, value);
         if let Some(knob) = name.strip_prefix(SCHEDULER_PREFIX) {
-            self.scheduler_knob(knob).map_err(|_| self.unknown(name))?;
-            return self.set_scheduler_knob(knob, number?);
+            self.domains.knob(self, knob).ok_or_else(|| self.unknown(name))?;
+            return self.domains.set_knob(self, knob, number?).map_err(|error| match error {
+                KnobError::Unknown => self.unknown(name),
+                error => QueueError::BadValue(error),
+            });
         }
         let number = self.number(name, number)?;
         match name {
@@ -100,15 +103,38 @@ impl RequestQueue {
     /// Begins to change a knob from text. For a knob that needs no drained queue the change has nothing to wait for:
     /// it is made already, and [`Change::poll`] and [`Change::wait`] return at once.
     ///
+    /// `nr_requests` and `wbt_lat_usec` stay when the scheduler changes later. Without a scheduler, an `nr_requests`
+    /// above the depth counts as the depth. Where no scheduler orders the whole queue, nothing is held back whatever
+    /// `wbt_lat_usec` is. Whether requests pass the scheduler by stays when the locking changes.
+    ///
     /// # Errors
-    /// There is no such knob, or the value does not suit it. Nothing has changed then.
+    /// There is no such knob, or the value does not suit it. Nothing has changed then. When the change is made, it
+    /// refuses what does not suit the scheduler: an `nr_requests` above the depth without one; the locking
+    /// [`Staged`](Locking::Staged), whose buckets belong to one order of the whole queue, with one that orders each
+    /// hardware queue by itself; and a `wbt_lat_usec` other than 0 without one that orders the whole queue.
     pub fn change_knob(self: &Arc<Self>, name: &str, value: &str) -> Result<Change, QueueError> {
         match name {
             "scheduler" => self.change_scheduler(value),
-            "locking" => Ok(self.change_locking(value.parse()?)),
-            "bypass" => Ok(self.change_bypass(self.number(name, parse(name, value))? != 0)),
-            "wbt_lat_usec" => self.change_wbt_lat_usec(parse(name, value)?),
-            "nr_requests" => self.change_nr_requests(self.number(name, parse(name, value))?),
+            "locking" => {
+                let locking = value.parse()?;
+                Ok(self.change(move |q| q.apply_locking(locking)))
+            }
+            "bypass" => {
+                let bypass = self.number(name, parse(name, value))? != 0;
+                Ok(self.change(move |q| {
+                    q.settings.set_bypass(bypass);
+                    q.domains.reset_gates(q);
+                    Ok(())
+                }))
+            }
+            "wbt_lat_usec" => {
+                let usec = WBT_LAT_USEC.check(parse(name, value)?).map_err(QueueError::BadValue)?;
+                Ok(self.change(move |q| q.ask_wbt_lat_usec(usec)))
+            }
+            "nr_requests" => {
+                let nr_requests = self.number(name, parse(name, value))?;
+                Ok(self.change(move |q| q.ask_nr_requests(nr_requests)))
+            }
             _ => {
                 self.set_knob(name, value)?;
                 Ok(Change { q: Arc::clone(self), freeze: None, apply: None, result: Ok(()) })
@@ -127,7 +153,7 @@ impl RequestQueue {
     fn unknown(&self, name: &str) -> QueueError {
         let mut known: Vec<_> = ["scheduler", "locking", "size"].map(str::to_owned).to_vec();
         known.extend(QUEUE_KNOBS.iter().map(|knob| knob.name.to_owned()));
-        let own = self.scheduler_knobs().into_iter().map(|knob| format!("{SCHEDULER_PREFIX}{knob}"));
+        let own = self.domains.knobs(self).into_iter().map(|knob| format!("{SCHEDULER_PREFIX}{knob}"));
         known.extend(own);
         QueueError::UnknownKnob { name: name.to_owned(), known, scheduler: self.scheduler() }
     }

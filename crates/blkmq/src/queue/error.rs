@@ -81,14 +81,6 @@ pub enum QueueError {
         /// The queue's scheduler.
         scheduler: &'static str,
     },
-    /// The scheduler has no knob of this name.
-    #[error("unknown knob '{name}'; there are: {}", or_none(.known))]
-    UnknownSchedulerKnob {
-        /// The name.
-        name: String,
-        /// The names that there are; none without a scheduler.
-        known: Vec<&'static str>,
-    },
     /// The knob of this name needs a drained queue, and is changed by
     /// [`RequestQueue::change_knob`](crate::RequestQueue::change_knob).
     #[error("the knob '{0}' needs a drained queue: begin the change by `change_knob`, and wait for it")]

@@ -128,6 +128,11 @@ impl Settings {
         self.has_window.load(Ordering::Relaxed)
     }
 
+    /// The knob `wbt_lat_usec` as it is shown: 0 where nothing is held back whatever was set.
+    pub(crate) fn shown_wbt_lat_usec(&self) -> i64 {
+        if self.has_window() { self.wbt_lat_usec() } else { 0 }
+    }
+
     /// What was set, whatever the scheduler is.
     pub(super) fn wbt_lat_usec(&self) -> i64 {
         self.wbt_lat_usec.load(Ordering::Relaxed).cast_signed()

@@ -113,7 +113,7 @@ fn what_is_refused_leaves_nothing_in_flight() {
             let device = Recorder::new(spec::open("null").expect("the spec is good").limits(), ONE_QUEUE);
             let q = RequestQueue::builder(device.clone()).scheduler(scheduler).accounting(accounting).build();
             let q = q.expect("the queue is good");
-            q.change_nr_requests(1).expect("it is in range").wait().expect("nothing is in flight");
+            q.change_knob("nr_requests", "1").expect("it is in range").wait().expect("nothing is in flight");
             q.set_knob("iostats", iostats).expect("the knob is there");
             let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
             submitter.submit(read(0, 8)).expect("there is a slot");

@@ -190,7 +190,7 @@ impl Rig {
             .build()
             .expect("the queue is good");
         if scheduler != "none" {
-            let mut change = q.change_nr_requests(256).expect("the number is in range");
+            let mut change = q.change_knob("nr_requests", "256").expect("the number is in range");
             change.poll().expect("nothing is in flight").expect("there is a scheduler");
         }
         if !merges {

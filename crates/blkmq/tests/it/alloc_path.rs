@@ -154,7 +154,7 @@ fn nothing_is_allocated_by_merges_in_the_plug() {
 fn nothing_is_allocated_by_merges_in_the_scheduler() {
     for device in &DEVICES[..4] {
         let q = queue(spec::open(device).expect("the spec is good"), "mq-deadline");
-        q.change_bypass(false).wait().expect("nothing is in flight");
+        q.change_knob("bypass", "0").unwrap().wait().expect("nothing is in flight");
         assert_allocation_free(&q, || interleaved(100), device);
         assert!(q.stats().merges_insert > 500, "{device}: {:?}", q.stats());
     }

@@ -12,7 +12,7 @@ fn queue(locking: Locking, bypass: bool, nr_requests: u32) -> (Arc<Recorder>, Ar
     let q = RequestQueue::builder(device.clone()).scheduler("bfq").locking(locking).bypass(bypass);
     let q = q.clock(Clock::Virtual(clock.clone())).nr_requests(nr_requests).build().expect("the queue is good");
     // Only shares count.
-    q.set_scheduler_knob("low_latency", 0).expect("it is there");
+    q.set_knob("iosched/low_latency", "0").expect("it is there");
     (device, q, clock)
 }
 
@@ -66,7 +66,7 @@ fn writes_do_not_pass_beyond_what_bfq_admits() {
             finish(&device, &mut first);
         }
         // The gate is opened anew while the first has nothing outstanding.
-        q.set_scheduler_knob("slice_idle", 7).expect("it is there");
+        q.set_knob("iosched/slice_idle", "7").expect("it is there");
         for number in 0..64 {
             first.submit(write(100 * number, 8)).expect("there is a slot");
             first.flush_plug();

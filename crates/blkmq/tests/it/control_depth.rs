@@ -35,7 +35,7 @@ fn nr_requests_changes_under_load() {
         let load = Load { changes: 500, ..Load::new(&q, operations(10_000)).with_data() };
         load.run(&random, 2, |q, random| {
             let nr_requests = 1 + random.below(24) as u32;
-            match q.change_nr_requests(nr_requests).unwrap().wait() {
+            match q.change_knob("nr_requests", &nr_requests.to_string()).unwrap().wait() {
                 Ok(()) => {}
                 Err(QueueError::AboveDepth { depth: 16, .. }) => assert!(nr_requests > 16),
                 Err(error) => panic!("{error}"),
@@ -52,7 +52,7 @@ fn one_request_at_a_time_is_enough() {
     for scheduler in blkmq::scheduler_names() {
         for device in ["irqmode=0", "irqmode=1", "irqmode=1,submit_queues=2", "irqmode=0,submit_queues=3"] {
             let q = queue(&format!("null,memory_backed=1,size=64M,hw_queue_depth=4,{device}"), scheduler);
-            q.change_nr_requests(1).unwrap().wait().unwrap();
+            q.change_knob("nr_requests", "1").unwrap().wait().unwrap();
             Load { sleeps: 95, ..Load::new(&q, operations(3_000)).with_data() }.run(&random, 0, control::quiesce);
         }
     }
@@ -157,14 +157,14 @@ fn nr_requests_that_was_asked_for_survives_a_change_of_scheduler() {
     let shown = |q: &RequestQueue| q.knob("nr_requests").unwrap();
     let change = |q: &Arc<RequestQueue>, name| q.change_scheduler(name).unwrap().wait().unwrap();
     let built = |nr_requests| built("mq-deadline", nr_requests);
-    let set = |nr_requests| {
+    let set = |nr_requests: u32| {
         let q = queue("null,poll_queues=0,hw_queue_depth=16", "mq-deadline");
         assert_eq!(shown(&q), "65536");
-        q.change_nr_requests(nr_requests).unwrap().wait().unwrap();
+        q.change_knob("nr_requests", &nr_requests.to_string()).unwrap().wait().unwrap();
         q
     };
     for q in [built(100).unwrap(), set(100)] {
-        assert_eq!((shown(&q), q.scheduler_knob("async_depth").unwrap()), ("100".to_owned(), 100));
+        assert_eq!((shown(&q), q.knob("iosched/async_depth")), ("100".to_owned(), Ok("100".to_owned())));
         change(&q, "none");
         assert_eq!(shown(&q), "16");
         change(&q, "mq-deadline");
@@ -190,7 +190,7 @@ fn a_change_says_the_same_again_and_holds_the_queue_until_it_is_dropped() {
     let q = builder.clock(Clock::Virtual(VirtualClock::new())).build().unwrap();
     let mut submitter = q.submitter(&Client::new("test")).unwrap();
     for (nr_requests, is_good) in [(2, true), (5, false)] {
-        let mut change = q.change_nr_requests(nr_requests).unwrap();
+        let mut change = q.change_knob("nr_requests", &nr_requests.to_string()).unwrap();
         submitter.submit(Bio::read(0, Buffer::zeroed(512))).unwrap();
         submitter.flush_plug();
         let result = change.poll().expect("nothing was let in");

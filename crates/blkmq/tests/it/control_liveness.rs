@@ -53,7 +53,7 @@ fn sleepers_go_on_when_there_is_room() {
         [("irqmode=1", 1), ("irqmode=0", 1), ("irqmode=0", 2), ("irqmode=0,submit_queues=2", 1)]
     {
         let q = queue(&format!("null,hw_queue_depth=4,poll_queues=0,{device}"), "mq-deadline");
-        q.change_nr_requests(nr_requests).unwrap().wait().unwrap();
+        q.change_knob("nr_requests", &nr_requests.to_string()).unwrap().wait().unwrap();
         rounds(
             &q,
             4,
@@ -73,8 +73,8 @@ fn sleepers_go_on_when_there_is_room() {
 fn a_completion_lets_in_what_found_no_room() {
     for locking in [Locking::Single, Locking::Batch, Locking::Combining] {
         let q = queue("null,irqmode=1,hw_queue_depth=4,poll_queues=0", "mq-deadline");
-        q.change_locking(locking).wait().unwrap();
-        q.change_nr_requests(1).unwrap().wait().unwrap();
+        q.change_knob("locking", locking.name()).unwrap().wait().unwrap();
+        q.change_knob("nr_requests", "1").unwrap().wait().unwrap();
         let mut first = q.submitter(&Client::new("first")).unwrap();
         let mut second = q.submitter(&Client::new("second")).unwrap();
         // Without the quiescence, the first operation would be over before the second one comes.

@@ -57,7 +57,7 @@ fn requests_pass_while_nothing_waits_and_only_with_bypass() {
         let (device, q) = queue(locking, 4);
         let mut submitter = submitter(&q, Class::BestEffort);
         for (bypass, passed) in [(true, 4), (false, 4), (true, 8)] {
-            q.change_bypass(bypass).wait().expect("nothing is in flight");
+            q.change_knob("bypass", if bypass { "1" } else { "0" }).unwrap().wait().expect("nothing is in flight");
             assert_eq!(q.knob("bypass").as_deref(), Ok(if bypass { "1" } else { "0" }));
             for number in 0..4 {
                 submit(&mut submitter, 100 * number);
@@ -155,13 +155,13 @@ fn no_batch_outlasts_what_has_passed_before_the_gate_was_shut() {
             device.take_seen().iter().map(|seen| seen.sector).collect::<Vec<_>>()
         };
         for (bypass, bio) in [(false, write(100, 8)), (true, read(0, 8))] {
-            q.change_bypass(bypass).wait().expect("nothing is in flight");
+            q.change_knob("bypass", if bypass { "1" } else { "0" }).unwrap().wait().expect("nothing is in flight");
             submitter.submit(bio).expect("there is a slot");
             submitter.flush_plug();
             assert_eq!(finish(&mut submitter).len(), 1);
         }
         assert_eq!(q.stats().bypassed, 1, "{locking}");
-        q.change_bypass(false).wait().expect("nothing is in flight");
+        q.change_knob("bypass", "0").unwrap().wait().expect("nothing is in flight");
         for bio in [write(400, 8), read(500, 8)] {
             submitter.submit(bio).expect("there is a slot");
         }
@@ -223,7 +223,7 @@ fn a_lower_class_does_not_pass_while_a_higher_one_is_with_the_device() {
 fn with_a_bound_on_writes_only_reads_pass() {
     for_all(|locking| {
         let (device, q) = queue(locking, 8);
-        q.set_scheduler_knob("async_depth", 1).expect("it is in range");
+        q.set_knob("iosched/async_depth", "1").expect("it is in range");
         let mut submitter = submitter(&q, Class::BestEffort);
         submit(&mut submitter, 0);
         for sector in [100, 200] {
@@ -238,13 +238,13 @@ fn with_a_bound_on_writes_only_reads_pass() {
             reap(&mut submitter);
         }
         // A write that passed is not counted twice when the bound comes later.
-        q.set_scheduler_knob("async_depth", 65_536).expect("it is in range");
+        q.set_knob("iosched/async_depth", "65536").expect("it is in range");
         for sector in [300, 400, 500] {
             submitter.submit(write(sector, 8)).expect("there is a slot");
             submitter.flush_plug();
         }
         assert_eq!((q.stats().bypassed, device.nr_held()), (4, 3), "{locking}");
-        q.set_scheduler_knob("async_depth", 3).expect("it is in range");
+        q.set_knob("iosched/async_depth", "3").expect("it is in range");
         submitter.submit(write(600, 8)).expect("there is a slot");
         submitter.flush_plug();
         assert_eq!(device.nr_held(), 3, "{locking}: three are with the device");
@@ -315,10 +315,10 @@ fn no_time_counts_where_nothing_may_pass() {
         let q = q.build().expect("the queue is good");
         let begun = q.stats().gate;
         assert!(begun.opened > 0, "{scheduler}: the gate opens with the queue");
-        q.change_bypass(false).wait().expect("nothing is in flight");
+        q.change_knob("bypass", "0").unwrap().wait().expect("nothing is in flight");
         clock.advance(1000);
         assert_eq!(q.stats().gate, GateCounts { shut: begun.shut + 1, ..begun }, "{scheduler}");
-        q.change_bypass(true).wait().expect("nothing is in flight");
+        q.change_knob("bypass", "1").unwrap().wait().expect("nothing is in flight");
         q.change_scheduler("none").expect("it is known").wait().expect("nothing is in flight");
         let without = q.stats().gate;
         assert_eq!((without.shut, without.shut_ns), (begun.shut + 2, 0), "{scheduler}");

@@ -142,7 +142,7 @@ fn nowait_ends_with_again_instead_of_waiting() {
         let device = "null,size=1M,irqmode=2,completion_nsec=1000,hw_queue_depth=2,poll_queues=0";
         let q = queue(device, scheduler);
         if scheduler != "none" {
-            q.change_nr_requests(4).and_then(blkmq::Change::wait).expect("4 is in range");
+            q.change_knob("nr_requests", "4").and_then(blkmq::Change::wait).expect("4 is in range");
         }
         let mut submitter = submitter(&q);
         let flags = Flags { nowait: true, ..Flags::default() };

@@ -45,7 +45,7 @@ impl Rig {
             .clock(clock)
             .build()
             .expect("the queue is good");
-        q.change_nr_requests(64).and_then(Change::wait).expect("64 is in range");
+        q.change_knob("nr_requests", "64").and_then(Change::wait).expect("64 is in range");
         let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
         submitter.submit(crate::device::read((1 << 20) - 8, 8)).expect("there is a slot");
         submitter.flush_plug();

@@ -29,7 +29,7 @@ fn run(locking: Locking, stages_all: bool) -> (Stats, u64) {
         let q = q.scheduler("mq-deadline").locking(locking);
         if stages_all { q.stage_all() } else { q }
     });
-    rig.q.change_nr_requests(64).expect("it is in range").wait().expect("there is a scheduler");
+    rig.q.change_knob("nr_requests", "64").expect("it is in range").wait().expect("there is a scheduler");
     for writer in 0..WRITERS {
         let mut written = 0;
         rig.job(IODEPTH, 4096, move |buffer| {

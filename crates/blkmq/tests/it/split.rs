@@ -157,14 +157,14 @@ fn staged_is_refused_wherever_it_would_meet_several_orders() {
     assert_eq!(refused, QueueError::OrdersWhole { locking: "staged", scheduler: "kyber" });
     assert_eq!(refused.to_string(), text);
     let q = RequestQueue::builder(device(2, 0, 0)).scheduler("kyber").build().unwrap();
-    assert_eq!(q.change_locking(staged).wait().unwrap_err().to_string(), text);
+    assert_eq!(q.change_knob("locking", staged.name()).unwrap().wait().unwrap_err().to_string(), text);
     assert_eq!((q.locking(), q.scheduler()), (Locking::Combining, "kyber"));
     q.change_scheduler("none").unwrap().wait().unwrap();
-    q.change_locking(staged).wait().unwrap();
+    q.change_knob("locking", staged.name()).unwrap().wait().unwrap();
     assert_eq!(q.change_scheduler("kyber").unwrap().wait().unwrap_err().to_string(), text);
     assert_eq!((q.locking(), q.scheduler()), (staged, "none"));
     q.change_scheduler("mq-deadline").unwrap().wait().unwrap();
-    q.change_locking(Locking::Batch).wait().unwrap();
+    q.change_knob("locking", Locking::Batch.name()).unwrap().wait().unwrap();
     q.change_scheduler("kyber").unwrap().wait().unwrap();
 }
 
@@ -181,14 +181,14 @@ fn hardware_queues_that_come_have_the_knobs_of_the_others() {
         let dump = q.dump();
         dump.lines().filter_map(|line| Some(line.strip_prefix("number ")?.to_owned())).collect::<Vec<_>>()
     };
-    q.set_scheduler_knob("number", 5).unwrap();
+    q.set_knob("iosched/number", "5").unwrap();
     assert_eq!(numbers(), ["5", "5"]);
     change(4);
     assert_eq!(numbers(), ["5"; 4]);
     change(1);
-    q.set_scheduler_knob("number", 6).unwrap();
+    q.set_knob("iosched/number", "6").unwrap();
     change(3);
-    assert_eq!((numbers(), q.scheduler_knob("number")), (vec!["6".to_owned(); 3], Ok(6)));
+    assert_eq!((numbers(), q.knob("iosched/number")), (vec!["6".to_owned(); 3], Ok("6".to_owned())));
     let mut submitters: Vec<_> = (0..5).map(|_| submitter(&q)).collect();
     for one in &mut submitters {
         one.submit(read(0, 8)).unwrap();
@@ -213,16 +213,16 @@ fn requests_pass_a_scheduler_without_classes() {
             q.stats().bypassed - before
         };
         assert_eq!((passed(read(0, 8)), passed(write(0, 8))), (1, 1), "{locking}");
-        q.set_scheduler_knob("number", 7).unwrap();
+        q.set_knob("iosched/number", "7").unwrap();
         assert_eq!((passed(read(0, 8)), passed(write(0, 8))), (0, 0), "{locking}");
-        q.set_scheduler_knob("number", 0).unwrap();
+        q.set_knob("iosched/number", "0").unwrap();
         assert_eq!(passed(write(0, 8)), 1, "{locking}");
         q.change_scheduler("kyber").unwrap().wait().unwrap();
         assert_eq!((passed(read(0, 8)), passed(write(0, 8))), (1, 1), "{locking}");
         // Three quarters of 4 requests are fewer than the 4 tags.
-        q.change_nr_requests(4).unwrap().wait().unwrap();
+        q.change_knob("nr_requests", "4").unwrap().wait().unwrap();
         assert_eq!((passed(read(0, 8)), passed(write(0, 8))), (1, 0), "{locking}");
-        q.change_bypass(false).wait().unwrap();
+        q.change_knob("bypass", "0").unwrap().wait().unwrap();
         assert_eq!(passed(read(0, 8)), 0, "{locking}");
     }
 }

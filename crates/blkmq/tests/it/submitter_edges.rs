@@ -135,7 +135,7 @@ fn what_is_over_comes_whole_and_past_what_is_not() {
 fn nowait_behind_one_without_room_does_not_wait() {
     let driver = Recorder::new(limits(), ONE_QUEUE);
     let q = RequestQueue::builder(driver.clone()).scheduler("mq-deadline").build().unwrap();
-    q.change_nr_requests(1).unwrap().wait().unwrap();
+    q.change_knob("nr_requests", "1").unwrap().wait().unwrap();
     let mut submitter = q.submitter(&Client::new("test")).unwrap();
     submitter.submit(write(0, 1)).unwrap();
     submitter.submit(write(100, 1)).unwrap();
@@ -171,7 +171,7 @@ fn a_submitter_that_leaves_waits_for_what_found_no_room() {
     for locking in [Locking::Single, Locking::Batch, Locking::Combining] {
         let driver = Recorder::new(Limits { max_sectors: 8, ..limits() }, ONE_QUEUE);
         let q = RequestQueue::builder(driver.clone()).scheduler("mq-deadline").locking(locking).build().unwrap();
-        q.change_nr_requests(1).unwrap().wait().unwrap();
+        q.change_knob("nr_requests", "1").unwrap().wait().unwrap();
         let mut submitter = q.submitter(&Client::new("test")).unwrap();
         submitter.submit(write(0, 16)).unwrap();
         submitter.flush_plug();

@@ -213,7 +213,7 @@ fn the_depth_of_a_pool_follows_what_completions_take() {
         assert_eq!(rounds(&q, 1200), depths(256, 128));
         // Writes are slower than their target now, so the device is congested. Reads lose three quarters of their
         // tokens with each fold, 0.1 s apart. Writes get more, and have all of theirs already.
-        q.set_scheduler_knob("write_lat_nsec", 100_000).unwrap();
+        q.set_knob("iosched/write_lat_nsec", "100000").unwrap();
         let mut steps: Vec<_> = (0..20).map(|_| rounds(&q, 200)).collect();
         steps.dedup();
         assert_eq!(steps, [256, 64, 16, 4, 1].map(|reads| depths(reads, 128)));
@@ -222,11 +222,13 @@ fn the_depth_of_a_pool_follows_what_completions_take() {
         // A new scheduler begins with all tokens, and knows nothing of what was counted before.
         q.change_scheduler("none").unwrap().wait().unwrap();
         q.change_scheduler("kyber").unwrap().wait().unwrap();
-        assert_eq!(q.scheduler_knob("write_lat_nsec"), Ok(10_000_000));
+        assert_eq!(q.knob("iosched/write_lat_nsec"), Ok("10000000".to_owned()));
         assert_eq!(rounds(&q, 1200), depths(256, 128));
-        let error = q.set_scheduler_knob("read_lat_nsec", -1).unwrap_err().to_string();
+        let error = q.set_knob("iosched/read_lat_nsec", "-1").unwrap_err().to_string();
         assert!(error.starts_with("read_lat_nsec: -1 is not within 0.."), "{error}");
-        let error = q.set_scheduler_knob("fifo_batch", 1).unwrap_err().to_string();
-        assert_eq!(error, "unknown knob 'fifo_batch'; there are: read_lat_nsec, write_lat_nsec");
+        let error = q.set_knob("iosched/fifo_batch", "1").unwrap_err().to_string();
+        let known = "wbt_lat_usec, iosched/read_lat_nsec, iosched/write_lat_nsec";
+        let owner = "'iosched/fifo_batch' belongs to mq-deadline, and the scheduler is kyber";
+        assert!(error.ends_with(&format!("{known}; {owner}")), "{error}");
     }
 }

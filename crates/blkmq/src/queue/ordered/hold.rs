@@ -200,7 +200,7 @@ impl Hold {
     }
 
     /// The scheduler, if there is one.
-    pub(super) fn scheduler(&self) -> Option<&dyn Scheduler> {
+    pub(in crate::queue) fn scheduler(&self) -> Option<&dyn Scheduler> {
         self.scheduler.as_deref()
     }
 

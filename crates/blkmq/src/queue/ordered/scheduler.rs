@@ -108,13 +108,6 @@ impl RequestQueue {
         Ok(())
     }
 
-    /// What a read may take before requests are held back, as the knob `wbt_lat_usec` shows it: 0 where nothing is held
-    /// back whatever was set.
-    #[must_use]
-    pub fn wbt_lat_usec(&self) -> i64 {
-        if self.settings.has_window() { self.settings.wbt_lat_usec() } else { 0 }
-    }
-
     /// Changes the locking. Called when nothing is in flight.
     ///
     /// # Errors
@@ -124,70 +117,6 @@ impl RequestQueue {
             check_locking(locking, self.domains.first().control().scheduler())?;
         }
         self.settings.locking.store(locking.index(), Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// The locking around the scheduler.
-    #[inline]
-    #[must_use]
-    pub fn locking(&self) -> Locking {
-        self.settings.locking()
-    }
-
-    /// Whether requests may pass the scheduler by while nothing waits.
-    #[must_use]
-    pub fn has_bypass(&self) -> bool {
-        self.settings.has_bypass()
-    }
-
-    /// The scheduler's name, or `none`.
-    #[must_use]
-    pub fn scheduler(&self) -> &'static str {
-        self.domain(0).control().scheduler().map_or("none", |scheduler| scheduler.name())
-    }
-
-    /// A knob of the scheduler.
-    ///
-    /// # Errors
-    /// There is no such knob.
-    pub fn scheduler_knob(&self, name: &str) -> Result<i64, QueueError> {
-        if let Some(value) = self.pools().and_then(|pools| pools.with_throttle(|throttle| throttle.knob(name))) {
-            return Ok(value);
-        }
-        let value = self.domain(0).control().scheduler().and_then(|scheduler| scheduler.knob(name));
-        value.ok_or_else(|| self.unknown_scheduler_knob(name))
-    }
-
-    /// The names of the scheduler's knobs. There are none without a scheduler.
-    pub(crate) fn scheduler_knobs(&self) -> Vec<&'static str> {
-        let own = self.domain(0).control().scheduler().map_or(&[][..], |scheduler| scheduler.knobs());
-        let shared = self.pools().map(|pools| pools.with_throttle(|throttle| throttle.knobs())).unwrap_or_default();
-        shared.iter().chain(own).map(|knob| knob.name).collect()
-    }
-
-    fn unknown_scheduler_knob(&self, name: &str) -> QueueError {
-        QueueError::UnknownSchedulerKnob { name: name.to_owned(), known: self.scheduler_knobs() }
-    }
-
-    /// Sets a knob of the scheduler at once.
-    ///
-    /// # Errors
-    /// There is no such knob, or the value is out of range. Nothing has changed then.
-    pub fn set_scheduler_knob(&self, name: &str, value: i64) -> Result<(), QueueError> {
-        // No scheduler comes or goes meanwhile.
-        let alone = self.control.lock();
-        let set = match self.pools().map(|pools| pools.with_throttle(|throttle| throttle.set_knob(name, value))) {
-            None | Some(Err(KnobError::Unknown)) => self.domains.set_knob(self, name, value),
-            Some(set) => set,
-        };
-        drop(alone);
-        set.map_err(|error| match error {
-            KnobError::Unknown => self.unknown_scheduler_knob(name),
-            error => QueueError::BadValue(error),
-        })?;
-        // The scheduler may take more now, and may let go what it held back.
-        self.live.brought();
-        self.call_others(CONTROL);
         Ok(())
     }
 }
@@ -236,8 +165,39 @@ impl Domains {
         }
     }
 
+    /// The value of a knob of the scheduler. `None` if it has no such knob.
+    pub(crate) fn knob(&self, q: &RequestQueue, name: &str) -> Option<i64> {
+        let shared = q.pools().and_then(|pools| pools.with_throttle(|throttle| throttle.knob(name)));
+        shared.or_else(|| q.domain(0).control().scheduler()?.knob(name))
+    }
+
+    /// The names of the scheduler's knobs. There are none without a scheduler.
+    pub(crate) fn knobs(&self, q: &RequestQueue) -> Vec<&'static str> {
+        let own = q.domain(0).control().scheduler().map_or(&[][..], |scheduler| scheduler.knobs());
+        let shared = q.pools().map(|pools| pools.with_throttle(|throttle| throttle.knobs())).unwrap_or_default();
+        shared.iter().chain(own).map(|knob| knob.name).collect()
+    }
+
+    /// Sets a knob of the scheduler at once.
+    ///
+    /// # Errors
+    /// There is no such knob, or the value is out of range. Nothing has changed then.
+    pub(crate) fn set_knob(&self, q: &RequestQueue, name: &str, value: i64) -> Result<(), KnobError> {
+        // No scheduler comes or goes meanwhile.
+        let alone = q.control.lock();
+        match q.pools().map(|pools| pools.with_throttle(|throttle| throttle.set_knob(name, value))) {
+            None | Some(Err(KnobError::Unknown)) => self.set_each(q, name, value)?,
+            Some(set) => set?,
+        }
+        drop(alone);
+        // The scheduler may take more now, and may let go what it held back.
+        q.live.brought();
+        q.call_others(CONTROL);
+        Ok(())
+    }
+
     /// Sets a knob of each scheduler. What the first one refuses, each refuses.
-    fn set_knob(&self, q: &RequestQueue, name: &str, value: i64) -> Result<(), KnobError> {
+    fn set_each(&self, q: &RequestQueue, name: &str, value: i64) -> Result<(), KnobError> {
         for domain in q.domains() {
             let mut hold = domain.control();
             hold.scheduler_mut().map_or(Err(KnobError::Unknown), |scheduler| scheduler.set_knob(name, value))?;

@@ -15,13 +15,13 @@ use super::worker::{Counts, Load, Worker};
 /// Begins a change of a random kind.
 pub(crate) fn begin(q: &Arc<RequestQueue>, random: &mut Random) -> Change {
     match random.below(6) {
-        4 => return q.change_locking(*random.pick(&Locking::ALL)),
-        5 => return q.change_bypass(random.one_in(2)),
+        4 => q.change_knob("locking", random.pick(&Locking::ALL).name()),
+        5 => q.change_knob("bypass", if random.one_in(2) { "1" } else { "0" }),
         0 => q.change_ranges(ranges(random)),
         1 => q.change_scheduler(*random.pick(&blkmq::scheduler_names())),
         2 => {
             let most = *random.pick(&[4, 64]);
-            q.change_nr_requests(1 + random.below(most) as u32)
+            q.change_knob("nr_requests", &(1 + random.below(most)).to_string())
         }
         _ => q.change_topology(topology(random)),
     }
@@ -111,8 +111,8 @@ pub(crate) fn set_knob(q: &Arc<RequestQueue>, random: &mut Random) {
         ("write_lat_nsec", 1),
         ("write_lat_nsec", 10_000_000),
     ]);
-    match q.set_scheduler_knob(name, value) {
-        Ok(()) | Err(QueueError::UnknownSchedulerKnob { .. }) => {}
+    match q.set_knob(&format!("iosched/{name}"), &value.to_string()) {
+        Ok(()) | Err(QueueError::UnknownKnob { .. }) => {}
         Err(error) => panic!("{error}"),
     }
 }

@@ -105,7 +105,7 @@ fn each_wait_is_told_of_once() {
     };
     let waits = || WAITS.each_ref().map(|waits| waits.swap(0, Ordering::Relaxed));
     let q = builder(Locking::Combining).stage_all().build().unwrap();
-    q.change_nr_requests(4).unwrap().wait().unwrap();
+    q.change_knob("nr_requests", "4").unwrap().wait().unwrap();
     let mut submitter = q.submitter(&Client::new("staged")).unwrap();
     let quiesce = q.quiesce();
     for number in 0..5 {
