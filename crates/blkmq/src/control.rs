@@ -178,7 +178,7 @@ impl RequestQueue {
     /// scheduler that orders each hardware queue by itself while the locking is [`Staged`](Locking::Staged).
     pub fn change_scheduler(self: &Arc<Self>, scheduler: impl Into<SchedulerChoice>) -> Result<Change, QueueError> {
         let scheduler = scheduler.into().find()?;
-        Ok(self.change(|q| q.install(scheduler)))
+        Ok(self.change(|q| q.domains.install(q, scheduler)))
     }
 
     /// Begins to change the number of hardware queues, whose depth stays.

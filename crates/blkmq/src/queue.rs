@@ -139,6 +139,18 @@ pub struct RequestQueue {
 }
 
 impl RequestQueue {
+    /// Starts building a queue in front of a device.
+    #[must_use]
+    pub fn builder(driver: Arc<dyn Driver>) -> Builder {
+        Builder::new(driver)
+    }
+
+    /// The clients that submitters serve, and the groups that they are in.
+    #[must_use]
+    pub fn tenants(&self) -> Tenants<'_> {
+        Tenants::of(self)
+    }
+
     /// `count` zeroed buffers of `len` bytes for operations that come again and again. The device may prepare their
     /// memory for itself, once instead of for each operation. Otherwise the buffers are like any other buffers. The
     /// buffers may be used with other queues too, and may outlive this queue. The memory of all of them is freed
@@ -281,7 +293,6 @@ impl RequestQueue {
         self.driver.set_topology(topology)?;
         self.hctxs.set_layout(layout);
         self.domains.set_nr_hctxs(self, layout.len());
-        self.apply_nr_requests(self.settings.nr_requests.load(Ordering::Relaxed));
         Ok(())
     }
 

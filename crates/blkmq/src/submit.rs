@@ -113,7 +113,7 @@ impl RequestQueue {
     /// and each belongs to a submitter already. Or the client's name, weight or group cannot be.
     pub fn submitter(self: &Arc<Self>, client: &Client) -> Result<Submitter, QueueError> {
         let q = Arc::clone(self);
-        let (member, client_id) = q.join(Some(client))?;
+        let (member, client_id) = q.members.join(&q, Some(client))?;
         let (free, limits) = (q.slots.take_pool(member), q.limits());
         Ok(Submitter {
             dispatcher: Dispatcher::new(Arc::clone(&q), member),
@@ -367,7 +367,7 @@ impl Drop for Submitter {
         }
         let _ = self.finish();
         self.set_notify(None);
-        self.q.leave(self.dispatcher.number(), Some(self.client));
+        self.q.members.leave(&self.q, self.dispatcher.number(), Some(self.client));
         drop(ManuallyDrop::into_inner(q));
     }
 }

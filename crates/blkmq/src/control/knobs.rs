@@ -117,23 +117,22 @@ impl RequestQueue {
             "scheduler" => self.change_scheduler(value),
             "locking" => {
                 let locking = value.parse()?;
-                Ok(self.change(move |q| q.apply_locking(locking)))
+                Ok(self.change(move |q| q.domains.set_locking(q, locking)))
             }
             "bypass" => {
                 let bypass = self.number(name, parse(name, value))? != 0;
                 Ok(self.change(move |q| {
-                    q.settings.set_bypass(bypass);
-                    q.domains.reset_gates(q);
+                    q.domains.set_bypass(q, bypass);
                     Ok(())
                 }))
             }
             "wbt_lat_usec" => {
                 let usec = WBT_LAT_USEC.check(parse(name, value)?).map_err(QueueError::BadValue)?;
-                Ok(self.change(move |q| q.ask_wbt_lat_usec(usec)))
+                Ok(self.change(move |q| q.domains.set_wbt_lat_usec(q, usec)))
             }
             "nr_requests" => {
                 let nr_requests = self.number(name, parse(name, value))?;
-                Ok(self.change(move |q| q.ask_nr_requests(nr_requests)))
+                Ok(self.change(move |q| q.domains.set_nr_requests(q, nr_requests)))
             }
             _ => {
                 self.set_knob(name, value)?;

@@ -61,7 +61,7 @@ struct Membership {
 
 impl Membership {
     fn new(q: &Arc<RequestQueue>) -> Result<Self, QueueError> {
-        let (member, _) = q.join(None)?;
+        let (member, _) = q.members.join(q, None)?;
         Ok(Self { q: Arc::clone(q), member })
     }
 }
@@ -72,7 +72,7 @@ impl Drop for Membership {
         if member.activity.is_active() {
             member.activity.leave();
         }
-        self.q.leave(self.member, None);
+        self.q.members.leave(&self.q, self.member, None);
         if std::thread::panicking() {
             // Submitters sleep without a plan for the device's events while there is a background thread.
             self.q.call_others(CONTROL);

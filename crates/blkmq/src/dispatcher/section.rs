@@ -155,14 +155,14 @@ mod tests {
         let quiesce = q.quiesce();
         submitter.submit(Bio::read(0, Buffer::zeroed(4096))).expect("there is room");
         submitter.flush_plug();
-        let (member, _) = q.join(None).expect("there is a place");
+        let (member, _) = q.members.join(&q, None).expect("there is a place");
         let mut dispatcher = Dispatcher::new(std::sync::Arc::clone(&q), member);
         let seen = q.live.word.load();
         assert!(seen.is_waiting());
         q.domain(0).enter(&q, q.members.get(member), &mut dispatcher, q.clock().now(), |section| section.settle(true));
         let is_cleared = q.live.word.clear_waiting(seen);
         // First the end, because a submitter that is dropped waits for its requests.
-        q.leave(member, None);
+        q.members.leave(&q, member, None);
         drop(quiesce);
         q.hand_on(member);
         assert!(submitter.wait() && !is_cleared, "something waits");

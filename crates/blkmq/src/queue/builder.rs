@@ -44,11 +44,9 @@ const DEFAULT_SLOTS: u16 = 256;
 /// Milliseconds that a driver may keep a request, unless the builder or the knob `io_timeout` sets another time.
 const DEFAULT_IO_TIMEOUT_MS: u32 = 30_000;
 
-impl RequestQueue {
-    /// Starts building a queue in front of a device.
-    #[must_use]
-    pub fn builder(driver: Arc<dyn Driver>) -> Builder {
-        Builder {
+impl Builder {
+    pub(super) fn new(driver: Arc<dyn Driver>) -> Self {
+        Self {
             driver,
             clock: Clock::real(),
             scheduler: None,
@@ -62,9 +60,7 @@ impl RequestQueue {
             ranges: Vec::new(),
         }
     }
-}
 
-impl Builder {
     /// The scheduler: its name, or one of the caller's own, in which nothing waits yet. As in Linux, the default is
     /// `mq-deadline` for one hardware queue, and `none` otherwise. The queue calls a scheduler under a lock, one thread
     /// at a time. Before the queue inserts any request, it tells the scheduler its limits and how many requests can
@@ -227,9 +223,9 @@ impl Builder {
             window_look: WindowLook::new(),
         });
         q.timeout_scan.store(now.after(q.settings.timeout_ns()).0, Ordering::Relaxed);
-        q.install(scheduler)?;
+        q.domains.install(&q, scheduler)?;
         if self.wbt_lat_usec != 0 {
-            q.ask_wbt_lat_usec(self.wbt_lat_usec)?;
+            q.domains.set_wbt_lat_usec(&q, self.wbt_lat_usec)?;
         }
         q.install_ranges(self.ranges);
         Ok(q)

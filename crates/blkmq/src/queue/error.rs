@@ -173,7 +173,3 @@ fn hint(name: &str, known: &[String], scheduler: &str) -> String {
         }
     }
 }
-
-fn or_none(known: &[&str]) -> String {
-    if known.is_empty() { "none, without a scheduler".to_owned() } else { known.join(", ") }
-}

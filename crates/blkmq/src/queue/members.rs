@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "a thread finds its own member without the table")]
 
 pub(super) mod counting;
+mod membership;
 mod waking;
 
 use std::fmt::{self, Write};
@@ -204,7 +205,7 @@ impl Members {
     }
 
     /// Takes an entry for a thread; returns `None` if there are none left. Called under the control lock.
-    pub(super) fn join(&self) -> Option<u16> {
+    fn take_place(&self) -> Option<u16> {
         for (index, entry) in self.entries.iter().enumerate() {
             let member = entry.get_or_init(|| Box::new(Member::new()));
             // Relaxed: the control lock orders joining and leaving.
@@ -223,7 +224,7 @@ impl Members {
     }
 
     /// Gives an entry back. Called under the control lock, when the thread has nothing outstanding.
-    pub(super) fn leave(&self, index: u16) {
+    fn free_place(&self, index: u16) {
         debug_assert!(index > 0, "the queue itself, member 0, does not leave");
         let was_taken = self.get(index).taken().swap(false, Ordering::Relaxed);
         debug_assert!(was_taken, "member {index} leaves a place that a thread has");
@@ -346,13 +347,13 @@ mod tests {
     #[test]
     fn a_thread_finds_its_own_member() {
         let q = queue();
-        let (index, _) = q.join(None).expect("there is a place");
+        let (index, _) = q.members.join(&q, None).expect("there is a place");
         let own = OwnMember::new(Arc::clone(&q), index);
         assert!(ptr::eq(own.get(&q), q.members.get(index)));
         q.members.set_background(index, true);
         assert!(own.get(&q).is_background());
         q.members.set_background(index, false);
-        q.leave(index, None);
+        q.members.leave(&q, index, None);
         let queue = Arc::downgrade(&q);
         drop(q);
         assert!(queue.upgrade().is_some(), "the queue lives as long as its member may be asked for");
@@ -364,7 +365,7 @@ mod tests {
     #[should_panic(expected = "the queue that it has joined")]
     fn a_member_is_not_found_in_another_queue() {
         let (q, other) = (queue(), queue());
-        let (index, _) = q.join(None).expect("there is a place");
+        let (index, _) = q.members.join(&q, None).expect("there is a place");
         let _ = OwnMember::new(q, index).get(&other);
     }
 }

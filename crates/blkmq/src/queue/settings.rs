@@ -45,7 +45,7 @@ pub(crate) struct Settings {
     /// The knob `wbt_lat_usec` as it was set, whatever the scheduler is: an `i64`.
     wbt_lat_usec: AtomicU64,
     pub(super) locking: AtomicU32,
-    bypass: AtomicBool,
+    pub(super) bypass: AtomicBool,
     /// An experiment: every submitter stages its requests, as if another thread were at the scheduler.
     stages_all: bool,
     pub(super) nr_requests: AtomicU32,
@@ -149,10 +149,6 @@ impl Settings {
     /// Whether requests may pass the scheduler by while nothing waits.
     pub(super) fn has_bypass(&self) -> bool {
         self.bypass.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_bypass(&self, bypass: bool) {
-        self.bypass.store(bypass, Ordering::Relaxed);
     }
 
     pub(crate) const fn stages_all(&self) -> bool {

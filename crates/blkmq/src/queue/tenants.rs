@@ -6,7 +6,6 @@
 
 mod clients;
 pub(super) mod groups;
-mod membership;
 mod places;
 pub(super) mod service;
 
@@ -110,16 +109,12 @@ impl TenantTable {
     }
 }
 
-impl RequestQueue {
-    /// The clients that submitters serve, and the groups that they are in.
-    #[must_use]
-    pub fn tenants(&self) -> Tenants<'_> {
-        Tenants(self)
-    }
-}
-
 /// What membership, dumps and the installation of a scheduler call.
 impl<'q> Tenants<'q> {
+    pub(super) fn of(q: &'q RequestQueue) -> Self {
+        Self(q)
+    }
+
     pub(super) fn table(self) -> MutexGuard<'q, TenantTable> {
         placed("queue.tenants", &self.0.tenants).lock()
     }

@@ -222,7 +222,7 @@ impl Hold {
 /// The gate of a queue, whether it has one domain or each hardware queue has one.
 impl Domains {
     /// Shuts the gate, and opens it again if the present settings allow that. Called by the control path.
-    pub(crate) fn reset_gates(&self, q: &RequestQueue) {
+    pub(super) fn reset_gates(&self, q: &RequestQueue) {
         match q.whole_domain() {
             Some(domain) => domain.control().reset_gate(q),
             None => self.reset_split_gate(q),

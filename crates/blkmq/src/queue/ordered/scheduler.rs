@@ -14,113 +14,6 @@ use crate::queue::{CONTROL, RequestQueue};
 use crate::request::limits::MAX_MEMBERS;
 use blkmq_sync::atomic::Ordering;
 
-impl RequestQueue {
-    /// Puts a scheduler in place, one for each hardware queue if it orders only one. Called when nothing is in flight,
-    /// or nothing has begun.
-    ///
-    /// # Errors
-    /// The locking does not suit the scheduler. Nothing has changed then.
-    pub(crate) fn install(&self, scheduler: Option<Box<dyn Scheduler>>) -> Result<(), QueueError> {
-        let per_hctx = scheduler.as_ref().and_then(|scheduler| scheduler.init_hctx());
-        let is_split = per_hctx.is_some();
-        check_locking(self.locking(), scheduler.as_deref().filter(|_| is_split))?;
-        let nr_requests = self.settings.wanted_nr_requests(scheduler.is_some(), self.hctxs.depth().into());
-        let throttle = per_hctx.and_then(|parts| parts.throttle);
-        let wants_reports = scheduler.as_ref().is_some_and(|scheduler| scheduler.feedback() == FeedbackKind::Events);
-        let wants_reports = wants_reports && !is_split;
-        self.domains.shut_gates(self);
-        if is_split {
-            // Before other threads see that the queue is split, because some ask a domain from outside of the queue.
-            self.domains.make(self.hctxs.layout().len());
-        }
-        self.settings.has_scheduler.store(scheduler.is_some(), Ordering::Relaxed);
-        if wants_reports {
-            self.members.iter().for_each(|(_, member)| member.make_reports());
-        }
-        self.settings.set_ordering(is_split, throttle.is_some(), wants_reports);
-        self.pools.install_throttle(self, throttle);
-        // Those that are not used from now on must not keep a scheduler.
-        self.domains.made().for_each(|domain| domain.control().install(self, None, 1));
-        match scheduler {
-            Some(scheduler) if is_split => self.domains.install_each(self, Some(scheduler)),
-            Some(scheduler) => self.domains.whole.install(self, scheduler, self.hctxs.layout().len()),
-            None => {}
-        }
-        self.domains.made().for_each(|domain| domain.note_waiting(&domain.control()));
-        self.window_look.install(self, Target::from_usec(self.settings.wbt_lat_usec()));
-        self.domains.forget_plans();
-        self.apply_nr_requests(nr_requests);
-        Ok(())
-    }
-
-    /// Sets the size of what depends on `nr_requests`. Called when nothing is in flight.
-    pub(in crate::queue) fn apply_nr_requests(&self, nr_requests: u32) {
-        debug_assert!(NR_REQUESTS.check(nr_requests.into()).is_ok(), "nr_requests: {nr_requests} was checked");
-        let depth = u32::from(self.hctxs.depth());
-        // There are as many tags as there may be requests, because a thread that passes the scheduler by looks at
-        // nothing else.
-        let tags = depth.min(nr_requests);
-        for (_, hctx) in self.hctxs.iter() {
-            if hctx.tags.depth() != tags {
-                hctx.tags.resize(tags);
-            }
-        }
-        self.settings.nr_requests.store(nr_requests, Ordering::Relaxed);
-        for domain in self.domains() {
-            let mut hold = domain.control();
-            debug_assert!(!hold.has_waiting(), "nr_requests changes while nothing waits");
-            if let Some(scheduler) = hold.scheduler_mut() {
-                // There are no more requests than slots. Memory that is not used yet is not touched.
-                let nr_slots = (MAX_MEMBERS - 1) * usize::from(self.nr_slots);
-                let nr_hctxs = domain.hctxs(self).count();
-                scheduler.reserve(nr_slots.min(nr_requests as usize * nr_hctxs));
-                scheduler.configure(Setting::NrRequests(nr_requests));
-            }
-        }
-        self.domains.reset_gates(self);
-    }
-
-    /// Changes `nr_requests`. Called when nothing is in flight.
-    pub(crate) fn ask_nr_requests(&self, nr_requests: u32) -> Result<(), QueueError> {
-        if !self.settings.has_scheduler() {
-            check_within_depth(nr_requests, self.hctxs.depth())?;
-        }
-        self.settings.asked_nr_requests.store(nr_requests, Ordering::Relaxed);
-        self.apply_nr_requests(nr_requests);
-        Ok(())
-    }
-
-    /// Changes what a read may take. Called when nothing is in flight.
-    ///
-    /// # Errors
-    /// There is nothing in which requests could wait, or the clock is a coarse one. Nothing has changed then.
-    pub(crate) fn ask_wbt_lat_usec(&self, usec: i64) -> Result<(), QueueError> {
-        if usec != 0 && (self.settings.is_split() || !self.settings.has_scheduler()) {
-            return Err(QueueError::NoWindow { scheduler: self.scheduler() });
-        }
-        if usec != 0 && self.clock.is_coarse() {
-            return Err(QueueError::CoarseClock);
-        }
-        self.settings.set_wbt_lat_usec(usec);
-        self.domains.shut_gates(self);
-        self.window_look.install(self, Target::from_usec(usec));
-        self.domains.reset_gates(self);
-        Ok(())
-    }
-
-    /// Changes the locking. Called when nothing is in flight.
-    ///
-    /// # Errors
-    /// The locking does not suit the scheduler. Nothing has changed then.
-    pub(crate) fn apply_locking(&self, locking: Locking) -> Result<(), QueueError> {
-        if self.settings.is_split() {
-            check_locking(locking, self.domains.first().control().scheduler())?;
-        }
-        self.settings.locking.store(locking.index(), Ordering::Relaxed);
-        Ok(())
-    }
-}
-
 impl Domain {
     /// Puts a scheduler in place for so many hardware queues, and tells it of the device and of the clients.
     fn install(&self, q: &RequestQueue, mut scheduler: Box<dyn Scheduler>, nr_hctxs: u16) {
@@ -134,6 +27,117 @@ impl Domain {
 }
 
 impl Domains {
+    /// Puts a scheduler in place, one for each hardware queue if it orders only one. Called when nothing is in flight,
+    /// or nothing has begun.
+    ///
+    /// # Errors
+    /// The locking does not suit the scheduler. Nothing has changed then.
+    pub(crate) fn install(&self, q: &RequestQueue, scheduler: Option<Box<dyn Scheduler>>) -> Result<(), QueueError> {
+        let per_hctx = scheduler.as_ref().and_then(|scheduler| scheduler.init_hctx());
+        let is_split = per_hctx.is_some();
+        check_locking(q.locking(), scheduler.as_deref().filter(|_| is_split))?;
+        let nr_requests = q.settings.wanted_nr_requests(scheduler.is_some(), q.hctxs.depth().into());
+        let throttle = per_hctx.and_then(|parts| parts.throttle);
+        let wants_reports = scheduler.as_ref().is_some_and(|scheduler| scheduler.feedback() == FeedbackKind::Events);
+        let wants_reports = wants_reports && !is_split;
+        self.shut_gates(q);
+        if is_split {
+            // Before other threads see that the queue is split, because some ask a domain from outside of the queue.
+            self.make(q.hctxs.layout().len());
+        }
+        q.settings.has_scheduler.store(scheduler.is_some(), Ordering::Relaxed);
+        if wants_reports {
+            q.members.iter().for_each(|(_, member)| member.make_reports());
+        }
+        q.settings.set_ordering(is_split, throttle.is_some(), wants_reports);
+        q.pools.install_throttle(q, throttle);
+        // Those that are not used from now on must not keep a scheduler.
+        self.made().for_each(|domain| domain.control().install(q, None, 1));
+        match scheduler {
+            Some(scheduler) if is_split => self.install_each(q, Some(scheduler)),
+            Some(scheduler) => self.whole.install(q, scheduler, q.hctxs.layout().len()),
+            None => {}
+        }
+        self.made().for_each(|domain| domain.note_waiting(&domain.control()));
+        q.window_look.install(q, Target::from_usec(q.settings.wbt_lat_usec()));
+        self.forget_plans();
+        self.apply_nr_requests(q, nr_requests);
+        Ok(())
+    }
+
+    /// Sets the size of what depends on `nr_requests`. Called when nothing is in flight.
+    fn apply_nr_requests(&self, q: &RequestQueue, nr_requests: u32) {
+        debug_assert!(NR_REQUESTS.check(nr_requests.into()).is_ok(), "nr_requests: {nr_requests} was checked");
+        let depth = u32::from(q.hctxs.depth());
+        // There are as many tags as there may be requests, because a thread that passes the scheduler by looks at
+        // nothing else.
+        let tags = depth.min(nr_requests);
+        for (_, hctx) in q.hctxs.iter() {
+            if hctx.tags.depth() != tags {
+                hctx.tags.resize(tags);
+            }
+        }
+        q.settings.nr_requests.store(nr_requests, Ordering::Relaxed);
+        for domain in q.domains() {
+            let mut hold = domain.control();
+            debug_assert!(!hold.has_waiting(), "nr_requests changes while nothing waits");
+            if let Some(scheduler) = hold.scheduler_mut() {
+                // There are no more requests than slots. Memory that is not used yet is not touched.
+                let nr_slots = (MAX_MEMBERS - 1) * usize::from(q.nr_slots);
+                let nr_hctxs = domain.hctxs(q).count();
+                scheduler.reserve(nr_slots.min(nr_requests as usize * nr_hctxs));
+                scheduler.configure(Setting::NrRequests(nr_requests));
+            }
+        }
+        self.reset_gates(q);
+    }
+
+    /// Changes `nr_requests`. Called when nothing is in flight.
+    pub(crate) fn set_nr_requests(&self, q: &RequestQueue, nr_requests: u32) -> Result<(), QueueError> {
+        if !q.settings.has_scheduler() {
+            check_within_depth(nr_requests, q.hctxs.depth())?;
+        }
+        q.settings.asked_nr_requests.store(nr_requests, Ordering::Relaxed);
+        self.apply_nr_requests(q, nr_requests);
+        Ok(())
+    }
+
+    /// Changes what a read may take. Called when nothing is in flight.
+    ///
+    /// # Errors
+    /// There is nothing in which requests could wait, or the clock is a coarse one. Nothing has changed then.
+    pub(crate) fn set_wbt_lat_usec(&self, q: &RequestQueue, usec: i64) -> Result<(), QueueError> {
+        if usec != 0 && (q.settings.is_split() || !q.settings.has_scheduler()) {
+            return Err(QueueError::NoWindow { scheduler: q.scheduler() });
+        }
+        if usec != 0 && q.clock.is_coarse() {
+            return Err(QueueError::CoarseClock);
+        }
+        q.settings.set_wbt_lat_usec(usec);
+        self.shut_gates(q);
+        q.window_look.install(q, Target::from_usec(usec));
+        self.reset_gates(q);
+        Ok(())
+    }
+
+    /// Changes the locking. Called when nothing is in flight.
+    ///
+    /// # Errors
+    /// The locking does not suit the scheduler. Nothing has changed then.
+    pub(crate) fn set_locking(&self, q: &RequestQueue, locking: Locking) -> Result<(), QueueError> {
+        if q.settings.is_split() {
+            check_locking(locking, self.first().control().scheduler())?;
+        }
+        q.settings.locking.store(locking.index(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Lets requests pass the scheduler by while nothing waits, or stops it. Called when nothing is in flight.
+    pub(crate) fn set_bypass(&self, q: &RequestQueue, bypass: bool) {
+        q.settings.bypass.store(bypass, Ordering::Relaxed);
+        self.reset_gates(q);
+    }
+
     /// Gives each hardware queue a domain with a scheduler, unless it has one. `scheduler` is for the first hardware
     /// queue if that has none; the others follow that of the first.
     fn install_each(&self, q: &RequestQueue, scheduler: Option<Box<dyn Scheduler>>) {
@@ -163,6 +167,7 @@ impl Domains {
                 self.install_each(q, None);
             }
         }
+        self.apply_nr_requests(q, q.settings.nr_requests.load(Ordering::Relaxed));
     }
 
     /// The value of a knob of the scheduler. `None` if it has no such knob.
