@@ -308,6 +308,7 @@ impl RequestQueue {
     /// Replaces the ranges. The queue is frozen, drained and quiesced, or no other thread has it yet. The caller holds
     /// the control lock.
     pub(crate) fn install_ranges(&self, new: Vec<SectorRange>) {
+        debug_assert!(self.hctxs.is_idle(), "ranges change while nothing is in flight");
         let (now, account) = (self.clock.now(), &self.account);
         if !new.is_empty() {
             account.ranges.make_gauges(account.gauge.shared().accounting(), now);

@@ -28,18 +28,21 @@ pub enum Wait {
     Staged,
 }
 
+/// A function that is called with each wait and its nanoseconds.
+type Observer = fn(Wait, u64);
+
 /// How waits on the way to the scheduler are measured.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Waits {
     /// Returns the calling thread's CPU time, in ns.
     pub(super) meter: Option<fn() -> u64>,
     /// Called with each wait. The clock that measures the wait is the machine's exact one, whatever the queue's is.
-    observer: Option<(fn(Wait, u64), Clock)>,
+    observer: Option<(Observer, Clock)>,
 }
 
 impl Waits {
     /// From now on `tell` is called with each wait.
-    pub(super) fn observe(&mut self, tell: fn(Wait, u64)) {
+    pub(super) fn observe(&mut self, tell: Observer) {
         self.observer = Some((tell, Clock::real()));
     }
 

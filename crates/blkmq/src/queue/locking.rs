@@ -58,25 +58,13 @@ const STAGED: [&str; 8] = [
     "staged",
 ];
 
-/// The lockings that have no measures. The place of each is its number in the queue's settings.
-const PLAIN: [Locking; 3] = [Locking::Single, Locking::Batch, Locking::Combining];
-
 /// The number, in the queue's settings, of `Staged` without measures. No queue gets that number itself; the bits of the
 /// measures are added to it.
-const FIRST_STAGED: u32 = PLAIN.len() as u32;
+const FIRST_STAGED: u32 = 3;
 
 impl Locking {
     /// Every locking, `staged` with all its measures.
-    pub const ALL: [Self; PLAIN.len() + 1] = {
-        let mut all = [Self::Staged(Measures::ALL); PLAIN.len() + 1];
-        all[0] = PLAIN[0];
-        let mut place = 1;
-        while place < PLAIN.len() {
-            all[place + 1] = PLAIN[place];
-            place += 1;
-        }
-        all
-    };
+    pub const ALL: [Self; 4] = [Self::Single, Self::Staged(Measures::ALL), Self::Batch, Self::Combining];
 
     /// The name by which a user chooses the locking. With some measures only, they follow a colon, as in
     /// `staged:dispatch+buckets`.
@@ -121,18 +109,19 @@ impl Locking {
         }
     }
 
-    pub(super) fn index(self) -> u32 {
-        if let Self::Staged(measures) = self {
-            return FIRST_STAGED + measures.bits();
+    /// The locking's number in the queue's settings.
+    pub(super) const fn index(self) -> u32 {
+        match self {
+            Self::Single => 0,
+            Self::Batch => 1,
+            Self::Combining => 2,
+            Self::Staged(measures) => FIRST_STAGED + measures.bits(),
         }
-        let place = PLAIN.iter().position(|known| *known == self);
-        place.expect("a locking without measures is in the list of them") as u32
     }
 
     /// The locking whose [`index`](Self::index) this is.
     ///
-    /// COST: it is asked for each batch. So the places are written out: a look into the list is 16 instructions or
-    /// more.
+    /// COST: it is asked for each batch.
     #[inline]
     pub(super) const fn of_index(index: u32) -> Self {
         debug_assert!(index < FIRST_STAGED + STAGED.len() as u32, "the number is that of a locking");
@@ -173,7 +162,7 @@ impl FromStr for Locking {
 mod tests {
     use super::*;
 
-    /// Red if a locking is in the list without measures, and its number leads to another one.
+    /// Red if a locking's number leads to another one.
     #[test]
     fn a_locking_is_known_by_its_name_and_its_number() {
         let staged = (1..8).map(|bits| Locking::Staged(Measures::of_bits(bits)));

@@ -244,6 +244,7 @@ impl Members {
 
     /// Makes the thread of an entry one that drives the queue for others, or ends that. Called under the control lock.
     pub(super) fn set_background(&self, index: u16, is_background: bool) {
+        debug_assert!(index > 0, "the queue itself, member 0, is no thread");
         let flag = placed("member.is_background", &self.get(index).is_background);
         let nr = placed("queue.nr_background", &self.nr_background);
         if is_background {

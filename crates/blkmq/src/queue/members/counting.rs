@@ -249,6 +249,7 @@ impl<'q> Ending<'q> {
 impl Member {
     /// Operations that were to enter a frozen queue end instead.
     pub(crate) fn account_frozen(&self, operations: u64) {
+        debug_assert!(operations > 0, "a request is one operation at least");
         self.counters.entered(operations);
         self.sums.skipped(operations);
         self.counters.completed(operations);

@@ -17,6 +17,7 @@ use blkmq_sync::atomic::Ordering;
 impl Domain {
     /// Puts a scheduler in place for so many hardware queues, and tells it of the device and of the clients.
     fn install(&self, q: &RequestQueue, mut scheduler: Box<dyn Scheduler>, nr_hctxs: u16) {
+        debug_assert!(nr_hctxs > 0 && scheduler.is_empty(), "a new scheduler is put in place for a hardware queue");
         scheduler.configure(Setting::MergeLimits(q.limits.merge_limits()));
         scheduler.configure(Setting::Rotational(q.limits.rotational));
         // What changes from here on is told to the scheduler where it is.
@@ -68,6 +69,7 @@ impl Domains {
     /// Sets the size of what depends on `nr_requests`. Called when nothing is in flight.
     fn apply_nr_requests(&self, q: &RequestQueue, nr_requests: u32) {
         debug_assert!(NR_REQUESTS.check(nr_requests.into()).is_ok(), "nr_requests: {nr_requests} was checked");
+        debug_assert!(q.hctxs.is_idle(), "nr_requests changes while nothing is in flight");
         let depth = u32::from(q.hctxs.depth());
         // There are as many tags as there may be requests, because a thread that passes the scheduler by looks at
         // nothing else.

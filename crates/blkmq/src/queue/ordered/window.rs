@@ -160,6 +160,7 @@ impl WindowLook {
 
     /// Makes a window for this target, or ends the one that there is. Called when nothing is in flight.
     pub(super) fn install(&self, q: &RequestQueue, target: Target) {
+        debug_assert!(q.hctxs.is_idle(), "a window is made while nothing is in flight");
         let has_window = q.whole_domain().is_some_and(|domain| domain.control().make_window(q, target));
         q.settings.has_window.store(has_window, Ordering::Relaxed);
         self.0.store(if has_window { 0 } else { u64::MAX }, Ordering::Relaxed);

@@ -24,6 +24,7 @@ impl SwCtx {
     /// COST: not inlined, since most requests find a tag and wait nowhere.
     #[inline(never)]
     pub(crate) fn put(&self, q: &RequestQueue, member: u16, index: u16, list: &mut RqList) {
+        debug_assert!(member > 0, "the queue itself, member 0, has no software queue");
         debug_assert!(!list.is_empty(), "a software queue is marked only if it holds something");
         let kind = q.hctxs.layout().kind_of(index);
         let mut lists = self.0.lock();

@@ -13,7 +13,7 @@ use crate::request::{Place, Request, RqList, Slots};
 use blkmq_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use blkmq_sync::handover::{Handover, Inbox};
 use blkmq_sync::tags::Tags;
-use blkmq_sync::{Line, Mutex, placed};
+use blkmq_sync::{Line, Mutex, peek, placed};
 
 /// A hardware queue.
 #[derive(Debug)]
@@ -108,6 +108,7 @@ impl HwCtx {
     /// In a split queue: counts completed requests other than reads that the scheduler had dispatched.
     #[cold]
     pub(crate) fn note_limited(&self, number: u32) {
+        debug_assert!(number > 0, "a completion is counted");
         self.nr_limited_completed.fetch_add(number.into(), Ordering::Relaxed);
     }
 
@@ -231,6 +232,7 @@ impl HwCtxTable {
 
     /// Changes the number of queues. Called when nothing is in flight.
     pub(in crate::queue) fn set_layout(&self, layout: Layout) {
+        debug_assert!(self.is_idle(), "the number of hardware queues changes while nothing is in flight");
         self.make_entries(layout);
         // Release publishes the queues that were just made to the Acquire of `layout`.
         placed("hctx.layout", &self.layout).store(layout.pack(), Ordering::Release);
@@ -263,6 +265,11 @@ impl HwCtxTable {
     /// How many tags each hardware queue has.
     pub(crate) fn depth(&self) -> u16 {
         self.depth
+    }
+
+    /// Whether no tag is out. For assertions.
+    pub(in crate::queue) fn is_idle(&self) -> bool {
+        peek(|| self.iter().all(|(_, hctx)| hctx.tags.weight() == 0))
     }
 
     /// Whether each hardware queue has a parked request. A request that is chosen then would have to be parked too,
