@@ -39,7 +39,8 @@ fn time_for_one_at_a_time(seed: u64, locking: Locking, bypass: bool) -> u64 {
     let (tell, told) = std::sync::mpsc::channel();
     let ended = plays(schedule, move || {
         let q = queue("null,size=1M,irqmode=0", locking, "1");
-        q.change_knob("bypass", if bypass { "1" } else { "0" }).unwrap().wait().expect("it is either way good");
+        let change = q.change_knob("bypass", if bypass { "1" } else { "0" });
+        change.and_then(|change| change.wait()).expect("it is either way good");
         let threads = (0..3).map(|number| {
             let q = Arc::clone(&q);
             thread::spawn(move || {

@@ -30,7 +30,7 @@ pub(crate) const IO_TIMEOUT: Knob = Knob {
 };
 
 /// Knobs that the path of a request reads. The knobs lie on a line that is written only when one of them is set.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Settings {
     pub(super) has_scheduler: AtomicBool,
     /// Each hardware queue has a domain of its own.
@@ -65,21 +65,14 @@ impl Settings {
         stages_all: bool,
     ) -> Self {
         Self {
-            has_scheduler: AtomicBool::new(false),
-            is_split: AtomicBool::new(false),
-            has_tokens: AtomicBool::new(false),
-            wants_reports: AtomicBool::new(false),
             is_plain: AtomicBool::new(true),
-            has_window: AtomicBool::new(false),
-            wbt_lat_usec: AtomicU64::new(0),
             locking: AtomicU32::new(locking.index()),
             bypass: AtomicBool::new(bypass),
             stages_all,
-            nr_requests: AtomicU32::new(0),
             asked_nr_requests: AtomicU32::new(nr_requests.unwrap_or(0)),
-            nomerges: AtomicU32::new(0),
             io_timeout_ms: AtomicU32::new(io_timeout_ms),
             iostats: AtomicU32::new(1),
+            ..Self::default()
         }
     }
 
