@@ -27,7 +27,7 @@ fn share_of_second(scheduler: &mut dyn Scheduler, weights: [u16; 2], priorities:
     // The sectors that a client reads are those of its own half of the device, in sequence.
     let request = |of: usize, number: u64| Info {
         priority: priorities[of],
-        ..lone(client(of + 1), (of as u64) << 30 | number * 8, Op::Read)
+        ..lone(client(of + 1), ((of as u64) << 30) | (number * 8), Op::Read)
     };
     let mut next = [0; 2];
     let insert = |scheduler: &mut dyn Scheduler, next: &mut [u64; 2], of: usize, now: Time| {

@@ -188,7 +188,7 @@ impl Deadlines {
 }
 
 impl Checker for Deadlines {
-    fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+    fn see(&mut self, _: Stamp, event: &Event<'_>) -> Result<(), Violation> {
         match *event {
             Event::Submitted { submitter, bio, asked, .. } => self.submitted(submitter, bio, asked.priority.class),
             Event::Reaped { bio, .. } | Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => self.end_of(bio),

@@ -135,11 +135,14 @@ fn two_who_look_in_step_come_to_an_end() {
         let endless = |seed: &u64| looks_in_step(*seed, locking) != Ended::Finished;
         assert_eq!((0..5_000).find(endless), None, "{locking}");
     }
-    let endless = |seed: &u64| looks_in_step(*seed, Locking::Single) != Ended::Finished;
     weaken(Some("dispatch.give_to_list"));
-    let found = (0..20_000).find(endless);
+    let found = Locking::ALL.map(|locking| {
+        let found = (0..40_000).find(|seed: &u64| looks_in_step(*seed, locking) != Ended::Finished);
+        eprintln!("FOUND {locking} {found:?}");
+        found
+    });
     weaken(None);
-    assert!(found.is_some(), "the test cannot fail");
+    assert!(found.iter().any(Option::is_some), "the test cannot fail");
 }
 
 /// The device has a request for a long time, and the scheduler holds another request back because of it. A third
@@ -231,7 +234,7 @@ fn polls_in_step_when_a_time_has_come(seed: u64) -> Ended {
 fn who_chooses_alone_sees_that_a_time_has_come() {
     let endless = |seed: &u64| polls_in_step_when_a_time_has_come(*seed) != Ended::Finished;
     assert_eq!((0..5_000).find(endless), None);
-    weaken(Some("staged.time_anew"));
+    weaken(Some("dispatch.time_anew"));
     let found = (0..20_000).find(endless);
     weaken(None);
     assert!(found.is_some(), "the test cannot fail");

@@ -5,7 +5,7 @@ use blkmq_sched::Time;
 
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::outcome::Dispatched;
-use crate::queue::{Mapping, RequestQueue, Starting};
+use crate::queue::{Domain, Mapping, RequestQueue, Starting};
 use crate::request::{FlushStep, Place, Request, RqList, Slots, Status};
 use blkmq_sync::word::Snapshot;
 use blkmq_sync::{Stage, stage};
@@ -115,6 +115,39 @@ impl Dispatcher {
             self.insert_flush(q, rq, starting.now);
         }
         operations
+    }
+
+    /// Makes a plug's requests ready to be left to another thread: they have begun from here on. Requests of the flush
+    /// machine are put into `flushes`. Returns how many operations there are, and the requests that are to be left.
+    pub(super) fn begin(
+        &mut self,
+        domain: &Domain,
+        starting: &Starting<'_>,
+        mapping: &Mapping,
+        plug: &mut RqList,
+        flushes: &mut RqList,
+    ) -> (u64, RqList) {
+        debug_assert!(!plug.is_empty(), "there are requests to begin");
+        let q = starting.q;
+        let (mut entered, mut list) = (0, RqList::default());
+        let staged = domain.observed_now();
+        while let Some(mut rq) = plug.pop_front(&q.slots) {
+            mapping.assign(&mut rq);
+            entered += u64::from(rq.body().nr_parts);
+            starting.add(&mut rq);
+            if rq.body().flush == FlushStep::None {
+                if let Some(staged) = staged {
+                    // The field that later holds the time of issuing.
+                    rq.body_mut().issued = staged;
+                }
+                list.push_back(rq, Place::Staged);
+            } else {
+                flushes.push_back(rq, Place::Held);
+            }
+        }
+        stage(Stage::Leave, list.len() + flushes.len());
+        debug_assert!(entered >= list.len() as u64, "a request is one operation at least");
+        (entered, list)
     }
 
     /// Puts requests for one hardware queue into this submitter's software queue.

@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use blkmq_sched::{MOST_NEWCOMERS, Newcomer};
 
+use crate::dispatcher::Dispatcher;
+use crate::queue::{Domain, Mapping, RequestQueue};
 use crate::request::{FlushStep, Request, RqList, Slots};
 
 /// Requests that may be handed through together: of one class and operation.
@@ -117,6 +119,28 @@ impl Newcomers {
         for (place, key) in order.iter_mut().zip(keys) {
             *place = *key as u8;
         }
+    }
+}
+
+impl Dispatcher {
+    /// Notes a plug's requests, if all of them may go together. Called before the hold, so that the hold is shorter.
+    #[inline]
+    pub(super) fn note_newcomers(
+        &mut self,
+        q: &RequestQueue,
+        domain: &Domain,
+        mapping: &Mapping,
+        plug: &mut RqList,
+    ) -> bool {
+        if plug.len() > MOST_NEWCOMERS || domain.has_waiting() {
+            return false;
+        }
+        let noted = self.newcomers.note_front(plug, &q.slots, MOST_NEWCOMERS, |rq| _ = mapping.assign(rq));
+        let rest = std::mem::replace(plug, noted);
+        let all_may_go = rest.is_empty();
+        debug_assert_eq!(plug.len(), self.newcomers.known.len(), "each request that may go was noted");
+        plug.append(rest);
+        all_may_go
     }
 }
 

@@ -1,9 +1,9 @@
 //! Counting without a shared line: every thread adds to a line of its own, and readers sum the lines.
 //!
 //! This file holds what the layer counts for itself and its tests. The statistics that users know from Linux are in the
-//! modules below: `stat` is what is shown, `sums` a thread's sums, `gauge` the busy time, and `range` the named ranges of
-//! sectors. The path of a request counts through [`members::counting`](super::members::counting). `wakeups` and `gate`
-//! say how threads wait for each other.
+//! modules below: `stat` is what is shown, `sums` a thread's sums, `gauge` the busy time, and `range` the named ranges
+//! of sectors. The path of a request counts through [`members::counting`](super::members::counting). `wakeups` and
+//! `gate` say how threads wait for each other.
 
 /// Defines a struct of sums, which can be added up, and of which earlier ones can be subtracted.
 macro_rules! sums {
@@ -132,8 +132,8 @@ sums! {
         pub timeouts: u64,
         /// Operations that completed with an error.
         pub errors: u64,
-        /// Holds of the scheduler's lock under which a request was dispatched. Without a scheduler: batches in which tags
-        /// were taken for requests.
+        /// Holds of the scheduler's lock under which a request was dispatched. Without a scheduler: batches in which
+        /// tags were taken for requests.
         pub dispatch_batches: u64,
         /// How often the path of a request found the scheduler's lock taken, and waited.
         pub contended: u64,
@@ -147,8 +147,8 @@ sums! {
         pub holds: u64,
         /// Requests that the scheduler dispatched under these holds.
         pub dispatched: u64,
-        /// Requests that were dispatched in the scheduler's order without being inserted, as the locking `combining` does
-        /// while nothing waits.
+        /// Requests that were dispatched in the scheduler's order without being inserted, as the locking `combining`
+        /// does while nothing waits.
         pub dispatched_fast: u64,
         /// Times that a thread found another one at the scheduler, and left its requests to that one.
         pub trylock_failed: u64,

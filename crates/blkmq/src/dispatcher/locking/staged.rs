@@ -128,13 +128,8 @@ fn choose_alone(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, 
     // One round for each kick: as in the series, nothing bounds what one thread does for others here. The rounds end
     // nevertheless: nothing is issued meanwhile that could complete, and the number of requests that may be inserted is
     // bounded.
-    let (mut now, mut batch) = (now, None);
+    let mut batch = None;
     let round = |_| {
-        // The time must be read anew. Threads that come because a time has come would kick this thread again and again
-        // while it asks as of an earlier time.
-        if batch.is_some() && kept("staged.time_anew") {
-            domain.has_come(q, &mut now);
-        }
         let got = domain.enter(q, member, dispatcher, now, |section| section.choose_batch(1));
         let is_last = batch.insert(got).chosen > 0;
         Round { has_more: false, is_last }

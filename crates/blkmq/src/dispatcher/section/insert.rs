@@ -3,8 +3,7 @@
 use blkmq_sched::{Merge, MergeHow, MergeLevel};
 
 use super::Section;
-use crate::dispatcher::Dispatcher;
-use crate::queue::{Count, Domain, Mapping, Starting};
+use crate::queue::{Count, Mapping, Starting};
 use crate::request::{FlushStep, Place, Request, RqList, Status};
 use blkmq_sync::{Stage, changes, kept, stage};
 
@@ -154,40 +153,5 @@ impl<'q> Section<'q, '_> {
         self.member.account_refuse(self.q, &mut rq);
         rq.body_mut().status = Status::Again;
         self.dispatcher.finished.push_back(rq, Place::Held);
-    }
-}
-
-impl Dispatcher {
-    /// Makes a plug's requests ready to be left to another thread: they have begun from here on. Requests of the flush
-    /// machine are put into `flushes`. Returns how many operations there are, and the requests that are to be left.
-    pub(in crate::dispatcher) fn begin(
-        &mut self,
-        domain: &Domain,
-        starting: &Starting<'_>,
-        mapping: &Mapping,
-        plug: &mut RqList,
-        flushes: &mut RqList,
-    ) -> (u64, RqList) {
-        debug_assert!(!plug.is_empty(), "there are requests to begin");
-        let q = starting.q;
-        let (mut entered, mut list) = (0, RqList::default());
-        let staged = domain.observed_now();
-        while let Some(mut rq) = plug.pop_front(&q.slots) {
-            mapping.assign(&mut rq);
-            entered += u64::from(rq.body().nr_parts);
-            starting.add(&mut rq);
-            if rq.body().flush == FlushStep::None {
-                if let Some(staged) = staged {
-                    // The field that later holds the time of issuing.
-                    rq.body_mut().issued = staged;
-                }
-                list.push_back(rq, Place::Staged);
-            } else {
-                flushes.push_back(rq, Place::Held);
-            }
-        }
-        stage(Stage::Leave, list.len() + flushes.len());
-        debug_assert!(entered >= list.len() as u64, "a request is one operation at least");
-        (entered, list)
     }
 }

@@ -15,32 +15,10 @@ use blkmq_sched::MOST_NEWCOMERS;
 
 use super::Section;
 use crate::dispatcher::Dispatcher;
-use crate::queue::{Count, Domain, Mapping, ROUNDS, RequestQueue, Starting};
+use crate::queue::{Count, ROUNDS, Starting};
 use crate::request::{Place, Request, RqList};
 use blkmq_sync::tags::Tag;
 use blkmq_sync::{Stage, stage};
-
-impl Dispatcher {
-    /// Notes a plug's requests, if all of them may go together. Called before the hold, so that the hold is shorter.
-    #[inline]
-    pub(in crate::dispatcher) fn note_newcomers(
-        &mut self,
-        q: &RequestQueue,
-        domain: &Domain,
-        mapping: &Mapping,
-        plug: &mut RqList,
-    ) -> bool {
-        if plug.len() > MOST_NEWCOMERS || domain.has_waiting() {
-            return false;
-        }
-        let noted = self.newcomers.note_front(plug, &q.slots, MOST_NEWCOMERS, |rq| _ = mapping.assign(rq));
-        let rest = std::mem::replace(plug, noted);
-        let all_may_go = rest.is_empty();
-        debug_assert_eq!(plug.len(), self.newcomers.known.len(), "each request that may go was noted");
-        plug.append(rest);
-        all_may_go
-    }
-}
 
 impl<'q> Section<'q, '_> {
     /// Hands through a whole plug that was noted, if that is possible. Otherwise the plug stays as it is. Returns how

@@ -17,19 +17,20 @@ pub(crate) enum WakeCause {
 const NR_CAUSES: usize = WakeCause::Changed as usize + 1;
 
 sums! {
-    /// Threads that other threads woke, by what they were woken for. A thread counts if it slept, or was about to: it may
-    /// have found something to do before it slept. A thread whose own timer ended its sleep does not count, and neither do
-    /// [notifications](crate::Submitter::set_notify).
+    /// Threads that other threads woke, by what they were woken for. A thread counts if it slept, or was about to: it
+    /// may have found something to do before it slept. A thread whose own timer ended its sleep does not count, and
+    /// neither do [notifications](crate::Submitter::set_notify).
     pub struct Wakeups {
         /// Another thread completed operations of the woken thread's submitter.
         pub completed: u64,
-        /// A thread left work to others: it had dispatched its share, or the hardware queue belongs to the woken thread.
+        /// A thread left work to others: it had dispatched its share, or the hardware queue belongs to the woken
+        /// thread.
         pub deferred: u64,
         /// The driver got requests, so that the woken thread plans for their completion.
         pub started: u64,
         /// A thread changed what others plan by. The driver refused a request or gave one back, the scheduler is to be
-        /// asked earlier, the timeout scan was moved, a knob or a weight changed, a freeze or a quiescence ended, a thread
-        /// left the queue, or the driver panicked. All threads that sleep are woken.
+        /// asked earlier, the timeout scan was moved, a knob or a weight changed, a freeze or a quiescence ended, a
+        /// thread left the queue, or the driver panicked. All threads that sleep are woken.
         pub changed: u64,
     }
 }

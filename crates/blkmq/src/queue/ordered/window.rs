@@ -1,8 +1,8 @@
 //! The window of a queue: what is held back so that it waits where it can be ordered, and what the window learns from.
 //!
 //! [`Window`] decides. A queue has one if its scheduler orders the whole queue and the knob `wbt_lat_usec` is not 0.
-//! The thread that has the scheduler asks the window before each choice ([`Opening`]). A request keeps its cost until it
-//! completes. The completer adds the cost to a sum of its own, together with what it tells of the device
+//! The thread that has the scheduler asks the window before each choice ([`Opening`]). A request keeps its cost until
+//! it completes. The completer adds the cost to a sum of its own, together with what it tells of the device
 //! ([`flows`](crate::queue::limits::flows)). What is with the device is what was sent less these sums.
 //!
 //! From time to time one completer sums what all threads have told, and lets the window learn it (`fold`). The time of

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use blkmq_sched::{DispatchContext, Info, InsertAt, Newcomer, RqId, Scheduler, Time};
 
-use super::*;
+use crate::RequestQueue;
 use crate::driver::{Batch, Driver, Topology};
 use crate::{Bio, Buffer, Client, Limits, Locking, Status, Submitter};
 
