@@ -269,14 +269,6 @@ impl Window {
         }
     }
 
-    /// Sets another target. Without one the window opens.
-    pub fn set_target(&mut self, target: Target, now: Time) {
-        self.target = target;
-        self.rest = SHORTEST_REST;
-        self.open(now);
-        self.rests_until = now;
-    }
-
     /// An open window: looks for reads that are too slow.
     fn look_open(&mut self, fresh: &Span, now: Time) {
         // Reads that starve are few, and so a stretch is longer until there are some.

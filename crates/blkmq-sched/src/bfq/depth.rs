@@ -19,13 +19,9 @@ impl Bfq {
         if client.outstanding == 0 {
             return Admission::First;
         }
-        Admission::fitting(self.has_room_for_another_of(newcomer, outstanding))
-    }
-
-    /// Whether a request may be inserted that is not the first one of its client.
-    fn has_room_for_another_of(&self, newcomer: &Info, outstanding: Outstanding) -> bool {
         if newcomer.op.is_read() {
-            return !self.exceeds_share(newcomer, self.nr_requests.saturating_mul(outstanding.nr_hctxs));
+            let limit = self.nr_requests.saturating_mul(outstanding.nr_hctxs);
+            return Admission::fitting(!self.exceeds_share(newcomer, limit));
         }
         // More room than in Linux would only make requests wait here instead of outside.
         let room = self.nr_requests.min(DEFAULT_NR_REQUESTS);
@@ -36,7 +32,8 @@ impl Bfq {
             (true, false) => room * 3 / 16,
         };
         let limit = limit.max(1);
-        outstanding.is_below(limit) && !self.exceeds_share(newcomer, limit.saturating_mul(outstanding.nr_hctxs))
+        let exceeds_share = || self.exceeds_share(newcomer, limit.saturating_mul(outstanding.nr_hctxs));
+        Admission::fitting(outstanding.is_below(limit) && !exceeds_share())
     }
 
     /// Whether the newcomer's queue, or a group above it, already has as many requests as its weight gives it of

@@ -102,58 +102,6 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(entity: Entity, group: usize, is_sync: bool, priority: IoPriority, weight: u32) -> Self {
-        Self {
-            serial: 0,
-            all: Links::default(),
-            entity,
-            group,
-            is_sync,
-            priority,
-            weight,
-            weight_in_force: weight,
-            clients: 0,
-            suitors: 0,
-            owner: None,
-            made_for: None,
-            allocated: 0,
-            dispatched: 0,
-            sorted: Tree::default(),
-            fifo: List::default(),
-            next: None,
-            nr_waiting: 0,
-            last_position: 0,
-            fifo_looked_at: false,
-            is_busy: false,
-            busy_class: priority.class,
-            is_pending: false,
-            weighed: None,
-            active: Links::default(),
-            is_listed: false,
-            max_budget: 0,
-            budget_left: 0,
-            may_resume: false,
-            timeout: LONG_AGO,
-            seeks: Seeks::FIRST,
-            habits: Habits::new(Time::default(), false),
-            injection: Injection::default(),
-            waking: Waking::default(),
-            raising: Raising::default(),
-            just_created: false,
-            created_at: 0,
-            in_large_burst: false,
-            burst: Links::default(),
-            is_in_burst: false,
-            is_shared: false,
-            is_to_split: false,
-            merged_into: None,
-            split_at: LONG_AGO,
-            position: 0,
-            is_placed: false,
-            branches: Branches::default(),
-        }
-    }
-
     /// One client sends here, now and from its next request on.
     pub(super) const fn has_one_client(&self) -> bool {
         self.clients == 1 && self.merged_into.is_none()
@@ -267,17 +215,60 @@ impl Bfq {
     ) -> Index {
         debug_assert!(self.queues.len() < self.room, "there is room for each queue");
         let entity = self.forest.new_leaf(self.groups.entity(group), priority.class, weight);
-        let mut queue = Queue::new(entity, group, is_sync, priority, weight);
         let ticks = ticks(now);
+        let (max_budget, mut injection, mut raising) =
+            (self.default_budget() * 2 / 3, Injection::default(), Raising::default());
+        (injection.lowered_at, raising.next_soft_start) = (ticks, ticks);
         self.serial += 1;
-        queue.serial = self.serial;
-        queue.habits = Habits::new(now, is_sync && priority.class != Class::Idle);
-        queue.max_budget = self.default_budget() * 2 / 3;
-        queue.created_at = ticks;
-        queue.just_created = is_sync;
-        queue.raising.next_soft_start = ticks;
-        queue.injection.lowered_at = ticks;
-        let q = self.queues.insert(queue);
+        let q = self.queues.insert(Queue {
+            serial: self.serial,
+            all: Links::default(),
+            entity,
+            group,
+            is_sync,
+            priority,
+            weight,
+            weight_in_force: weight,
+            clients: 0,
+            suitors: 0,
+            owner: None,
+            made_for: None,
+            allocated: 0,
+            dispatched: 0,
+            sorted: Tree::default(),
+            fifo: List::default(),
+            next: None,
+            nr_waiting: 0,
+            last_position: 0,
+            fifo_looked_at: false,
+            is_busy: false,
+            busy_class: priority.class,
+            is_pending: false,
+            weighed: None,
+            active: Links::default(),
+            is_listed: false,
+            max_budget,
+            budget_left: 0,
+            may_resume: false,
+            timeout: LONG_AGO,
+            seeks: Seeks::FIRST,
+            habits: Habits::new(now, is_sync && priority.class != Class::Idle),
+            injection,
+            waking: Waking::default(),
+            raising,
+            just_created: is_sync,
+            created_at: ticks,
+            in_large_burst: false,
+            burst: Links::default(),
+            is_in_burst: false,
+            is_shared: false,
+            is_to_split: false,
+            merged_into: None,
+            split_at: LONG_AGO,
+            position: 0,
+            is_placed: false,
+            branches: Branches::default(),
+        });
         self.by_entity[entity.number()] = Some(q);
         self.all.push_back(&mut self.queues, q);
         q

@@ -219,7 +219,6 @@ proptest! {
     fn nothing_stalls_whatever_is_told(
         target in any_target(),
         told in prop::collection::vec((any_progress(), any_number(), any::<u32>()), 1..100),
-        later in any_target(),
     ) {
         let (mut window, mut twin) = (Window::new(target), Window::new(target));
         let mut now = Time(0);
@@ -250,9 +249,7 @@ proptest! {
             }
             prop_assert_eq!(format!("{window:?}"), format!("{twin:?}"));
         }
-        window.set_target(later, now);
-        prop_assert!(window.is_open() && window.has_room(u64::MAX, u32::MAX) && window.opens_at(now).is_none());
         let mut text = String::new();
-        prop_assert!(window.show(&mut text).is_ok() && text.starts_with("state: open\n"));
+        prop_assert!(window.show(&mut text).is_ok() && text.starts_with("state: "));
     }
 }
