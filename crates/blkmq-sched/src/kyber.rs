@@ -190,6 +190,7 @@ impl Kyber {
     ///
     /// COST: constant for each software queue that has something.
     fn let_in(&mut self, of: SchedDomain) {
+        debug_assert!(!self.queues[of.index()].busy.is_empty(), "a software queue has something of this kind");
         let queue = &mut self.queues[of.index()];
         while let Some(ctx) = changes(&mut queue.busy).pop() {
             queue.ready.append(&mut self.requests, &mut self.ctxs[usize::from(ctx)][of.index()]);

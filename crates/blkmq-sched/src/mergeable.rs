@@ -111,6 +111,7 @@ impl Mergeable {
         how: MergeHow,
         grown: Info,
     ) {
+        debug_assert!(grown.nr_sectors >= requests.peek(host).info.nr_sectors, "a request that takes one in grows");
         let hashed = grown.merge == MergeLevel::Full;
         match how {
             MergeHow::Front => {

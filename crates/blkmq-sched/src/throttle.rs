@@ -214,6 +214,7 @@ impl Throttle {
     /// The bucket in which the slowest of `percent` of the samples lies; `None` while there are too few samples. Counts
     /// anew from then on.
     fn percentile(&mut self, of: SchedDomain, latency: Latency, percent: u64, now: Time) -> Option<usize> {
+        debug_assert!(percent <= 100, "no more than all samples are within a bucket");
         let buckets = &mut self.fresh.counts[of.index()][latency.index()];
         let samples: u64 = buckets.iter().sum();
         if samples == 0 {
@@ -237,6 +238,7 @@ impl Throttle {
     /// The new depth of a pool, if it is another one. `found` is the bucket of the slowest hundredth, if there were
     /// enough samples this time.
     fn adjust(&mut self, of: SchedDomain, found: Option<usize>, is_congested: bool) -> Option<u32> {
+        debug_assert!(found.is_none_or(|bucket| bucket < NR_BUCKETS), "there are {NR_BUCKETS} buckets");
         let remembered = &mut self.remembered[of.index()];
         let bucket = if is_congested {
             // What was used once is not used again: the depth would fall twice for one reason.

@@ -68,6 +68,7 @@ impl Bfq {
     }
 
     pub(super) fn start_at_head(&mut self, item: Index) -> RqId {
+        debug_assert!(!self.mergeable.is_last(item), "nothing merges into a request at the head");
         self.at_head.remove(&mut self.requests, item);
         let q = self.requests.get(item).home.queue;
         self.queues.get_mut(q).dispatched += 1;
@@ -125,6 +126,8 @@ impl Bfq {
 
     /// Takes a request out of its queue.
     pub(super) fn take_out(&mut self, q: Index, item: Index, now: Time) {
+        debug_assert_eq!(self.requests.peek(item).home.queue, q, "a request is taken out of its own queue");
+        debug_assert!(self.queues.peek(q).nr_waiting > 0 && self.nr_waiting > 0, "what is taken out waits");
         if self.queues.get(q).next == Some(item) {
             let next = self.next_after(q, item, now);
             self.queues.get_mut(q).next = next;

@@ -162,6 +162,7 @@ impl Forest {
     pub(super) fn raise(&mut self, leaf: Entity, coefficient: u32) {
         debug_assert!(coefficient > 0, "a raised weight is not zero");
         let state = self.states.get_mut(leaf.0);
+        debug_assert!(state.members.is_none(), "only queues are raised");
         state.is_wish_new |= state.wish.coefficient != coefficient;
         state.wish.coefficient = coefficient;
     }
@@ -218,6 +219,7 @@ impl Forest {
     /// Makes the service of the queue in service count as `sectors` in all, if it was less, and its budget no less.
     /// Returns what was missing.
     pub(super) fn charge(&mut self, leaf: Entity, sectors: u64) -> u64 {
+        debug_assert!(self.is_in_service(leaf), "only the queue in service is charged more than it was served");
         let state = self.states.get_mut(leaf.0);
         state.budget = state.budget.max(sectors);
         let missing = sectors.saturating_sub(state.service);
@@ -258,6 +260,7 @@ impl Forest {
 
     /// Makes a queue that waits the one that comes next, whatever its times are.
     pub(super) fn prefer(&mut self, leaf: Entity) {
+        debug_assert!(self.is_active(leaf), "a queue that does not wait cannot come next");
         let mut at = Some(leaf.0);
         while let Some(entity) = at {
             let within = self.within(entity);

@@ -33,7 +33,8 @@ pub(super) struct Pacer {
 impl Pacer {
     /// From now on requests go at this rate: cost for 1024 of time.
     pub(super) fn start(&mut self, rate: u32) {
-        self.rate = rate.max(1);
+        debug_assert!(rate > 0, "a rate lets something go");
+        self.rate = rate;
     }
 
     /// What part of the rate went in a stretch of time in which something was held back.

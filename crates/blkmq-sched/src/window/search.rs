@@ -48,11 +48,13 @@ impl Search {
 
     /// The bound that was tried costs throughput.
     pub(super) fn note_lost(&mut self) {
+        debug_assert!(self.tried < self.loses, "a bound is out of question once");
         self.loses = self.tried;
     }
 
     /// The bound that was tried keeps the throughput. If it brings reads nothing more, a smaller one does not either.
     pub(super) fn note_kept(&mut self, open_read: u64, read: u64) {
+        debug_assert!(self.tried < self.loses, "a bound that is out of question is not kept");
         let is_faster = |best: &Kept| (read as f64) < FASTER * best.read as f64;
         if self.best.as_ref().is_none_or(is_faster) {
             self.keeps = self.tried;
