@@ -144,6 +144,12 @@ impl<C: Profile> Model<C> {
         }
     }
 
+    /// Where a hardware queue's commands are, unless it is inline.
+    #[inline]
+    fn pending(&self, hctx: u16) -> Option<&Pending<C::Commands>> {
+        (!C::is_inline(self, hctx)).then_some(&self.pending)
+    }
+
     /// Does what a request asks for. `honour_fua`: a FUA write is durable when this returns.
     #[inline]
     pub(super) fn execute(&self, rq: &mut Request<'_>, honour_fua: bool) -> Status {
@@ -187,27 +193,31 @@ impl<C: Profile> Driver for Model<C> {
     }
 
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time) {
-        if C::is_inline(self, hctx) {
-            return C::queue_rqs(self, hctx, None, batch, now);
-        }
-        self.pending.with(hctx, |commands| C::queue_rqs(self, hctx, Some(commands), batch, now));
+        let Some(pending) = self.pending(hctx) else { return C::queue_rqs(self, hctx, None, batch, now) };
+        pending.with(hctx, |commands| C::queue_rqs(self, hctx, Some(commands), batch, now));
     }
 
     fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time) {
-        self.pending.poll(hctx, done, now);
+        if let Some(pending) = self.pending(hctx) {
+            pending.poll(hctx, done, now);
+        }
     }
 
     fn next_event(&self, hctx: u16) -> NextEvent {
-        self.pending.next_event(hctx)
+        self.pending(hctx).map_or(NextEvent::Never, |pending| pending.next_event(hctx))
     }
 
     fn due_times(&self, hctx: u16, due: &mut DueTimes<'_>) {
-        self.pending.due_times(hctx, due);
+        if let Some(pending) = self.pending(hctx) {
+            pending.due_times(hctx, due);
+        }
     }
 
     /// Gives every request up.
     fn timeout(&self, hctx: u16, id: RqId, _now: Time) -> TimeoutAction {
-        self.pending.forget(hctx, id);
+        if let Some(pending) = self.pending(hctx) {
+            pending.forget(hctx, id);
+        }
         TimeoutAction::Done
     }
 
