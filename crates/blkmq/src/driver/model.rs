@@ -4,14 +4,12 @@ use std::fmt;
 
 use blkmq_sched::{RqId, Time};
 
-use super::parameter::{FromSpec, SpecError};
+use super::parameter::{Check, FromSpec, SpecError};
 use super::pending::{Commands, Pending};
-use super::spec::DeviceDescription;
 use super::store::{MAX_DATALESS_SECTORS, Store};
 use super::{Batch, Done, Driver, DueTimes, Extent, NextEvent, Request, TimeoutAction, Topology, TopologyError};
 use crate::request::Status;
 use crate::request::limits::{Limits, SECTOR_SIZE};
-use blkmq_sync::Arc;
 
 /// The limits of a device with logical blocks of `bs` bytes and a size in bytes, which takes any operation.
 pub(super) fn limits(bs: u32, size: u64) -> Limits {
@@ -25,16 +23,17 @@ pub(super) fn limits(bs: u32, size: u64) -> Limits {
     }
 }
 
-/// Checks the parameters of a device, its block size and size in bytes among them.
-pub(super) fn check(config: &impl Profile, bs: u32, size: u64) -> Result<(), SpecError> {
-    config.topology().check().map_err(|error| SpecError::new(error.to_string()))?;
-    if !bs.is_power_of_two() {
-        return Err(SpecError::new(format!("bs={bs} is not one of 512, 1024, 2048, 4096")));
+impl<C: Profile> Check for C {
+    fn check_all(&self, bs: u32, size: u64) -> Result<(), SpecError> {
+        self.topology().check().map_err(|error| SpecError::new(error.to_string()))?;
+        if !bs.is_power_of_two() {
+            return Err(SpecError::new(format!("bs={bs} is not one of 512, 1024, 2048, 4096")));
+        }
+        if !size.is_multiple_of(u64::from(bs)) {
+            return Err(SpecError::new(format!("a size of {size} bytes is no multiple of bs={bs}")));
+        }
+        self.check()
     }
-    if !size.is_multiple_of(u64::from(bs)) {
-        return Err(SpecError::new(format!("a size of {size} bytes is no multiple of bs={bs}")));
-    }
-    config.check()
 }
 
 /// What one device does by itself. Its `Config` implements this.
@@ -118,11 +117,6 @@ impl<C: Profile> Model<C> {
         let device = Self { config, store, machine, pending: Pending::new(C::LINES) };
         device.prepare(device.config.topology());
         device
-    }
-
-    /// The device as a spec names it.
-    pub(super) const fn description(about: &'static str) -> DeviceDescription {
-        DeviceDescription::new(C::NAME, about, C::PARAMETERS, |values| Ok(Arc::new(Self::new(C::from_values(values)?))))
     }
 
     /// Cuts the power: data that is not durable is lost, and every request fails until the power is back. A request in

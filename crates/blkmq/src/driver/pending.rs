@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use blkmq_sched::{RqId, Time};
 
-use super::model::Profile;
+use super::parameter::FromSpec;
 use super::{Done, DueTimes, NextEvent};
 use crate::request::Status;
 use crate::request::limits::MAX_HW_QUEUES;
@@ -46,7 +46,7 @@ struct Command {
     status: Status,
 }
 
-impl<C: Profile> From<&C> for Timed {
+impl<C: FromSpec> From<&C> for Timed {
     fn from(_: &C) -> Self {
         Self::default()
     }

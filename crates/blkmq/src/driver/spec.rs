@@ -6,6 +6,7 @@
 use super::Driver;
 use super::cloud::Cloud;
 use super::hdd::Hdd;
+use super::model::{Model, Profile};
 use super::null::Null;
 use super::parameter::join;
 pub use super::parameter::{Accepts, Fault, Opener, Parameter, SpecError, Value, Values, words, write_word};
@@ -48,6 +49,13 @@ impl DeviceDescription {
     #[must_use]
     pub fn offers(&self) -> Option<String> {
         self.offers.map(|offers| offers())
+    }
+}
+
+impl<C: Profile> Model<C> {
+    /// The device as a spec names it.
+    const fn description(about: &'static str) -> DeviceDescription {
+        DeviceDescription::new(C::NAME, about, C::PARAMETERS, |values| Ok(Arc::new(Self::new(C::from_values(values)?))))
     }
 }
 

@@ -1,7 +1,7 @@
 //! A device's table of parameters, and the `Config` that follows from it.
 
 use super::error::SpecError;
-use super::value::{Fault, Value};
+use super::value::{Fault, Value, number};
 use super::values::{Parameter, Values};
 
 /// Makes a device's table `PARAMETERS`, and its `Config` with a field for each row. A row is
@@ -51,7 +51,7 @@ macro_rules! parameters {
                     $($name: $crate::driver::parameter::Field::from_value(next()?),)*
                     shown: values.show(Self::FIELDS),
                 };
-                $crate::driver::model::check(&config, config.bs, config.size)?;
+                $crate::driver::parameter::Check::check_all(&config, config.bs, config.size)?;
                 Ok(config)
             }
         }
@@ -86,6 +86,12 @@ pub trait FromSpec: Sized {
     fn from_values(values: &Values<'_>) -> Result<Self, SpecError>;
 }
 
+/// What a `Config` that [`parameters`] makes has to fulfil.
+pub(in crate::driver) trait Check {
+    /// Checks what the parameters demand of each other; `bs` and `size` are two of them.
+    fn check_all(&self, bs: u32, size: u64) -> Result<(), SpecError>;
+}
+
 /// The type of a field of a `Config`.
 pub(in crate::driver) trait Field {
     /// The field for a parameter's value; `None` if it is not given and has no default.
@@ -93,12 +99,6 @@ pub(in crate::driver) trait Field {
     /// # Panics
     /// If the parameter cannot have this value.
     fn from_value(value: Option<Value>) -> Self;
-}
-
-/// The value of a parameter that is a number and has a default.
-pub(super) fn number<T: TryFrom<u64>>(value: Option<Value>) -> T {
-    let Some(Value::Number(number)) = value else { unreachable!("a number has a default, and is not {value:?}") };
-    T::try_from(number).ok().expect("a table's range fits the type it is read as")
 }
 
 macro_rules! fields {

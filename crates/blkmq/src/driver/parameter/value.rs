@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::error::SpecError;
-use super::values::write_word;
 
 /// What a parameter accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,6 +187,18 @@ impl fmt::Display for Accepts {
             Self::Text => f.write_str("a text, each comma in it twice"),
         }
     }
+}
+
+/// The value of a parameter that is a number and has a default.
+pub(super) fn number<T: TryFrom<u64>>(value: Option<Value>) -> T {
+    let Some(Value::Number(number)) = value else { unreachable!("a number has a default, and is not {value:?}") };
+    T::try_from(number).ok().expect("a table's range fits the type it is read as")
+}
+
+/// A word as a spec has it, with each comma twice: the inverse of [`words`](super::words).
+#[must_use]
+pub fn write_word(word: &str) -> String {
+    word.replace(',', ",,")
 }
 
 /// A size in bytes with the largest suffix that leaves a whole number.

@@ -3,8 +3,7 @@
 use std::fmt;
 
 use super::error::SpecError;
-use super::table;
-use super::value::{Accepts, Value};
+use super::value::{Accepts, Value, number, write_word};
 use crate::request::is_hidden;
 
 /// A parameter of a device.
@@ -147,7 +146,7 @@ impl<'a> Values<'a> {
     /// If the parameter has no value that is a number, or its range does not fit the type.
     #[must_use]
     pub fn number<T: TryFrom<u64>>(&self, name: &str) -> T {
-        table::number(self.get(name))
+        number(self.get(name))
     }
 
     /// The value of the first of these parameters that has one. A spec gives one of them at most.
@@ -212,12 +211,6 @@ pub fn words(spec: &str) -> Vec<String> {
     }
     words.push(word);
     words
-}
-
-/// A word as a spec has it, with each comma twice: the inverse of [`words`].
-#[must_use]
-pub fn write_word(word: &str) -> String {
-    word.replace(',', ",,")
 }
 
 pub(in crate::driver) fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
