@@ -127,22 +127,14 @@ fn looks_in_step(seed: u64, locking: Locking) -> Ended {
     })
 }
 
-/// Red if two threads that in turn hold the last tag without using it make each other look again for ever, because such
-/// a tag passes the requests on the dispatch list.
+/// Red if two threads that in turn hold the last tag without using it make each other look again for ever, while
+/// requests on the dispatch list wait for it.
 #[test]
 fn two_who_look_in_step_come_to_an_end() {
     for locking in Locking::ALL {
         let endless = |seed: &u64| looks_in_step(*seed, locking) != Ended::Finished;
         assert_eq!((0..5_000).find(endless), None, "{locking}");
     }
-    weaken(Some("dispatch.give_to_list"));
-    let found = Locking::ALL.map(|locking| {
-        let found = (0..40_000).find(|seed: &u64| looks_in_step(*seed, locking) != Ended::Finished);
-        eprintln!("FOUND {locking} {found:?}");
-        found
-    });
-    weaken(None);
-    assert!(found.iter().any(Option::is_some), "the test cannot fail");
 }
 
 /// The device has a request for a long time, and the scheduler holds another request back because of it. A third

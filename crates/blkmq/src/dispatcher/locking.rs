@@ -42,16 +42,14 @@ impl Locking {
     ) -> Inserted {
         debug_assert!(!plug.is_empty(), "there is something to insert");
         match starting.q.whole_domain() {
-            Some(domain) => self.insert_into::<false>(domain, dispatcher, starting, mapping, plug, may_dispatch),
+            Some(domain) => self.insert_into(domain, dispatcher, starting, mapping, plug, may_dispatch),
             None => split::insert(self, dispatcher, starting, mapping, plug, may_dispatch),
         }
     }
 
-    /// Inserts a plug, or its part for one hardware queue, into a domain. `SPLIT`: the queue has several domains.
-    ///
-    /// COST: the two kinds of queue have code of their own, so that each is inlined where it is called.
+    /// Inserts a plug, or its part for one hardware queue, into a domain.
     #[inline]
-    pub(super) fn insert_into<'q, const SPLIT: bool>(
+    pub(super) fn insert_into<'q>(
         self,
         domain: &'q Domain,
         dispatcher: &mut Dispatcher,
@@ -60,12 +58,12 @@ impl Locking {
         plug: &mut RqList,
         may_dispatch: bool,
     ) -> Inserted {
-        debug_assert_eq!(domain.is_whole(), !SPLIT, "the domain is of this kind of queue");
+        debug_assert!(!plug.is_empty(), "there is something to insert");
         match self {
             Self::Single => single::insert(dispatcher, domain, starting, mapping, plug, true),
             Self::Staged(measures) => staged::insert(dispatcher, domain, starting, mapping, plug, measures),
             Self::Batch => batch::insert(dispatcher, domain, starting, mapping, plug, true),
-            Self::Combining => combining::insert::<SPLIT>(dispatcher, domain, starting, mapping, plug, may_dispatch),
+            Self::Combining => combining::insert(dispatcher, domain, starting, mapping, plug, may_dispatch),
         }
     }
 

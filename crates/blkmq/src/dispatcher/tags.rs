@@ -11,7 +11,6 @@
 use super::Dispatcher;
 use crate::queue::{HwCtx, RequestQueue};
 use crate::request::Request;
-use blkmq_sync::kept;
 use blkmq_sync::liveness::Told;
 use blkmq_sync::tags::Tag;
 
@@ -125,7 +124,6 @@ impl Dispatcher {
         // at the list and at the scheduler might each find that another one holds the last tag for nothing.
         while given < tags.len()
             && hctx.nr_parked() > 0
-            && kept("dispatch.give_to_list")
             && let Some(rq) = hctx.unpark(&q.slots)
         {
             self.make_ready(q, rq, tags[given]);
@@ -135,5 +133,38 @@ impl Dispatcher {
         q.live.brought();
         self.parked |= hctx.nr_parked() > 0;
         given
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::dispatcher::Dispatcher;
+    use crate::driver::spec::open;
+    use crate::{Bio, Client, RequestQueue};
+
+    /// Red if a tag that is put back goes past the requests of the dispatch list: two threads that look by turns at the
+    /// list and at the scheduler could then each find that the other one holds the last tag for nothing.
+    #[test]
+    fn a_tag_that_is_put_back_goes_to_the_dispatch_list_first() {
+        let device = open("null,irqmode=0,memory_backed=1,cache_size=1,size=1M,hw_queue_depth=1,poll_queues=0");
+        let device = device.expect("the spec is good");
+        let q = RequestQueue::builder(device).scheduler("mq-deadline").build().expect("the device is good");
+        let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+        let quiesce = q.quiesce();
+        submitter.submit(Bio::flush()).expect("there is room");
+        submitter.flush_plug();
+        drop(quiesce);
+        let (number, _) = q.members.join(&q, None).expect("there is a place");
+        let (mut dispatcher, hctx) = (Dispatcher::new(Arc::clone(&q), number), q.hctxs.get(0));
+        assert_eq!(hctx.nr_parked(), 1, "the flush waits for a tag");
+        q.members.get(number).activity.enter();
+        let tag = hctx.tags.get(&mut dispatcher.hint).expect("the tag is free");
+        assert_eq!((dispatcher.put_back(&q, hctx, &[tag]), hctx.nr_parked()), (1, 0));
+        dispatcher.run(&q, 0, q.clock().now(), None);
+        q.members.get(number).activity.leave();
+        q.members.leave(&q, number, None);
+        assert!(submitter.wait());
     }
 }

@@ -50,7 +50,7 @@ use blkmq_sync::staging::Round;
 /// COST: without contention two compare-exchanges of the staging word and a lock and unlock of the hold, dispatch
 /// included; with contention one exchange of the staging word, behind up to 128 loads of the word if nothing was left
 /// there yet. Either cost comes once a plug.
-pub(super) fn insert<'q, const SPLIT: bool>(
+pub(super) fn insert<'q>(
     dispatcher: &mut Dispatcher,
     domain: &'q Domain,
     starting: &Starting<'q>,
@@ -63,14 +63,14 @@ pub(super) fn insert<'q, const SPLIT: bool>(
     let inserted = if q.settings.stages_all() {
         stage_all::insert(dispatcher, domain, starting, mapping, plug, &mut flushes)
     } else {
-        insert_or_leave::<SPLIT>(dispatcher, domain, starting, mapping, plug, &mut flushes, may_dispatch)
+        insert_or_leave(dispatcher, domain, starting, mapping, plug, &mut flushes, may_dispatch)
     };
     dispatcher.insert_flushes(q, flushes, starting.now);
     // A request that was parked waits for dispatch.
     Inserted { dispatched: inserted.dispatched.filter(|_| !dispatcher.parked), ..inserted }
 }
 
-fn insert_or_leave<'q, const SPLIT: bool>(
+fn insert_or_leave<'q>(
     dispatcher: &mut Dispatcher,
     domain: &'q Domain,
     starting: &Starting<'q>,
@@ -82,7 +82,7 @@ fn insert_or_leave<'q, const SPLIT: bool>(
     let q = starting.q;
     let staging = &domain.staging;
     let own = plug.len();
-    let may_hand_through = !SPLIT && may_dispatch && q.settings.is_plain();
+    let may_hand_through = may_dispatch && q.settings.is_plain();
     let is_noted = may_hand_through && dispatcher.note_newcomers(q, domain, mapping, plug);
     // The plug's requests once they have begun, so that they can be left, and how many operations they are.
     let mut begun = None;

@@ -35,7 +35,7 @@ pub(super) fn insert<'q>(
     while !plug.is_empty() {
         let (hctx, mut part) = take_first_hctx(q, mapping, plug);
         let domain = q.domain(hctx);
-        all.add(locking.insert_into::<true>(domain, dispatcher, starting, mapping, &mut part, may_dispatch));
+        all.add(locking.insert_into(domain, dispatcher, starting, mapping, &mut part, may_dispatch));
         rest.append(part);
     }
     *plug = rest;
