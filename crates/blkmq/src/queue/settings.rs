@@ -47,7 +47,7 @@ pub(crate) struct Settings {
     pub(super) locking: AtomicU32,
     pub(super) bypass: AtomicBool,
     /// An experiment: every submitter stages its requests, as if another thread were at the scheduler.
-    stages_all: bool,
+    stages_all: AtomicBool,
     pub(super) nr_requests: AtomicU32,
     /// `nr_requests` as the operator or the builder asked for it; 0 if neither did.
     pub(super) asked_nr_requests: AtomicU32,
@@ -68,7 +68,7 @@ impl Settings {
             is_plain: AtomicBool::new(true),
             locking: AtomicU32::new(locking.index()),
             bypass: AtomicBool::new(bypass),
-            stages_all,
+            stages_all: AtomicBool::new(stages_all),
             asked_nr_requests: AtomicU32::new(nr_requests.unwrap_or(0)),
             io_timeout_ms: AtomicU32::new(io_timeout_ms),
             iostats: AtomicU32::new(1),
@@ -144,8 +144,8 @@ impl Settings {
         self.bypass.load(Ordering::Relaxed)
     }
 
-    pub(crate) const fn stages_all(&self) -> bool {
-        self.stages_all
+    pub(crate) fn stages_all(&self) -> bool {
+        self.stages_all.load(Ordering::Relaxed)
     }
 
     pub(super) fn has_iostats(&self) -> bool {
