@@ -167,8 +167,11 @@ impl Domain {
 
     #[cold]
     fn wait(&self, counters: &Counters) -> MutexGuard<'_, Hold> {
-        let (guard, ns) = self.lock.waits.measure(|| self.lock.hold.lock());
-        counters.count(Count::Contended, 1);
+        let (guard, ns) = self.lock.waits.measure(|| {
+            let guard = self.lock.hold.lock();
+            counters.count(Count::Contended, 1);
+            guard
+        });
         counters.count(Count::LockWaitNs, ns);
         guard
     }
