@@ -200,10 +200,8 @@ impl Checker for Deadlines {
                 (self.is_watched, self.knobs) = (scheduler == Some("mq-deadline"), Knobs::DEFAULT);
                 self.fifos = Default::default();
             }
-            Event::Inserted { rq, info, at: place, now, .. } => {
-                if self.is_watched && place == InsertAt::Sorted {
-                    self.inserted(rq, info.priority.class, info.op.is_read(), now);
-                }
+            Event::Inserted { rq, info, at: InsertAt::Sorted, now, .. } if self.is_watched => {
+                self.inserted(rq, info.priority.class, info.op.is_read(), now);
             }
             Event::Absorbed { into, absorbed } => self.absorbed(into, absorbed),
             Event::Chosen { rq, now } => return self.chosen(rq, now),
