@@ -148,7 +148,8 @@ impl Dispatcher {
         let (index, mut extra) = first.flatten()?;
         let hctx = q.hctxs.get(index);
         self.make_ready_on(q, index);
-        let (mut limited, mut operations, mut is_special, mut is_short) = (0, 0, false, false);
+        let (mut limited, mut operations, mut is_special) = (0, 0, false);
+        let (mut is_short, mut lacks_token) = (false, false);
         let mut tags = hctx.tags.take(&mut self.hint, wanted);
         let mut tagged = plug.take_while(&q.slots, |rq| {
             if mapping.assign(rq) != index || !may_pass(rq) || extra.as_ref().is_some_and(|extra| !extra.is_for(rq)) {
@@ -162,7 +163,7 @@ impl Dispatcher {
                 && !extra.add(rq)
             {
                 tags.take_back(tag);
-                is_short = true;
+                (is_short, lacks_token) = (true, true);
                 return false;
             }
             is_special |= starting.mark(rq);
@@ -176,8 +177,8 @@ impl Dispatcher {
         });
         drop(tags);
         let (is_left, mut passage) = extra.map_or((false, None), Extra::end);
-        let in_vain = is_left || tagged.len() < wanted;
-        if in_vain {
+        // Where the run ends before the plug does, more tags may have been claimed than were given out.
+        if is_left || lacks_token || !is_short && tagged.len() < wanted {
             self.note_taken_in_vain(q);
         }
         if tagged.is_empty() {
