@@ -1,8 +1,8 @@
 //! Models of the rings on which threads note what the thread at the scheduler is to be told.
 //!
-//! The models call the functions of `ring` and `word` that the product calls. They restate from `queue/reports.rs` the
-//! order in which a thread notes, and tells that it has; from `dispatcher/pass.rs` the order of `pass` and the end of
-//! the trial; and from `queue/ordered/gate.rs` that the gate is shut before what was noted is taken.
+//! The models call the functions of `ring` and `word` that the product calls. They restate from `ordered/reports.rs`
+//! the order in which a thread notes, and tells that it has; from `dispatcher/pass.rs` the order of `pass` and the end
+//! of the trial; and from `queue/ordered/gate.rs` that the gate is shut before what was noted is taken.
 //!
 //! No model goes red without `ring.is_full` and `ring.taken`: loom lets no load read what is stored only later.
 

@@ -153,8 +153,7 @@ impl Arrivals {
         // Under a locking that takes all, the request may have been left to another CPU, which inserts it later.
         let is_direct = !self.locking.takes_all();
         if is_direct && asked.flags.nowait && step < self.submitter(submitter).passed_on {
-            let what =
-                format!("operation {bio} must not wait, and waited in the plug of submitter {submitter} for room");
+            let what = format!("operation {bio} of submitter {submitter} must not wait, and waited for room");
             return Err(Violation::new(RULE, what).bio(bio).request(rq));
         }
         self.judge_order(bio, rq)

@@ -125,6 +125,7 @@ impl Lent {
         self.flushing.see(event);
         match *event {
             Event::Throttled => self.throttled(),
+            Event::Changed { control: Control::Scheduler(_), phase: Phase::Refused } => self.is_coming = false,
             Event::Installed { .. } => {
                 (self.is_watched, self.limits) = (std::mem::take(&mut self.is_coming), self.depths);
             }

@@ -224,6 +224,7 @@ impl Dispatcher {
     #[inline(never)]
     fn note_taken_in_vain(&mut self, q: &RequestQueue) {
         q.live.brought();
+        self.has_news = true;
         // What waits may wait in another domain, where this thread does not come otherwise.
         self.parked |= q.live.word.load().is_waiting();
     }

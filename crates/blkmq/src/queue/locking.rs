@@ -81,12 +81,11 @@ impl Locking {
     // Not documented: it is for the checkers of the torture rig.
     /// Whether a thread that finds another thread inserting leaves its plug to that thread. Then these hold too:
     ///
-    /// - A thread also inserts requests that other threads left, whatever its own work is. Only under such a locking do
-    ///   requests count as staged (`Stats::staged`).
+    /// - Requests count as staged (`Stats::staged`).
     /// - Other threads see at once that a request has come into the scheduler: the word that the inserting thread holds
-    /// is free again only after the counts, or WAITING, show the request. - No request that is submitted after a
-    /// submitter's call that passed on its plug passes the scheduler by while a request of the plug waits, whether this
-    /// one has come into the scheduler or not.
+    ///   is free again only after the counts, or WAITING, show the request.
+    /// - No request that is submitted after a submitter's call that passed on its plug passes the scheduler by while a
+    ///   request of the plug waits, whether this one has come into the scheduler or not.
     #[doc(hidden)]
     #[must_use]
     pub const fn takes_all(self) -> bool {

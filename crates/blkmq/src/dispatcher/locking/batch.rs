@@ -52,7 +52,7 @@ fn dispatch_batches(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Doma
             got
         });
         chosen += got.ready;
-        if got.chosen < limit {
+        if !got.goes_on {
             break;
         }
         if is_busy {

@@ -21,7 +21,7 @@
 //! the holder [hands on](blkmq_sync::liveness::Liveness::hand_on), so that a thread that polls or sleeps goes on
 //! (`Dispatcher::run`). Such a thread needs both: WAITING, and the count of `hand_on` as its news. A holder that may
 //! not dispatch, because the queue was quiesced when it came in, works off what was left and lets go as usual. Its
-//! caller hands on (`pass_on` in `submit`).
+//! caller hands on (`Dispatcher::take_plug`).
 //!
 //! A request that stays behind without a tag, or held back by the scheduler, is found by the completer that changes
 //! that: see [`liveness`](blkmq_sync::liveness). Under this locking only the holder clears WAITING; the holder sets

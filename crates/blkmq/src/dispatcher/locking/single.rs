@@ -61,7 +61,7 @@ pub(super) fn dispatch_by<'q>(
             let batch = choose_one(dispatcher, domain);
             ready += batch.ready;
             stage(Stage::Ready, batch.ready);
-            if batch.chosen == 0 {
+            if !batch.goes_on {
                 break;
             }
         }
@@ -82,7 +82,8 @@ pub(super) fn dispatch_ordered<'q>(
     Dispatched::all(dispatcher.dispatch_for_itself(q, bound, |dispatcher, bound| {
         let (mut due, mut chosen) = (q.due_domains(dispatcher.member), 0);
         while let Some(domain) = due.next() {
-            if domain.nr_left() > 0 {
+            // Without news there is no more room than the last thread found.
+            if domain.nr_left() > 0 && dispatcher.has_news {
                 insert_without_room(dispatcher, q, domain, now);
             }
             let got = choose(dispatcher, domain, bound.saturating_sub(chosen));

@@ -23,7 +23,8 @@ use blkmq_sync::kept;
 use blkmq_sync::stack::Chain;
 use blkmq_sync::staging::{Round, Staging};
 
-/// Inserts a plug, or leaves it in this submitter's bucket. ///
+/// Inserts a plug, or leaves it in this submitter's bucket.
+///
 /// COST: without buckets as of `single`. With buckets and without contention two compare-exchanges of the shared word
 /// and a lock and unlock of the hold; with contention an exchange of the own bucket's line, a fence, and at most one
 /// exchange of the shared word. Not inlined, as of `single`.
@@ -128,11 +129,12 @@ fn choose_alone(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, 
     // One round for each kick: as in the series, nothing bounds what one thread does for others here. The rounds end
     // nevertheless: nothing is issued meanwhile that could complete, and the number of requests that may be inserted is
     // bounded.
-    let mut batch = None;
+    let mut batch: Option<Batch> = None;
     let round = |_| {
         let got = domain.enter(q, member, dispatcher, now, |section| section.choose_batch(1));
-        let is_last = batch.insert(got).chosen > 0;
-        Round { has_more: false, is_last }
+        let earlier = batch.unwrap_or_default();
+        batch = Some(Batch { ready: earlier.ready + got.ready, ..got });
+        Round { has_more: false, is_last: got.chosen > 0 }
     };
     // A thread that has got a request asks for another one, and then finds what it was kicked for.
     let _ = domain.dispatching.serve(left, round, Staging::give_up_and_look);

@@ -17,6 +17,19 @@ pub(in crate::dispatcher) struct Batch {
     /// Requests that became ready: those of them that got a tag, and those of a dispatch list that got one that was not
     /// needed.
     pub(in crate::dispatcher) ready: usize,
+    /// As many were chosen as were wanted, so there may be more that can go.
+    pub(in crate::dispatcher) goes_on: bool,
+}
+
+/// Why choosing ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// As many were chosen as were wanted.
+    AtBound,
+    /// The scheduler holds back what it has.
+    HeldBack,
+    /// Nothing waits, or tags are lacking.
+    Lacking,
 }
 
 impl<'q> Section<'q, '_> {
@@ -44,11 +57,12 @@ impl<'q> Section<'q, '_> {
             if waiting == 0 || bound == 0 {
                 break;
             }
-            let (got, is_held_back) = if self.hold.is_for_first_hctx() {
+            let (got, ended) = if self.hold.is_for_first_hctx() {
                 self.choose_for_one(waiting.min(bound))
             } else {
                 self.choose_for_many(bound)
             };
+            let is_held_back = ended == Ended::HeldBack;
             self.plan(is_held_back);
             // A request that was parked because it lacks a tag was chosen too.
             let chosen = waiting - self.hold.nr_waiting();
@@ -56,7 +70,8 @@ impl<'q> Section<'q, '_> {
                 self.member.counters.count(Count::DispatchBatches, 1);
                 self.member.counters.count(Count::Dispatched, chosen as u64);
             }
-            batch = Batch { chosen: batch.chosen + chosen, ready: batch.ready + got };
+            let goes_on = ended == Ended::AtBound;
+            batch = Batch { chosen: batch.chosen + chosen, ready: batch.ready + got, goes_on };
             // A thread that came because this time had come may have lacked a tag that was taken then, and have left:
             // see [`Domain::has_come`](crate::queue::Domain::has_come).
             if !(is_held_back && self.domain.has_come(self.q, &mut self.now)) {
@@ -69,9 +84,9 @@ impl<'q> Section<'q, '_> {
     }
 
     /// While all that waits goes to one hardware queue: takes tags first, then chooses `wanted` requests. `wanted` is
-    /// not more than the number that waits. Returns how many requests became ready, and whether the scheduler held
-    /// something back.
-    fn choose_for_one(&mut self, wanted: usize) -> (usize, bool) {
+    /// not more than the number that waits. Returns how many requests became ready, and why choosing
+    /// ended.
+    fn choose_for_one(&mut self, wanted: usize) -> (usize, Ended) {
         debug_assert!(
             wanted <= self.hold.nr_waiting() && self.hold.is_for_first_hctx(),
             "{wanted} wait for the first queue"
@@ -84,16 +99,16 @@ impl<'q> Section<'q, '_> {
         loop {
             let wanted = (wanted - chosen).min(TAGS);
             if wanted == 0 {
-                return (chosen, false);
+                return (chosen, Ended::AtBound);
             }
             let got = self.dispatcher.tags_or_wait(q, hctx, &mut batch[..wanted], self.told);
             if got == 0 {
-                return (chosen, false);
+                return (chosen, Ended::Lacking);
             }
             for (taken, tag) in batch[..got].iter().enumerate() {
                 let Some(rq) = self.choose_or_tell() else {
                     chosen += self.dispatcher.put_back(q, hctx, &batch[taken..got]);
-                    return (chosen, true);
+                    return (chosen, Ended::HeldBack);
                 };
                 debug_assert_eq!(rq.body().hctx, index, "the tag is of the hardware queue that the request goes to");
                 self.dispatcher.make_ready(q, rq, *tag);
@@ -105,20 +120,20 @@ impl<'q> Section<'q, '_> {
     /// While requests wait for several hardware queues: chooses first, since the choice decides whose tag is needed. A
     /// request whose queue has no tag is parked and the next is chosen. Choosing ends when a queue would have a second
     /// parked request. Returns as [`choose_for_one`](Self::choose_for_one) does.
-    fn choose_for_many(&mut self, bound: usize) -> (usize, bool) {
+    fn choose_for_many(&mut self, bound: usize) -> (usize, Ended) {
         let q = self.q;
         let mut ready = 0;
         for _ in 0..bound {
             if self.hold.is_empty() || q.hctxs.all_have_parked() {
-                break;
+                return (ready, Ended::Lacking);
             }
-            let Some(rq) = self.choose_or_tell() else { return (ready, true) };
+            let Some(rq) = self.choose_or_tell() else { return (ready, Ended::HeldBack) };
             let (got, goes_on) = self.dispatcher.give_tag(q, rq, self.told);
             ready += got;
             if !goes_on {
-                break;
+                return (ready, Ended::Lacking);
             }
         }
-        (ready, false)
+        (ready, Ended::AtBound)
     }
 }

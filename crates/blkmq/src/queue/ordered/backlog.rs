@@ -1,6 +1,6 @@
-//! Requests that a holder of the scheduler has taken over from other threads, and that are not in the scheduler yet.
-//! The holder's own requests are among them if they have to wait behind these. What no holder has taken over yet lies
-//! in the staging word or, under the locking `staged`, in a bucket.
+//! Requests that have entered the queue, and are not in the scheduler yet: those that a holder of the scheduler has
+//! taken over from other threads, and those that found no room. What no holder has taken over yet lies in the staging
+//! word or, under the locking `staged`, in a bucket.
 //!
 //! What was left first is taken first, in rounds. The [`ROUNDS`] requests that were left first stand in front, or as
 //! many as the holder may still take if these are fewer. Each round takes one request of each member that has some in
