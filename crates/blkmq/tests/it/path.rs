@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use blkmq::driver::{Topology, spec};
-use blkmq::{Bio, Buffer, Client, Clock, Flags, Limits, RequestQueue, Status, Submitter, Time, VirtualClock};
+use blkmq::{Bio, Buffer, Client, Clock, Flags, Limits, Locking, RequestQueue, Status, Submitter, Time, VirtualClock};
 
 use crate::device::{ONE_QUEUE, Recorder, read};
 
@@ -19,6 +19,39 @@ fn finish(submitter: &mut Submitter) -> Vec<blkmq::Completion> {
         done.extend(std::iter::from_fn(|| submitter.reap()));
     }
     done
+}
+
+/// Red if a thread goes on choosing for a hardware queue that has no tags, because another one has some: what waits for
+/// the first would leave the scheduler, and keep no order there and merge with nothing.
+#[test]
+fn what_lacks_a_tag_stays_in_the_scheduler() {
+    for locking in Locking::ALL {
+        let driver = Recorder::new(
+            spec::open("null,size=64M").expect("the spec is good").limits(),
+            Topology { default_queues: 2, depth: 2, ..ONE_QUEUE },
+        );
+        let q = RequestQueue::builder(driver.clone()).scheduler("mq-deadline").locking(locking).bypass(false);
+        let q = q.build().unwrap();
+        let [mut first, mut second] = ["first", "second"].map(|name| q.submitter(&Client::new(name)).unwrap());
+        for sector in 0..20 {
+            second.submit(read(sector * 100, 8)).unwrap();
+        }
+        second.flush_plug();
+        let dump = q.dump();
+        let of = |start: &str| {
+            let found = dump.split_once(start).unwrap_or_else(|| panic!("{start}: {dump}")).1;
+            found.split_whitespace().next().and_then(|number| number.parse::<usize>().ok()).expect("a number")
+        };
+        let parked = of("hctx 0: dispatch list ") + of("hctx 1: dispatch list ");
+        assert!(driver.nr_held() == 2 && parked <= 2, "{locking}: {parked} on dispatch lists\n{dump}");
+        assert_eq!(of("mq-deadline holds ") + parked + 2, 20, "{locking}: {dump}");
+        while second.nr_outstanding() > 0 {
+            (0..driver.nr_held()).for_each(|_| driver.finish_oldest(Status::Ok));
+            second.poll();
+            while second.reap().is_some() {}
+        }
+        first.poll();
+    }
 }
 
 #[test]
