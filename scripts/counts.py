@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints counts of the sources: how large the main types and folders of blkmq are, and how many assertions its code has.
 
-    scripts/counts [TREE]    the counts of the tree TREE, by default this one
+    scripts/counts.py [TREE]    the counts of the tree TREE, by default this one
 
 A line is a product line if it has code and belongs to no test. Methods are those in the plain `impl` blocks of a type."""
 import os
