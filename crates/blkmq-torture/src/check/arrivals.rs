@@ -453,7 +453,7 @@ mod tests {
         let (passed, by_another) = (Event::PassedOn { submitter: 1 }, Event::PassedOn { submitter: 0 });
         told().good(passed).good(submitted(1, with(Op::Read, flags))).good(named).good(by_another).good(read);
         let mut told = self::told();
-        told.good(submitted(1, with(Op::Read, flags))).good(named).good(passed).bad(read, "operation 1 must not wait");
+        told.good(submitted(1, with(Op::Read, flags))).good(named).good(passed).bad(read, "must not wait, and waited");
         // Another CPU inserts the request later.
         let mut told = self::told();
         told.good(changed(Control::Locking(Locking::Combining), Phase::Done));
