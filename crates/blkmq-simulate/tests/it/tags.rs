@@ -121,8 +121,8 @@ impl Fairness {
 }
 
 /// Red if a thread that completed operations of others wakes their threads in the order of their numbers: the least
-/// served has 0.18 to 0.4 of the requests of the most served then, and the lone read, which is the last thread's, waits
-/// longest.
+/// served has 0.18 to 0.4 of the requests of the most served then (otherwise 0.49 or more), and the lone read, which is
+/// the last thread's, waits longest.
 ///
 /// Red at commit 82b0eeaa, where each completion is delivered by itself: its p99 is 517 us, and 53 us without a
 /// scheduler.
@@ -133,6 +133,6 @@ fn a_lone_read_among_31_busy_threads_takes_at_most_twice_as_long_as_without_a_sc
     for bypass in [true, false] {
         let fairness = last(Way::deadline(Locking::Combining, bypass));
         assert!(fairness.p99_to(&none) <= 2.0, "bypass {bypass}: {fairness:?}, {none:?}");
-        assert!(fairness.least_to_most >= 0.5, "bypass {bypass}: {fairness:?}");
+        assert!(fairness.least_to_most >= 0.45, "bypass {bypass}: {fairness:?}");
     }
 }
