@@ -4,7 +4,7 @@
 //! | module | what threads do with it |
 //! |---|---|
 //! | [`tags`] | take and give back a hardware queue's tags |
-//! | [`word`], [`room`] | agree on whether something waits, and on whether a thread wants room in a scheduler |
+//! | [`word`] | agree on whether something waits |
 //! | [`staging`], [`left`] | leave requests to the thread that has the scheduler |
 //! | [`ring`] | tell the thread that has the scheduler what has happened |
 //! | [`handover`], [`stack`] | append to a list that one thread at a time drains |

@@ -175,7 +175,7 @@ impl RequestQueue {
     ///
     /// # Errors
     /// No scheduler has this name, or something waits in the caller's own. When the change is made, it refuses a
-    /// scheduler that orders each hardware queue by itself while the locking is [`Staged`](Locking::Staged).
+    /// scheduler that orders each hardware queue by itself while the locking is [`Staged`](crate::Locking::Staged).
     pub fn change_scheduler(self: &Arc<Self>, scheduler: impl Into<SchedulerChoice>) -> Result<Change, QueueError> {
         let scheduler = scheduler.into().find()?;
         Ok(self.change(|q| q.domains.install(q, scheduler)))
