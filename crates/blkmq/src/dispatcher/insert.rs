@@ -69,7 +69,8 @@ impl Dispatcher {
                 entered += self.pass(&starting, &mapping, plug);
             }
             if plug.is_empty() {
-                // What waits and has not passed is not this thread's, or `dispatched` says that it is.
+                // Everything has passed, and what waits is another thread's; or `dispatched` says that this thread put
+                // something into its software queue.
                 break;
             }
             if q.settings.has_scheduler() {

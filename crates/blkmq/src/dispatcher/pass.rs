@@ -187,7 +187,7 @@ impl Dispatcher {
         let requests = tagged.len();
         let counters = &self.member(q).counters;
         if is_counted {
-            let class = Class::ALL[usize::from(gate.class())];
+            let class = Class::ALL[usize::from(class)];
             let passes = q.live.word.pass(gate, || {
                 counters.bypassing(class, requests as u64, limited);
                 if let Some(passage) = &mut passage {

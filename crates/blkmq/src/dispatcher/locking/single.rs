@@ -26,11 +26,7 @@ pub(super) fn insert(
     let mut flushes = RqList::default();
     let entered = domain.enter(starting.q, starting.member, dispatcher, starting.now, |section| {
         section.looks_for_merges = looks_for_merges;
-        // What came before has the room first.
-        section.retry_without_room();
-        let entered = section.insert_plug(starting, mapping, plug, &mut flushes);
-        section.insert_left(usize::MAX);
-        entered
+        section.insert_in_turn(starting, mapping, plug, &mut flushes)
     });
     dispatcher.insert_flushes(starting.q, flushes, starting.now);
     Inserted { entered, dispatched: None }

@@ -53,11 +53,8 @@ pub(super) fn insert(
                 return insert_buckets(dispatcher, q, domain, now, measures);
             }
             entered = domain.enter(q, member, dispatcher, now, |section| {
-                section.retry_without_room();
                 // This insertion looks for merges: the lock was free, or only a dispatcher had it.
-                let entered = section.insert_plug(starting, mapping, plug, &mut flushes);
-                section.insert_left(usize::MAX);
-                entered
+                section.insert_in_turn(starting, mapping, plug, &mut flushes)
             });
         });
     } else {

@@ -84,8 +84,7 @@ impl<'q> Section<'q, '_> {
     }
 
     /// While all that waits goes to one hardware queue: takes tags first, then chooses `wanted` requests. `wanted` is
-    /// not more than the number that waits. Returns how many requests became ready, and why choosing
-    /// ended.
+    /// not more than the number that waits. Returns how many requests became ready, and why choosing ended.
     fn choose_for_one(&mut self, wanted: usize) -> (usize, Ended) {
         debug_assert!(
             wanted <= self.hold.nr_waiting() && self.hold.is_for_first_hctx(),

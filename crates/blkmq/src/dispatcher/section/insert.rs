@@ -45,6 +45,23 @@ impl<'q> Section<'q, '_> {
         entered
     }
 
+    /// Inserts a plug behind all that came before it, as [`insert_plug`](Self::insert_plug) does, for a locking whose
+    /// holder does not insert the backlog afterwards.
+    #[inline]
+    pub(in crate::dispatcher) fn insert_in_turn(
+        &mut self,
+        starting: &Starting<'q>,
+        mapping: &Mapping,
+        plug: &mut RqList,
+        flushes: &mut RqList,
+    ) -> u64 {
+        // What came before has the room first.
+        self.retry_without_room();
+        let entered = self.insert_plug(starting, mapping, plug, flushes);
+        self.insert_left(usize::MAX);
+        entered
+    }
+
     /// Merges or inserts one request, or gives it back if the scheduler is full. `starting`: the request begins with
     /// this. Without `starting` the request has begun already.
     #[inline(always)]
