@@ -1,5 +1,4 @@
-//! The kinds of requests between which a policy divides the device, and what a policy gets and leaves when it
-//! dispatches one.
+//! The kinds of requests that have token pools of their own, and the context in which a request is dispatched.
 
 use crate::{Op, Ticket};
 

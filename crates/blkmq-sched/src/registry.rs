@@ -7,7 +7,7 @@ use crate::kyber::{self, Kyber};
 use crate::mq_deadline::{self, MqDeadline};
 use crate::{FeedbackKind, Knob, Replay, Scheduler, throttle};
 
-/// What of a request's priority a scheduler goes by when requests of several clients wait.
+/// The part of a request's priority that a scheduler takes into account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Priorities {
     /// Nothing.
@@ -31,7 +31,7 @@ pub struct Description {
     /// True if no request of a class is dispatched while a higher class has requests queued here or inside the driver,
     /// but for those inserted at the head and those that have waited too long.
     pub has_strict_classes: bool,
-    /// What it goes by.
+    /// The part of a request's priority that the scheduler takes into account.
     pub priorities: Priorities,
     /// True if clients and groups get the device by their weights.
     pub shares_by_weight: bool,

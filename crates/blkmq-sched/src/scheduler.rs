@@ -116,7 +116,8 @@ impl Admission {
     }
 }
 
-/// What a policy that keeps no order across hardware queues makes for a hardware queue, and for the device.
+/// The scheduler of one hardware queue, and the device's throttle, of a policy that keeps no order across hardware
+/// queues. Returned by [`Scheduler::init_hctx`].
 #[derive(Debug)]
 pub struct PerHctx {
     /// For the hardware queue: a value in which nothing waits, with the settings of the value that made it.
