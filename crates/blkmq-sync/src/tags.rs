@@ -95,27 +95,31 @@ struct Word {
 }
 
 impl Word {
-    /// Claims up to `count` of the free bits in `mask`, lowest first. Returns zero if none is free.
+    /// Claims up to `count` of the free bits in `mask`, lowest first. Returns the bits, and how many they are: none if
+    /// none is free.
     #[inline]
-    fn claim(&self, mask: u64, count: usize) -> u64 {
+    fn claim(&self, mask: u64, count: usize) -> (u64, usize) {
         debug_assert!(mask != 0 && count > 0, "there is something to claim");
         let mut taken = self.taken.load(Ordering::Relaxed);
         loop {
             let free = mask & !taken;
             if free == 0 {
                 if !self.fold() {
-                    return 0;
+                    return (0, 0);
                 }
                 taken = self.taken.load(Ordering::Relaxed);
                 continue;
             }
-            let want = lowest(free, count);
+            let (want, nr_wanted) = lowest(free, count);
             // Acquire pairs with the Release of `fold`: this thread sees what the tag's last owner did before it put
             // the tag back.
             taken = self.taken.fetch_or(want, order("tags.get", Ordering::Acquire));
             let got = want & !taken;
+            if got == want {
+                return (got, nr_wanted);
+            }
             if got != 0 {
-                return got;
+                return (got, got.count_ones() as usize);
             }
         }
     }
@@ -149,17 +153,15 @@ impl Word {
     }
 }
 
-/// The lowest `count` bits of `bits`.
+/// The lowest `count` bits of `bits`, or all if these are fewer, and how many they are.
 #[inline]
-fn lowest(bits: u64, count: usize) -> u64 {
-    if bits.count_ones() as usize <= count {
-        return bits;
-    }
-    let mut rest = bits;
-    for _ in 0..count {
+fn lowest(bits: u64, count: usize) -> (u64, usize) {
+    let (mut rest, mut some) = (bits, 0);
+    while some < count && rest != 0 {
         rest &= rest - 1;
+        some += 1;
     }
-    bits & !rest
+    (bits & !rest, some)
 }
 
 /// Tags that are being taken, word after word.
@@ -180,8 +182,9 @@ pub struct Taken<'a> {
     bits: u64,
     /// How many more tags to claim.
     count: usize,
-    /// The first and the last tag that have been given out.
-    ends: Option<(Tag, Tag)>,
+    /// The first tag that was claimed, and the last one that was given out.
+    first: Option<Tag>,
+    last: Tag,
 }
 
 impl Taken<'_> {
@@ -189,9 +192,11 @@ impl Taken<'_> {
     fn claim(&mut self) -> bool {
         debug_assert_eq!(self.bits, 0, "what was claimed before has been given out");
         while self.count > 0 && self.words > 0 {
-            self.bits = self.tags.word(self.index).claim(self.geometry.mask(self.index), self.count);
-            if self.bits != 0 {
-                self.count -= self.bits.count_ones() as usize;
+            let (bits, some) = self.tags.word(self.index).claim(self.geometry.mask(self.index), self.count);
+            if bits != 0 {
+                self.bits = bits;
+                self.count -= some;
+                self.first = self.first.or_else(|| Some(self.geometry.tag(self.index, self.bits.trailing_zeros())));
                 return true;
             }
             self.words -= 1;
@@ -203,7 +208,7 @@ impl Taken<'_> {
     /// Takes back the tag that was given out last, for which there was no use.
     #[cold]
     pub fn take_back(&mut self, tag: Tag) {
-        debug_assert_eq!(self.ends.map(|ends| ends.1), Some(tag), "the tag was given out last");
+        debug_assert_eq!(self.last, tag, "the tag was given out last");
         self.bits |= self.geometry.place(tag).1;
     }
 }
@@ -218,7 +223,7 @@ impl Iterator for Taken<'_> {
         }
         let tag = self.geometry.tag(self.index, self.bits.trailing_zeros());
         self.bits &= self.bits - 1;
-        self.ends = Some((self.ends.map_or(tag, |ends| ends.0), tag));
+        self.last = tag;
         Some(tag)
     }
 }
@@ -229,9 +234,9 @@ impl Drop for Taken<'_> {
         if self.bits != 0 {
             self.tags.word(self.index).put(self.bits);
         }
-        self.hint.0 = match self.ends {
+        self.hint.0 = match self.first {
             None => 0,
-            Some((first, last)) if u32::from(first.0) == self.start => u32::from(last.0) + 1,
+            Some(first) if u32::from(first.0) == self.start => u32::from(self.last.0) + 1,
             Some(_) => self.start,
         };
     }
@@ -350,8 +355,7 @@ impl Tags {
     /// before them are full.
     #[inline]
     pub fn get(&self, hint: &mut Hint) -> Option<Tag> {
-        let mut tag = [Tag(0)];
-        (self.get_batch(hint, &mut tag) == 1).then_some(tag[0])
+        self.take(hint, 1).next()
     }
 
     /// Asks for the line of the word in which a caller with this hint, which will take tags soon, looks first.
@@ -366,6 +370,12 @@ impl Tags {
     /// COST: the same as for [`Taken`].
     #[inline]
     pub fn get_batch(&self, hint: &mut Hint, out: &mut [Tag]) -> usize {
+        if let [one] = out {
+            return self.get(hint).map_or(0, |tag| {
+                *one = tag;
+                1
+            });
+        }
         let mut count = 0;
         let mut taken = self.take(hint, out.len());
         while taken.claim() {
@@ -380,7 +390,7 @@ impl Tags {
             }
             debug_assert_eq!(bits, 0, "no more tags are claimed than there are places for");
         }
-        taken.ends = out[..count].first().copied().zip(out[..count].last().copied());
+        taken.last = out[..count].last().copied().unwrap_or_default();
         count
     }
 
@@ -389,7 +399,18 @@ impl Tags {
     pub fn take<'a>(&'a self, hint: &'a mut Hint, count: usize) -> Taken<'a> {
         let geometry = self.geometry();
         let (start, index) = geometry.first(hint);
-        Taken { tags: self, geometry, hint, start, index, words: geometry.words(), bits: 0, count, ends: None }
+        Taken {
+            tags: self,
+            geometry,
+            hint,
+            start,
+            index,
+            words: geometry.words(),
+            bits: 0,
+            count,
+            first: None,
+            last: Tag(0),
+        }
     }
 
     /// Puts a tag back.

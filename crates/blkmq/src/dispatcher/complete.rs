@@ -168,7 +168,14 @@ impl Dispatcher {
         let mut tags = TagBatch::new();
         let mut ending = Ending::new(q, self.member(q), now);
         loop {
-            while self.complete_run(q, &mut tags, &mut feedback, &mut ending, now) {}
+            while let Some(run) = match &mut feedback {
+                None => self.complete_run(q, &mut tags, &mut ending, |_, _| {}),
+                Some(feedback) => {
+                    self.complete_run(q, &mut tags, &mut ending, |rq, limited| feedback.add(q, rq, limited))
+                }
+            } {
+                self.deliver_run(q, run, &mut feedback, &mut ending);
+            }
             let Some(mut rq) = self.finished.pop_front(&q.slots) else { break };
             let hctx = rq.body().hctx;
             rq.body_mut().completed = now;
@@ -201,33 +208,32 @@ impl Dispatcher {
         self.outbox.send(q, &mut ending, self.member);
     }
 
-    /// Completes the requests at the front that are one operation each and belong to one submitter. The whole list of
-    /// them moves on at once. Returns whether there were any.
+    /// Completes the requests at the front that are one operation each and belong to one submitter. `feed_back` is
+    /// called for each, and with whether it is other than a read that the scheduler had dispatched. Returns the
+    /// requests, if there are any, and their submitter.
+    #[inline]
     fn complete_run<'q>(
         &mut self,
         q: &'q RequestQueue,
         tags: &mut TagBatch<'q>,
-        feedback: &mut Option<Feedback<'q>>,
         ending: &mut Ending<'_>,
-        now: Time,
-    ) -> bool {
-        let Some(member) = self.finished.with_first(&q.slots, |rq| rq.index().pool()) else { return false };
+        mut feed_back: impl FnMut(&mut Request<'_>, bool),
+    ) -> Option<(u16, RqList)> {
+        let member = self.finished.with_first(&q.slots, |rq| rq.index().pool())?;
         let counters = &self.member(q).counters;
-        let hint = &mut self.hint;
-        let mut failed = 0;
+        let (hint, mut failed) = (&mut self.hint, 0);
         let run = self.finished.take_while(&q.slots, |rq| {
             let (pool, body) = (rq.index().pool(), rq.body());
             if pool != member || body.nr_parts > 1 || body.flush != FlushStep::None {
                 return false;
             }
-            if body.ordered {
-                counters.ordered(rq.priority().class, rq.op() != Op::Read);
+            let (is_ordered, is_limited) = (body.ordered, rq.op() != Op::Read);
+            if is_ordered {
+                counters.ordered(rq.priority().class, is_limited);
             }
-            if let Some(feedback) = feedback {
-                feedback.add(q, rq, rq.body().ordered && rq.op() != Op::Read);
-            }
+            feed_back(rq, is_ordered && is_limited);
             let body = rq.body_mut();
-            body.completed = now;
+            body.completed = ending.now;
             if let Some(tag) = body.tag.take() {
                 tags.add(q, hint, body.hctx, tag);
             }
@@ -236,25 +242,32 @@ impl Dispatcher {
             rq.rest_at(Place::Completed);
             true
         });
-        if run.is_empty() {
-            return false;
-        }
-        counters.completed(run.len() as u64);
         if failed > 0 && kept("complete.count_failed") {
             counters.count(Count::Errors, failed);
         }
+        (!run.is_empty()).then_some((member, run))
+    }
+
+    /// Hands completed operations to their submitter.
+    #[inline]
+    fn deliver_run(
+        &mut self,
+        q: &RequestQueue,
+        (member, run): (u16, RqList),
+        feedback: &mut Option<Feedback<'_>>,
+        ending: &mut Ending<'_>,
+    ) {
+        self.member(q).counters.completed(run.len() as u64);
         if member == self.member || !kept("complete.owner") {
-            self.completed.append(run);
-        } else {
-            if !self.outbox.has_room_for(member) {
-                if let Some(feedback) = feedback {
-                    feedback.tell(q);
-                }
-                self.outbox.send(q, ending, self.member);
-            }
-            self.outbox.add(member, run);
+            return self.completed.append(run);
         }
-        true
+        if !self.outbox.has_room_for(member) {
+            if let Some(feedback) = feedback {
+                feedback.tell(q);
+            }
+            self.outbox.send(q, ending, self.member);
+        }
+        self.outbox.add(member, run);
     }
 
     /// Does what the flush machine asks for.

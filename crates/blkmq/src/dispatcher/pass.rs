@@ -13,7 +13,7 @@
 //! processor there, keeps no other thread from passing. A request that passes may reach the driver before one that was
 //! chosen earlier and is still in a list of the thread that chose it.
 
-use blkmq_sched::{Class, IoPriority, Op, SchedDomain};
+use blkmq_sched::{Class, Op, SchedDomain};
 
 use crate::dispatcher::Dispatcher;
 use crate::queue::{Count, Mapping, Passage, RequestQueue, Starting, TakenTokens};
@@ -28,62 +28,85 @@ fn gate(q: &RequestQueue) -> Option<Gate> {
     if q.settings.has_scheduler() { seen.gate() } else { seen.is_open().then_some(Gate::ALL) }
 }
 
-/// What requests that pass together need beside tags, in a queue that is not plain.
-enum Extra<'q> {
-    /// Tokens of one kind, if the scheduler takes tokens.
-    Tokens(SchedDomain, Option<TakenTokens<'q>>),
-    /// One report to the scheduler.
-    Report((Op, bool, IoPriority), Gate, Passage<'q>),
+/// Requests at the front of a plug that may pass and go to one hardware queue.
+struct Run {
+    gate: Gate,
+    hctx: u16,
+    list: RqList,
 }
 
-fn alike(rq: &Request<'_>) -> (Op, bool, IoPriority) {
-    (rq.op(), rq.body().is_sync(), rq.priority())
+impl Run {
+    /// Takes the run out of a plug. `belongs` says which requests may go together, beside what the gate says. Returns
+    /// nothing if the first request may not pass.
+    #[inline(always)]
+    fn take(
+        q: &RequestQueue,
+        mapping: &Mapping,
+        gate: Gate,
+        plug: &mut RqList,
+        belongs: impl Fn(&Request<'_>) -> bool,
+    ) -> Option<Self> {
+        let (class, reads_only, mut hctx) = (gate.class(), gate.reads_only(), None);
+        let list = plug.take_while(&q.slots, |rq| {
+            let assigned = mapping.assign(rq);
+            rq.body().flush == FlushStep::None
+                && (class == Gate::ANY || rq.priority().class.index() == usize::from(class))
+                && !(reads_only && rq.op() != Op::Read)
+                && belongs(rq)
+                && *hctx.get_or_insert(assigned) == assigned
+        });
+        hctx.map(|hctx| Self { gate, hctx, list })
+    }
 }
 
-impl<'q> Extra<'q> {
-    /// For `most` requests like this one.
-    #[inline]
-    fn new(starting: &Starting<'q>, member: u16, gate: Gate, first: &Request<'_>, most: usize) -> Self {
-        if let Some(passage) = Passage::new(starting.q, member, first, starting.now) {
-            return Self::Report(alike(first), gate, passage);
-        }
-        let of = SchedDomain::of(first.op());
-        Self::Tokens(of, starting.q.pools().map(|pools| pools.take_some(of, member, most)))
-    }
+/// What requests that pass together need beside tags.
+trait Needs {
+    /// Adds a request. Returns false if it lacks something.
+    fn meet(&mut self, rq: &mut Request<'_>) -> bool;
 
-    /// Whether the request may go with the others.
-    #[inline]
-    fn is_for(&self, rq: &Request<'_>) -> bool {
-        match self {
-            Self::Tokens(of, _) => SchedDomain::of(rq.op()) == *of,
-            Self::Report(like, gate, _) => gate.is_for(rq.body().client().place()) && alike(rq) == *like,
-        }
-    }
+    /// Called before the look at the gate that decides whether the requests pass.
+    fn note(&mut self, _q: &RequestQueue) {}
 
-    /// Adds a request that has its tag. Returns false if it needs a token, and there is none.
+    /// Called after that look. `passes`: the gate was still open. Returns whether the requests pass.
+    fn end(&mut self, passes: bool) -> bool {
+        passes
+    }
+}
+
+/// In a queue that is plain.
+struct Nothing;
+
+impl Needs for Nothing {
+    #[inline(always)]
+    fn meet(&mut self, _rq: &mut Request<'_>) -> bool {
+        true
+    }
+}
+
+/// A token each, if the scheduler takes tokens.
+impl Needs for Option<TakenTokens<'_>> {
     #[inline]
-    fn add(&mut self, rq: &mut Request<'_>) -> bool {
+    fn meet(&mut self, rq: &mut Request<'_>) -> bool {
         debug_assert!(rq.body().token.is_none(), "a request gets one token: {rq:?}");
-        match self {
-            Self::Tokens(_, None) => true,
-            Self::Tokens(_, Some(tokens)) => {
-                rq.body_mut().token = tokens.next();
-                rq.body().token.is_some()
-            }
-            Self::Report(_, _, passage) => {
-                passage.add(rq);
-                true
-            }
-        }
+        let Some(tokens) = self else { return true };
+        rq.body_mut().token = tokens.next();
+        rq.body().token.is_some()
+    }
+}
+
+/// One report to the scheduler.
+impl Needs for Option<Passage<'_>> {
+    fn meet(&mut self, rq: &mut Request<'_>) -> bool {
+        self.iter_mut().for_each(|passage| passage.add(rq));
+        true
     }
 
-    /// No further requests come. Returns whether tokens went back that were not needed, and the report.
-    #[inline]
-    fn end(self) -> (bool, Option<Passage<'q>>) {
-        match self {
-            Self::Tokens(_, tokens) => (tokens.is_some_and(TakenTokens::end), None),
-            Self::Report(_, _, passage) => (false, Some(passage)),
-        }
+    fn note(&mut self, q: &RequestQueue) {
+        self.iter_mut().for_each(|passage| passage.note(q));
+    }
+
+    fn end(&mut self, passes: bool) -> bool {
+        self.take().map_or(passes, |passage| passage.end(passes))
     }
 }
 
@@ -122,8 +145,8 @@ impl Dispatcher {
 
     /// Starts the requests at the front of a plug that may pass and go to one hardware queue, as far as there are tags.
     /// Returns how many operations they are, and whether those behind them may pass too. Returns nothing if the first
-    /// request may not pass. Starts none if the gate is shut before they are through.
-    #[inline]
+    /// request may not pass.
+    #[inline(always)]
     fn pass_run(
         &mut self,
         starting: &Starting<'_>,
@@ -132,38 +155,70 @@ impl Dispatcher {
         plug: &mut RqList,
     ) -> Option<(u64, bool)> {
         let q = starting.q;
-        let (class, reads_only) = (gate.class(), gate.reads_only());
+        if q.settings.is_plain() {
+            let run = Run::take(q, mapping, gate, plug, |_| true)?;
+            Some(self.start(starting, run, plug, &mut Nothing))
+        } else if q.settings.wants_reports() {
+            self.pass_reported(starting, mapping, gate, plug)
+        } else {
+            self.pass_with_tokens(starting, mapping, gate, plug)
+        }
+    }
+
+    /// Starts a run of requests that go together into one report.
+    #[inline(never)]
+    fn pass_reported(
+        &mut self,
+        starting: &Starting<'_>,
+        mapping: &Mapping,
+        gate: Gate,
+        plug: &mut RqList,
+    ) -> Option<(u64, bool)> {
+        let q = starting.q;
+        let alike = |rq: &Request<'_>| (rq.op(), rq.body().is_sync(), rq.priority());
+        let like = plug.with_first(&q.slots, alike)?;
+        let run = Run::take(q, mapping, gate, plug, |rq| gate.is_for(rq.body().client().place()) && alike(rq) == like)?;
+        let passage = run.list.with_first(&q.slots, |rq| Passage::new(q, self.member, rq, starting.now));
+        Some(self.start(starting, run, plug, &mut passage.flatten()))
+    }
+
+    /// Starts a run of requests of one kind, each with a token if the scheduler takes tokens.
+    #[inline(never)]
+    fn pass_with_tokens(
+        &mut self,
+        starting: &Starting<'_>,
+        mapping: &Mapping,
+        gate: Gate,
+        plug: &mut RqList,
+    ) -> Option<(u64, bool)> {
+        let q = starting.q;
+        let of = plug.with_first(&q.slots, |rq| SchedDomain::of(rq.op()))?;
+        let run = Run::take(q, mapping, gate, plug, |rq| SchedDomain::of(rq.op()) == of)?;
+        let mut tokens = q.pools().map(|pools| pools.take_some(of, self.member, run.list.len()));
+        let (operations, goes_on) = self.start(starting, run, plug, &mut tokens);
+        // Where a tag or a token is lacking, some of the others may have been claimed that no request got.
+        if tokens.is_some_and(TakenTokens::end) || !goes_on {
+            self.note_taken_in_vain(q);
+        }
+        Some((operations, goes_on))
+    }
+
+    /// Starts the requests of a run, as far as there are tags and what they need beside tags. The others go back to the
+    /// front of the plug. Starts none if the gate is shut before they are through. Returns how many operations were
+    /// started, and whether all were.
+    #[inline(always)]
+    fn start(&mut self, starting: &Starting<'_>, run: Run, plug: &mut RqList, needs: &mut impl Needs) -> (u64, bool) {
+        let (q, Run { gate, hctx, mut list }) = (starting.q, run);
+        debug_assert!(!list.is_empty(), "a run has requests");
         // Where all may pass, the scheduler is told nothing, and so nothing is counted for it.
-        let is_counted = class != Gate::ANY;
-        let may_pass = |rq: &Request<'_>| {
-            rq.body().flush == FlushStep::None
-                && (!is_counted || rq.priority().class.index() == usize::from(class))
-                && !(reads_only && rq.op() != Op::Read)
-        };
-        let (is_plain, member, wanted) = (q.settings.is_plain(), self.member, plug.len());
-        let first = plug.with_first(&q.slots, |rq| {
-            let extra = || (!is_plain).then(|| Extra::new(starting, member, gate, rq, wanted));
-            may_pass(rq).then(|| (mapping.hctx_of(rq), extra()))
-        });
-        let (index, mut extra) = first.flatten()?;
-        let hctx = q.hctxs.get(index);
-        self.make_ready_on(q, index);
+        let is_counted = gate.class() != Gate::ANY;
+        self.make_ready_on(q, hctx);
         let (mut limited, mut operations, mut is_special) = (0, 0, false);
-        let (mut is_short, mut lacks_token) = (false, false);
-        let mut tags = hctx.tags.take(&mut self.hint, wanted);
-        let mut tagged = plug.take_while(&q.slots, |rq| {
-            if mapping.assign(rq) != index || !may_pass(rq) || extra.as_ref().is_some_and(|extra| !extra.is_for(rq)) {
-                return false;
-            }
-            let Some(tag) = tags.next() else {
-                is_short = true;
-                return false;
-            };
-            if let Some(extra) = &mut extra
-                && !extra.add(rq)
-            {
+        let mut tags = q.hctxs.get(hctx).tags.take(&mut self.hint, list.len());
+        let mut tagged = list.take_while(&q.slots, |rq| {
+            let Some(tag) = tags.next() else { return false };
+            if !needs.meet(rq) {
                 tags.take_back(tag);
-                (is_short, lacks_token) = (true, true);
                 return false;
             }
             is_special |= starting.mark(rq);
@@ -176,30 +231,26 @@ impl Dispatcher {
             true
         });
         drop(tags);
-        let (is_left, mut passage) = extra.map_or((false, None), Extra::end);
-        // Where the run ends before the plug does, more tags may have been claimed than were given out.
-        if is_left || lacks_token || !is_short && tagged.len() < wanted {
-            self.note_taken_in_vain(q);
+        let is_short = !list.is_empty();
+        if is_short {
+            plug.prepend(list);
         }
         if tagged.is_empty() {
-            return Some((0, false));
+            return (0, false);
         }
         let requests = tagged.len();
         let counters = &self.member(q).counters;
         if is_counted {
-            let class = Class::ALL[usize::from(class)];
+            let class = Class::ALL[usize::from(gate.class())];
             let passes = q.live.word.pass(gate, || {
                 counters.bypassing(class, requests as u64, limited);
-                if let Some(passage) = &mut passage {
-                    passage.note(q);
-                }
+                needs.note(q);
             });
-            if !passage.map_or(passes, |passage| passage.end(passes)) {
+            if !needs.end(passes) {
                 counters.turned_back(class, requests as u64, limited);
-                self.turn_back(q, index, &mut tagged);
-                tagged.append(std::mem::take(plug));
-                *plug = tagged;
-                return Some((0, false));
+                self.turn_back(q, hctx, &mut tagged);
+                plug.prepend(tagged);
+                return (0, false);
             }
         }
         if q.settings.has_scheduler() {
@@ -209,14 +260,11 @@ impl Dispatcher {
         }
         counters.entered(operations);
         if is_special {
-            tagged = tagged.take_while(&q.slots, |rq| {
-                starting.add(rq);
-                true
-            });
+            tagged.each(&q.slots, |rq| starting.add(rq));
         }
         self.ready.append(tagged);
         stage(Stage::Start, requests);
-        Some((operations, !is_short))
+        (operations, !is_short)
     }
 
     /// Tags or tokens may have been claimed, and are back unused. This thread owes what a completer owes: another

@@ -161,6 +161,13 @@ impl RqList {
         self.len += other.len;
     }
 
+    /// Moves everything from `other` in front of what is here.
+    #[inline]
+    pub(crate) fn prepend(&mut self, mut other: Self) {
+        other.append(std::mem::take(self));
+        *self = other;
+    }
+
     /// Moves the requests at the front to which `belongs` says yes into a list of their own. `belongs` may change each
     /// request that it is shown, also the first that does not belong.
     #[inline]
@@ -187,6 +194,15 @@ impl RqList {
         self.head = at;
         self.len -= taken.len;
         taken
+    }
+
+    /// Shows each request to `look`, which may change it.
+    #[inline]
+    pub(crate) fn each<'q>(&mut self, slots: &'q Slots, mut look: impl FnMut(&mut Request<'q>)) {
+        *self = self.take_while(slots, |rq| {
+            look(rq);
+            true
+        });
     }
 
     /// Puts the requests in another order: `order` names the present place of each.

@@ -172,7 +172,7 @@ pub(crate) struct Ending<'q> {
     member: &'q Member,
     /// The times of their submission, summed.
     submitted: u64,
-    now: Time,
+    pub(crate) now: Time,
     op: Op,
 }
 

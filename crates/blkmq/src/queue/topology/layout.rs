@@ -4,7 +4,6 @@ use blkmq_sched::Op;
 
 use crate::driver::Topology;
 use crate::request::Request;
-use crate::request::bio::Flags;
 
 /// What kind of requests a hardware queue takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,17 +44,6 @@ impl Layout {
         self.nr[0] + self.nr[1] + self.nr[2]
     }
 
-    /// The type that a request goes to. A type without queues falls back to the default.
-    const fn kind(self, op: Op, flags: Flags) -> HctxType {
-        if flags.polled && self.nr[HctxType::Poll as usize] > 0 {
-            HctxType::Poll
-        } else if matches!(op, Op::Read) && !flags.polled && self.nr[HctxType::Read as usize] > 0 {
-            HctxType::Read
-        } else {
-            HctxType::Default
-        }
-    }
-
     /// The hardware queue of a type that a member's requests go to.
     const fn hctx(self, kind: HctxType, member: u16) -> u16 {
         debug_assert!(member > 0, "the queue itself, member 0, has no hardware queue");
@@ -88,15 +76,19 @@ impl Layout {
         place + 1
     }
 
-    /// The hardware queues that a member's requests go to, by type.
-    pub(crate) fn mapping(self, member: u16) -> Mapping {
-        let mut hctxs = [0; HctxType::COUNT];
-        for kind in HctxType::ALL {
-            if self.nr[kind as usize] > 0 {
-                hctxs[kind as usize] = self.hctx(kind, member);
-            }
+    /// The hardware queues that a member's requests go to. What is to go to a type without queues goes to the default
+    /// type.
+    #[inline]
+    pub(crate) const fn mapping(self, member: u16) -> Mapping {
+        let default = self.hctx(HctxType::Default, member);
+        let mut hctxs = [default; HctxType::COUNT];
+        if self.nr[HctxType::Read as usize] > 0 {
+            hctxs[HctxType::Read as usize] = self.hctx(HctxType::Read, member);
         }
-        Mapping { layout: self, hctxs }
+        if self.nr[HctxType::Poll as usize] > 0 {
+            hctxs[HctxType::Poll as usize] = self.hctx(HctxType::Poll, member);
+        }
+        Mapping(hctxs)
     }
 
     /// The type of a hardware queue.
@@ -120,26 +112,27 @@ impl Layout {
     }
 }
 
-/// The hardware queues that one member's requests go to.
+/// The hardware queues that one member's requests go to, by the type that is best for the request.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Mapping {
-    layout: Layout,
-    /// By type. For a type without queues the number means nothing.
-    hctxs: [u16; HctxType::COUNT],
-}
+pub(crate) struct Mapping([u16; HctxType::COUNT]);
 
 impl Mapping {
     /// The member's hardware queue, if all its requests go to one.
     #[inline]
     pub(crate) fn only(&self) -> Option<u16> {
-        let [_, reads, polled] = self.layout.nr;
-        (reads == 0 && polled == 0).then_some(self.hctxs[HctxType::Default as usize])
+        let [default, reads, polled] = self.0;
+        (reads == default && polled == default).then_some(default)
     }
 
     /// The hardware queue that a request of the member goes to.
     #[inline]
-    pub(crate) fn hctx_of(&self, rq: &Request<'_>) -> u16 {
-        self.hctxs[self.layout.kind(rq.op(), rq.flags()) as usize]
+    fn hctx_of(&self, rq: &Request<'_>) -> u16 {
+        let kind = match rq.op() {
+            _ if rq.flags().polled => HctxType::Poll,
+            Op::Read => HctxType::Read,
+            _ => HctxType::Default,
+        };
+        self.0[kind as usize]
     }
 
     /// Gives a request of the member its hardware queue, and returns that hardware queue.
