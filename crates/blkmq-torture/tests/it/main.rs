@@ -1,5 +1,6 @@
 //! All integration tests of the crate in one program, a module for each subject.
 
+mod claims;
 mod iostats;
 mod program;
 #[path = "../../../blkmq-cli/tests/it/run/mod.rs"]

@@ -11,10 +11,10 @@ use blkmq_virtual::driver::spec::open;
 use blkmq_virtual::{Bio, Buffer, Class, Client, IoPriority, Locking, RequestQueue, Submitter};
 
 /// By this time, in ns, a world in which no thread waits for a timeout is over.
-const SOON_NS: u64 = 1_000_000_000;
+pub(crate) const SOON_NS: u64 = 1_000_000_000;
 
 /// Runs `main` under one schedule.
-fn plays(schedule: Box<dyn Schedule>, main: impl FnOnce() + Send + 'static) -> Ended {
+pub(crate) fn plays(schedule: Box<dyn Schedule>, main: impl FnOnce() + Send + 'static) -> Ended {
     run(schedule, Options::default(), move || {
         go_on_for(300_000);
         main();
@@ -29,57 +29,20 @@ fn queue(device: &str, locking: Locking, nr_requests: &str) -> Arc<RequestQueue>
     q
 }
 
-/// The virtual time that three threads need with room for one request.
-fn time_for_one_at_a_time(seed: u64, locking: Locking, bypass: bool) -> u64 {
-    let schedule: Box<dyn Schedule> = if seed.is_multiple_of(2) {
-        Box::new(Targeted::new(Random::new(seed), "tags.word", 20))
-    } else {
-        Box::new(Uniform::new(Random::new(seed), 5))
-    };
-    let (tell, told) = std::sync::mpsc::channel();
-    let ended = plays(schedule, move || {
-        let q = queue("null,size=1M,irqmode=0", locking, "1");
-        let change = q.change_knob("bypass", if bypass { "1" } else { "0" });
-        change.and_then(|change| change.wait()).expect("it is either way good");
-        let threads = (0..3).map(|number| {
-            let q = Arc::clone(&q);
-            thread::spawn(move || {
-                let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
-                for round in 0..3 {
-                    let sector = (number * 3 + round) * 16;
-                    submitter.submit(Bio::read(sector, Buffer::zeroed(512))).expect("there are slots");
-                    while !submitter.wait() {}
-                    let _ = submitter.reap();
-                }
-            })
-        });
-        threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().expect("no panic"));
-        tell.send(time::now()).expect("the test listens");
-    });
-    assert_eq!(ended, Ended::Finished, "{locking}, bypass {bypass}, seed {seed}");
-    told.recv().expect("the world was told of")
-}
-
-/// Red if a thread that held a tag without using it does not look again at the requests that found no tag meanwhile:
-/// they would wait for a timeout.
-#[test]
-fn room_that_a_tag_took_in_vain_is_found() {
-    for locking in Locking::ALL {
-        for bypass in [false, true] {
-            let late = (0..200).find(|seed| time_for_one_at_a_time(*seed, locking, bypass) > SOON_NS);
-            assert_eq!(late, None, "{locking}, bypass {bypass}");
-        }
-    }
-}
-
-/// Lets each CPU make a number of operations on one line, and then the next CPU the next number of a pattern, without
-/// end, like a machine whose CPUs stay in step, which may hide a bug or show it.
+/// Lets a CPU go on until it has made a number of operations on a line, then the next CPU the next number on the next
+/// line of a pattern, without end, like a machine whose CPUs stay in step, which may hide a bug or show it.
 struct InStep {
-    line: &'static str,
-    pattern: Vec<u64>,
+    pattern: Vec<(&'static str, u64)>,
     at: usize,
     left: u64,
     turn: usize,
+}
+
+impl InStep {
+    fn boxed(pattern: Vec<(&'static str, u64)>) -> Box<Self> {
+        let left = pattern[0].1;
+        Box::new(Self { pattern, at: 0, left, turn: 0 })
+    }
 }
 
 impl Schedule for InStep {
@@ -88,22 +51,18 @@ impl Schedule for InStep {
             self.left -= 1;
             if self.left == 0 {
                 self.at = (self.at + 1) % self.pattern.len();
-                self.left = self.pattern[self.at];
+                self.left = self.pattern[self.at].1;
                 self.turn += 1;
             }
         }
-        Decision { next: runnable[self.turn % runnable.len()], quantum: 1000, watch: Some(self.line) }
+        Decision { next: runnable[self.turn % runnable.len()], quantum: 1000, watch: Some(self.pattern[self.at].0) }
     }
 }
 
 /// The device has one of two requests for a long time. The other one waits for it in the scheduler, with flushes in
 /// front of it. Two threads look at all this, in step.
-fn looks_in_step(seed: u64, locking: Locking) -> Ended {
-    let mut random = Random::new(seed);
-    let line = *random.pick(&["tags.word", "queue.hold", "queue.hold_counts", "queue.dispatching", "queue.word"]);
-    let pattern: Vec<_> = (0..random.within(1, 4)).map(|_| random.within(1, 9)).collect();
-    let left = pattern[0];
-    plays(Box::new(InStep { line, pattern, at: 0, left, turn: 0 }), move || {
+fn looks_in_step(pattern: Vec<(&'static str, u64)>, locking: Locking) -> Ended {
+    plays(InStep::boxed(pattern), move || {
         let device = "null,memory_backed=1,cache_size=1,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=2";
         let q = queue(device, locking, "64");
         let class = |class| IoPriority { class, level: 0 };
@@ -127,13 +86,20 @@ fn looks_in_step(seed: u64, locking: Locking) -> Ended {
     })
 }
 
-/// Red if two threads that in turn hold the last tag without using it make each other look again for ever, while
-/// requests on the dispatch list wait for it.
+/// Red under `single` and `batch` if `Dispatcher::put_back` gives no tag to the dispatch list. Two threads that in turn
+/// hold the last tag without using it then make each other look again for ever, while a flush on that list waits for
+/// the tag.
 #[test]
 fn two_who_look_in_step_come_to_an_end() {
+    let lines = ["tags.word", "queue.hold_counts", "queue.dispatching", "queue.word"];
+    let turns: Vec<_> = lines.into_iter().flat_map(|line| (1..=3).map(move |number| (line, number))).collect();
+    // All patterns of three of these turns.
+    let (one, two) = (turns.len(), turns.len().pow(2));
+    let pattern = |at: usize| vec![turns[at % one], turns[at / one % one], turns[at / two]];
     for locking in Locking::ALL {
-        let endless = |seed: &u64| looks_in_step(*seed, locking) != Ended::Finished;
-        assert_eq!((0..5_000).find(endless), None, "{locking}");
+        let endless =
+            (0..one * two).map(pattern).find(|pattern| looks_in_step(pattern.clone(), locking) != Ended::Finished);
+        assert_eq!(endless, None, "{locking}");
     }
 }
 
@@ -141,10 +107,9 @@ fn two_who_look_in_step_come_to_an_end() {
 /// request is submitted. Until the third request is done, another thread polls, in step.
 fn polls_in_step(seed: u64) -> Ended {
     let mut random = Random::new(seed);
-    let pattern: Vec<_> = (0..random.within(1, 4)).map(|_| random.within(1, 9)).collect();
-    let left = pattern[0];
     // Every poll reads this line, so the turns come to an end.
-    plays(Box::new(InStep { line: "queue.word", pattern, at: 0, left, turn: 0 }), || {
+    let pattern = (0..random.within(1, 4)).map(|_| ("queue.word", random.within(1, 9))).collect();
+    plays(InStep::boxed(pattern), || {
         let device = "null,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=8";
         let locking = "staged:dispatch".parse().expect("there is such a locking");
         let q = queue(device, locking, "64");
@@ -188,10 +153,10 @@ fn who_polls_keeps_nobody_at_the_scheduler() {
 /// time. One thread looks just before that time. Two threads poll, in step, until the first thread has returned.
 fn polls_in_step_when_a_time_has_come(seed: u64) -> Ended {
     let mut random = Random::new(seed);
-    let pattern: Vec<_> = (0..random.within(1, 4)).map(|_| random.within(1, 9)).collect();
-    let (left, early) = (pattern[0], random.within(1, 100) * 20);
     // Every poll reads this line, so the turns come to an end.
-    plays(Box::new(InStep { line: "queue.word", pattern, at: 0, left, turn: 0 }), move || {
+    let pattern = (0..random.within(1, 4)).map(|_| ("queue.word", random.within(1, 9))).collect();
+    let early = random.within(1, 100) * 20;
+    plays(InStep::boxed(pattern), move || {
         let device = "null,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=8";
         let q = queue(device, "staged:dispatch".parse().expect("there is such a locking"), "64");
         q.set_knob("iosched/prio_aging_expire", "1").expect("there is such a knob");
@@ -274,8 +239,9 @@ fn time_of_the_held_back(seed: u64, locking: Locking, nr_others: u32) -> u64 {
     told.recv().expect("the world was told of")
 }
 
-/// Red if a thread that held the last tag when a time came does not look again with that time. The thread must look
-/// again also if no other thread lacked the tag: of two other threads, the second may take the tag from the first.
+/// Red if a thread that held the last tag when a time came does not look again with that time: under `staged`, if it
+/// goes on with the time at which it came, and under `combining`, if the thread that comes for that time does not tell
+/// it. Under `single` and `batch` a thread that comes waits until the tag is back.
 #[test]
 fn what_a_time_lets_go_goes_though_its_tag_was_held() {
     let is_late = |seed: &u64, locking, nr_others| time_of_the_held_back(*seed, locking, nr_others) > SOON_NS / 2;
@@ -285,6 +251,14 @@ fn what_a_time_lets_go_goes_though_its_tag_was_held() {
             assert_eq!(late, None, "{locking}, {nr_others} others");
         }
     }
+    let staged = "staged".parse().expect("there is such a locking");
+    weaken(Some("dispatch.time_anew"));
+    let mut found = vec![];
+    found.extend([1, 2].map(|nr_others| (0..4_000).find(|seed| is_late(seed, staged, nr_others))));
+    weaken(Some("combine.kick"));
+    found.push((0..4_000).find(|seed| is_late(seed, Locking::Combining, 1)));
+    weaken(None);
+    assert!(found.iter().all(Option::is_some), "the test cannot fail: {found:?}");
 }
 
 /// As above, but the thread that waits submits another request at about that time, and there are more tags. Returns
@@ -353,10 +327,10 @@ fn a_time_that_came_while_another_chose_is_not_forgotten() {
 }
 
 /// Once it is switched on, this schedule lets each CPU in turn make this many steps, or as many as it can.
-struct Turns {
-    is_on: Arc<AtomicBool>,
-    turns: Vec<(CpuId, u32)>,
-    at: usize,
+pub(crate) struct Turns {
+    pub(crate) is_on: Arc<AtomicBool>,
+    pub(crate) turns: Vec<(CpuId, u32)>,
+    pub(crate) at: usize,
 }
 
 impl Schedule for Turns {
