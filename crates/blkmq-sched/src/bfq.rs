@@ -157,8 +157,8 @@ impl Bfq {
     pub fn new() -> Self {
         let forest = Forest::new(Time::default());
         let mut bfq = Self {
-            requests: Slab::new("sched.node", ()),
-            queues: Slab::new("bfq.queues", ()),
+            requests: Slab::new("sched.node"),
+            queues: Slab::new("bfq.queues"),
             clients: Clients::new(),
             groups: Groups::new(forest.root()),
             forest,
@@ -178,7 +178,7 @@ impl Bfq {
             nr_lacking: 1 + group::NR_ASYNC,
             busy: [0; 3],
             raised_busy: 0,
-            weights: Slab::new("bfq.weights", ()),
+            weights: Slab::new("bfq.weights"),
             weight_order: Tree::default(),
             service: Service::default(),
             slots: 0,

@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 
 use crate::data::{Area, changes, reads};
 use crate::list::{Linked, Links};
-use crate::slab::{Index, Probe, Slab};
+use crate::slab::{Index, Slab};
 
 /// An item with the sector under which the item is found. The sector must not change while the item is in the table.
 pub(crate) trait Ending {
@@ -50,7 +50,7 @@ impl<C> Hash<C> {
     }
 
     /// Makes at least as many buckets as `capacity`, or 2^[`MOST_BITS`], keeping what is in them. Allocates.
-    pub(crate) fn reserve<T: Ending + Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, capacity: usize) {
+    pub(crate) fn reserve<T: Ending + Linked<C>>(&mut self, slab: &mut Slab<T>, capacity: usize) {
         let bits = capacity.next_power_of_two().trailing_zeros().min(MOST_BITS);
         if bits <= self.bits {
             return;
@@ -69,7 +69,7 @@ impl<C> Hash<C> {
 
     /// COST: two slots at most, and the bucket.
     #[inline]
-    pub(crate) fn insert<T: Ending + Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {
+    pub(crate) fn insert<T: Ending + Linked<C>>(&mut self, slab: &mut Slab<T>, item: Index) {
         let number = self.number(slab.get(item).end());
         let next = changes(&mut self.buckets[number]).replace(item);
         debug_assert_ne!(next, Some(item), "an item is put into the table once");
@@ -81,7 +81,7 @@ impl<C> Hash<C> {
 
     /// COST: three slots at most, or two and the bucket.
     #[inline]
-    pub(crate) fn remove<T: Ending + Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {
+    pub(crate) fn remove<T: Ending + Linked<C>>(&mut self, slab: &mut Slab<T>, item: Index) {
         let gone = slab.get_mut(item);
         let (end, Links { prev, next }) = (gone.end(), *gone.links());
         match prev {
@@ -99,9 +99,9 @@ impl<C> Hash<C> {
 
     /// The items that end at `end`, the latest first; not all of them if their bucket is overcrowded.
     /// COST: the bucket, up to a bound.
-    pub(crate) fn find<'a, T: Ending + Linked<C>, P: Probe>(
+    pub(crate) fn find<'a, T: Ending + Linked<C>>(
         &self,
-        slab: &'a Slab<T, P>,
+        slab: &'a Slab<T>,
         end: u64,
     ) -> impl Iterator<Item = (Index, &'a T)> {
         Self::walk(slab, *reads(&self.buckets[self.number(end)]))
@@ -109,7 +109,7 @@ impl<C> Hash<C> {
             .filter(move |(_, item)| item.end() == end)
     }
 
-    fn walk<T: Linked<C>, P: Probe>(slab: &Slab<T, P>, mut at: Option<Index>) -> impl Iterator<Item = (Index, &T)> {
+    fn walk<T: Linked<C>>(slab: &Slab<T>, mut at: Option<Index>) -> impl Iterator<Item = (Index, &T)> {
         core::iter::from_fn(move || {
             let index = at?;
             let item = slab.get(index);
@@ -127,21 +127,11 @@ impl<C> Hash<C> {
 
 #[cfg(test)]
 mod tests {
-    use core::cell::Cell;
     use std::vec::Vec;
 
     use super::*;
     use crate::list::Links;
-    use crate::slab::Access;
-
-    #[derive(Debug, Default)]
-    struct Count(Cell<usize>);
-
-    impl Probe for Count {
-        fn access(&self, _slot: usize, _access: Access) {
-            self.0.set(self.0.get() + 1);
-        }
-    }
+    use crate::slab::LOOKS;
 
     #[derive(Debug)]
     struct Item {
@@ -170,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_latest_comes_first_and_growing_keeps_that() {
-        let mut slab = Slab::new("test", ());
+        let mut slab = Slab::new("test");
         let mut hash = Hash::<ByEnd>::new();
         let mut indices = Vec::new();
         for name in 0..1000 {
@@ -191,7 +181,7 @@ mod tests {
     /// Red if a look-up walks the whole bucket: one client could then make the merges of all clients slow.
     #[test]
     fn ends_chosen_to_share_a_bucket_do_not_make_a_look_up_long() {
-        let mut slab = Slab::new("test", Count::default());
+        let mut slab = Slab::new("test");
         let mut hash = Hash::<ByEnd>::new();
         hash.reserve(&mut slab, 1024);
         let bucket = hash.number(0);
@@ -199,8 +189,8 @@ mod tests {
             let index = slab.insert(Item { name: 0, end, links: Links::default() });
             hash.insert(&mut slab, index);
         }
-        let before = slab.probe().0.get();
+        let before = LOOKS.get();
         assert_eq!(hash.find(&slab, 0).count(), 0);
-        assert!(slab.probe().0.get() - before <= LONGEST_WALK);
+        assert!(LOOKS.get() - before <= LONGEST_WALK as u64);
     }
 }

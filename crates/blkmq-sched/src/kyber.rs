@@ -114,7 +114,7 @@ impl Kyber {
     #[must_use]
     pub fn new() -> Self {
         let kyber = Self {
-            requests: Slab::new("sched.node", ()),
+            requests: Slab::new("sched.node"),
             ctxs: Box::new(core::array::from_fn(|_| Ctx::default())),
             ctxs_area: Area::new("kyber.ctxs"),
             queues: Default::default(),

@@ -49,5 +49,4 @@ pub use scheduler::{
     Admission, Feedback, FeedbackKind, MOST_NEWCOMERS, Newcomer, Outstanding, Passing, PerHctx, Replay, Scheduler,
     Setting, Tally,
 };
-pub use slab::{Access, Probe};
 pub use throttle::{FoldObserver, Latency, NewDepths, Sums, Throttle};

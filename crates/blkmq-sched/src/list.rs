@@ -3,7 +3,7 @@
 use core::marker::PhantomData;
 
 use crate::data::{changes, reads};
-use crate::slab::{Index, Probe, Slab};
+use crate::slab::{Index, Slab};
 
 /// An item's neighbours in a list.
 #[derive(Debug, Clone, Copy, Default)]
@@ -43,22 +43,22 @@ impl<C> List<C> {
         self.head().is_none()
     }
 
-    pub(crate) fn push_front<T: Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {
+    pub(crate) fn push_front<T: Linked<C>>(&mut self, slab: &mut Slab<T>, item: Index) {
         self.link(slab, item, Links { prev: None, next: self.head() });
     }
 
-    pub(crate) fn push_back<T: Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {
+    pub(crate) fn push_back<T: Linked<C>>(&mut self, slab: &mut Slab<T>, item: Index) {
         self.link(slab, item, Links { prev: *reads(&self.tail), next: None });
     }
 
     /// Puts `item` just before `place`, which is in this list.
-    pub(crate) fn insert_before<T: Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, place: Index, item: Index) {
+    pub(crate) fn insert_before<T: Linked<C>>(&mut self, slab: &mut Slab<T>, place: Index, item: Index) {
         debug_assert_ne!(place, item, "an item does not stand before itself");
         let prev = slab.get_mut(place).links().prev;
         self.link(slab, item, Links { prev, next: Some(place) });
     }
 
-    pub(crate) fn remove<T: Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {
+    pub(crate) fn remove<T: Linked<C>>(&mut self, slab: &mut Slab<T>, item: Index) {
         let Links { prev, next } = *slab.get_mut(item).links();
         debug_assert!(prev.is_some() || self.head == Some(item), "an item is removed from its own list");
         debug_assert!(next.is_some() || self.tail == Some(item), "an item is removed from its own list");
@@ -67,49 +67,43 @@ impl<C> List<C> {
     }
 
     /// The item behind `item`, which is in this list.
-    pub(crate) fn after<T: Linked<C>, P: Probe>(&self, slab: &Slab<T, P>, item: Index) -> Option<Index> {
+    pub(crate) fn after<T: Linked<C>>(&self, slab: &Slab<T>, item: Index) -> Option<Index> {
         slab.get(item).place().next
     }
 
     /// The items from head to tail.
-    pub(crate) fn iter<'a, T: Linked<C>, P: Probe>(
-        &self,
-        slab: &'a Slab<T, P>,
-    ) -> impl Iterator<Item = (Index, &'a T)> {
+    pub(crate) fn iter<'a, T: Linked<C>>(&self, slab: &'a Slab<T>) -> impl Iterator<Item = (Index, &'a T)> {
         walk(slab, self.head(), |item| item.place().next)
     }
 
     /// The items from tail to head.
-    pub(crate) fn iter_back<'a, T: Linked<C>, P: Probe>(
-        &self,
-        slab: &'a Slab<T, P>,
-    ) -> impl Iterator<Item = (Index, &'a T)> {
+    pub(crate) fn iter_back<'a, T: Linked<C>>(&self, slab: &'a Slab<T>) -> impl Iterator<Item = (Index, &'a T)> {
         walk(slab, *reads(&self.tail), |item| item.place().prev)
     }
 
     /// Moves all items of `other` behind those of this list, in their order.
-    pub(crate) fn append<T: Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, other: &mut Self) {
+    pub(crate) fn append<T: Linked<C>>(&mut self, slab: &mut Slab<T>, other: &mut Self) {
         let Self { head: Some(first), tail, .. } = core::mem::take(changes(other)) else { return };
         self.set_next(slab, self.tail, Some(first));
         self.set_prev(slab, Some(first), self.tail);
         *changes(&mut self.tail) = tail;
     }
 
-    fn link<T: Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index, links: Links) {
+    fn link<T: Linked<C>>(&mut self, slab: &mut Slab<T>, item: Index, links: Links) {
         debug_assert!(![links.prev, links.next].contains(&Some(item)), "an item is put into a list once");
         *slab.get_mut(item).links() = links;
         self.set_next(slab, links.prev, Some(item));
         self.set_prev(slab, links.next, Some(item));
     }
 
-    fn set_next<T: Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, of: Option<Index>, next: Option<Index>) {
+    fn set_next<T: Linked<C>>(&mut self, slab: &mut Slab<T>, of: Option<Index>, next: Option<Index>) {
         match of {
             Some(item) => slab.get_mut(item).links().next = next,
             None => *changes(&mut self.head) = next,
         }
     }
 
-    fn set_prev<T: Linked<C>, P: Probe>(&mut self, slab: &mut Slab<T, P>, of: Option<Index>, prev: Option<Index>) {
+    fn set_prev<T: Linked<C>>(&mut self, slab: &mut Slab<T>, of: Option<Index>, prev: Option<Index>) {
         match of {
             Some(item) => slab.get_mut(item).links().prev = prev,
             None => *changes(&mut self.tail) = prev,
@@ -118,8 +112,8 @@ impl<C> List<C> {
 }
 
 /// The items from `at` on, in the order in which `next` leads from one to another.
-fn walk<T, P: Probe>(
-    slab: &Slab<T, P>,
+fn walk<T>(
+    slab: &Slab<T>,
     mut at: Option<Index>,
     next: impl Fn(&T) -> Option<Index>,
 ) -> impl Iterator<Item = (Index, &T)> {
@@ -159,7 +153,7 @@ mod tests {
 
     #[test]
     fn items_keep_their_order_in_both_directions() {
-        let mut slab = Slab::new("test", ());
+        let mut slab = Slab::new("test");
         let mut list = List::<Only>::default();
         let [a, b, c, d] = ['a', 'b', 'c', 'd'].map(|name| slab.insert((name, Links::default())));
         list.push_back(&mut slab, b);
@@ -182,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_list_moves_behind_another_one() {
-        let mut slab = Slab::new("test", ());
+        let mut slab = Slab::new("test");
         let [mut one, mut other] = [List::<Only>::default(), List::default()];
         one.append(&mut slab, &mut other);
         assert!(one.is_empty() && one.tail.is_none());

@@ -4,7 +4,7 @@
 use crate::data::{changes, reads};
 use crate::hash::Hash;
 use crate::list::List;
-use crate::slab::{Index, Probe, Slab};
+use crate::slab::{Index, Slab};
 use crate::tree::Tree;
 use crate::waiting::{ByAge, ByEnd, Waiting};
 use crate::{Info, Join, MergeHow, MergeLevel, MergeLimits};
@@ -29,7 +29,7 @@ impl Mergeable {
         Self { limits: MergeLimits::default(), ends: Hash::new(), last: None }
     }
 
-    pub(crate) fn reserve<H, P: Probe>(&mut self, requests: &mut Slab<Waiting<H>, P>, capacity: usize) {
+    pub(crate) fn reserve<H>(&mut self, requests: &mut Slab<Waiting<H>>, capacity: usize) {
         self.ends.reserve(requests, capacity);
     }
 
@@ -40,7 +40,7 @@ impl Mergeable {
 
     /// Puts a request into its tree, and makes it known to merging.
     #[inline(always)]
-    pub(crate) fn insert<H, P: Probe>(&mut self, requests: &mut Slab<Waiting<H>, P>, sorted: &mut Tree, item: Index) {
+    pub(crate) fn insert<H>(&mut self, requests: &mut Slab<Waiting<H>>, sorted: &mut Tree, item: Index) {
         let merge = requests.get(item).info.merge;
         sorted.insert(requests, item);
         if merge == MergeLevel::Full {
@@ -53,9 +53,9 @@ impl Mergeable {
 
     /// Takes a request of this merge level out of its tree and its list, and lets nothing merge into it any more.
     #[inline(always)]
-    pub(crate) fn remove<H, P: Probe>(
+    pub(crate) fn remove<H>(
         &mut self,
-        requests: &mut Slab<Waiting<H>, P>,
+        requests: &mut Slab<Waiting<H>>,
         sorted: &mut Tree,
         fifo: &mut List<ByAge>,
         item: Index,
@@ -74,9 +74,9 @@ impl Mergeable {
 
     /// The waiting request that takes the newcomer in, and what that request then is. Only a request that `suits` is
     /// one. `sorted` is the tree in which the newcomer would stand; `None`: nothing is to stand behind the newcomer.
-    pub(crate) fn find_host<H, P: Probe>(
+    pub(crate) fn find_host<H>(
         &self,
-        requests: &Slab<Waiting<H>, P>,
+        requests: &Slab<Waiting<H>>,
         sorted: Option<&Tree>,
         info: &Info,
         suits: impl Fn(&Waiting<H>) -> bool,
@@ -103,9 +103,9 @@ impl Mergeable {
     }
 
     /// Makes `host` what it has become, and redoes those of its places that this changes.
-    pub(crate) fn grow<H, P: Probe>(
+    pub(crate) fn grow<H>(
         &mut self,
-        requests: &mut Slab<Waiting<H>, P>,
+        requests: &mut Slab<Waiting<H>>,
         sorted: &mut Tree,
         host: Index,
         how: MergeHow,
@@ -134,9 +134,9 @@ impl Mergeable {
 
     /// After `host` grew: it and the neighbor on that side if they now touch. The first one survives, and becomes what
     /// is returned last.
-    pub(crate) fn touching<H, P: Probe>(
+    pub(crate) fn touching<H>(
         &self,
-        requests: &Slab<Waiting<H>, P>,
+        requests: &Slab<Waiting<H>>,
         sorted: &Tree,
         host: Index,
         how: MergeHow,
@@ -156,11 +156,7 @@ impl Mergeable {
 }
 
 /// Mergeable requests that begin at `sector`, the oldest in sector order first.
-fn beginning_at<H, P: Probe>(
-    requests: &Slab<Waiting<H>, P>,
-    sorted: &Tree,
-    sector: u64,
-) -> impl Iterator<Item = Index> {
+fn beginning_at<H>(requests: &Slab<Waiting<H>>, sorted: &Tree, sector: u64) -> impl Iterator<Item = Index> {
     core::iter::successors(sorted.first_from(requests, sector), |item| sorted.next(requests, *item))
         .take_while(move |item| requests.get(*item).info.sector == sector)
         .take(TRIES)
@@ -168,8 +164,8 @@ fn beginning_at<H, P: Probe>(
 }
 
 /// Before `survivor` absorbs another request: the earlier of their two deadlines stays, in its place.
-pub(crate) fn keep_deadline<H, P: Probe>(
-    requests: &mut Slab<Waiting<H>, P>,
+pub(crate) fn keep_deadline<H>(
+    requests: &mut Slab<Waiting<H>>,
     fifo: &mut List<ByAge>,
     survivor: Index,
     absorbed: Index,

@@ -19,6 +19,8 @@ mod merge;
 mod replay;
 mod request;
 mod show;
+#[cfg(test)]
+mod tests;
 mod through;
 mod tunables;
 
@@ -33,7 +35,7 @@ use crate::data::{changes, reads};
 use crate::list::List;
 use crate::mergeable::Mergeable;
 use crate::site::kept;
-use crate::slab::{Index, Probe, Slab};
+use crate::slab::{Index, Slab};
 use crate::waiting::ByAge;
 use crate::{
     Admission, Class, ClientId, DispatchContext, Feedback, FeedbackKind, Info, InsertAt, Knob, KnobError, Merge,
@@ -64,11 +66,9 @@ struct Candidate {
 }
 
 /// The scheduler `mq-deadline`.
-///
-/// `P` watches the slots in which requests are kept; `()` costs nothing.
 #[derive(Debug)]
-pub struct MqDeadline<P: Probe = ()> {
-    requests: Slab<Request, P>,
+pub struct MqDeadline {
+    requests: Slab<Request>,
     levels: [Level; 3],
     /// The classes with anything queued, as a set of bits by [`Class::index`].
     classes: u8,
@@ -81,12 +81,18 @@ pub struct MqDeadline<P: Probe = ()> {
     tunables: Tunables,
 }
 
-impl<P: Probe> MqDeadline<P> {
+impl Default for MqDeadline {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MqDeadline {
     /// An empty scheduler with default knobs, which merges nothing until it is told the limits.
     #[must_use]
-    pub fn new(probe: P) -> Self {
+    pub fn new() -> Self {
         Self {
-            requests: Slab::new("sched.node", probe),
+            requests: Slab::new("sched.node"),
             levels: Default::default(),
             classes: 0,
             at_head: List::default(),
@@ -246,7 +252,7 @@ impl<P: Probe> MqDeadline<P> {
     }
 }
 
-impl<P: Probe> Scheduler for MqDeadline<P> {
+impl Scheduler for MqDeadline {
     fn name(&self) -> &'static str {
         NAME
     }

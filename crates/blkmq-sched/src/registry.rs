@@ -71,8 +71,8 @@ pub const SCHEDULERS: &[Description] = &[
         has_strict_classes: true,
         priorities: Priorities::Class,
         shares_by_weight: false,
-        make: || Box::new(MqDeadline::new(())),
-        make_replay: Some(|| Box::new(MqDeadline::new(()))),
+        make: || Box::new(MqDeadline::new()),
+        make_replay: Some(|| Box::new(MqDeadline::new())),
     },
     Description {
         name: kyber::NAME,

@@ -1,30 +1,14 @@
 //! Storage of a scheduler's requests: slots sized once, named by index, reused through a free list.
 
 use alloc::vec::Vec;
-use core::fmt;
 use core::num::NonZeroU32;
 
 use crate::data::{Area, changes, reads};
 
-/// What was done to a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// Its content was looked at.
-    Read,
-    /// Its content may have changed.
-    Write,
-}
-
-/// Watches the slots of a slab, so that a model of a multicore machine can count the cache lines a policy moves.
-/// Products use `()`, which costs nothing.
-pub trait Probe: Send + fmt::Debug {
-    /// Called at each access to the slot with this number.
-    fn access(&self, slot: usize, access: Access);
-}
-
-impl Probe for () {
-    #[inline]
-    fn access(&self, _slot: usize, _access: Access) {}
+#[cfg(test)]
+std::thread_local! {
+    /// How often this thread has looked at slots in use, or changed them.
+    pub(crate) static LOOKS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
 }
 
 /// Names a used slot. The number in it is one more than the slot's number, so that `Option<Index>` is no larger.
@@ -58,25 +42,18 @@ impl Index {
 
 /// A fixed set of slots. A caller that looks at a slot that is not in use has a bug, and sees what was there last.
 #[derive(Debug, Clone)]
-pub(crate) struct Slab<T, P = ()> {
+pub(crate) struct Slab<T> {
     items: Vec<T>,
     items_area: Area,
     /// Slots that are not in use. The slot freed last is used next, because it is still in the cache.
     free: Vec<Index>,
     free_area: Area,
-    probe: P,
 }
 
-impl<T, P: Probe> Slab<T, P> {
+impl<T> Slab<T> {
     /// `name` is that of the slots' memory, for rigs.
-    pub(crate) const fn new(name: &'static str, probe: P) -> Self {
-        Self {
-            items: Vec::new(),
-            items_area: Area::new(name),
-            free: Vec::new(),
-            free_area: Area::new("sched.free"),
-            probe,
-        }
+    pub(crate) const fn new(name: &'static str) -> Self {
+        Self { items: Vec::new(), items_area: Area::new(name), free: Vec::new(), free_area: Area::new("sched.free") }
     }
 
     /// Makes room for `capacity` items in all; never shrinks. Indices stay valid.
@@ -89,11 +66,6 @@ impl<T, P: Probe> Slab<T, P> {
 
     pub(crate) const fn len(&self) -> usize {
         self.items.len() - self.free.len()
-    }
-
-    #[cfg(test)]
-    pub(crate) const fn probe(&self) -> &P {
-        &self.probe
     }
 
     /// COST: one slot written. Allocates only beyond what was reserved.
@@ -111,9 +83,7 @@ impl<T, P: Probe> Slab<T, P> {
         if let Some(last) = self.items.last_mut() {
             changes(last);
         }
-        let index = Index::of_slot(self.items.len() - 1);
-        self.probe.access(index.slot(), Access::Write);
-        index
+        Index::of_slot(self.items.len() - 1)
     }
 
     /// Ends the use of a slot. Allocates only beyond what was reserved.
@@ -125,11 +95,10 @@ impl<T, P: Probe> Slab<T, P> {
         if let Some(last) = self.free.last_mut() {
             changes(last);
         }
-        self.probe.access(index.slot(), Access::Read);
         reads(&self.items[index.slot()])
     }
 
-    /// For assertions: the probe is not told of this look.
+    /// For assertions: the look is not counted.
     #[inline]
     pub(crate) fn peek(&self, index: Index) -> &T {
         &self.items[index.slot()]
@@ -139,46 +108,32 @@ impl<T, P: Probe> Slab<T, P> {
     #[inline]
     fn check(&self, index: Index) {
         debug_assert_ne!(self.free.last(), Some(&index), "slot {} is looked at after its use ended", index.slot());
+        #[cfg(test)]
+        LOOKS.set(LOOKS.get() + 1);
     }
 
     #[inline]
     pub(crate) fn get(&self, index: Index) -> &T {
         self.check(index);
-        self.probe.access(index.slot(), Access::Read);
         reads(&self.items[index.slot()])
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, index: Index) -> &mut T {
         self.check(index);
-        self.probe.access(index.slot(), Access::Write);
         changes(&mut self.items[index.slot()])
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use core::cell::Cell;
     use std::vec::Vec;
 
     use super::*;
 
-    #[derive(Debug, Default)]
-    struct Count {
-        reads: Cell<u32>,
-        writes: Cell<u32>,
-    }
-
-    impl Probe for Count {
-        fn access(&self, _slot: usize, access: Access) {
-            let counter = if access == Access::Read { &self.reads } else { &self.writes };
-            counter.set(counter.get() + 1);
-        }
-    }
-
     #[test]
     fn freed_slots_are_used_again_before_new_ones() {
-        let mut slab = Slab::new("test", ());
+        let mut slab = Slab::new("test");
         let [a, b, c] = [1, 2, 3].map(|item| slab.insert(item));
         assert_eq!((*slab.remove(a), *slab.remove(c)), (1, 3));
         assert_eq!((slab.insert(4), slab.insert(5)), (c, a));
@@ -188,7 +143,7 @@ mod tests {
 
     #[test]
     fn nothing_is_allocated_within_what_was_reserved() {
-        let mut slab = Slab::new("test", ());
+        let mut slab = Slab::new("test");
         slab.insert(0);
         slab.reserve(100);
         let capacity = [slab.items.capacity(), slab.free.capacity()];
@@ -201,13 +156,12 @@ mod tests {
     }
 
     #[test]
-    fn the_probe_sees_each_access() {
-        let mut slab = Slab::new("test", Count::default());
+    fn each_look_at_a_slot_is_counted() {
+        let mut slab = Slab::new("test");
         let index = slab.insert(1);
+        let before = LOOKS.get();
         *slab.get_mut(index) += 1;
-        assert_eq!(*slab.get(index), 2);
-        slab.remove(index);
-        assert_eq!((slab.probe.reads.get(), slab.probe.writes.get()), (2, 2));
+        assert_eq!((*slab.get(index), *slab.peek(index), LOOKS.get() - before), (2, 2, 2));
     }
 
     #[test]

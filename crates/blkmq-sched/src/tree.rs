@@ -4,7 +4,7 @@
 //! path is longer than 1.45 log2(n). Nothing recurses.
 
 use crate::data::{changes, reads};
-use crate::slab::{Index, Probe, Slab};
+use crate::slab::{Index, Slab};
 
 /// An item's place in a tree.
 #[derive(Debug, Clone, Copy, Default)]
@@ -40,7 +40,7 @@ pub(crate) trait Keyed: Sized {
     }
 
     /// Computes the summary of the subtree of `node` anew, from `node` and the summaries of its two children.
-    fn summarize<P: Probe>(_slab: &mut Slab<Self, P>, _node: Index) {}
+    fn summarize(_slab: &mut Slab<Self>, _node: Index) {}
 }
 
 /// The side of the subtree before a node, as an index of [`Branches::child`].
@@ -70,18 +70,18 @@ impl Tree {
     }
 
     /// The first item in order.
-    pub(crate) fn first<T: Keyed, P: Probe>(&self, slab: &Slab<T, P>) -> Option<Index> {
+    pub(crate) fn first<T: Keyed>(&self, slab: &Slab<T>) -> Option<Index> {
         Some(outermost(slab, self.root()?, BEFORE))
     }
 
     /// The last item in order.
-    pub(crate) fn last<T: Keyed, P: Probe>(&self, slab: &Slab<T, P>) -> Option<Index> {
+    pub(crate) fn last<T: Keyed>(&self, slab: &Slab<T>) -> Option<Index> {
         Some(outermost(slab, self.root()?, AFTER))
     }
 
     /// Puts `item` in its place: behind all items whose keys are equal.
     #[inline(always)]
-    pub(crate) fn insert<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {
+    pub(crate) fn insert<T: Keyed>(&mut self, slab: &mut Slab<T>, item: Index) {
         let key = slab.get(item).key();
         let (mut parent, mut side, mut at) = (None, BEFORE, self.root());
         while let Some(node) = at {
@@ -106,7 +106,7 @@ impl Tree {
 
     /// Takes `item`, which is in this tree, out.
     #[inline(always)]
-    pub(crate) fn remove<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {
+    pub(crate) fn remove<T: Keyed>(&mut self, slab: &mut Slab<T>, item: Index) {
         let old = *slab.get(item).branches();
         debug_assert!(old.parent.is_some() || self.root == Some(item), "an item is removed from its own tree");
         if let [Some(_), Some(after)] = old.child {
@@ -120,7 +120,7 @@ impl Tree {
     }
 
     /// Takes out a node with two subtrees. The first item of the subtree after the node takes its place.
-    fn remove_inner<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index, old: &Branches, after: Index) {
+    fn remove_inner<T: Keyed>(&mut self, slab: &mut Slab<T>, item: Index, old: &Branches, after: Index) {
         let heir = outermost(slab, after, BEFORE);
         let Branches { parent, child: [_, orphan], .. } = *slab.get(heir).branches();
         let mut adopted = *old;
@@ -140,7 +140,7 @@ impl Tree {
     }
 
     /// The first item whose key is at least `key`. Among equal keys, the item that came first.
-    pub(crate) fn first_from<T: Keyed, P: Probe>(&self, slab: &Slab<T, P>, key: u64) -> Option<Index> {
+    pub(crate) fn first_from<T: Keyed>(&self, slab: &Slab<T>, key: u64) -> Option<Index> {
         let (mut best, mut at) = (None, self.root());
         while let Some(node) = at {
             let here = slab.get(node);
@@ -154,19 +154,19 @@ impl Tree {
     }
 
     /// The item after `item` in order.
-    pub(crate) fn next<T: Keyed, P: Probe>(&self, slab: &Slab<T, P>, item: Index) -> Option<Index> {
+    pub(crate) fn next<T: Keyed>(&self, slab: &Slab<T>, item: Index) -> Option<Index> {
         neighbor(slab, item, AFTER)
     }
 
     /// The item before `item` in order.
-    pub(crate) fn prev<T: Keyed, P: Probe>(&self, slab: &Slab<T, P>, item: Index) -> Option<Index> {
+    pub(crate) fn prev<T: Keyed>(&self, slab: &Slab<T>, item: Index) -> Option<Index> {
         neighbor(slab, item, BEFORE)
     }
 
     /// Makes `new` the child that `old` was of `parent`; returns on which side that is.
-    fn replace<T: Keyed, P: Probe>(
+    fn replace<T: Keyed>(
         &mut self,
-        slab: &mut Slab<T, P>,
+        slab: &mut Slab<T>,
         parent: Option<Index>,
         old: Index,
         new: Option<Index>,
@@ -186,7 +186,7 @@ impl Tree {
     }
 
     /// Restores the balance upwards from `node`, whose subtree on `side` has become higher by one.
-    fn grew<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, mut node: Index, mut side: usize) {
+    fn grew<T: Keyed>(&mut self, slab: &mut Slab<T>, mut node: Index, mut side: usize) {
         loop {
             let here = slab.get_mut(node).branches_mut();
             if here.lean == towards(side) {
@@ -206,7 +206,7 @@ impl Tree {
     }
 
     /// Restores the balance upwards from `at`, whose subtree on `side` has become lower by one.
-    fn shrank<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, mut at: Option<Index>, mut side: usize) {
+    fn shrank<T: Keyed>(&mut self, slab: &mut Slab<T>, mut at: Option<Index>, mut side: usize) {
         while let Some(node) = at {
             let here = slab.get_mut(node).branches_mut();
             let top = if here.lean == towards(1 - side) {
@@ -232,7 +232,7 @@ impl Tree {
 
     /// Levels `node`, whose subtree on `side` is higher by two. Returns the new top of this subtree, and whether the
     /// whole subtree has become lower.
-    fn level<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, node: Index, side: usize) -> (Index, bool) {
+    fn level<T: Keyed>(&mut self, slab: &mut Slab<T>, node: Index, side: usize) -> (Index, bool) {
         let heavy = slab.get(node).branches().child[side].expect("the higher subtree is not empty");
         let heavy_lean = slab.get(heavy).branches().lean;
         if heavy_lean != towards(1 - side) {
@@ -253,7 +253,7 @@ impl Tree {
     }
 
     /// Lifts `lifted`, the child of `node` on `side`, above it.
-    fn lift<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, node: Index, side: usize, lifted: Index) {
+    fn lift<T: Keyed>(&mut self, slab: &mut Slab<T>, node: Index, side: usize, lifted: Index) {
         let inner = slab.get_mut(lifted).branches_mut().child[1 - side].replace(node);
         let below = slab.get_mut(node).branches_mut();
         debug_assert_eq!(below.child[side], Some(lifted), "a node is lifted above its own parent");
@@ -271,7 +271,7 @@ impl Tree {
 }
 
 /// Computes the summaries anew from `at` up to the root.
-fn summarize_upwards<T: Keyed, P: Probe>(slab: &mut Slab<T, P>, mut at: Option<Index>) {
+fn summarize_upwards<T: Keyed>(slab: &mut Slab<T>, mut at: Option<Index>) {
     if !T::HAS_SUMMARY {
         return;
     }
@@ -282,14 +282,14 @@ fn summarize_upwards<T: Keyed, P: Probe>(slab: &mut Slab<T, P>, mut at: Option<I
 }
 
 /// The last item on the way down from `at` that always turns to `side`.
-fn outermost<T: Keyed, P: Probe>(slab: &Slab<T, P>, mut at: Index, side: usize) -> Index {
+fn outermost<T: Keyed>(slab: &Slab<T>, mut at: Index, side: usize) -> Index {
     while let Some(child) = slab.get(at).branches().child[side] {
         at = child;
     }
     at
 }
 
-fn neighbor<T: Keyed, P: Probe>(slab: &Slab<T, P>, item: Index, side: usize) -> Option<Index> {
+fn neighbor<T: Keyed>(slab: &Slab<T>, item: Index, side: usize) -> Option<Index> {
     let branches = slab.get(item).branches();
     if let Some(child) = branches.child[side] {
         return Some(outermost(slab, child, 1 - side));

@@ -13,7 +13,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // In place of `MqDeadline` stands the scheduler that is to be judged.
-//! let own = SchedulerSource::own(|| Box::new(MqDeadline::new(())));
+//! let own = SchedulerSource::own(|| Box::new(MqDeadline::new()));
 //! let jobs = [Job::new("reader")];
 //! let mut variants = Vec::new();
 //! for (name, scheduler) in [("mq-deadline", "mq-deadline".into()), ("own", own)] {

@@ -23,7 +23,7 @@
 //! let site = Site::open("null,irqmode=2,completion_nsec=1ms", false, &Opener::SILENT)?;
 //! let own = Contestant {
 //!     name: "own".to_owned(),
-//!     scheduler: SchedulerSource::own(|| Box::new(MqDeadline::new(()))),
+//!     scheduler: SchedulerSource::own(|| Box::new(MqDeadline::new())),
 //!     promises: Promises::MQ_DEADLINE,
 //! };
 //! let settings = Settings { tests: vec!["Q5"], ..Settings::default() };

@@ -52,7 +52,7 @@ impl Forest {
     /// A forest with an empty root.
     pub(super) fn new(now: Time) -> Self {
         let now = ticks(now);
-        let (mut states, mut groups) = (Slab::new("bfq.entities", ()), Slab::new("bfq.trees", ()));
+        let (mut states, mut groups) = (Slab::new("bfq.entities"), Slab::new("bfq.trees"));
         let members = groups.insert(Group::new(None, now));
         // The root competes with no other entity. Its weight is never looked at.
         let root = states.insert(State::new(None, Some(members), Class::BestEffort, 1));

@@ -3,7 +3,7 @@
 use super::direction::Direction;
 use super::request::Request;
 use crate::list::List;
-use crate::slab::{Index, Probe, Slab};
+use crate::slab::{Index, Slab};
 use crate::tree::Tree;
 use crate::waiting::ByAge;
 
@@ -20,7 +20,7 @@ pub(super) struct Queue {
 
 impl Queue {
     /// The first waiting request that begins where the last one did, or behind that.
-    pub(super) fn next_in_order<P: Probe>(&self, requests: &Slab<Request, P>) -> Option<Index> {
+    pub(super) fn next_in_order(&self, requests: &Slab<Request>) -> Option<Index> {
         self.sorted.first_from(requests, self.latest_pos)
     }
 }

@@ -3,11 +3,11 @@
 use super::MqDeadline;
 use super::direction::Direction;
 use crate::mergeable::keep_deadline;
-use crate::slab::{Index, Probe};
+use crate::slab::Index;
 use crate::tree::Tree;
 use crate::{Info, Join, Merge, MergeHow, MergeLevel};
 
-impl<P: Probe> MqDeadline<P> {
+impl MqDeadline {
     /// COST: the last request; then one hash bucket; then a walk down one tree; a merge redoes one or two places.
     pub(super) fn merge_newcomer(&mut self, info: &Info) -> Option<Merge> {
         let sorted = self.tunables.front_merges.then(|| self.sorted(info));

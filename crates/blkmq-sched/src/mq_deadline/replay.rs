@@ -5,11 +5,11 @@ use super::level::Level;
 use super::{MqDeadline, Pace};
 use crate::list::List;
 use crate::merge::forced;
-use crate::slab::{Index, Probe};
+use crate::slab::Index;
 use crate::waiting::ByAge;
 use crate::{Class, DispatchContext, Info, Join, MergeHow, Replay, RqId, Time};
 
-impl<P: Probe> Replay for MqDeadline<P> {
+impl Replay for MqDeadline {
     fn peek(&mut self, _context: &mut dyn DispatchContext, now: Time) -> Option<RqId> {
         let pace = self.pace;
         let item = self.at_head.head().or_else(|| self.choose(now));
@@ -53,7 +53,7 @@ impl<P: Probe> Replay for MqDeadline<P> {
     }
 }
 
-impl<P: Probe> MqDeadline<P> {
+impl MqDeadline {
     /// Brings the choosing to where a choice of `item` must have found it. When deadlines had passed, and what waited,
     /// the other scheduler knew better: its clock is not quite ours, and neither is its order of events.
     fn follow(&mut self, item: Index, now: Time) {

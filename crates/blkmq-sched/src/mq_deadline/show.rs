@@ -5,9 +5,8 @@ use core::fmt::{Result, Write};
 use super::direction::Direction;
 use super::{MqDeadline, Pace};
 use crate::Class;
-use crate::slab::Probe;
 
-impl<P: Probe> MqDeadline<P> {
+impl MqDeadline {
     pub(super) fn show_all(&self, out: &mut dyn Write) -> Result {
         for class in Class::ALL {
             for direction in Direction::ALL {

@@ -5,10 +5,9 @@ use super::MqDeadline;
 use super::direction::Direction;
 use crate::data::changes;
 use crate::scheduler::MOST_NEWCOMERS;
-use crate::slab::Probe;
 use crate::{Info, Newcomer, Op, Time};
 
-impl<P: Probe> MqDeadline<P> {
+impl MqDeadline {
     /// Puts newcomers in order, if nothing waits, and no other class is queued.
     #[inline]
     pub(super) fn hand(&mut self, newcomers: &[Newcomer], now: Time, order: &mut [u8]) -> bool {

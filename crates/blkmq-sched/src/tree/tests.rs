@@ -31,7 +31,7 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        Self { slab: Slab::new("test", ()), tree: Tree::default(), sorted: Vec::new(), names: 0 }
+        Self { slab: Slab::new("test"), tree: Tree::default(), sorted: Vec::new(), names: 0 }
     }
 
     fn insert(&mut self, key: u64) {

@@ -39,7 +39,7 @@ fn the_contract_has_no_more_methods_than_linux_s() {
 #[test]
 fn a_dispatch_brings_what_its_request_needs_and_nothing_else() {
     let schedulers: [(Box<dyn Scheduler>, usize, usize); 3] =
-        [(Box::new(MqDeadline::new(())), 0, 0), (Box::new(Kyber::new()), 1, 0), (Box::new(Bfq::new()), 0, 1)];
+        [(Box::new(MqDeadline::new()), 0, 0), (Box::new(Kyber::new()), 1, 0), (Box::new(Bfq::new()), 0, 1)];
     for (mut scheduler, tokens, tickets) in schedulers {
         scheduler.reserve(1);
         scheduler.join(client(1), &ClientSettings::default());

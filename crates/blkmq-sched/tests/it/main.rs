@@ -7,7 +7,6 @@ mod bfq_model;
 mod bfq_room;
 mod bfq_rules;
 mod contract;
-mod cost;
 mod counting;
 mod knobs;
 mod kyber_model;

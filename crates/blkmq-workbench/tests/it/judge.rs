@@ -66,7 +66,7 @@ enum Fault {
 
 impl Faulty {
     fn new(fault: Fault) -> Self {
-        Self { inner: MqDeadline::new(()), fault, handed_out: 0, paused_until: Time(0) }
+        Self { inner: MqDeadline::new(), fault, handed_out: 0, paused_until: Time(0) }
     }
 
     /// Begins a pause behind every 32nd request, unless the request that waits is alone.
@@ -396,7 +396,7 @@ fn a_scheduler_that_lends_the_share_of_a_thinking_client_fails_that_row_alone() 
 #[test]
 fn a_scheduler_that_starves_writes_fails_the_deadlines() {
     let starver = || {
-        let mut scheduler = MqDeadline::new(());
+        let mut scheduler = MqDeadline::new();
         for name in ["writes_starved", "write_expire"] {
             scheduler.set_knob(name, i64::from(i32::MAX)).expect("it is the largest value");
         }

@@ -2,7 +2,7 @@
 
 use super::virtual_time;
 use crate::Class;
-use crate::slab::{Index, Probe, Slab};
+use crate::slab::{Index, Slab};
 use crate::tree::{Branches, Keyed};
 
 /// Names a queue or a group of a [`Forest`](super::Forest).
@@ -101,7 +101,7 @@ impl Keyed for State {
     fn is_before(key: u64, other: u64) -> bool {
         virtual_time::is_after(other, key)
     }
-    fn summarize<P: Probe>(slab: &mut Slab<Self, P>, node: Index) {
+    fn summarize(slab: &mut Slab<Self>, node: Index) {
         let here = slab.get(node);
         let mut earliest = here.start;
         for child in here.branches.children().into_iter().flatten() {
