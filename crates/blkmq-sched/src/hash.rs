@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 use crate::data::{Area, changes, reads};
-use crate::list::{Linked, Links};
+use crate::list::{Linked, Links, walk};
 use crate::slab::{Index, Slab};
 
 /// An item with the sector under which the item is found. The sector must not change while the item is in the table.
@@ -57,7 +57,7 @@ impl<C> Hash<C> {
         }
         let mut grown = Self::with_bits(bits);
         for bucket in &self.buckets {
-            let items: Vec<Index> = Self::walk(slab, *bucket).map(|(item, _)| item).collect();
+            let items: Vec<Index> = walk(slab, *bucket, |item| item.place().next).map(|(item, _)| item).collect();
             // A new bucket gets its items from one old bucket only. So inserting from the end of the old one keeps the
             // latest first.
             for item in items.into_iter().rev() {
@@ -104,18 +104,9 @@ impl<C> Hash<C> {
         slab: &'a Slab<T>,
         end: u64,
     ) -> impl Iterator<Item = (Index, &'a T)> {
-        Self::walk(slab, *reads(&self.buckets[self.number(end)]))
+        walk(slab, *reads(&self.buckets[self.number(end)]), |item| item.place().next)
             .take(LONGEST_WALK)
             .filter(move |(_, item)| item.end() == end)
-    }
-
-    fn walk<T: Linked<C>>(slab: &Slab<T>, mut at: Option<Index>) -> impl Iterator<Item = (Index, &T)> {
-        core::iter::from_fn(move || {
-            let index = at?;
-            let item = slab.get(index);
-            at = item.place().next;
-            Some((index, item))
-        })
     }
 
     #[inline]
@@ -130,7 +121,7 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
-    use crate::list::Links;
+    use crate::list::{Links, chains};
     use crate::slab::LOOKS;
 
     #[derive(Debug)]
@@ -140,16 +131,9 @@ mod tests {
         links: Links,
     }
 
-    #[derive(Debug)]
-    struct ByEnd;
-
-    impl Linked<ByEnd> for Item {
-        fn links(&mut self) -> &mut Links {
-            &mut self.links
-        }
-        fn place(&self) -> Links {
-            self.links
-        }
+    chains! {
+        /// The chain of a bucket.
+        pub(super) ByEnd: Item => links;
     }
 
     impl Ending for Item {

@@ -18,20 +18,33 @@ pub(crate) trait Linked<C> {
     fn place(&self) -> Links;
 }
 
+/// Declares chains, each a type that names it, and the links of an item that belong to it.
+macro_rules! chains {
+    ($($(#[$doc:meta])* $vis:vis $chain:ident: $item:ident $(<$home:ident>)? => $($links:ident).+;)+) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Default)]
+        $vis struct $chain;
+
+        impl $(<$home>)? $crate::list::Linked<$chain> for $item $(<$home>)? {
+            fn links(&mut self) -> &mut $crate::list::Links {
+                &mut self.$($links).+
+            }
+            fn place(&self) -> $crate::list::Links {
+                self.$($links).+
+            }
+        }
+    )+};
+}
+pub(crate) use chains;
+
 /// The two ends of a list. The list owns nothing: items live in the slab that is passed to each method.
 ///
 /// COST: each method touches the item and at most two neighbours.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct List<C> {
     head: Option<Index>,
     tail: Option<Index>,
     chain: PhantomData<C>,
-}
-
-impl<C> Default for List<C> {
-    fn default() -> Self {
-        Self { head: None, tail: None, chain: PhantomData }
-    }
 }
 
 impl<C> List<C> {
@@ -83,7 +96,8 @@ impl<C> List<C> {
 
     /// Moves all items of `other` behind those of this list, in their order.
     pub(crate) fn append<T: Linked<C>>(&mut self, slab: &mut Slab<T>, other: &mut Self) {
-        let Self { head: Some(first), tail, .. } = core::mem::take(changes(other)) else { return };
+        let other = changes(other);
+        let (Some(first), tail) = (other.head.take(), other.tail.take()) else { return };
         self.set_next(slab, self.tail, Some(first));
         self.set_prev(slab, Some(first), self.tail);
         *changes(&mut self.tail) = tail;
@@ -112,7 +126,7 @@ impl<C> List<C> {
 }
 
 /// The items from `at` on, in the order in which `next` leads from one to another.
-fn walk<T>(
+pub(crate) fn walk<T>(
     slab: &Slab<T>,
     mut at: Option<Index>,
     next: impl Fn(&T) -> Option<Index>,
@@ -132,30 +146,35 @@ mod tests {
     use super::*;
 
     #[derive(Debug)]
-    struct Only;
+    struct Item {
+        name: char,
+        links: Links,
+    }
 
-    impl Linked<Only> for (char, Links) {
-        fn links(&mut self) -> &mut Links {
-            &mut self.1
-        }
-        fn place(&self) -> Links {
-            self.1
+    impl Item {
+        fn new(name: char) -> Self {
+            Self { name, links: Links::default() }
         }
     }
 
-    fn forward(list: &List<Only>, slab: &Slab<(char, Links)>) -> Vec<char> {
-        list.iter(slab).map(|(_, item)| item.0).collect()
+    chains! {
+        /// The only one.
+        pub(super) Only: Item => links;
     }
 
-    fn backward(list: &List<Only>, slab: &Slab<(char, Links)>) -> Vec<char> {
-        list.iter_back(slab).map(|(_, item)| item.0).collect()
+    fn forward(list: &List<Only>, slab: &Slab<Item>) -> Vec<char> {
+        list.iter(slab).map(|(_, item)| item.name).collect()
+    }
+
+    fn backward(list: &List<Only>, slab: &Slab<Item>) -> Vec<char> {
+        list.iter_back(slab).map(|(_, item)| item.name).collect()
     }
 
     #[test]
     fn items_keep_their_order_in_both_directions() {
         let mut slab = Slab::new("test");
         let mut list = List::<Only>::default();
-        let [a, b, c, d] = ['a', 'b', 'c', 'd'].map(|name| slab.insert((name, Links::default())));
+        let [a, b, c, d] = ['a', 'b', 'c', 'd'].map(|name| slab.insert(Item::new(name)));
         list.push_back(&mut slab, b);
         list.push_back(&mut slab, d);
         list.push_front(&mut slab, a);
@@ -181,13 +200,13 @@ mod tests {
         one.append(&mut slab, &mut other);
         assert!(one.is_empty() && one.tail.is_none());
         for name in ['a', 'b'] {
-            let item = slab.insert((name, Links::default()));
+            let item = slab.insert(Item::new(name));
             other.push_back(&mut slab, item);
         }
         one.append(&mut slab, &mut other);
         assert_eq!((forward(&one, &slab), backward(&one, &slab)), (Vec::from(['a', 'b']), Vec::from(['b', 'a'])));
         assert!(other.is_empty() && other.tail.is_none());
-        let last = slab.insert(('c', Links::default()));
+        let last = slab.insert(Item::new('c'));
         other.push_back(&mut slab, last);
         one.append(&mut slab, &mut other);
         assert_eq!(

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use crate::hash::Ending;
-use crate::list::{Linked, Links};
+use crate::list::{Links, chains};
 use crate::tree::{Branches, Keyed};
 use crate::{Info, RqId, Time};
 
@@ -51,28 +51,9 @@ impl<H> Ending for Waiting<H> {
     }
 }
 
-/// The chain of a list in order of arrival, or of the list at the head: a request is in one of them.
-#[derive(Debug, Clone)]
-pub(crate) struct ByAge;
-
-impl<H> Linked<ByAge> for Waiting<H> {
-    fn links(&mut self) -> &mut Links {
-        &mut self.age
-    }
-    fn place(&self) -> Links {
-        self.age
-    }
-}
-
-/// The chain of a hash bucket.
-#[derive(Debug, Clone)]
-pub(crate) struct ByEnd;
-
-impl<H> Linked<ByEnd> for Waiting<H> {
-    fn links(&mut self) -> &mut Links {
-        &mut self.end
-    }
-    fn place(&self) -> Links {
-        self.end
-    }
+chains! {
+    /// The chain of a list in order of arrival, or of the list at the head: a request is in one of them.
+    pub(crate) ByAge: Waiting<H> => age;
+    /// The chain of a hash bucket.
+    pub(crate) ByEnd: Waiting<H> => end;
 }

@@ -10,7 +10,7 @@ use super::habits::{Habits, Seeks};
 use super::inject::Injection;
 use super::raise::Raising;
 use super::wf2q::Entity;
-use crate::list::{Linked, Links, List};
+use crate::list::{Links, List, chains};
 use crate::site::kept;
 use crate::slab::Index;
 use crate::tree::{Branches, Keyed, Tree};
@@ -126,17 +126,15 @@ impl Keyed for Queue {
     }
 }
 
-/// The chain of all queues.
-#[derive(Debug, Clone)]
-pub(super) struct ByBirth;
-
-impl Linked<ByBirth> for Queue {
-    fn links(&mut self) -> &mut Links {
-        &mut self.all
-    }
-    fn place(&self) -> Links {
-        self.all
-    }
+chains! {
+    /// The chain of all queues.
+    pub(super) ByBirth: Queue => all;
+    /// The chain of the queues that wait.
+    pub(super) ByActivity: Queue => active;
+    /// The chain of the queues of a burst.
+    pub(super) ByBurst: Queue => burst;
+    /// The chain of the queues that one waker wakes.
+    pub(super) ByWaker: Queue => waking.links;
 }
 
 /// Names a queue without keeping it.
@@ -144,32 +142,6 @@ impl Linked<ByBirth> for Queue {
 pub(super) struct Name {
     index: Index,
     serial: u64,
-}
-
-/// The chain of the queues that wait.
-#[derive(Debug, Clone)]
-pub(super) struct ByActivity;
-
-impl Linked<ByActivity> for Queue {
-    fn links(&mut self) -> &mut Links {
-        &mut self.active
-    }
-    fn place(&self) -> Links {
-        self.active
-    }
-}
-
-/// The chain of the queues of a burst.
-#[derive(Debug, Clone)]
-pub(super) struct ByBurst;
-
-impl Linked<ByBurst> for Queue {
-    fn links(&mut self) -> &mut Links {
-        &mut self.burst
-    }
-    fn place(&self) -> Links {
-        self.burst
-    }
 }
 
 /// A queue's waker, and the queues that it wakes itself.
@@ -183,19 +155,6 @@ pub(super) struct Waking {
     /// The queues of which this one is the waker, the one that began to have requests last first.
     pub(super) woken: List<ByWaker>,
     links: Links,
-}
-
-/// The chain of the queues that one waker wakes.
-#[derive(Debug, Clone)]
-pub(super) struct ByWaker;
-
-impl Linked<ByWaker> for Queue {
-    fn links(&mut self) -> &mut Links {
-        &mut self.waking.links
-    }
-    fn place(&self) -> Links {
-        self.waking.links
-    }
 }
 
 impl Bfq {

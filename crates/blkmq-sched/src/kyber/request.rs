@@ -1,6 +1,6 @@
 //! A waiting request and its place in a list.
 
-use crate::list::{Linked, Links};
+use crate::list::{Links, chains};
 use crate::{Info, RqId, SchedDomain};
 
 /// One waiting request.
@@ -24,15 +24,7 @@ impl Request {
     }
 }
 
-/// The chain of the one list in which a request is.
-#[derive(Debug)]
-pub(super) struct ByAge;
-
-impl Linked<ByAge> for Request {
-    fn links(&mut self) -> &mut Links {
-        &mut self.age
-    }
-    fn place(&self) -> Links {
-        self.age
-    }
+chains! {
+    /// The chain of the one list in which a request is.
+    pub(super) ByAge: Request => age;
 }
