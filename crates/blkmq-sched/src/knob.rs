@@ -74,6 +74,31 @@ impl Knob {
     }
 }
 
+/// A knob with a plain count.
+pub(crate) const fn count(name: &'static str, default: i64, about: &'static str) -> Knob {
+    Knob::new(name, Unit::Count, default, about)
+}
+
+/// A knob that is 0 or 1.
+pub(crate) const fn switch(name: &'static str, default: i64, about: &'static str) -> Knob {
+    Knob::new(name, Unit::Switch, default, about)
+}
+
+/// A knob in milliseconds.
+pub(crate) const fn ms(name: &'static str, default: i64, about: &'static str) -> Knob {
+    Knob::new(name, Unit::Milliseconds, default, about)
+}
+
+/// A knob in nanoseconds, which has no bound.
+pub(crate) const fn ns(name: &'static str, default: i64, about: &'static str) -> Knob {
+    Knob { max: i64::MAX, ..Knob::new(name, Unit::Nanoseconds, default, about) }
+}
+
+/// A knob in kibibytes.
+pub(crate) const fn kib(name: &'static str, default: i64, about: &'static str) -> Knob {
+    Knob::new(name, Unit::Kibibytes, default, about)
+}
+
 /// Checks a value for the knob of this name.
 ///
 /// # Errors

@@ -11,8 +11,8 @@
 
 use core::fmt;
 
-use crate::knob::{checked, set_defaults};
-use crate::{Knob, KnobError, SchedDomain, Time, Unit};
+use crate::knob::{checked, ns, set_defaults};
+use crate::{Knob, KnobError, SchedDomain, Time};
 
 /// Buckets of latencies.
 pub(crate) const NR_BUCKETS: usize = 8;
@@ -37,24 +37,8 @@ const FOLD_NS: u64 = 100_000_000;
 
 /// The knobs, in the order of the kernel's sysfs folder.
 pub(crate) const KNOBS: &[Knob] = &[
-    Knob {
-        max: i64::MAX,
-        ..Knob::new(
-            "read_lat_nsec",
-            Unit::Nanoseconds,
-            2_000_000,
-            "How long a read should take at most, from its allocation to its completion.",
-        )
-    },
-    Knob {
-        max: i64::MAX,
-        ..Knob::new(
-            "write_lat_nsec",
-            Unit::Nanoseconds,
-            10_000_000,
-            "How long a write should take at most, from its allocation to its completion.",
-        )
-    },
+    ns("read_lat_nsec", 2_000_000, "How long a read should take at most, from its allocation to its completion."),
+    ns("write_lat_nsec", 10_000_000, "How long a write should take at most, from its allocation to its completion."),
 ];
 
 /// What is measured of a request.

@@ -1,7 +1,7 @@
 //! The knobs of `bfq`: the kernel's names, units, defaults and ranges.
 
 use super::clock::{NS_PER_MS, NS_PER_US, Ticks, of_ms};
-use crate::knob::{checked, set_defaults};
+use crate::knob::{checked, count, kib, ms, set_defaults, switch};
 use crate::{Knob, KnobError, Unit};
 
 /// With strict guarantees, a queue is waited for at least this long.
@@ -9,31 +9,11 @@ const LEAST_STRICT_IDLE: u64 = 8 * NS_PER_MS;
 
 /// The knobs, in the order of the kernel's sysfs folder.
 pub(super) const KNOBS: &[Knob] = &[
-    Knob::new(
-        "fifo_expire_sync",
-        Unit::Milliseconds,
-        125,
-        "How long a synchronous request may wait before it goes first in its queue.",
-    ),
-    Knob::new(
-        "fifo_expire_async",
-        Unit::Milliseconds,
-        250,
-        "How long an asynchronous request may wait before it goes first in its queue.",
-    ),
-    Knob::new(
-        "back_seek_max",
-        Unit::Kibibytes,
-        16384,
-        "How far back from the last request the next one of a queue may be.",
-    ),
-    Knob { min: 1, ..Knob::new("back_seek_penalty", Unit::Count, 2, "How many times its length a way back counts.") },
-    Knob::new(
-        "slice_idle",
-        Unit::Milliseconds,
-        8,
-        "How long the device waits for the next request of a queue; 0: it does not.",
-    ),
+    ms("fifo_expire_sync", 125, "How long a synchronous request may wait before it goes first in its queue."),
+    ms("fifo_expire_async", 250, "How long an asynchronous request may wait before it goes first in its queue."),
+    kib("back_seek_max", 16384, "How far back from the last request the next one of a queue may be."),
+    Knob { min: 1, ..count("back_seek_penalty", 2, "How many times its length a way back counts.") },
+    ms("slice_idle", 8, "How long the device waits for the next request of a queue; 0: it does not."),
     Knob::new("slice_idle_us", Unit::Microseconds, 8000, "The same as slice_idle, in microseconds."),
     Knob::new(
         "max_budget",
@@ -41,22 +21,13 @@ pub(super) const KNOBS: &[Knob] = &[
         0,
         "How much a queue is served at most before the next one; 0: as much as the device does in timeout_sync.",
     ),
-    Knob {
-        min: 1,
-        ..Knob::new("timeout_sync", Unit::Milliseconds, 124, "How long a queue is served at most before the next one.")
-    },
-    Knob::new(
+    Knob { min: 1, ..ms("timeout_sync", 124, "How long a queue is served at most before the next one.") },
+    switch(
         "strict_guarantees",
-        Unit::Switch,
         0,
         "Whether to keep shares at any cost: one request in the device, and always wait for the next one.",
     ),
-    Knob::new(
-        "low_latency",
-        Unit::Switch,
-        1,
-        "Whether programs that start or play are served before those that read and write much.",
-    ),
+    switch("low_latency", 1, "Whether programs that start or play are served before those that read and write much."),
 ];
 
 /// The values of the knobs, times in nanoseconds.

@@ -1,49 +1,30 @@
 //! The knobs of `mq-deadline`: the kernel's names, units, defaults and ranges.
 
 use super::direction::Direction;
-use crate::knob::{checked, set_defaults};
+use crate::knob::{checked, count, ms, set_defaults, switch};
 use crate::scheduler::DEFAULT_NR_REQUESTS;
-use crate::{Knob, KnobError, Unit};
+use crate::{Knob, KnobError};
 
 const INT_MIN: i64 = i32::MIN as i64;
 const NS_PER_MS: u64 = 1_000_000;
 
 /// The knobs, in the order of the kernel's sysfs folder.
 pub(super) const KNOBS: &[Knob] = &[
-    Knob::new("read_expire", Unit::Milliseconds, 500, "How long a read may wait before it goes first in a new batch."),
-    Knob::new(
-        "write_expire",
-        Unit::Milliseconds,
-        5000,
-        "How long a write may wait before it goes first in a new batch.",
-    ),
-    Knob {
-        min: INT_MIN,
-        ..Knob::new("writes_starved", Unit::Count, 2, "How many batches of reads may pass waiting writes.")
-    },
-    Knob::new("front_merges", Unit::Switch, 1, "Whether to look for a request that a newcomer can stand in front of."),
+    ms("read_expire", 500, "How long a read may wait before it goes first in a new batch."),
+    ms("write_expire", 5000, "How long a write may wait before it goes first in a new batch."),
+    Knob { min: INT_MIN, ..count("writes_starved", 2, "How many batches of reads may pass waiting writes.") },
+    switch("front_merges", 1, "Whether to look for a request that a newcomer can stand in front of."),
     Knob {
         default: None,
         min: 1,
-        ..Knob::new(
+        ..count(
             "async_depth",
-            Unit::Count,
             0,
             "How many requests other than synchronous reads may be queued at once; by default nr_requests.",
         )
     },
-    Knob::new(
-        "fifo_batch",
-        Unit::Count,
-        16,
-        "How many requests go in sector order before direction and deadlines are looked at again.",
-    ),
-    Knob::new(
-        "prio_aging_expire",
-        Unit::Milliseconds,
-        10000,
-        "How long a request may wait before it passes those of higher priority classes.",
-    ),
+    count("fifo_batch", 16, "How many requests go in sector order before direction and deadlines are looked at again."),
+    ms("prio_aging_expire", 10000, "How long a request may wait before it passes those of higher priority classes."),
 ];
 
 /// The values of the knobs, times in nanoseconds.
