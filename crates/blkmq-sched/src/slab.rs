@@ -15,6 +15,13 @@ std::thread_local! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Index(NonZeroU32);
 
+/// The first slot that a slab hands out.
+impl Default for Index {
+    fn default() -> Self {
+        Self(NonZeroU32::MIN)
+    }
+}
+
 impl Index {
     #[inline]
     fn of_slot(slot: usize) -> Self {

@@ -33,7 +33,7 @@ pub(super) struct Passing {
 }
 
 /// One client.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Client {
     pub(super) id: ClientId,
     settings: ClientSettings,
@@ -62,18 +62,7 @@ impl Client {
     }
 
     fn new(id: ClientId, settings: ClientSettings) -> Self {
-        Self {
-            id,
-            settings,
-            priority: settings.priority,
-            sync: None,
-            latest_async: None,
-            outstanding: 0,
-            passing: [Passing::default(); 2],
-            saved: None,
-            is_merged_for_good: false,
-            betrothed: None,
-        }
+        Self { id, settings, priority: settings.priority, ..Self::default() }
     }
 }
 
@@ -91,8 +80,7 @@ const STRANGER: u16 = u16::MAX;
 
 impl Clients {
     pub(super) fn new() -> Self {
-        let stranger = Client::new(ClientId::default(), ClientSettings::default());
-        Self { places: Vec::new(), area: Area::new("bfq.clients"), stranger, len: 0 }
+        Self { places: Vec::new(), area: Area::new("bfq.clients"), stranger: Client::default(), len: 0 }
     }
 
     pub(super) const fn len(&self) -> usize {

@@ -35,7 +35,7 @@ pub(super) struct Counts {
 }
 
 /// One group.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Group {
     pub(super) id: GroupId,
     pub(super) entity: Entity,
@@ -63,7 +63,7 @@ pub(super) struct Groups {
 
 impl Groups {
     pub(super) fn new(root: Entity) -> Self {
-        let places = Vec::from([Some(Group::new(GroupId::ROOT, root, 0))]);
+        let places = Vec::from([Some(Group { entity: root, ..Group::default() })]);
         let groups = Self { places, area: Area::new("bfq.groups"), nr_pending: 0 };
         groups.area.is_of(&groups.places);
         groups
@@ -137,22 +137,6 @@ impl Groups {
     }
 }
 
-impl Group {
-    fn new(id: GroupId, entity: Entity, parent: usize) -> Self {
-        Self {
-            id,
-            entity,
-            parent,
-            asyncs: [None; NR_ASYNC],
-            allocated: 0,
-            nr_pending: 0,
-            positions: Tree::default(),
-            last_created: None,
-            counts: Counts::default(),
-        }
-    }
-}
-
 /// Which asynchronous queue of a group has requests of this priority.
 fn async_place(priority: IoPriority) -> usize {
     let level = usize::from(priority.level).min(NR_LEVELS - 1);
@@ -196,7 +180,7 @@ impl Bfq {
         }
         self.nr_lacking += NR_ASYNC;
         let entity = self.forest.new_group(parent_entity, weight);
-        self.groups.places[place] = Some(Group::new(id, entity, parent));
+        self.groups.places[place] = Some(Group { id, entity, parent, ..Group::default() });
         // Behind that, so that there is room for one group more than there are.
         self.reserve_queues();
     }

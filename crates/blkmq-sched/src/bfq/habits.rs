@@ -17,7 +17,7 @@ const ENOUGH_SAMPLES: u64 = 80;
 const STEADY_WINDOW: u64 = 200 * NS_PER_MS;
 
 /// What is remembered of a queue's client, also while its queue is merged with another one.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Habits {
     /// When a request of the queue completed last; before the first one did, a nanosecond after the queue began.
     pub(super) last_end: Time,
@@ -36,18 +36,8 @@ pub(super) struct Habits {
 }
 
 impl Habits {
-    pub(super) const fn new(now: Time, thinks_shortly: bool) -> Self {
-        Self {
-            last_end: now.after(1),
-            has_ended: false,
-            samples: 0,
-            total: 0,
-            mean: 0,
-            thinks_shortly,
-            is_io_bound: true,
-            watched_since: now,
-            idle: 0,
-        }
+    pub(super) fn new(now: Time, thinks_shortly: bool) -> Self {
+        Self { last_end: now.after(1), thinks_shortly, is_io_bound: true, watched_since: now, ..Self::default() }
     }
 
     /// A request of the queue completed.
@@ -70,7 +60,7 @@ pub(super) fn is_far(last: u64, info: &Info, rotational: bool) -> bool {
 }
 
 /// A history of far and near requests, the latest in the lowest bit.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Seeks(u32);
 
 impl Seeks {

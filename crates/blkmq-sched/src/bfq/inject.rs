@@ -22,7 +22,7 @@ pub(super) struct Injection {
     /// Nanoseconds that a request of the queue takes without injection; 0 while that is not known.
     pub(super) base: u64,
     /// The most requests that the device may have, an injected one included.
-    limit: u32,
+    pub(super) limit: u32,
     /// When the limit was lowered or began anew.
     pub(super) lowered_at: Ticks,
 }

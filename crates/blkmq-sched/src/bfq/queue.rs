@@ -18,7 +18,7 @@ use crate::waiting::ByAge;
 use crate::{Class, ClientId, IoPriority, Time};
 
 /// One queue.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Queue {
     /// Tells the queue from all queues that had its slot before; 0 once the queue has ended.
     pub(super) serial: u64,
@@ -175,58 +175,26 @@ impl Bfq {
         debug_assert!(self.queues.len() < self.room, "there is room for each queue");
         let entity = self.forest.new_leaf(self.groups.entity(group), priority.class, weight);
         let ticks = ticks(now);
-        let (max_budget, mut injection, mut raising) =
-            (self.default_budget() * 2 / 3, Injection::default(), Raising::default());
-        (injection.lowered_at, raising.next_soft_start) = (ticks, ticks);
         self.serial += 1;
         let q = self.queues.insert(Queue {
             serial: self.serial,
-            all: Links::default(),
             entity,
             group,
             is_sync,
             priority,
             weight,
             weight_in_force: weight,
-            clients: 0,
-            suitors: 0,
-            owner: None,
-            made_for: None,
-            allocated: 0,
-            dispatched: 0,
-            sorted: Tree::default(),
-            fifo: List::default(),
-            next: None,
-            nr_waiting: 0,
-            last_position: 0,
-            fifo_looked_at: false,
-            is_busy: false,
             busy_class: priority.class,
-            is_pending: false,
-            weighed: None,
-            active: Links::default(),
-            is_listed: false,
-            max_budget,
-            budget_left: 0,
-            may_resume: false,
+            max_budget: self.default_budget() * 2 / 3,
             timeout: LONG_AGO,
             seeks: Seeks::FIRST,
             habits: Habits::new(now, is_sync && priority.class != Class::Idle),
-            injection,
-            waking: Waking::default(),
-            raising,
+            injection: Injection { lowered_at: ticks, ..Injection::default() },
+            raising: Raising::new(ticks),
             just_created: is_sync,
             created_at: ticks,
-            in_large_burst: false,
-            burst: Links::default(),
-            is_in_burst: false,
-            is_shared: false,
-            is_to_split: false,
-            merged_into: None,
             split_at: LONG_AGO,
-            position: 0,
-            is_placed: false,
-            branches: Branches::default(),
+            ..Queue::default()
         });
         self.by_entity[entity.number()] = Some(q);
         self.all.push_back(&mut self.queues, q);

@@ -31,7 +31,7 @@ const BURST_IS_OVER: Ticks = of_ms(10_000);
 const RAISED_WEIGHT: u32 = weight(DEFAULT_WEIGHT, 4);
 
 /// Whether a queue is raised, and what decides that.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Raising {
     /// How many times its weight the queue counts.
     pub(super) coefficient: u32,
@@ -54,24 +54,12 @@ pub(super) struct Raising {
     pub(super) first_service: Ticks,
 }
 
-impl Default for Raising {
-    fn default() -> Self {
-        Self {
-            coefficient: 1,
-            duration: 0,
-            since: 0,
-            interactive_since: LONG_AGO,
-            service: 0,
-            next_soft_start: 0,
-            is_start_open: false,
-            began: 0,
-            service_since: 0,
-            first_service: 0,
-        }
-    }
-}
-
 impl Raising {
+    /// Those of a new queue.
+    pub(super) fn new(now: Ticks) -> Self {
+        Self { coefficient: 1, interactive_since: LONG_AGO, next_soft_start: now, ..Self::default() }
+    }
+
     pub(super) const fn is_raised(&self) -> bool {
         self.coefficient > 1
     }

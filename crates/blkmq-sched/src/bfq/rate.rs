@@ -27,7 +27,7 @@ const REFERENCE_RATE: [u64; 2] = [33000, 14000];
 const REFERENCE_TIME: [Ticks; 2] = [of_ms(2500), of_ms(7000)];
 
 /// The estimate, and the interval that runs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Rate {
     /// Sectors in a microsecond, with [`DIGITS`] binary digits behind the point.
     rate: u64,
@@ -47,20 +47,9 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    pub(super) const fn new(is_rotational: bool) -> Self {
-        Self {
-            rate: REFERENCE_RATE[is_rotational as usize] * 2 / 3,
-            is_rotational,
-            samples: 0,
-            sequential: 0,
-            sectors: 0,
-            largest: 0,
-            first: Time(0),
-            last: Time(0),
-            length: 0,
-            last_position: 0,
-            last_completion: Time(0),
-        }
+    pub(super) fn new(is_rotational: bool) -> Self {
+        let rate = REFERENCE_RATE[usize::from(is_rotational)] * 2 / 3;
+        Self { rate, is_rotational, ..Self::default() }
     }
 
     /// Sectors that the device does in so many ticks.

@@ -5,8 +5,8 @@ use crate::Class;
 use crate::slab::{Index, Slab};
 use crate::tree::{Branches, Keyed};
 
-/// Names a queue or a group of a [`Forest`](super::Forest).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Names a queue or a group of a [`Forest`](super::Forest); by default its root, which is made first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::bfq) struct Entity(pub(super) Index);
 
 impl Entity {
@@ -17,9 +17,10 @@ impl Entity {
 }
 
 /// Where an entity is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Place {
     /// In no tree: forgotten, or in service.
+    #[default]
     Nowhere,
     /// In the active tree of its class.
     Active,
@@ -28,7 +29,7 @@ pub(super) enum Place {
 }
 
 /// What is asked of an entity, and holds from the moment at which it is put into the active tree next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Wish {
     pub(super) class: Class,
     pub(super) weight: u32,
@@ -37,7 +38,7 @@ pub(super) struct Wish {
 }
 
 /// An entity as its group sees it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct State {
     /// The group that this entity belongs to; none for the root.
     pub(super) within: Option<Index>,
@@ -66,22 +67,8 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(within: Option<Index>, members: Option<Index>, class: Class, weight: u32) -> Self {
-        Self {
-            within,
-            members,
-            wish: Wish { class, weight, coefficient: 1 },
-            is_wish_new: false,
-            class,
-            weight: u64::from(weight),
-            budget: 0,
-            service: 0,
-            start: 0,
-            finish: 0,
-            min_start: 0,
-            place: Place::Nowhere,
-            is_counted: false,
-            branches: Branches::default(),
-        }
+        let wish = Wish { class, weight, coefficient: 1 };
+        Self { within, members, wish, class, weight: u64::from(weight), ..Self::default() }
     }
 }
 

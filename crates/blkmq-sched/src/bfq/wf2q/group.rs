@@ -14,7 +14,7 @@ const IDLE_CLASS_PERIOD: Ticks = TICKS_PER_SECOND / 5;
 const MOST_IDLE_CLASS_WAIT: Ticks = 2 * TICKS_PER_SECOND;
 
 /// The entities of one group.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Group {
     /// The group as an entity of its own group.
     pub(super) owner: Option<Index>,
@@ -34,16 +34,7 @@ pub(super) struct Group {
 
 impl Group {
     pub(super) fn new(owner: Option<Index>, now: Ticks) -> Self {
-        Self {
-            owner,
-            trees: Default::default(),
-            in_service: None,
-            next: None,
-            nr_active: 0,
-            nr_members: 0,
-            idle_class_tried: now,
-            idle_class_served: now,
-        }
+        Self { owner, idle_class_tried: now, idle_class_served: now, ..Self::default() }
     }
 
     /// Whether no member waits or is in service.
