@@ -69,7 +69,7 @@ impl Waiting {
 }
 
 /// The requests of the backlog, by member.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Backlog {
     members: Vec<Waiting>,
     members_area: Area,
@@ -102,26 +102,9 @@ fn next(set: &Set, from: usize) -> Option<usize> {
     next_bit(set.len(), from, |at| set[at])
 }
 
-impl Default for Backlog {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Backlog {
     pub(super) fn new() -> Self {
-        let nobody = [0; MAX_MEMBERS / 64];
-        Self {
-            members: Vec::new(),
-            members_area: Area::new("queue.backlog"),
-            incoming: nobody,
-            turn: 0,
-            nr_incoming: 0,
-            later: RqList::default(),
-            without_room: nobody,
-            retry_turn: 0,
-            nr_without_room: 0,
-        }
+        Self { members_area: Area::new("queue.backlog"), ..Self::default() }
     }
 
     /// Makes room for what a member leaves. Called when it joins.

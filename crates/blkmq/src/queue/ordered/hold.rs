@@ -35,7 +35,7 @@ fn ask(
 }
 
 /// A scheduler and what belongs to it, under one lock.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Hold {
     /// The member that had the hold last.
     holder: u16,
@@ -93,32 +93,12 @@ pub(crate) struct Hold {
 impl Hold {
     pub(super) fn empty(first: u16) -> Self {
         Self {
-            holder: 0,
-            scheduler: None,
             scheduler_area: Area::new("sched.root"),
             first,
-            queued: Vec::new(),
             queued_area: Area::new("queue.queued"),
-            elsewhere: 0,
-            room: (0, 0),
-            limited: 0,
-            base: Tally::default(),
-            base_limited: 0,
-            limited_over: None,
             backlog: Backlog::new(),
-            gate: None,
-            passes_reads_only: false,
-            latest: Class::BestEffort,
-            latest_client: ClientId::default(),
-            until_open: 0,
-            is_fold_due: false,
-            gate_client: None,
-            wants_reports: false,
-            opening: None,
-            is_special: false,
             token_home: first,
-            reports: Vec::new(),
-            since: Time(0),
+            ..Self::default()
         }
     }
 
