@@ -10,6 +10,17 @@ use crate::request::{FlushStep, Place, Request, RqList, Slots, Status};
 use blkmq_sync::word::Snapshot;
 use blkmq_sync::{Stage, stage};
 
+/// A plug on its way into the scheduler, or its part for one hardware queue.
+pub(super) struct Plug<'q> {
+    pub(super) starting: &'q Starting<'q>,
+    pub(super) mapping: &'q Mapping,
+    pub(super) requests: RqList,
+    /// Requests of the flush machine that were among them.
+    pub(super) flushes: RqList,
+    /// Requests may be started.
+    pub(super) may_dispatch: bool,
+}
+
 impl Dispatcher {
     /// Takes what a plug holds into the queue, and dispatches. What may not enter a frozen queue stays in the plug. The
     /// caller is inside, and has read the queue's word there as `seen`.
@@ -74,10 +85,16 @@ impl Dispatcher {
                 break;
             }
             if q.settings.has_scheduler() {
-                let inserted = q.locking().insert(self, &starting, &mapping, plug, !seen.is_quiesced());
+                let (requests, may_dispatch) = (std::mem::take(plug), !seen.is_quiesced());
+                let flushes = RqList::default();
+                let mut plug = Plug { starting: &starting, mapping: &mapping, requests, flushes, may_dispatch };
+                let inserted = q.locking().insert(self, &mut plug);
+                debug_assert!(plug.requests.is_empty(), "a plug is taken whole");
+                self.insert_flushes(q, plug.flushes, now);
                 self.member(q).counters.entered(inserted.entered);
                 entered += inserted.entered;
-                dispatched = inserted.dispatched;
+                // A request that was parked waits for dispatch.
+                dispatched = inserted.dispatched.filter(|_| !self.parked);
                 break;
             }
             dispatched = None;
@@ -118,21 +135,15 @@ impl Dispatcher {
         operations
     }
 
-    /// Makes a plug's requests ready to be left to another thread: they have begun from here on. Requests of the flush
-    /// machine are put into `flushes`. Returns how many operations there are, and the requests that are to be left.
-    pub(super) fn begin(
-        &mut self,
-        domain: &Domain,
-        starting: &Starting<'_>,
-        mapping: &Mapping,
-        plug: &mut RqList,
-        flushes: &mut RqList,
-    ) -> (u64, RqList) {
-        debug_assert!(!plug.is_empty(), "there are requests to begin");
+    /// Makes a plug's requests ready to be left to another thread: they have begun from here on. Returns how many
+    /// operations there are, and the requests that are to be left.
+    pub(super) fn begin(&mut self, domain: &Domain, plug: &mut Plug<'_>) -> (u64, RqList) {
+        let Plug { starting, mapping, requests, flushes, .. } = plug;
+        debug_assert!(!requests.is_empty(), "there are requests to begin");
         let q = starting.q;
         let (mut entered, mut list) = (0, RqList::default());
         let staged = domain.observed_now();
-        while let Some(mut rq) = plug.pop_front(&q.slots) {
+        while let Some(mut rq) = requests.pop_front(&q.slots) {
             mapping.assign(&mut rq);
             entered += u64::from(rq.body().nr_parts);
             starting.add(&mut rq);

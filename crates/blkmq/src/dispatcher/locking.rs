@@ -25,45 +25,30 @@ use blkmq_sched::Time;
 
 use super::outcome::{Dispatched, Inserted};
 use crate::dispatcher::Dispatcher;
-use crate::queue::{Domain, Locking, Mapping, RequestQueue, Starting};
-use crate::request::RqList;
+use crate::dispatcher::insert::Plug;
+use crate::queue::{Domain, Locking, RequestQueue};
 
 impl Locking {
     /// Inserts a plug, which is not empty, of the thread to which `dispatcher` belongs. What finds no room waits
-    /// with what other threads left. `may_dispatch`: requests may be started.
+    /// with what other threads left.
     #[inline]
-    pub(super) fn insert(
-        self,
-        dispatcher: &mut Dispatcher,
-        starting: &Starting<'_>,
-        mapping: &Mapping,
-        plug: &mut RqList,
-        may_dispatch: bool,
-    ) -> Inserted {
-        debug_assert!(!plug.is_empty(), "there is something to insert");
-        match starting.q.whole_domain() {
-            Some(domain) => self.insert_into(domain, dispatcher, starting, mapping, plug, may_dispatch),
-            None => split::insert(self, dispatcher, starting, mapping, plug, may_dispatch),
+    pub(super) fn insert(self, dispatcher: &mut Dispatcher, plug: &mut Plug<'_>) -> Inserted {
+        debug_assert!(!plug.requests.is_empty(), "there is something to insert");
+        match plug.starting.q.whole_domain() {
+            Some(domain) => self.insert_into(domain, dispatcher, plug),
+            None => split::insert(self, dispatcher, plug),
         }
     }
 
     /// Inserts a plug, or its part for one hardware queue, into a domain.
     #[inline]
-    pub(super) fn insert_into<'q>(
-        self,
-        domain: &'q Domain,
-        dispatcher: &mut Dispatcher,
-        starting: &Starting<'q>,
-        mapping: &Mapping,
-        plug: &mut RqList,
-        may_dispatch: bool,
-    ) -> Inserted {
-        debug_assert!(!plug.is_empty(), "there is something to insert");
+    pub(super) fn insert_into(self, domain: &Domain, dispatcher: &mut Dispatcher, plug: &mut Plug<'_>) -> Inserted {
+        debug_assert!(!plug.requests.is_empty(), "there is something to insert");
         match self {
-            Self::Single => single::insert(dispatcher, domain, starting, mapping, plug, true),
-            Self::Staged(measures) => staged::insert(dispatcher, domain, starting, mapping, plug, measures),
-            Self::Batch => batch::insert(dispatcher, domain, starting, mapping, plug, true),
-            Self::Combining => combining::insert(dispatcher, domain, starting, mapping, plug, may_dispatch),
+            Self::Single => single::insert(dispatcher, domain, plug, true),
+            Self::Staged(measures) => staged::insert(dispatcher, domain, plug, measures),
+            Self::Batch => batch::insert(dispatcher, domain, plug, true),
+            Self::Combining => combining::insert(dispatcher, domain, plug),
         }
     }
 

@@ -5,7 +5,8 @@ use std::ops::Range;
 use blkmq_sched::{MOST_NEWCOMERS, Newcomer};
 
 use crate::dispatcher::Dispatcher;
-use crate::queue::{Domain, Mapping, RequestQueue};
+use crate::dispatcher::insert::Plug;
+use crate::queue::Domain;
 use crate::request::{FlushStep, Request, RqList, Slots};
 
 /// Requests that may be handed through together: of one class and operation.
@@ -125,21 +126,17 @@ impl Newcomers {
 impl Dispatcher {
     /// Notes a plug's requests, if all of them may go together. Called before the hold, so that the hold is shorter.
     #[inline]
-    pub(super) fn note_newcomers(
-        &mut self,
-        q: &RequestQueue,
-        domain: &Domain,
-        mapping: &Mapping,
-        plug: &mut RqList,
-    ) -> bool {
-        if plug.len() > MOST_NEWCOMERS || domain.has_waiting() {
+    pub(super) fn note_newcomers(&mut self, domain: &Domain, plug: &mut Plug<'_>) -> bool {
+        let Plug { starting, mapping, requests, .. } = plug;
+        if requests.len() > MOST_NEWCOMERS || domain.has_waiting() {
             return false;
         }
-        let noted = self.newcomers.note_front(plug, &q.slots, MOST_NEWCOMERS, |rq| _ = mapping.assign(rq));
-        let rest = std::mem::replace(plug, noted);
+        let slots = &starting.q.slots;
+        let noted = self.newcomers.note_front(requests, slots, MOST_NEWCOMERS, |rq| _ = mapping.assign(rq));
+        let rest = std::mem::replace(requests, noted);
         let all_may_go = rest.is_empty();
-        debug_assert_eq!(plug.len(), self.newcomers.known.len(), "each request that may go was noted");
-        plug.append(rest);
+        debug_assert_eq!(requests.len(), self.newcomers.known.len(), "each request that may go was noted");
+        requests.append(rest);
         all_may_go
     }
 }

@@ -34,11 +34,11 @@
 use blkmq_sched::Time;
 
 use super::stage_all;
+use crate::dispatcher::insert::Plug;
 use crate::dispatcher::outcome::{Dispatched, Inserted};
 use crate::dispatcher::section::Section;
 use crate::dispatcher::{Dispatcher, RUN_BOUND};
-use crate::queue::{Count, Domain, Mapping, RequestQueue, Starting};
-use crate::request::RqList;
+use crate::queue::{Count, Domain, RequestQueue, Starting};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::kept;
 use blkmq_sync::stack::Chain;
@@ -50,40 +50,15 @@ use blkmq_sync::staging::Round;
 /// COST: without contention two compare-exchanges of the staging word and a lock and unlock of the hold, dispatch
 /// included; with contention one exchange of the staging word, behind up to 128 loads of the word if nothing was left
 /// there yet. Either cost comes once a plug.
-pub(super) fn insert<'q>(
-    dispatcher: &mut Dispatcher,
-    domain: &'q Domain,
-    starting: &Starting<'q>,
-    mapping: &Mapping,
-    plug: &mut RqList,
-    may_dispatch: bool,
-) -> Inserted {
-    let q = starting.q;
-    let mut flushes = RqList::default();
-    let inserted = if q.settings.stages_all() {
-        stage_all::insert(dispatcher, domain, starting, mapping, plug, &mut flushes)
-    } else {
-        insert_or_leave(dispatcher, domain, starting, mapping, plug, &mut flushes, may_dispatch)
-    };
-    dispatcher.insert_flushes(q, flushes, starting.now);
-    // A request that was parked waits for dispatch.
-    Inserted { dispatched: inserted.dispatched.filter(|_| !dispatcher.parked), ..inserted }
-}
-
-fn insert_or_leave<'q>(
-    dispatcher: &mut Dispatcher,
-    domain: &'q Domain,
-    starting: &Starting<'q>,
-    mapping: &Mapping,
-    plug: &mut RqList,
-    flushes: &mut RqList,
-    may_dispatch: bool,
-) -> Inserted {
-    let q = starting.q;
-    let staging = &domain.staging;
-    let own = plug.len();
+pub(super) fn insert<'q>(dispatcher: &mut Dispatcher, domain: &Domain, plug: &mut Plug<'q>) -> Inserted {
+    let &Starting { q, member, now, .. } = plug.starting;
+    if q.settings.stages_all() {
+        return stage_all::insert(dispatcher, domain, plug);
+    }
+    let (staging, may_dispatch) = (&domain.staging, plug.may_dispatch);
+    let own = plug.requests.len();
     let may_hand_through = may_dispatch && q.settings.is_plain();
-    let is_noted = may_hand_through && dispatcher.note_newcomers(q, domain, mapping, plug);
+    let is_noted = may_hand_through && dispatcher.note_newcomers(domain, plug);
     // The plug's requests once they have begun, so that they can be left, and how many operations they are.
     let mut begun = None;
     let mut has_looked = false;
@@ -98,32 +73,31 @@ fn insert_or_leave<'q>(
                 } else if section.hold.backlog.is_untried() {
                     // What was left came first.
                     let list;
-                    (entered, list) = section.dispatcher.begin(domain, starting, mapping, plug, flushes);
+                    (entered, list) = section.dispatcher.begin(domain, plug);
                     section.hold.backlog.add(list);
                 } else {
                     if is_noted {
-                        (entered, through) = section.hand_own_through(starting, plug);
+                        (entered, through) = section.hand_own_through(plug);
                     }
                     if through == 0 {
-                        entered = insert_own(section, starting, mapping, plug, flushes);
+                        entered = insert_own(section, plug);
                     }
                 }
                 through
             };
             let bound = RUN_BOUND.max(own) + own;
-            let dispatched = serve(dispatcher, q, domain, left, starting.now, bound, may_dispatch, enter);
+            let dispatched = serve(dispatcher, q, domain, left, now, bound, may_dispatch, enter);
             return Inserted { entered, dispatched: Some(dispatched) };
         }
         if !std::mem::replace(&mut has_looked, true) && staging.is_let_go_soon() {
             continue;
         }
-        let (entered, list) =
-            begun.take().unwrap_or_else(|| dispatcher.begin(domain, starting, mapping, plug, flushes));
+        let (entered, list) = begun.take().unwrap_or_else(|| dispatcher.begin(domain, plug));
         let requests = list.len() as u64;
         match list.leave(&q.slots, staging) {
             Ok(()) => {
-                starting.member.counters.count(Count::TrylockFailed, 1);
-                starting.member.counters.count(Count::Staged, requests);
+                member.counters.count(Count::TrylockFailed, 1);
+                member.counters.count(Count::Staged, requests);
                 return Inserted { entered, dispatched: Some(Dispatched::all(0)) };
             }
             Err(list) => begun = Some((entered, list)),
@@ -135,14 +109,8 @@ fn insert_or_leave<'q>(
 ///
 /// COST: not inlined, since most plugs of this locking go another way.
 #[inline(never)]
-fn insert_own<'q>(
-    section: &mut Section<'q, '_>,
-    starting: &Starting<'q>,
-    mapping: &Mapping,
-    plug: &mut RqList,
-    flushes: &mut RqList,
-) -> u64 {
-    section.insert_plug(starting, mapping, plug, flushes)
+fn insert_own<'q>(section: &mut Section<'q, '_>, plug: &mut Plug<'q>) -> u64 {
+    section.insert_plug(plug)
 }
 
 /// Works off what other threads left and dispatches, or makes sure that the thread at the scheduler does.
@@ -176,10 +144,10 @@ pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time,
 
 /// Works off what was left in a domain and dispatches, or makes sure that the thread at the scheduler does.
 #[inline]
-fn dispatch_from<'q>(
+fn dispatch_from(
     dispatcher: &mut Dispatcher,
-    q: &'q RequestQueue,
-    domain: &'q Domain,
+    q: &RequestQueue,
+    domain: &Domain,
     now: Time,
     bound: usize,
 ) -> Dispatched {
@@ -202,7 +170,7 @@ fn dispatch_from<'q>(
 fn serve<'q>(
     dispatcher: &mut Dispatcher,
     q: &'q RequestQueue,
-    domain: &'q Domain,
+    domain: &Domain,
     left: Chain,
     now: Time,
     bound: usize,

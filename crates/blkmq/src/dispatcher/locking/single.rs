@@ -4,10 +4,10 @@
 use blkmq_sched::Time;
 
 use crate::dispatcher::Dispatcher;
+use crate::dispatcher::insert::Plug;
 use crate::dispatcher::outcome::{Dispatched, Inserted};
 use crate::dispatcher::section::Batch;
-use crate::queue::{Domain, Mapping, RequestQueue, Starting};
-use crate::request::RqList;
+use crate::queue::{Domain, RequestQueue, Starting};
 use blkmq_sync::{Stage, stage};
 
 /// Inserts the whole plug in one hold. Without `looks_for_merges` a request that could join another one does not.
@@ -18,17 +18,14 @@ use blkmq_sync::{Stage, stage};
 pub(super) fn insert(
     dispatcher: &mut Dispatcher,
     domain: &Domain,
-    starting: &Starting<'_>,
-    mapping: &Mapping,
-    plug: &mut RqList,
+    plug: &mut Plug<'_>,
     looks_for_merges: bool,
 ) -> Inserted {
-    let mut flushes = RqList::default();
-    let entered = domain.enter(starting.q, starting.member, dispatcher, starting.now, |section| {
+    let &Starting { q, member, now, .. } = plug.starting;
+    let entered = domain.enter(q, member, dispatcher, now, |section| {
         section.looks_for_merges = looks_for_merges;
-        section.insert_in_turn(starting, mapping, plug, &mut flushes)
+        section.insert_in_turn(plug)
     });
-    dispatcher.insert_flushes(starting.q, flushes, starting.now);
     Inserted { entered, dispatched: None }
 }
 

@@ -11,8 +11,9 @@
 //! has nothing in flight would wait for ever.
 
 use crate::dispatcher::Dispatcher;
+use crate::dispatcher::insert::Plug;
 use crate::dispatcher::outcome::{Dispatched, Inserted};
-use crate::queue::{Locking, Mapping, RequestQueue, Starting};
+use crate::queue::{Locking, Mapping, RequestQueue};
 use crate::request::{Place, RqList};
 
 /// Inserts a plug, each request into the domain of its hardware queue. The submitter has one hardware queue of each
@@ -20,25 +21,16 @@ use crate::request::{Place, RqList};
 ///
 /// COST: a walk over the plug for each of its hardware queues, and none if the submitter has only one.
 #[inline(never)]
-pub(super) fn insert<'q>(
-    locking: Locking,
-    dispatcher: &mut Dispatcher,
-    starting: &Starting<'q>,
-    mapping: &Mapping,
-    plug: &mut RqList,
-    may_dispatch: bool,
-) -> Inserted {
-    debug_assert!(!plug.is_empty(), "there is something to insert");
-    let q = starting.q;
-    let mut rest = RqList::default();
+pub(super) fn insert(locking: Locking, dispatcher: &mut Dispatcher, plug: &mut Plug<'_>) -> Inserted {
+    debug_assert!(!plug.requests.is_empty(), "there is something to insert");
+    let q = plug.starting.q;
+    let mut rest = std::mem::take(&mut plug.requests);
     let mut all = Inserted { entered: 0, dispatched: Some(Dispatched::all(0)) };
-    while !plug.is_empty() {
-        let (hctx, mut part) = take_first_hctx(q, mapping, plug);
-        let domain = q.domain(hctx);
-        all.add(locking.insert_into(domain, dispatcher, starting, mapping, &mut part, may_dispatch));
-        rest.append(part);
+    while !rest.is_empty() {
+        let (hctx, part) = take_first_hctx(q, plug.mapping, &mut rest);
+        plug.requests = part;
+        all.add(locking.insert_into(q.domain(hctx), dispatcher, plug));
     }
-    *plug = rest;
     all
 }
 

@@ -15,9 +15,10 @@ use blkmq_sched::Time;
 
 use super::single;
 use crate::dispatcher::Dispatcher;
+use crate::dispatcher::insert::Plug;
 use crate::dispatcher::outcome::{Dispatched, Inserted};
 use crate::dispatcher::section::Batch;
-use crate::queue::{Count, Domain, Mapping, Measures, RequestQueue, Starting};
+use crate::queue::{Count, Domain, Measures, RequestQueue, Starting};
 use crate::request::{Place, RqList};
 use blkmq_sync::kept;
 use blkmq_sync::stack::Chain;
@@ -32,19 +33,16 @@ use blkmq_sync::staging::{Round, Staging};
 pub(super) fn insert(
     dispatcher: &mut Dispatcher,
     domain: &Domain,
-    starting: &Starting<'_>,
-    mapping: &Mapping,
-    plug: &mut RqList,
+    plug: &mut Plug<'_>,
     measures: Measures,
 ) -> Inserted {
     debug_assert!(domain.is_whole(), "the buckets belong to one domain");
     dispatcher.has_news = true;
     if !measures.buckets {
         let looks_for_merges = !(measures.merges && domain.is_taken());
-        return single::insert(dispatcher, domain, starting, mapping, plug, looks_for_merges);
+        return single::insert(dispatcher, domain, plug, looks_for_merges);
     }
-    let (q, now, member) = (starting.q, starting.now, starting.member);
-    let mut flushes = RqList::default();
+    let &Starting { q, now, member, .. } = plug.starting;
     let mut entered = 0;
     if let Some(left) = domain.inserting.try_hold() {
         let mut is_first = true;
@@ -54,12 +52,12 @@ pub(super) fn insert(
             }
             entered = domain.enter(q, member, dispatcher, now, |section| {
                 // This insertion looks for merges: the lock was free, or only a dispatcher had it.
-                section.insert_in_turn(starting, mapping, plug, &mut flushes)
+                section.insert_in_turn(plug)
             });
         });
     } else {
         let list;
-        (entered, list) = dispatcher.begin(domain, starting, mapping, plug, &mut flushes);
+        (entered, list) = dispatcher.begin(domain, plug);
         member.counters.count(Count::TrylockFailed, 1);
         member.counters.count(Count::Staged, list.len() as u64);
         list.deliver(&q.slots, &member.bucket);
@@ -67,7 +65,6 @@ pub(super) fn insert(
             serve_buckets(dispatcher, domain, left, |dispatcher| insert_buckets(dispatcher, q, domain, now, measures));
         }
     }
-    dispatcher.insert_flushes(q, flushes, now);
     Inserted { entered, dispatched: None }
 }
 

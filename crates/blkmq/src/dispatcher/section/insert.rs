@@ -3,25 +3,21 @@
 use blkmq_sched::{Merge, MergeHow, MergeLevel};
 
 use super::Section;
-use crate::queue::{Count, Mapping, Starting};
-use crate::request::{FlushStep, Place, Request, RqList, Status};
+use crate::dispatcher::insert::Plug;
+use crate::queue::{Count, Starting};
+use crate::request::{FlushStep, Place, Request, Status};
 use blkmq_sync::{Stage, changes, kept, stage};
 
 impl<'q> Section<'q, '_> {
-    /// Inserts a plug. Requests of the flush machine are put into `flushes`. A request that finds no room waits with
-    /// what was left. If it must not wait, it is finished with [`Status::Again`]. Returns how many operations entered.
+    /// Inserts a plug, but for requests of the flush machine. A request that finds no room waits with what was left. If
+    /// it must not wait, it is finished with [`Status::Again`]. Returns how many operations entered.
     #[inline(always)]
-    pub(in crate::dispatcher) fn insert_plug(
-        &mut self,
-        starting: &Starting<'q>,
-        mapping: &Mapping,
-        plug: &mut RqList,
-        flushes: &mut RqList,
-    ) -> u64 {
+    pub(in crate::dispatcher) fn insert_plug(&mut self, plug: &mut Plug<'q>) -> u64 {
+        let Plug { starting, mapping, requests, flushes, .. } = plug;
         debug_assert!(std::ptr::eq(self.q, starting.q), "the plug is for this queue");
-        let (q, requests) = (self.q, plug.len());
+        let (q, number) = (self.q, requests.len());
         let mut entered = 0;
-        while let Some(mut rq) = plug.pop_front(&q.slots) {
+        while let Some(mut rq) = requests.pop_front(&q.slots) {
             mapping.assign(&mut rq);
             entered += u64::from(rq.body().nr_parts);
             if rq.body().flush != FlushStep::None {
@@ -41,23 +37,17 @@ impl<'q> Section<'q, '_> {
                 self.hold.backlog.put_without_room(rq);
             }
         }
-        stage(Stage::Insert, requests);
+        stage(Stage::Insert, number);
         entered
     }
 
     /// Inserts a plug behind all that came before it, as [`insert_plug`](Self::insert_plug) does, for a locking whose
     /// holder does not insert the backlog afterwards.
     #[inline]
-    pub(in crate::dispatcher) fn insert_in_turn(
-        &mut self,
-        starting: &Starting<'q>,
-        mapping: &Mapping,
-        plug: &mut RqList,
-        flushes: &mut RqList,
-    ) -> u64 {
+    pub(in crate::dispatcher) fn insert_in_turn(&mut self, plug: &mut Plug<'q>) -> u64 {
         // What came before has the room first.
         self.retry_without_room();
-        let entered = self.insert_plug(starting, mapping, plug, flushes);
+        let entered = self.insert_plug(plug);
         self.insert_left(usize::MAX);
         entered
     }

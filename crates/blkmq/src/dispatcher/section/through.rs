@@ -15,6 +15,7 @@ use blkmq_sched::MOST_NEWCOMERS;
 
 use super::Section;
 use crate::dispatcher::Dispatcher;
+use crate::dispatcher::insert::Plug;
 use crate::queue::{Count, ROUNDS, Starting};
 use crate::request::{Place, Request, RqList};
 use blkmq_sync::tags::Tag;
@@ -27,17 +28,13 @@ impl<'q> Section<'q, '_> {
     /// COST: beside the scheduler's own work the slots, and a read-modify-write of a tag word. If the scheduler
     /// declines, this thread has put tags back and passed a fence for nothing.
     #[inline]
-    pub(in crate::dispatcher) fn hand_own_through(
-        &mut self,
-        starting: &Starting<'q>,
-        plug: &mut RqList,
-    ) -> (u64, usize) {
-        let requests = plug.len();
+    pub(in crate::dispatcher) fn hand_own_through(&mut self, plug: &mut Plug<'q>) -> (u64, usize) {
+        let number = plug.requests.len();
         if !self.hold.may_hand_through() {
             return (0, 0);
         }
-        let operations = self.hand_through(plug, Some(starting));
-        operations.map_or((0, 0), |operations| (operations, requests))
+        let operations = self.hand_through(&mut plug.requests, Some(plug.starting));
+        operations.map_or((0, 0), |operations| (operations, number))
     }
 
     /// Hands through what was left with the holder, if that is possible: all of it, or the [`ROUNDS`] requests that
