@@ -31,19 +31,14 @@ pub struct Activity(Line<AtomicU64>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Observed(u64);
 
+/// A mark of a thread that is outside.
 impl Default for Activity {
     fn default() -> Self {
-        Self::new()
+        Self(Line::new("submitter.activity", AtomicU64::new(0)))
     }
 }
 
 impl Activity {
-    /// A mark of a thread that is outside.
-    #[must_use]
-    pub fn new() -> Self {
-        Self(Line::new("submitter.activity", AtomicU64::new(0)))
-    }
-
     /// Enters. The caller reads the queue's word next. If the queue is closed, the caller calls [`leave`](Self::leave)
     /// and turns back.
     ///

@@ -110,19 +110,14 @@ impl<T> Handover<T> {
 #[derive(Debug)]
 pub struct Inbox(Line<AtomicBool>);
 
+/// No thread has left a word.
 impl Default for Inbox {
     fn default() -> Self {
-        Self::new()
+        Self(Line::new("hctx.inbox", AtomicBool::new(false)))
     }
 }
 
 impl Inbox {
-    /// No thread has left a word.
-    #[must_use]
-    pub fn new() -> Self {
-        Self(Line::new("hctx.inbox", AtomicBool::new(false)))
-    }
-
     /// Leaves a word. Called after appending. Returns true if there was no word before: then the caller wakes the
     /// owner, which looks for a word last before it sleeps.
     ///

@@ -8,19 +8,14 @@ use crate::platform::{order, placed};
 #[derive(Debug)]
 pub struct Left(AtomicU32);
 
+/// Nothing has been left yet.
 impl Default for Left {
     fn default() -> Self {
-        Self::new()
+        Self(AtomicU32::new(0))
     }
 }
 
 impl Left {
-    /// Nothing has been left yet.
-    #[must_use]
-    pub fn new() -> Self {
-        Self(AtomicU32::new(0))
-    }
-
     fn number(&self) -> &AtomicU32 {
         placed("queue.left", &self.0)
     }

@@ -62,12 +62,6 @@ impl Told {
 }
 
 impl Liveness {
-    /// Nothing waits, and no thread sleeps.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Called by a thread that has looked for something and has not found it: sets WAITING, fences, and looks again.
     ///
     /// COST: a read-modify-write of the queue's word and a fence.

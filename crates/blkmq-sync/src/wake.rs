@@ -46,16 +46,9 @@ impl fmt::Debug for Wake {
     }
 }
 
+/// A thread that is awake, and no other thread to notify.
 impl Default for Wake {
     fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Wake {
-    /// A thread that is awake, and no other thread to notify.
-    #[must_use]
-    pub fn new() -> Self {
         Self {
             sleeping: Line::new("submitter.sleeping", AtomicBool::new(false)),
             parker: Parker::new(),
@@ -65,7 +58,9 @@ impl Wake {
             notify: Mutex::new(None),
         }
     }
+}
 
+impl Wake {
     /// Makes the thread wait for the device's descriptors too when it sleeps. Called before the thread sleeps or is
     /// woken for the first time.
     #[cfg(all(feature = "eventfd", not(loom)))]
@@ -254,19 +249,14 @@ pub fn contain(call: impl FnOnce()) {
 #[derive(Debug)]
 pub struct Sleepers(Line<AtomicU32>);
 
+/// No thread sleeps.
 impl Default for Sleepers {
     fn default() -> Self {
-        Self::new()
+        Self(Line::new("queue.nr_sleepers", AtomicU32::new(0)))
     }
 }
 
 impl Sleepers {
-    /// No thread sleeps.
-    #[must_use]
-    pub fn new() -> Self {
-        Self(Line::new("queue.nr_sleepers", AtomicU32::new(0)))
-    }
-
     /// How many threads sleep now.
     #[must_use]
     pub fn nr(&self) -> u32 {
@@ -319,7 +309,7 @@ mod tests {
     /// gone.
     #[test]
     fn a_thread_that_panics_on_its_way_to_sleep_is_not_asleep() {
-        let (sleepers, wake) = (Sleepers::new(), Wake::new());
+        let (sleepers, wake) = (Sleepers::default(), Wake::default());
         let sleep = || sleepers.sleep(&wake, (), || false, || panic!("the driver is asked for its next event"));
         assert!(catch_unwind(AssertUnwindSafe(sleep)).is_err());
         assert_eq!((wake.rouse_sleeper(), sleepers.nr()), (false, 0));

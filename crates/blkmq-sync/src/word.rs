@@ -39,12 +39,25 @@ const CLIENT: u64 = 0xfff << CLIENT_SHIFT;
 /// All bits of the gate.
 const GATE: u64 = CLASS | READS_ONLY | ONE_CLIENT | CLIENT;
 
-/// The flags. [`Snapshot`] says what each one means.
+/// [`Snapshot`] says what it means.
 const WAITING: u64 = 1 << 0;
-const FROZEN: u64 = 1 << 1;
-const QUIESCED: u64 = 1 << 2;
 /// One setting of WAITING, in the count of the high half.
 const STAGING: u64 = 1 << 32;
+
+/// The flags of the control path. [`Snapshot`] says what each one means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flag {
+    /// Nothing new enters.
+    Frozen,
+    /// The driver is given nothing.
+    Quiesced,
+}
+
+impl Flag {
+    const fn bit(self) -> u64 {
+        1 << (1 + self as u64)
+    }
+}
 
 /// What may pass the scheduler by: the bits of the word that say so.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -145,14 +158,14 @@ impl Snapshot {
     #[inline]
     #[must_use]
     pub const fn is_frozen(self) -> bool {
-        self.0 & FROZEN != 0
+        self.0 & Flag::Frozen.bit() != 0
     }
 
     /// Nothing may be dispatched to the driver.
     #[inline]
     #[must_use]
     pub const fn is_quiesced(self) -> bool {
-        self.0 & QUIESCED != 0
+        self.0 & Flag::Quiesced.bit() != 0
     }
 
     /// What may pass the scheduler by. Nothing may while something that waits lacks a tag or another thing, or while
@@ -205,19 +218,14 @@ impl fmt::Debug for Snapshot {
 #[derive(Debug)]
 pub struct Word(Line<AtomicU64>);
 
+/// A word with no flag set.
 impl Default for Word {
     fn default() -> Self {
-        Self::new()
+        Self(Line::new("queue.word", AtomicU64::new(0)))
     }
 }
 
 impl Word {
-    /// A word with no flag set.
-    #[must_use]
-    pub fn new() -> Self {
-        Self(Line::new("queue.word", AtomicU64::new(0)))
-    }
-
     /// Reads the word.
     #[inline]
     #[must_use]
@@ -291,41 +299,22 @@ impl Word {
         !kept("word.second_look") || self.load().gate() == Some(gate)
     }
 
-    /// Sets FROZEN and fences. Returns the word as it was before. The caller then waits for every
-    /// [`Activity`](crate::grace::Activity) and for the tags.
-    pub fn freeze(&self) -> Snapshot {
-        self.close(FROZEN)
-    }
-
-    /// Clears FROZEN. Returns the word as it was before.
-    pub fn unfreeze(&self) -> Snapshot {
-        self.open(FROZEN)
-    }
-
-    /// Sets QUIESCED and fences. Returns the word as it was before. The caller then waits for every
-    /// [`Activity`](crate::grace::Activity).
-    pub fn quiesce(&self) -> Snapshot {
-        self.close(QUIESCED)
-    }
-
-    /// Clears QUIESCED. Returns the word as it was before.
-    pub fn unquiesce(&self) -> Snapshot {
-        self.open(QUIESCED)
-    }
-
-    fn close(&self, flag: u64) -> Snapshot {
+    /// Sets a flag and fences. Returns the word as it was before. The caller then waits for every
+    /// [`Activity`](crate::grace::Activity), and if it freezes, for the tags.
+    pub fn close(&self, flag: Flag) -> Snapshot {
         // Acquire pairs with the Release of `open`: a thread that sets the flag again sees what was done while the flag
         // was set before. The fence is step b of the interleaving in [`grace`](crate::grace), between the flag and the
         // look at the activities. It pairs with the fence of `Activity::enter`.
-        let before = Snapshot(self.0.fetch_or(flag, Ordering::Acquire));
+        let before = Snapshot(self.0.fetch_or(flag.bit(), Ordering::Acquire));
         fence_at("word.close_fence");
         before
     }
 
-    fn open(&self, flag: u64) -> Snapshot {
+    /// Clears a flag. Returns the word as it was before.
+    pub fn open(&self, flag: Flag) -> Snapshot {
         // Release: a thread that reads the flag as gone sees what was changed while it was set.
-        let before = Snapshot(self.0.fetch_and(!flag, order("word.open", Ordering::Release)));
-        debug_assert!(before.0 & flag != 0, "a flag is taken away by a thread that has set it: {before:?}");
+        let before = Snapshot(self.0.fetch_and(!flag.bit(), order("word.open", Ordering::Release)));
+        debug_assert!(before.0 & flag.bit() != 0, "a flag is taken away by a thread that has set it: {before:?}");
         before
     }
 }
@@ -336,7 +325,7 @@ mod tests {
 
     #[test]
     fn word_is_cleared_only_if_nothing_was_staged_since() {
-        let word = Word::new();
+        let word = Word::default();
         assert!(!word.set_waiting().is_waiting());
         let seen = word.load();
         assert!(seen.is_waiting() && seen.stagings() == 1);
@@ -348,19 +337,19 @@ mod tests {
 
     #[test]
     fn word_flags_are_independent() {
-        let word = Word::new();
+        let word = Word::default();
         word.set_waiting();
-        assert!(!word.freeze().is_frozen());
-        word.quiesce();
+        assert!(!word.close(Flag::Frozen).is_frozen());
+        word.close(Flag::Quiesced);
         assert_eq!(format!("{:?}", word.load()), "WAITING FROZEN QUIESCED stagings=1");
-        assert!(word.unfreeze().is_frozen());
-        assert_eq!(format!("{:?}", word.unquiesce()), "WAITING QUIESCED stagings=1");
+        assert!(word.open(Flag::Frozen).is_frozen());
+        assert_eq!(format!("{:?}", word.open(Flag::Quiesced)), "WAITING QUIESCED stagings=1");
         assert_eq!(format!("{:?}", word.load()), "WAITING stagings=1");
     }
 
     #[test]
     fn word_gate_is_open_while_nothing_waits() {
-        let word = Word::new();
+        let word = Word::default();
         let gate = Gate::new(2, true, None);
         assert_eq!(word.load().gate(), None);
         word.open_gate(gate);
@@ -369,9 +358,9 @@ mod tests {
         word.set_waiting();
         assert_eq!(word.load().gate(), None);
         assert!(word.clear_waiting(word.load()));
-        word.quiesce();
+        word.close(Flag::Quiesced);
         assert_eq!(word.load().gate(), None);
-        word.unquiesce();
+        word.open(Flag::Quiesced);
         assert_eq!(word.load().gate(), Some(gate));
         word.shut_gate();
         assert_eq!(word.load().gate(), None);
@@ -397,7 +386,7 @@ mod tests {
 
     #[test]
     fn word_count_wraps_without_touching_the_flags() {
-        let word = Word(Line::new("test.word", AtomicU64::new(u64::from(u32::MAX) << 32 | FROZEN)));
+        let word = Word(Line::new("test.word", AtomicU64::new(u64::from(u32::MAX) << 32 | Flag::Frozen.bit())));
         word.set_waiting();
         assert_eq!(format!("{:?}", word.load()), "WAITING FROZEN stagings=0");
     }

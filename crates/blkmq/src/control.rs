@@ -18,6 +18,7 @@ use std::fmt;
 use crate::driver::Topology;
 use crate::queue::{CONTROL, QueueError, RequestQueue, SchedulerChoice, SectorRange, check_ranges};
 use blkmq_sync::grace::Observed;
+use blkmq_sync::word::Flag;
 use blkmq_sync::{Arc, fence_at, kept, peek, thread};
 
 /// A queue that lets nothing new in. When this is dropped, the queue goes on. Freezes nest.
@@ -65,7 +66,7 @@ impl Freeze {
 
 impl Drop for Freeze {
     fn drop(&mut self) {
-        if self.q.control.end_freeze(&self.q.live.word) {
+        if self.q.control.open(&self.q.live.word, Flag::Frozen) {
             // Threads whose plugs were held back look again.
             self.q.wake_sleepers(CONTROL);
         }
@@ -80,7 +81,7 @@ pub struct Quiesce(Arc<RequestQueue>);
 
 impl Drop for Quiesce {
     fn drop(&mut self) {
-        if self.0.control.end_quiesce(&self.0.live.word) {
+        if self.0.control.open(&self.0.live.word, Flag::Quiesced) {
             // Threads that sleep look again, and find WAITING set if anything was left.
             self.0.wake_sleepers(CONTROL);
         }
@@ -153,7 +154,7 @@ impl RequestQueue {
     /// because it never enters a queue. A submitter whose slots are all taken gives new bios back. Threads that drive
     /// the queue still enter it.
     pub fn freeze(self: &Arc<Self>) -> Freeze {
-        self.control.begin_freeze(&self.live.word);
+        self.control.close(&self.live.word, Flag::Frozen);
         let inside = observe(self);
         Freeze { q: Arc::clone(self), inside, is_drained: false }
     }
@@ -161,7 +162,7 @@ impl RequestQueue {
     /// Stops the driver from being given requests, and waits until no thread is about to give it any. Must not be
     /// called by a thread that is inside the queue, for example from a driver.
     pub fn quiesce(self: &Arc<Self>) -> Quiesce {
-        self.control.begin_quiesce(&self.live.word);
+        self.control.close(&self.live.word, Flag::Quiesced);
         for (member, seen) in observe(self) {
             while !self.members.get(member).activity.has_left(seen) {
                 thread::yield_now();

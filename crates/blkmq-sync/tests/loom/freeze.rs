@@ -4,7 +4,7 @@
 use crate::model::{Exclusive, fails, fails_without, holds};
 use blkmq_sync::grace::Activity;
 use blkmq_sync::tags::{Hint, Tags};
-use blkmq_sync::word::Word;
+use blkmq_sync::word::{Flag, Word};
 use blkmq_sync::{Arc, thread};
 
 struct Queue {
@@ -17,7 +17,7 @@ struct Queue {
 impl Queue {
     fn new() -> Arc<Self> {
         let guarded = Exclusive::default();
-        Arc::new(Self { word: Word::new(), activity: Activity::new(), tags: Tags::new(2, 1), guarded })
+        Arc::new(Self { word: Word::default(), activity: Activity::default(), tags: Tags::new(2, 1), guarded })
     }
 
     /// What a submitter does with everything that a freeze protects; nothing while frozen.
@@ -30,7 +30,7 @@ impl Queue {
     }
 
     fn freeze(&self) {
-        assert!(!self.word.freeze().is_frozen());
+        assert!(!self.word.close(Flag::Frozen).is_frozen());
         let seen = self.activity.observe();
         while !self.activity.has_left(seen) {
             thread::yield_now();
@@ -47,7 +47,7 @@ fn freeze() {
     };
     queue.freeze();
     queue.guarded.touch();
-    queue.word.unfreeze();
+    queue.word.open(Flag::Frozen);
     submitter.join().expect("the thread ran to its end");
     assert!(!queue.activity.is_active());
 }
@@ -59,7 +59,7 @@ fn freeze_without_waiting() {
         let queue = queue.clone();
         thread::spawn(move || queue.submit())
     };
-    queue.word.freeze();
+    queue.word.close(Flag::Frozen);
     queue.guarded.touch();
     submitter.join().expect("the thread ran to its end");
 }
@@ -83,7 +83,7 @@ fn resize(wait_for_submitter: bool) {
     if wait_for_submitter {
         queue.freeze();
     } else {
-        queue.word.freeze();
+        queue.word.close(Flag::Frozen);
     }
     while queue.tags.weight() > 0 {
         thread::yield_now();

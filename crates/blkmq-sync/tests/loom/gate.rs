@@ -74,7 +74,7 @@ impl Counted {
 
 /// One thread passes while another shuts the gate `times` times, and opens it in between.
 fn counted(times: usize, broken: Broken) {
-    let queue = Arc::new(Counted { word: Word::new(), passed: AtomicUsize::new(0), broken });
+    let queue = Arc::new(Counted { word: Word::default(), passed: AtomicUsize::new(0), broken });
     queue.word.open_gate(GATE);
     let passer = {
         let queue = queue.clone();
@@ -190,7 +190,7 @@ impl Tagged {
 fn tagged(broken: Broken) {
     let queue = Arc::new(Tagged {
         staging: Staging::new("test.staging"),
-        live: Liveness::new(),
+        live: Liveness::default(),
         tags: Tags::new(1, 1),
         links: [NIL; 2].map(AtomicU32::new),
         scheduler: Exclusive::default(),
@@ -214,7 +214,7 @@ fn tagged_unbroken() {
 
 /// A thread that passes comes after what was done before the gate was opened.
 fn opened() {
-    let shared = Arc::new((Word::new(), Exclusive::default()));
+    let shared = Arc::new((Word::default(), Exclusive::default()));
     let passer = {
         let shared = shared.clone();
         thread::spawn(move || {

@@ -42,9 +42,9 @@ impl Owned {
             list: Handover::new(()),
             links: std::array::from_fn(|_| AtomicU32::new(77)),
             slots: Default::default(),
-            inbox: Inbox::new(),
-            sleepers: Sleepers::new(),
-            wake: Wake::new(),
+            inbox: Inbox::default(),
+            sleepers: Sleepers::default(),
+            wake: Wake::default(),
             broken,
         })
     }

@@ -68,7 +68,8 @@ impl Queue {
 /// One thread leaves something and goes for good while another polls and falls asleep.
 fn falling_asleep(broken: Broken) {
     // The `Arc` of std: when a deadlock unwinds, loom's own aborts the process.
-    let queue = Arc::new(Queue { live: Liveness::new(), wake: Wake::new(), request: Exclusive::default(), broken });
+    let queue =
+        Arc::new(Queue { live: Liveness::default(), wake: Wake::default(), request: Exclusive::default(), broken });
     let leaver = {
         let queue = queue.clone();
         thread::spawn(move || queue.leave())
@@ -91,7 +92,8 @@ struct Sleeper {
 /// The thread that was woken to take on what was left sees it at its next poll, although its sleep may have ended for
 /// its completion. Behind that poll it goes for good.
 fn handed_on() {
-    let queue = Arc::new(Sleeper { live: Liveness::new(), wake: Wake::new(), has_completion: AtomicBool::new(false) });
+    let queue =
+        Arc::new(Sleeper { live: Liveness::default(), wake: Wake::default(), has_completion: AtomicBool::new(false) });
     let completer = {
         let queue = queue.clone();
         thread::spawn(move || {

@@ -32,7 +32,7 @@ fn setting(looks: bool) {
     let shared = Arc::new(Submitter {
         completions: SlotStack::new("test.completions"),
         link: AtomicU32::new(77),
-        wake: Wake::new(),
+        wake: Wake::default(),
     });
     let completer = {
         let shared = shared.clone();

@@ -19,7 +19,7 @@ struct Queue {
 impl Queue {
     fn new(depth: u32, try_again: bool) -> Arc<Self> {
         let tags = Tags::new(depth, depth);
-        Arc::new(Self { live: Liveness::new(), tags, waiting: AtomicUsize::new(0), try_again })
+        Arc::new(Self { live: Liveness::default(), tags, waiting: AtomicUsize::new(0), try_again })
     }
 
     fn submit(&self) {
@@ -106,7 +106,7 @@ fn folding() {
 /// submitter that finds WAITING clear works off what is staged, and clears WAITING with the word as it was before its
 /// last look; or, broken, with the word as it was after that look.
 fn staging(read_before_look: bool) {
-    let shared = Arc::new((Word::new(), AtomicUsize::new(0), Exclusive::default()));
+    let shared = Arc::new((Word::default(), AtomicUsize::new(0), Exclusive::default()));
     fn stage((word, staged, worked): &(Word, AtomicUsize, Exclusive), read_before_look: bool) {
         staged.fetch_add(1, Ordering::Relaxed);
         if word.set_waiting().is_waiting() {
@@ -137,7 +137,7 @@ fn staging(read_before_look: bool) {
 /// A thread that reads a count with a staging in it sees what was staged. A thread that finds the word cleared sees
 /// what the clearer did.
 fn published() {
-    let shared = Arc::new((Word::new(), Exclusive::default()));
+    let shared = Arc::new((Word::default(), Exclusive::default()));
     let stager = {
         let shared = shared.clone();
         thread::spawn(move || {

@@ -103,7 +103,7 @@ fn told_before() {
 /// One thread passes while another shuts the gate and takes what was noted. What passed was told, and what was told has
 /// passed. `looks`: the other thread takes what was noted once before it shuts the gate.
 fn passed(looks: bool, broken: Broken) {
-    let shared = Arc::new((News::default(), Ring::new(2), Word::new()));
+    let shared = Arc::new((News::default(), Ring::new(2), Word::default()));
     shared.2.open_gate(GATE);
     let passer = {
         let shared = shared.clone();

@@ -26,7 +26,7 @@ use blkmq_sync::liveness::{Liveness, Told};
 use blkmq_sync::stack::{Chain, NIL, SlotStack};
 use blkmq_sync::staging::{Round, Staging};
 use blkmq_sync::tags::{Hint, Tag, Tags};
-use blkmq_sync::word::Word;
+use blkmq_sync::word::{Flag, Word};
 use blkmq_sync::{TryLock, thread};
 
 /// How a thread differs from the product, to break the protocol.
@@ -195,7 +195,7 @@ impl Queue {
     fn new(waiting: usize, broken: Broken) -> Arc<Self> {
         let queue = Arc::new(Self {
             staging: Staging::new("test.staging"),
-            live: Liveness::new(),
+            live: Liveness::default(),
             tags: Tags::new(1, 1),
             scheduler: Exclusive::default(),
             waiting: AtomicUsize::new(waiting),
@@ -443,7 +443,7 @@ impl Freezing {
 fn freeze(broken: Broken) {
     let queue = Arc::new(Freezing {
         requests: Requests::new(),
-        word: Word::new(),
+        word: Word::default(),
         activities: Default::default(),
         entered: [0; 2].map(AtomicU32::new),
         completed: [0; 2].map(AtomicU32::new),
@@ -451,7 +451,7 @@ fn freeze(broken: Broken) {
         broken,
     });
     let submitters = [spawn(&queue, |queue| queue.submit(0)), spawn(&queue, |queue| queue.submit(1))];
-    queue.word.freeze();
+    queue.word.close(Flag::Frozen);
     if queue.all_have_left() && queue.is_drained() {
         // Threads that come in from here on find nothing; pairs with the fence of `Activity::enter`.
         fence(Ordering::SeqCst);

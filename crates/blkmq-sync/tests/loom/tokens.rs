@@ -44,7 +44,7 @@ impl Queue {
             waiting: AtomicUsize::new(0),
             shown: AtomicUsize::new(0),
         };
-        Arc::new(Self { live: Liveness::new(), pool: Pool::new(1, 1), domains: [domain(), domain()], ways })
+        Arc::new(Self { live: Liveness::default(), pool: Pool::new(1, 1), domains: [domain(), domain()], ways })
     }
 
     /// One hold of a domain, as `combining` has it: inserts so many requests, and chooses one if there is a token.
@@ -151,7 +151,7 @@ fn another_holder_may_clear_the_mark() {
 /// A pool becomes deeper while a thread finds no token in it: either the thread finds the new one, or the thread that
 /// changes the depth finds WAITING.
 fn deepen() {
-    let shared = Arc::new((Liveness::new(), Pool::new(16, 1)));
+    let shared = Arc::new((Liveness::default(), Pool::new(16, 1)));
     shared.1.take(0).expect("there is a token");
     let taker = {
         let shared = shared.clone();

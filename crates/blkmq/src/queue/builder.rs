@@ -193,7 +193,7 @@ impl Builder {
         let now = self.clock.now();
         let bypass = self.bypass.unwrap_or(self.locking == Locking::Combining);
         let q = Arc::new(RequestQueue {
-            live: Liveness::new(),
+            live: Liveness::default(),
             settings: Line::new(
                 "queue.settings",
                 Settings::new(self.io_timeout_ms, self.locking, bypass, self.nr_requests, self.experiments.stages_all),

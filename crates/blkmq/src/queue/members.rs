@@ -70,7 +70,7 @@ pub(crate) struct Member {
 impl Member {
     fn new() -> Self {
         Self {
-            activity: Activity::new(),
+            activity: Activity::default(),
             counters: Counters::new(),
             sums: Sums::new(),
             latencies: Latencies::new(),
@@ -79,7 +79,7 @@ impl Member {
             ranges: OnceLock::new(),
             completions: SlotStack::new("submitter.completions"),
             bucket: SlotStack::new("submitter.bucket"),
-            wake: Wake::new(),
+            wake: Wake::default(),
             ctx: SwCtx::new(),
             service: Service::new(),
             taken: AtomicBool::new(false),

@@ -60,7 +60,7 @@ impl HwCtx {
             tags: Tags::new(depth, depth),
             started: StartedTable::new(depth as usize),
             issue: Handover::new(RqList::default()),
-            inbox: Inbox::new(),
+            inbox: Inbox::default(),
             stalled: Line::new("hctx.stalled", AtomicBool::new(false)),
             gave_back: Line::new("hctx.gave_back", AtomicBool::new(false)),
             dispatch_busy: Line::new("hctx.dispatch_busy", AtomicU32::new(0)),
