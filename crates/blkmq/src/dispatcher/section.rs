@@ -50,7 +50,9 @@ impl Domain {
         debug_assert!(std::ptr::eq(self, q.domain(self.first_hctx())), "the domain is one of those in use");
         let (result, tells) = self.with_hold(q, dispatcher.member, |hold| {
             hold.begin(q, now);
-            let mut section = Section::new(q, member, self, hold, dispatcher, now);
+            let (domain, told) = (self, Told::NO);
+            let mut section =
+                Section { q, member, domain, hold, dispatcher, now, told, looks_for_merges: true, tells: false };
             (run(&mut section), section.tells)
         });
         if tells {
@@ -60,19 +62,7 @@ impl Domain {
     }
 }
 
-impl<'q, 's> Section<'q, 's> {
-    #[inline(always)]
-    fn new(
-        q: &'q RequestQueue,
-        member: &'q Member,
-        domain: &'s Domain,
-        hold: &'s mut Hold,
-        dispatcher: &'s mut Dispatcher,
-        now: Time,
-    ) -> Self {
-        Self { q, member, domain, hold, dispatcher, now, told: Told::NO, looks_for_merges: true, tells: false }
-    }
-
+impl Section<'_, '_> {
     /// Looks whether WAITING is set: see [`Liveness::told`](blkmq_sync::liveness::Liveness::told). For a locking under
     /// which one thread looks for all.
     #[inline]

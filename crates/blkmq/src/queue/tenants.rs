@@ -103,7 +103,7 @@ impl TenantTable {
         for (id, group) in self.groups.in_order() {
             scheduler.join_group(id, &group.settings);
         }
-        for (id, client) in self.clients.iter() {
+        for (id, client) in self.clients.places.iter() {
             scheduler.join(id, &client.settings);
         }
     }
@@ -128,7 +128,7 @@ impl<'q> Tenants<'q> {
         let mut tenants = self.table();
         tenants.groups.check(client.group)?;
         let (id, is_new) = tenants.clients.join(client);
-        let settings = tenants.clients.get(id).expect("it has just come").settings;
+        let settings = tenants.clients.places.get(id).expect("it has just come").settings;
         if is_new {
             self.tell(|scheduler| scheduler.join(id, &settings));
         }
@@ -211,7 +211,7 @@ impl Tenants<'_> {
                 known.settings.parent = parent;
                 self.tell(|scheduler| scheduler.join_group(child, &known.settings));
             }
-            for (id, client) in table.clients.iter_mut().filter(|(_, client)| client.settings.group == group) {
+            for (id, client) in table.clients.places.iter_mut().filter(|(_, client)| client.settings.group == group) {
                 self.move_known(id, &mut client.settings, parent);
             }
             table.groups.remove(group);
@@ -245,7 +245,7 @@ impl Tenants<'_> {
     /// The weight is not within 1 to 1000, or the client has left.
     pub fn set_client_weight(self, client: ClientId, weight: u16) -> Result<(), QueueError> {
         self.change(|table| {
-            let known = table.clients.get_mut(client).ok_or(TenantError::NoClient(client))?;
+            let known = table.clients.places.get_mut(client).ok_or(TenantError::NoClient(client))?;
             check_weight(&known.name, weight)?;
             known.settings.weight = weight;
             self.tell(|scheduler| scheduler.join(client, &known.settings));
@@ -261,7 +261,7 @@ impl Tenants<'_> {
     pub fn move_client(self, client: ClientId, group: GroupId) -> Result<(), QueueError> {
         self.change(|table| {
             table.groups.check(group)?;
-            let known = table.clients.get_mut(client).ok_or(TenantError::NoClient(client))?;
+            let known = table.clients.places.get_mut(client).ok_or(TenantError::NoClient(client))?;
             self.move_known(client, &mut known.settings, group);
             Ok(())
         })
@@ -292,7 +292,7 @@ impl Tenants<'_> {
             with_driver[client.place()] += u64::from(client != ClientId::default());
         });
         let info = |(id, known): (ClientId, &Known)| self.client_info(id, known, with_driver[id.place()]);
-        tenants.clients.iter().map(info).collect()
+        tenants.clients.places.iter().map(info).collect()
     }
 
     fn client_info(self, id: ClientId, known: &Known, with_driver: u64) -> ClientInfo {
@@ -327,7 +327,8 @@ impl Tenants<'_> {
         let tenants = self.table();
         let info = |(id, group): (GroupId, &Group)| {
             let GroupSettings { weight, parent } = group.settings;
-            let clients = tenants.clients.iter().filter(|(_, client)| client.settings.group == id).count() as u32;
+            let clients =
+                tenants.clients.places.iter().filter(|(_, client)| client.settings.group == id).count() as u32;
             GroupInfo { id, name: group.name.clone(), weight, parent, clients }
         };
         tenants.groups.in_order().into_iter().map(info).collect()

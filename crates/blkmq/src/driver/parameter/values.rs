@@ -50,16 +50,11 @@ impl fmt::Debug for Opener<'_> {
 }
 
 /// The value of each parameter of a device, given or default.
+#[derive(Debug)]
 pub struct Values<'a> {
     parameters: &'static [Parameter],
     given: Vec<Option<Value>>,
     opener: Opener<'a>,
-}
-
-impl fmt::Debug for Values<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Values").field("given", &self.given).finish_non_exhaustive()
-    }
 }
 
 impl<'a> Values<'a> {

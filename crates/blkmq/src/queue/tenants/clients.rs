@@ -26,17 +26,12 @@ pub(super) struct Known {
 }
 
 /// The table of clients.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Clients {
     /// The hash is the same in every run, so that the allocations of a run depend only on its seed.
     ids: HashMap<String, ClientId, BuildHasherDefault<DefaultHasher>>,
-    places: Places<ClientId, Known>,
-}
-
-impl Default for Clients {
-    fn default() -> Self {
-        Self { ids: HashMap::default(), places: Places::new() }
-    }
+    /// The clients that are known.
+    pub(super) places: Places<ClientId, Known>,
 }
 
 impl Clients {
@@ -44,7 +39,7 @@ impl Clients {
     /// submitters leaves, and whether the client is new. A client that is known keeps its settings.
     pub(super) fn join(&mut self, client: &Client) -> (ClientId, bool) {
         if let Some(&id) = self.ids.get(&client.name) {
-            let known = self.get_mut(id).expect("a name belongs to a client that is known");
+            let known = self.places.get_mut(id).expect("a name belongs to a client that is known");
             debug_assert!(known.nr_submitters > 0, "a client is known while a submitter serves it");
             known.nr_submitters += 1;
             return (id, false);
@@ -60,7 +55,7 @@ impl Clients {
     /// Called when a submitter that served this client leaves, for which it has done `served`. Returns whether the
     /// client is gone: no submitter serves it any more.
     pub(super) fn leave(&mut self, id: ClientId, served: Served) -> bool {
-        let known = self.get_mut(id).expect("the client is known while a submitter serves it");
+        let known = self.places.get_mut(id).expect("the client is known while a submitter serves it");
         debug_assert!(known.nr_submitters > 0, "a submitter that leaves a client has served it");
         known.nr_submitters -= 1;
         known.past += served;
@@ -71,35 +66,15 @@ impl Clients {
         is_gone
     }
 
-    /// The client with this id, if it is still there.
-    pub(super) fn get(&self, id: ClientId) -> Option<&Known> {
-        self.places.get(id)
-    }
-
-    /// The client with this id, if it is still there, to be changed.
-    pub(super) fn get_mut(&mut self, id: ClientId) -> Option<&mut Known> {
-        self.places.get_mut(id)
-    }
-
     /// The client of this name.
     pub(super) fn of_name(&self, name: &str) -> Option<ClientId> {
         self.ids.get(name).copied()
     }
 
-    /// The clients that are known, by place.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (ClientId, &Known)> {
-        self.places.iter()
-    }
-
-    /// The clients that are known, by place, to be changed.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (ClientId, &mut Known)> {
-        self.places.iter_mut()
-    }
-
     /// Writes the clients that are known.
     pub(super) fn show(&self, out: &mut dyn Write) -> fmt::Result {
         writeln!(out, "clients {} places {}", self.ids.len(), self.places.nr_places())?;
-        for (id, Known { name, settings, nr_submitters, .. }) in self.iter() {
+        for (id, Known { name, settings, nr_submitters, .. }) in self.places.iter() {
             let ClientSettings { weight, priority, group } = settings;
             let (class, level, group) = (priority.class, priority.level, group.place());
             write!(out, "client {}: {name:?} weight {weight} priority {class:?} {level} group {group}", id.place())?;
@@ -130,12 +105,12 @@ mod tests {
         for other in &others {
             assert_eq!(clients.join(other), (id, false));
         }
-        let known = clients.get(id).expect("it is there");
+        let known = clients.places.get(id).expect("it is there");
         assert_eq!((known.settings, known.nr_submitters), (ClientSettings::default(), 4));
         assert_ne!(clients.join(&Client::new("b")).0, id);
         let served = Served { sectors: [1, 2], ..Served::default() };
         (0..3).for_each(|_| assert!(!clients.leave(id, served)));
-        assert_eq!(clients.get(id).expect("one is left").past.sectors, [3, 6]);
+        assert_eq!(clients.places.get(id).expect("one is left").past.sectors, [3, 6]);
         assert!(clients.leave(id, served));
         assert_eq!((clients.of_name("a"), clients.ids.len()), (None, 1));
         assert_ne!(clients.join(&client).0, id);

@@ -42,14 +42,16 @@ pub(super) struct Places<I, T> {
     ids: PhantomData<I>,
 }
 
-impl<I: Id, T> Places<I, T> {
-    pub(super) const fn new() -> Self {
+impl<I, T> Default for Places<I, T> {
+    fn default() -> Self {
         Self { places: Vec::new(), free: Vec::new(), ids: PhantomData }
     }
+}
 
+impl<I: Id, T> Places<I, T> {
     /// A table that gives its first place to no entry.
     pub(super) fn without_first() -> Self {
-        Self { places: vec![Place { entry: None, times: 0 }], ..Self::new() }
+        Self { places: vec![Place { entry: None, times: 0 }], ..Self::default() }
     }
 
     /// Gives the entry a place and an id that no entry has, and none had lately. `None` if all places are taken.
@@ -118,7 +120,7 @@ mod tests {
     /// Red if a free place is not given again, or the next entry there has the old id.
     #[test]
     fn a_free_place_is_given_again_under_another_id() {
-        let mut places = Places::<ClientId, usize>::new();
+        let mut places = Places::<ClientId, usize>::default();
         let stays = places.add(0).expect("there is room");
         let mut ids = HashSet::from([stays, ClientId::default()]);
         for number in 0..100_000 {
@@ -134,7 +136,7 @@ mod tests {
     #[test]
     fn no_entry_has_the_default_id() {
         for times in [(1 << 20) - 1, u32::MAX] {
-            let mut places = Places::<ClientId, ()>::new();
+            let mut places = Places::<ClientId, ()>::default();
             let first = places.add(()).expect("there is room");
             places.remove(first);
             assert_eq!(first.place(), 0, "the default id is of the first place");
