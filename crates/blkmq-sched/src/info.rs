@@ -57,9 +57,10 @@ impl ClientId {
 }
 
 /// What a request asks the device to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Op {
     /// Read sectors into buffers.
+    #[default]
     Read,
     /// Write buffers to sectors.
     Write,
@@ -139,9 +140,10 @@ impl Default for IoPriority {
 }
 
 /// How hard to look for a request to merge with: the `nomerges` knob of a queue, per request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum MergeLevel {
     /// This request neither merges nor is merged into (`nomerges` 2, or a request that must stay alone).
+    #[default]
     Never,
     /// Only the request that was inserted or merged into last is tried (`nomerges` 1).
     LastOnly,
@@ -158,8 +160,8 @@ pub enum InsertAt {
     Sorted,
 }
 
-/// The copy of a request that a scheduler decides on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// The copy of a request that a scheduler decides on. The default is a read of no sectors, which does not merge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Info {
     /// First sector, in units of 512 bytes.
     pub sector: u64,

@@ -66,6 +66,7 @@ pub use request::{
 pub use submit::{Submitter, blocking, future};
 
 /// Fails to compile if an error cannot go where errors go: behind a `?` into a `Box`, and to another thread.
+#[cfg(test)]
 const _: fn() = || {
     fn is_error<T: std::error::Error + Send + Sync + 'static>() {}
     is_error::<QueueError>();

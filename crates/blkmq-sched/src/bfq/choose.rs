@@ -29,7 +29,8 @@ impl Bfq {
             return None;
         }
         let q = self.select(now)?;
-        Some(self.serve_next(q, now))
+        let item = self.queues.get(q).next.expect("a queue that is served has a request");
+        Some(self.serve_request(q, item, now))
     }
 
     /// The queue of which a request goes out.
@@ -87,12 +88,6 @@ impl Bfq {
         let owner = if kept("bfq.ticket") { q } else { self.service.queue.unwrap_or(q) };
         *changes(&mut self.ticket) = Some(ticket(owner, mark));
         id
-    }
-
-    /// The next request of a queue goes out.
-    pub(super) fn serve_next(&mut self, q: Index, now: Time) -> RqId {
-        let item = self.queues.get(q).next.expect("a queue that is served has a request");
-        self.serve_request(q, item, now)
     }
 
     pub(super) fn serve_request(&mut self, q: Index, item: Index, now: Time) -> RqId {

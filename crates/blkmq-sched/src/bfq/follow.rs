@@ -157,7 +157,8 @@ impl Bfq {
     /// Lets `into` take the newcomer in; false if `into` does not wait.
     pub fn force_merge(&mut self, into: RqId, newcomer: &Info, how: MergeHow) -> bool {
         let Some(host) = self.find_request(into) else { return false };
-        self.grow_forced(host, newcomer, how);
+        let grown = forced(&self.requests.get(host).info, newcomer, how);
+        self.grow(host, how, grown);
         true
     }
 

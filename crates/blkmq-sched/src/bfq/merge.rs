@@ -2,7 +2,6 @@
 
 use super::Bfq;
 use super::request::{Request, is_sync};
-use crate::merge::forced;
 use crate::mergeable::keep_deadline;
 use crate::slab::Index;
 use crate::{Info, Join, Merge, MergeHow, MergeLevel};
@@ -76,11 +75,5 @@ impl Bfq {
         self.count_out(q, 1);
         self.clients.get_mut(client).outstanding -= 1;
         self.grow(survivor, MergeHow::Back, grown);
-    }
-
-    /// Lets a request take in what another scheduler let it take in.
-    pub(super) fn grow_forced(&mut self, host: Index, newcomer: &Info, how: MergeHow) {
-        let grown = forced(&self.requests.get(host).info, newcomer, how);
-        self.grow(host, how, grown);
     }
 }

@@ -154,12 +154,6 @@ impl Bfq {
         self.note_coefficient(q, before);
     }
 
-    /// Whether the queue had no requests at all for long.
-    pub(super) fn was_idle_for_long(&self, q: Index, now: Ticks) -> bool {
-        let queue = self.queues.get(q);
-        queue.dispatched == 0 && queue.timeout + LONG_IDLE < now
-    }
-
     /// The queue begins to have requests: is it to be raised? Returns whether it counts as interactive.
     pub(super) fn raise_on_arrival(
         &mut self,
@@ -168,8 +162,8 @@ impl Bfq {
         budget: &mut u64,
         now: Ticks,
     ) -> bool {
-        let long_idle = self.was_idle_for_long(q, now);
         let queue = self.queues.get(q);
+        let long_idle = queue.dispatched == 0 && queue.timeout + LONG_IDLE < now;
         let in_burst = queue.in_large_burst;
         let has_default_weight = queue.weight == RAISED_WEIGHT;
         let is_soft = !queue.seeks.is_totally_seeky()

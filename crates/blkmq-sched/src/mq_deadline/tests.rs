@@ -3,21 +3,10 @@
 
 use super::MqDeadline;
 use crate::slab::LOOKS;
-use crate::{ClientId, Info, InsertAt, IoPriority, MergeLevel, MergeLimits, Op, RqId, Scheduler, Setting, Time};
+use crate::{Info, InsertAt, MergeLevel, MergeLimits, RqId, Scheduler, Setting, Time};
 
 fn read(sector: u64) -> Info {
-    Info {
-        sector,
-        nr_sectors: 8,
-        nr_segments: 1,
-        op: Op::Read,
-        sync: true,
-        priority: IoPriority::default(),
-        client: ClientId(0),
-        ctx: 0,
-        merge: MergeLevel::Full,
-        merge_key: 0,
-    }
+    Info { sector, nr_sectors: 8, nr_segments: 1, sync: true, merge: MergeLevel::Full, ..Info::default() }
 }
 
 fn looks_of<R>(operation: impl FnOnce() -> R) -> (u64, R) {

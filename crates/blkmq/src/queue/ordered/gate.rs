@@ -16,9 +16,7 @@
 //! Requests other than reads that pass are not among those beside which the scheduler admits others. So they may pass
 //! only if the scheduler admits as many as there are tags.
 
-use blkmq_sched::{
-    Admission, Class, ClientId, Feedback, FeedbackKind, Info, IoPriority, MergeLevel, Op, Outstanding, Passing, Setting,
-};
+use blkmq_sched::{Admission, Class, ClientId, Feedback, FeedbackKind, Info, Op, Outstanding, Passing, Setting};
 
 use super::domains::Domains;
 use super::hold::{Hold, STEADY};
@@ -37,18 +35,7 @@ const CALM_EXPLORED: u32 = 16;
 
 /// A request other than a read, to ask whether a scheduler bounds such.
 fn a_write(client: ClientId) -> Info {
-    Info {
-        sector: 0,
-        nr_sectors: 8,
-        nr_segments: 1,
-        op: Op::Write,
-        sync: false,
-        priority: IoPriority::default(),
-        client,
-        ctx: 0,
-        merge: MergeLevel::Never,
-        merge_key: 0,
-    }
+    Info { nr_sectors: 8, nr_segments: 1, op: Op::Write, client, ..Info::default() }
 }
 
 impl Hold {
