@@ -12,7 +12,6 @@
 //! In one point this differs from Linux: a request that goes to the head stands in front of everything, and not only in
 //! front of what its own software queue has of its kind.
 
-mod merge;
 mod replay;
 mod request;
 mod show;
@@ -28,8 +27,8 @@ use crate::scheduler::DEFAULT_NR_REQUESTS;
 use crate::site::kept;
 use crate::slab::{Index, Slab};
 use crate::{
-    Admission, Class, ClientId, DispatchContext, Info, InsertAt, Merge, MergeLimits, Outstanding, Passing, PerHctx,
-    RqId, SchedDomain, Scheduler, Setting, Throttle, Time,
+    Admission, Class, ClientId, DispatchContext, Info, InsertAt, Merge, MergeHow, MergeLevel, MergeLimits, Outstanding,
+    Passing, PerHctx, RqId, SchedDomain, Scheduler, Setting, Throttle, Time,
 };
 
 /// The kernel's name of the policy.
@@ -37,6 +36,9 @@ pub(crate) const NAME: &str = "kyber";
 
 /// How many requests of a kind go before the next kind has its turn, by [`SchedDomain::index`].
 const BATCHES: [u32; 4] = [16, 8, 1, 1];
+
+/// How many of the latest requests of its software queue and kind a newcomer is tried with.
+const TRIES: usize = 8;
 
 /// Software queues that are told apart: as many as [`Info::ctx`] can name.
 const NR_CTXS: usize = 1 << u8::BITS;
@@ -128,32 +130,6 @@ impl Kyber {
         kyber
     }
 
-    /// The next request, with a token of its kind.
-    fn choose(&mut self, context: &mut dyn DispatchContext) -> Option<RqId> {
-        if self.requests.len() == 0 {
-            return None;
-        }
-        if let Some(item) = self.at_head.head() {
-            return self.choose_at_head(item, context);
-        }
-        if self.batching < BATCHES[self.current.index()]
-            && kept("kyber.batch")
-            && let Some(item) = self.take(self.current, context)
-        {
-            *changes(&mut self.batching) += 1;
-            return Some(self.start(item));
-        }
-        *changes(&mut self.batching) = 0;
-        for step in 1..=SchedDomain::ALL.len() {
-            let next = self.current.plus(step);
-            if let Some(item) = self.take(next, context) {
-                (*changes(&mut self.current), self.batching) = (next, 1);
-                return Some(self.start(item));
-            }
-        }
-        None
-    }
-
     /// How many requests other than reads may be outstanding for each hardware queue: three quarters of the requests.
     fn async_depth(&self) -> u32 {
         let three_quarters = u64::from(self.nr_requests) * 3 / 4;
@@ -208,6 +184,22 @@ impl Kyber {
         Some(self.start(item))
     }
 
+    /// The waiting request that takes the newcomer in, and what that request then is.
+    fn find_host(&self, info: &Info) -> Option<(Index, MergeHow, Info)> {
+        // The request that was inserted last is the latest of its list. Which one took a newcomer in last is not known
+        // here, nor is it in Linux's kyber.
+        let tries = match info.merge {
+            MergeLevel::Never => 0,
+            MergeLevel::LastOnly => 1,
+            MergeLevel::Full => TRIES,
+        };
+        let list = &self.ctxs[usize::from(info.ctx)][SchedDomain::of(info.op).index()];
+        list.iter_back(&self.requests).take(tries).find_map(|(host, request)| {
+            let (how, grown) = self.limits.merged(&request.info, info)?;
+            Some((host, how, grown))
+        })
+    }
+
     /// Forgets a request that is in no list any more.
     fn start(&mut self, item: Index) -> RqId {
         self.requests.remove(item).id
@@ -231,8 +223,12 @@ impl Scheduler for Kyber {
         }
     }
 
+    /// COST: up to eight slots.
     fn merge(&mut self, info: &Info) -> Option<Merge> {
-        self.merge_newcomer(info)
+        let (host, how, grown) = self.find_host(info)?;
+        let request = self.requests.get_mut(host);
+        request.info = grown;
+        Some(Merge { into: request.id, how, joined: None })
     }
 
     /// COST: one slot, and the newest of the same software queue and kind.
@@ -249,7 +245,28 @@ impl Scheduler for Kyber {
 
     /// COST: one slot and one neighbor; where a list of arrivals moves, two slots for each software queue.
     fn dispatch(&mut self, context: &mut dyn DispatchContext, _now: Time) -> Option<RqId> {
-        self.choose(context)
+        if self.requests.len() == 0 {
+            return None;
+        }
+        if let Some(item) = self.at_head.head() {
+            return self.choose_at_head(item, context);
+        }
+        if self.batching < BATCHES[self.current.index()]
+            && kept("kyber.batch")
+            && let Some(item) = self.take(self.current, context)
+        {
+            *changes(&mut self.batching) += 1;
+            return Some(self.start(item));
+        }
+        *changes(&mut self.batching) = 0;
+        for step in 1..=SchedDomain::ALL.len() {
+            let next = self.current.plus(step);
+            if let Some(item) = self.take(next, context) {
+                (*changes(&mut self.current), self.batching) = (next, 1);
+                return Some(self.start(item));
+            }
+        }
+        None
     }
 
     fn init_hctx(&self) -> Option<PerHctx> {

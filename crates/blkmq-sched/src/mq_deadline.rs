@@ -13,11 +13,9 @@
 //! in the future. A start lies in the future only when an expiry knob has been lowered, or when threads read the clock
 //! in another order than they insert. Here such a request goes out: holding it would stall an idle device.
 
-mod direction;
 mod level;
 mod merge;
 mod replay;
-mod request;
 mod show;
 #[cfg(test)]
 mod tests;
@@ -26,9 +24,7 @@ mod tunables;
 
 use core::fmt;
 
-use direction::Direction;
-use level::Level;
-use request::Request;
+use level::{Direction, Level, Request};
 use tunables::Tunables;
 
 use crate::data::{changes, reads};

@@ -21,7 +21,6 @@ pub mod event;
 pub mod grace;
 pub mod handover;
 pub mod idle;
-pub mod left;
 pub mod liveness;
 pub mod notify;
 mod platform;

@@ -6,7 +6,6 @@
 
 pub mod blocking;
 pub mod future;
-mod merge;
 mod plug;
 #[cfg(feature = "eventfd")]
 mod readiness;

@@ -1,11 +1,46 @@
-//! A priority level: the requests that wait in it, and counts of those that went through it.
+//! A priority level: the requests that wait in it, in two directions, and counts of those that went through it.
 
-use super::direction::Direction;
-use super::request::Request;
 use crate::list::List;
 use crate::slab::{Index, Slab};
 use crate::tree::Tree;
-use crate::waiting::ByAge;
+use crate::waiting::{ByAge, Waiting};
+use crate::{Class, Info, Op};
+
+/// The direction of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    Read,
+    Write,
+}
+
+impl Direction {
+    pub(super) const ALL: [Self; 2] = [Self::Read, Self::Write];
+
+    pub(super) const fn of(op: Op) -> Self {
+        if op.is_read() { Self::Read } else { Self::Write }
+    }
+}
+
+/// One waiting request. Of one at the head the deadline is when it came.
+pub(super) type Request = Waiting;
+
+// COST: two lines of 64 bytes at most, wherever in the slab it lies.
+const _: () = assert!(size_of::<Request>() <= 80);
+
+impl Request {
+    pub(super) const fn class(&self) -> Class {
+        self.info.priority.class
+    }
+
+    pub(super) const fn direction(&self) -> Direction {
+        Direction::of(self.info.op)
+    }
+
+    /// Whether the request waits where a request such as `info` waits. For assertions.
+    pub(super) fn is_of_queue(&self, info: &Info) -> bool {
+        self.class() == info.priority.class && self.direction() == Direction::of(info.op)
+    }
+}
 
 /// The requests of one class in one direction that wait.
 #[derive(Debug, Default)]

@@ -1,7 +1,6 @@
 //! Following the choices of another mq-deadline.
 
-use super::direction::Direction;
-use super::level::Level;
+use super::level::{Direction, Level};
 use super::{MqDeadline, Pace};
 use crate::list::List;
 use crate::merge::forced;

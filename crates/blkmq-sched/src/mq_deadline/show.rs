@@ -2,7 +2,7 @@
 
 use core::fmt::{Result, Write};
 
-use super::direction::Direction;
+use super::level::Direction;
 use super::{MqDeadline, Pace};
 use crate::Class;
 

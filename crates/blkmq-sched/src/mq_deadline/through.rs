@@ -2,7 +2,7 @@
 //! of arrivals and no hash. Sorting them gives the order that insertion and choice would give.
 
 use super::MqDeadline;
-use super::direction::Direction;
+use super::level::Direction;
 use crate::data::changes;
 use crate::scheduler::MOST_NEWCOMERS;
 use crate::{Info, Newcomer, Op, Time};

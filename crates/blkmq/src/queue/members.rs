@@ -14,7 +14,7 @@ use blkmq_sched::{ClientId, GroupId, Tally};
 use crate::queue::RequestQueue;
 use crate::queue::accounting::{Counters, Gauge, MAX_RANGES, Sums};
 use crate::queue::limits::flows::Flows;
-use crate::queue::limits::latencies::Latencies;
+use crate::queue::limits::pools::Latencies;
 use crate::queue::tenants::service::{Served, Service};
 use crate::queue::topology::ctx::SwCtx;
 use crate::request::limits::MAX_MEMBERS;

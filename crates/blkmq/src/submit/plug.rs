@@ -1,12 +1,12 @@
-//! The plug: where a submitter gathers operations before it passes them on together.
+//! The plug: where a submitter gathers operations before it passes them on together. Before a request meets requests of
+//! other threads, it may join the request before it.
 
-use blkmq_sched::{MergeLevel, Op};
+use blkmq_sched::{MergeLevel, MergeLimits, Op};
 
 use crate::queue::{Count, first_step};
 use crate::request::bio::{Bio, Flags};
-use crate::request::{Asked, FlushStep, Place, RejectReason, RqId, Status};
+use crate::request::{Asked, FlushStep, Place, RejectReason, Request, RqId, RqList, Slots, Status};
 use crate::submit::Submitter;
-use crate::submit::merge::plug_or_merge;
 use crate::submit::reap::Outstanding;
 use crate::submit::split::{self, Piece, Pieces, Whole};
 
@@ -151,4 +151,33 @@ impl Submitter {
             merge: if alone { MergeLevel::Never } else { self.q.settings.merge_level() },
         }
     }
+}
+
+/// Puts a request behind the others of a plug, or joins it to the newest one there, by the same rules as in a
+/// scheduler. Returns whether it joined.
+///
+/// COST: a look at where the newest request lies; the rules are applied only if the two requests touch.
+#[inline]
+fn plug_or_merge(slots: &Slots, limits: &MergeLimits, plug: &mut RqList, rq: Request<'_>) -> bool {
+    let is_near = plug.with_last(slots, |newest| newest.body().is_near(rq.body())).unwrap_or(false);
+    let rest = if is_near { merge(slots, limits, plug, rq) } else { Some(rq) };
+    match rest {
+        Some(rq) => {
+            plug.push_back(rq, Place::Plugged);
+            false
+        }
+        None => true,
+    }
+}
+
+/// Joins a request to the newest request of a plug, or gives it back.
+fn merge<'q>(slots: &'q Slots, limits: &MergeLimits, plug: &mut RqList, rq: Request<'q>) -> Option<Request<'q>> {
+    let mut rq = Some(rq);
+    plug.with_last(slots, |newest| {
+        let newcomer = rq.as_ref()?.body().info();
+        let (how, _) = limits.merged(&newest.body().info(), &newcomer)?;
+        newest.absorb(rq.take()?, how);
+        Some(())
+    });
+    rq
 }
