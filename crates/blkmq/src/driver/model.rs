@@ -4,7 +4,7 @@ use std::fmt;
 
 use blkmq_sched::{RqId, Time};
 
-use super::parameter::{Check, FromSpec, SpecError};
+use super::parameter::{FromSpec, SpecError};
 use super::pending::{Commands, Pending};
 use super::store::{MAX_DATALESS_SECTORS, Store};
 use super::{Batch, Done, Driver, DueTimes, Extent, NextEvent, Request, TimeoutAction, Topology, TopologyError};
@@ -23,19 +23,6 @@ pub(super) fn limits(bs: u32, size: u64) -> Limits {
     }
 }
 
-impl<C: Profile> Check for C {
-    fn check_all(&self, bs: u32, size: u64) -> Result<(), SpecError> {
-        self.topology().check().map_err(|error| SpecError::new(error.to_string()))?;
-        if !bs.is_power_of_two() {
-            return Err(SpecError::new(format!("bs={bs} is not one of 512, 1024, 2048, 4096")));
-        }
-        if !size.is_multiple_of(u64::from(bs)) {
-            return Err(SpecError::new(format!("a size of {size} bytes is no multiple of bs={bs}")));
-        }
-        self.check()
-    }
-}
-
 /// What one device does by itself. Its `Config` implements this.
 #[expect(unused_variables, reason = "methods with a default name what they are given")]
 pub trait Profile: FromSpec + fmt::Display + Send + Sync + 'static {
@@ -51,6 +38,19 @@ pub trait Profile: FromSpec + fmt::Display + Send + Sync + 'static {
     /// Checks what the parameters demand of each other, beside what each of them accepts.
     fn check(&self) -> Result<(), SpecError> {
         Ok(())
+    }
+
+    /// Checks what the parameters of any device demand of each other, of which `bs` and `size` are two, and then those of
+    /// this one.
+    fn check_all(&self, bs: u32, size: u64) -> Result<(), SpecError> {
+        self.topology().check().map_err(|error| SpecError::new(error.to_string()))?;
+        if !bs.is_power_of_two() {
+            return Err(SpecError::new(format!("bs={bs} is not one of 512, 1024, 2048, 4096")));
+        }
+        if !size.is_multiple_of(u64::from(bs)) {
+            return Err(SpecError::new(format!("a size of {size} bytes is no multiple of bs={bs}")));
+        }
+        self.check()
     }
 
     /// The device's state at the start.

@@ -7,7 +7,7 @@ mod value;
 mod values;
 
 pub use self::error::SpecError;
-pub(super) use self::table::{Check, Field, FromSpec, parameters};
+pub(super) use self::table::{Field, FromSpec, parameters};
 pub use self::value::{Accepts, Fault, Value, write_word};
 pub(super) use self::values::join;
 pub use self::values::{Opener, Parameter, Values, words};

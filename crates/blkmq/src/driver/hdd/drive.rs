@@ -43,26 +43,10 @@ pub(super) struct Command {
     pub(super) end: u64,
 }
 
-/// A command for the heads.
-#[derive(Debug)]
-struct Mechanical {
-    command: Command,
-    /// How many choices had been made before the command came.
-    choices: u64,
-}
-
 #[derive(Debug)]
 enum Task {
     Command(Command),
     WriteBack(Extent),
-}
-
-/// A command that is over.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Finished {
-    pub(super) id: RqId,
-    pub(super) status: Status,
-    pub(super) at: Time,
 }
 
 /// The disk. Every list is as long as the queue is deep, so nothing is allocated once the disk is made.
@@ -76,8 +60,8 @@ pub struct Drive {
     mechanics: Mechanics,
     cache: Cache,
     read_ahead: ReadAhead,
-    /// What waits for the heads, the oldest first.
-    mechanical: Vec<Mechanical>,
+    /// Commands that wait for the heads, the oldest first, each with how many choices had been made before it came.
+    mechanical: Vec<(u64, Command)>,
     choices: u64,
     /// Whether the heads wrote back last: reads and writing back take turns while both are wanted.
     wrote_back: bool,
@@ -88,7 +72,8 @@ pub struct Drive {
     link_free: Time,
     /// What the heads are doing, and until when.
     job: Option<(Time, Task)>,
-    finished: VecDeque<Finished>,
+    /// Commands that are over, and since when.
+    finished: VecDeque<(Time, Command)>,
 }
 
 impl From<&Config> for Drive {
@@ -124,7 +109,7 @@ impl Drive {
             Work::WriteCached | Work::Flush => self.cached.push_back(command),
             Work::Read if self.has_in_memory(command) => self.transfer(command),
             Work::Read | Work::WriteThrough => {
-                self.mechanical.push(Mechanical { command, choices: self.choices });
+                self.mechanical.push((self.choices, command));
             }
         }
         self.go_on();
@@ -154,7 +139,7 @@ impl Drive {
         transfer.into_iter().chain(job).min()
     }
 
-    pub(super) fn pop(&mut self) -> Option<Finished> {
+    pub(super) fn pop(&mut self) -> Option<(Time, Command)> {
         self.finished.pop_front()
     }
 
@@ -177,7 +162,7 @@ impl Drive {
     }
 
     fn finish(&mut self, command: Command) {
-        self.finished.push_back(Finished { id: command.id, status: command.status, at: self.now });
+        self.finished.push_back((self.now, command));
     }
 
     fn transfer(&mut self, command: Command) {
@@ -248,7 +233,7 @@ impl Drive {
         } else if let Some(nearest) = self.nearest() {
             self.wrote_back = false;
             self.choices += 1;
-            let command = self.mechanical.remove(nearest).command;
+            let command = self.mechanical.remove(nearest).1;
             let mut start = command.start;
             if command.work == Work::Read {
                 start = self.read_ahead.rest(command.start, command.end, self.now, &self.mechanics);
@@ -260,49 +245,47 @@ impl Drive {
     /// The command with the shortest access time, and among equals the oldest, unless a command was overtaken too
     /// often.
     fn nearest(&self) -> Option<usize> {
-        let oldest = self.mechanical.first()?;
-        if self.choices - oldest.choices >= MOST_OVERTAKEN {
+        let (choices_before, _) = self.mechanical.first()?;
+        if self.choices - choices_before >= MOST_OVERTAKEN {
             return Some(0);
         }
-        let wait = |waiting: &Mechanical| self.mechanics.wait(waiting.command.start, self.now);
-        (0..self.mechanical.len()).min_by_key(|&at| wait(&self.mechanical[at]))
+        (0..self.mechanical.len()).min_by_key(|&at| self.mechanics.wait(self.mechanical[at].1.start, self.now))
     }
 
     fn start(&mut self, task: Task, start: u64, end: u64) {
         self.read_ahead.end(self.now, &self.mechanics);
-        let access = self.mechanics.access(start, end - start, self.now);
-        self.job = Some((self.now.after(access.wait + access.transfer), task));
+        let took = self.mechanics.wait(start, self.now) + self.mechanics.transfer(end - start);
+        self.job = Some((self.now.after(took), task));
     }
 }
 
 impl Commands for Drive {
     fn next_event(&self) -> Option<Time> {
-        self.finished.front().map(|finished| finished.at).or_else(|| self.next_step())
+        self.finished.front().map(|(at, _)| *at).or_else(|| self.next_step())
     }
 
     fn pop_finished(&mut self, now: Time) -> Option<(RqId, Status)> {
         self.advance(now);
-        self.pop().map(|finished| (finished.id, finished.status))
+        self.pop().map(|(_, command)| (command.id, command.status))
     }
 
     /// Tells what the heads and the interface are working on. Which of the other commands the heads choose next is not
     /// known before they are free: a command that comes meanwhile may be nearer.
     fn due_times(&self) -> impl Iterator<Item = (RqId, Time)> {
-        let finished = self.finished.iter().map(|finished| (finished.id, finished.at));
-        let transfers = self.link.iter().map(|(due, command)| (command.id, *due));
+        let timed = self.finished.iter().chain(&self.link).map(|(at, command)| (command.id, *at));
         let job = self.job.iter().filter_map(|(due, task)| match task {
             Task::Command(command) => Some((command.id, *due)),
             Task::WriteBack(_) => None,
         });
-        finished.chain(transfers).chain(job)
+        timed.chain(job)
     }
 
     /// Gives up a command as far as it can be told from others. What the heads or the interface are working on goes on,
     /// and then belongs to no command.
     fn forget(&mut self, id: RqId) {
-        self.mechanical.retain(|waiting| waiting.command.id != id);
+        self.mechanical.retain(|(_, command)| command.id != id);
         self.cached.retain(|command| command.id != id);
-        self.finished.retain(|finished| finished.id != id);
+        self.finished.retain(|(_, command)| command.id != id);
     }
 
     /// The lists are as long as the queue is deep.

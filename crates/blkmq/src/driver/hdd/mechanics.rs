@@ -32,13 +32,6 @@ pub(super) struct Mechanics {
     position: u64,
 }
 
-/// An access: how long until the first sector is under the heads, and how long the transfer takes then.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Access {
-    pub(super) wait: u64,
-    pub(super) transfer: u64,
-}
-
 impl Mechanics {
     pub(super) fn new(config: &Config) -> Self {
         let turn = 60_000_000_000 / u64::from(config.rpm);
@@ -105,10 +98,6 @@ impl Mechanics {
         seek + if missed { 0 } else { rotation }
     }
 
-    pub(super) fn access(&self, sector: u64, nr_sectors: u64, now: Time) -> Access {
-        Access { wait: self.wait(sector, now), transfer: self.transfer(nr_sectors) }
-    }
-
     /// The heads have gone over everything up to `end`.
     pub(super) fn moved_to(&mut self, end: u64) {
         self.position = end;
@@ -158,7 +147,7 @@ mod tests {
         let begin = now;
         let mut total = 0;
         for nr_sectors in [8, 1, 160, 2560, 3, 15, 4000].into_iter().cycle().take(700) {
-            let Access { wait, transfer } = disk.access(at, nr_sectors, now);
+            let (wait, transfer) = (disk.wait(at, now), disk.transfer(nr_sectors));
             assert!(wait < 10_000, "{wait} at sector {at}");
             now = now.after(wait + transfer);
             at += nr_sectors;

@@ -3,7 +3,7 @@
 use blkmq_sched::{RqId, Time};
 use proptest::prelude::*;
 
-use super::drive::{Command, Drive, Finished, Work};
+use super::drive::{Command, Drive, Work};
 use super::{Config, Hdd};
 use crate::driver::Driver;
 use crate::driver::harness::Harness;
@@ -280,7 +280,7 @@ fn play(commands: &[(u64, Work, u64, u64)], looks: u64) -> Vec<(RqId, Time)> {
     let capacity = drive.capacity();
     let (mut now, mut over, mut with_it) = (Time(0), Vec::new(), 0);
     let mut finish = |drive: &mut Drive, with_it: &mut usize| {
-        while let Some(Finished { id, at, .. }) = drive.pop() {
+        while let Some((at, Command { id, .. })) = drive.pop() {
             *with_it -= 1;
             over.push((id, at));
         }

@@ -51,7 +51,7 @@ macro_rules! parameters {
                     $($name: $crate::driver::parameter::Field::from_value(next()?),)*
                     shown: values.show(Self::FIELDS),
                 };
-                $crate::driver::parameter::Check::check_all(&config, config.bs, config.size)?;
+                $crate::driver::model::Profile::check_all(&config, config.bs, config.size)?;
                 Ok(config)
             }
         }
@@ -84,12 +84,6 @@ pub trait FromSpec: Sized {
 
     /// Reads the values of a spec.
     fn from_values(values: &Values<'_>) -> Result<Self, SpecError>;
-}
-
-/// What a `Config` that [`parameters`] makes has to fulfil.
-pub(in crate::driver) trait Check {
-    /// Checks what the parameters demand of each other; `bs` and `size` are two of them.
-    fn check_all(&self, bs: u32, size: u64) -> Result<(), SpecError>;
 }
 
 /// The type of a field of a `Config`.
