@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`tags`] | take and give back a hardware queue's tags |
 //! | [`word`] | agree on whether something waits |
-//! | [`staging`], [`left`] | leave requests to the thread that has the scheduler |
+//! | [`staging`] | leave requests to the thread that has the scheduler |
 //! | [`ring`] | tell the thread that has the scheduler what has happened |
 //! | [`handover`], [`stack`] | append to a list that one thread at a time drains |
 //! | [`liveness`] | never leave something that waits without a thread that will look at it |
@@ -32,11 +32,4 @@ pub mod tags;
 pub mod wake;
 pub mod word;
 
-#[cfg(all(stages, not(virtual_cpus)))]
-pub use platform::take_stages;
-#[cfg(any(loom, virtual_cpus))]
-pub use platform::weaken;
-pub use platform::{
-    Arc, Area, Instant, Line, Mutex, MutexGuard, Parker, Stage, TryGuard, TryLock, UnsafeCell, atomic, changes,
-    fence_at, fetch, kept, on_line, order, pause, peek, placed, reads, stage, thread, unless_explored,
-};
+pub use platform::*;

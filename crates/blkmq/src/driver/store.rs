@@ -36,10 +36,10 @@ const ZEROES: &[u8; PAGE_SIZE] = &[0; PAGE_SIZE];
 /// A page with this content, or of zeroes.
 ///
 /// # Errors
-/// The system has no memory.
-fn new_page(content: Option<&PageData>) -> Result<PageData, StoreError> {
+/// [`Status::NoSpace`] if the system has no memory, as a thin disk says whose pool is full.
+fn new_page(content: Option<&PageData>) -> Result<PageData, Status> {
     let mut page = Vec::new();
-    page.try_reserve_exact(PAGE_SIZE).map_err(|_| StoreError::NoMemory)?;
+    page.try_reserve_exact(PAGE_SIZE).map_err(|_| Status::NoSpace)?;
     page.extend_from_slice(content.map_or(&ZEROES[..], |content| &content[..]));
     Ok(page.into_boxed_slice().try_into().expect("it was made with the size of a page"))
 }
@@ -60,19 +60,10 @@ struct Shard {
     is_powered: bool,
 }
 
-/// Why the store does not do what it is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StoreError {
-    /// The device has no power.
-    NoPower,
-    /// The system has no memory for a page.
-    NoMemory,
-}
-
-/// A shard under its lock, if the device has power.
-fn powered(shard: &Mutex<Shard>) -> Result<MutexGuard<'_, Shard>, StoreError> {
+/// A shard under its lock, or [`Status::IoError`] if the device has no power.
+fn powered(shard: &Mutex<Shard>) -> Result<MutexGuard<'_, Shard>, Status> {
     let shard = shard.lock();
-    if shard.is_powered { Ok(shard) } else { Err(StoreError::NoPower) }
+    if shard.is_powered { Ok(shard) } else { Err(Status::IoError) }
 }
 
 impl Shard {
@@ -92,7 +83,7 @@ impl Shard {
         part: std::ops::Range<usize>,
         max_dirty: Option<usize>,
         fill: impl FnOnce(&mut [u8]),
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), Status> {
         let (content, fresh) = match self.pages.entry(page) {
             Entry::Occupied(place) => (place.into_mut(), None),
             Entry::Vacant(place) => {
@@ -169,7 +160,7 @@ impl Store {
     /// Writes `len` bytes at byte `start` of the device. `fill` is asked for the bytes in order. `fua`: past the cache.
     ///
     /// COST: a lock and a look-up per page; allocates a page the first time, or when it becomes dirty.
-    fn write(&self, start: u64, len: usize, fua: bool, mut fill: impl FnMut(&mut [u8])) -> Result<(), StoreError> {
+    fn write(&self, start: u64, len: usize, fua: bool, mut fill: impl FnMut(&mut [u8])) -> Result<(), Status> {
         let max_dirty = self.max_dirty.filter(|_| !fua);
         for (page, part) in parts(start, len) {
             let mut shard = powered(self.shard(page))?;
@@ -181,7 +172,7 @@ impl Store {
     /// Reads `len` bytes at byte `start` of the device. `take` gets the bytes in order.
     ///
     /// COST: a lock and a look-up per page.
-    fn read(&self, start: u64, len: usize, mut take: impl FnMut(&[u8])) -> Result<(), StoreError> {
+    fn read(&self, start: u64, len: usize, mut take: impl FnMut(&[u8])) -> Result<(), Status> {
         for (page, part) in parts(start, len) {
             let shard = powered(self.shard(page))?;
             let data = shard.pages.get(&page).and_then(|page| page.cached.as_ref().or(page.durable.as_ref()));
@@ -211,7 +202,7 @@ impl Store {
     }
 
     /// Makes `len` bytes from byte `start` read as zeroes, durably, and gives their memory back.
-    fn zero(&self, start: u64, len: u64) -> Result<(), StoreError> {
+    fn zero(&self, start: u64, len: u64) -> Result<(), Status> {
         let (first, end) = (start / PAGE_SIZE as u64, (start + len).div_ceil(PAGE_SIZE as u64));
         // Neighbouring pages lie in different shards, so the first ones lead to every shard once.
         for page in (first..end).take(NR_SHARDS) {
@@ -225,7 +216,7 @@ impl Store {
     ///
     /// A flush that succeeds has found all shards with power. A power loss marks each shard in the hold that drops the
     /// shard's cached content, so the flush finds out here about a loss meanwhile.
-    fn flush(&self) -> Result<(), StoreError> {
+    fn flush(&self) -> Result<(), Status> {
         for shard in &self.shards {
             let mut shard = powered(shard)?;
             while let Some(page) = shard.dirty.pop_front() {
@@ -282,12 +273,7 @@ impl Store {
                 self.zero(sector * SECTOR_SIZE as u64, u64::from(nr) * SECTOR_SIZE as u64)
             }),
         };
-        match done {
-            Ok(()) => Status::Ok,
-            Err(StoreError::NoPower) => Status::IoError,
-            // As a thin disk says whose pool is full.
-            Err(StoreError::NoMemory) => Status::NoSpace,
-        }
+        done.err().unwrap_or(Status::Ok)
     }
 
     /// Writes a line of totals.

@@ -36,7 +36,7 @@ impl Members {
         if q.settings.wants_reports() {
             member.make_reports();
         }
-        q.domains.made().for_each(|domain| domain.control().reserve(number));
+        q.domains.made().for_each(|domain| domain.control().backlog.reserve(number));
         let Some(client) = client else {
             self.set_background(number, true);
             return Ok(ClientId::default());

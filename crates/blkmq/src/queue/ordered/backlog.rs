@@ -108,7 +108,7 @@ impl Backlog {
     }
 
     /// Makes room for what a member leaves. Called when it joins.
-    pub(super) fn reserve(&mut self, member: u16) {
+    pub(in crate::queue) fn reserve(&mut self, member: u16) {
         let len = self.members.len().max(usize::from(member) + 1);
         self.members.resize_with(len, Waiting::default);
         self.members_area.is_of(&self.members);

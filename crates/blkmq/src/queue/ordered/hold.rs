@@ -45,7 +45,7 @@ pub(crate) struct Hold {
     first: u16,
     /// Requests in the scheduler, by the hardware queue that they will go to, beginning with the first; `elsewhere`
     /// counts those for another hardware queue than the first.
-    queued: Vec<u32>,
+    pub(super) queued: Vec<u32>,
     queued_area: Area,
     pub(super) elsewhere: u32,
     /// A hardware queue, and a lower bound of how many more of its requests have room, as long as this hold goes on.
@@ -184,11 +184,6 @@ impl Hold {
         self.scheduler.as_deref()
     }
 
-    /// The scheduler, if there is one, for changing its knobs and limits.
-    pub(super) fn scheduler_mut(&mut self) -> Option<&mut Box<dyn Scheduler>> {
-        self.scheduler.as_mut()
-    }
-
     /// Tells the scheduler of a client or group, if there is one.
     pub(in crate::queue) fn tell(&mut self, q: &RequestQueue, tell: impl FnOnce(&mut dyn Scheduler)) {
         // What happened until now happened to clients and groups as they were.
@@ -205,16 +200,6 @@ impl Hold {
             self.end_gate(q);
             self.latest_client = ClientId::default();
         }
-    }
-
-    /// Makes room for what a member leaves. Called when it joins.
-    pub(in crate::queue) fn reserve(&mut self, member: u16) {
-        self.backlog.reserve(member);
-    }
-
-    /// Requests in the scheduler, by the hardware queue they will go to.
-    pub(super) fn queued(&self) -> &[u32] {
-        &self.queued
     }
 
     /// A request for a hardware queue enters the scheduler.

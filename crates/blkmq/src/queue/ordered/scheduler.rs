@@ -83,7 +83,7 @@ impl Domains {
         for domain in q.domains() {
             let mut hold = domain.control();
             debug_assert!(!hold.has_waiting(), "nr_requests changes while nothing waits");
-            if let Some(scheduler) = hold.scheduler_mut() {
+            if let Some(scheduler) = &mut hold.scheduler {
                 // There are no more requests than slots. Memory that is not used yet is not touched.
                 let nr_slots = (MAX_MEMBERS - 1) * usize::from(q.nr_slots);
                 let nr_hctxs = domain.hctxs(q).count();
@@ -148,7 +148,7 @@ impl Domains {
         for domain in q.domains() {
             let has_scheduler = {
                 let mut hold = domain.control();
-                hold.reserve(highest);
+                hold.backlog.reserve(highest);
                 hold.scheduler().is_some()
             };
             if !has_scheduler {
@@ -207,7 +207,7 @@ impl Domains {
     fn set_each(&self, q: &RequestQueue, name: &str, value: i64) -> Result<(), KnobError> {
         for domain in q.domains() {
             let mut hold = domain.control();
-            hold.scheduler_mut().map_or(Err(KnobError::Unknown), |scheduler| scheduler.set_knob(name, value))?;
+            hold.scheduler.as_mut().map_or(Err(KnobError::Unknown), |scheduler| scheduler.set_knob(name, value))?;
             // Whether requests may pass by depends on the scheduler's limits.
             if domain.is_whole() {
                 hold.reset_gate(q);
@@ -229,7 +229,7 @@ impl Domains {
             if !domain.is_whole() {
                 write!(out, "of hctx {} ", domain.first_hctx())?;
             }
-            writeln!(out, "holds {len} queued per hctx {:?}", hold.queued())?;
+            writeln!(out, "holds {len} queued per hctx {:?}", hold.queued)?;
             scheduler.show(out)?;
             hold.show_window(out)?;
         }
