@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use crate::common::ways::whole;
 use crate::device::{ONE_QUEUE, Recorder, read, reap, write};
-use blkmq::{Client, Limits, Locking, QueueError, RequestQueue};
+use blkmq::{Client, Limits, QueueError, RequestQueue};
 use blkmq_sched::{
     Admission, DispatchContext, Info, InsertAt, IoPriority, Merge, MergeLevel, Op, Outstanding, RqId, Scheduler, Time,
 };
@@ -122,52 +123,56 @@ fn a_scheduler_in_which_something_waits_is_refused() {
 /// the square of their number.
 #[test]
 fn what_found_no_room_is_tried_again_when_there_may_be_some() {
-    let device = device();
-    let tries = Arc::new(AtomicUsize::new(0));
-    let scheduler = Box::new(LatestFirst(Vec::new(), tries.clone(), Arc::default()));
-    let builder = RequestQueue::builder(device.clone()).scheduler(scheduler).locking(Locking::Single);
-    let q = builder.nr_requests(128).build().unwrap();
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
-    let tried = || tries.swap(0, Ordering::Relaxed);
-    // 64 go to the device, and the scheduler takes 64.
-    for sector in 0..200 {
-        submitter.submit(read(sector * 100, 8)).unwrap();
-    }
-    submitter.poll();
-    assert_eq!(device.nr_held(), 64);
-    assert!(tried() >= 128);
-    (0..10).for_each(|_| _ = submitter.poll());
-    assert_eq!(tried(), 0, "there is no more room than before");
-    // Room for one request.
-    device.finish_oldest(blkmq::Status::Ok);
-    submitter.poll();
-    assert!(tried() > 0 && submitter.reap().is_some());
-    assert_eq!(device.nr_held(), 64);
-    while submitter.nr_outstanding() > 0 {
-        (0..device.nr_held()).for_each(|_| device.finish_oldest(blkmq::Status::Ok));
+    for way in whole() {
+        let device = device();
+        let tries = Arc::new(AtomicUsize::new(0));
+        let scheduler = Box::new(LatestFirst(Vec::new(), tries.clone(), Arc::default()));
+        let q = way.builder(device.clone()).scheduler(scheduler).nr_requests(128).build().unwrap();
+        let mut submitter = q.submitter(&Client::new("test")).unwrap();
+        let tried = || tries.swap(0, Ordering::Relaxed);
+        // 64 go to the device, and the scheduler takes 64.
+        for sector in 0..200 {
+            submitter.submit(read(sector * 100, 8)).unwrap();
+        }
+        // One poll tries the thread's share of what was staged.
+        (0..4).for_each(|_| _ = submitter.poll());
+        assert_eq!(device.nr_held(), 64, "{way}");
+        assert!(tried() >= 128, "{way}");
+        (0..10).for_each(|_| _ = submitter.poll());
+        assert_eq!(tried(), 0, "{way}: there is no more room than before");
+        // Room for one request.
+        device.finish_oldest(blkmq::Status::Ok);
         submitter.poll();
-        while submitter.reap().is_some() {}
+        assert!(tried() > 0 && submitter.reap().is_some(), "{way}");
+        assert_eq!(device.nr_held(), 64, "{way}");
+        while submitter.nr_outstanding() > 0 {
+            (0..device.nr_held()).for_each(|_| device.finish_oldest(blkmq::Status::Ok));
+            submitter.poll();
+            while submitter.reap().is_some() {}
+        }
     }
 }
 
 /// Red if the result of trying one plug counts for the next plug.
 #[test]
 fn a_new_plug_is_tried_whatever_was_found_of_the_last_one() {
-    let device = device();
-    let depth = Arc::new(AtomicU32::new(1));
-    let scheduler = Box::new(LatestFirst(Vec::new(), Arc::default(), depth.clone()));
-    let q = RequestQueue::builder(device.clone()).scheduler(scheduler).build().unwrap();
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
-    let mut go = |bio| {
-        submitter.submit(bio).unwrap();
-        submitter.poll();
-        device.nr_held()
-    };
-    assert_eq!(go(write(0, 8)), 1);
-    assert_eq!(go(write(100, 8)), 1);
-    depth.store(3, Ordering::Relaxed);
-    assert_eq!(go(read(200, 8)), 3);
-    assert_eq!(go(write(300, 8)), 4);
-    (0..4).for_each(|_| device.finish_oldest(blkmq::Status::Ok));
-    assert_eq!(reap(&mut submitter).len(), 4);
+    for way in whole() {
+        let device = device();
+        let depth = Arc::new(AtomicU32::new(1));
+        let scheduler = Box::new(LatestFirst(Vec::new(), Arc::default(), depth.clone()));
+        let q = way.builder(device.clone()).scheduler(scheduler).build().unwrap();
+        let mut submitter = q.submitter(&Client::new("test")).unwrap();
+        let mut go = |bio| {
+            submitter.submit(bio).unwrap();
+            submitter.poll();
+            device.nr_held()
+        };
+        assert_eq!(go(write(0, 8)), 1, "{way}");
+        assert_eq!(go(write(100, 8)), 1, "{way}");
+        depth.store(3, Ordering::Relaxed);
+        assert_eq!(go(read(200, 8)), 3, "{way}");
+        assert_eq!(go(write(300, 8)), 4, "{way}");
+        (0..4).for_each(|_| device.finish_oldest(blkmq::Status::Ok));
+        assert_eq!(reap(&mut submitter).len(), 4, "{way}");
+    }
 }

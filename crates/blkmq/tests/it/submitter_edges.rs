@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blkmq::driver::{Topology, spec};
-use blkmq::{
-    Bio, Buffer, Client, Clock, Flags, Limits, Locking, Op, RequestQueue, Status, Submitter, Time, VirtualClock,
-};
+use blkmq::{Client, Clock, Limits, Op, RequestQueue, Status, Submitter, Time, VirtualClock};
 
 use crate::device::{ONE_QUEUE, Recorder, reap, write};
 
@@ -133,24 +131,6 @@ fn what_is_over_comes_whole_and_past_what_is_not() {
     assert_eq!(submitter.nr_outstanding(), 0);
 }
 
-#[test]
-fn nowait_behind_one_without_room_does_not_wait() {
-    let driver = Recorder::new(limits(), ONE_QUEUE);
-    let q = RequestQueue::builder(driver.clone()).scheduler("mq-deadline").build().unwrap();
-    q.change_knob("nr_requests", "1").unwrap().wait().unwrap();
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
-    submitter.submit(write(0, 1)).unwrap();
-    submitter.submit(write(100, 1)).unwrap();
-    let nowait = Flags { nowait: true, ..Flags::default() };
-    submitter.submit(write(200, 1).with_flags(nowait)).unwrap();
-    let done = reap(&mut submitter);
-    assert_eq!(done.iter().map(|done| (done.bio.sector, done.status)).collect::<Vec<_>>(), [(200, Status::Again)]);
-    while submitter.nr_outstanding() > 0 {
-        driver.finish_oldest(Status::Ok);
-        reap(&mut submitter);
-    }
-}
-
 /// Red if an operation that was split is handed back in parts, or not at all.
 #[test]
 fn leaving_a_frozen_queue_hands_back_an_operation_that_was_split() {
@@ -164,25 +144,6 @@ fn leaving_a_frozen_queue_hands_back_an_operation_that_was_split() {
     assert_eq!(bios.iter().map(|bio| (bio.op, bio.sector, bio.nr_sectors)).collect::<Vec<_>>(), [(Op::Write, 0, 16)]);
     assert_eq!(driver.nr_held(), 0);
     drop(freeze);
-}
-
-/// Red if a request for which a scheduler has no room keeps its submitter from leaving, or is handed back although it
-/// has entered the queue.
-#[test]
-fn a_submitter_that_leaves_waits_for_what_found_no_room() {
-    for locking in Locking::ALL {
-        let device = spec::open("null,irqmode=2,completion_nsec=1ms,hw_queue_depth=4,poll_queues=0").unwrap();
-        let q = RequestQueue::builder(device).scheduler("mq-deadline").locking(locking).build().unwrap();
-        q.change_knob("nr_requests", "1").unwrap().wait().unwrap();
-        let mut submitter = q.submitter(&Client::new("test")).unwrap();
-        for sector in [0, 100, 200] {
-            submitter.submit(Bio::read(sector, Buffer::zeroed(512))).unwrap();
-        }
-        submitter.flush_plug();
-        assert_eq!((q.stats().entered, q.stats().issued), (3, 1), "{locking}");
-        assert_eq!(submitter.leave().len(), 0, "{locking}");
-        assert_eq!(q.stats().completed, 3, "{locking}");
-    }
 }
 
 #[test]

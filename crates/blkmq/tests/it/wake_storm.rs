@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Wake, Waker};
 
+use crate::common::ways::{Way, whole};
 use crate::device::{ONE_QUEUE, Recorder, Told, read, write};
 use blkmq::driver::spec;
 use blkmq::future::{AsyncSubmitter, Operation};
-use blkmq::{Class, Client, Clock, IoPriority, Limits, RequestQueue, Status, Submitter, Time, VirtualClock};
+use blkmq::{Class, Client, Clock, IoPriority, Limits, Locking, RequestQueue, Status, Submitter, Time, VirtualClock};
 
 /// A queue in which a read and a write of the idle class wait for a real-time read that the device keeps. All three
 /// belong to the first submitter, which is told. The second submitter has nothing to do.
@@ -23,10 +24,13 @@ struct HeldBack {
 }
 
 fn held_back() -> HeldBack {
+    held_back_under(whole().find(|way| way.locking == Locking::default()).expect("the default is one of them"))
+}
+
+fn held_back_under(way: Way) -> HeldBack {
     let clock = VirtualClock::new();
     let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
-    let builder = RequestQueue::builder(device.clone()).clock(Clock::Virtual(clock.clone()));
-    let q = builder.scheduler("mq-deadline").build().expect("the queue is good");
+    let q = way.builder(device.clone()).clock(Clock::Virtual(clock.clone())).build().expect("the queue is good");
     let client = Client::new("test");
     let join = || q.submitter(&client).expect("there is room for two threads");
     let (mut waits, polls) = (join(), join());
@@ -95,14 +99,16 @@ fn a_scheduler_that_is_asked_in_vain_again_and_again_tells_of_its_plan_once() {
 /// of such room tries in vain, asks the scheduler, and tells other threads.
 #[test]
 fn a_choice_that_comes_to_nothing_makes_no_room() {
-    let mut world = held_back();
-    world.fill();
-    (0..20).for_each(|_| {
-        world.waits.poll();
-        world.polls.poll();
-    });
-    assert_eq!(world.told.since_last(), 0);
-    world.end();
+    for way in whole() {
+        let mut world = held_back_under(way);
+        world.fill();
+        (0..20).for_each(|_| {
+            world.waits.poll();
+            world.polls.poll();
+        });
+        assert_eq!(world.told.since_last(), 0, "{way}");
+        world.end();
+    }
 }
 
 /// Red if only the thread that asked the device about an overdue request plans anew: the device may now name another
@@ -127,25 +133,27 @@ fn when_the_device_is_asked_about_a_request_others_plan_anew() {
 /// Red if no thread is told that a knob has made room.
 #[test]
 fn a_knob_that_makes_room_says_so() {
-    let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
-    let q = RequestQueue::builder(device.clone()).scheduler("mq-deadline").build().expect("the queue is good");
-    q.change_knob("iosched/async_depth", "1").expect("there is such a knob").wait().expect("it is set at once");
-    let mut submitter = q.submitter(&Client::new("test")).expect("there is room for a thread");
-    let told = Arc::new(Told::default());
-    submitter.set_notify(Some(told.clone()));
-    for sector in [0, 100, 200] {
-        submitter.submit(write(sector, 8)).expect("there are slots");
+    for way in whole() {
+        let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
+        let q = way.builder(device.clone()).build().expect("the queue is good");
+        q.change_knob("iosched/async_depth", "1").expect("there is such a knob").wait().expect("it is set at once");
+        let mut submitter = q.submitter(&Client::new("test")).expect("there is room for a thread");
+        let told = Arc::new(Told::default());
+        submitter.set_notify(Some(told.clone()));
+        for sector in [0, 100, 200] {
+            submitter.submit(write(sector, 8)).expect("there are slots");
+        }
+        (0..3).for_each(|_| _ = submitter.poll());
+        assert_eq!(device.nr_held(), 1, "{way}");
+        told.since_last();
+        q.change_knob("iosched/async_depth", "3").expect("there is such a knob").wait().expect("it is set at once");
+        assert_eq!(told.since_last(), 1, "{way}");
+        submitter.poll();
+        assert_eq!(device.nr_held(), 3, "{way}");
+        (0..3).for_each(|_| device.finish_oldest(Status::Ok));
+        assert!(submitter.wait(), "{way}");
+        assert_eq!(submitter.reap_all(|_| ()), 3, "{way}");
     }
-    (0..3).for_each(|_| _ = submitter.poll());
-    assert_eq!(device.nr_held(), 1);
-    told.since_last();
-    q.change_knob("iosched/async_depth", "3").expect("there is such a knob").wait().expect("it is set at once");
-    assert_eq!(told.since_last(), 1);
-    submitter.poll();
-    assert_eq!(device.nr_held(), 3);
-    (0..3).for_each(|_| device.finish_oldest(Status::Ok));
-    assert!(submitter.wait());
-    assert_eq!(submitter.reap_all(|_| ()), 3);
 }
 
 /// Red if a scan wakes the sleepers only when it has asked the device. A thread that goes to sleep while the scan runs

@@ -6,6 +6,7 @@ pub(crate) mod control;
 pub(crate) mod random;
 pub(crate) mod rounds;
 pub(crate) mod watchdog;
+pub(crate) mod ways;
 pub(crate) mod worker;
 
 use std::sync::Arc;
