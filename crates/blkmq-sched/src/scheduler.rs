@@ -150,6 +150,8 @@ pub const MOST_NEWCOMERS: usize = 64;
 /// Two rules hold, but not for [`reserve`](Self::reserve), knobs and [`show`](Self::show), which are for the control
 /// path. No method allocates. And every method takes constant or logarithmic time in the number of waiting requests;
 /// [`hand_through`](Self::hand_through) may take longer, since it is for few requests.
+///
+/// `now` may be earlier than in the call before: a thread reads the clock before it takes the scheduler's lock.
 #[expect(clippy::len_without_is_empty, reason = "`dyn Scheduler` has it")]
 pub trait Scheduler: Send + fmt::Debug {
     /// The kernel's name of the policy.

@@ -66,6 +66,10 @@ enum Step {
     Wait {
         ns: u64,
     },
+    /// The next call comes from a thread that has read the clock so much earlier.
+    Back {
+        ns: u64,
+    },
     /// The client comes, or gets another group and weight.
     Join {
         of: usize,
@@ -130,6 +134,7 @@ fn step() -> impl Strategy<Value = Step> {
         10 => (1_usize..16).prop_map(|times| Step::Dispatch { times }),
         12 => (0..MOST).prop_map(|which| Step::Complete { which }),
         4 => (0..40 * MS).prop_map(|ns| Step::Wait { ns }),
+        2 => (0..40 * MS).prop_map(|ns| Step::Back { ns }),
         4 => (of(), group(), weight()).prop_map(|(of, group, weight)| Step::Join { of, group, weight }),
         4 => (of(), any::<bool>()).prop_map(|(of, same_id)| Step::Leave { of, same_id }),
         2 => (1..=NR_GROUPS, weight()).prop_map(|(group, weight)| Step::JoinGroup { group, weight }),
@@ -264,6 +269,7 @@ impl World {
             }
             Step::Complete { which } => self.complete(which),
             Step::Wait { ns } => self.now = self.now.after(ns),
+            Step::Back { ns } => self.now = self.now.before(ns),
             Step::Join { of, group, weight } => {
                 let group = self.group(group);
                 let settings = ClientSettings { weight, group, ..ClientSettings::default() };
