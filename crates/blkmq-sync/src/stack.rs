@@ -29,12 +29,20 @@ impl SlotStack {
         self.newest.load(Ordering::Relaxed) == NIL
     }
 
-    /// Publishes a chain from `first`, the oldest, to `last`, the newest. Each element's link names the element
-    /// *before* it; the link of `first` is written here. Returns whether the stack was empty.
+    /// Links `slots`, oldest first, and publishes them as one chain. Each one's link names the one *before* it. Returns
+    /// whether the stack was empty. Does nothing if there are no slots.
     ///
     /// COST: one compare-exchange on the shared line, for a chain of any length.
     #[inline]
-    pub fn push_chain<'a>(&self, first: u32, last: u32, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
+    pub fn push<'a>(&self, slots: impl IntoIterator<Item = u32>, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
+        let mut slots = slots.into_iter();
+        let Some(first) = slots.next() else { return self.is_empty() };
+        let mut last = first;
+        for slot in slots {
+            debug_assert_ne!(slot, last, "a chain has each slot once");
+            link_of(slot).store(last, Ordering::Relaxed);
+            last = slot;
+        }
         debug_assert!(first != NIL && last != NIL, "a chain has slots");
         let mut before = self.newest.load(Ordering::Relaxed);
         loop {
@@ -47,21 +55,6 @@ impl SlotStack {
                 Err(now) => before = now,
             }
         }
-    }
-
-    /// Links `slots`, oldest first, and publishes them as one chain. Returns whether the stack was empty. Does nothing
-    /// if there are no slots.
-    #[inline]
-    pub fn push<'a>(&self, slots: impl IntoIterator<Item = u32>, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
-        let mut slots = slots.into_iter();
-        let Some(first) = slots.next() else { return self.is_empty() };
-        let mut last = first;
-        for slot in slots {
-            debug_assert_ne!(slot, last, "a chain has each slot once");
-            link_of(slot).store(last, Ordering::Relaxed);
-            last = slot;
-        }
-        self.push_chain(first, last, link_of)
     }
 
     /// Takes everything.
@@ -113,9 +106,12 @@ impl Chain {
         debug_assert_ne!(self.newest, slot, "a slot is pushed again only after it was taken");
         Some(slot)
     }
+}
 
+#[cfg(all(test, not(loom)))]
+impl Chain {
     /// All slots, first pushed first, for a caller that can afford a list apart from the slots.
-    pub fn oldest_first<'a>(mut self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Vec<u32> {
+    pub(crate) fn oldest_first<'a>(mut self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Vec<u32> {
         let mut slots: Vec<u32> = std::iter::from_fn(|| self.pop_newest(&link_of)).collect();
         slots.reverse();
         slots

@@ -59,6 +59,31 @@ pub(crate) fn wants_reports(scheduler: &str) -> bool {
     Description::named(scheduler).is_some_and(|known| known.feedback() == FeedbackKind::Events)
 }
 
+/// Whether under this locking a thread that finds another thread inserting leaves its plug to that thread. Then these
+/// hold too:
+///
+/// - Requests count as staged (`Stats::staged`).
+/// - Other threads see at once that a request has come into the scheduler: the word that the inserting thread holds is
+///   free again only after the counts, or WAITING, show the request.
+/// - No request that is submitted after a submitter's call that passed on its plug passes the scheduler by while a
+///   request of the plug waits, whether this one has come into the scheduler or not.
+pub(crate) const fn takes_all(locking: Locking) -> bool {
+    match locking {
+        Locking::Single | Locking::Batch => false,
+        Locking::Staged(measures) => measures.buckets,
+        Locking::Combining => true,
+    }
+}
+
+/// Whether one hold chooses many requests. Then one hardware queue gets them in exactly the scheduler's order, for they
+/// are appended to its issue list under that hold.
+pub(crate) const fn chooses_in_batches(locking: Locking) -> bool {
+    match locking {
+        Locking::Single | Locking::Staged(_) => false,
+        Locking::Batch | Locking::Combining => true,
+    }
+}
+
 /// Whether a queue takes this scheduler under this locking. Under `staged` one thread orders what all others have left,
 /// and there is no such thread for each hardware queue.
 pub(crate) fn go_together(scheduler: &str, locking: Locking) -> bool {

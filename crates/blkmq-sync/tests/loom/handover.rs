@@ -1,7 +1,7 @@
 //! Models of the hand-over: what is appended is worked off in order, by the thread that holds the lock, and never left
 //! behind.
 
-use crate::model::{Exclusive, fails_without, holds};
+use crate::model::{Exclusive, fails_without, holds, oldest_first};
 use blkmq_sync::atomic::AtomicU32;
 use blkmq_sync::handover::Handover;
 use blkmq_sync::stack::Chain;
@@ -50,7 +50,7 @@ impl Issue {
     }
 
     fn work(&self, issued: &mut Vec<u32>, chain: Chain) {
-        for slot in chain.oldest_first(|slot| self.link(slot)) {
+        for slot in oldest_first(chain, |slot| self.link(slot)) {
             self.slots[slot as usize].touch();
             issued.push(slot);
         }

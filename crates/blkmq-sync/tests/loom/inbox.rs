@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{Exclusive, fails, fails_without, holds};
+use crate::model::{Exclusive, fails, fails_without, holds, oldest_first};
 use blkmq_sync::atomic::AtomicU32;
 use blkmq_sync::handover::{Handover, Inbox};
 use blkmq_sync::stack::Chain;
@@ -73,7 +73,7 @@ impl Owned {
         let mut drained = 0;
         if has_word {
             let done = self.list.drain(100, |(), chain: Chain| {
-                for slot in chain.oldest_first(|slot| &self.links[slot as usize]) {
+                for slot in oldest_first(chain, |slot| &self.links[slot as usize]) {
                     self.slots[slot as usize].touch();
                     drained += 1;
                 }

@@ -1,7 +1,7 @@
 //! Models of the slot stack: nothing is lost or doubled, each pusher's order is kept, and a slot comes with its
 //! content.
 
-use crate::model::{Exclusive, fails_without, holds};
+use crate::model::{Exclusive, fails_without, holds, oldest_first};
 use blkmq_sync::atomic::AtomicU32;
 use blkmq_sync::stack::SlotStack;
 use blkmq_sync::{Arc, thread};
@@ -28,7 +28,7 @@ impl Ring {
     /// Appends everything in the stack to `seen`.
     fn take(&self, seen: &mut Vec<u32>) {
         let chain = self.stack.take_all();
-        for slot in chain.oldest_first(|slot| &self.links[slot as usize]) {
+        for slot in oldest_first(chain, |slot| &self.links[slot as usize]) {
             self.slots[slot as usize].touch();
             seen.push(slot);
         }

@@ -14,7 +14,7 @@ use blkmq_sched::{ClientId, Info, MergeLevel, Op, RqId};
 use blkmq_virtual::{Limits, Locking, Status};
 
 use super::super::event::{Asked, Control, Event, Phase, Stamp};
-use super::super::settings::orders_one_hctx;
+use super::super::settings::{orders_one_hctx, takes_all};
 use super::super::text::{Newcomer, Request};
 use super::book::Book;
 use super::table::{Table, pool};
@@ -151,7 +151,7 @@ impl Arrivals {
         let Some(&bio) = self.names.get(rq) else { return Ok(()) };
         let Some(&Operation { submitter, asked, step }) = self.operations.get(bio) else { return Ok(()) };
         // Under a locking that takes all, the request may have been left to another CPU, which inserts it later.
-        let is_direct = !self.locking.takes_all();
+        let is_direct = !takes_all(self.locking);
         if is_direct && asked.flags.nowait && step < self.submitter(submitter).passed_on {
             let what = format!("operation {bio} of submitter {submitter} must not wait, and waited for room");
             return Err(Violation::new(RULE, what).bio(bio).request(rq));

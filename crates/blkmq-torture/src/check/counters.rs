@@ -9,6 +9,7 @@ use blkmq_sched::{Op, RqId};
 use blkmq_virtual::{Locking, Stat, Stats, Status};
 
 use super::super::event::{Action, Asked, Control, Counts, Event, Phase, Stamp};
+use super::super::settings::{chooses_in_batches, takes_all};
 use super::book::Book;
 use super::flushing::Flushing;
 use super::offers::Offers;
@@ -52,7 +53,7 @@ struct Seen {
     batches: u64,
     /// Requests that never came into the scheduler, without those of the flush machine.
     passed: u64,
-    /// Requests that came into the scheduler, or merged there, under a locking that takes all (`Locking::takes_all`).
+    /// Requests that came into the scheduler, or merged there, under a locking that takes all (`takes_all`).
     arrived: u64,
     /// Requests that the device took, and how many of them it took while no scheduler was in place.
     taken: u64,
@@ -79,7 +80,7 @@ struct Moment {
     stat: Stat,
     seen: Seen,
     outstanding: Parts,
-    /// Whether the locking took all (`Locking::takes_all`) at some time before the moment.
+    /// Whether the locking took all (`takes_all`) at some time before the moment.
     has_combined: bool,
 }
 
@@ -139,7 +140,7 @@ impl Counters {
             seen: Seen::default(),
             has_scheduler: false,
             locking: facts.locking,
-            has_combined: facts.locking.takes_all(),
+            has_combined: takes_all(facts.locking),
             choosers: Vec::new(),
             iostats: Some(true),
             knob: true,
@@ -195,7 +196,7 @@ impl Counters {
     }
 
     fn chosen(&mut self, cpu: u16, rq: RqId) {
-        if !self.locking.chooses_in_batches() {
+        if !chooses_in_batches(self.locking) {
             self.seen.chosen += 1;
             self.choosers.clear();
             return;
@@ -376,12 +377,12 @@ impl Checker for Counters {
             }
             Event::Merged { .. } => {
                 self.seen.merged += 1;
-                self.seen.arrived += u64::from(self.locking.takes_all());
+                self.seen.arrived += u64::from(takes_all(self.locking));
             }
             Event::Absorbed { .. } => self.seen.merged += 1,
             Event::Inserted { value, rq, .. } => {
                 *self.came.entry(rq) = Some((rq, value));
-                self.seen.arrived += u64::from(self.locking.takes_all());
+                self.seen.arrived += u64::from(takes_all(self.locking));
             }
             Event::Chosen { rq, .. } => self.chosen(at.cpu, rq),
             Event::Offered { rq, sector, data, .. } => {
@@ -393,7 +394,7 @@ impl Checker for Counters {
             }
             Event::Changed { control: Control::Locking(locking), phase: Phase::Done } => {
                 self.locking = locking;
-                self.has_combined |= locking.takes_all();
+                self.has_combined |= takes_all(locking);
             }
             Event::Acted { action, .. } => self.acted(event, action),
             Event::Changed { control: Control::QueueKnob("iostats", value), phase } => match phase {

@@ -23,6 +23,7 @@ use blkmq_sched::{InsertAt, RqId};
 use blkmq_virtual::Locking;
 
 use super::super::event::{Action, Control, Event, Phase, Stamp};
+use super::super::settings::chooses_in_batches;
 use super::flushing::Flushing;
 use super::table::Table;
 use super::{Checker, Facts, Violation};
@@ -115,7 +116,7 @@ impl Order {
 
     /// Whether requests reach the device in exactly the order in which they were chosen, whichever CPU chose them.
     fn is_exact(&self) -> bool {
-        self.nr_hctxs == 1 && self.locking.chooses_in_batches()
+        self.nr_hctxs == 1 && chooses_in_batches(self.locking)
     }
 
     fn place(&self, rq: RqId) -> Option<Place> {

@@ -78,36 +78,6 @@ impl Locking {
         }
     }
 
-    // Not documented: it is for the checkers of the torture rig.
-    /// Whether a thread that finds another thread inserting leaves its plug to that thread. Then these hold too:
-    ///
-    /// - Requests count as staged (`Stats::staged`).
-    /// - Other threads see at once that a request has come into the scheduler: the word that the inserting thread holds
-    ///   is free again only after the counts, or WAITING, show the request.
-    /// - No request that is submitted after a submitter's call that passed on its plug passes the scheduler by while a
-    ///   request of the plug waits, whether this one has come into the scheduler or not.
-    #[doc(hidden)]
-    #[must_use]
-    pub const fn takes_all(self) -> bool {
-        match self {
-            Self::Single | Self::Batch => false,
-            Self::Staged(measures) => measures.buckets,
-            Self::Combining => true,
-        }
-    }
-
-    // Not documented: it is for the checkers of the torture rig.
-    /// Whether one hold chooses many requests. Then one hardware queue gets them in exactly the scheduler's order, for
-    /// they are appended to its issue list under that hold.
-    #[doc(hidden)]
-    #[must_use]
-    pub const fn chooses_in_batches(self) -> bool {
-        match self {
-            Self::Single | Self::Staged(_) => false,
-            Self::Batch | Self::Combining => true,
-        }
-    }
-
     /// The locking's number in the queue's settings.
     pub(super) const fn index(self) -> u32 {
         match self {

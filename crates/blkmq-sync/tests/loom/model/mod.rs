@@ -3,6 +3,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use blkmq_sync::atomic::AtomicU32;
+use blkmq_sync::stack::Chain;
 use blkmq_sync::weaken;
 
 /// Runs `model` in every interleaving with at most 3 preemptions, or `LOOM_MAX_PREEMPTIONS`.
@@ -50,4 +52,11 @@ impl Exclusive {
     pub(crate) fn touch(&self) {
         self.0.with_mut(|_| ());
     }
+}
+
+/// All slots of a chain, first pushed first.
+pub(crate) fn oldest_first<'a>(mut chain: Chain, link_of: impl Fn(u32) -> &'a AtomicU32) -> Vec<u32> {
+    let mut slots: Vec<u32> = std::iter::from_fn(|| chain.pop_newest(&link_of)).collect();
+    slots.reverse();
+    slots
 }
