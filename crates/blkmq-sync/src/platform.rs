@@ -10,9 +10,11 @@
 //! read-modify-write, and never on a `SeqCst` access.
 
 mod cell;
+#[cfg(not(virtual_cpus))]
 mod data;
 #[cfg(loom)]
 mod explored;
+#[cfg(not(virtual_cpus))]
 mod fetch;
 mod line;
 mod mutex;
@@ -30,19 +32,24 @@ use ::std as backend;
 
 pub use backend::sync::Arc;
 #[cfg(virtual_cpus)]
-pub use backend::time::Instant;
+pub use backend::{Area, changes, fetch, on_line, pause, placed, reads, time::Instant, uninterrupted as peek};
 pub use cell::UnsafeCell;
-pub use data::{Area, changes, reads};
+#[cfg(not(virtual_cpus))]
+pub use data::{Area, changes, on_line, peek, placed, reads};
+#[cfg(not(virtual_cpus))]
 pub use fetch::fetch;
-pub use line::{Line, on_line, placed};
+pub use line::Line;
 pub use mutex::{Mutex, MutexGuard};
 pub use parker::Parker;
 #[cfg(any(loom, virtual_cpus))]
 pub use site::weaken;
-pub use site::{fence_at, kept, order, pause, peek, unless_explored};
+pub use site::{fence_at, kept, order, unless_explored};
 #[cfg(all(stages, not(virtual_cpus)))]
 pub use stage::take_stages;
 pub use stage::{Stage, stage};
+/// Rests between two looks at something that another thread changes soon.
+#[cfg(not(virtual_cpus))]
+pub use std::hint::spin_loop as pause;
 #[cfg(not(virtual_cpus))]
 pub use std::time::Instant;
 pub use try_lock::{TryGuard, TryLock};

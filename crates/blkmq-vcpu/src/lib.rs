@@ -30,6 +30,7 @@
 //! assert!(matches!(ended, Ended::Finished));
 //! ```
 
+mod area;
 pub mod cache;
 mod cores;
 mod hot;
@@ -43,11 +44,12 @@ pub mod sync;
 pub mod thread;
 pub mod time;
 
+pub use area::Area;
 pub use cores::{Cores, Smt};
 pub use hot::{CpuId, cpu, go_on_for, is_timed, steps, touch, uninterrupted};
 pub use kernel::{Kernel, LockKind};
 pub use machine::{Ended, Idle, OnStage, Options, Switch, is_running, run, stop};
-pub use places::{Accessed, LineOf, Place, neighbours, place_at, place_bytes, touch_at, touch_place};
+pub use places::{Accessed, LineOf, Place, neighbours, on_line, place_at, place_bytes, placed, touch_place};
 pub use random::Random;
 pub use schedule::Schedule;
 pub use step::{changes, fetch, pause, reads, stage, together, work};

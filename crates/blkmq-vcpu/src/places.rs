@@ -118,11 +118,18 @@ pub fn touch_place<T>(name: &'static str, place: &Place, value: &T) {
     }
 }
 
-/// Says that the next step is on `value`, as [`place_at`] places it.
+/// Says that the next step is on `value`, as [`place_at`] places it, and returns `value`.
 #[inline]
-pub fn touch_at<T>(name: &'static str, value: &T) {
+pub fn on_line<'a, T>(name: &'static str, value: &'a T) -> &'a T {
     touch(name);
+    placed(name, value)
+}
+
+/// Says where `value` lies, as [`place_at`] does, and returns `value`.
+#[inline]
+pub fn placed<'a, T: ?Sized>(name: &'static str, value: &'a T) -> &'a T {
     place_at(name, value);
+    value
 }
 
 /// Says where `value` lies. If no place contains the whole value, the value becomes a place, which is called `name`.
@@ -401,11 +408,11 @@ mod tests {
     fn a_value_without_an_identity_is_a_place_where_it_is() {
         let found = lines(|| {
             let values = [const { AtomicU64::new(0) }; 2];
-            touch_at("alone", &values[1]);
+            on_line("alone", &values[1]);
             values.iter().for_each(|value| _ = value.load(Relaxed));
             let one = placed("one");
             let words = one.touch();
-            touch_at("inner", &words[9]);
+            on_line("inner", &words[9]);
             words[9].load(Relaxed);
             let values = Vec::from([const { AtomicU64::new(0) }; 9]);
             place_at("many", &*values);
@@ -419,10 +426,10 @@ mod tests {
     fn a_value_takes_in_what_was_touched_of_it_before() {
         let found = lines(|| {
             let values = [const { AtomicU64::new(0) }; 9];
-            touch_at("inner", &values[0]);
+            on_line("inner", &values[0]);
             values[0].load(Relaxed);
             place_at("outer", &values);
-            touch_at("inner", &values[8]);
+            on_line("inner", &values[8]);
             values.iter().step_by(8).for_each(|value| _ = value.load(Relaxed));
         });
         assert_eq!(found, [Some(("inner", 0, 0)), Some(("outer", 0, 0)), Some(("outer", 0, 1))]);

@@ -1,85 +1,58 @@
-//! Plain data that threads hand to each other: under a lock, or with the right to touch it.
+//! Plain data that threads hand to each other, under a lock or with the right to touch it, and names of what threads
+//! share.
 //!
-//! A test rig can count on which cache lines such data lies and which threads they move between. A product build
-//! compiles everything here to nothing.
-
-use std::fmt;
+//! A test rig can count on which cache lines such data lies and which threads they move between. On virtual CPUs these
+//! are the functions of `blkmq_vcpu` of the same names. Here everything compiles to nothing.
 
 /// `value`, plain data that other threads have at other times, and that the caller reads now.
 #[inline(always)]
-#[cfg_attr(virtual_cpus, track_caller)]
-pub fn reads<T: ?Sized>(value: &T) -> &T {
-    #[cfg(virtual_cpus)]
-    return blkmq_vcpu::reads(value);
-    #[cfg(not(virtual_cpus))]
+pub const fn reads<T: ?Sized>(value: &T) -> &T {
     value
 }
 
 /// As [`reads`], for data that the caller may change.
 #[inline(always)]
-#[cfg_attr(virtual_cpus, track_caller)]
-pub fn changes<T: ?Sized>(value: &mut T) -> &mut T {
-    #[cfg(virtual_cpus)]
-    return blkmq_vcpu::changes(value);
-    #[cfg(not(virtual_cpus))]
+pub const fn changes<T: ?Sized>(value: &mut T) -> &mut T {
     value
 }
 
-/// The name of memory that holds plain data. It lies beside what owns the memory.
-#[derive(Default)]
-pub struct Area {
-    #[cfg(virtual_cpus)]
-    name: &'static str,
-    #[cfg(virtual_cpus)]
-    place: blkmq_vcpu::Place,
+/// `value`, as if it stood on a line called `name`. The caller's next operation is on `value`. For values of which many
+/// threads have one each.
+#[inline(always)]
+pub const fn on_line<'a, T>(_name: &'static str, value: &'a T) -> &'a T {
+    value
 }
+
+/// `value`, which is called `name` and stands among other values. A test rig can count what is done to it; the rig does
+/// not preempt there by its name.
+#[inline(always)]
+pub const fn placed<'a, T: ?Sized>(_name: &'static str, value: &'a T) -> &'a T {
+    value
+}
+
+/// What a debug assertion looks at. On virtual CPUs the look takes no step, so every build takes the same steps.
+#[inline(always)]
+pub fn peek<R>(look: impl FnOnce() -> R) -> R {
+    look()
+}
+
+/// The name of memory that holds plain data. It lies beside what owns the memory.
+#[derive(Debug, Clone, Default)]
+pub struct Area;
 
 impl Area {
     /// Memory called `name`, by convention `owner.what`.
     #[inline(always)]
     #[must_use]
-    pub const fn new(name: &'static str) -> Self {
-        #[cfg(not(virtual_cpus))]
-        let _ = name;
-        Self {
-            #[cfg(virtual_cpus)]
-            name,
-            #[cfg(virtual_cpus)]
-            place: blkmq_vcpu::Place::new(),
-        }
+    pub const fn new(_name: &'static str) -> Self {
+        Self
     }
 
     /// The memory is that of `value`. Said whenever it may have become another one.
     #[inline(always)]
-    pub fn is<T: ?Sized>(&self, value: &T) {
-        #[cfg(virtual_cpus)]
-        blkmq_vcpu::place_bytes(self.name, &self.place, std::ptr::from_ref(value).addr(), size_of_val(value));
-        #[cfg(not(virtual_cpus))]
-        let _ = value;
-    }
+    pub const fn is<T: ?Sized>(&self, _value: &T) {}
 
     /// The memory is that which `values` have reserved. Said whenever it may have become another one.
     #[inline(always)]
-    pub fn is_of<T>(&self, values: &Vec<T>) {
-        #[cfg(virtual_cpus)]
-        blkmq_vcpu::place_bytes(self.name, &self.place, values.as_ptr().addr(), values.capacity() * size_of::<T>());
-        #[cfg(not(virtual_cpus))]
-        let _ = values;
-    }
-}
-
-/// Other memory of the same name, which lies nowhere yet.
-impl Clone for Area {
-    fn clone(&self) -> Self {
-        #[cfg(virtual_cpus)]
-        return Self::new(self.name);
-        #[cfg(not(virtual_cpus))]
-        Self::new("")
-    }
-}
-
-impl fmt::Debug for Area {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Area")
-    }
+    pub const fn is_of<T>(&self, _values: &Vec<T>) {}
 }

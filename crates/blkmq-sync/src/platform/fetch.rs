@@ -1,11 +1,10 @@
 //! Asking for cache lines ahead.
 #![cfg_attr(
-    all(any(target_arch = "x86_64", target_arch = "aarch64"), not(any(miri, loom, virtual_cpus))),
+    all(any(target_arch = "x86_64", target_arch = "aarch64"), not(any(miri, loom))),
     expect(unsafe_code, reason = "to ask for a line is an instruction of the processor")
 )]
 
 /// Bytes of a line.
-#[cfg(not(virtual_cpus))]
 const LINE_BYTES: usize = 64;
 
 /// Asks for the cache lines of `value`, which the caller will change soon, and goes on while they come from the caches
@@ -13,16 +12,11 @@ const LINE_BYTES: usize = 64;
 ///
 /// COST: an instruction for each line. A processor has some ten lines under way at a time, and waits with the next.
 #[inline(always)]
-#[cfg_attr(virtual_cpus, track_caller)]
 pub fn fetch<T: ?Sized>(value: &T) {
-    #[cfg(virtual_cpus)]
-    blkmq_vcpu::fetch(value);
-    #[cfg(not(virtual_cpus))]
     lines_of(value).for_each(fetch_line);
 }
 
 /// An address on each line of a value.
-#[cfg(not(virtual_cpus))]
 #[inline(always)]
 fn lines_of<T: ?Sized>(value: &T) -> impl Iterator<Item = *const u8> {
     let begin = std::ptr::from_ref(value).cast::<u8>();
@@ -31,7 +25,7 @@ fn lines_of<T: ?Sized>(value: &T) -> impl Iterator<Item = *const u8> {
     (0..end).step_by(LINE_BYTES).map(move |offset| begin.wrapping_sub(before).wrapping_add(offset))
 }
 
-#[cfg(all(target_arch = "x86_64", not(any(miri, loom, virtual_cpus))))]
+#[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
 #[inline(always)]
 fn fetch_line(address: *const u8) {
     // SAFETY: the instruction is a hint. It changes no register, flag or memory, and does not fault, whatever the
@@ -41,7 +35,7 @@ fn fetch_line(address: *const u8) {
     }
 }
 
-#[cfg(all(target_arch = "aarch64", not(any(miri, loom, virtual_cpus))))]
+#[cfg(all(target_arch = "aarch64", not(any(miri, loom))))]
 #[inline(always)]
 fn fetch_line(address: *const u8) {
     // SAFETY: the instruction is a hint. It changes no register, flag or memory, and does not fault, whatever the
@@ -51,10 +45,10 @@ fn fetch_line(address: *const u8) {
     }
 }
 
-#[cfg(all(not(virtual_cpus), any(miri, loom, not(any(target_arch = "x86_64", target_arch = "aarch64")))))]
+#[cfg(any(miri, loom, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 fn fetch_line(_address: *const u8) {}
 
-#[cfg(all(test, not(virtual_cpus)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -31,28 +31,6 @@ impl<T> Line<T> {
     }
 }
 
-/// `value`, as if it stood on a line called `name`. The caller's next operation is on `value`. For values of which many
-/// threads have one each.
-#[inline(always)]
-pub fn on_line<'a, T>(name: &'static str, value: &'a T) -> &'a T {
-    #[cfg(virtual_cpus)]
-    blkmq_vcpu::touch_at(name, value);
-    #[cfg(not(virtual_cpus))]
-    let _ = name;
-    value
-}
-
-/// `value`, which is called `name` and stands among other values. A test rig can count what is done to it; the rig does
-/// not preempt there by its name.
-#[inline(always)]
-pub fn placed<'a, T: ?Sized>(name: &'static str, value: &'a T) -> &'a T {
-    #[cfg(virtual_cpus)]
-    blkmq_vcpu::place_at(name, value);
-    #[cfg(not(virtual_cpus))]
-    let _ = name;
-    value
-}
-
 impl<T> Deref for Line<T> {
     type Target = T;
 

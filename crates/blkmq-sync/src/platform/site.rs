@@ -42,24 +42,6 @@ pub fn unless_explored<T>(product: T, explored: T) -> T {
     if cfg!(loom) { explored } else { product }
 }
 
-/// Rests between two looks at something that another thread changes soon.
-#[inline(always)]
-pub fn pause() {
-    #[cfg(virtual_cpus)]
-    blkmq_vcpu::pause();
-    #[cfg(not(virtual_cpus))]
-    std::hint::spin_loop();
-}
-
-/// What a debug assertion looks at. On virtual CPUs the look takes no step, so every build takes the same steps.
-#[inline(always)]
-pub fn peek<R>(look: impl FnOnce() -> R) -> R {
-    #[cfg(virtual_cpus)]
-    return blkmq_vcpu::uninterrupted(look);
-    #[cfg(not(virtual_cpus))]
-    look()
-}
-
 /// Returns `order`, or `Relaxed` if the running model weakens `site`.
 #[inline(always)]
 #[must_use]
