@@ -122,7 +122,7 @@ impl Bfq {
             let queue = self.queues.get(q);
             let counts_alone = same || queue.group == 0;
             let entity = if counts_alone { queue.entity } else { self.groups.entity(queue.group) };
-            self.forest.weight(entity)
+            self.forest.state(entity).weight
         });
         weight > in_service
     }

@@ -51,7 +51,7 @@ impl Bfq {
         if !queue.is_busy {
             return queue.budget_left;
         }
-        self.forest.budget(queue.entity).saturating_sub(self.forest.service(queue.entity))
+        self.forest.state(queue.entity).budget.saturating_sub(self.forest.state(queue.entity).service)
     }
 
     pub(super) fn is_out_of_time(&self, q: Index, now: Time) -> bool {
@@ -61,7 +61,7 @@ impl Bfq {
     /// Whether the queue in service may leave because its time is over: not while it is waited for, unless much of its
     /// budget is left.
     pub(super) fn may_time_out(&self, q: Index, now: Time) -> bool {
-        let budget = self.forest.budget(self.queues.get(q).entity);
+        let budget = self.forest.state(self.queues.get(q).entity).budget;
         let may = self.service.timer.is_none() || self.budget_left(q) >= budget / 3;
         may && self.is_out_of_time(q, now)
     }
@@ -87,7 +87,7 @@ impl Bfq {
         let raised = if queue.raising.has_soft_duration() {
             1
         } else {
-            (self.forest.weight(queue.entity) / u64::from(queue.weight_in_force)).cast_signed()
+            (self.forest.state(queue.entity).weight / u64::from(queue.weight_in_force)).cast_signed()
         };
         queue.timeout = tick + self.tunables.timeout() * raised;
         let group = queue.group;
@@ -120,7 +120,7 @@ impl Bfq {
         let (is_slow, milliseconds) = self.judge(q, compensate, now);
         let queue = self.queues.get(q);
         let (entity, is_raised) = (queue.entity, queue.raising.is_raised());
-        let is_late = reason == Reason::BudgetTimeout && self.budget_left(q) >= self.forest.budget(entity) / 3;
+        let is_late = reason == Reason::BudgetTimeout && self.budget_left(q) >= self.forest.state(entity).budget / 3;
         if !is_raised && (is_slow || is_late) {
             self.charge_time(q, milliseconds, now);
         }
@@ -134,7 +134,7 @@ impl Bfq {
 
     /// Takes the queue in service out of it without an account of its time, because its group or client goes.
     pub(super) fn leave_service(&mut self, q: Index, reason: Reason) {
-        let budget = self.forest.budget(self.queues.get(q).entity);
+        let budget = self.forest.state(self.queues.get(q).entity).budget;
         self.sample.stop();
         self.leave_service_with(q, reason, budget, self.now);
     }
@@ -149,7 +149,7 @@ impl Bfq {
         // A queue that is owed the device goes on waiting without requests. Otherwise others would be served without a
         // bound while its next request is on its way.
         if is_empty && !(reason == Reason::Preempted && self.idling_keeps_shares(q)) {
-            let left = self.forest.budget(entity).saturating_sub(self.forest.service(entity));
+            let left = self.forest.state(entity).budget.saturating_sub(self.forest.state(entity).service);
             self.cease(q, true);
             let may_resume = !matches!(reason, Reason::BudgetTimeout | Reason::BudgetExhausted);
             let queue = self.queues.get_mut(q);
@@ -179,7 +179,7 @@ impl Bfq {
             return (queue.seeks.is_seeky(), least / NS_PER_MS);
         }
         let is_slow = if took / NS_PER_US > LONG / NS_PER_US {
-            self.forest.service(queue.entity) < self.max_budget / 2
+            self.forest.state(queue.entity).service < self.max_budget / 2
         } else {
             queue.seeks.is_seeky()
         };
@@ -210,8 +210,8 @@ impl Bfq {
                 Reason::BudgetTimeout => most.min(2 * old),
                 Reason::BudgetExhausted if kept("bfq.most") => most.min(4 * old),
                 Reason::BudgetExhausted => 4 * old,
-                Reason::NoMoreRequests => self.forest.service(entity).max(least),
-                Reason::Preempted => return self.in_slice(self.forest.budget(entity)),
+                Reason::NoMoreRequests => self.forest.state(entity).service.max(least),
+                Reason::Preempted => return self.in_slice(self.forest.state(entity).budget),
             };
         } else if !queue.is_sync {
             budget = most;
@@ -223,7 +223,7 @@ impl Bfq {
         self.queues.get_mut(q).max_budget = budget;
         match next {
             Some(next) => budget.max(self.charge_of(q, next)),
-            None => self.forest.budget(entity),
+            None => self.forest.state(entity).budget,
         }
     }
 
@@ -256,8 +256,8 @@ impl Bfq {
         let queue = self.queues.get(q);
         let Some(next) = queue.next.filter(|_| queue.is_busy) else { return };
         let (entity, max_budget) = (queue.entity, queue.max_budget);
-        let budget = max_budget.max(self.charge_of(q, next)).max(self.forest.service(entity));
-        if budget != self.forest.budget(entity) {
+        let budget = max_budget.max(self.charge_of(q, next)).max(self.forest.state(entity).service);
+        if budget != self.forest.state(entity).budget {
             self.requeue(q, budget);
         }
     }

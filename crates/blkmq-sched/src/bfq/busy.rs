@@ -40,7 +40,7 @@ impl Bfq {
         self.forest.activate(entity, budget, was_prompt);
         self.note_weight(q);
         self.list(q);
-        let class = self.forest.class(entity);
+        let class = self.forest.state(entity).class;
         let queue = self.queues.get_mut(q);
         (queue.is_busy, queue.busy_class) = (true, class);
         let (is_raised, dispatched) = (queue.raising.is_raised(), queue.dispatched);
@@ -117,7 +117,7 @@ impl Bfq {
     }
 
     fn weigh(&mut self, q: Index) {
-        let weight = self.forest.weight(self.queues.get(q).entity);
+        let weight = self.forest.state(self.queues.get(q).entity).weight;
         if self.queues.get(q).weighed.is_none() {
             let item = self.weights.insert(Weight { weight, branches: Branches::default() });
             self.weight_order.insert(&mut self.weights, item);
@@ -136,7 +136,7 @@ impl Bfq {
     pub(super) fn note_weight(&mut self, q: Index) {
         let Queue { entity, weight, weighed, is_pending, .. } = *self.queues.get(q);
         self.queues.get_mut(q).weight_in_force = weight;
-        let in_force = self.forest.weight(entity);
+        let in_force = self.forest.state(entity).weight;
         let counted = weighed.map(|item| self.weights.get(item).weight);
         if counted == Some(in_force) {
             return;

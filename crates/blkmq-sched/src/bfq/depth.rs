@@ -70,7 +70,7 @@ impl Bfq {
     /// The weight of a member of a group, and the sum of the weights of those that wait. A member may be served without
     /// being counted among its siblings; then it is alone.
     fn weight_of(&self, entity: Entity) -> (u64, u64) {
-        let weight = self.forest.weight(entity);
+        let weight = self.forest.state(entity).weight;
         (weight, self.forest.weight_sum(entity).max(weight).max(1))
     }
 

@@ -160,7 +160,7 @@ pub(super) struct Waking {
 impl Bfq {
     /// The class of a queue, as it is in force.
     pub(super) fn class(&self, q: Index) -> Class {
-        self.forest.class(self.queues.get(q).entity)
+        self.forest.state(self.queues.get(q).entity).class
     }
 
     /// A queue without clients and requests.

@@ -269,7 +269,7 @@ impl Bfq {
             }
         }
         let queue = self.queues.get(q);
-        let counts_raised = self.forest.weight(queue.entity) > u64::from(queue.weight_in_force);
+        let counts_raised = self.forest.state(queue.entity).weight > u64::from(queue.weight_in_force);
         if counts_raised != queue.raising.is_raised() {
             self.apply_weight(q);
         }

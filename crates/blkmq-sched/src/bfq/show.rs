@@ -40,7 +40,7 @@ impl Bfq {
     }
 
     fn show_group(&self, out: &mut dyn Write, group: &Group) -> Result {
-        let weight = if group.id.0 == 0 { 0 } else { self.forest.weight(group.entity) / 100 };
+        let weight = if group.id.0 == 0 { 0 } else { self.forest.state(group.entity).weight / 100 };
         let counts = &group.counts;
         writeln!(
             out,
@@ -77,12 +77,12 @@ impl Bfq {
             ": group {group} busy {} weight {} raised {} budget {} of {max_budget} service {} start {} finish {} \
              seeky {} short_ttime {} io_bound {} waiting {nr_waiting} dispatched {dispatched}",
             u8::from(is_busy),
-            self.forest.weight(entity),
+            self.forest.state(entity).weight,
             queue.raising.coefficient,
-            self.forest.budget(entity),
-            self.forest.service(entity),
-            self.forest.start(entity),
-            self.forest.finish(entity),
+            self.forest.state(entity).budget,
+            self.forest.state(entity).service,
+            self.forest.state(entity).start,
+            self.forest.state(entity).finish,
             u8::from(queue.seeks.is_seeky()),
             u8::from(queue.habits.thinks_shortly),
             u8::from(queue.habits.is_io_bound),

@@ -192,7 +192,7 @@ impl Forest {
     }
 
     /// The queue, which waited or was in service, has no requests any more. If `remembers`, it is kept in mind until
-    /// its finish time. [`service`](Self::service) still tells what it was served.
+    /// its finish time. [`State::service`] still tells what it was served.
     pub(super) fn deactivate(&mut self, leaf: Entity, remembers: bool) {
         debug_assert!(self.is_active(leaf), "only a queue that waits or is in service can cease to");
         self.leave(leaf.0, remembers);
@@ -297,40 +297,15 @@ impl Forest {
         within.is_some_and(|within| self.groups.get(within).in_service == Some(entity.0))
     }
 
-    /// Sectors that a queue was served since it was last activated or requeued.
-    pub(super) fn service(&self, leaf: Entity) -> u64 {
-        self.states.get(leaf.0).service
-    }
-
-    /// Sectors that a queue may be served in all before it has to queue again.
-    pub(super) fn budget(&self, leaf: Entity) -> u64 {
-        self.states.get(leaf.0).budget
-    }
-
-    /// When the ideal system starts the entity's budget, in virtual time of its group and class.
-    pub(super) fn start(&self, entity: Entity) -> u64 {
-        self.states.get(entity.0).start
-    }
-
-    /// When the ideal system finishes the entity's budget.
-    pub(super) fn finish(&self, entity: Entity) -> u64 {
-        self.states.get(entity.0).finish
+    /// What virtual time knows of the entity.
+    pub(super) fn state(&self, entity: Entity) -> &State {
+        self.states.get(entity.0)
     }
 
     /// The sum of the weights in force of all members of the entity's group that wait, are in service or are
     /// remembered.
     pub(super) fn weight_sum(&self, entity: Entity) -> u64 {
         self.groups.get(self.within(entity.0)).trees.iter().map(|tree| tree.weight_sum).sum()
-    }
-
-    /// The weight in force, in hundredths; of a raised queue, the raised one.
-    pub(super) fn weight(&self, entity: Entity) -> u64 {
-        self.states.get(entity.0).weight
-    }
-
-    /// The class in force.
-    pub(super) fn class(&self, entity: Entity) -> Class {
-        self.states.get(entity.0).class
     }
 }
 
@@ -356,25 +331,19 @@ impl Forest {
         (&mut self.groups.get_mut(within).trees[class], &mut self.states)
     }
 
-    fn insert_active(&mut self, entity: Index) {
-        let within = self.within(entity);
-        self.groups.get_mut(within).nr_active += 1;
-        let (tree, states) = self.tree(entity);
-        tree.insert_active(states, entity);
-    }
-
+    /// Takes an entity that waits from its active tree.
     fn extract_active(&mut self, entity: Index) {
         let within = self.within(entity);
         self.groups.get_mut(within).nr_active -= 1;
         let (tree, states) = self.tree(entity);
-        tree.extract_active(states, entity);
+        tree.extract(states, entity, Place::Active);
     }
 
     /// Forgets an entity that does not wait and is not in service.
     fn forget(&mut self, entity: Index) {
         if self.states.get(entity).place == Place::Idle {
             let (tree, states) = self.tree(entity);
-            tree.extract_idle(states, entity);
+            tree.extract(states, entity, Place::Idle);
             tree.forget(states, entity);
         }
     }
@@ -408,7 +377,10 @@ impl Forest {
     /// raised.
     fn enqueue(&mut self, entity: Index, starts_in_past: bool) {
         self.set_finish(entity, starts_in_past);
-        self.insert_active(entity);
+        let within = self.within(entity);
+        self.groups.get_mut(within).nr_active += 1;
+        let (tree, states) = self.tree(entity);
+        tree.insert(states, entity, Place::Active);
     }
 
     fn set_finish(&mut self, entity: Index, starts_in_past: bool) {
@@ -438,7 +410,7 @@ impl Forest {
         let earliest = if starts_in_past { state.finish } else { tree.now };
         if state.place == Place::Idle {
             state.start = later(earliest, state.finish);
-            tree.extract_idle(states, entity);
+            tree.extract(states, entity, Place::Idle);
         } else {
             state.start = earliest;
             tree.count(states, entity);

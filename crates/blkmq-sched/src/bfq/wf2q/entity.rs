@@ -39,7 +39,7 @@ pub(super) struct Wish {
 
 /// An entity as its group sees it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct State {
+pub(in crate::bfq) struct State {
     /// The group that this entity belongs to; none for the root.
     pub(super) within: Option<Index>,
     /// The entities that belong to this one; none for a queue.
@@ -48,15 +48,15 @@ pub(super) struct State {
     /// True if the wish differs from what is in force.
     pub(super) is_wish_new: bool,
     /// The class and weight in force.
-    pub(super) class: Class,
-    pub(super) weight: u64,
+    pub(in crate::bfq) class: Class,
+    pub(in crate::bfq) weight: u64,
     /// Sectors that the entity may be served before it has to queue again. A group has that of its next member.
-    pub(super) budget: u64,
+    pub(in crate::bfq) budget: u64,
     /// Sectors that the entity was served since its start time was set.
-    pub(super) service: u64,
+    pub(in crate::bfq) service: u64,
     /// Virtual times of its group and class: when its budget starts and ends in the ideal system.
-    pub(super) start: u64,
-    pub(super) finish: u64,
+    pub(in crate::bfq) start: u64,
+    pub(in crate::bfq) finish: u64,
     /// The earliest start in the subtree of the active tree below and including this entity.
     pub(super) min_start: u64,
     pub(super) place: Place,

@@ -24,39 +24,38 @@ impl ServiceTree {
         !self.active.is_empty()
     }
 
-    pub(super) fn insert_active(&mut self, states: &mut Slab<State>, entity: Index) {
+    #[inline]
+    fn tree(&mut self, place: Place) -> &mut Tree {
+        debug_assert_ne!(place, Place::Nowhere, "there are two trees");
+        if place == Place::Idle { &mut self.idle } else { &mut self.active }
+    }
+
+    /// Puts an entity that counts and is in no tree into one.
+    #[inline]
+    pub(super) fn insert(&mut self, states: &mut Slab<State>, entity: Index, place: Place) {
         let state = states.get_mut(entity);
         debug_assert!(state.place == Place::Nowhere && state.is_counted, "an entity is put into one tree, and counted");
-        state.place = Place::Active;
-        self.active.insert(states, entity);
+        debug_assert!(
+            place == Place::Active || is_after(state.finish, self.now),
+            "only an entity whose finish is to come is remembered"
+        );
+        state.place = place;
+        self.tree(place).insert(states, entity);
     }
 
-    pub(super) fn extract_active(&mut self, states: &mut Slab<State>, entity: Index) {
+    /// Takes an entity from the tree that it is in.
+    #[inline]
+    pub(super) fn extract(&mut self, states: &mut Slab<State>, entity: Index, place: Place) {
         let state = states.get_mut(entity);
-        debug_assert_eq!(state.place, Place::Active, "an entity is taken from the tree it is in");
+        debug_assert_eq!(state.place, place, "an entity is taken from the tree it is in");
         state.place = Place::Nowhere;
-        self.active.remove(states, entity);
-    }
-
-    pub(super) fn insert_idle(&mut self, states: &mut Slab<State>, entity: Index) {
-        let state = states.get_mut(entity);
-        debug_assert!(state.place == Place::Nowhere && state.is_counted, "an entity is put into one tree, and counted");
-        debug_assert!(is_after(state.finish, self.now), "only an entity whose finish is to come is remembered");
-        state.place = Place::Idle;
-        self.idle.insert(states, entity);
-    }
-
-    pub(super) fn extract_idle(&mut self, states: &mut Slab<State>, entity: Index) {
-        let state = states.get_mut(entity);
-        debug_assert_eq!(state.place, Place::Idle, "an entity is taken from the tree it is in");
-        state.place = Place::Nowhere;
-        self.idle.remove(states, entity);
+        self.tree(place).remove(states, entity);
     }
 
     /// An entity ceases to wait. If `remembers`, it is kept in mind until its finish time.
     pub(super) fn leave(&mut self, states: &mut Slab<State>, entity: Index, remembers: bool) {
         if remembers && is_after(states.get(entity).finish, self.now) {
-            self.insert_idle(states, entity);
+            self.insert(states, entity, Place::Idle);
         } else {
             self.forget(states, entity);
         }
@@ -117,7 +116,7 @@ impl ServiceTree {
         if let Some(first) = self.idle.first(states)
             && !is_after(states.get(first).finish, self.now)
         {
-            self.extract_idle(states, first);
+            self.extract(states, first, Place::Idle);
             self.forget(states, first);
         }
     }

@@ -173,7 +173,7 @@ impl World {
         let Some(leaf) = self.in_service.or_else(|| self.choose()) else { return false };
         let Leaf { entity, member, .. } = self.leaves[leaf];
         let sectors = self.leaves[leaf].requests[0];
-        if self.forest.service(entity) + sectors > self.forest.budget(entity) {
+        if self.forest.state(entity).service + sectors > self.forest.state(entity).budget {
             let budget = self.budget(leaf);
             self.forest.requeue(entity, budget);
             self.choose();

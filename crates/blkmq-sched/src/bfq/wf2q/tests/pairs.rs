@@ -137,7 +137,7 @@ impl World {
     fn serve(&mut self) -> Option<usize> {
         let mut leaf = self.in_service.or_else(|| self.choose())?;
         let entity = self.leaves[leaf].entity;
-        if self.forest.service(entity) + self.leaves[leaf].requests[0] > self.forest.budget(entity) {
+        if self.forest.state(entity).service + self.leaves[leaf].requests[0] > self.forest.state(entity).budget {
             let budget = self.budget(leaf);
             self.forest.requeue(entity, budget);
             leaf = self.choose().expect("the one that left waits");
