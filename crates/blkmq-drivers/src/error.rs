@@ -2,7 +2,6 @@
 //!
 //! The function that fails says what was wrong; the functions above it add the file or the server.
 
-use std::error::Error;
 use std::fmt;
 use std::io;
 
@@ -10,9 +9,11 @@ use blkmq::driver::spec::SpecError;
 
 /// Why a device cannot be opened, or cannot have that many hardware queues: one line that begins with the file or the
 /// server.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
 pub struct OpenError {
     text: String,
+    /// What the system said, if the system refused something.
     source: Option<io::Error>,
 }
 
@@ -29,19 +30,6 @@ impl OpenError {
     /// The same error, with the file or the server.
     pub(crate) fn at(self, place: impl fmt::Display) -> Self {
         Self { text: format!("{place}: {}", self.text), ..self }
-    }
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl Error for OpenError {
-    /// What the system said, if the system refused something.
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source.as_ref().map(|source| source as _)
     }
 }
 

@@ -19,7 +19,6 @@ mod stream;
 mod transmission;
 mod visitor;
 
-use std::fmt;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -47,60 +46,45 @@ use crate::tls::Tls;
 type Desk = blkmq_engine::Desk<clerk::Own>;
 
 /// Why a connection ended, if the client did not end it in order.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Ending {
     /// The client closed the connection.
+    #[error("the client closed the connection")]
     Gone,
     /// The socket failed, or TLS did.
+    #[error("the connection failed: {0}")]
     Broken(Fault),
     /// The client asked for TLS, and the handshake failed.
+    #[error("no encrypted connection came about: {0}")]
     Handshake(Fault),
     /// The client was refused an export. The refusal was logged already, and the protocol has no reply that refuses the
     /// export.
+    #[error("the connection is closed, for the client asked in a way that has no other answer")]
     Refused,
     /// The negotiation broke the protocol.
+    #[error("{0}")]
     Negotiation(String),
     /// A request broke the protocol.
+    #[error("{0}")]
     NoRequest(NoRequest),
     /// The negotiation took longer than this.
+    #[error("no export was chosen within {0:?}")]
     Late(Duration),
     /// The client had said nothing for a while, and another connection needed its place in the negotiation.
+    #[error("it was silent, and too many others negotiate")]
     Displaced,
     /// The client took nothing of what it was to be sent for this long.
+    #[error("it has read nothing of its replies for {0:?}, and is waited for no longer")]
     Deaf(Duration),
     /// The client took nothing for this long, and another client waited for the memory of its replies.
+    #[error("it has read nothing of its replies for {0:?}, and others wait for the memory of these")]
     InTheWay(Duration),
     /// The client sent nothing of a request that it had begun for this long.
+    #[error("it has sent nothing of a request that it began for {0:?}, and is waited for no longer")]
     Mute(Duration),
     /// The server stopped.
+    #[error("the server stopped")]
     Stopped,
-}
-
-impl fmt::Display for Ending {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Gone => f.write_str("the client closed the connection"),
-            Self::Broken(error) => write!(f, "the connection failed: {error}"),
-            Self::Handshake(error) => write!(f, "no encrypted connection came about: {error}"),
-            Self::Refused => {
-                f.write_str("the connection is closed, for the client asked in a way that has no other answer")
-            }
-            Self::Negotiation(text) => f.write_str(text),
-            Self::NoRequest(error) => error.fmt(f),
-            Self::Late(timeout) => write!(f, "no export was chosen within {timeout:?}"),
-            Self::Displaced => f.write_str("it was silent, and too many others negotiate"),
-            Self::Deaf(limit) => {
-                write!(f, "it has read nothing of its replies for {limit:?}, and is waited for no longer")
-            }
-            Self::InTheWay(time) => {
-                write!(f, "it has read nothing of its replies for {time:?}, and others wait for the memory of these")
-            }
-            Self::Mute(limit) => {
-                write!(f, "it has sent nothing of a request that it began for {limit:?}, and is waited for no longer")
-            }
-            Self::Stopped => f.write_str("the server stopped"),
-        }
-    }
 }
 
 /// Waits until one of `events` holds for the socket (if there is one), the bell rings, or the time is over. Returns the

@@ -3,7 +3,6 @@
 #![expect(unsafe_code, reason = "descriptors are handed over by their numbers")]
 
 use std::env;
-use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -19,22 +18,11 @@ pub const VARIABLES: [&str; 4] = ["LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDS", 
 const FIRST: RawFd = 3;
 
 /// Why what was handed over cannot be taken: which variable makes no sense, or which descriptor is not open.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
 pub struct HandedError {
     text: String,
     source: Option<io::Error>,
-}
-
-impl fmt::Display for HandedError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl std::error::Error for HandedError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_ref().map(|source| source as _)
-    }
 }
 
 /// Takes the sockets that were handed over to this process, in order. A second call returns none. The caller calls this

@@ -4,7 +4,6 @@
 mod fitness;
 mod verifier;
 
-use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,7 +30,8 @@ const AUTHORITY: &str = "ca-cert.pem";
 const REVOKED: &str = "ca-crl.pem";
 
 /// What is wrong with a file that TLS needs.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {what}", path.display())]
 pub struct TlsError {
     path: PathBuf,
     what: String,
@@ -45,14 +45,6 @@ impl TlsError {
         self.is_denied
     }
 }
-
-impl fmt::Display for TlsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path.display(), self.what)
-    }
-}
-
-impl std::error::Error for TlsError {}
 
 /// How a server encrypts its connections. All clones share one configuration: a reload of one clone counts for all.
 #[derive(Debug, Clone)]

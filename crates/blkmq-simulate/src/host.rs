@@ -1,6 +1,5 @@
 //! What accesses to cache lines cost on the machine that this runs on: the machine `two-core`.
 
-use std::fmt;
 use std::hint::{black_box, spin_loop};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -29,25 +28,16 @@ pub(crate) struct Host {
 }
 
 /// Why the machine cannot be measured.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
     /// This process may use fewer than two CPUs.
+    #[error("this process may use {0} CPU; to be measured, a machine needs two")]
     Cpus(usize),
     /// The system does not let a thread stay on a CPU.
+    #[error("the system lets no thread stay on a CPU: {0}")]
     Pinning(String),
 }
-
-impl fmt::Display for HostError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cpus(cpus) => write!(f, "this process may use {cpus} CPU; to be measured, a machine needs two"),
-            Self::Pinning(error) => write!(f, "the system lets no thread stay on a CPU: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for HostError {}
 
 /// A value alone on its lines, of which processors may fetch two at once.
 #[repr(align(128))]

@@ -1,7 +1,5 @@
 //! What the threads of a modelled load do: a job of fio's in a closed loop, without an end and without a clock.
 
-use std::fmt;
-
 use blkmq_vcpu::{Random, time, work};
 use blkmq_virtual::bio::SECTOR_SIZE;
 use blkmq_virtual::{Bio, Buffer, Buffers, Flags, Limits, Op, Submitter, Time};
@@ -32,21 +30,14 @@ pub struct Load {
 }
 
 /// Why a job cannot be modelled.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{option}: {what}")]
 pub struct LoadError {
     /// The options concerned.
     pub option: &'static str,
     /// What is wrong, and what would be right.
     pub what: String,
 }
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.option, self.what)
-    }
-}
-
-impl std::error::Error for LoadError {}
 
 /// The area of a thread, in operations from a first sector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

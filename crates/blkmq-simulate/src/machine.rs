@@ -1,7 +1,5 @@
 //! A machine that is modelled: its CPUs in the order in which threads fill them.
 
-use std::fmt;
-
 use blkmq_vcpu::cache::{Costs, Distances};
 use blkmq_vcpu::{Cores, Smt};
 
@@ -29,25 +27,16 @@ pub struct Machine {
 }
 
 /// Why a text is no machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MachineError {
     /// It is no profile.
+    #[error("no profile: {0}")]
     Profile(ProfileError),
     /// It is no matrix.
+    #[error("no matrix: {0}")]
     Matrix(MatrixError),
 }
-
-impl fmt::Display for MachineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Profile(error) => write!(f, "no profile: {error}"),
-            Self::Matrix(error) => write!(f, "no matrix: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for MachineError {}
 
 impl Machine {
     /// The names that [`named`](Self::named) knows.

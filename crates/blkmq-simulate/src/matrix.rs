@@ -1,7 +1,5 @@
 //! The distance of each two CPUs of a machine, as core-to-core-latency prints them.
 
-use std::fmt;
-
 use blkmq_vcpu::cache::{Distances, Picoseconds};
 
 use crate::profile::picoseconds;
@@ -12,12 +10,14 @@ use crate::profile::picoseconds;
 pub struct Matrix(Vec<Vec<Picoseconds>>);
 
 /// Why a text is no matrix.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MatrixError {
     /// There are too few rows, or too many.
+    #[error("{0} rows; a matrix has one for each CPU, 2 to {most}", most = Distances::MOST_CPUS)]
     Rows(usize),
     /// A row has another number of values than there are rows.
+    #[error("row {row}: {found} values, but there are {expected} rows")]
     Width {
         /// The row, counted from 1.
         row: usize,
@@ -27,6 +27,7 @@ pub enum MatrixError {
         expected: usize,
     },
     /// A value below the diagonal is no length of time.
+    #[error("row {row}, column {column}: {found:?} is no number of nanoseconds above 0 and up to 100000")]
     Value {
         /// The row, counted from 1.
         row: usize,
@@ -36,6 +37,7 @@ pub enum MatrixError {
         found: String,
     },
     /// There is a value on the diagonal or above.
+    #[error("row {row}, column {column}: a value, but only what is below the diagonal has one")]
     Above {
         /// The row, counted from 1.
         row: usize,
@@ -43,25 +45,6 @@ pub enum MatrixError {
         column: usize,
     },
 }
-
-impl fmt::Display for MatrixError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Rows(rows) => write!(f, "{rows} rows; a matrix has one for each CPU, 2 to {}", Distances::MOST_CPUS),
-            Self::Width { row, found, expected } => {
-                write!(f, "row {row}: {found} values, but there are {expected} rows")
-            }
-            Self::Value { row, column, found } => {
-                write!(f, "row {row}, column {column}: {found:?} is no number of nanoseconds above 0 and up to 100000")
-            }
-            Self::Above { row, column } => {
-                write!(f, "row {row}, column {column}: a value, but only what is below the diagonal has one")
-            }
-        }
-    }
-}
-
-impl std::error::Error for MatrixError {}
 
 impl Matrix {
     /// Reads a matrix.

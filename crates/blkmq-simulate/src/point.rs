@@ -128,18 +128,23 @@ impl fmt::Debug for Setting {
 }
 
 /// Why a load cannot run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PointError {
     /// The device's spec is wrong.
+    #[error("{0}")]
     Device(String),
     /// The load cannot be done to the device.
+    #[error("{0}")]
     Load(LoadError),
     /// The queue cannot be built so.
+    #[error("{0}")]
     Queue(String),
     /// The run would have none of these: threads, devices, or threads that go on while others stop.
+    #[error("no {0}; a load has 1 or more")]
     Nothing(&'static str),
     /// The run has no thread of the number that [`Setting::thread_load`] names.
+    #[error("no thread {number}, which has a load of its own; threads are numbered from 0 to {last}")]
     Thread {
         /// This number.
         number: usize,
@@ -147,25 +152,12 @@ pub enum PointError {
         last: usize,
     },
     /// The device failed an operation.
+    #[error("{0}")]
     Failed(String),
     /// The run did not come to its end. That is an error of the model or of the block layer.
+    #[error("{0}")]
     Ended(String),
 }
-
-impl fmt::Display for PointError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Load(error) => error.fmt(f),
-            Self::Nothing(what) => write!(f, "no {what}; a load has 1 or more"),
-            Self::Thread { number, last } => {
-                write!(f, "no thread {number}, which has a load of its own; threads are numbered from 0 to {last}")
-            }
-            Self::Device(what) | Self::Queue(what) | Self::Failed(what) | Self::Ended(what) => f.write_str(what),
-        }
-    }
-}
-
-impl std::error::Error for PointError {}
 
 /// The loads of the threads of a run, on each device.
 struct Loads {

@@ -1,7 +1,5 @@
 //! What is known of a machine: how far apart its CPUs are, level by level.
 
-use std::fmt;
-
 use blkmq_vcpu::cache::{Distances, Picoseconds};
 use serde::Deserialize;
 
@@ -61,12 +59,14 @@ struct Written {
 }
 
 /// Why a text is no profile.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
     /// It is no TOML, or has other entries than a profile.
+    #[error("{}", .0.trim_end())]
     Form(String),
     /// A level is missing, or wrong.
+    #[error("{}{what}", name.as_ref().map_or(String::new(), |name| format!("level {name:?}: ")))]
     Level {
         /// Its name; none if there is no level.
         name: Option<String>,
@@ -74,18 +74,6 @@ pub enum ProfileError {
         what: String,
     },
 }
-
-impl fmt::Display for ProfileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Form(what) => f.write_str(what.trim_end()),
-            Self::Level { name: Some(name), what } => write!(f, "level {name:?}: {what}"),
-            Self::Level { name: None, what } => f.write_str(what),
-        }
-    }
-}
-
-impl std::error::Error for ProfileError {}
 
 impl Profile {
     /// The names that [`named`](Self::named) knows.

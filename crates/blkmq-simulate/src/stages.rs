@@ -88,21 +88,14 @@ type Found<'s> = [Option<(&'s Way, Cost)>; NR_STAGES];
 pub struct Stages(BTreeMap<Way, OfWay>);
 
 /// A line that is none of a table of stages.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {what}")]
 pub struct StagesError {
     /// Its number, from 1.
     pub line: usize,
     /// What is wrong, and what would be right.
     pub what: String,
 }
-
-impl fmt::Display for StagesError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.what)
-    }
-}
-
-impl std::error::Error for StagesError {}
 
 impl Stages {
     /// What the crate brings along.

@@ -1,7 +1,6 @@
 //! A disk as a front-end sees it: an export of the engine behind a socket.
 
 use std::path::PathBuf;
-use std::{error, fmt};
 
 use crate::request::NAME;
 
@@ -40,35 +39,22 @@ pub struct Device {
 }
 
 /// What is wrong with a device.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
     /// The number of rings.
+    #[error("{0} queues; give a number from 1 to {MAX_QUEUES}")]
     Queues(u16),
     /// The number of threads, for so many rings.
+    #[error("{0} threads for {1} queues; give a number from 1 to {1}")]
     Threads(u16, u16),
     /// The serial number.
+    #[error("the serial number {0:?}; give up to {NAME} letters, digits and other signs of ASCII")]
     Serial(String),
     /// The bytes of a device that are less than a block, and will never be more.
+    #[error("{0} bytes; a machine reaches whole sectors of 512 bytes alone")]
     NoBlock(u64),
 }
-
-impl fmt::Display for DeviceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Queues(nr) => write!(f, "{nr} queues; give a number from 1 to {MAX_QUEUES}"),
-            Self::Threads(nr, queues) => {
-                write!(f, "{nr} threads for {queues} queues; give a number from 1 to {queues}")
-            }
-            Self::NoBlock(bytes) => write!(f, "{bytes} bytes; a machine reaches whole sectors of 512 bytes alone"),
-            Self::Serial(serial) => {
-                write!(f, "the serial number {serial:?}; give up to {NAME} letters, digits and other signs of ASCII")
-            }
-        }
-    }
-}
-
-impl error::Error for DeviceError {}
 
 impl Device {
     /// A writable disk with one ring, of the engine's first export, which only the server's own user may use.

@@ -5,11 +5,11 @@
 
 pub(crate) mod kind;
 
+use std::fs;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::{error, fmt, fs};
 
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{ByteValued, Bytes, FileOffset, MmapRegion, VolatileMemory};
@@ -30,30 +30,21 @@ pub(crate) struct RegionInfo {
 }
 
 /// Why memory cannot be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum MemoryError {
+    #[error("more than {MAX_REGIONS} regions of memory")]
     TooMany,
     /// A region is empty, or its end is beyond all addresses.
+    #[error("a region at {:#x} has {} bytes", .0.guest, .0.len)]
     Size(RegionInfo),
     /// Two regions have an address in common.
+    #[error("the region at {:#x} overlaps another one", .0.guest)]
     Overlap(RegionInfo),
+    #[error("the region at {guest:#x} cannot be mapped: {1}", guest = .0.guest)]
     Map(RegionInfo, String),
+    #[error("there is no region at {:#x} to be removed", .0.guest)]
     Unknown(RegionInfo),
 }
-
-impl fmt::Display for MemoryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooMany => write!(f, "more than {MAX_REGIONS} regions of memory"),
-            Self::Size(info) => write!(f, "a region at {:#x} has {} bytes", info.guest, info.len),
-            Self::Overlap(info) => write!(f, "the region at {:#x} overlaps another one", info.guest),
-            Self::Map(info, error) => write!(f, "the region at {:#x} cannot be mapped: {error}", info.guest),
-            Self::Unknown(info) => write!(f, "there is no region at {:#x} to be removed", info.guest),
-        }
-    }
-}
-
-impl error::Error for MemoryError {}
 
 /// A region that is mapped.
 #[derive(Debug, Clone)]

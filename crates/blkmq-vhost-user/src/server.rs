@@ -5,7 +5,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{error, fmt, fs, io, thread};
+use std::{fs, io, thread};
 
 use blkmq::event::EventFd;
 use blkmq_engine::{Engine, Phase, SocketFile, Topic};
@@ -16,34 +16,18 @@ use crate::device::{Device, DeviceError};
 use crate::session::{Ending, Session};
 
 /// Why a server does not start.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// A device that cannot be.
-    Device(PathBuf, DeviceError),
+    #[error("the device at {socket} has {1}", socket = .0.display())]
+    Device(PathBuf, #[source] DeviceError),
     /// A socket that cannot be listened at.
-    Socket(PathBuf, io::Error),
+    #[error("cannot listen at {socket}: {1}", socket = .0.display())]
+    Socket(PathBuf, #[source] io::Error),
     /// What the system refuses otherwise.
-    System(io::Error),
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Device(socket, error) => write!(f, "the device at {} has {error}", socket.display()),
-            Self::Socket(socket, error) => write!(f, "cannot listen at {}: {error}", socket.display()),
-            Self::System(error) => error.fmt(f),
-        }
-    }
-}
-
-impl error::Error for StartError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self {
-            Self::Device(_, error) => Some(error),
-            Self::Socket(_, error) | Self::System(error) => Some(error),
-        }
-    }
+    #[error("{0}")]
+    System(#[source] io::Error),
 }
 
 /// A socket at which a device waits for its front-end.

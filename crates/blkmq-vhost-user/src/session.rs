@@ -7,12 +7,12 @@ mod descriptors;
 mod member;
 mod vring;
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
-use std::{error, fmt, io};
 
 use blkmq::event::EventFd;
 use blkmq::{Limits, QueueError};
@@ -49,42 +49,33 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const MAX_CONFIG: u32 = 256;
 
 /// Why a session has ended.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Ending {
     /// The front-end has gone.
+    #[error("the front-end has gone")]
     Gone,
     /// The server stops.
+    #[error("the server stops")]
     Stopped,
     /// The socket failed, or what came by it is no message.
+    #[error("{0}")]
     Wire(WireError),
     /// The guest has written what cannot be into a ring.
+    #[error("ring {0}: {1}")]
     Ring(u16, Fault),
+    #[error("{0}")]
     Memory(MemoryError),
     /// What the front-end asks for cannot be.
+    #[error("{0}")]
     Front(String),
+    #[error("{0}")]
     Queue(QueueError),
+    #[error("{0}")]
     System(io::Error),
     /// A worker has panicked, and its rings are lost. A front-end that connects again gets new ones.
+    #[error("a thread of its rings has panicked")]
     Lost,
 }
-
-impl fmt::Display for Ending {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Gone => f.write_str("the front-end has gone"),
-            Self::Stopped => f.write_str("the server stops"),
-            Self::Wire(error) => error.fmt(f),
-            Self::Ring(ring, fault) => write!(f, "ring {ring}: {fault}"),
-            Self::Memory(error) => error.fmt(f),
-            Self::Front(text) => f.write_str(text),
-            Self::Queue(error) => error.fmt(f),
-            Self::System(error) => error.fmt(f),
-            Self::Lost => f.write_str("a thread of its rings has panicked"),
-        }
-    }
-}
-
-impl error::Error for Ending {}
 
 impl From<WireError> for Ending {
     fn from(error: WireError) -> Self {

@@ -26,7 +26,6 @@
 //! # }
 //! ```
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -67,39 +66,21 @@ pub struct JobSlices {
 }
 
 /// Why variants could not be compared. Each kind names the variant.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompareError {
     /// The jobs cannot run.
-    Bench(String, BenchError),
+    #[error("{0}: {1}")]
+    Bench(String, #[source] BenchError),
     /// The device failed an operation of a job.
+    #[error("{0}: {1}")]
     Failed(String, String),
     /// No operation completed within a slice of this length, several times, so there is no rate.
+    #[error("{0}: no operation completed within {1:?}; give the slices a longer time")]
     Nothing(String, Duration),
     /// The comparison was stopped before there was a result.
+    #[error("{0}: interrupted before its end")]
     Stopped(String),
-}
-
-impl fmt::Display for CompareError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bench(name, error) => write!(f, "{name}: {error}"),
-            Self::Failed(name, what) => write!(f, "{name}: {what}"),
-            Self::Nothing(name, slice) => {
-                write!(f, "{name}: no operation completed within {slice:?}; give the slices a longer time")
-            }
-            Self::Stopped(name) => write!(f, "{name}: interrupted before its end"),
-        }
-    }
-}
-
-impl std::error::Error for CompareError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Bench(_, error) => Some(error),
-            _ => None,
-        }
-    }
 }
 
 impl Variant {

@@ -1,7 +1,6 @@
 //! Plays the operations of a trace through a queue, in one thread, a submitter for each process.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::io;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -51,17 +50,10 @@ impl Speed {
 }
 
 /// A text is no speed. Displayed, it says what is one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("accepted: a number above 0, such as 1 or 2.5; 0 or max for no waiting")]
 #[non_exhaustive]
 pub struct NoSpeed;
-
-impl fmt::Display for NoSpeed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("accepted: a number above 0, such as 1 or 2.5; 0 or max for no waiting")
-    }
-}
-
-impl std::error::Error for NoSpeed {}
 
 impl FromStr for Speed {
     type Err = NoSpeed;
@@ -95,25 +87,16 @@ pub struct Outcome {
 }
 
 /// A load cannot be played, or not to its end.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlayError {
     /// The queue takes no further submitter.
+    #[error("{0}")]
     Queue(QueueError),
     /// The temporary file that holds the operations cannot be read.
+    #[error("the temporary file with the trace's operations cannot be read: {0}")]
     Load(io::Error),
 }
-
-impl fmt::Display for PlayError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Queue(error) => write!(f, "{error}"),
-            Self::Load(error) => write!(f, "the temporary file with the trace's operations cannot be read: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for PlayError {}
 
 /// Plays `load` through `q`, which no other thread may use meanwhile. On a virtual clock the result depends on nothing
 /// else. `progress` is told now and then how many operations are over. If `stop` is set, no further operation is

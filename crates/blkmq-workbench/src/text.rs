@@ -1,12 +1,11 @@
 //! What is wrong with a text that a user wrote.
 
-use std::fmt;
-
 use blkmq::Shown;
 
 /// A text that cannot be read: where, what is wrong, and what would be right. It is shown in one line, with characters
 /// escaped that would change how the line reads, since it quotes what it refuses.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {}", Shown(place), Shown(what))]
 pub struct TextError {
     /// Where: a file and line, or an option of the command line.
     pub place: String,
@@ -29,11 +28,3 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     let near = names.map(|known| (strsim::damerau_levenshtein(name, known), known));
     near.filter(|(distance, known)| *distance <= known.len() / 3).min().map(|(_, known)| known)
 }
-
-impl fmt::Display for TextError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", Shown(&self.place), Shown(&self.what))
-    }
-}
-
-impl std::error::Error for TextError {}

@@ -14,12 +14,14 @@ pub struct Network {
 }
 
 /// A text that names no network.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetworkError {
     /// It is not an address, nor an address with a number of bits behind it.
+    #[error("'{0}' is no address; accepted: an address as in 10.0.0.7, or a network as in 10.0.0.0/8")]
     NotANetwork(String),
     /// Bits of the address do not count, and are not 0. The network that may be meant is named.
+    #[error("'{0}' is an address within a network; its network is {1}")]
     Within(String, Network),
 }
 
@@ -82,21 +84,6 @@ impl fmt::Display for Network {
         if before(*address) + bits == 128 { Ok(()) } else { write!(f, "/{bits}") }
     }
 }
-
-impl fmt::Display for NetworkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotANetwork(text) => {
-                write!(f, "'{text}' is no address; accepted: an address as in 10.0.0.7, or a network as in 10.0.0.0/8")
-            }
-            Self::Within(text, network) => {
-                write!(f, "'{text}' is an address within a network; its network is {network}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for NetworkError {}
 
 #[cfg(test)]
 mod tests {

@@ -1,14 +1,18 @@
 //! The names of groups: paths, as those of control groups are.
 
-use std::fmt;
-
 use blkmq::{MAX_GROUP_DEPTH, is_hidden};
 
 /// The most bytes of a part.
 const MAX_PART: usize = 64;
 
 /// A text that can be no group's path.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{}' cannot be a group; accepted: 1 to {MAX_PART} letters, digits, '-', '_' or '.', as in gold, and at most \
+     {MAX_GROUP_DEPTH} of these with '/' between them, as in gold/batch",
+    // What is long or cannot be shown in a line is cut.
+    .0.chars().take(80).map(|c| if is_hidden(c) { '?' } else { c }).collect::<String>()
+)]
 pub struct PathError(String);
 
 /// Checks whether a text can be the path of a group: one part, or the path of its parent and `/` and one more part.
@@ -22,20 +26,6 @@ pub fn check_group(path: &str) -> Result<(), PathError> {
     let fits = path.split('/').all(is_part) && path.split('/').count() <= MAX_GROUP_DEPTH;
     if fits { Ok(()) } else { Err(PathError(path.to_owned())) }
 }
-
-impl fmt::Display for PathError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What is long or cannot be shown in a line is cut.
-        let shown: String = self.0.chars().take(80).map(|c| if is_hidden(c) { '?' } else { c }).collect();
-        write!(
-            f,
-            "'{shown}' cannot be a group; accepted: 1 to {MAX_PART} letters, digits, '-', '_' or '.', as in gold, and \
-             at most {MAX_GROUP_DEPTH} of these with '/' between them, as in gold/batch"
-        )
-    }
-}
-
-impl std::error::Error for PathError {}
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,6 @@
 //! A bare socket, for the streams with and without TLS that send through it: how bytes are sent, and why they do not
 //! get through.
 
-use std::fmt;
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 
@@ -11,27 +10,14 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use crate::tls;
 
 /// Why bytes do not get through.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     /// The socket failed. `AGAIN` means only that the caller has to wait for the socket.
-    System(Errno),
+    #[error("{0}")]
+    System(#[from] Errno),
     /// The bytes that came are not allowed by TLS.
+    #[error("TLS: {}", tls::told(.0))]
     Tls(rustls::Error),
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::System(error) => error.fmt(f),
-            Self::Tls(error) => write!(f, "TLS: {}", tls::told(error)),
-        }
-    }
-}
-
-impl From<Errno> for Fault {
-    fn from(error: Errno) -> Self {
-        Self::System(error)
-    }
 }
 
 /// Sends. If the client is gone, this is an error here and not a signal to the process.

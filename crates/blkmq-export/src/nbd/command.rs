@@ -84,19 +84,12 @@ pub enum Command {
 }
 
 /// No request begins where one should begin. So the bytes that follow cannot be understood either.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a request begins with {REQUEST_MAGIC:#010x}, not with {0:#010x}")]
 pub struct NoRequest(
     /// What came in place of [`REQUEST_MAGIC`].
     pub u32,
 );
-
-impl std::fmt::Display for NoRequest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "a request begins with {REQUEST_MAGIC:#010x}, not with {:#010x}", self.0)
-    }
-}
-
-impl std::error::Error for NoRequest {}
 
 fn field<const N: usize>(bytes: &[u8; REQUEST_SIZE], at: usize) -> [u8; N] {
     std::array::from_fn(|index| bytes[at + index])

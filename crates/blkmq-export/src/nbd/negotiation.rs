@@ -1,7 +1,6 @@
 //! The negotiation before the first request. Bytes go in; bytes and a decision come out. The negotiation does no I/O
 //! and reads no clock.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::option::{ContextQuery, Fields, Inquiry};
@@ -72,16 +71,9 @@ pub trait Catalogue {
 }
 
 /// Why a client may not use the export that it chose, as a text for the client.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct NotAdmitted(pub String);
-
-impl fmt::Display for NotAdmitted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for NotAdmitted {}
 
 /// Offers that are known already.
 impl Catalogue for [Offer] {

@@ -227,43 +227,21 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 }
 
 /// What is wrong with a socket that was handed over.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
     /// It is no stream socket, or does not listen.
+    #[error("it does not listen for streams")]
     NoListener,
     /// It is a Unix socket without a path.
+    #[error("it has no path")]
     NoPath,
     /// It is neither a Unix socket nor one for TCP.
+    #[error("it is neither a Unix socket nor one for TCP")]
     Family,
     /// The system refused to say, or to do something with it.
-    System(io::Error),
-}
-
-impl fmt::Display for SocketError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoListener => f.write_str("it does not listen for streams"),
-            Self::NoPath => f.write_str("it has no path"),
-            Self::Family => f.write_str("it is neither a Unix socket nor one for TCP"),
-            Self::System(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for SocketError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::System(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
-impl From<io::Error> for SocketError {
-    fn from(error: io::Error) -> Self {
-        Self::System(error)
-    }
+    #[error("{0}")]
+    System(#[from] io::Error),
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The requirements for certificates and keys here. Certificates and keys are checked before they are used, and errors
 //! are in plain words.
 
-use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 
@@ -21,16 +20,9 @@ const SIGNING: [usize; 3] = [2048, 3072, 4096];
 const VERIFIED: RangeInclusive<usize> = 2048..=8192;
 
 /// Why a certificate cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub(super) struct Unfit(String);
-
-impl fmt::Display for Unfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Unfit {}
 
 /// A reader for the fields of a sequence in DER.
 fn fields(bytes: &[u8]) -> Option<SliceReader<'_>> {

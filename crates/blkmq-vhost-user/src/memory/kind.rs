@@ -5,7 +5,6 @@
 //! SIGBUS. Pages of tmpfs and hugetlbfs come from the kernel alone, and a file that is sealed against shrinking keeps
 //! its pages. Files on a mounted tmpfs or hugetlbfs cannot be sealed, so they are accepted as they are.
 
-use std::fmt;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_get_seals, fstat, fstatfs, memfd_create};
@@ -16,21 +15,14 @@ const HUGETLBFS: u64 = 0x958458f6;
 const PAGE_SHIFT: u32 = 26;
 
 /// Why a file is not mapped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unfit {
     /// It lies neither on tmpfs nor on hugetlbfs.
+    #[error("lies neither on tmpfs nor on hugetlbfs; use shared memory, or set any_memory=1")]
     Elsewhere,
     /// It is a memfd that can be cut short.
+    #[error("is a memfd without F_SEAL_SHRINK; seal it, or set any_memory=1")]
     Unsealed,
-}
-
-impl fmt::Display for Unfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Elsewhere => "lies neither on tmpfs nor on hugetlbfs; use shared memory, or set any_memory=1",
-            Self::Unsealed => "is a memfd without F_SEAL_SHRINK; seal it, or set any_memory=1",
-        })
-    }
 }
 
 /// Whether the file's memory may be mapped. Waits for no file system.

@@ -1,7 +1,5 @@
 //! Messages of the front-end, parsed. Whatever bytes come, each becomes a message or an error.
 
-use std::{error, fmt};
-
 use crate::memory::RegionInfo;
 
 /// Bytes of a message's header.
@@ -100,38 +98,23 @@ pub(crate) enum Message {
 }
 
 /// Why bytes are no message.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MessageError {
     /// The version, or a reply to nothing.
+    #[error("a message with the flags {0:#x}")]
     Flags(u32),
     /// The body's length.
-    Length {
-        code: u32,
-        len: usize,
-    },
+    #[error("message {code} with {len} bytes")]
+    Length { code: u32, len: usize },
     /// A message that is not known here.
+    #[error("message {0}, which is not known here")]
     Unknown(u32),
+    #[error("a table of {0} regions of memory")]
     Regions(u32),
     /// The number of descriptors beside the message.
-    Files {
-        code: u32,
-        nr: usize,
-    },
+    #[error("message {code} with {nr} descriptors")]
+    Files { code: u32, nr: usize },
 }
-
-impl fmt::Display for MessageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Flags(flags) => write!(f, "a message with the flags {flags:#x}"),
-            Self::Length { code, len } => write!(f, "message {code} with {len} bytes"),
-            Self::Unknown(code) => write!(f, "message {code}, which is not known here"),
-            Self::Regions(nr) => write!(f, "a table of {nr} regions of memory"),
-            Self::Files { code, nr } => write!(f, "message {code} with {nr} descriptors"),
-        }
-    }
-}
-
-impl error::Error for MessageError {}
 
 /// The header of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,6 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::{error, fmt};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -24,30 +23,21 @@ const SCM_MAX_FD: usize = 253;
 const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// Why a session's socket is of no more use.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum WireError {
     /// The front-end has closed it.
+    #[error("the front-end has closed the connection")]
     Closed,
     /// The front-end has closed it within a message.
+    #[error("the front-end has closed the connection within a message")]
     Short,
+    #[error("the connection failed: {0}")]
     System(io::Error),
+    #[error("{0}")]
     Message(MessageError),
+    #[error("the front-end takes no answer")]
     Deaf,
 }
-
-impl fmt::Display for WireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Closed => f.write_str("the front-end has closed the connection"),
-            Self::Short => f.write_str("the front-end has closed the connection within a message"),
-            Self::System(error) => write!(f, "the connection failed: {error}"),
-            Self::Message(error) => error.fmt(f),
-            Self::Deaf => f.write_str("the front-end takes no answer"),
-        }
-    }
-}
-
-impl error::Error for WireError {}
 
 impl From<MessageError> for WireError {
     fn from(error: MessageError) -> Self {

@@ -1,6 +1,5 @@
 //! The records of one file, read one by one.
 
-use std::fmt;
 use std::io::{self, BufRead};
 
 use super::{Action, Category, Event};
@@ -124,7 +123,8 @@ fn check_magic(word: u32) -> Result<(), TraceFault> {
 }
 
 /// Where and why a trace could not be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("byte {offset}: {fault}")]
 pub struct TraceError {
     /// The byte at which the bad record starts.
     pub offset: u64,
@@ -133,20 +133,25 @@ pub struct TraceError {
 }
 
 /// What is wrong with a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TraceFault {
     /// The file ends within the record.
+    #[error("the trace is truncated: {left} bytes are left, a record has {RECORD_BYTES}")]
     Truncated {
         /// Bytes from the record's start to the end of the file.
         left: usize,
     },
     /// The first word is not that of a record.
+    #[error("not a blktrace record: it starts with {0:#010x} instead of {expected:#010x}", expected = MAGIC | VERSION)]
     Magic(u32),
     /// The first word is that of a record with its bytes reversed.
+    #[error("the bytes are swapped: the trace is from a big-endian machine, only little-endian is accepted")]
     Swapped,
     /// The record has a version that does not exist.
+    #[error("blktrace version {0} is unknown, only version {VERSION} is accepted")]
     Version(u32),
     /// The payload is longer than the rest of the file.
+    #[error("the trace is truncated: a payload of {stated} bytes is stated, {left} bytes are left")]
     Payload {
         /// Bytes of payload that the record states.
         stated: usize,
@@ -155,6 +160,10 @@ pub enum TraceFault {
     },
     /// The record is earlier than one that [`Merge`](super::Merge) returned before it, so it is further behind its
     /// place than the look-ahead.
+    #[error(
+        "the record of {time} ns follows one of {after} ns, and is more than {look_ahead} records behind its place; \
+         'blkparse -i NAME -d NEW' writes a trace in the order of time"
+    )]
     Disorder {
         /// When the record was written, in nanoseconds.
         time: u64,
@@ -164,41 +173,6 @@ pub enum TraceFault {
         look_ahead: usize,
     },
     /// The file could not be read.
+    #[error("{0}")]
     Unreadable(io::ErrorKind),
 }
-
-impl fmt::Display for TraceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "byte {}: ", self.offset)?;
-        match self.fault {
-            TraceFault::Truncated { left } => {
-                write!(f, "the trace is truncated: {left} bytes are left, a record has {RECORD_BYTES}")
-            }
-            TraceFault::Magic(word) => {
-                write!(f, "not a blktrace record: it starts with {word:#010x} instead of {:#010x}", MAGIC | VERSION)
-            }
-            TraceFault::Swapped => {
-                write!(
-                    f,
-                    "the bytes are swapped: the trace is from a big-endian machine, only little-endian is accepted"
-                )
-            }
-            TraceFault::Version(version) => {
-                write!(f, "blktrace version {version} is unknown, only version {VERSION} is accepted")
-            }
-            TraceFault::Payload { stated, left } => {
-                write!(f, "the trace is truncated: a payload of {stated} bytes is stated, {left} bytes are left")
-            }
-            TraceFault::Disorder { time, after, look_ahead } => {
-                write!(
-                    f,
-                    "the record of {time} ns follows one of {after} ns, and is more than {look_ahead} \
-                     records behind its place; 'blkparse -i NAME -d NEW' writes a trace in the order of time"
-                )
-            }
-            TraceFault::Unreadable(error) => write!(f, "{error}"),
-        }
-    }
-}
-
-impl std::error::Error for TraceError {}
