@@ -12,10 +12,7 @@ use std::thread;
 
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Bio, Buffer, Client, RequestQueue};
-use blkmq_nbd::{
-    INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, SIMPLE_REPLY_MAGIC, handshake, info, option_replies, options,
-    transmission,
-};
+use blkmq_nbd::{Greeting, Info, SIMPLE_REPLY_MAGIC, handshake, option_replies, option_reply, options, transmission};
 use libfuzzer_sys::fuzz_target;
 use reach::Reached;
 
@@ -52,17 +49,12 @@ fn server() -> &'static Server {
 
 /// The words of a server up to the first request. Its export has a MiB, and accepts every request.
 fn greeting() -> Vec<u8> {
-    let reply = |kind: u32, data: &[u8]| {
-        let head = [&OPTION_REPLY_MAGIC.to_be_bytes()[..], &options::GO.to_be_bytes(), &kind.to_be_bytes()].concat();
-        [&head, &(data.len() as u32).to_be_bytes()[..], data].concat()
-    };
+    let reply = |kind, data: &[u8]| option_reply(options::GO, kind, data);
     let can =
         transmission::SEND_FLUSH | transmission::SEND_FUA | transmission::SEND_TRIM | transmission::SEND_WRITE_ZEROES;
-    let (size, flags) = ((1_u64 << 20).to_be_bytes(), (transmission::HAS_FLAGS | can).to_be_bytes());
-    let export = [&info::EXPORT.to_be_bytes()[..], &size, &flags].concat();
-    let magic = [INIT_MAGIC.to_be_bytes(), OPTION_MAGIC.to_be_bytes()].concat();
-    let greeting = [&magic[..], &handshake::FIXED_NEWSTYLE.to_be_bytes()].concat();
-    [greeting, reply(option_replies::INFO, &export), reply(option_replies::ACK, &[])].concat()
+    let export = Info::Export { size: 1 << 20, flags: transmission::HAS_FLAGS | can }.encode();
+    let greeting = Greeting { flags: handshake::FIXED_NEWSTYLE }.encode();
+    [greeting.to_vec(), reply(option_replies::INFO, &export), reply(option_replies::ACK, &[])].concat()
 }
 
 fn run(bytes: &[u8], reached: &mut Reached) {

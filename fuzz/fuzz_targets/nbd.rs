@@ -6,9 +6,9 @@ mod reach;
 
 use std::sync::Arc;
 
-use blkmq_export::nbd::OPTION_REPLY_MAGIC;
-use blkmq_export::nbd::command::{Command, REQUEST_SIZE, Request, Terms};
+use blkmq_export::nbd::command::{Command, Terms};
 use blkmq_export::nbd::negotiation::{Agreement, Encryption, MAX_NEGOTIATION, MAX_OPTION, Negotiation, Offer, Step};
+use blkmq_export::nbd::{OPTION_REPLY_MAGIC, Request};
 use libfuzzer_sys::fuzz_target;
 use reach::Reached;
 
@@ -75,7 +75,7 @@ fn negotiate(encryption: Encryption, bytes: &[u8], piece: usize, reached: &mut R
 }
 
 fn check(request: &Request, terms: &Terms, reached: &mut Reached) {
-    match request.check(terms) {
+    match terms.check(request) {
         Ok(Command::Disconnect) => (),
         Ok(Command::Flush) => assert!(terms.can_flush),
         Ok(command) => {
@@ -119,8 +119,8 @@ fn run(bytes: &[u8], reached: &mut Reached) {
         has_structured_replies: agreement.has_structured_replies,
         has_allocation: agreement.has_allocation,
     };
-    while let Some((head, more)) = rest.split_first_chunk::<REQUEST_SIZE>() {
-        let Ok(request) = Request::parse(head) else { break };
+    while let Some((head, more)) = rest.split_first_chunk() {
+        let Ok(request) = Request::decode(head) else { break };
         check(&request, &terms, reached);
         rest = more.get(request.payload() as usize..).unwrap_or_default();
     }

@@ -13,10 +13,8 @@ use std::thread;
 
 use blkmq::RequestQueue;
 use blkmq::driver::spec;
-use blkmq_export::nbd::command::REQUEST_SIZE;
 use blkmq_export::nbd::{
-    OPTION_MAGIC, REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, commands, handshake, option_replies,
-    options,
+    Chunk, Inquiry, OptionReply, Request, SimpleReply, chunks, commands, handshake, option, option_replies, options,
 };
 use blkmq_export::{Export, Server};
 use libfuzzer_sys::fuzz_target;
@@ -37,56 +35,39 @@ fn server() -> &'static Server {
     })
 }
 
-fn option(kind: u32, data: &[u8]) -> Vec<u8> {
-    [&OPTION_MAGIC.to_be_bytes()[..], &kind.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
-}
-
 /// The words of a client up to its first request.
 fn hello(is_structured: bool, export: &str) -> Vec<u8> {
     let mut words = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES).to_be_bytes().to_vec();
     if is_structured {
         words.extend(option(options::STRUCTURED_REPLY, &[]));
     }
-    let name = [&(export.len() as u32).to_be_bytes()[..], export.as_bytes(), &[0, 0]].concat();
-    words.extend(option(options::GO, &name));
+    words.extend(option(options::GO, &Inquiry { name: export, wanted: vec![] }.encode()));
     words
 }
 
-/// A request made from few bytes, so that most requests are nearly valid, with its data.
-fn request(bytes: &[u8; 6], cookie: u64) -> Vec<u8> {
+/// A request made from few bytes, so that most requests are nearly valid.
+fn request(bytes: &[u8; 6], cookie: u64) -> Request {
     let [kind, flags, place, fraction, length, more] = bytes.map(u32::from);
     // One time in four, offsets and lengths need not be whole sectors. Sometimes a request reaches past the end.
     let unit = if flags & 0xc0 == 0 { 1 } else { 512 };
     let offset = u64::from((place * 512 + fraction * unit) % (SIZE as u32 + 4096));
     let length = (length * unit * 16 + more) / unit * unit % (LONGEST + 1);
-    let kind = kind as u16 % 9;
-    let mut words = REQUEST_MAGIC.to_be_bytes().to_vec();
-    words.extend((flags as u16 & 0x1f).to_be_bytes());
-    words.extend(kind.to_be_bytes());
-    words.extend(cookie.to_be_bytes());
-    words.extend(offset.to_be_bytes());
-    words.extend(length.to_be_bytes());
-    if kind == commands::WRITE {
-        words.extend((0..length).map(|at| at as u8));
-    }
-    words
+    Request { flags: flags as u16 & 0x1f, kind: kind as u16 % 9, cookie, offset, length }
 }
 
 /// The last request: the server answers what came before and closes.
-fn goodbye() -> Vec<u8> {
-    [&REQUEST_MAGIC.to_be_bytes()[..], &[0, 0], &commands::DISC.to_be_bytes(), &[0; 20]].concat()
-}
+const GOODBYE: Request = Request { flags: 0, kind: commands::DISC, cookie: 0, offset: 0, length: 0 };
 
 /// Reads the replies to options up to the last one, and returns the bytes after them.
 fn after_options(said: &[u8], nr_options: usize) -> Option<&[u8]> {
     let mut rest = said.get(18..)?;
     let mut ended = 0;
     while ended < nr_options {
-        let head = rest.get(..20)?;
-        let number = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().expect("four bytes"));
-        ended += usize::from(number(12) == option_replies::ACK);
-        assert!(number(12) < 1 << 31, "the options are right");
-        rest = rest.get(20 + number(16) as usize..)?;
+        let (head, data) = rest.split_first_chunk()?;
+        let OptionReply { kind, len, .. } = OptionReply::decode(head).expect("replies follow each other");
+        ended += usize::from(kind == option_replies::ACK);
+        assert!(kind & option_replies::IS_ERROR == 0, "the options are right");
+        rest = data.get(len as usize..)?;
     }
     Some(rest)
 }
@@ -96,18 +77,15 @@ fn after_options(said: &[u8], nr_options: usize) -> Option<&[u8]> {
 fn check_replies(mut rest: &[u8], is_structured: bool, lengths: &HashMap<u64, usize>, reached: &mut Reached) {
     let mut answered = HashMap::new();
     while !rest.is_empty() {
-        let magic = u32::from_be_bytes(rest[..4].try_into().expect("a reply begins with a magic number"));
-        let is_chunk = magic == STRUCTURED_REPLY_MAGIC;
-        assert!(is_chunk && is_structured || magic == SIMPLE_REPLY_MAGIC, "{magic:#x}");
-        let cookie = u64::from_be_bytes(rest[8..16].try_into().expect("both kinds have their cookie there"));
-        let (is_last, is_error, length) = if is_chunk {
-            let [flags, kind] = [4, 6].map(|at| u16::from_be_bytes([rest[at], rest[at + 1]]));
-            let length = u32::from_be_bytes(rest[16..20].try_into().expect("a chunk has a length")) as usize;
-            (flags & 1 != 0, kind & 1 << 15 != 0, 20 + length)
+        let simple = rest.first_chunk().and_then(|head| SimpleReply::decode(head).ok());
+        let (cookie, is_last, is_error, length) = if let Some(SimpleReply { errno, cookie }) = simple {
+            let data = if errno == 0 { lengths.get(&cookie).copied().unwrap_or_default() } else { 0 };
+            (cookie, true, errno != 0, SimpleReply::SIZE + data)
         } else {
-            let is_error = rest[4..8] != [0; 4];
-            let data = if is_error { 0 } else { lengths.get(&cookie).copied().unwrap_or_default() };
-            (true, is_error, 16 + data)
+            assert!(is_structured, "structured replies were not agreed on");
+            let chunk = Chunk::decode(rest.first_chunk().expect("a reply is whole")).expect("this is a chunk");
+            let is_last = chunk.flags & chunks::FLAG_DONE != 0;
+            (chunk.cookie, is_last, chunk.kind & 1 << 15 != 0, Chunk::SIZE + chunk.len as usize)
         };
         assert!(rest.len() >= length, "a reply is whole");
         rest = &rest[length..];
@@ -128,15 +106,14 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     } else {
         for (cookie, chunk) in bytes.as_chunks::<6>().0.iter().take(64).enumerate() {
             let request = request(chunk, cookie as u64);
-            let kind = u16::from_be_bytes([request[6], request[7]]);
-            let length = u32::from_be_bytes(request[24..REQUEST_SIZE].try_into().expect("a length has four bytes"));
-            if kind == commands::READ && !is_structured {
-                lengths.insert(cookie as u64, length as usize);
+            if request.kind == commands::READ && !is_structured {
+                lengths.insert(request.cookie, request.length as usize);
             }
-            words.extend(request);
+            words.extend(request.encode());
+            words.extend((0..request.payload()).map(|at| at as u8));
         }
     }
-    words.extend(goodbye());
+    words.extend(GOODBYE.encode());
     let (mut client, socket) = UnixStream::pair().expect("there are descriptors");
     server().serve(socket.into(), Some("fuzz")).expect("there is a place");
     let mut said = Vec::new();

@@ -8,16 +8,16 @@ mod memory;
 mod pretend;
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread;
 
 use blkmq::driver::Health;
 use blkmq::{Bio, Buffer, RequestQueue, Status};
-use blkmq_nbd::SIMPLE_REPLY_MAGIC;
+use blkmq_nbd::SimpleReply;
 use common::{run, submitter};
 use memory::allow_threads;
-use pretend::{SIZE, accept};
+use pretend::{SIZE, accept, request};
 
 /// The state of the thread that connects again, if the process has one: `S` while it sleeps.
 fn restorer() -> Option<char> {
@@ -29,17 +29,10 @@ fn restorer() -> Option<char> {
     })
 }
 
-/// The cookie of the next request, a read.
-fn cookie(stream: &mut UnixStream) -> [u8; 8] {
-    let mut request = [0; 28];
-    stream.read_exact(&mut request).expect("the client asks");
-    request[8..16].try_into().expect("a cookie has 8 bytes")
-}
-
 fn answer(stream: &mut UnixStream) {
-    let cookie = cookie(stream);
-    let reply = [&SIMPLE_REPLY_MAGIC.to_be_bytes()[..], &[0; 4], &cookie, &[7; 512]].concat();
-    stream.write_all(&reply).expect("the client waits");
+    let cookie = request(stream).expect("the client asks").cookie;
+    let reply = SimpleReply { errno: 0, cookie }.encode();
+    stream.write_all(&[&reply[..], &[7; 512]].concat()).expect("the client waits");
 }
 
 /// Red (hangs) if the thread is made only when it is needed, because then the system may give none; or if it outlives
@@ -54,7 +47,7 @@ fn the_thread_that_connects_again_is_there_from_the_first_request_to_the_end_of_
         let mut first = accept();
         answer(&mut first);
         // The first server has the request, and ends.
-        cookie(&mut first);
+        request(&mut first).expect("the client asks");
         drop(first);
         answer(&mut accept());
     });

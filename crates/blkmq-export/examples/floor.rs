@@ -9,10 +9,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::thread;
 
-use blkmq_export::nbd::command::{Command, REQUEST_SIZE, Request, Terms};
+use blkmq_export::nbd::command::{Command, NoRequest, Terms};
 use blkmq_export::nbd::negotiation::{Agreement, Encryption, Negotiation, Offer, Step};
 use blkmq_export::nbd::reply::Head;
-use blkmq_export::nbd::{MAX_PAYLOAD, OPTION_MAGIC, REQUEST_MAGIC, options, transmission};
+use blkmq_export::nbd::{
+    Inquiry, MAX_PAYLOAD, OptionReply, Request, commands, option, option_replies, options, transmission,
+};
 
 const SIZE: u64 = 1 << 30;
 /// The most bytes that one call receives.
@@ -101,9 +103,9 @@ fn negotiate(
 /// leaves.
 fn answer(terms: &Terms, input: &[u8], output: &mut Vec<u8>) -> Outcome<Option<usize>> {
     let mut used = 0;
-    while let Some(head) = input[used..].first_chunk::<REQUEST_SIZE>() {
-        let request = Request::parse(head)?;
-        let end = used + REQUEST_SIZE + request.payload() as usize;
+    while let Some(head) = input[used..].first_chunk() {
+        let request = Request::decode(head).map_err(NoRequest)?;
+        let end = used + Request::SIZE + request.payload() as usize;
         if request.payload() > MAX_PAYLOAD {
             return Err("a write is longer than was agreed on".into());
         }
@@ -112,7 +114,7 @@ fn answer(terms: &Terms, input: &[u8], output: &mut Vec<u8>) -> Outcome<Option<u
         }
         used = end;
         let (cookie, is_structured) = (request.cookie, terms.has_structured_replies);
-        match request.check(terms) {
+        match terms.check(&request) {
             Ok(Command::Disconnect) => return Ok(None),
             Ok(Command::Read) => {
                 let head = if is_structured {
@@ -146,26 +148,23 @@ fn try_it() -> Outcome<()> {
     let server = thread::spawn(|| serve(server));
     // The greeting (fixed newstyle without zeroes), and the option GO with an empty name and no questions.
     client.read_exact(&mut [0; 18])?;
-    let option = [&OPTION_MAGIC.to_be_bytes()[..], &options::GO.to_be_bytes(), &6_u32.to_be_bytes(), &[0; 6]].concat();
-    client.write_all(&[&3_u32.to_be_bytes()[..], &option].concat())?;
-    // Each answer has a head of 20 bytes, whose last four bytes give the length of the rest. The answer of type 1 is
-    // the last.
-    let mut head = [0; 20];
-    while head[12..16] != [0, 0, 0, 1] {
+    let go = option(options::GO, &Inquiry { name: "", wanted: vec![] }.encode());
+    client.write_all(&[&3_u32.to_be_bytes()[..], &go].concat())?;
+    let mut kind = option_replies::INFO;
+    while kind != option_replies::ACK {
+        let mut head = [0; OptionReply::SIZE];
         client.read_exact(&mut head)?;
-        let length = u32::from_be_bytes([head[16], head[17], head[18], head[19]]);
-        client.read_exact(&mut vec![0; length as usize])?;
+        let reply = OptionReply::decode(&head).map_err(|_| "no reply to an option")?;
+        client.read_exact(&mut vec![0; reply.len as usize])?;
+        kind = reply.kind;
     }
-    let magic = REQUEST_MAGIC.to_be_bytes();
-    let request = |kind: u8, offset: u64, length: u32| {
-        [&magic[..], &[0, 0, 0, kind], &[7; 8], &offset.to_be_bytes(), &length.to_be_bytes()].concat()
-    };
-    client.write_all(&request(0, SIZE - 4096, 4096))?;
+    let request = |kind, offset, length| Request { flags: 0, kind, cookie: 7, offset, length }.encode();
+    client.write_all(&request(commands::READ, SIZE - 4096, 4096))?;
     let mut reply = [1; 16 + 4096];
     client.read_exact(&mut reply)?;
-    let expected = [Head::simple(u64::from_be_bytes([7; 8]), None).bytes(), &[0; 4096]].concat();
+    let expected = [Head::simple(7, None).bytes(), &[0; 4096]].concat();
     assert_eq!(reply[..], expected, "a reply without an error, and zeroes");
-    client.write_all(&request(2, 0, 0))?;
+    client.write_all(&request(commands::DISC, 0, 0))?;
     server.join().map_err(|_| "the server panicked")??;
     println!("the floor holds: 4096 bytes of zeroes");
     Ok(())

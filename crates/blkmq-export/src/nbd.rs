@@ -1,12 +1,10 @@
-//! The NBD protocol: its numbers, and the parts of the server that need no socket. Connections call in; so may a
+//! The NBD protocol: its bytes (the crate blkmq-nbd), and the parts of the server that need no socket. Connections call in; so may a
 //! program that speaks the protocol itself, as the fuzz targets do.
 
 pub mod command;
 pub mod extents;
 pub mod negotiation;
 pub mod reply;
-
-mod option;
 
 pub use blkmq_nbd::*;
 

@@ -2,7 +2,7 @@
 
 use blkmq::Status;
 
-/// An error number of the protocol.
+/// An error number of the protocol. Section "Error values".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Errno {

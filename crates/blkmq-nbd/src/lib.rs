@@ -1,9 +1,14 @@
-//! The numbers of the NBD protocol, for the server and for the device that is a client. Names follow the protocol's own
-//! description.
+//! The NBD protocol as bytes, for the server and for the device that is a client: its numbers, the headers of fixed
+//! size, and the data of options. Values are encoded to bytes and decoded from slices; nothing here does I/O. Names and
+//! sections are those of the protocol's own description, `doc/proto.md` of the project nbd.
 
 mod errno;
+mod header;
+mod option;
 
 pub use errno::Errno;
+pub use header::{Chunk, Greeting, OptionHead, OptionReply, Request, SimpleReply};
+pub use option::{ContextQuery, Info, Inquiry, option, option_reply, string};
 
 /// First 64 bits of a server's greeting: `NBDMAGIC`.
 pub const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
@@ -23,7 +28,7 @@ pub const MAX_STRING: usize = 4096;
 /// The longest read or write, in bytes, that a client may rely on if the server names no limit.
 pub const MAX_PAYLOAD: u32 = 32 << 20;
 
-/// Flags of the greeting and of the client's answer.
+/// Flags of the greeting and of the client's answer. Sections "Handshake flags" and "Client flags".
 pub mod handshake {
     /// The server answers every option.
     pub const FIXED_NEWSTYLE: u16 = 1 << 0;
@@ -31,7 +36,7 @@ pub mod handshake {
     pub const NO_ZEROES: u16 = 1 << 1;
 }
 
-/// Options of the negotiation.
+/// Options of the negotiation. Section "Option types".
 pub mod options {
     /// Chooses an export and ends the negotiation; errors end the connection.
     pub const EXPORT_NAME: u32 = 1;
@@ -53,8 +58,10 @@ pub mod options {
     pub const SET_META_CONTEXT: u32 = 10;
 }
 
-/// Replies to options.
+/// Replies to options. Section "Option reply types".
 pub mod option_replies {
+    /// Set in the replies that are errors.
+    pub const IS_ERROR: u32 = 1 << 31;
     /// The option is done, and no more replies to it follow.
     pub const ACK: u32 = 1;
     /// One export.
@@ -64,20 +71,20 @@ pub mod option_replies {
     /// One metadata context.
     pub const META_CONTEXT: u32 = 4;
     /// The server does not know the option.
-    pub const ERR_UNSUP: u32 = (1 << 31) + 1;
+    pub const ERR_UNSUP: u32 = IS_ERROR + 1;
     /// The server does not allow the option.
-    pub const ERR_POLICY: u32 = (1 << 31) + 2;
+    pub const ERR_POLICY: u32 = IS_ERROR + 2;
     /// The option's data makes no sense.
-    pub const ERR_INVALID: u32 = (1 << 31) + 3;
+    pub const ERR_INVALID: u32 = IS_ERROR + 3;
     /// The connection has to be encrypted first.
-    pub const ERR_TLS_REQD: u32 = (1 << 31) + 5;
+    pub const ERR_TLS_REQD: u32 = IS_ERROR + 5;
     /// There is no such export.
-    pub const ERR_UNKNOWN: u32 = (1 << 31) + 6;
+    pub const ERR_UNKNOWN: u32 = IS_ERROR + 6;
     /// The option's data is too long.
-    pub const ERR_TOO_BIG: u32 = (1 << 31) + 9;
+    pub const ERR_TOO_BIG: u32 = IS_ERROR + 9;
 }
 
-/// Pieces of information about an export.
+/// Pieces of information about an export. Section "Option reply types", `NBD_REP_INFO`.
 pub mod info {
     /// Size and transmission flags.
     pub const EXPORT: u16 = 0;
@@ -89,7 +96,7 @@ pub mod info {
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// What an export can do.
+/// What an export can do. Section "Transmission flags".
 pub mod transmission {
     /// Always set.
     pub const HAS_FLAGS: u16 = 1 << 0;
@@ -115,7 +122,7 @@ pub mod transmission {
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
-/// Types of requests.
+/// Types of requests. Section "Request types".
 pub mod commands {
     /// Reads.
     pub const READ: u16 = 0;
@@ -135,7 +142,7 @@ pub mod commands {
     pub const BLOCK_STATUS: u16 = 7;
 }
 
-/// Flags of requests.
+/// Flags of requests. Section "Command flags".
 pub mod command_flags {
     /// Answer when the effect is durable.
     pub const FUA: u16 = 1 << 0;
@@ -149,7 +156,7 @@ pub mod command_flags {
     pub const FAST_ZERO: u16 = 1 << 4;
 }
 
-/// Types of a structured reply's chunks.
+/// Types of a structured reply's chunks. Sections "Structured reply flags" and "Structured reply types".
 pub mod chunks {
     /// No data.
     pub const NONE: u16 = 0;
@@ -163,7 +170,7 @@ pub mod chunks {
     pub const FLAG_DONE: u16 = 1 << 0;
 }
 
-/// What `base:allocation` says of an extent.
+/// What `base:allocation` says of an extent. Section "The `base:` metadata context".
 pub mod states {
     /// The extent takes up no room.
     pub const HOLE: u32 = 1 << 0;

@@ -8,10 +8,7 @@ use std::time::Instant;
 use blkmq::driver::{Done, Loan, Request, RqId};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Op, Status};
-use blkmq_nbd::{REQUEST_MAGIC, command_flags, commands};
-
-/// Bytes of a request without its data.
-const HEAD_SIZE: usize = 28;
+use blkmq_nbd::{self as nbd, command_flags, commands};
 
 /// A request that the server has, or that it gets when it can be reached again.
 #[derive(Debug)]
@@ -19,7 +16,7 @@ pub(super) struct Asked {
     /// The loan of the request. `None` while the tag is free.
     loan: Option<Loan>,
     id: RqId,
-    head: [u8; HEAD_SIZE],
+    head: [u8; nbd::Request::SIZE],
     op: Op,
     /// Whether the answer promises that something is durable.
     is_durable: bool,
@@ -37,22 +34,11 @@ pub(super) struct Asked {
     len: usize,
 }
 
-pub(super) fn head(flags: u16, command: u16, cookie: u64, offset: u64, len: u32) -> [u8; HEAD_SIZE] {
-    let mut head = [0; HEAD_SIZE];
-    head[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
-    head[4..6].copy_from_slice(&flags.to_be_bytes());
-    head[6..8].copy_from_slice(&command.to_be_bytes());
-    head[8..16].copy_from_slice(&cookie.to_be_bytes());
-    head[16..24].copy_from_slice(&offset.to_be_bytes());
-    head[24..].copy_from_slice(&len.to_be_bytes());
-    head
-}
-
 /// The tag and the length of the request with which these bytes begin, its data included.
 pub(super) fn measure(bytes: &[u8]) -> (u16, usize) {
-    let word = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-    let data = (usize::from(word(24)) << 16) + usize::from(word(26));
-    (word(14), HEAD_SIZE + if word(6) == commands::WRITE { data } else { 0 })
+    let request = bytes.first_chunk().and_then(|head| nbd::Request::decode(head).ok());
+    let request = request.expect("only requests are sent");
+    (request.cookie as u16, nbd::Request::SIZE + request.payload() as usize)
 }
 
 /// A command's number.
@@ -76,7 +62,7 @@ impl Asked {
         Self {
             loan: None,
             id: RqId(0),
-            head: [0; HEAD_SIZE],
+            head: [0; nbd::Request::SIZE],
             op: Op::Flush,
             is_durable: false,
             covers: 0,
@@ -99,11 +85,12 @@ impl Asked {
         self.is_durable = is_durable(rq);
         let fua = if self.is_durable && op != Op::Flush { command_flags::FUA } else { 0 };
         let no_hole = if rq.flags().nounmap && op == Op::WriteZeroes { command_flags::NO_HOLE } else { 0 };
-        let (offset, len) = match op {
+        let (offset, length) = match op {
             Op::Flush => (0, 0),
             _ => (rq.sector() * SECTOR_SIZE as u64, rq.nr_sectors() * SECTOR_SIZE as u32),
         };
-        self.head = head(fua | no_hole, number(op), rq.tag().into(), offset, len);
+        let (flags, cookie) = (fua | no_hole, rq.tag().into());
+        self.head = nbd::Request { flags, kind: number(op), cookie, offset, length }.encode();
         (self.id, self.op, self.covers) = (rq.id(), op, covers);
         (self.is_sent_again, self.waits_since, self.is_given_up) = (false, None, false);
         self.len = rq.segments().map(|segment| segment.len()).sum();
@@ -227,10 +214,11 @@ mod tests {
     /// Red if a read counts as long as its data, or if only a part of a length is read.
     #[test]
     fn a_request_that_is_to_be_sent_is_as_long_as_its_header_and_what_it_writes() {
-        for (command, len, expected) in
+        for (kind, length, expected) in
             [(commands::READ, 4096, 28), (commands::WRITE, 512, 540), (commands::WRITE, 0x10_0200, 0x10_021c)]
         {
-            assert_eq!(measure(&head(0, command, 0x102, u64::MAX, len)), (0x102, expected));
+            let request = nbd::Request { flags: 0, kind, cookie: 0x102, offset: u64::MAX, length };
+            assert_eq!(measure(&request.encode()), (0x102, expected));
         }
     }
 

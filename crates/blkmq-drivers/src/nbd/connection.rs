@@ -22,7 +22,7 @@ use std::time::Instant;
 use blkmq::driver::{Batch, Done, RqId};
 use blkmq::event::EventFd;
 use blkmq::{Notify, Op, Status};
-use blkmq_nbd::commands;
+use blkmq_nbd::{SimpleReply, commands};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
@@ -30,7 +30,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use super::Config;
 use super::asked::{self, Asked};
 use super::cache::Cache;
-use super::received::{Broken, Received, Reply};
+use super::received::{Broken, Received};
 use crate::{lock, try_lock};
 
 /// The most bytes of memory that are kept for sending.
@@ -278,7 +278,10 @@ impl Connection {
     }
 
     /// Takes a reply without its data. If data comes next, returns its tag, and that 0 bytes of it are taken.
-    fn take_reply(&self, Reply { tag, errno }: Reply, done: &mut Done<'_>) -> Result<Option<(u16, usize)>, Broken> {
+    fn take_reply(&self, reply: SimpleReply, done: &mut Done<'_>) -> Result<Option<(u16, usize)>, Broken> {
+        let SimpleReply { errno, cookie } = reply;
+        // The cookie of each request is its tag.
+        let tag = u16::try_from(cookie).map_err(|_| Broken)?;
         let asked = self.asked.get(usize::from(tag)).map(lock);
         let mut asked = asked.filter(|asked| asked.is_sent()).ok_or(Broken)?;
         if asked.is_read() && errno == 0 {
@@ -463,7 +466,8 @@ pub(super) fn is_closed(socket: &OwnedFd) -> bool {
 
 /// Says goodbye. Servers can then tell a client that leaves from a connection that breaks.
 fn say_farewell(socket: &OwnedFd) {
-    let _ = send(socket, &asked::head(0, commands::DISC, 0, 0, 0), SendFlags::NOSIGNAL);
+    let farewell = blkmq_nbd::Request { flags: 0, kind: commands::DISC, cookie: 0, offset: 0, length: 0 };
+    let _ = send(socket, &farewell.encode(), SendFlags::NOSIGNAL);
 }
 
 impl Drop for Connection {

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use blkmq::is_hidden;
 use blkmq::limits::SECTOR_SIZE;
 use blkmq_nbd::{
-    INIT_MAGIC, MAX_PAYLOAD, OPTION_MAGIC, OPTION_REPLY_MAGIC, handshake, info, option_replies, options, transmission,
+    Greeting, Info, Inquiry, MAX_PAYLOAD, MAX_STRING, OptionReply, handshake, info, option, option_replies, options,
+    transmission,
 };
 use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -17,9 +18,6 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use super::address::Address;
 use super::dial::{Dialer, PATIENCE};
 use crate::OpenError;
-
-/// The bit that marks replies to options as errors.
-const IS_ERROR: u32 = 1 << 31;
 
 /// The longest reply to an option that is read, in bytes.
 const MAX_REPLY: u32 = 64 << 10;
@@ -133,24 +131,18 @@ fn array<const N: usize>(stream: &mut impl Read) -> io::Result<[u8; N]> {
 
 /// Talks to a server up to the first request.
 fn negotiate(stream: &mut (impl Read + Write), export: &str) -> Result<Terms, Refused> {
-    if [u64::from_be_bytes(array(stream)?), u64::from_be_bytes(array(stream)?)] != [INIT_MAGIC, OPTION_MAGIC] {
+    let Ok(Greeting { flags }) = Greeting::decode(&array(stream)?) else {
         return refused("this is no NBD server, or one from before 2013");
-    }
-    let flags = u16::from_be_bytes(array(stream)?);
+    };
     if flags & handshake::FIXED_NEWSTYLE == 0 {
         return refused("the server does not speak the fixed newstyle negotiation");
     }
-    let name = export.as_bytes();
-    let Ok(name_len) = u32::try_from(name.len()) else { return refused("the export's name is too long") };
-    let mut hello = u32::from(handshake::FIXED_NEWSTYLE | flags & handshake::NO_ZEROES).to_be_bytes().to_vec();
-    hello.extend(OPTION_MAGIC.to_be_bytes());
-    hello.extend(options::GO.to_be_bytes());
-    hello.extend((4 + name_len + 2 + 2).to_be_bytes());
-    hello.extend(name_len.to_be_bytes());
-    hello.extend_from_slice(name);
-    hello.extend(1_u16.to_be_bytes());
-    hello.extend(info::BLOCK_SIZE.to_be_bytes());
-    stream.write_all(&hello)?;
+    if export.len() > MAX_STRING {
+        return refused(format!("the export's name is too long; at most {MAX_STRING} bytes"));
+    }
+    let flags = u32::from(handshake::FIXED_NEWSTYLE | flags & handshake::NO_ZEROES).to_be_bytes();
+    let inquiry = Inquiry { name: export, wanted: vec![info::BLOCK_SIZE] };
+    stream.write_all(&[&flags[..], &option(options::GO, &inquiry.encode())].concat())?;
     replies(stream, export)
 }
 
@@ -158,29 +150,23 @@ fn negotiate(stream: &mut (impl Read + Write), export: &str) -> Result<Terms, Re
 fn replies(stream: &mut impl Read, export: &str) -> Result<Terms, Refused> {
     let (mut told, mut blocks) = (None, None);
     loop {
-        let (magic, option) = (u64::from_be_bytes(array(stream)?), u32::from_be_bytes(array(stream)?));
-        let (kind, len) = (u32::from_be_bytes(array(stream)?), u32::from_be_bytes(array(stream)?));
-        if magic != OPTION_REPLY_MAGIC || option != options::GO || len > MAX_REPLY {
+        let reply = OptionReply::decode(&array(stream)?).ok();
+        let Some(OptionReply { kind, len, .. }) = reply.filter(|it| it.option == options::GO && it.len <= MAX_REPLY)
+        else {
             return refused("the server's answer makes no sense");
-        }
+        };
         let mut data = vec![0; len as usize];
         stream.read_exact(&mut data)?;
         match kind {
             option_replies::ACK => break,
-            option_replies::INFO => {
-                match (data.first_chunk::<2>().map(|kind| u16::from_be_bytes(*kind)), data.get(2..)) {
-                    (Some(info::EXPORT), Some(&[a, b, c, d, e, f, g, h, x, y])) => {
-                        told = Some((u64::from_be_bytes([a, b, c, d, e, f, g, h]), u16::from_be_bytes([x, y])));
-                    }
-                    (Some(info::BLOCK_SIZE), Some(&[a, b, c, d, _, _, _, _, w, x, y, z])) => {
-                        blocks = Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([w, x, y, z])));
-                    }
-                    _ => (),
-                }
-            }
+            option_replies::INFO => match Info::decode(&data) {
+                Some(Info::Export { size, flags }) => told = Some((size, flags)),
+                Some(Info::BlockSize { minimum, maximum, .. }) => blocks = Some((minimum, maximum)),
+                _ => (),
+            },
             option_replies::ERR_UNKNOWN => return refused(format!("the server has no export '{export}'")),
             option_replies::ERR_TLS_REQD => return refused("the server wants TLS, which is not there"),
-            _ if kind & IS_ERROR != 0 => {
+            _ if kind & option_replies::IS_ERROR != 0 => {
                 let text = String::from_utf8_lossy(&data);
                 let text: String = text.chars().filter(|c| !is_hidden(*c)).take(200).collect();
                 return refused(format!("the server refuses the export '{export}' with {kind:#x}: {text}"));
@@ -214,28 +200,24 @@ fn replies(stream: &mut impl Read, export: &str) -> Result<Terms, Refused> {
 #[cfg(test)]
 mod tests {
     use std::io::Cursor;
-    use std::os::unix::net::UnixListener;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
+    use blkmq_nbd::option_reply;
     use rand::rngs::SmallRng;
     use rand::{RngExt, SeedableRng};
 
     use super::*;
 
     fn reply(kind: u32, data: &[u8]) -> Vec<u8> {
-        let mut bytes = OPTION_REPLY_MAGIC.to_be_bytes().to_vec();
-        bytes.extend(options::GO.to_be_bytes());
-        bytes.extend(kind.to_be_bytes());
-        bytes.extend((data.len() as u32).to_be_bytes());
-        bytes.extend_from_slice(data);
-        bytes
+        option_reply(options::GO, kind, data)
     }
 
     fn export(size: u64, flags: u16) -> Vec<u8> {
-        reply(option_replies::INFO, &[&[0, 0][..], &size.to_be_bytes(), &flags.to_be_bytes()].concat())
+        reply(option_replies::INFO, &Info::Export { size, flags }.encode())
     }
 
     fn blocks(least: u32, most: u32) -> Vec<u8> {
-        reply(option_replies::INFO, &[&[0, 3][..], &least.to_be_bytes(), &[0; 4], &most.to_be_bytes()].concat())
+        reply(option_replies::INFO, &Info::BlockSize { minimum: least, preferred: 0, maximum: most }.encode())
     }
 
     fn told(answers: &[Vec<u8>]) -> Result<Terms, String> {
@@ -270,13 +252,24 @@ mod tests {
             (vec![export(1 << 20, 1), blocks(4096, 512), ack()], "blocks of 4096"),
             (vec![reply(option_replies::ERR_UNKNOWN, b"")], "no export 'x'"),
             (vec![reply(option_replies::ERR_TLS_REQD, b"")], "TLS"),
-            (vec![reply(IS_ERROR + 2, b"no\nyou")], "0x80000002: noyou"),
+            (vec![reply(option_replies::ERR_POLICY, b"no\nyou")], "0x80000002: noyou"),
             (vec![vec![7; 20]], "no sense"),
             (vec![export(1 << 20, 1)], "failed to fill whole buffer"),
         ] {
             let error = told(&answers).unwrap_err();
             assert!(error.contains(words), "{words}: {error}");
         }
+    }
+
+    /// Red (hangs) before such a name was refused here: the server was asked for an export that none can have.
+    #[test]
+    fn a_name_longer_than_the_protocol_allows_is_not_sent() {
+        let (mut ours, mut theirs) = UnixStream::pair().expect("there are descriptors");
+        theirs.write_all(&Greeting { flags: handshake::FIXED_NEWSTYLE }.encode()).expect("there is room");
+        let refused = negotiate(&mut ours, &"x".repeat(MAX_STRING + 1));
+        assert!(matches!(refused, Err(Refused::Server(what)) if what.contains("at most 4096 bytes")));
+        drop(ours);
+        assert_eq!(theirs.read(&mut [0]).expect("the other end is closed"), 0, "nothing was sent");
     }
 
     /// Red if the sentence names a time that the operator has not set, such as 0ns.

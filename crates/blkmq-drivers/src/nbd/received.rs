@@ -5,32 +5,12 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use blkmq_nbd::SIMPLE_REPLY_MAGIC;
+use blkmq_nbd::SimpleReply;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-/// Bytes of a reply without its data.
-const REPLY_SIZE: usize = 16;
 /// The most bytes that one call receives.
 const RECEIVED_AT_ONCE: usize = 256 << 10;
-
-/// A reply to the request with this tag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Reply {
-    pub(super) tag: u16,
-    /// The error number of the protocol; 0 for success.
-    pub(super) errno: u32,
-}
-
-impl Reply {
-    /// Reads a reply. `None` if this is no reply to a request of this device: the tag stands in the low bytes of the
-    /// cookie, and the other bytes of the cookie are zero.
-    fn parse(head: &[u8; REPLY_SIZE]) -> Option<Self> {
-        let [m0, m1, m2, m3, e0, e1, e2, e3, 0, 0, 0, 0, 0, 0, t0, t1] = *head else { return None };
-        let is_reply = u32::from_be_bytes([m0, m1, m2, m3]) == SIMPLE_REPLY_MAGIC;
-        is_reply.then(|| Self { tag: u16::from_be_bytes([t0, t1]), errno: u32::from_be_bytes([e0, e1, e2, e3]) })
-    }
-}
 
 /// The server has closed the socket, the socket has broken, or the server has broken the protocol.
 #[derive(Debug, PartialEq, Eq)]
@@ -102,11 +82,11 @@ impl Received {
     /// Takes the next reply. `None` if not all of it is there.
     ///
     /// # Errors
-    /// The bytes are no reply to a request of this device.
-    pub(super) fn next_reply(&mut self) -> Result<Option<Reply>, Broken> {
+    /// The bytes are no reply.
+    pub(super) fn next_reply(&mut self) -> Result<Option<SimpleReply>, Broken> {
         let Some(head) = self.here().first_chunk() else { return Ok(None) };
-        let reply = Reply::parse(head).ok_or(Broken)?;
-        self.take(REPLY_SIZE);
+        let reply = SimpleReply::decode(head).map_err(|_| Broken)?;
+        self.take(SimpleReply::SIZE);
         Ok(Some(reply))
     }
 }
@@ -118,30 +98,27 @@ mod tests {
 
     use super::*;
 
-    fn reply(errno: u32, cookie: u64) -> Vec<u8> {
-        [&SIMPLE_REPLY_MAGIC.to_be_bytes()[..], &errno.to_be_bytes(), &cookie.to_be_bytes()].concat()
-    }
-
-    /// Red if a reply that comes in two parts, or behind the data of another one, is not found; if a cookie that this
-    /// device never uses counts as a tag; or if the end of the socket looks like a pause.
+    /// Red if a reply that comes in two parts, or behind the data of another one, is not found; if bytes that are no
+    /// reply count as one; or if the end of the socket looks like a pause.
     #[test]
     fn replies_are_taken_whole_and_in_order() {
         let (ours, mut theirs) = UnixStream::pair().expect("there are descriptors");
         ours.set_nonblocking(true).expect("it is a socket");
         let mut received = Received::new(Arc::new(ours.into()));
         assert_eq!((received.receive(), received.next_reply()), (Ok(false), Ok(None)), "nothing has come");
-        let bytes = [&reply(0, 7)[..], b"data", &reply(5, 0x102), &reply(0, 1 << 16)].concat();
+        let replies = [(0, 7), (5, 0x102)].map(|(errno, cookie)| SimpleReply { errno, cookie });
+        let bytes = [&replies[0].encode()[..], b"data", &replies[1].encode(), &[0; SimpleReply::SIZE]].concat();
         let (first, second) = bytes.split_at(25);
         theirs.write_all(first).expect("there is room");
         assert_eq!(received.receive(), Ok(false));
-        assert_eq!(received.next_reply(), Ok(Some(Reply { tag: 7, errno: 0 })));
+        assert_eq!(received.next_reply(), Ok(Some(replies[0])));
         assert_eq!(&received.here()[..4], b"data");
         received.take(4);
         assert_eq!(received.next_reply(), Ok(None), "5 bytes of the second reply are there");
         theirs.write_all(second).expect("there is room");
         assert_eq!(received.receive(), Ok(false));
-        assert_eq!(received.next_reply(), Ok(Some(Reply { tag: 0x102, errno: 5 })));
-        assert_eq!(received.next_reply(), Err(Broken), "no tag is that great");
+        assert_eq!(received.next_reply(), Ok(Some(replies[1])));
+        assert_eq!(received.next_reply(), Err(Broken));
         drop(theirs);
         assert_eq!(received.receive(), Err(Broken));
     }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::common::{run, submitter};
-use crate::pretend::{SIZE, accept, greet};
+use crate::pretend::{SIZE, accept, greet, request};
 use blkmq::driver::Driver;
 use blkmq::{Bio, Buffer, Flags, Locking, Op, RejectReason, RequestQueue, Status};
 use blkmq_export::{Address, Export, Server};
-use blkmq_nbd::{SIMPLE_REPLY_MAGIC, command_flags, commands, transmission};
+use blkmq_nbd::{SimpleReply, command_flags, commands, transmission};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -205,10 +205,7 @@ fn an_export_of_an_export_promises_no_more_than_that_one() {
 fn pretend(mut stream: UnixStream, answer: fn(u64) -> Vec<u8>) {
     greet(&mut stream, SIZE, 0);
     let mut bytes = [0; 256];
-    let mut request = [0; 28];
-    stream.read_exact(&mut request).expect("the client talks on");
-    let cookie = request[8..16].iter().fold(0, |cookie, byte| cookie << 8 | u64::from(*byte));
-    let answer = answer(cookie);
+    let answer = answer(request(&mut stream).expect("the client talks on").cookie);
     // Each byte is sent by itself, so that some replies come in parts.
     for byte in &answer {
         stream.write_all(&[*byte]).expect("the client talks on");
@@ -221,8 +218,10 @@ fn pretend(mut stream: UnixStream, answer: fn(u64) -> Vec<u8>) {
 }
 
 /// A reply without an error, whose magic number is wrong unless `wrong` is 0.
-fn reply(wrong: u32, cookie: u64) -> Vec<u8> {
-    [&(SIMPLE_REPLY_MAGIC ^ wrong).to_be_bytes()[..], &[0; 4], &cookie.to_be_bytes()].concat()
+fn reply(wrong: u8, cookie: u64) -> Vec<u8> {
+    let mut reply = SimpleReply { errno: 0, cookie }.encode();
+    reply[3] ^= wrong;
+    reply.to_vec()
 }
 
 /// Red if an invalid reply is ignored: the request would wait for ever.

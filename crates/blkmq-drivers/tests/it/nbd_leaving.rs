@@ -12,10 +12,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{run, submitter};
-use crate::pretend::{SIZE, accept, greet};
+use crate::pretend::{SIZE, accept, greet, request};
 use blkmq::driver::{Health, Topology};
 use blkmq::{Bio, Buffer, Completion, RequestQueue, Status};
-use blkmq_nbd::{Errno, SIMPLE_REPLY_MAGIC, commands, transmission};
+use blkmq_nbd::{Errno, SimpleReply, commands, transmission};
 use tempfile::TempDir;
 
 const BLOCK: usize = 4096;
@@ -52,7 +52,7 @@ fn outcome(done: &Completion) -> (Status, u8) {
 /// What a client does on a connection.
 enum Deed {
     /// The server reads a block through the connection with this descriptor.
-    Read { block: u64, cookie: [u8; 8], stream: UnixStream, over: RawFd },
+    Read { block: u64, cookie: u64, stream: UnixStream, over: RawFd },
     /// The server says that it leaves.
     Leaves,
     /// The server closes the connection without saying that it leaves.
@@ -63,19 +63,13 @@ impl Deed {
     /// Waits for the client's next deed.
     fn of(stream: &mut UnixStream) -> Self {
         let over = stream.as_raw_fd();
-        let mut request = [0; 28];
-        if stream.read_exact(&mut request).is_err() {
-            return Self::Breaks;
-        }
-        let command = u16::from_be_bytes([request[6], request[7]]);
-        if command == commands::DISC {
+        let Some(request) = request(stream) else { return Self::Breaks };
+        if request.kind == commands::DISC {
             return Self::Leaves;
         }
-        assert_eq!(command, commands::READ);
-        let (cookie, offset) = (request[8..16].try_into(), request[16..24].try_into());
-        let block = u64::from_be_bytes(offset.expect("it has 8 bytes")) / BLOCK as u64;
+        assert_eq!(request.kind, commands::READ);
         let stream = stream.try_clone().expect("there are descriptors");
-        Self::Read { block, cookie: cookie.expect("it has 8 bytes"), stream, over }
+        Self::Read { block: request.offset / BLOCK as u64, cookie: request.cookie, stream, over }
     }
 
     /// The block that is read, and the connection through which the client reads it.
@@ -90,7 +84,7 @@ fn answer(deed: &mut Deed, byte: Option<u8>) {
     let Deed::Read { cookie, stream, .. } = deed else { panic!("there is nothing to answer") };
     let errno = if byte.is_some() { 0 } else { Errno::Shutdown.number() };
     let data = byte.map_or(vec![], |byte| vec![byte; BLOCK]);
-    let reply = [&SIMPLE_REPLY_MAGIC.to_be_bytes()[..], &errno.to_be_bytes(), &cookie[..], &data].concat();
+    let reply = [&SimpleReply { errno, cookie: *cookie }.encode()[..], &data].concat();
     stream.write_all(&reply).expect("the client waits");
 }
 
@@ -343,13 +337,11 @@ fn what_is_unsent_is_for_the_next_server() {
     /// Reads and answers writes until the client does something else. Returns the number of writes.
     fn serve(stream: &mut UnixStream, most: u64, errno: u32) -> u64 {
         for nr_answered in 0..most {
-            let mut request = vec![0; 28];
-            if stream.read_exact(&mut request).is_err() || request[6..8] != commands::WRITE.to_be_bytes() {
-                return nr_answered;
-            }
+            let request = request(stream).filter(|request| request.kind == commands::WRITE);
+            let Some(request) = request else { return nr_answered };
             stream.read_exact(&mut vec![0; LEN]).expect("no request is sent in part");
-            let reply = [&SIMPLE_REPLY_MAGIC.to_be_bytes()[..], &errno.to_be_bytes(), &request[8..16]].concat();
-            stream.write_all(&reply).expect("the client waits");
+            let reply = SimpleReply { errno, cookie: request.cookie };
+            stream.write_all(&reply.encode()).expect("the client waits");
         }
         most
     }

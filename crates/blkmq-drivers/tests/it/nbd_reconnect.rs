@@ -9,11 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{run, submitter};
-use crate::pretend::{SIZE, accept, greet};
+use crate::pretend::{SIZE, accept, greet, request};
 use blkmq::driver::{Health, Topology, spec};
 use blkmq::{Bio, Buffer, Flags, RequestQueue, Status, Submitter};
 use blkmq_export::{Address, Export, Server};
-use blkmq_nbd::{Errno, SIMPLE_REPLY_MAGIC, commands, transmission};
+use blkmq_nbd::{Errno, SimpleReply, commands, transmission};
 use tempfile::TempDir;
 
 const BLOCK: usize = 4096;
@@ -109,16 +109,14 @@ fn requests_wait_for_a_server_that_is_started_anew() {
 }
 
 /// The cookie of the next request, which has no data.
-fn cookie(stream: &mut UnixStream) -> [u8; 8] {
-    let mut request = [0; 28];
-    stream.read_exact(&mut request).expect("the client asks");
-    request[8..16].try_into().expect("a cookie has 8 bytes")
+fn cookie(stream: &mut UnixStream) -> u64 {
+    request(stream).expect("the client asks").cookie
 }
 
 /// The reply to a read, with its data if there is no error.
-fn reply(errno: u32, cookie: [u8; 8]) -> Vec<u8> {
+fn reply(errno: u32, cookie: u64) -> Vec<u8> {
     let data: &[u8] = if errno == 0 { &[7; BLOCK] } else { &[] };
-    [&SIMPLE_REPLY_MAGIC.to_be_bytes()[..], &errno.to_be_bytes(), &cookie, data].concat()
+    [&SimpleReply { errno, cookie }.encode(), data].concat()
 }
 
 /// Red if a request ends with the answer of a server that is about to end and has not done the request.
@@ -313,10 +311,8 @@ fn a_server_that_goes_again_before_all_are_connected_is_no_server() {
         let first = accept(2 * SIZE);
         drop((listener.accept().unwrap(), first));
         let answer = |mut stream: UnixStream| {
-            let mut request = [0; 28];
-            while stream.read_exact(&mut request).is_ok() && request[6..8] == commands::READ.to_be_bytes() {
-                let cookie = request[8..16].try_into().expect("a cookie has 8 bytes");
-                stream.write_all(&reply(0, cookie)).unwrap();
+            while let Some(read) = request(&mut stream).filter(|request| request.kind == commands::READ) {
+                stream.write_all(&reply(0, read.cookie)).unwrap();
             }
         };
         let streams = [accept(SIZE), accept(SIZE)];

@@ -12,11 +12,11 @@ use super::offer::terms;
 use super::outbox::Outbox;
 use super::socket::Fault;
 use super::stream::Stream;
-use crate::nbd::Errno;
-use crate::nbd::command::{self, Command, Terms};
+use crate::nbd::command::{Command, Terms};
 use crate::nbd::extents::{EXTENT_SIZE, MAX_EXTENTS, describe};
 use crate::nbd::negotiation::Agreement;
 use crate::nbd::reply::{Head, Refusal};
+use crate::nbd::{self, Errno};
 
 /// What a reply needs beside what the engine knows.
 #[derive(Debug, Clone, Copy, Default)]
@@ -69,7 +69,7 @@ impl Clerk {
     }
 
     /// Takes a request, if the bounds allow one more. `checked` is the result of its check.
-    pub(super) fn take(&mut self, request: &command::Request, checked: Result<Command, Refusal>) -> Option<TaskId> {
+    pub(super) fn take(&mut self, request: &nbd::Request, checked: Result<Command, Refusal>) -> Option<TaskId> {
         let mut own = Own { cookie: request.cookie, nr_extents: 0 };
         let ask = match checked {
             Ok(Command::Read) => Ask::Read,

@@ -19,9 +19,9 @@ use super::manners::{Awaited, Manners, Rest};
 use super::socket::Fault::System;
 use super::stream::Stream;
 use super::{Ending, broken, wait};
-use crate::nbd::Errno;
-use crate::nbd::command::{Command, REQUEST_SIZE, Request};
+use crate::nbd::command::{Command, NoRequest};
 use crate::nbd::reply::Refusal;
+use crate::nbd::{Errno, Request};
 
 /// How long the connection gives a client time to take its many answers. During this time the connection is not woken
 /// for each request that the client sends. A client that takes no answer before it has sent more requests can still
@@ -245,9 +245,9 @@ impl Transmission {
         let mut has_any = self.incoming.is_some() && self.take_payload();
         let mut nr_requests = 0;
         while self.incoming.is_none() {
-            let Some(head) = self.input.bytes().first_chunk::<REQUEST_SIZE>() else { break };
-            let request = Request::parse(head).map_err(Ending::NoRequest)?;
-            let checked = request.check(&self.clerk.terms);
+            let Some(head) = self.input.bytes().first_chunk() else { break };
+            let request = Request::decode(head).map_err(|magic| Ending::NoRequest(NoRequest(magic)))?;
+            let checked = self.clerk.terms.check(&request);
             if checked == Ok(Command::Disconnect) {
                 self.end_input(Refusal::new(Errno::Shutdown, "the client has left"));
                 self.input.clear();
@@ -259,7 +259,7 @@ impl Transmission {
             };
             has_any = true;
             nr_requests += 1;
-            self.input.consume(REQUEST_SIZE);
+            self.input.consume(Request::SIZE);
             if request.payload() > 0 {
                 let left = request.payload() as usize;
                 self.incoming = Some(Incoming { task, left, buffer: None, is_waiting: true, filled: 0 });

@@ -1,25 +1,7 @@
-//! Requests: 28 bytes, and the checks that each passes before the queue sees it.
+//! The checks that each request passes before the queue sees it.
 
 use super::reply::Refusal;
-use super::{Errno, REQUEST_MAGIC, command_flags, commands};
-
-/// Bytes of a request without its data.
-pub const REQUEST_SIZE: usize = 28;
-
-/// A request as the client sent it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
-    /// Bits of [`command_flags`].
-    pub flags: u16,
-    /// One of [`commands`], or an unknown number.
-    pub kind: u16,
-    /// The client's own number for the request.
-    pub cookie: u64,
-    /// First byte.
-    pub offset: u64,
-    /// Length in bytes.
-    pub length: u32,
-}
+use super::{Errno, REQUEST_MAGIC, Request, command_flags, commands};
 
 /// What the connection and the export agreed on, as far as it decides which requests are valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,73 +73,41 @@ pub struct NoRequest(
     pub u32,
 );
 
-fn field<const N: usize>(bytes: &[u8; REQUEST_SIZE], at: usize) -> [u8; N] {
-    std::array::from_fn(|index| bytes[at + index])
-}
-
-impl Request {
-    /// Reads a request.
-    ///
-    /// # Errors
-    /// The bytes do not begin like a request.
-    pub fn parse(bytes: &[u8; REQUEST_SIZE]) -> Result<Self, NoRequest> {
-        let magic = u32::from_be_bytes(field(bytes, 0));
-        if magic != REQUEST_MAGIC {
-            return Err(NoRequest(magic));
-        }
-        Ok(Self {
-            flags: u16::from_be_bytes(field(bytes, 4)),
-            kind: u16::from_be_bytes(field(bytes, 6)),
-            cookie: u64::from_be_bytes(field(bytes, 8)),
-            offset: u64::from_be_bytes(field(bytes, 16)),
-            length: u32::from_be_bytes(field(bytes, 24)),
-        })
-    }
-
-    /// Bytes of data that follow the request, whether the request is valid or not.
-    #[must_use]
-    pub const fn payload(&self) -> u32 {
-        if self.kind == commands::WRITE { self.length } else { 0 }
-    }
-
+impl Terms {
     /// The command of the request, if the request is valid.
     ///
     /// # Errors
     /// What is wrong with the request, and what would be right.
-    pub fn check(&self, terms: &Terms) -> Result<Command, Refusal> {
-        if self.kind == commands::DISC {
+    pub fn check(&self, request: &Request) -> Result<Command, Refusal> {
+        if request.kind == commands::DISC {
             // No answer could refuse this request. A client that says that it leaves does leave, whatever else it says.
             return Ok(Command::Disconnect);
         }
-        self.check_flags(terms)?;
-        let is_change = matches!(self.kind, commands::WRITE | commands::TRIM | commands::WRITE_ZEROES);
-        if is_change && terms.is_read_only {
+        self.check_flags(request)?;
+        let is_change = matches!(request.kind, commands::WRITE | commands::TRIM | commands::WRITE_ZEROES);
+        if is_change && self.is_read_only {
             return Err(Refusal::new(Errno::Perm, "the export is read-only"));
         }
-        if self.kind != commands::FLUSH {
-            self.check_range(terms)?;
+        if request.kind != commands::FLUSH {
+            self.check_range(request)?;
         }
-        let fua = self.has(command_flags::FUA);
-        match self.kind {
-            commands::READ => self.check_payload(terms).map(|()| Command::Read),
-            commands::WRITE => self.check_payload(terms).map(|()| Command::Write { fua }),
-            commands::FLUSH if terms.can_flush => Ok(Command::Flush),
+        let fua = has(request, command_flags::FUA);
+        match request.kind {
+            commands::READ => self.check_payload(request).map(|()| Command::Read),
+            commands::WRITE => self.check_payload(request).map(|()| Command::Write { fua }),
+            commands::FLUSH if self.can_flush => Ok(Command::Flush),
             commands::FLUSH => Err(Refusal::new(Errno::Invalid, "the device behind the export cannot flush")),
-            commands::TRIM if terms.can_trim => Ok(Command::Trim { fua }),
+            commands::TRIM if self.can_trim => Ok(Command::Trim { fua }),
             commands::TRIM => Err(Refusal::new(Errno::Invalid, "the device cannot discard, so there is no trim")),
             commands::CACHE => Ok(Command::Cache),
-            commands::WRITE_ZEROES => self.check_zeroes(terms),
-            _ => self.check_status(terms),
+            commands::WRITE_ZEROES => self.check_zeroes(request),
+            _ => self.check_status(request),
         }
     }
 
-    const fn has(&self, flag: u16) -> bool {
-        self.flags & flag != 0
-    }
-
-    fn check_flags(&self, terms: &Terms) -> Result<(), Refusal> {
-        let own = match self.kind {
-            commands::READ if terms.has_structured_replies => command_flags::DF,
+    fn check_flags(&self, request: &Request) -> Result<(), Refusal> {
+        let own = match request.kind {
+            commands::READ if self.has_structured_replies => command_flags::DF,
             commands::WRITE_ZEROES => command_flags::NO_HOLE | command_flags::FAST_ZERO,
             commands::BLOCK_STATUS => command_flags::REQ_ONE,
             0..=commands::BLOCK_STATUS => 0,
@@ -165,55 +115,60 @@ impl Request {
         };
         // FUA is allowed with every command, and means nothing where nothing is written. But FUA is refused where it
         // would be a promise that is not kept.
-        let fua = if terms.can_fua { command_flags::FUA } else { 0 };
-        match self.flags & !(own | fua) {
+        let fua = if self.can_fua { command_flags::FUA } else { 0 };
+        match request.flags & !(own | fua) {
             0 => Ok(()),
             command_flags::FUA => Err(Refusal::new(Errno::Invalid, "the device behind the export has no FUA")),
             flags => {
-                let message = format!("the flags {flags:#06x} mean nothing with a request of type {}", self.kind);
+                let message = format!("the flags {flags:#06x} mean nothing with a request of type {}", request.kind);
                 Err(Refusal::new(Errno::Invalid, message))
             }
         }
     }
 
-    fn check_range(&self, terms: &Terms) -> Result<(), Refusal> {
-        let &Self { offset, length, .. } = self;
-        if offset.checked_add(length.into()).is_none_or(|end| end > terms.size) {
-            let takes_room = matches!(self.kind, commands::WRITE | commands::WRITE_ZEROES);
+    fn check_range(&self, request: &Request) -> Result<(), Refusal> {
+        let &Request { offset, length, .. } = request;
+        if offset.checked_add(length.into()).is_none_or(|end| end > self.size) {
+            let takes_room = matches!(request.kind, commands::WRITE | commands::WRITE_ZEROES);
             let errno = if takes_room { Errno::NoSpace } else { Errno::Invalid };
-            let message = format!("{length} bytes at {offset} reach beyond the end at {}", terms.size);
+            let message = format!("{length} bytes at {offset} reach beyond the end at {}", self.size);
             return Err(Refusal::new(errno, message));
         }
         Ok(())
     }
 
-    fn check_payload(&self, terms: &Terms) -> Result<(), Refusal> {
-        if self.length <= terms.maximum {
+    fn check_payload(&self, request: &Request) -> Result<(), Refusal> {
+        if request.length <= self.maximum {
             return Ok(());
         }
-        let message = format!("{} bytes are too long for one request; at most {}", self.length, terms.maximum);
+        let message = format!("{} bytes are too long for one request; at most {}", request.length, self.maximum);
         Err(Refusal::new(Errno::Invalid, message))
     }
 
-    fn check_zeroes(&self, terms: &Terms) -> Result<Command, Refusal> {
-        let (fast, no_hole) = (self.has(command_flags::FAST_ZERO), self.has(command_flags::NO_HOLE));
+    fn check_zeroes(&self, request: &Request) -> Result<Command, Refusal> {
+        let (fast, no_hole) = (has(request, command_flags::FAST_ZERO), has(request, command_flags::NO_HOLE));
         // If some bytes of a block do not change, the block is read and then written.
-        let has_edge = self.length > 0 && (self.offset | u64::from(self.length)) & u64::from(terms.block - 1) != 0;
-        if fast && (!terms.can_zero || has_edge) {
+        let has_edge =
+            request.length > 0 && (request.offset | u64::from(request.length)) & u64::from(self.block - 1) != 0;
+        if fast && (!self.can_zero || has_edge) {
             return Err(Refusal::new(Errno::NotSupported, "these zeroes would take as long as writing them"));
         }
-        Ok(Command::WriteZeroes { fua: self.has(command_flags::FUA), fast, no_hole })
+        Ok(Command::WriteZeroes { fua: has(request, command_flags::FUA), fast, no_hole })
     }
 
-    fn check_status(&self, terms: &Terms) -> Result<Command, Refusal> {
-        if !terms.has_allocation {
+    fn check_status(&self, request: &Request) -> Result<Command, Refusal> {
+        if !self.has_allocation {
             return Err(Refusal::new(Errno::Invalid, "no metadata context was chosen for this export"));
         }
-        if self.length == 0 {
+        if request.length == 0 {
             return Err(Refusal::new(Errno::Invalid, "a block status of no bytes"));
         }
-        Ok(Command::BlockStatus { one: self.has(command_flags::REQ_ONE) })
+        Ok(Command::BlockStatus { one: has(request, command_flags::REQ_ONE) })
     }
+}
+
+const fn has(request: &Request, flag: u16) -> bool {
+    request.flags & flag != 0
 }
 
 #[cfg(test)]

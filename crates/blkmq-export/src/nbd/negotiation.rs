@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
-use super::option::{ContextQuery, Fields, Inquiry};
 use super::{
-    BASE_ALLOCATION, BASE_ALLOCATION_ID, INIT_MAGIC, MAX_STRING, OPTION_MAGIC, OPTION_REPLY_MAGIC, handshake, info,
-    option_replies, options, transmission,
+    BASE_ALLOCATION, BASE_ALLOCATION_ID, ContextQuery, Greeting, Info, Inquiry, MAX_STRING, OptionHead, handshake,
+    info, option_replies, option_reply, options, string, transmission,
 };
 
 /// The longest data of an option, in bytes: more than a name and two queries of the greatest length.
@@ -15,8 +14,6 @@ pub const MAX_OPTION: usize = 16 << 10;
 pub const MAX_OPTIONS: u32 = 1024;
 /// How many bytes a client may send before its first request.
 pub const MAX_NEGOTIATION: u64 = 1 << 20;
-/// The bytes before an option's data.
-const OPTION_HEAD: usize = 16;
 /// The number of zero bytes after the answer to `EXPORT_NAME`, unless the client asked to leave them out.
 const NR_ZEROES: usize = 124;
 /// The smallest block size in bytes, for every client. A client that asks for block sizes has to keep to this one. If
@@ -161,9 +158,7 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
     /// Begins: appends the greeting to `output`.
     #[must_use]
     pub fn begin(catalogue: Arc<C>, encryption: Encryption, output: &mut Vec<u8>) -> Self {
-        output.extend(INIT_MAGIC.to_be_bytes());
-        output.extend(OPTION_MAGIC.to_be_bytes());
-        output.extend((handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES).to_be_bytes());
+        output.extend(Greeting { flags: handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES }.encode());
         Self {
             catalogue,
             encryption,
@@ -211,26 +206,27 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
     }
 
     fn take_option(&mut self, input: &[u8], output: &mut Vec<u8>) -> (usize, Step) {
-        let Some((head, rest)) = input.split_first_chunk::<OPTION_HEAD>() else { return (0, Step::Short) };
-        let number = |at: usize| u32::from_be_bytes(std::array::from_fn(|index| head[at + index]));
-        let magic = u64::from(number(0)) << 32 | u64::from(number(4));
-        if magic != OPTION_MAGIC {
-            return (OPTION_HEAD, Step::Broken(format!("an option begins with IHAVEOPT, not with {magic:#018x}")));
-        }
-        let (option, length) = (number(8), number(12));
+        let Some((head, rest)) = input.split_first_chunk() else { return (0, Step::Short) };
+        let (option, length) = match OptionHead::decode(head) {
+            Ok(OptionHead { option, len }) => (option, len),
+            Err(magic) => {
+                let broken = format!("an option begins with IHAVEOPT, not with {magic:#018x}");
+                return (OptionHead::SIZE, Step::Broken(broken));
+            }
+        };
         let long = length as usize > MAX_OPTION;
         if !long && rest.len() < length as usize {
             return (0, Step::Short);
         }
         self.options += 1;
         if self.options > MAX_OPTIONS {
-            return (OPTION_HEAD, Step::Broken(format!("more than {MAX_OPTIONS} options")));
+            return (OptionHead::SIZE, Step::Broken(format!("more than {MAX_OPTIONS} options")));
         }
         if long {
-            return (OPTION_HEAD, self.refuse_long(option, length, output));
+            return (OptionHead::SIZE, self.refuse_long(option, length, output));
         }
         let (data, _) = rest.split_at(length as usize);
-        (OPTION_HEAD + data.len(), self.answer(option, data, output))
+        (OptionHead::SIZE + data.len(), self.answer(option, data, output))
     }
 
     fn refuse_long(&mut self, option: u32, length: u32, output: &mut Vec<u8>) -> Step {
@@ -347,15 +343,13 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
     fn list(&self, output: &mut Vec<u8>) {
         let listed = self.catalogue.names().enumerate().filter(|(export, _)| self.catalogue.refusal(*export).is_none());
         for (_, (name, description)) in listed {
-            let length = name.len() as u32;
-            let parts = [&length.to_be_bytes(), name.as_bytes(), description.as_bytes()];
-            reply(output, options::LIST, option_replies::SERVER, &parts);
+            reply(output, options::LIST, option_replies::SERVER, &[&string(name), description.as_bytes()]);
         }
         reply(output, options::LIST, option_replies::ACK, &[]);
     }
 
     fn export_info(&self, option: u32, data: &[u8], output: &mut Vec<u8>) -> Step {
-        let Some(Inquiry { name, wanted }) = Fields::new(data).inquiry() else {
+        let Some(Inquiry { name, wanted }) = Inquiry::decode(data) else {
             invalid(output, option, "the data is a name, a count, and so many kinds of information");
             return Step::On;
         };
@@ -375,20 +369,16 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
             return Step::On;
         }
         let offer = self.catalogue.offer(export);
-        let mut inform = |kind: u16, parts: [&[u8]; 3]| {
-            let [first, second, third] = parts;
-            reply(output, option, option_replies::INFO, &[&kind.to_be_bytes(), first, second, third]);
-        };
-        inform(info::EXPORT, [&offer.size.to_be_bytes(), &self.flags(&offer).to_be_bytes(), &[]]);
+        let mut inform = |info: Info<'_>| reply(output, option, option_replies::INFO, &[&info.encode()]);
+        inform(Info::Export { size: offer.size, flags: self.flags(&offer) });
         if wanted.contains(&info::NAME) {
-            inform(info::NAME, [offer.name.as_bytes(), &[], &[]]);
+            inform(Info::Name(&offer.name));
         }
         if wanted.contains(&info::DESCRIPTION) && !offer.description.is_empty() {
-            inform(info::DESCRIPTION, [offer.description.as_bytes(), &[], &[]]);
+            inform(Info::Description(&offer.description));
         }
         // The sizes are also sent to a client that does not ask: longer requests will be refused.
-        let sizes = [MINIMUM, offer.preferred, offer.maximum].map(u32::to_be_bytes);
-        inform(info::BLOCK_SIZE, [&sizes[0], &sizes[1], &sizes[2]]);
+        inform(Info::BlockSize { minimum: MINIMUM, preferred: offer.preferred, maximum: offer.maximum });
         reply(output, option, option_replies::ACK, &[]);
         if option == options::GO { Step::Chosen(self.agreement(export, offer)) } else { Step::On }
     }
@@ -402,7 +392,7 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
         if !self.has_structured_replies {
             return invalid(output, option, "structured replies come first");
         }
-        let Some(ContextQuery { name, queries }) = Fields::new(data).context_query() else {
+        let Some(ContextQuery { name, queries }) = ContextQuery::decode(data) else {
             return invalid(output, option, "the data is a name, a count, and so many queries");
         };
         let Some(export) = self.find(name.as_bytes()) else { return unknown(output, option, name) };
@@ -423,12 +413,7 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
 }
 
 fn reply(output: &mut Vec<u8>, option: u32, kind: u32, parts: &[&[u8]]) {
-    let length: usize = parts.iter().map(|part| part.len()).sum();
-    output.extend(OPTION_REPLY_MAGIC.to_be_bytes());
-    output.extend(option.to_be_bytes());
-    output.extend(kind.to_be_bytes());
-    output.extend((length as u32).to_be_bytes());
-    parts.iter().for_each(|part| output.extend(*part));
+    output.extend(option_reply(option, kind, &parts.concat()));
 }
 
 /// Refuses an option that is not accepted before the connection is encrypted.

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use blkmq_export::nbd::command::{Command, REQUEST_SIZE, Request, Terms};
+use blkmq_export::nbd::command::{Command, Terms};
 use blkmq_export::nbd::negotiation::{Encryption, Negotiation, Offer, Step};
-use blkmq_export::nbd::{OPTION_MAGIC, REQUEST_MAGIC};
+use blkmq_export::nbd::{Inquiry, OptionHead, REQUEST_MAGIC, Request, option};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -19,8 +19,7 @@ fn offers() -> Arc<[Offer]> {
 /// An option with a small number, small fields in its data, and a length that may be wrong.
 fn almost_option(random: &mut SmallRng) -> Vec<u8> {
     if random.random_bool(0.05) {
-        let (data, option) = (b"\0\0\0\x01a\0\0", random.random_range(6..9_u32));
-        return [&OPTION_MAGIC.to_be_bytes()[..], &option.to_be_bytes(), &[0, 0, 0, 7], data].concat();
+        return option(random.random_range(6..9), &Inquiry { name: "a", wanted: vec![] }.encode());
     }
     let mut data = Vec::new();
     for _ in 0..random.random_range(0..6) {
@@ -28,9 +27,8 @@ fn almost_option(random: &mut SmallRng) -> Vec<u8> {
         data.extend(number.to_be_bytes());
         data.extend(b"abase:".iter().take(random.random_range(0..7)));
     }
-    let length = data.len() as u32 + if random.random_bool(0.1) { random.random_range(0..100_000) } else { 0 };
-    let option: u32 = random.random_range(0..12);
-    [&OPTION_MAGIC.to_be_bytes()[..], &option.to_be_bytes(), &length.to_be_bytes(), &data].concat()
+    let len = data.len() as u32 + if random.random_bool(0.1) { random.random_range(0..100_000) } else { 0 };
+    [&OptionHead { option: random.random_range(0..12), len }.encode()[..], &data].concat()
 }
 
 #[test]
@@ -81,7 +79,7 @@ fn a_request_that_is_let_through_lies_within_its_export() {
     let mut random = SmallRng::seed_from_u64(3);
     let mut taken = 0;
     for _ in 0..100_000 {
-        let mut bytes = [0; REQUEST_SIZE];
+        let mut bytes = [0; Request::SIZE];
         random.fill(&mut bytes[..]);
         bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
         // Mostly small numbers, so that many requests are valid.
@@ -96,7 +94,7 @@ fn a_request_that_is_let_through_lies_within_its_export() {
         bytes[23] *= u8::from(random.random_bool(0.1));
         bytes[25] %= 2;
         bytes[26] &= 0xfe;
-        let request = Request::parse(&bytes).unwrap();
+        let request = Request::decode(&bytes).unwrap();
         let terms = Terms {
             size: SIZE,
             block: 512,
@@ -109,7 +107,7 @@ fn a_request_that_is_let_through_lies_within_its_export() {
             has_structured_replies: true,
             has_allocation: true,
         };
-        match request.check(&terms) {
+        match terms.check(&request) {
             Ok(Command::Disconnect | Command::Flush) => (),
             Ok(command) => {
                 taken += 1;

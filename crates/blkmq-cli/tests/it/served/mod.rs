@@ -10,6 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use blkmq::{Locking, scheduler_names};
+pub(crate) use blkmq_export::nbd::command_flags::FUA;
+pub(crate) use blkmq_export::nbd::commands::{FLUSH, READ, TRIM, WRITE, WRITE_ZEROES};
+use blkmq_export::nbd::{Greeting, Info, Inquiry, OptionReply, Request, SimpleReply, option, option_replies, options};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -201,14 +204,6 @@ pub(crate) fn flood(client: &mut Nbd, depth: u64, answered: &AtomicU64, ends: &A
     }
 }
 
-pub(crate) const READ: u16 = 0;
-pub(crate) const WRITE: u16 = 1;
-pub(crate) const FLUSH: u16 = 3;
-pub(crate) const TRIM: u16 = 4;
-pub(crate) const WRITE_ZEROES: u16 = 6;
-/// The flag of a request that must be durable when it is answered.
-pub(crate) const FUA: u16 = 1;
-
 impl Nbd {
     pub(crate) fn connect(stream: UnixStream, export: &str) -> Self {
         Self::try_connect(stream, export).expect("the server greets")
@@ -216,33 +211,26 @@ impl Nbd {
 
     /// The same; `None` if the server closes the connection without a word.
     pub(crate) fn try_connect(mut stream: UnixStream, export: &str) -> Option<Self> {
-        let mut greeting = [0; 18];
+        let mut greeting = [0; Greeting::SIZE];
         stream.read_exact(&mut greeting).ok()?;
-        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
-        let name = export.as_bytes();
+        Greeting::decode(&greeting).expect("the server greets");
         // Fixed newstyle, no zeroes; then the option GO without information requests.
-        let mut hello = 3_u32.to_be_bytes().to_vec();
-        hello.extend_from_slice(b"IHAVEOPT");
-        hello.extend(7_u32.to_be_bytes());
-        hello.extend((name.len() as u32 + 6).to_be_bytes());
-        hello.extend((name.len() as u32).to_be_bytes());
-        hello.extend_from_slice(name);
-        hello.extend(0_u16.to_be_bytes());
-        stream.write_all(&hello).expect("the server talks on");
+        let go = option(options::GO, &Inquiry { name: export, wanted: vec![] }.encode());
+        stream.write_all(&[&3_u32.to_be_bytes()[..], &go].concat()).expect("the server talks on");
         let mut size = 0;
         loop {
-            let mut head = [0; 20];
+            let mut head = [0; OptionReply::SIZE];
             stream.read_exact(&mut head).expect("the server talks on");
-            let number = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().expect("the slice is that long"));
-            let mut data = vec![0; number(16) as usize];
+            let OptionReply { kind, len, .. } = OptionReply::decode(&head).expect("the server answers");
+            let mut data = vec![0; len as usize];
             stream.read_exact(&mut data).expect("the server talks on");
-            match number(12) {
-                1 => return Some(Self { stream, size }),
-                // The size comes with the information of type 0.
-                3 if data.starts_with(&[0, 0]) => {
-                    size = u64::from_be_bytes(data[2..10].try_into().expect("the slice is that long"));
+            match kind {
+                option_replies::ACK => return Some(Self { stream, size }),
+                option_replies::INFO => {
+                    if let Some(Info::Export { size: told, .. }) = Info::decode(&data) {
+                        size = told;
+                    }
                 }
-                3 => (),
                 kind => panic!("export {export:?} is refused with {kind:#x}: {}", String::from_utf8_lossy(&data)),
             }
         }
@@ -263,25 +251,16 @@ impl Nbd {
         length: u32,
         data: &[u8],
     ) -> std::io::Result<()> {
-        let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
-        request.extend(flags.to_be_bytes());
-        request.extend(kind.to_be_bytes());
-        request.extend(cookie.to_be_bytes());
-        request.extend(offset.to_be_bytes());
-        request.extend(length.to_be_bytes());
-        request.extend_from_slice(data);
-        self.stream.write_all(&request)
+        let request = Request { flags, kind, cookie, offset, length }.encode();
+        self.stream.write_all(&[&request, data].concat())
     }
 
     /// An answer without data: its cookie and error; `None` if the server has closed the connection.
     pub(crate) fn receive(&mut self) -> Option<(u64, u32)> {
-        let mut head = [0; 16];
+        let mut head = [0; SimpleReply::SIZE];
         self.stream.read_exact(&mut head).ok()?;
-        assert_eq!(head[..4], 0x6744_6698_u32.to_be_bytes());
-        Some((
-            u64::from_be_bytes(head[8..].try_into().expect("the slice is that long")),
-            u32::from_be_bytes(head[4..8].try_into().expect("the slice is that long")),
-        ))
+        let SimpleReply { errno, cookie } = SimpleReply::decode(&head).expect("the server answers");
+        Some((cookie, errno))
     }
 
     /// Writes, and tells the error.

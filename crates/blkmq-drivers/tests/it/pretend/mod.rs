@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use blkmq_nbd::{INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, handshake, info, option_replies, options, transmission};
+use blkmq_nbd::{Greeting, Info, Request, handshake, option_replies, option_reply, options, transmission};
 
 /// Bytes of the export.
 pub(crate) const SIZE: u64 = 1 << 20;
@@ -12,16 +12,11 @@ pub(crate) const SIZE: u64 = 1 << 20;
 /// every export has.
 pub(crate) fn greet(stream: &mut UnixStream, size: u64, more: u16) {
     let mut bytes = [0; 256];
-    let flags = handshake::FIXED_NEWSTYLE.to_be_bytes();
-    let greeting = [&INIT_MAGIC.to_be_bytes()[..], &OPTION_MAGIC.to_be_bytes(), &flags].concat();
-    stream.write_all(&greeting).expect("the client talks on");
+    let greeting = Greeting { flags: handshake::FIXED_NEWSTYLE };
+    stream.write_all(&greeting.encode()).expect("the client talks on");
     let _ = stream.read(&mut bytes).expect("the client talks on");
-    let reply = |kind: u32, data: &[u8]| {
-        let head = [&OPTION_REPLY_MAGIC.to_be_bytes()[..], &options::GO.to_be_bytes(), &kind.to_be_bytes()].concat();
-        [&head, &(data.len() as u32).to_be_bytes()[..], data].concat()
-    };
-    let (size, flags) = (size.to_be_bytes(), (transmission::HAS_FLAGS | more).to_be_bytes());
-    let export = [&info::EXPORT.to_be_bytes()[..], &size, &flags].concat();
+    let export = Info::Export { size, flags: transmission::HAS_FLAGS | more }.encode();
+    let reply = |kind, data: &[u8]| option_reply(options::GO, kind, data);
     let replies = [reply(option_replies::INFO, &export), reply(option_replies::ACK, &[])].concat();
     stream.write_all(&replies).expect("the client talks on");
 }
@@ -31,4 +26,11 @@ pub(crate) fn accept(listener: &UnixListener, size: u64, more: u16) -> UnixStrea
     let mut stream = listener.accept().expect("the client comes").0;
     greet(&mut stream, size, more);
     stream
+}
+
+/// The next request, without its data; `None` if the client is gone.
+pub(crate) fn request(stream: &mut UnixStream) -> Option<Request> {
+    let mut head = [0; Request::SIZE];
+    stream.read_exact(&mut head).ok()?;
+    Some(Request::decode(&head).expect("the client keeps to the protocol"))
 }

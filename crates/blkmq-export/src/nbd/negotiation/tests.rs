@@ -1,3 +1,4 @@
+use super::super::{OptionReply, option};
 use super::*;
 
 fn offers() -> Arc<[Offer]> {
@@ -30,24 +31,19 @@ fn begun_with(encryption: Encryption, flags: u32) -> Negotiation<[Offer]> {
     negotiation
 }
 
-fn option(number: u32, data: &[u8]) -> Vec<u8> {
-    [&OPTION_MAGIC.to_be_bytes()[..], &number.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
-}
-
 fn named(name: &str, rest: &[u8]) -> Vec<u8> {
-    [&(name.len() as u32).to_be_bytes()[..], name.as_bytes(), rest].concat()
+    [&string(name), rest].concat()
 }
 
 /// The replies in the output: type and data.
 fn replies(mut output: &[u8], option: u32) -> Vec<(u32, Vec<u8>)> {
     let mut replies = Vec::new();
-    while !output.is_empty() {
-        let number = |at: usize| u32::from_be_bytes(output[at..at + 4].try_into().unwrap());
-        assert_eq!(output[..8], OPTION_REPLY_MAGIC.to_be_bytes());
-        assert_eq!(number(8), option);
-        let length = number(16) as usize;
-        replies.push((number(12), output[20..20 + length].to_vec()));
-        output = &output[20 + length..];
+    while let Some((head, rest)) = output.split_first_chunk() {
+        let reply = OptionReply::decode(head).unwrap();
+        assert_eq!(reply.option, option);
+        let (data, rest) = rest.split_at(reply.len as usize);
+        replies.push((reply.kind, data.to_vec()));
+        output = rest;
     }
     replies
 }
@@ -289,8 +285,8 @@ fn nothing_but_starting_and_aborting_goes_where_encryption_is_required() {
             assert_eq!(only(&mut negotiation, number, data), required, "option {number}");
         }
         let (long, mut output) = (option(number, &vec![0; MAX_OPTION + 1]), Vec::new());
-        assert_eq!(negotiation.advance(&long[..OPTION_HEAD], &mut output), (OPTION_HEAD, Step::On));
-        assert_eq!(negotiation.advance(&long[OPTION_HEAD..], &mut output), (MAX_OPTION + 1, Step::On));
+        assert_eq!(negotiation.advance(&long[..OptionHead::SIZE], &mut output), (OptionHead::SIZE, Step::On));
+        assert_eq!(negotiation.advance(&long[OptionHead::SIZE..], &mut output), (MAX_OPTION + 1, Step::On));
         assert_eq!(replies(&output, number)[0].0, required, "also where the option is too long");
     }
     assert!(matches!(ask(&mut begun_with(Encryption::Required, 3), options::ABORT, &[]).0, Step::Aborted));

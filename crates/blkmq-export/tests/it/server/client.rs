@@ -1,4 +1,4 @@
-//! A naive client: one blocking stream, and every field written by hand.
+//! A naive client: one blocking stream, and one answer after the other.
 
 use std::io::{Read, Result, Write};
 use std::net::Shutdown;
@@ -8,9 +8,9 @@ use std::path::Path;
 
 use blkmq_export::Server;
 use blkmq_export::nbd::{
-    self, OPTION_MAGIC, OPTION_REPLY_MAGIC, REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, chunks,
-    commands, option_replies, options,
+    self, Chunk, Inquiry, OptionReply, Request, SimpleReply, chunks, commands, option_replies, options,
 };
+pub(crate) use blkmq_export::nbd::{option, string as named};
 
 /// The answer to a request: an error number, or data.
 pub(crate) type Answer = std::result::Result<Vec<u8>, u32>;
@@ -110,11 +110,10 @@ impl<S: Read + Write> Client<S> {
     pub(crate) fn replies(&mut self, option: u32) -> Vec<(u32, Vec<u8>)> {
         let mut replies = Vec::new();
         loop {
-            assert_eq!(self.take_u64(), OPTION_REPLY_MAGIC);
-            assert_eq!(self.take_u32(), option);
-            let (kind, length) = (self.take_u32(), self.take_u32());
-            replies.push((kind, self.take_vec(length as usize)));
-            if kind == option_replies::ACK || kind >> 31 == 1 {
+            let reply = OptionReply::decode(&self.take()).expect("a reply to an option is next");
+            assert_eq!(reply.option, option);
+            replies.push((reply.kind, self.take_vec(reply.len as usize)));
+            if reply.kind == option_replies::ACK || reply.kind & option_replies::IS_ERROR != 0 {
                 return replies;
             }
         }
@@ -134,11 +133,12 @@ impl<S: Read + Write> Client<S> {
 
     /// Chooses an export. Returns its size and flags.
     pub(crate) fn go(&mut self, export: &str) -> (u64, u16) {
-        let replies = self.ask(options::GO, &[&named(export)[..], &[0, 0]].concat());
+        let replies = self.ask(options::GO, &Inquiry { name: export, wanted: vec![] }.encode());
         assert_eq!(replies.last(), Some(&(option_replies::ACK, vec![])));
-        let data = &replies[0].1;
-        let size = data[2..10].try_into().expect("it has eight bytes");
-        (u64::from_be_bytes(size), u16::from_be_bytes([data[10], data[11]]))
+        let Some(nbd::Info::Export { size, flags }) = nbd::Info::decode(&replies[0].1) else {
+            panic!("the size comes first: {replies:?}");
+        };
+        (size, flags)
     }
 
     pub(crate) fn request(&mut self, kind: u16, flags: u16, cookie: u64, offset: u64, length: u32) {
@@ -147,17 +147,17 @@ impl<S: Read + Write> Client<S> {
 
     /// The next reply, of any request. `length` returns how long the data is if the request was a read and succeeded.
     pub(crate) fn reply(&mut self, length: impl Fn(u64) -> usize) -> (u64, Answer) {
-        let magic = self.take_u32();
-        if magic == SIMPLE_REPLY_MAGIC {
-            let (error, cookie) = (self.take_u32(), self.take_u64());
-            let answer = if error == 0 { Ok(self.take_vec(length(cookie))) } else { Err(error) };
+        let start = self.take::<{ SimpleReply::SIZE }>();
+        if let Ok(SimpleReply { errno, cookie }) = SimpleReply::decode(&start) {
+            let answer = if errno == 0 { Ok(self.take_vec(length(cookie))) } else { Err(errno) };
             return (cookie, answer);
         }
-        assert_eq!(magic, STRUCTURED_REPLY_MAGIC);
+        let head = [&start[..], &self.take::<{ Chunk::SIZE - SimpleReply::SIZE }>()].concat();
+        let chunk = Chunk::decode(head.first_chunk().expect("it is whole")).expect("a chunk is next");
         assert!(self.is_structured, "structured replies were not agreed on");
-        assert_eq!(self.take_u16(), chunks::FLAG_DONE, "every reply has one chunk");
-        let (kind, cookie, chunk_length) = (self.take_u16(), self.take_u64(), self.take_u32() as usize);
-        match kind {
+        assert_eq!(chunk.flags, chunks::FLAG_DONE, "every reply has one chunk");
+        let (cookie, chunk_length) = (chunk.cookie, chunk.len as usize);
+        match chunk.kind {
             chunks::NONE => {
                 assert_eq!(chunk_length, 0);
                 (cookie, Ok(Vec::new()))
@@ -211,26 +211,7 @@ impl<S: Read + Write> Client<S> {
     }
 }
 
-/// A string with its length before it.
-pub(crate) fn named(text: &str) -> Vec<u8> {
-    [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat()
-}
-
-/// The bytes of an option.
-pub(crate) fn option(number: u32, data: &[u8]) -> Vec<u8> {
-    let length = data.len() as u32;
-    [&OPTION_MAGIC.to_be_bytes()[..], &number.to_be_bytes(), &length.to_be_bytes(), data].concat()
-}
-
 /// The bytes of a request.
 pub(crate) fn request(kind: u16, flags: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
-    [
-        &REQUEST_MAGIC.to_be_bytes()[..],
-        &flags.to_be_bytes(),
-        &kind.to_be_bytes(),
-        &cookie.to_be_bytes(),
-        &offset.to_be_bytes(),
-        &length.to_be_bytes(),
-    ]
-    .concat()
+    Request { flags, kind, cookie, offset, length }.encode().to_vec()
 }
