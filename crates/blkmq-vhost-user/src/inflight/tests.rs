@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use blkmq_engine::{Failure, TaskId};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
 
 use super::*;
 use crate::lane::tests::Hand;
@@ -13,19 +15,6 @@ use crate::ring::tests::{DATA, DESCRIPTORS, DEVICE, Entry, Guest, WRITE};
 
 /// Descriptors of the ring.
 const SIZE: u16 = 8;
-
-/// splitmix64
-struct Random(u64);
-
-impl Random {
-    fn draw(&mut self, most: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((word ^ (word >> 31)) % most as u64) as usize
-    }
-}
 
 /// A guest whose driver has asked for flushes and looks for answers, and what the front-end keeps for it.
 struct Driver {
@@ -49,9 +38,9 @@ impl Driver {
     }
 
     /// A chain of two or three descriptors, if there is room for it.
-    fn ask(&mut self, random: &mut Random) {
+    fn ask(&mut self, random: &mut SmallRng) {
         let cuts: &[Entry] =
-            if random.draw(2) == 0 { &[(DATA, 16, 0, 0)] } else { &[(DATA, 4, 0, 0), (DATA + 4, 12, 0, 0)] };
+            if random.random_range(0..2) == 0 { &[(DATA, 16, 0, 0)] } else { &[(DATA, 4, 0, 0), (DATA + 4, 12, 0, 0)] };
         let mut entries = [cuts, &[(DATA + 64, 1, WRITE, 0)]].concat();
         let nr = entries.len() as u16;
         if nr > self.nr_free {
@@ -111,7 +100,7 @@ impl Driver {
 }
 
 /// Some work of a server, in any order, until `nr` stores are made.
-fn work(driver: &mut Driver, hand: &mut Hand<Own>, random: &mut Random, nr: usize) {
+fn work(driver: &mut Driver, hand: &mut Hand<Own>, random: &mut SmallRng, nr: usize) {
     let mut left = nr;
     let_store(left);
     let mut lane = driver.serve();
@@ -119,9 +108,9 @@ fn work(driver: &mut Driver, hand: &mut Hand<Own>, random: &mut Random, nr: usiz
     let mut over = Vec::new();
     // A server that does nothing any more makes no stores.
     for _ in 0..2000 {
-        match random.draw(4) {
+        match random.random_range(0..4) {
             0 => driver.ask(random),
-            1 => while random.draw(3) > 0 && driver.look() {},
+            1 => while random.random_range(0..3) > 0 && driver.look() {},
             step => {
                 let_store(left);
                 if step == 2 {
@@ -152,14 +141,19 @@ fn take(lane: &mut Lane, hand: &mut Hand<Own>) -> bool {
     is_there
 }
 
-fn finish_some(lane: &mut Lane, hand: &mut Hand<Own>, over: &mut Vec<(TaskId, Option<Failure>)>, random: &mut Random) {
-    for _ in 0..random.draw(3) {
+fn finish_some(
+    lane: &mut Lane,
+    hand: &mut Hand<Own>,
+    over: &mut Vec<(TaskId, Option<Failure>)>,
+    random: &mut SmallRng,
+) {
+    for _ in 0..random.random_range(0..3) {
         if !over.is_empty() {
-            let (id, failure) = over.swap_remove(random.draw(over.len()));
+            let (id, failure) = over.swap_remove(random.random_range(0..over.len()));
             lane.finish(id, failure, &mut hand.desk, &mut hand.lists);
         }
     }
-    if random.draw(3) > 0 {
+    if random.random_range(0..3) > 0 {
         lane.publish();
     }
 }
@@ -171,13 +165,13 @@ fn finish_some(lane: &mut Lane, hand: &mut Hand<Own>, over: &mut Vec<(TaskId, Op
 fn an_end_at_any_store_loses_nothing() {
     let seed = std::env::var("BLKMQ_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x1f11_u64);
     println!("BLKMQ_SEED={seed}");
-    let (mut random, mut hand) = (Random(seed), Hand::plain());
+    let (mut random, mut hand) = (SmallRng::seed_from_u64(seed), Hand::plain());
     for is_packed in [false, true] {
         let mut nr_left = 0;
         for _ in 0..60 {
             let mut driver = Driver::new(is_packed);
             for _ in 0..40 {
-                let nr = random.draw(300);
+                let nr = random.random_range(0..300);
                 work(&mut driver, &mut hand, &mut random, nr);
                 nr_left += driver.asked.len();
             }
@@ -198,7 +192,7 @@ fn an_end_at_any_store_loses_nothing() {
 /// changed it.
 #[test]
 fn a_record_of_a_packed_ring_may_have_any_content() {
-    let (mut random, mut hand) = (Random(7), Hand::plain());
+    let (mut random, mut hand) = (SmallRng::seed_from_u64(7), Hand::plain());
     let (mut nr_right, mut nr_wrong) = (0, 0);
     for _ in 0..2000 {
         let driver = Driver::new(true);
@@ -206,10 +200,10 @@ fn a_record_of_a_packed_ring_may_have_any_content() {
         let area = inflight.of(0);
         let mut tracker = inflight.tracker(0, SIZE, true).unwrap().unwrap();
         tracker.recover(&mut driver.guest.ring()).unwrap();
-        for _ in 0..random.draw(12) {
-            let field = [12, 14, 16, 18, 20, 21, 32, 34, 36, 38, 48][random.draw(11)];
-            let entry = if field < 32 { 0 } else { 32 * random.draw(usize::from(SIZE)) };
-            area.write(field + entry, random.draw(SIZE as usize + 2) as u8);
+        for _ in 0..random.random_range(0..12) {
+            let field = [12, 14, 16, 18, 20, 21, 32, 34, 36, 38, 48][random.random_range(0..11)];
+            let entry = if field < 32 { 0 } else { 32 * random.random_range(0..usize::from(SIZE)) };
+            area.write(field + entry, random.random_range(0..SIZE as usize + 2) as u8);
         }
         let tracker = inflight.tracker(0, SIZE, true).unwrap();
         let lane = Lane::new(0, SIZE, driver.guest.ring(), &driver.guest.memory, tracker, Arc::new(Terms::plain()));

@@ -3,6 +3,9 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
 use super::*;
 use crate::memory::tests::{file, info};
 use crate::memory::{Area, NoMemory};
@@ -441,15 +444,8 @@ fn table_at(index: usize) -> u64 {
 fn chains_are_what_a_plain_walk_finds() {
     let seed = std::env::var("BLKMQ_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x7ee1_u64);
     println!("BLKMQ_SEED={seed}");
-    let mut state = seed;
-    let mut draw = |most: u64| {
-        // splitmix64
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = state;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (word ^ (word >> 31)) % most
-    };
+    let mut random = SmallRng::seed_from_u64(seed);
+    let mut draw = |most: u64| random.random_range(0..most);
     let (mut nr_good, mut nr_bad) = (0, 0);
     for _ in 0..5000 {
         let size = 1 << draw(4);

@@ -7,6 +7,8 @@ use std::mem;
 
 use blkmq_sched::{Class, ClientId, Info, InsertAt, IoPriority, MergeLevel, MergeLimits, Op, RqId, Tally, Time};
 use blkmq_workbench::{Classes, Settings};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
 
 use crate::model::{Knobs, Model};
 use crate::whole;
@@ -64,7 +66,7 @@ struct Disturbance {
 struct Recorder {
     model: Model,
     disturbance: Disturbance,
-    random: u64,
+    random: SmallRng,
     /// In microseconds.
     now: u64,
     trace: Trace,
@@ -88,7 +90,7 @@ impl Recorder {
         Self {
             model,
             disturbance,
-            random: seed,
+            random: SmallRng::seed_from_u64(seed),
             now: 1_000,
             trace: Trace::default(),
             infos: Vec::new(),
@@ -99,12 +101,8 @@ impl Recorder {
         }
     }
 
-    /// A generator of the splitmix family: small, and a seed reproduces a run.
     fn below(&mut self, bound: u64) -> u64 {
-        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % bound
+        self.random.random_range(0..bound)
     }
 
     /// True once in so many times.

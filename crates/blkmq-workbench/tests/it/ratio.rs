@@ -2,29 +2,9 @@
 //! `BLKMQ_SEED`.
 
 use blkmq_workbench::{Ratio, Turns};
-
-/// Splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    /// From 0 to before 1.
-    fn share(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// Of a standard normal distribution, by Box and Muller.
-    fn normal(&mut self) -> f64 {
-        (-2.0 * (1.0 - self.share()).ln()).sqrt() * (std::f64::consts::TAU * self.share()).cos()
-    }
-}
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use rand_distr::StandardNormal;
 
 /// What disturbs the slices.
 struct Machine {
@@ -39,15 +19,16 @@ struct Machine {
 }
 
 /// Compares two variants until the ratio is resolved, or for this many rounds.
-fn compare(machine: &Machine, ratio: f64, rounds: usize, random: &mut Random) -> Ratio {
+fn compare(machine: &Machine, ratio: f64, rounds: usize, random: &mut SmallRng) -> Ratio {
     let mut turns = Turns::new(2);
     let mut slice = 0.0;
     while turns.rounds() < rounds && !turns.is_resolved() {
         for _ in 0..4 {
-            let mut log =
-                machine.noise * random.normal() + machine.drift * slice + machine.growth * slice * slice / 2.0;
-            if random.share() < machine.stolen {
-                log -= 0.1 + random.share();
+            let mut log = machine.noise * random.sample::<f64, _>(StandardNormal)
+                + machine.drift * slice
+                + machine.growth * slice * slice / 2.0;
+            if random.random::<f64>() < machine.stolen {
+                log -= 0.1 + random.random::<f64>();
             }
             slice += 1.0;
             let rate = 1e6 * if turns.next() == 1 { ratio } else { 1.0 };
@@ -65,7 +46,7 @@ fn an_interval_holds_the_true_ratio_as_often_as_it_says() {
     const TRIALS: u32 = 2000;
     let seed = std::env::var("BLKMQ_SEED").map_or(0x5eed, |seed| seed.parse().expect("BLKMQ_SEED is a number"));
     println!("BLKMQ_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = SmallRng::seed_from_u64(seed);
     for machine in [
         Machine { noise: 0.02, drift: 0.0, growth: 0.0, stolen: 0.0 },
         Machine { noise: 0.05, drift: 0.0, growth: 0.0, stolen: 0.0 },
@@ -76,7 +57,7 @@ fn an_interval_holds_the_true_ratio_as_often_as_it_says() {
         for rounds in [20, 200] {
             let mut held = 0;
             for _ in 0..TRIALS {
-                let truth = 0.8 + 0.4 * random.share();
+                let truth = 0.8 + 0.4 * random.random::<f64>();
                 let Ratio { low, high, .. } = compare(&machine, truth, rounds, &mut random);
                 held += u32::from(low <= truth && truth <= high);
             }
@@ -95,7 +76,7 @@ fn an_interval_holds_the_true_ratio_as_often_as_it_says() {
 /// Red if a comparison on a quiet machine does not end early, or if one on a noisy machine does not go on.
 #[test]
 fn a_comparison_goes_on_until_its_interval_is_narrow() {
-    let mut random = Random(1);
+    let mut random = SmallRng::seed_from_u64(1);
     let mut rounds = |noise, most| {
         let machine = Machine { noise, drift: 0.0, growth: 0.0, stolen: 0.0 };
         let ratio = compare(&machine, 1.1, most, &mut random);
