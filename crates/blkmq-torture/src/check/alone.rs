@@ -10,7 +10,7 @@
 use blkmq_sched::RqId;
 
 use super::super::event::{Action, Control, Event, Phase, Stamp};
-use super::table::Table;
+use super::table::{Table, grown};
 use super::{Checker, Violation};
 
 const RULE: &str = "alone";
@@ -50,11 +50,7 @@ impl Alone {
 
     fn offered(&mut self, rq: RqId, hctx: u16) -> Result<(), Violation> {
         let Some(turn) = self.turns.get_mut(rq).and_then(Option::take) else { return Ok(()) };
-        let hctx = usize::from(hctx);
-        if hctx >= self.last.len() {
-            self.last.resize(hctx + 1, (0, rq));
-        }
-        let (before, other) = std::mem::replace(&mut self.last[hctx], (turn, rq));
+        let (before, other) = std::mem::replace(grown(&mut self.last, hctx, || (0, rq)), (turn, rq));
         if turn > before || !self.is_alone {
             return Ok(());
         }

@@ -17,7 +17,7 @@ use super::super::event::{Asked, Control, Event, Phase, Stamp};
 use super::super::settings::{orders_one_hctx, takes_all};
 use super::super::text::{Newcomer, Request};
 use super::book::Book;
-use super::table::{Table, pool};
+use super::table::{Table, grown, pool};
 use super::{Checker, Facts, Violation};
 
 const RULE: &str = "arrivals";
@@ -138,11 +138,7 @@ impl Arrivals {
     }
 
     fn submitter(&mut self, submitter: u16) -> &mut Submitter {
-        let number = usize::from(submitter);
-        if number >= self.submitters.len() {
-            self.submitters.resize(number + 1, Submitter::default());
-        }
-        &mut self.submitters[number]
+        grown(&mut self.submitters, submitter, Submitter::default)
     }
 
     fn inserted(&mut self, value: u16, rq: RqId, info: Info) -> Result<(), Violation> {

@@ -14,7 +14,7 @@ use super::book::Book;
 use super::flushing::Flushing;
 use super::offers::Offers;
 use super::parts::parts;
-use super::table::Table;
+use super::table::{Table, grown};
 use super::{Checker, Facts, Violation};
 
 const RULE: &str = "counters";
@@ -203,11 +203,9 @@ impl Counters {
         }
         self.seen.chosen_in_batches += 1;
         // Two holds in a row may be of the same CPU, so only a change of the CPU surely begins another hold.
-        let value = self.came.get(rq).map_or(0, |value| usize::from(*value));
-        if value >= self.choosers.len() {
-            self.choosers.resize(value + 1, None);
-        }
-        self.seen.batches += u64::from(self.choosers[value].replace(cpu) != Some(cpu));
+        let value = self.came.get(rq).copied().unwrap_or(0);
+        let before = grown(&mut self.choosers, value, || None).replace(cpu);
+        self.seen.batches += u64::from(before != Some(cpu));
     }
 
     fn acted(&mut self, event: &Event<'_>, action: Action) {

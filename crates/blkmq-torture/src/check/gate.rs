@@ -24,7 +24,7 @@ use super::super::text::Request;
 use super::answers::Answers;
 use super::book::Book;
 use super::flushing::Flushing;
-use super::table::Table;
+use super::table::{Table, grown};
 use super::{Checker, Facts, Violation};
 
 const RULE: &str = "gate";
@@ -168,11 +168,7 @@ impl Gate {
     }
 
     fn value(&mut self, value: u16) -> &mut Value {
-        let number = usize::from(value);
-        if number >= self.values.len() {
-            self.values.resize_with(number + 1, Value::default);
-        }
-        &mut self.values[number]
+        grown(&mut self.values, value, Value::default)
     }
 
     fn inserted(&mut self, rq: RqId, known: Known) {

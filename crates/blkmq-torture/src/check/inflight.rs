@@ -5,7 +5,7 @@ use blkmq_sched::{Op, RqId, Time};
 
 use super::super::event::{Action, Control, Event, Stamp};
 use super::offers::Offers;
-use super::table::{Table, generation, pool, slot};
+use super::table::{Table, generation, grown, pool, slot};
 use super::{Checker, Facts, Violation};
 
 const RULE: &str = "inflight";
@@ -40,11 +40,7 @@ impl Inflight {
     }
 
     fn told(&mut self, cpu: u16, event: &Event<'_>) {
-        let cpu = usize::from(cpu);
-        if cpu >= self.starting.len() {
-            self.starting.resize(cpu + 1, None);
-        }
-        self.starting[cpu] = match *event {
+        *grown(&mut self.starting, cpu, || None) = match *event {
             Event::Acted { rq, action: Action::Started { .. } } => Some(rq),
             _ => None,
         };

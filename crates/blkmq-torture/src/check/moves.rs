@@ -6,6 +6,7 @@
 
 use super::super::event::{Control, Event, Phase};
 use super::book::Book;
+use super::table::grown;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Submitter {
@@ -26,11 +27,7 @@ pub(super) struct Moves {
 
 impl Moves {
     fn submitter(&mut self, submitter: u16) -> &mut Submitter {
-        let number = usize::from(submitter);
-        if number >= self.submitters.len() {
-            self.submitters.resize(number + 1, Submitter::default());
-        }
-        &mut self.submitters[number]
+        grown(&mut self.submitters, submitter, Submitter::default)
     }
 
     /// Whether the tenant is just moving.

@@ -25,7 +25,7 @@ use blkmq_virtual::Locking;
 use super::super::event::{Action, Control, Event, Phase, Stamp};
 use super::super::settings::chooses_in_batches;
 use super::flushing::Flushing;
-use super::table::Table;
+use super::table::{Table, grown};
 use super::{Checker, Facts, Violation};
 
 const RULE: &str = "order";
@@ -130,11 +130,7 @@ impl Order {
     }
 
     fn value(&mut self, value: u16) -> &mut Value {
-        let number = usize::from(value);
-        if number >= self.values.len() {
-            self.values.resize_with(number + 1, Value::default);
-        }
-        &mut self.values[number]
+        grown(&mut self.values, value, Value::default)
     }
 
     fn inserted(&mut self, value: u16, rq: RqId, at: InsertAt) -> Result<(), Violation> {
@@ -208,11 +204,9 @@ impl Order {
             return Err(Violation::new(RULE, what).request(head).request(rq));
         }
         self.value(value).nr_waiting -= 1;
-        let cpu = usize::from(cpu);
-        if cpu >= self.chosen.len() {
-            self.chosen.resize_with(cpu + 1, VecDeque::new);
-        }
-        let list = if self.is_exact() { 0 } else { cpu };
+        // Each CPU that has chosen has a list, also if only the first list is used.
+        grown(&mut self.chosen, cpu, VecDeque::new);
+        let list = if self.is_exact() { 0 } else { usize::from(cpu) };
         self.move_to(rq, Place::Chosen(list));
         self.chosen[list].push_back(rq);
         Ok(())
@@ -220,11 +214,8 @@ impl Order {
 
     fn offered(&mut self, rq: RqId, hctx: u16, sector: u64, data: &[u64]) -> Result<(), Violation> {
         let bad = |what: String| Err(Violation::new(RULE, what).request(rq));
-        if usize::from(hctx) >= self.refused.len() {
-            self.refused.resize(usize::from(hctx) + 1, None);
-        }
         // A device that takes several calls at once may be offered other requests meanwhile.
-        let refused = self.refused[usize::from(hctx)].take();
+        let refused = grown(&mut self.refused, hctx, || None).take();
         if let Some(first) = refused.filter(|first| *first != rq && !self.is_concurrent) {
             let what = "a request passed another that the device had refused".to_owned();
             return Err(Violation::new(RULE, what).request(first).request(rq));

@@ -17,7 +17,7 @@ use super::super::event::{Action, Event, Stamp};
 use super::super::settings::wants_reports;
 use super::super::text::Request;
 use super::flushing::Flushing;
-use super::table::Table;
+use super::table::{Table, grown};
 use super::{Checker, Facts, Violation};
 
 const RULE: &str = "reports";
@@ -153,11 +153,7 @@ impl Reports {
     }
 
     fn elsewhere(&mut self, cpu: u16) -> &mut u64 {
-        let cpu = usize::from(cpu);
-        if cpu >= self.elsewhere.len() {
-            self.elsewhere.resize(cpu + 1, 0);
-        }
-        &mut self.elsewhere[cpu]
+        grown(&mut self.elsewhere, cpu, || 0)
     }
 
     fn ledger(&mut self, client: ClientId) -> &mut Ledger {

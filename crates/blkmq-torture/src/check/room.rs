@@ -19,7 +19,7 @@ use super::super::settings::orders_one_hctx;
 use super::super::text::Request;
 use super::book::Book;
 use super::parts::parts;
-use super::table::{Table, pool};
+use super::table::{Table, grown, pool};
 use super::{Checker, Facts, Violation};
 
 const RULE: &str = "room";
@@ -171,12 +171,8 @@ impl Room {
     }
 
     fn hw_queue(&mut self, hctx: u16) -> &mut HwQueue {
-        let hctx = usize::from(hctx);
-        if hctx >= self.hctxs.len() {
-            self.hctxs.resize(hctx + 1, HwQueue::default());
-        }
         let is_split = self.hctx_of_values.is_some();
-        let queue = &mut self.hctxs[hctx];
+        let queue = grown(&mut self.hctxs, hctx, HwQueue::default);
         let looks = if is_split { queue.own_looks } else { self.looks };
         if queue.looks != looks {
             (queue.looks, queue.recent) = (looks, 0);
@@ -198,9 +194,7 @@ impl Room {
 
     fn note_value(&mut self, value: u16, hctx: u16) {
         let Some(hctx_of_values) = &mut self.hctx_of_values else { return };
-        let value = usize::from(value);
-        hctx_of_values.resize(hctx_of_values.len().max(value + 1), None);
-        hctx_of_values[value] = Some(hctx);
+        *grown(hctx_of_values, value, || None) = Some(hctx);
     }
 
     /// Moves a request to another place.

@@ -10,7 +10,7 @@ use super::book::Book;
 use super::lent::{Lent, NR_KINDS};
 use super::offers::Offers;
 use super::parts::parts;
-use super::table::Table;
+use super::table::{Table, grown};
 use super::{Checker, Facts, Violation};
 
 const RULE: &str = "stall";
@@ -156,11 +156,7 @@ impl Stall {
     }
 
     fn value(&mut self, value: u16) -> &mut Value {
-        let number = usize::from(value);
-        if number >= self.values.len() {
-            self.values.resize_with(number + 1, Value::default);
-        }
-        &mut self.values[number]
+        grown(&mut self.values, value, Value::default)
     }
 
     /// The value of the scheduler that a request came into.

@@ -8,6 +8,15 @@ pub(super) struct Table<T> {
     pools: Vec<Vec<Option<(RqId, T)>>>,
 }
 
+/// The entry of this number. Entries that are missing up to it are made by `new`.
+pub(super) fn grown<T>(entries: &mut Vec<T>, number: u16, new: impl FnMut() -> T) -> &mut T {
+    let number = usize::from(number);
+    if number >= entries.len() {
+        entries.resize_with(number + 1, new);
+    }
+    &mut entries[number]
+}
+
 /// The pool of a request: the number of the thread that owns it; 0 for the flushes of the queue itself.
 pub(super) const fn pool(rq: RqId) -> u16 {
     (rq.0 >> 16) as u16
@@ -41,15 +50,7 @@ impl<T> Table<T> {
 
     /// The entry of a request's slot.
     pub(super) fn entry(&mut self, rq: RqId) -> &mut Option<(RqId, T)> {
-        let (pool, slot) = (usize::from(pool(rq)), usize::from(slot(rq)));
-        if pool >= self.pools.len() {
-            self.pools.resize_with(pool + 1, Vec::new);
-        }
-        let slots = &mut self.pools[pool];
-        if slot >= slots.len() {
-            slots.resize_with(slot + 1, || None);
-        }
-        &mut slots[slot]
+        grown(grown(&mut self.pools, pool(rq), Vec::new), slot(rq), || None)
     }
 
     /// What is known of exactly this request.

@@ -5,7 +5,7 @@ use blkmq_sched::{Op, RqId};
 use blkmq_virtual::driver::Topology;
 
 use super::super::event::{Action, Control, Event, Phase, Stamp};
-use super::table::{Table, is_flush, pool, slot};
+use super::table::{Table, grown, is_flush, pool, slot};
 use super::{Checker, Facts, Violation};
 
 const RULE: &str = "tags";
@@ -60,15 +60,7 @@ impl Tags {
     }
 
     fn owner(&mut self, hctx: u16, tag: u16) -> &mut Option<RqId> {
-        let (hctx, tag) = (usize::from(hctx), usize::from(tag));
-        if hctx >= self.owners.len() {
-            self.owners.resize_with(hctx + 1, Vec::new);
-        }
-        let tags = &mut self.owners[hctx];
-        if tag >= tags.len() {
-            tags.resize(tag + 1, None);
-        }
-        &mut tags[tag]
+        grown(grown(&mut self.owners, hctx, Vec::new), tag, || None)
     }
 
     fn offered(&mut self, rq: RqId, hctx: u16, tag: u16, expected: u16) -> Result<(), Violation> {

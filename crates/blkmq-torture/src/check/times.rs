@@ -10,7 +10,7 @@ use blkmq_virtual::Status;
 use super::super::event::{Action, Asked, Event, Stamp, Times};
 use super::super::text::Millis;
 use super::book::Book;
-use super::table::Table;
+use super::table::{Table, grown};
 use super::{Checker, Violation};
 
 const RULE: &str = "times";
@@ -49,11 +49,7 @@ impl CompletionTimes {
     }
 
     fn submitted(&mut self, now: Time, submitter: u16, bio: u64, asked: Asked) {
-        let number = usize::from(submitter);
-        if number >= self.submitters.len() {
-            self.submitters.resize(number + 1, (0, now));
-        }
-        let (count, since) = &mut self.submitters[number];
+        let (count, since) = grown(&mut self.submitters, submitter, || (0, now));
         if *count == 0 {
             *since = now;
         }

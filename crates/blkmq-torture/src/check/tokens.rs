@@ -8,6 +8,7 @@ use blkmq_sched::{RqId, SchedDomain};
 use super::super::event::{Event, Stamp};
 use super::super::text::Request;
 use super::lent::{Lent, NR_KINDS};
+use super::table::grown;
 use super::{Checker, Facts, Violation};
 
 const RULE: &str = "tokens";
@@ -26,11 +27,7 @@ impl Tokens {
     }
 
     fn taken(&mut self, cpu: u16) -> &mut Option<SchedDomain> {
-        let cpu = usize::from(cpu);
-        if cpu >= self.taken.len() {
-            self.taken.resize(cpu + 1, None);
-        }
-        &mut self.taken[cpu]
+        grown(&mut self.taken, cpu, || None)
     }
 
     fn given(&mut self, cpu: u16, of: SchedDomain) -> Result<(), Violation> {

@@ -11,7 +11,7 @@ use blkmq_sched::{Info, InsertAt, RqId, SchedDomain};
 use super::super::event::{Event, Stamp};
 use super::super::text::Request;
 use super::lent::NR_KINDS;
-use super::table::{Table, pool};
+use super::table::{Table, grown, pool};
 use super::{Checker, Violation};
 
 const RULE: &str = "turns";
@@ -107,11 +107,7 @@ impl Turns {
     }
 
     fn value(&mut self, value: u16) -> &mut Value {
-        let number = usize::from(value);
-        if number >= self.values.len() {
-            self.values.resize_with(number + 1, Value::default);
-        }
-        &mut self.values[number]
+        grown(&mut self.values, value, Value::default)
     }
 
     fn inserted(&mut self, value: u16, rq: RqId, info: &Info, at: InsertAt) -> Result<(), Violation> {

@@ -8,6 +8,7 @@ use super::super::event::{Asked, Event, Stamp};
 use super::book::Book;
 use super::offers::{Offer, Offers};
 use super::parts::parts;
+use super::table::grown;
 use super::{Checker, Facts, Violation};
 
 const RULE: &str = "wake";
@@ -60,11 +61,7 @@ impl Wake {
     }
 
     fn submitter(&mut self, submitter: u16) -> &mut Sleeper {
-        let submitter = usize::from(submitter);
-        if submitter >= self.submitters.len() {
-            self.submitters.resize(submitter + 1, Sleeper::default());
-        }
-        &mut self.submitters[submitter]
+        grown(&mut self.submitters, submitter, Sleeper::default)
     }
 
     fn submitted(&mut self, submitter: u16, bio: u64, asked: &Asked, pieces: &[usize]) {
@@ -161,13 +158,7 @@ impl Checker for Wake {
             Event::Offered { .. } | Event::Acted { .. } => {
                 let Self { offers, operations, newest, submitters, .. } = self;
                 if let Some((offer, _)) = offers.see(event) {
-                    let mut over = |submitter: u16| {
-                        let submitter = usize::from(submitter);
-                        if submitter >= submitters.len() {
-                            submitters.resize(submitter + 1, Sleeper::default());
-                        }
-                        submitters[submitter].nr_over += 1;
-                    };
+                    let mut over = |submitter| grown(submitters, submitter, Sleeper::default).nr_over += 1;
                     done(offer, newest, operations, &mut over);
                 }
             }
