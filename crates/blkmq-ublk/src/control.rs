@@ -13,7 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
@@ -22,7 +22,7 @@ use crate::abi::{
     feature,
 };
 use crate::error::Error;
-use crate::patience::Patience;
+use crate::stall::until_stalled;
 
 /// How long a command may take, unless it is told otherwise.
 pub const LIMIT: Duration = Duration::from_secs(10);
@@ -96,14 +96,11 @@ fn limited_by<T: Send + 'static>(
     if spawned.is_err() {
         return take(&work).map(|work| work());
     }
-    let mut patience = Patience::new(limit, moved(), Instant::now());
-    loop {
-        match over.recv_timeout(patience.pause()) {
-            Ok(done) => return done,
-            Err(RecvTimeoutError::Timeout) if !patience.is_over(moved(), Instant::now()) => (),
-            Err(_) => return None,
-        }
-    }
+    until_stalled(limit, moved, |pause| match over.recv_timeout(pause) {
+        Ok(done) => Some(done),
+        Err(RecvTimeoutError::Timeout) => None,
+        Err(RecvTimeoutError::Disconnected) => Some(None),
+    })?
 }
 
 impl Control {

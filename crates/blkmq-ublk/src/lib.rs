@@ -43,9 +43,9 @@ mod mark;
 mod opening;
 mod pages;
 mod parameters;
-mod patience;
 mod queue;
 mod ring;
+mod stall;
 mod threads;
 #[doc(hidden)]
 pub mod work;

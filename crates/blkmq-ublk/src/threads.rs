@@ -1,12 +1,12 @@
-//! The threads of a device at their end: the last one tells how it was, and the device waits for them with patience.
+//! The threads of a device at their end: the last one tells how it was, and the device waits for them.
 
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::Error;
-use crate::patience::Patience;
+use crate::stall::until_stalled;
 
 pub(crate) type Ended = Arc<dyn Fn(Option<Error>) + Send + Sync>;
 
@@ -55,17 +55,14 @@ impl Count {
         }
     }
 
-    /// Waits until every thread has left. Returns false if that takes too long: see [`Patience`].
+    /// Waits until every thread has left. Returns false if nothing has [moved](until_stalled) for the limit.
     pub(crate) fn wait(&self, limit: Duration, moved: impl Fn() -> u64) -> bool {
-        let mut patience = Patience::new(limit, moved(), Instant::now());
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        while state.nr_left > 0 {
-            if patience.is_over(moved(), Instant::now()) {
-                return false;
-            }
-            (state, _) = self.is_over.wait_timeout(state, patience.pause()).unwrap_or_else(PoisonError::into_inner);
-        }
-        true
+        let wait = |pause| {
+            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let waited = self.is_over.wait_timeout_while(state, pause, |state| state.nr_left > 0);
+            (waited.unwrap_or_else(PoisonError::into_inner).0.nr_left == 0).then_some(())
+        };
+        until_stalled(limit, moved, wait).is_some()
     }
 }
 
