@@ -1,7 +1,7 @@
 //! The kernel's interface, by its numbers: what `linux/ublk_cmd.h` fixes for every program.
 //!
-//! Structures are written to bytes and read from bytes by hand, field by field, in the order and the sizes of the
-//! interface. So no value that the kernel writes is ever taken for a Rust value without a look at it.
+//! Structures are written to bytes and read from bytes field by field, each at its place in the interface. So no value
+//! that the kernel writes is ever taken for a Rust value without a look at it.
 
 /// The control device, which the module `ublk_drv` makes.
 pub const CONTROL_PATH: &str = "/dev/ublk-control";
@@ -171,46 +171,6 @@ pub mod flag {
     pub const SWAP: u32 = 1 << 16;
 }
 
-fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    let mut field = [0; N];
-    field.copy_from_slice(&bytes[at..at + N]);
-    field
-}
-
-fn put(bytes: &mut [u8], at: usize, field: &[u8]) {
-    bytes[at..at + field.len()].copy_from_slice(field);
-}
-
-/// `struct ublksrv_ctrl_cmd`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ControlCommand {
-    /// The device; all ones if there is none.
-    pub dev_id: u32,
-    /// Bytes of the buffer.
-    pub len: u16,
-    /// Where the buffer is.
-    pub addr: u64,
-    /// A number that some commands take.
-    pub data: u64,
-    /// Bytes of the path in front of what else is in the buffer.
-    pub dev_path_len: u16,
-}
-
-impl ControlCommand {
-    /// As the kernel reads it: for no queue in particular.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; CONTROL_SIZE] {
-        let mut bytes = [0; CONTROL_SIZE];
-        put(&mut bytes, 0, &self.dev_id.to_ne_bytes());
-        put(&mut bytes, 4, &u16::MAX.to_ne_bytes());
-        put(&mut bytes, 6, &self.len.to_ne_bytes());
-        put(&mut bytes, 8, &self.addr.to_ne_bytes());
-        put(&mut bytes, 16, &self.data.to_ne_bytes());
-        put(&mut bytes, 24, &self.dev_path_len.to_ne_bytes());
-        bytes
-    }
-}
-
 /// The state of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum State {
@@ -228,8 +188,8 @@ pub enum State {
 }
 
 impl State {
-    fn new(number: u16) -> Self {
-        match number {
+    fn from_ne_bytes(number: [u8; 2]) -> Self {
+        match u16::from_ne_bytes(number) {
             0 => Self::Dead,
             1 => Self::Live,
             2 => Self::Quiesced,
@@ -238,189 +198,144 @@ impl State {
         }
     }
 
-    fn number(self) -> u16 {
-        match self {
+    fn to_ne_bytes(self) -> [u8; 2] {
+        let number: u16 = match self {
             Self::Dead => 0,
             Self::Live => 1,
             Self::Quiesced => 2,
             Self::FailIo => 3,
             Self::Other(number) => number,
+        };
+        number.to_ne_bytes()
+    }
+}
+
+fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut field = [0; N];
+    field.copy_from_slice(&bytes[at..at + N]);
+    field
+}
+
+/// Defines structures: how many bytes each has, its constants, and its fields, each behind the number of its first
+/// byte.
+macro_rules! structures {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident($size:expr $(, $place:literal = $constant:expr)*) {
+            $($(#[$about:meta])* $at:literal $field:ident: $type:ty,)*
         }
-    }
-}
-
-/// `struct ublksrv_ctrl_dev_info`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct DeviceInfo {
-    /// Queues.
-    pub nr_hw_queues: u16,
-    /// Requests of a queue at a time.
-    pub queue_depth: u16,
-    /// The state.
-    pub state: State,
-    /// Bytes of the largest read or write.
-    pub max_io_buf_bytes: u32,
-    /// The device's number; all ones to get any.
-    pub dev_id: u32,
-    /// The process that serves the device.
-    pub server_pid: i32,
-    /// The features that the device has.
-    pub flags: u64,
-    /// A number of the server's own.
-    pub server_flags: u64,
-}
-
-impl DeviceInfo {
-    /// As the kernel reads it.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; INFO_SIZE] {
-        let mut bytes = [0; INFO_SIZE];
-        put(&mut bytes, 0, &self.nr_hw_queues.to_ne_bytes());
-        put(&mut bytes, 2, &self.queue_depth.to_ne_bytes());
-        put(&mut bytes, 4, &self.state.number().to_ne_bytes());
-        put(&mut bytes, 8, &self.max_io_buf_bytes.to_ne_bytes());
-        put(&mut bytes, 12, &self.dev_id.to_ne_bytes());
-        put(&mut bytes, 16, &self.server_pid.to_ne_bytes());
-        put(&mut bytes, 24, &self.flags.to_ne_bytes());
-        put(&mut bytes, 32, &self.server_flags.to_ne_bytes());
-        bytes
-    }
-
-    /// What the kernel has written.
-    #[must_use]
-    pub fn from_bytes(bytes: &[u8; INFO_SIZE]) -> Self {
-        Self {
-            nr_hw_queues: u16::from_ne_bytes(field(bytes, 0)),
-            queue_depth: u16::from_ne_bytes(field(bytes, 2)),
-            state: State::new(u16::from_ne_bytes(field(bytes, 4))),
-            max_io_buf_bytes: u32::from_ne_bytes(field(bytes, 8)),
-            dev_id: u32::from_ne_bytes(field(bytes, 12)),
-            server_pid: i32::from_ne_bytes(field(bytes, 16)),
-            flags: u64::from_ne_bytes(field(bytes, 24)),
-            server_flags: u64::from_ne_bytes(field(bytes, 32)),
+    )*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub struct $name {
+            $($(#[$about])* pub $field: $type,)*
         }
-    }
-}
 
-/// `struct ublk_params`, as far as this crate gives them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Parameters {
-    /// The parts that are given.
-    pub types: u32,
-    /// What the device is like.
-    pub attrs: u32,
-    /// The logical block size, as a power of two.
-    pub logical_bs_shift: u8,
-    /// The physical block size, as a power of two.
-    pub physical_bs_shift: u8,
-    /// The size of requests that the device likes best, as a power of two.
-    pub io_opt_shift: u8,
-    /// The smallest size of requests that costs nothing extra, as a power of two.
-    pub io_min_shift: u8,
-    /// Sectors of the largest read or write.
-    pub max_sectors: u32,
-    /// No request crosses a multiple of this many sectors.
-    pub chunk_sectors: u32,
-    /// Sectors of the device.
-    pub dev_sectors: u64,
-    /// Bytes: discards are in these units.
-    pub discard_granularity: u32,
-    /// Sectors of the largest discard.
-    pub max_discard_sectors: u32,
-    /// Sectors of the most zeroes.
-    pub max_write_zeroes_sectors: u32,
-    /// Ranges of a discard.
-    pub max_discard_segments: u16,
-}
+        impl $name {
+            /// As the kernel reads it.
+            #[must_use]
+            pub fn to_bytes(self) -> [u8; $size] {
+                let mut bytes = [0; $size];
+                let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+                $(put($place, &($constant).to_ne_bytes());)*
+                $(put($at, &self.$field.to_ne_bytes());)*
+                bytes
+            }
 
-impl Parameters {
-    /// As the kernel reads them.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; PARAMETERS_SIZE] {
-        let mut bytes = [0; PARAMETERS_SIZE];
-        put(&mut bytes, 0, &(PARAMETERS_SIZE as u32).to_ne_bytes());
-        put(&mut bytes, 4, &self.types.to_ne_bytes());
-        put(&mut bytes, 8, &self.attrs.to_ne_bytes());
-        let shifts = [self.logical_bs_shift, self.physical_bs_shift, self.io_opt_shift, self.io_min_shift];
-        put(&mut bytes, 12, &shifts);
-        put(&mut bytes, 16, &self.max_sectors.to_ne_bytes());
-        put(&mut bytes, 20, &self.chunk_sectors.to_ne_bytes());
-        put(&mut bytes, 24, &self.dev_sectors.to_ne_bytes());
-        put(&mut bytes, 44, &self.discard_granularity.to_ne_bytes());
-        put(&mut bytes, 48, &self.max_discard_sectors.to_ne_bytes());
-        put(&mut bytes, 52, &self.max_write_zeroes_sectors.to_ne_bytes());
-        put(&mut bytes, 56, &self.max_discard_segments.to_ne_bytes());
-        bytes
-    }
-
-    /// What the kernel has written.
-    #[must_use]
-    pub fn from_bytes(bytes: &[u8; PARAMETERS_SIZE]) -> Self {
-        let [logical_bs_shift, physical_bs_shift, io_opt_shift, io_min_shift] = field(bytes, 12);
-        Self {
-            types: u32::from_ne_bytes(field(bytes, 4)),
-            attrs: u32::from_ne_bytes(field(bytes, 8)),
-            logical_bs_shift,
-            physical_bs_shift,
-            io_opt_shift,
-            io_min_shift,
-            max_sectors: u32::from_ne_bytes(field(bytes, 16)),
-            chunk_sectors: u32::from_ne_bytes(field(bytes, 20)),
-            dev_sectors: u64::from_ne_bytes(field(bytes, 24)),
-            discard_granularity: u32::from_ne_bytes(field(bytes, 44)),
-            max_discard_sectors: u32::from_ne_bytes(field(bytes, 48)),
-            max_write_zeroes_sectors: u32::from_ne_bytes(field(bytes, 52)),
-            max_discard_segments: u16::from_ne_bytes(field(bytes, 56)),
+            /// What the kernel has written.
+            #[must_use]
+            pub fn from_bytes(bytes: &[u8; $size]) -> Self {
+                Self { $($field: <$type>::from_ne_bytes(field(bytes, $at)),)* }
+            }
         }
+    )*};
+}
+
+structures! {
+    /// `struct ublksrv_ctrl_cmd`, for no queue in particular.
+    ControlCommand(CONTROL_SIZE, 4 = u16::MAX) {
+        /// The device; all ones if there is none.
+        0 dev_id: u32,
+        /// Bytes of the buffer.
+        6 len: u16,
+        /// Where the buffer is.
+        8 addr: u64,
+        /// A number that some commands take.
+        16 data: u64,
+        /// Bytes of the path in front of what else is in the buffer.
+        24 dev_path_len: u16,
     }
-}
 
-/// `struct ublksrv_io_desc`: what a request asks for, as the kernel wrote it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Descriptor {
-    /// The operation in the lower byte, the flags above.
-    pub op_flags: u32,
-    /// Sectors of 512 bytes.
-    pub nr_sectors: u32,
-    /// The first sector.
-    pub start_sector: u64,
-}
-
-impl Descriptor {
-    /// What the kernel has written.
-    #[must_use]
-    pub fn from_bytes(bytes: &[u8; DESCRIPTOR_SIZE]) -> Self {
-        Self {
-            op_flags: u32::from_ne_bytes(field(bytes, 0)),
-            nr_sectors: u32::from_ne_bytes(field(bytes, 4)),
-            start_sector: u64::from_ne_bytes(field(bytes, 8)),
-        }
+    /// `struct ublksrv_ctrl_dev_info`.
+    DeviceInfo(INFO_SIZE) {
+        /// Queues.
+        0 nr_hw_queues: u16,
+        /// Requests of a queue at a time.
+        2 queue_depth: u16,
+        /// The state.
+        4 state: State,
+        /// Bytes of the largest read or write.
+        8 max_io_buf_bytes: u32,
+        /// The device's number; all ones to get any.
+        12 dev_id: u32,
+        /// The process that serves the device.
+        16 server_pid: i32,
+        /// The features that the device has.
+        24 flags: u64,
+        /// A number of the server's own.
+        32 server_flags: u64,
     }
-}
 
-/// `struct ublksrv_io_cmd`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct IoCommand {
-    /// The queue.
-    pub q_id: u16,
-    /// The tag.
-    pub tag: u16,
-    /// How the tag's request ended: bytes, or an error number below 0.
-    pub result: i32,
-    /// The tag's buffer.
-    pub addr: u64,
-}
+    /// `struct ublk_params`, as far as this crate gives them.
+    Parameters(PARAMETERS_SIZE, 0 = PARAMETERS_SIZE as u32) {
+        /// The parts that are given.
+        4 types: u32,
+        /// What the device is like.
+        8 attrs: u32,
+        /// The logical block size, as a power of two.
+        12 logical_bs_shift: u8,
+        /// The physical block size, as a power of two.
+        13 physical_bs_shift: u8,
+        /// The size of requests that the device likes best, as a power of two.
+        14 io_opt_shift: u8,
+        /// The smallest size of requests that costs nothing extra, as a power of two.
+        15 io_min_shift: u8,
+        /// Sectors of the largest read or write.
+        16 max_sectors: u32,
+        /// No request crosses a multiple of this many sectors.
+        20 chunk_sectors: u32,
+        /// Sectors of the device.
+        24 dev_sectors: u64,
+        /// Bytes: discards are in these units.
+        44 discard_granularity: u32,
+        /// Sectors of the largest discard.
+        48 max_discard_sectors: u32,
+        /// Sectors of the most zeroes.
+        52 max_write_zeroes_sectors: u32,
+        /// Ranges of a discard.
+        56 max_discard_segments: u16,
+    }
 
-impl IoCommand {
-    /// As the kernel reads it.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; IO_SIZE] {
-        let mut bytes = [0; IO_SIZE];
-        put(&mut bytes, 0, &self.q_id.to_ne_bytes());
-        put(&mut bytes, 2, &self.tag.to_ne_bytes());
-        put(&mut bytes, 4, &self.result.to_ne_bytes());
-        put(&mut bytes, 8, &self.addr.to_ne_bytes());
-        bytes
+    /// `struct ublksrv_io_desc`: what a request asks for, as the kernel wrote it.
+    Descriptor(DESCRIPTOR_SIZE) {
+        /// The operation in the lower byte, the flags above.
+        0 op_flags: u32,
+        /// Sectors of 512 bytes.
+        4 nr_sectors: u32,
+        /// The first sector.
+        8 start_sector: u64,
+    }
+
+    /// `struct ublksrv_io_cmd`.
+    IoCommand(IO_SIZE) {
+        /// The queue.
+        0 q_id: u16,
+        /// The tag.
+        2 tag: u16,
+        /// How the tag's request ended: bytes, or an error number below 0.
+        4 result: i32,
+        /// The tag's buffer.
+        8 addr: u64,
     }
 }
 

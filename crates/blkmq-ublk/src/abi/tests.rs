@@ -37,8 +37,8 @@ fn structures_come_back_as_they_were_written() {
         max_discard_segments: 0xabc,
     };
     assert_eq!(Parameters::from_bytes(&parameters.to_bytes()), parameters);
-    for number in 0..6 {
-        assert_eq!(State::new(number).number(), number);
+    for number in (0..6).map(u16::to_ne_bytes) {
+        assert_eq!(State::from_ne_bytes(number).to_ne_bytes(), number);
     }
 }
 
