@@ -47,7 +47,7 @@ impl Growth {
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use blkmq::driver::{Batch, Done, Driver, NextEvent, Topology};
+    use blkmq::driver::{Batch, Driver, NextEvent, Topology};
     use blkmq::{Limits, Time};
 
     use super::*;
@@ -72,14 +72,8 @@ mod tests {
 
         fn queue_rqs(&self, _hctx: u16, _batch: &mut Batch<'_>, _now: Time) {}
 
-        fn poll(&self, _hctx: u16, _done: &mut Done<'_>, _now: Time) {}
-
         fn next_event(&self, _hctx: u16) -> NextEvent {
             NextEvent::Never
-        }
-
-        fn show(&self, _out: &mut dyn std::fmt::Write) -> std::fmt::Result {
-            Ok(())
         }
     }
 

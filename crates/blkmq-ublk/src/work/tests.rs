@@ -1,6 +1,6 @@
 use std::sync::{Arc, Mutex};
 
-use blkmq::driver::{Batch, Command, Done, Driver, NextEvent, Topology, spec};
+use blkmq::driver::{Batch, Command, Driver, NextEvent, Topology, spec};
 use blkmq::event::EventFd;
 use blkmq::{Limits, RequestQueue, Status};
 use blkmq_engine::{Bounds, Engine, Entry, Export, FrontEnd, Journal, Level, Piece, least_memory};
@@ -258,14 +258,8 @@ impl Driver for Taker {
         }
     }
 
-    fn poll(&self, _hctx: u16, _done: &mut Done<'_>, _now: Time) {}
-
     fn next_event(&self, _hctx: u16) -> NextEvent {
         NextEvent::Never
-    }
-
-    fn show(&self, _out: &mut dyn std::fmt::Write) -> std::fmt::Result {
-        Ok(())
     }
 }
 
