@@ -30,15 +30,16 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("the variable holds a number"))
 }
 
-fn runner() -> TestRunner {
-    let (seed, cases) = (number("BLKMQ_SEED", 0x5eed), number("BLKMQ_CASES", 256) as u32);
+/// A runner of `cases` cases, from the seed 0x5eed; `BLKMQ_CASES` and `BLKMQ_SEED` replace them.
+pub(crate) fn runner(cases: u32, config: Config) -> TestRunner {
+    let (seed, cases) = (number("BLKMQ_SEED", 0x5eed), number("BLKMQ_CASES", cases.into()) as u32);
     println!("BLKMQ_SEED={seed} BLKMQ_CASES={cases}");
     TestRunner::new(Config {
         cases,
         rng_algorithm: RngAlgorithm::ChaCha,
         rng_seed: RngSeed::Fixed(seed),
         failure_persistence: None,
-        ..Config::default()
+        ..config
     })
 }
 
@@ -187,7 +188,7 @@ fn spoilt_traces_are_refused_or_replayed() {
     let word = prop_oneof![any::<u32>(), 0..64_u32, Just(u32::MAX)];
     let spoil = proptest::collection::vec((0..limit / 4, word), 0..24);
     let cut = 0..limit;
-    runner()
+    runner(256, Config::default())
         .run(&(spoil, cut), |(spoil, cut)| {
             let mut trace = trace.clone();
             for (at, word) in spoil {
@@ -225,7 +226,7 @@ fn any_settings_are_refused_or_applied() {
     let queue = queue();
     let limit = queue.len();
     let text = prop_oneof![any::<String>(), "[a-z_/ =\\[\\]\n0-9-]{0,80}"];
-    runner()
+    runner(256, Config::default())
         .run(&(text, 0..limit, 0..limit), |(text, from, to)| {
             let spoilt = format!("{}{text}{}", &queue[..from.min(to)], &queue[from.max(to)..]);
             for text in [&text, &spoilt] {

@@ -6,29 +6,15 @@ use blkmq_workbench::blktrace::{Action, Category, Event};
 use blkmq_workbench::order::{self, Decision, Decisions, Groups, Insertions, Line, Processes, Queue};
 use blkmq_workbench::{Settings, TextError};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, RngAlgorithm, RngSeed, TestRunner};
+use proptest::test_runner::Config;
+
+use crate::input::runner;
 
 const PROCESSES: &str = "1 a / 2 4\n2 b g 2 0\n3 c g/h 3 7\n4 d - 1 -\n";
 const GROUPS: &str = "g default 10\ng/h 1000\n";
 
 fn parsed(text: &str) -> Result<Vec<Line>, TextError> {
     Decisions::new("file.txt".to_owned(), text.as_bytes()).collect()
-}
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().expect("the variable holds a number"))
-}
-
-fn runner() -> TestRunner {
-    let (seed, cases) = (number("BLKMQ_SEED", 0x5eed), number("BLKMQ_CASES", 256) as u32);
-    println!("BLKMQ_SEED={seed} BLKMQ_CASES={cases}");
-    TestRunner::new(Config {
-        cases,
-        rng_algorithm: RngAlgorithm::ChaCha,
-        rng_seed: RngSeed::Fixed(seed),
-        failure_persistence: None,
-        ..Config::default()
-    })
 }
 
 /// Red if a reader panics, or if an error has several lines or does not name the file and the line.
@@ -63,7 +49,7 @@ fn any_words_are_read_or_refused_with_their_place() {
     ];
     let line = prop::collection::vec(word, 0..7).prop_map(|words| words.join(" "));
     let text = prop::collection::vec(line, 0..6).prop_map(|lines| lines.join("\n"));
-    let tested = runner().run(&text, |text| {
+    let tested = runner(256, Config::default()).run(&text, |text| {
         let results = [
             parsed(&text).map(|_| ()),
             Processes::parse("file.txt", &text).map(|_| ()),
@@ -109,7 +95,7 @@ fn step() -> impl Strategy<Value = Step> {
 #[test]
 fn decisions_that_fit_no_trace_are_not_followed() {
     let steps = prop::collection::vec((step(), 0..5_000_000_u64), 0..120);
-    let tested = runner().run(&(steps, any::<bool>()), |(steps, rotational)| {
+    let tested = runner(256, Config::default()).run(&(steps, any::<bool>()), |(steps, rotational)| {
         let (mut events, mut decisions, mut time) = (Vec::new(), Vec::new(), 0);
         for (sequence, (step, wait)) in (0..).zip(steps) {
             time += wait;

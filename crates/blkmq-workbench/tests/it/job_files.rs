@@ -10,7 +10,9 @@ use std::time::Duration;
 use blkmq_workbench::job::{BlockSize, ByDirection, Direction, Extent, Measure, Operations, Order};
 use blkmq_workbench::{Job, JobFile, Mode, Surroundings, System};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, RngAlgorithm, RngSeed, TestRunner};
+use proptest::test_runner::Config;
+
+use crate::input::runner;
 
 /// The machine that the tests run on, with the variables that two of fio's examples need.
 struct Examples;
@@ -37,10 +39,6 @@ impl Surroundings for Examples {
 
 /// Where Debian's package fio-examples puts its files.
 const EXAMPLES: &str = "/usr/share/doc/fio/examples";
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().expect("the variable holds a number"))
-}
 
 fn published(name: &str) -> (Job, Vec<&'static str>) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("jobs").join(name);
@@ -317,17 +315,9 @@ fn fio_accepts_what_we_accept() {
         println!("SKIP there is no fio; scripts/tools fio installs it");
         return;
     }
-    let (seed, cases) = (number("BLKMQ_SEED", 0x5eed), number("BLKMQ_CASES", 60) as u32);
-    println!("BLKMQ_SEED={seed} BLKMQ_CASES={cases}");
-    let mut runner = TestRunner::new(Config {
-        cases,
-        rng_algorithm: RngAlgorithm::ChaCha,
-        rng_seed: RngSeed::Fixed(seed),
-        failure_persistence: None,
-        // Few, because each attempt starts fio.
-        max_shrink_iters: 64,
-        ..Config::default()
-    });
+    // Few attempts, because each starts fio.
+    let mut runner = runner(60, Config { max_shrink_iters: 64, ..Config::default() });
+    let cases = runner.config().cases;
     let path = std::env::temp_dir().join(format!("blkmq-job-{}.fio", std::process::id()));
     let accepted = std::cell::Cell::new(0);
     let lines = proptest::collection::vec(any_line(), 1..6);
