@@ -57,15 +57,12 @@ impl Terms {
 }
 
 /// Why this device gets no export.
+#[derive(Debug, thiserror::Error)]
 enum Refused {
-    System(io::Error),
+    #[error("{0}")]
+    System(#[from] io::Error),
+    #[error("{0}")]
     Server(String),
-}
-
-impl From<io::Error> for Refused {
-    fn from(error: io::Error) -> Self {
-        Self::System(error)
-    }
 }
 
 fn refused<T>(what: impl Into<String>) -> Result<T, Refused> {
@@ -221,10 +218,7 @@ mod tests {
     }
 
     fn told(answers: &[Vec<u8>]) -> Result<Terms, String> {
-        replies(&mut Cursor::new(answers.concat()), "x").map_err(|refused| match refused {
-            Refused::System(error) => error.to_string(),
-            Refused::Server(what) => what,
-        })
+        replies(&mut Cursor::new(answers.concat()), "x").map_err(|refused| refused.to_string())
     }
 
     #[test]
