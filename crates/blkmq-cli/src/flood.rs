@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use blkmq::{Class, IoPriority};
-use blkmq_workbench::bench::{Control, JobOutcome};
+use blkmq_workbench::bench::{Control, JobOutcome, Outcome};
 use blkmq_workbench::job::Direction;
 use blkmq_workbench::{JobFile, Mode, System};
 use serde::Serialize;
@@ -86,17 +86,8 @@ pub(crate) fn run(way: &Way, clock: Time, runtime: Duration, stop: &Control) -> 
     let control = Control { runtime: Some(runtime), ..stop.clone() };
     let failed = |what: String| Failure::Running(format!("{}: {what}", load.file));
     let outcome = progress::watch_jobs(&control, || bench.run(&control)).map_err(|error| failed(error.to_string()))?;
-    if let Some(error) = outcome.error() {
-        return Err(failed(error));
-    }
-    if outcome.stopped {
-        return Ok(None);
-    }
-    let (reader, writers) = outcome.jobs.split_first().ok_or_else(|| failed("it has no job".to_owned()))?;
+    let Some((reader, writers)) = reader_and_writers(&outcome, runtime, failed)? else { return Ok(None) };
     let read = reader.direction(Direction::Read);
-    if read.latency.count() == 0 {
-        return Err(failed(format!("no read completed within {runtime:?}: it has to run for longer")));
-    }
     let written = |job: &JobOutcome| job.direction(Direction::Write).bandwidth(job.runtime_ns);
     Ok(Some(Flooded {
         job: load.file,
@@ -110,6 +101,25 @@ pub(crate) fn run(way: &Way, clock: Time, runtime: Duration, stop: &Control) -> 
         p99_9_ns: read.latency.percentile(99.9),
         write_bytes_per_second: writers.iter().map(written).sum(),
     }))
+}
+
+/// The outcome of the first job, which reads, and those of the others. `None` if the run was stopped.
+pub(crate) fn reader_and_writers(
+    outcome: &Outcome,
+    runtime: Duration,
+    failed: impl Fn(String) -> Failure,
+) -> Result<Option<(&JobOutcome, &[JobOutcome])>, Failure> {
+    if let Some(error) = outcome.error() {
+        return Err(failed(error));
+    }
+    if outcome.stopped {
+        return Ok(None);
+    }
+    let (reader, writers) = outcome.jobs.split_first().ok_or_else(|| failed("it has no job".to_owned()))?;
+    if reader.direction(Direction::Read).latency.count() == 0 {
+        return Err(failed(format!("no read completed within {runtime:?}: it has to run for longer")));
+    }
+    Ok(Some((reader, writers)))
 }
 
 /// The headings for [`Flooded::cells`].

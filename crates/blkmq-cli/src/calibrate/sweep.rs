@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use blkmq_workbench::Spread;
 use blkmq_workbench::bench::{Bench, Control, Latency, Outcome, Sample};
 use blkmq_workbench::job::Job;
 use indicatif::ProgressBar;
@@ -342,7 +343,8 @@ impl Gathered {
     /// `is_disturbed`: the machine does other things too, which slow down some of the runs.
     fn point(mut self, is_disturbed: bool) -> Point {
         self.rates.sort_by(f64::total_cmp);
-        let iops = if is_disturbed { median(&mut self.rates) } else { mean(&self.rates) };
+        let middle = Spread::new(&self.rates).filter(|_| is_disturbed).map(|spread| spread.median);
+        let iops = middle.unwrap_or_else(|| mean(&self.rates));
         let at = |quarter: usize| self.rates[(self.rates.len() - 1) * quarter / 4];
         let spread = (at(3) - at(1)) / iops.max(f64::MIN_POSITIVE);
         let [p50_ns, p99_ns, p99_9_ns] = [50.0, 99.0, 99.9].map(|percent| self.latency.percentile(percent));
@@ -352,12 +354,6 @@ impl Gathered {
 
 fn mean(rates: &[f64]) -> f64 {
     rates.iter().sum::<f64>() / rates.len().max(1) as f64
-}
-
-fn median(rates: &mut [f64]) -> f64 {
-    rates.sort_by(f64::total_cmp);
-    let middle = rates.len() / 2;
-    if rates.len() % 2 == 1 { rates[middle] } else { mean(&rates[middle - 1..=middle]) }
 }
 
 /// The standard error of the mean, as a part of the mean.
@@ -395,6 +391,5 @@ mod tests {
         assert_eq!(error(&[5.0, 5.0, 5.0]), 0.0);
         assert!((error(&[9.0, 11.0]) - 0.1).abs() < 1e-9);
         assert!((error(&[9.0, 11.0, 9.0, 11.0]) - 0.0577).abs() < 1e-3);
-        assert_eq!((median(&mut [3.0, 1.0, 2.0]), median(&mut [4.0, 1.0, 2.0, 3.0])), (2.0, 2.5));
     }
 }

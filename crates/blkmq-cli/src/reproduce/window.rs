@@ -15,6 +15,7 @@ use blkmq_workbench::{JobFile, Mode, System};
 use serde::Serialize;
 
 use self::step::Steps;
+use crate::flood::reader_and_writers;
 use crate::page;
 use crate::target::{Target, Time};
 use blkmq_program::Failure;
@@ -128,17 +129,8 @@ fn run(way: Way, runtime: Duration, control: &Control) -> Result<Option<Row>, Fa
     let failed = |what: String| Failure::Running(format!("{NAME}: {what}"));
     let control = Control { runtime: Some(runtime), ..control.clone() };
     let outcome = bench.run(&control).map_err(|error| failed(error.to_string()))?;
-    if let Some(error) = outcome.error() {
-        return Err(failed(error));
-    }
-    if outcome.stopped {
-        return Ok(None);
-    }
-    let (reader, writers) = outcome.jobs.split_first().ok_or_else(|| failed("it has no job".to_owned()))?;
+    let Some((reader, writers)) = reader_and_writers(&outcome, runtime, failed)? else { return Ok(None) };
     let latency = &reader.direction(Direction::Read).latency;
-    if latency.count() == 0 {
-        return Err(failed(format!("no read completed within {runtime:?}: it has to run for longer")));
-    }
     Ok(Some(Row {
         scheduler: bench.queue().scheduler(),
         bound: way.bound,
