@@ -53,7 +53,7 @@ impl WrittenPermit {
         let who = match (&self.certificate, &self.user) {
             (Some(name), None) if name.contains(is_hidden) => return Err(hidden_certificate(name)),
             (Some(name), None) => Who::Certificate(name.clone()),
-            (None, Some(user)) => Who::User(user_number(&user.text())?),
+            (None, Some(user)) => Who::User(user_number(&user.to_string())?),
             _ => return Err("allow: a client is known by a certificate or by a user, one of both".to_owned()),
         };
         let writes = match self.access.as_deref() {

@@ -163,69 +163,42 @@ pub(super) fn check_shared(exports: &[Export]) -> Result<(), TextError> {
     Ok(())
 }
 
-/// The contents of a file, once they are checked.
-#[derive(Debug, Default)]
-pub(super) struct File {
-    pub(super) device: Option<Given>,
-    pub(super) nbd: Vec<Given>,
-    pub(super) vhost_user: Vec<Given>,
-    pub(super) ublk: Vec<Given>,
-    pub(super) settings: Settings,
-    pub(super) read_only: bool,
-    pub(super) exports: Vec<Export>,
-    pub(super) placements: Placements,
-    pub(super) control: Option<PathBuf>,
-    pub(super) metrics: Option<Given>,
-    pub(super) run: Option<String>,
-    pub(super) max_connections: Option<u16>,
-    pub(super) memory: Option<Given>,
-    pub(super) drain_timeout: Option<Given>,
-    pub(super) stall_timeout: Option<Given>,
-    pub(super) tls: Option<Given>,
-    pub(super) tls_certificates: Option<Given>,
-    pub(super) tls_verify_peer: bool,
-    pub(super) allow: Option<Allow>,
-    pub(super) user: Option<Given>,
-    pub(super) group: Option<Given>,
-    pub(super) sandbox: Option<Given>,
-}
-
 /// A file as it is written.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
-struct Written {
-    device: Option<Spanned<String>>,
-    nbd: Option<Spanned<Addresses>>,
-    vhost_user: Option<Spanned<Addresses>>,
-    ublk: Option<Spanned<Addresses>>,
-    scheduler: Option<Spanned<String>>,
-    locking: Option<Spanned<String>>,
-    bypass: Option<Spanned<Word>>,
+pub(super) struct Written {
+    pub(super) device: Option<Spanned<String>>,
+    pub(super) nbd: Option<Spanned<Addresses>>,
+    pub(super) vhost_user: Option<Spanned<Addresses>>,
+    pub(super) ublk: Option<Spanned<Addresses>>,
+    pub(super) scheduler: Option<Spanned<String>>,
+    pub(super) locking: Option<Spanned<String>>,
+    pub(super) bypass: Option<Spanned<Word>>,
     #[serde(default)]
-    set: BTreeMap<String, Spanned<Word>>,
+    pub(super) set: BTreeMap<String, Spanned<Word>>,
     #[serde(default)]
-    read_only: bool,
+    pub(super) read_only: bool,
     #[serde(default)]
     export: Vec<WrittenExport>,
     #[serde(default)]
     groups: BTreeMap<Spanned<String>, WrittenGroup>,
     #[serde(default)]
     clients: Vec<Spanned<WrittenRule>>,
-    control: Option<PathBuf>,
-    metrics: Option<Spanned<Word>>,
-    run: Option<String>,
-    max_connections: Option<Spanned<u16>>,
-    memory: Option<Spanned<Word>>,
-    drain_timeout: Option<Spanned<String>>,
-    stall_timeout: Option<Spanned<String>>,
-    tls: Option<Spanned<String>>,
-    tls_certificates: Option<Spanned<String>>,
+    pub(super) control: Option<PathBuf>,
+    pub(super) metrics: Option<Spanned<Word>>,
+    pub(super) run: Option<String>,
+    pub(super) max_connections: Option<Spanned<u16>>,
+    pub(super) memory: Option<Spanned<Word>>,
+    pub(super) drain_timeout: Option<Spanned<String>>,
+    pub(super) stall_timeout: Option<Spanned<String>>,
+    pub(super) tls: Option<Spanned<String>>,
+    pub(super) tls_certificates: Option<Spanned<String>>,
     #[serde(default)]
-    tls_verify_peer: bool,
+    pub(super) tls_verify_peer: bool,
     allow: Option<Spanned<allow::Written>>,
-    user: Option<Spanned<Word>>,
-    group: Option<Spanned<Word>>,
-    sandbox: Option<Spanned<String>>,
+    pub(super) user: Option<Spanned<Word>>,
+    pub(super) group: Option<Spanned<Word>>,
+    pub(super) sandbox: Option<Spanned<String>>,
 }
 
 /// An export as it is written.
@@ -251,33 +224,54 @@ struct WrittenExport {
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected one text or a list of them")]
-enum Addresses {
+pub(super) enum Addresses {
     One(String),
     Many(Vec<String>),
 }
 
-/// A file, used to say where in it something is.
-struct Source<'a> {
-    path: &'a Path,
-    text: &'a str,
+/// A file: what is written in it, and of that what has to be checked.
+#[derive(Debug, Default)]
+pub(super) struct File {
+    pub(super) source: Source,
+    pub(super) written: Written,
+    pub(super) exports: Vec<Export>,
+    pub(super) placements: Placements,
+    pub(super) allow: Option<Allow>,
 }
 
-impl Source<'_> {
+/// The text of a file, used to say where in it something is.
+#[derive(Debug, Default)]
+pub(super) struct Source {
+    path: PathBuf,
+    text: String,
+}
+
+impl Source {
     fn place(&self, span: Range<usize>) -> String {
-        let before = self.text.get(..span.start).unwrap_or(self.text);
+        let before = self.text.get(..span.start).unwrap_or(&self.text);
         format!("{}: line {}", self.path.display(), before.matches('\n').count() + 1)
     }
 
-    fn given(&self, text: &Spanned<String>) -> Given {
-        Given { text: text.get_ref().clone(), place: self.place(text.span()) }
+    fn given(&self, word: &Spanned<impl ToString>) -> Given {
+        Given { text: word.get_ref().to_string(), place: self.place(word.span()) }
     }
 
-    fn word(&self, word: &Spanned<Word>) -> Given {
-        Given { text: word.get_ref().text(), place: self.place(word.span()) }
+    /// What the command line says by the option `name`, or else what is written in the file.
+    pub(super) fn or(
+        &self,
+        name: &str,
+        option: &Option<String>,
+        written: &Option<Spanned<impl ToString>>,
+    ) -> Option<Given> {
+        let option = option.as_ref().map(|text| Given::option(name, text));
+        option.or_else(|| written.as_ref().map(|word| self.given(word)))
     }
 
-    fn addresses(&self, written: Option<&Spanned<Addresses>>) -> Vec<Given> {
-        let Some(written) = written else { return Vec::new() };
+    /// The same with addresses, of which there may be several.
+    pub(super) fn any_or(&self, name: &str, options: &[String], written: &Option<Spanned<Addresses>>) -> Vec<Given> {
+        let (true, Some(written)) = (options.is_empty(), written) else {
+            return options.iter().map(|text| Given::option(name, text)).collect();
+        };
         let texts = match written.get_ref() {
             Addresses::One(address) => std::slice::from_ref(address),
             Addresses::Many(addresses) => addresses,
@@ -285,15 +279,16 @@ impl Source<'_> {
         texts.iter().map(|text| Given { text: text.clone(), place: self.place(written.span()) }).collect()
     }
 
-    fn set(&self, set: &BTreeMap<String, Spanned<Word>>) -> Vec<(String, Given)> {
-        set.iter().map(|(name, value)| (name.clone(), self.word(value))).collect()
+    /// Knobs and their values.
+    pub(super) fn set(&self, set: &BTreeMap<String, Spanned<Word>>) -> Vec<(String, Given)> {
+        set.iter().map(|(name, value)| (name.clone(), self.given(value))).collect()
     }
 
     fn export(&self, written: &WrittenExport) -> Result<Export, TextError> {
         let settings = Settings {
             scheduler: written.scheduler.as_ref().map(|text| self.given(text)),
             locking: written.locking.as_ref().map(|text| self.given(text)),
-            bypass: written.bypass.as_ref().map(|word| self.word(word)),
+            bypass: written.bypass.as_ref().map(|word| self.given(word)),
             set: self.set(&written.set),
         };
         let name = self.given(&written.name);
@@ -353,46 +348,18 @@ fn misspelt(message: &str) -> Option<String> {
 impl File {
     /// Reads the text of a file. `path` is the name of the file in errors.
     pub(super) fn parse(path: &Path, text: &str) -> Result<Self, TextError> {
-        let source = Source { path, text };
+        let source = Source { path: path.to_owned(), text: text.to_owned() };
         let written: Written = toml::from_str(text).map_err(|error| TextError {
             place: error.span().map_or_else(|| path.display().to_string(), |span| source.place(span)),
             what: in_words(error.message()),
         })?;
-        let max_connections = match &written.max_connections {
-            Some(number) if *number.get_ref() == 0 => {
-                let what = "max_connections: 0 is not within 1..65535".to_owned();
-                return Err(TextError { place: source.place(number.span()), what });
-            }
-            number => number.as_ref().map(|number| *number.get_ref()),
-        };
-        Ok(Self {
-            device: written.device.as_ref().map(|text| source.given(text)),
-            nbd: source.addresses(written.nbd.as_ref()),
-            vhost_user: source.addresses(written.vhost_user.as_ref()),
-            ublk: source.addresses(written.ublk.as_ref()),
-            settings: Settings {
-                scheduler: written.scheduler.as_ref().map(|text| source.given(text)),
-                locking: written.locking.as_ref().map(|text| source.given(text)),
-                bypass: written.bypass.as_ref().map(|word| source.word(word)),
-                set: source.set(&written.set),
-            },
-            read_only: written.read_only,
-            exports: written.export.iter().map(|export| source.export(export)).collect::<Result<_, _>>()?,
-            placements: Placements::read(&written.groups, &written.clients, &|span| source.place(span))?,
-            control: written.control,
-            metrics: written.metrics.as_ref().map(|word| source.word(word)),
-            run: written.run,
-            max_connections,
-            memory: written.memory.as_ref().map(|word| source.word(word)),
-            drain_timeout: written.drain_timeout.as_ref().map(|text| source.given(text)),
-            stall_timeout: written.stall_timeout.as_ref().map(|text| source.given(text)),
-            tls: written.tls.as_ref().map(|text| source.given(text)),
-            tls_certificates: written.tls_certificates.as_ref().map(|text| source.given(text)),
-            tls_verify_peer: written.tls_verify_peer,
-            allow: source.allow(written.allow.as_ref())?,
-            user: written.user.as_ref().map(|word| source.word(word)),
-            group: written.group.as_ref().map(|word| source.word(word)),
-            sandbox: written.sandbox.as_ref().map(|text| source.given(text)),
-        })
+        if let Some(number) = written.max_connections.as_ref().filter(|number| *number.get_ref() == 0) {
+            let what = "max_connections: 0 is not within 1..65535".to_owned();
+            return Err(TextError { place: source.place(number.span()), what });
+        }
+        let exports = written.export.iter().map(|export| source.export(export)).collect::<Result<_, _>>()?;
+        let placements = Placements::read(&written.groups, &written.clients, &|span| source.place(span))?;
+        let allow = source.allow(written.allow.as_ref())?;
+        Ok(Self { source, written, exports, placements, allow })
     }
 }

@@ -1,6 +1,8 @@
 //! What an operator has given, on the command line or in a file, with the place where it was given. Everything that
 //! reads such words calls in.
 
+use std::fmt;
+
 use blkmq_workbench::TextError;
 use serde::Deserialize;
 
@@ -31,12 +33,12 @@ pub(super) enum Word {
     Text(String),
 }
 
-impl Word {
-    pub(super) fn text(&self) -> String {
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Number(number) => number.to_string(),
-            Self::Switch(switch) => u8::from(*switch).to_string(),
-            Self::Text(text) => text.clone(),
+            Self::Number(number) => number.fmt(f),
+            Self::Switch(switch) => u8::from(*switch).fmt(f),
+            Self::Text(text) => f.write_str(text),
         }
     }
 }

@@ -178,7 +178,7 @@ impl WrittenRule {
             return Err(fault(group.span(), format!("there is no group '{}'; {known}", group.get_ref())));
         }
         let number =
-            |user: &Spanned<Word>| user_number(&user.get_ref().text()).map_err(|what| fault(user.span(), what));
+            |user: &Spanned<Word>| user_number(&user.get_ref().to_string()).map_err(|what| fault(user.span(), what));
         let network = |address: &Spanned<String>| {
             address.get_ref().parse().map_err(|error| fault(address.span(), format!("address: {error}")))
         };

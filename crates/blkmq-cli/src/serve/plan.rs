@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use blkmq_workbench::{TextError, assignment};
+use toml::Spanned;
 
 use super::config::{self, Disk, Export, File, Settings, Tls};
 use super::given::Given;
@@ -75,17 +76,26 @@ impl Plan {
     }
 
     fn merge(options: &Serve, file: File) -> Result<Self, TextError> {
-        let settings = options.settings()?.or(&file.settings);
-        let read_only = options.read_only || file.read_only;
+        let File { source, written, exports: others, placements, allow } = file;
+        // The last value of a knob counts.
+        let mut set = source.set(&written.set);
+        set.extend(options.set.iter().map(knob).collect::<Result<Vec<_>, TextError>>()?);
+        let settings = Settings {
+            scheduler: source.or("scheduler", &options.scheduler, &written.scheduler),
+            locking: source.or("locking", &options.locking, &written.locking),
+            bypass: source.or("bypass", &options.bypass, &written.bypass),
+            set,
+        };
+        let read_only = options.read_only || written.read_only;
         let mut exports = Vec::new();
         let word = options.word.as_deref().map(of_word).transpose()?;
-        let device = options.device.as_deref().map(|text| Given::option("device", text));
-        let device = word.or(device).or(file.device).map(in_full);
+        let device = source.or("device", &options.device, &written.device);
+        let device = word.or(device).map(in_full);
         if let Some(device) = device {
             let name = Given { text: String::new(), place: device.place.clone() };
             exports.push(Export::new(name, device, settings.clone(), read_only));
         }
-        for export in file.exports {
+        for export in others {
             let disk = match export.disk {
                 Disk::Own { device, settings: own } => {
                     Disk::Own { device: in_full(device), settings: own.or(&settings) }
@@ -106,48 +116,40 @@ impl Plan {
             let [name, device] = ["", RAM_DISK].map(|text| Given::option("device", text));
             exports.push(Export::new(name, device, settings, read_only));
         }
-        let allow = allow::of_options(&options.allow)?.or(file.allow);
+        let allow = allow::of_options(&options.allow)?.or(allow);
         exports.iter_mut().filter(|export| export.allow.is_none()).for_each(|export| export.allow = allow.clone());
         config::check_names(&exports)?;
         config::check_shared(&exports)?;
-        let either = |name: &str, options: &[String], file: Vec<Given>| match options {
-            [] => file,
-            given => given.iter().map(|text| Given::option(name, text)).collect(),
-        };
-        let nbd = either("nbd", &options.nbd, file.nbd);
-        let vhost_user = either("vhost-user", &options.vhost_user, file.vhost_user);
-        let ublk = either("ublk", &options.ublk, file.ublk);
-        let given = |name: &str, text: &Option<String>| text.as_deref().map(|text| Given::option(name, text));
         let tls = config::tls(
-            given("tls", &options.tls).or(file.tls),
-            given("tls-certificates", &options.tls_certificates).or(file.tls_certificates),
-            options.tls_verify_peer || file.tls_verify_peer,
+            source.or("tls", &options.tls, &written.tls),
+            source.or("tls-certificates", &options.tls_certificates, &written.tls_certificates),
+            options.tls_verify_peer || written.tls_verify_peer,
         )?;
         let names_clients = tls.as_ref().is_some_and(|tls| tls.verifies_peer);
         for Export { name, allow, .. } in &exports {
             allow::check(allow.as_ref(), names_clients).map_err(|what| name.fault(what))?;
         }
         let names: Vec<&str> = exports.iter().map(|export| export.name.text.as_str()).collect();
-        file.placements.check(&names, names_clients)?;
+        placements.check(&names, names_clients)?;
         Ok(Self {
-            nbd,
-            ublk,
-            vhost_user,
+            nbd: source.any_or("nbd", &options.nbd, &written.nbd),
+            ublk: source.any_or("ublk", &options.ublk, &written.ublk),
+            vhost_user: source.any_or("vhost-user", &options.vhost_user, &written.vhost_user),
             tls,
             exports,
-            placements: file.placements,
-            control: options.control.clone().or(file.control),
-            metrics: given("metrics", &options.metrics).or(file.metrics),
+            placements,
+            control: options.control.clone().or(written.control),
+            metrics: source.or("metrics", &options.metrics, &written.metrics),
             identity: Identity::find(
-                given("user", &options.user).or(file.user).as_ref(),
-                given("group", &options.group).or(file.group).as_ref(),
+                source.or("user", &options.user, &written.user).as_ref(),
+                source.or("group", &options.group, &written.group).as_ref(),
             )?,
-            sandbox: sandbox(given("sandbox", &options.sandbox).or(file.sandbox).as_ref())?,
-            run: options.run.clone().or(file.run),
-            max_connections: options.max_connections.or(file.max_connections),
-            memory: given("memory", &options.memory).or(file.memory),
-            drain_timeout: given("drain-timeout", &options.drain_timeout).or(file.drain_timeout),
-            stall_timeout: given("stall-timeout", &options.stall_timeout).or(file.stall_timeout),
+            sandbox: sandbox(source.or("sandbox", &options.sandbox, &written.sandbox).as_ref())?,
+            run: options.run.clone().or(written.run),
+            max_connections: options.max_connections.or(written.max_connections.map(Spanned::into_inner)),
+            memory: source.or("memory", &options.memory, &written.memory),
+            drain_timeout: source.or("drain-timeout", &options.drain_timeout, &written.drain_timeout),
+            stall_timeout: source.or("stall-timeout", &options.stall_timeout, &written.stall_timeout),
         })
     }
 }
@@ -161,20 +163,10 @@ fn sandbox(given: Option<&Given>) -> Result<bool, TextError> {
     }
 }
 
-impl Serve {
-    fn settings(&self) -> Result<Settings, TextError> {
-        let given = |name: &str, text: &Option<String>| text.as_deref().map(|text| Given::option(name, text));
-        let knob = |text: &String| {
-            let (name, value) = assignment(text)?;
-            Ok((name.to_owned(), Given { text: value.to_owned(), place: format!("--set {text}") }))
-        };
-        Ok(Settings {
-            scheduler: given("scheduler", &self.scheduler),
-            locking: given("locking", &self.locking),
-            bypass: given("bypass", &self.bypass),
-            set: self.set.iter().map(knob).collect::<Result<_, TextError>>()?,
-        })
-    }
+/// A knob and its value, as `--set` gives them.
+fn knob(text: &String) -> Result<(String, Given), TextError> {
+    let (name, value) = assignment(text)?;
+    Ok((name.to_owned(), Given { text: value.to_owned(), place: format!("--set {text}") }))
 }
 
 #[cfg(test)]
