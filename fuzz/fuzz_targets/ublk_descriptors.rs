@@ -12,7 +12,7 @@ use blkmq::driver::{Driver, spec};
 use blkmq::event::EventFd;
 use blkmq::pages::PageSource;
 use blkmq::{RequestQueue, Submitter};
-use blkmq_engine::{Bounds, Desk, Engine, Export, FrontEnd, Journal, Level, least_memory};
+use blkmq_engine::{Bounds, Session, Engine, Export, FrontEnd, Journal, Level, least_memory};
 use blkmq_ublk::abi::{DESCRIPTOR_SIZE, Descriptor, op};
 use blkmq_ublk::work::Work;
 use libfuzzer_sys::fuzz_target;
@@ -118,9 +118,9 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     let entry = engine.clients.enter(FrontEnd::Ublk, "kernel".to_owned(), vec![bell]);
     let mut submitter = engine.exports[0].join_own(&entry).expect("there is room for one");
     let bounds = Bounds { requests: DEPTH, ..engine.bounds };
-    let desk = Desk::of_thread(engine, 0, (&entry, 0), bounds, submitter.nr_slots());
+    let session = Session::of_thread(engine, 0, (&entry, 0), bounds, submitter.nr_slots());
     let pages = has_pages.then(|| Arc::new(*kernel()) as Arc<dyn PageSource>);
-    let mut work = Work::new(desk, (DEPTH, MOST), pages, false).expect("there is memory");
+    let mut work = Work::new(session, (DEPTH, MOST), pages, false).expect("there is memory");
     let (mut model, mut nr) = (vec![ANY; SIZE], 0_u8);
     let mut asked = BTreeMap::new();
     while let Some((head, more)) = rest.split_first_chunk::<{ 2 + DESCRIPTOR_SIZE }>() {

@@ -33,7 +33,7 @@ pub enum Ask {
     /// No operation of the queue: the front-end answers from what it knows. The request takes a place among the others,
     /// and memory for its answer.
     Tell {
-        /// The most bytes of memory that the answer needs ([`Desk::answer`](crate::Desk::answer)).
+        /// The most bytes of memory that the answer needs ([`Session::answer`](crate::Session::answer)).
         bytes: u32,
     },
 }
@@ -61,7 +61,7 @@ pub struct Hints {
     pub sync: bool,
 }
 
-/// A request, as a front-end hands it to a [`Desk`](crate::Desk).
+/// A request, as a front-end hands it to a [`Session`](crate::Session).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request<F> {
     /// What is to be done.

@@ -4,7 +4,7 @@
 //! An [`Engine`] is what the threads of a front-end share: [`Export`]s, each a queue with a name; the [`Clients`] with
 //! their statistics; bounds for what they may hold; a log, and a handle that ends all of it. A client has an [`Entry`]
 //! there. By [`Export::join`] it becomes a client of the queue, and gets a [`blkmq::Submitter`]. Then the client's
-//! thread has a [`Desk`], which takes the client's requests:
+//! thread has a [`Session`], which takes the client's requests:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -13,7 +13,7 @@
 //! use blkmq::driver::spec;
 //! use blkmq::event::EventFd;
 //! use blkmq_engine::{
-//!     Ask, Bounds, Desk, Engine, Export, FrontEnd, Hints, Journal, Level, Request, Source, least_memory,
+//!     Ask, Bounds, Session, Engine, Export, FrontEnd, Hints, Journal, Level, Request, Source, least_memory,
 //! };
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,24 +29,24 @@
 //! assert!(engine.clients.admit(&entry), "there is a place for a client too");
 //! let mut submitter = engine.exports[0].join(&entry).expect("anybody may use it")?;
 //! submitter.set_notify(Some(own_bell.clone()));
-//! let mut desk = Desk::new(&engine, 0, Arc::clone(&entry), submitter.nr_slots());
+//! let mut session = Session::new(&engine, 0, Arc::clone(&entry), submitter.nr_slots());
 //!
 //! // Its request. The front-end's own number for it comes back with it.
 //! let hints = Hints::default();
 //! let read = Request { ask: Ask::Read, offset: 4096, length: 512, priority: None, hints, own: 7_u64 };
-//! desk.take(&read).expect("it has no other request");
-//! desk.submit(&mut submitter);
+//! session.take(&read).expect("it has no other request");
+//! session.submit(&mut submitter);
 //! let (id, failure) = loop {
-//!     match desk.next_finished() {
+//!     match session.next_finished() {
 //!         Some(finished) => break finished,
-//!         None if desk.drive(&mut submitter) => (),
+//!         None if session.drive(&mut submitter) => (),
 //!         None => blkmq_engine::sleep(&mut submitter, &mut [], &own_bell, None)?,
 //!     }
 //! };
-//! assert!(failure.is_none() && *desk.own(id) == 7);
-//! assert_eq!(desk.pieces(id).flatten().count(), 512);
-//! desk.forget(id);
-//! desk.leave();
+//! assert!(failure.is_none() && *session.own(id) == 7);
+//! assert_eq!(session.pieces(id).flatten().count(), 512);
+//! session.forget(id);
+//! session.leave();
 //! engine.clients.leave(entry.number);
 //! # Ok(())
 //! # }
@@ -54,7 +54,6 @@
 
 mod ask;
 mod clients;
-mod desk;
 mod engine;
 mod export;
 mod failure;
@@ -63,6 +62,7 @@ mod log;
 mod memory;
 mod patience;
 mod placement;
+mod session;
 mod stop;
 mod wait;
 
@@ -70,7 +70,6 @@ pub use ask::{Ask, Hints, Request};
 pub use clients::{
     ClientInfo, Clients, Entry, Errors, FrontEnd, Histogram, Kind, Latencies, NR_BUCKETS, Reason, Rejections, Source,
 };
-pub use desk::{Desk, Piece, TaskId};
 pub use engine::{Bounds, Engine};
 pub use export::{Allow, Export, ExportError, ExportFault, MAX_TEXT, Permit, Terms, Who};
 pub use failure::{Cause, Failure};
@@ -83,5 +82,6 @@ pub use placement::{
     WEIGHTS, check_group,
 };
 pub use rustix::event::PollFlags;
+pub use session::{Piece, Session, TaskId};
 pub use stop::{Phase, Stop};
 pub use wait::{Sleep, Watch, sleep, wait};

@@ -12,10 +12,10 @@ mod manners;
 mod name;
 mod offer;
 mod outbox;
-mod session;
 pub(crate) mod shared;
 mod socket;
 mod stream;
+mod tls_session;
 mod transmission;
 mod visitor;
 
@@ -43,7 +43,7 @@ use crate::nbd::negotiation::{Agreement, Encryption, Negotiation, Step};
 use crate::tls::Tls;
 
 /// The engine's part of a connection.
-type Desk = blkmq_engine::Desk<clerk::Own>;
+type Session = blkmq_engine::Session<clerk::Own>;
 
 /// Why a connection ended, if the client did not end it in order.
 #[derive(Debug, thiserror::Error)]

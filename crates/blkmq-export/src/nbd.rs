@@ -1,5 +1,5 @@
-//! The NBD protocol: its bytes (the crate blkmq-nbd), and the parts of the server that need no socket. Connections call in; so may a
-//! program that speaks the protocol itself, as the fuzz targets do.
+//! The NBD protocol: its bytes (the crate blkmq-nbd), and the parts of the server that need no socket. Connections call
+//! in; so may a program that speaks the protocol itself, as the fuzz targets do.
 
 pub mod command;
 pub mod extents;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use blkmq::event::EventFd;
 use blkmq::pages::PageSource;
 use blkmq::{RequestQueue, Submitter};
-use blkmq_engine::{Bounds, Desk, Engine, Entry, FrontEnd};
+use blkmq_engine::{Bounds, Engine, Entry, FrontEnd, Session};
 
 use crate::abi::{DeviceInfo, MAX_NR_QUEUES, MAX_QUEUE_DEPTH, Parameters, attribute, feature};
 use crate::character::Character;
@@ -253,10 +253,10 @@ impl Device {
         let equip = |(thread, strings): (usize, &Arc<Strings>)| {
             let mut submitter = engine.exports[export].join_own(entry).map_err(Error::Queue)?;
             submitter.set_notify(Some(strings.bell.clone()));
-            let desk = Desk::of_thread(engine, export, (entry, thread), bounds, submitter.nr_slots());
+            let session = Session::of_thread(engine, export, (entry, thread), bounds, submitter.nr_slots());
             let pages = || Arc::new(Pages::new(Arc::clone(file.number()), thread as u16)) as Arc<dyn PageSource>;
             let pages = pages::are_used(info).then(pages);
-            let work = Work::new(desk, (info.queue_depth, info.max_io_buf_bytes), pages, is_read_only)
+            let work = Work::new(session, (info.queue_depth, info.max_io_buf_bytes), pages, is_read_only)
                 .ok_or_else(|| Error::System(io::Error::from(io::ErrorKind::OutOfMemory)))?;
             Ok((work, submitter))
         };

@@ -2,9 +2,9 @@
 //!
 //! The kernel hands each request for `/dev/ublkbN` to this process, through rings. A device is a client of an
 //! [`Engine`](blkmq_engine::Engine), beside those of other front-ends. Each of its queues has a thread with a ring, a
-//! [`Desk`](blkmq_engine::Desk) and a [`blkmq::Submitter`] of its own. Requests that have arrived together go through
-//! blkmq's queue as one plug, and results are told together. [`Options::recover`] makes a block device that outlives
-//! its server.
+//! [`Session`](blkmq_engine::Session) and a [`blkmq::Submitter`] of its own. Requests that have arrived together go
+//! through blkmq's queue as one plug, and results are told together. [`Options::recover`] makes a block device that
+//! outlives its server.
 //!
 //! ```no_run
 //! use std::sync::Arc;

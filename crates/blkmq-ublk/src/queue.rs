@@ -1,4 +1,4 @@
-//! One queue of a device: a thread with a ring, a desk of the engine, and a submitter.
+//! One queue of a device: a thread with a ring, a session of the engine, and a submitter.
 //!
 //! The kernel has each tag until a request comes for it, and again once the request's result is told. What has arrived
 //! together goes through blkmq's queue as one plug, and results that are there together are told in one system call.
@@ -82,7 +82,7 @@ pub(crate) struct Queue {
 
 /// What belongs to the requests.
 struct Served {
-    /// It is dropped before the desk in `work`, which has nothing in progress then.
+    /// It is dropped before the session in `work`, which has nothing in progress then.
     submitter: Submitter,
     work: Work,
     /// The kernel has not given back every tag for good.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::pages::{PageSource, Pages};
 use blkmq::{Buffer, Buffers, Submitter, Time};
-use blkmq_engine::{Ask, Cause, Desk, Failure, Hints, Request, TaskId};
+use blkmq_engine::{Ask, Cause, Failure, Hints, Request, Session, TaskId};
 
 use crate::abi::{Descriptor, flag, op};
 
@@ -37,7 +37,7 @@ pub struct Work {
     is_read_only: bool,
     tags: Box<[Tag]>,
     /// Its requests are known by their tags.
-    desk: Desk<u16>,
+    session: Session<u16>,
 }
 
 /// What the kernel is told of an error: the number of what the queue said, if the queue had a part in it.
@@ -85,17 +85,17 @@ fn set_len(data: &mut Buffers, len: u32) {
 }
 
 #[cold]
-fn refuse(desk: &mut Desk<u16>, tag: u16, cause: Cause, why: &'static str) -> Option<TaskId> {
-    desk.refuse(tag, Failure::new(cause, why), false)
+fn refuse(session: &mut Session<u16>, tag: u16, cause: Cause, why: &'static str) -> Option<TaskId> {
+    session.refuse(tag, Failure::new(cause, why), false)
 }
 
 impl Work {
-    /// For this many tags, with buffers of `most` bytes, at a desk for as many requests. With `pages` the data is there
-    /// instead, under the names of the tags. If it is read-only, what would change the device is refused. `None` if
-    /// there is not so much memory.
+    /// For this many tags, with buffers of `most` bytes, at a session for as many requests. With `pages` the data is
+    /// there instead, under the names of the tags. If it is read-only, what would change the device is refused. `None`
+    /// if there is not so much memory.
     #[must_use]
     pub fn new(
-        desk: Desk<u16>,
+        session: Session<u16>,
         (depth, most): (u16, u32),
         pages: Option<Arc<dyn PageSource>>,
         is_read_only: bool,
@@ -105,8 +105,8 @@ impl Work {
             None => Buffer::try_zeroed(most as usize).map(Buffers::One),
         };
         let tags = (0..depth).map(|tag| Some(Tag { data: data(tag)?, is_working: false })).collect::<Option<_>>()?;
-        let block = desk.queue().limits().logical_block_size.into();
-        Some(Self { most, has_pages: pages.is_some(), block, is_read_only, tags, desk })
+        let block = session.queue().limits().logical_block_size.into();
+        Some(Self { most, has_pages: pages.is_some(), block, is_read_only, tags, session })
     }
 
     /// The address of a tag's buffer, for the kernel. It stays the same for good. 0 if the data stays with the kernel.
@@ -152,26 +152,26 @@ impl Work {
     /// Whether no request is on its way.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.desk.is_idle()
+        self.session.is_idle()
     }
 
     /// Tells the time, from which requests that arrive now are measured.
     pub fn set_now(&mut self, now: Time) {
-        self.desk.set_now(now);
+        self.session.set_now(now);
     }
 
     /// Takes a request of the kernel. A request that makes no sense, or may not be, is over at once, with an error. A
     /// tag that does not exist, or has a request already, is left alone.
     pub fn arrive(&mut self, number: u16, descriptor: &Descriptor) {
-        let Self { most, block, is_read_only, tags, desk, .. } = self;
+        let Self { most, block, is_read_only, tags, session, .. } = self;
         let Some(tag) = tags.get_mut(usize::from(number)).filter(|tag| !tag.is_working) else { return };
         let taken = match ask(descriptor) {
-            None => refuse(desk, number, Cause::Unsupported, "there is no such operation"),
+            None => refuse(session, number, Cause::Unsupported, "there is no such operation"),
             Some((ask, _)) if *is_read_only && ask.changes() => {
-                refuse(desk, number, Cause::NotPermitted, "nothing can be written")
+                refuse(session, number, Cause::NotPermitted, "nothing can be written")
             }
             Some((Ask::Flush, hints)) => {
-                desk.take(&Request { ask: Ask::Flush, offset: 0, length: 0, priority: None, hints, own: number })
+                session.take(&Request { ask: Ask::Flush, offset: 0, length: 0, priority: None, hints, own: number })
             }
             Some((ask, hints)) => {
                 let offset = descriptor.start_sector.saturating_mul(SECTOR_SIZE as u64);
@@ -180,43 +180,43 @@ impl Work {
                 let moves_data = matches!(ask, Ask::Read | Ask::Write { .. });
                 let is_whole = length > 0 && (offset | length).is_multiple_of(*block);
                 if !is_whole || (moves_data && length > u64::from(*most)) {
-                    refuse(desk, number, Cause::Invalid, "the kernel asks for whole blocks, and not for so many")
+                    refuse(session, number, Cause::Invalid, "the kernel asks for whole blocks, and not for so many")
                 } else if moves_data {
                     let mut data = std::mem::take(&mut tag.data);
                     set_len(&mut data, length as u32);
-                    desk.take_brought(&request, &mut data)
+                    session.take_brought(&request, &mut data)
                 } else {
-                    desk.take(&request)
+                    session.take(&request)
                 }
             }
         };
-        debug_assert!(taken.is_some(), "the desk has a place for each tag, and nothing needs its memory");
+        debug_assert!(taken.is_some(), "the session has a place for each tag, and nothing needs its memory");
         tag.is_working = true;
     }
 
     /// How long the thread may sleep before it submits again, if nothing wakes it.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
-        self.desk.patience()
+        self.session.patience()
     }
 
     /// Hands operations to the submitter until it takes no more. Returns whether it took any.
     pub fn submit(&mut self, submitter: &mut Submitter) -> bool {
-        self.desk.submit(submitter)
+        self.session.submit(submitter)
     }
 
     /// Drives the queue, and settles what is over. Returns whether there was anything.
     pub fn drive(&mut self, submitter: &mut Submitter) -> bool {
-        self.desk.drive(submitter)
+        self.session.drive(submitter)
     }
 
     /// A tag whose request is over, with what the kernel is told: bytes, or an error number below 0.
     pub fn next_over(&mut self) -> Option<(u16, i32)> {
-        let (id, failure) = self.desk.next_finished()?;
-        let number = *self.desk.own(id);
+        let (id, failure) = self.session.next_finished()?;
+        let number = *self.session.own(id);
         let tag = &mut self.tags[usize::from(number)];
-        let mut data = match self.desk.reclaim(id) {
-            // That of a request that the desk refused.
+        let mut data = match self.session.reclaim(id) {
+            // That of a request that the session refused.
             Buffers::Many(mut buffers) => buffers.pop().map_or(Buffers::None, Buffers::One),
             data => data,
         };
@@ -227,13 +227,13 @@ impl Work {
         tag.is_working = false;
         let result = match failure {
             Some(failure) => {
-                self.desk.count_error(failure.cause);
+                self.session.count_error(failure.cause);
                 failed(&failure)
             }
-            None if matches!(self.desk.ask(id), Ask::Read | Ask::Write { .. }) => self.desk.range(id).1 as i32,
+            None if matches!(self.session.ask(id), Ask::Read | Ask::Write { .. }) => self.session.range(id).1 as i32,
             None => 0,
         };
-        self.desk.forget(id);
+        self.session.forget(id);
         Some((number, result))
     }
 

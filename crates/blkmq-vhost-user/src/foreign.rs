@@ -10,7 +10,7 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread;
 
 /// The descriptors that wait to be closed behind one that takes long. A further one is closed by the thread that has
-/// it: a front-end with so many then holds up its own session, and does not take all descriptors of the process.
+/// it: a front-end with so many then holds up its own connection, and does not take all descriptors of the process.
 const MAX_WAITING: usize = 64;
 
 /// A descriptor of a front-end about which nothing is known. Dropping it waits for nobody.

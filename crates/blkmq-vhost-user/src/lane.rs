@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Buffers, Class, IoPriority, Limits};
-use blkmq_engine::{self as engine, Cause, Desk, Failure, Hints, TaskId};
+use blkmq_engine::{self as engine, Cause, Failure, Hints, Session, TaskId};
 
 use crate::inflight::Tracker;
 use crate::lent::{Lists, Loans};
@@ -15,7 +15,7 @@ use crate::memory::{Memory, Piece};
 use crate::request::{self, Ask, NAME, Range, Request, STATUS_ERROR, STATUS_OK, STATUS_UNSUPPORTED};
 use crate::ring::{Chain, Fault, Left, Ring};
 
-/// What holds for all rings of a session.
+/// What holds for all rings of a connection.
 #[derive(Debug)]
 pub(crate) struct Terms {
     pub(crate) limits: Limits,
@@ -172,12 +172,12 @@ impl Lane {
         Request::parse(memory, chain).map(|request| Some((request, entry)))
     }
 
-    /// Makes a chain that was taken a task of the desk, which has room.
+    /// Makes a chain that was taken a task of the session, which has room.
     pub(crate) fn begin(
         &mut self,
         (request, entry): (Request, u16),
         chain: &mut Chain,
-        desk: &mut Desk<Own>,
+        session: &mut Session<Own>,
         lists: &mut Lists,
     ) {
         self.nr_taken += 1;
@@ -185,18 +185,18 @@ impl Lane {
         let mut own =
             Own { ring: self.number, id, entry, nr_descriptors, nr_pieces: 0, len: 0, status_at: request.status };
         match request.ask {
-            Ask::Unknown => refuse(desk, own, Cause::Unsupported, "there is no such request"),
+            Ask::Unknown => refuse(session, own, Cause::Unsupported, "there is no such request"),
             Ask::Write | Ask::Discard | Ask::WriteZeroes if self.terms.is_read_only => {
-                refuse(desk, own, Cause::NotPermitted, "nothing can be written");
+                refuse(session, own, Cause::NotPermitted, "nothing can be written");
             }
-            Ask::Read => self.move_data((engine::Ask::Read, &request), &chain.writable, own, desk, lists),
+            Ask::Read => self.move_data((engine::Ask::Read, &request), &chain.writable, own, session, lists),
             Ask::Write => {
                 let ask = engine::Ask::Write { fua: self.is_write_through() };
-                self.move_data((ask, &request), &chain.readable, own, desk, lists);
+                self.move_data((ask, &request), &chain.readable, own, session, lists);
             }
             Ask::Flush => {
                 let asking = self.asking(engine::Ask::Flush, (0, 0), self.priority(&request), own);
-                self.enter_new(asking, None, desk);
+                self.enter_new(asking, None, session);
             }
             Ask::Name => {
                 let mut name = &self.terms.name[..];
@@ -205,15 +205,15 @@ impl Lane {
                     name = &name[name.len().min(piece.len as usize)..];
                 }
                 own.len = (NAME - name.len()) as u32;
-                self.enter_new(self.asking(engine::Ask::Tell { bytes: 0 }, (0, 0), None, own), None, desk);
+                self.enter_new(self.asking(engine::Ask::Tell { bytes: 0 }, (0, 0), None, own), None, session);
             }
             Ask::Discard | Ask::WriteZeroes => match Range::all(self.loans.memory(), &mut chain.readable) {
                 Some(ranges) if ranges.iter().all(|range| range.has_known_flags(request.ask)) => {
                     let (ask, priority) = (request.ask, self.priority(&request));
-                    self.go_on(own, Rest { ask, priority, ranges: ranges.into_iter() }, desk);
+                    self.go_on(own, Rest { ask, priority, ranges: ranges.into_iter() }, session);
                 }
-                Some(_) => refuse(desk, own, Cause::Unsupported, "a range has a flag that does not exist"),
-                None => refuse(desk, own, Cause::Invalid, "there are no ranges, or too many"),
+                Some(_) => refuse(session, own, Cause::Unsupported, "a range has a flag that does not exist"),
+                None => refuse(session, own, Cause::Invalid, "there are no ranges, or too many"),
             },
         }
     }
@@ -244,7 +244,7 @@ impl Lane {
         (ask, request): (engine::Ask, &Request),
         pieces: &[Piece],
         mut own: Own,
-        desk: &mut Desk<Own>,
+        session: &mut Session<Own>,
         lists: &mut Lists,
     ) {
         // A chain has far fewer pieces than the number may be.
@@ -252,7 +252,7 @@ impl Lane {
         self.nr_pieces += usize::from(own.nr_pieces);
         let len = request::len(pieces);
         if len == 0 || !len.is_multiple_of(SECTOR_SIZE) {
-            return refuse(desk, own, Cause::Invalid, "the data is no whole sectors");
+            return refuse(session, own, Cause::Invalid, "the data is no whole sectors");
         }
         let is_read = ask == engine::Ask::Read;
         own.len = if is_read { len as u32 } else { 0 };
@@ -260,34 +260,34 @@ impl Lane {
         let asking = self.asking(ask, range, self.priority(request), own);
         let is_part = (range.0 | range.1) & u64::from(self.terms.limits.logical_block_size - 1) != 0;
         if !is_part && request::is_whole(pieces) {
-            let taken = desk.take_brought(&asking, &mut self.loans.lend(pieces, lists));
-            debug_assert!(taken.is_some(), "the desk has room");
+            let taken = session.take_brought(&asking, &mut self.loans.lend(pieces, lists));
+            debug_assert!(taken.is_some(), "the session has room");
         } else if len > self.terms.most_copied {
-            refuse(desk, own, Cause::NoMemory, "there is never memory for a copy of so much");
+            refuse(session, own, Cause::NoMemory, "there is never memory for a copy of so much");
         } else {
             let pieces = pieces.to_vec();
-            self.enter_new(asking, Some(if is_read { Extra::Read(pieces) } else { Extra::Write(pieces) }), desk);
+            self.enter_new(asking, Some(if is_read { Extra::Read(pieces) } else { Extra::Write(pieces) }), session);
         }
     }
 
-    fn enter_new(&mut self, request: engine::Request<Own>, extra: Option<Extra>, desk: &mut Desk<Own>) {
-        if let Some(late) = self.enter(Late { task: None, request, extra }, desk) {
+    fn enter_new(&mut self, request: engine::Request<Own>, extra: Option<Extra>, session: &mut Session<Own>) {
+        if let Some(late) = self.enter(Late { task: None, request, extra }, session) {
             // Behind a write that has come halfway: this one may wait for that one's memory.
             self.late.push_back(late);
         }
     }
 
-    /// Has the desk take a request, and its data. Returns the request if there is no memory now.
-    fn enter(&mut self, late: Late, desk: &mut Desk<Own>) -> Option<Late> {
+    /// Has the session take a request, and its data. Returns the request if there is no memory now.
+    fn enter(&mut self, late: Late, session: &mut Session<Own>) -> Option<Late> {
         let Late { task, request, extra } = late;
-        let Some(id) = task.or_else(|| desk.take(&request)) else { return Some(Late { task, request, extra }) };
+        let Some(id) = task.or_else(|| session.take(&request)) else { return Some(Late { task, request, extra }) };
         match extra {
             Some(Extra::Write(mut pieces)) => {
                 while !pieces.is_empty() {
-                    match desk.next_piece(id) {
+                    match session.next_piece(id) {
                         engine::Piece::Here(mut buffer, skip) => {
                             request::cut_front(self.loans.memory(), &mut pieces, &mut buffer[skip..]);
-                            desk.take_piece(id, buffer);
+                            session.take_piece(id, buffer);
                         }
                         engine::Piece::Useless => pieces.clear(),
                         engine::Piece::Later => {
@@ -296,7 +296,7 @@ impl Lane {
                         }
                     }
                 }
-                desk.end_payload(id);
+                session.end_payload(id);
             }
             Some(extra) => self.extras.push((id, extra)),
             None => (),
@@ -305,10 +305,10 @@ impl Lane {
     }
 
     /// Tries what is late once more. Returns whether any is not late any more.
-    pub(crate) fn catch_up(&mut self, desk: &mut Desk<Own>) -> bool {
+    pub(crate) fn catch_up(&mut self, session: &mut Session<Own>) -> bool {
         let mut has_any = false;
         while let Some(late) = self.late.pop_front() {
-            if let Some(late) = self.enter(late, desk) {
+            if let Some(late) = self.enter(late, session) {
                 self.late.push_front(late);
                 break;
             }
@@ -318,10 +318,10 @@ impl Lane {
     }
 
     /// Begins the next range of a request that has no task, or ends the request.
-    fn go_on(&mut self, own: Own, mut rest: Rest, desk: &mut Desk<Own>) {
+    fn go_on(&mut self, own: Own, mut rest: Rest, session: &mut Session<Own>) {
         let Some(range) = rest.ranges.next() else { return self.put(own, STATUS_OK, 0) };
         if self.begins_no_part {
-            return self.break_off(own, desk);
+            return self.break_off(own, session);
         }
         let fua = self.is_write_through();
         let ask = match rest.ask {
@@ -331,55 +331,61 @@ impl Lane {
         };
         let sector = SECTOR_SIZE as u64;
         let bytes = (range.sector.saturating_mul(sector), u64::from(range.nr_sectors) * sector);
-        self.enter_new(self.asking(ask, bytes, rest.priority, own), Some(Extra::Ranges(rest)), desk);
+        self.enter_new(self.asking(ask, bytes, rest.priority, own), Some(Extra::Ranges(rest)), session);
     }
 
     /// Begins no further part of a request of many parts: such a request may take hours, and nobody waits that long.
     /// Nor is a request begun that waits for memory, which other clients may keep for long, if the record has it.
-    pub(crate) fn begin_no_part(&mut self, desk: &mut Desk<Own>) {
+    pub(crate) fn begin_no_part(&mut self, session: &mut Session<Own>) {
         self.begins_no_part = true;
         let is_of_parts = |extra: &Extra| matches!(extra, Extra::Ranges(_));
-        self.extras.iter().filter(|(_, extra)| is_of_parts(extra)).for_each(|(id, _)| desk.cut_short(*id));
+        self.extras.iter().filter(|(_, extra)| is_of_parts(extra)).for_each(|(id, _)| session.cut_short(*id));
         for late in std::mem::take(&mut self.late) {
             let may_stay = self.tracker.is_some() && late.task.is_none();
             match may_stay || late.extra.as_ref().is_some_and(is_of_parts) {
-                true => self.break_off(late.request.own, desk),
+                true => self.break_off(late.request.own, session),
                 false => self.late.push_back(late),
             }
         }
         // What still waits asks for its memory once more.
-        desk.wait_no_more();
+        session.wait_no_more();
     }
 
     /// Ends a request of which all or parts are left. In the record it stays in progress: it is begun once more when
     /// the ring goes on. Without a record the guest needs an answer.
-    fn break_off(&mut self, own: Own, desk: &mut Desk<Own>) {
+    fn break_off(&mut self, own: Own, session: &mut Session<Own>) {
         match self.tracker {
             Some(_) => self.forget(&own),
             None => {
-                desk.count_error(Cause::Shutdown);
+                session.count_error(Cause::Shutdown);
                 self.put(own, STATUS_ERROR, 0);
             }
         }
     }
 
     /// Called when a task of this ring is over.
-    pub(crate) fn finish(&mut self, id: TaskId, failure: Option<Failure>, desk: &mut Desk<Own>, lists: &mut Lists) {
-        let own = *desk.own(id);
-        match desk.reclaim(id) {
+    pub(crate) fn finish(
+        &mut self,
+        id: TaskId,
+        failure: Option<Failure>,
+        session: &mut Session<Own>,
+        lists: &mut Lists,
+    ) {
+        let own = *session.own(id);
+        match session.reclaim(id) {
             Buffers::None if !self.extras.is_empty() => {
                 let at = self.extras.iter().position(|(of, _)| *of == id);
                 match (at.map(|at| self.extras.swap_remove(at).1), &failure) {
-                    (Some(Extra::Read(pieces)), None) => copy_out(self.loans.memory(), &pieces, desk.pieces(id)),
+                    (Some(Extra::Read(pieces)), None) => copy_out(self.loans.memory(), &pieces, session.pieces(id)),
                     (Some(Extra::Ranges(rest)), None) => {
-                        desk.forget(id);
-                        return self.go_on(own, rest, desk);
+                        session.forget(id);
+                        return self.go_on(own, rest, session);
                     }
                     (Some(Extra::Ranges(_)), Some(failure))
                         if failure.cause == Cause::Shutdown && self.begins_no_part =>
                     {
-                        desk.forget(id);
-                        return self.break_off(own, desk);
+                        session.forget(id);
+                        return self.break_off(own, session);
                     }
                     _ => (),
                 }
@@ -390,11 +396,11 @@ impl Lane {
         let (answer, len) = match failure {
             None => (STATUS_OK, own.len),
             Some(failure) => {
-                desk.count_error(failure.cause);
+                session.count_error(failure.cause);
                 (if failure.cause == Cause::Unsupported { STATUS_UNSUPPORTED } else { STATUS_ERROR }, 0)
             }
         };
-        desk.forget(id);
+        session.forget(id);
         self.put(own, answer, len);
     }
 
@@ -456,9 +462,9 @@ impl Lane {
 
 /// A request that is not done. It has its answer in its turn.
 #[cold]
-fn refuse(desk: &mut Desk<Own>, own: Own, cause: Cause, why: &'static str) {
-    let taken = desk.refuse(own, Failure::new(cause, why), false);
-    debug_assert!(taken.is_some(), "the desk has room");
+fn refuse(session: &mut Session<Own>, own: Own, cause: Cause, why: &'static str) {
+    let taken = session.refuse(own, Failure::new(cause, why), false);
+    debug_assert!(taken.is_some(), "the session has room");
 }
 
 /// Copies data that was read to where the guest wants it.

@@ -37,6 +37,7 @@
 //! # }
 //! ```
 
+mod connection;
 mod device;
 mod foreign;
 #[doc(hidden)]
@@ -51,7 +52,6 @@ mod protocol;
 mod request;
 mod ring;
 mod server;
-mod session;
 mod worker;
 
 pub use device::{Device, DeviceError, MAX_QUEUES};

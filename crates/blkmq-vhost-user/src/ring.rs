@@ -2,7 +2,7 @@
 //!
 //! A [`Ring`] takes chains of descriptors from the guest, one at a time, and gives them back. It trusts nothing that it
 //! reads: whatever the guest has written, each number is read once, and then checked. What cannot be is a [`Fault`],
-//! which ends the session, and not the process.
+//! which ends the connection, and not the process.
 
 mod chain;
 mod fault;

@@ -12,8 +12,8 @@ use blkmq_engine::{Engine, Phase, SocketFile, Topic};
 use rustix::fs::{Mode, fchmod};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
 
+use crate::connection::{Connection, Ending};
 use crate::device::{Device, DeviceError};
-use crate::session::{Ending, Session};
 
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
@@ -172,8 +172,8 @@ fn serve(device: &Device, door: &Door, bell: &Arc<EventFd>, engine: &Arc<Engine>
             }
         };
         engine.inform(format_args!("{place}: a front-end has connected"));
-        let ending = match Session::new(device, engine, socket, bell) {
-            Ok(mut session) => session.run(),
+        let ending = match Connection::new(device, engine, socket, bell) {
+            Ok(mut connection) => connection.run(),
             Err(ending) => ending,
         };
         match ending {

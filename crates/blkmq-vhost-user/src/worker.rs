@@ -3,7 +3,7 @@
 //! It goes round by round. It takes what has arrived on its rings, or a part of that ([`PROMPT_ROUND`]), submits that
 //! together, takes what is over, and shows each guest's ring once what was given back. When there is nothing to be
 //! done, it looks again or sleeps as [`blkmq::idle`] says. Another thread reaches it by its mailbox: so what a lane
-//! has is one thread's at any time. Requests are tasks of the thread's desk, which is the engine's.
+//! has is one thread's at any time. Requests are tasks of the thread's session, which is the engine's.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use std::{io, thread};
 use blkmq::event::EventFd;
 use blkmq::idle::Idle;
 use blkmq::{Clock, Notify, Submitter};
-use blkmq_engine::{Desk, PollFlags, Watch};
+use blkmq_engine::{PollFlags, Session, Watch};
 
 use crate::kicks::Kicks;
 use crate::lane::{Lane, Own, Signals};
@@ -93,7 +93,7 @@ impl Worker {
     /// `troubles`, and rings `told` then, and when it panics.
     pub(crate) fn start(
         name: String,
-        (submitter, desk, bell): (Submitter, Desk<Own>, Arc<EventFd>),
+        (submitter, session, bell): (Submitter, Session<Own>, Arc<EventFd>),
         troubles: Sender<Trouble>,
         told: Arc<EventFd>,
     ) -> io::Result<Self> {
@@ -108,7 +108,7 @@ impl Worker {
         let inside = Inside {
             mailbox: Arc::clone(&mailbox),
             submitter,
-            desk,
+            session,
             lanes: Vec::new(),
             stops: Vec::new(),
             chain: Chain::default(),
@@ -175,7 +175,7 @@ impl Drop for Worker {
     }
 }
 
-/// Tells the session when the worker panics. Dropped before what the worker has, which may take time to go.
+/// Tells the connection when the worker panics. Dropped before what the worker has, which may take time to go.
 struct Guard {
     mailbox: Arc<Mailbox>,
     told: Arc<EventFd>,
@@ -184,7 +184,7 @@ struct Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if thread::panicking() {
-            // Relaxed: the descriptor wakes the session, which looks anew at each step.
+            // Relaxed: the descriptor wakes the connection, which looks anew at each step.
             self.mailbox.is_lost.store(true, Ordering::Relaxed);
             self.told.notify();
         }
@@ -206,10 +206,10 @@ fn find(lanes: &mut [Served], number: u16) -> Option<&mut Lane> {
 #[derive(Debug)]
 struct Inside {
     mailbox: Arc<Mailbox>,
-    /// Before the desk and the lanes: its end waits for operations, which belong to the desk's tasks and have memory of
-    /// the lanes.
+    /// Before the session and the lanes: its end waits for operations, which belong to the session's tasks and have
+    /// memory of the lanes.
     submitter: Submitter,
-    desk: Desk<Own>,
+    session: Session<Own>,
     lanes: Vec<Served>,
     stops: Vec<(u16, Sender<Box<Lane>>)>,
     chain: Chain,
@@ -237,13 +237,13 @@ impl Inside {
             if self.mailbox.has_any.load(Ordering::Acquire) {
                 self.read_mail();
             }
-            let was_idle = self.desk.is_idle();
+            let was_idle = self.session.is_idle();
             let has_taken = self.take();
-            let mut is_busy = has_taken | self.desk.submit(&mut self.submitter);
-            is_busy |= self.desk.drive(&mut self.submitter);
+            let mut is_busy = has_taken | self.session.submit(&mut self.submitter);
+            is_busy |= self.session.drive(&mut self.submitter);
             is_busy |= self.finish();
             if has_taken {
-                self.is_prompt = was_idle && self.desk.is_idle();
+                self.is_prompt = was_idle && self.session.is_idle();
             }
             for served in &mut self.lanes {
                 if served.lane.publish() {
@@ -252,7 +252,7 @@ impl Inside {
             }
             self.stop_idle();
             if self.is_ending && self.lanes.is_empty() {
-                return self.desk.leave();
+                return self.session.leave();
             }
             if is_busy {
                 self.idle.end();
@@ -279,9 +279,9 @@ impl Inside {
                     self.lanes.push(Served { lane, is_broken: false });
                 }
                 Order::Stop(number, halt, done) => {
-                    let Self { lanes, desk, .. } = self;
+                    let Self { lanes, session, .. } = self;
                     if let (Halt::End, Some(lane)) = (halt, find(lanes, number)) {
-                        lane.begin_no_part(desk);
+                        lane.begin_no_part(session);
                     }
                     self.stops.push((number, done));
                 }
@@ -315,9 +315,9 @@ impl Inside {
     fn take(&mut self) -> bool {
         let mut has_any = false;
         for served in &mut self.lanes {
-            has_any |= served.lane.catch_up(&mut self.desk);
+            has_any |= served.lane.catch_up(&mut self.session);
         }
-        if self.desk.has_backlog() {
+        if self.session.has_backlog() {
             // No room: what is more is left with the guests.
             return has_any;
         }
@@ -329,10 +329,10 @@ impl Inside {
             }
             // A guest may go on asking for what is answered at once. Other rings, and orders, have their turn.
             let most = if self.is_prompt { PROMPT_ROUND } else { self.lanes[index].lane.size() };
-            let Self { lanes, chain, lists, desk, submitter, idle, .. } = self;
+            let Self { lanes, chain, lists, session, submitter, idle, .. } = self;
             let lane = &mut lanes[index].lane;
             for _ in 0..most {
-                if !desk.has_room() || nr_pieces >= MAX_PIECES {
+                if !session.has_room() || nr_pieces >= MAX_PIECES {
                     break;
                 }
                 match lane.take(chain) {
@@ -340,10 +340,10 @@ impl Inside {
                         if !has_new {
                             has_new = true;
                             idle.arrive();
-                            desk.set_now(submitter.queue().clock().now());
+                            session.set_now(submitter.queue().clock().now());
                         }
                         nr_pieces -= lane.nr_pieces();
-                        lane.begin(taken, chain, desk, lists);
+                        lane.begin(taken, chain, session, lists);
                         nr_pieces += lane.nr_pieces();
                     }
                     Ok(None) => break,
@@ -377,22 +377,22 @@ impl Inside {
         let served = &mut self.lanes[index];
         served.is_broken = true;
         self.mailbox.signal(served.lane.signals.error.as_ref());
-        // A session that has ended needs no word.
+        // A connection that has ended needs no word.
         let _ = self.troubles.send((served.lane.number, fault));
         self.told.notify();
     }
 
     /// Answers what is over. Returns whether there was anything.
     fn finish(&mut self) -> bool {
-        let Self { desk, lanes, lists, .. } = self;
+        let Self { session, lanes, lists, .. } = self;
         let mut has_any = false;
-        while let Some((id, failure)) = desk.next_finished() {
+        while let Some((id, failure)) = session.next_finished() {
             has_any = true;
-            let lane = find(lanes, desk.own(id).ring);
-            lane.expect("a ring stays until it is idle").finish(id, failure, desk, lists);
+            let lane = find(lanes, session.own(id).ring);
+            lane.expect("a ring stays until it is idle").finish(id, failure, session, lists);
         }
         if has_any {
-            desk.shrink();
+            session.shrink();
         }
         has_any
     }
@@ -407,7 +407,7 @@ impl Inside {
                 Some(index) if !self.lanes[index].lane.is_idle() => at += 1,
                 Some(index) => {
                     let (_, done) = self.stops.swap_remove(at);
-                    // A session that has ended takes no ring back.
+                    // A connection that has ended takes no ring back.
                     let _ = done.send(self.lanes.swap_remove(index).lane);
                 }
                 // Nobody waits for a ring that is not here.
@@ -447,16 +447,16 @@ impl Inside {
 
     /// Whether a ring that has something may be taken from now. Otherwise, what ends that wakes this thread.
     fn can_take(&self, index: usize) -> bool {
-        let has_room = !self.desk.has_backlog() && self.desk.has_room() && self.nr_pieces() < MAX_PIECES;
+        let has_room = !self.session.has_backlog() && self.session.has_room() && self.nr_pieces() < MAX_PIECES;
         has_room && self.is_served(index) && self.lanes[index].lane.has_room()
     }
 
     /// Sleeps until a guest kicks, an operation completes, the queue wants to be driven, or an order comes.
     fn sleep(&mut self) {
-        let Self { submitter, desk, mailbox, .. } = self;
+        let Self { submitter, session, mailbox, .. } = self;
         let mut watches = [Watch::new(&mailbox.kicks, PollFlags::IN)];
         // The error is a lack of memory. The caller looks again.
-        let _ = blkmq_engine::sleep(submitter, &mut watches, &mailbox.bell, desk.patience());
+        let _ = blkmq_engine::sleep(submitter, &mut watches, &mailbox.bell, session.patience());
         if !watches[0].ready.is_empty() {
             mailbox.kicks.clear();
         }
@@ -475,14 +475,14 @@ mod tests {
     use crate::ring::tests::Guest;
 
     /// Red before a stop that came once more, when the ring had just been given back, was forgotten: it took the ring
-    /// that was started after it, and the session waited for that ring for ever.
+    /// that was started after it, and the connection waited for that ring for ever.
     #[test]
     fn a_stop_takes_no_ring_that_is_started_later() {
         let engine = engine("ram,size=1M", blkmq_engine::least_memory(1));
-        let Hand { mut submitter, desk, .. } = Hand::new(&engine, FrontEnd::VhostUser);
+        let Hand { mut submitter, session, .. } = Hand::new(&engine, FrontEnd::VhostUser);
         let [bell, told] = [(); 2].map(|()| Arc::new(EventFd::new().unwrap()));
         submitter.set_notify(Some(bell.clone()));
-        let worker = Worker::start("test".to_owned(), (submitter, desk, bell), channel().0, told).unwrap();
+        let worker = Worker::start("test".to_owned(), (submitter, session, bell), channel().0, told).unwrap();
         let guest = Guest::new(8, false, true);
         let lane = Lane::new(0, 8, guest.ring(), &guest.memory, None, Arc::new(Terms::plain())).unwrap();
         // The two orders come together.

@@ -50,7 +50,7 @@ const FOLDERS: [(&str, &[&str]); 3] = [
             "engine",
             "patience",
             "wait",
-            "desk",
+            "session",
         ],
     ),
 ];

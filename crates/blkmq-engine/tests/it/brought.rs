@@ -8,8 +8,8 @@ use blkmq::driver::{Batch, Driver, Topology, spec};
 use blkmq::event::EventFd;
 use blkmq::{Buffer, Buffers, Limits, RequestQueue, Status, Submitter, Time};
 use blkmq_engine::{
-    Ask, Bounds, Cause, Desk, Engine, Entry, Export, Failure, FrontEnd, Hints, Journal, Level, Piece, Request, Source,
-    TaskId, least_memory, sleep,
+    Ask, Bounds, Cause, Engine, Entry, Export, Failure, FrontEnd, Hints, Journal, Level, Piece, Request, Session,
+    Source, TaskId, least_memory, sleep,
 };
 
 const MIB: usize = 1 << 20;
@@ -42,7 +42,7 @@ impl Guest {
 
 /// A client of an engine, with what its thread has.
 struct Client {
-    desk: Desk<u32>,
+    session: Session<u32>,
     submitter: Submitter,
     entry: Arc<Entry>,
     engine: Arc<Engine>,
@@ -71,13 +71,13 @@ impl Client {
         assert!(engine.clients.admit(&entry));
         let mut submitter = engine.exports[0].join(&entry).expect("it may").expect("a place in the queue");
         submitter.set_notify(Some(bell));
-        let desk = Desk::new(engine, 0, Arc::clone(&entry), nr_slots);
-        Self { desk, submitter, entry, engine: Arc::clone(engine), nr_steps: 0 }
+        let session = Session::new(engine, 0, Arc::clone(&entry), nr_slots);
+        Self { session, submitter, entry, engine: Arc::clone(engine), nr_steps: 0 }
     }
 
     /// Returns whether anything was done.
     fn step(&mut self) -> bool {
-        let is_busy = self.desk.submit(&mut self.submitter) | self.desk.drive(&mut self.submitter);
+        let is_busy = self.session.submit(&mut self.submitter) | self.session.drive(&mut self.submitter);
         self.nr_steps += usize::from(is_busy);
         is_busy
     }
@@ -85,7 +85,7 @@ impl Client {
     fn finish(&mut self) -> (TaskId, Option<Failure>) {
         loop {
             let is_busy = self.step();
-            match self.desk.next_finished() {
+            match self.session.next_finished() {
                 Some(finished) => return finished,
                 None if is_busy => (),
                 None => sleep(&mut self.submitter, &mut [], &self.entry.bell, None).expect("it can wait"),
@@ -103,10 +103,10 @@ impl Client {
             hints: Hints::default(),
             own: 0,
         };
-        let id = self.desk.take(&request).expect("there is room");
+        let id = self.session.take(&request).expect("there is room");
         let (_, failure) = self.finish();
-        let bytes = self.desk.pieces(id).flatten().copied().collect();
-        self.desk.forget(id);
+        let bytes = self.session.pieces(id).flatten().copied().collect();
+        self.session.forget(id);
         assert_eq!(failure, None);
         bytes
     }
@@ -115,12 +115,12 @@ impl Client {
     fn do_brought(&mut self, ask: Ask, offset: u64, mut buffers: Buffers) -> (Option<Cause>, Buffers) {
         let request =
             Request { ask, offset, length: buffers.len() as u64, priority: None, hints: Hints::default(), own: 7 };
-        let id = self.desk.take_brought(&request, &mut buffers).expect("there is room");
+        let id = self.session.take_brought(&request, &mut buffers).expect("there is room");
         assert!(matches!(buffers, Buffers::None));
         let (finished, failure) = self.finish();
-        assert_eq!((finished, *self.desk.own(id)), (id, 7));
-        let buffers = self.desk.reclaim(id);
-        self.desk.forget(id);
+        assert_eq!((finished, *self.session.own(id)), (id, 7));
+        let buffers = self.session.reclaim(id);
+        self.session.forget(id);
         (failure.map(|failure| failure.cause), buffers)
     }
 }
@@ -194,15 +194,15 @@ fn what_cannot_be_done_with_brought_memory_is_refused() {
     let request = Request { ask: Ask::Read, offset: 0, length: 4096, priority: None, hints: Hints::default(), own: 0 };
     for taken in 0..9 {
         let mut buffers = one(4096);
-        let id = client.desk.take_brought(&request, &mut buffers);
+        let id = client.session.take_brought(&request, &mut buffers);
         assert_eq!((id.is_some(), buffers.is_empty()), (taken < 8, taken < 8), "after {taken} others");
     }
     for _ in 0..8 {
         let (id, failure) = client.finish();
         assert_eq!(failure, None);
-        client.desk.forget(id);
+        client.session.forget(id);
     }
-    assert!(client.desk.is_idle());
+    assert!(client.session.is_idle());
 }
 
 /// Red before a read of a device that keeps no data left what the memory had: a machine's own, or what another process
@@ -269,17 +269,17 @@ fn nothing_behind_the_last_byte_is_told_done() {
         let zeroes = Ask::WriteZeroes { fua: false, no_hole: false, fast: true };
         for ask in [Ask::Read, write, Ask::Discard { fua: false }, zeroes] {
             let request = Request { ask, offset, length: len as u64, priority: None, hints, own: 0 };
-            let id = client.desk.take(&request).expect("there is room");
+            let id = client.session.take(&request).expect("there is room");
             if ask == write && expected.is_none() {
-                let Piece::Here(buffer, 0) = client.desk.next_piece(id) else { panic!("there is memory") };
-                client.desk.take_piece(id, buffer);
+                let Piece::Here(buffer, 0) = client.session.next_piece(id) else { panic!("there is memory") };
+                client.session.take_piece(id, buffer);
             }
             if ask == write {
-                client.desk.end_payload(id);
+                client.session.end_payload(id);
             }
             let (finished, failure) = client.finish();
             assert_eq!((finished, failure.map(|failure| failure.cause)), (id, expected), "{ask:?}, {len} at {offset}");
-            client.desk.forget(id);
+            client.session.forget(id);
         }
     }
 }
@@ -301,28 +301,28 @@ fn brought_memory_takes_its_turn_at_blocks_that_others_change_in_part() {
             hints: Hints::default(),
             own: 0,
         };
-        let id = part.desk.take(&write).unwrap();
-        let Piece::Here(mut buffer, filled) = part.desk.next_piece(id) else { panic!("there is memory") };
+        let id = part.session.take(&write).unwrap();
+        let Piece::Here(mut buffer, filled) = part.session.next_piece(id) else { panic!("there is memory") };
         buffer[filled..].fill(round);
-        part.desk.take_piece(id, buffer);
-        part.desk.end_payload(id);
+        part.session.take_piece(id, buffer);
+        part.session.end_payload(id);
         // The other client passes the claim, and the part's read is done before that client writes the whole block.
-        part.desk.submit(&mut part.submitter);
+        part.session.submit(&mut part.submitter);
         whole.step();
-        part.desk.submit(&mut part.submitter);
+        part.session.submit(&mut part.submitter);
         guest.bytes().fill(!round);
         let ask = Ask::Write { fua: false };
         let request = Request { ask, offset: 0, length: 4096, priority: None, hints: Hints::default(), own: 0 };
         let mut buffers = Buffers::One(guest.buffer(0, 4096));
-        let other = whole.desk.take_brought(&request, &mut buffers).unwrap();
+        let other = whole.session.take_brought(&request, &mut buffers).unwrap();
         whole.step();
         let mut left = 2;
         while left > 0 {
             for (client, own) in [(&mut part, id), (&mut whole, other)] {
                 client.step();
-                if let Some((finished, failure)) = client.desk.next_finished() {
+                if let Some((finished, failure)) = client.session.next_finished() {
                     assert_eq!((finished, failure), (own, None));
-                    client.desk.forget(finished);
+                    client.session.forget(finished);
                     left -= 1;
                 }
             }
@@ -345,14 +345,15 @@ fn a_task_that_is_cut_short_ends_with_what_it_has_begun() {
     for (length, expected) in [(4 * MIB, Some(Cause::Shutdown)), (512, None)] {
         let (ask, hints) = (Ask::Read, Hints::default());
         let request = Request { ask, offset: 0, length: length as u64, priority: None, hints, own: 0 };
-        let id = client.desk.take_brought(&request, &mut Buffers::One(guest.buffer(0, length))).expect("there is room");
-        client.desk.cut_short(id);
-        assert!(client.desk.next_finished().is_none(), "its first operation is not over");
+        let id =
+            client.session.take_brought(&request, &mut Buffers::One(guest.buffer(0, length))).expect("there is room");
+        client.session.cut_short(id);
+        assert!(client.session.next_finished().is_none(), "its first operation is not over");
         let (finished, failure) = client.finish();
         assert_eq!((finished, failure.map(|failure| failure.cause)), (id, expected));
         assert_eq!(client.nr_steps, 1, "no further operation was begun");
         client.nr_steps = 0;
-        client.desk.forget(id);
+        client.session.forget(id);
     }
 }
 
@@ -364,10 +365,10 @@ fn the_edges_of_fast_zeroes_count_for_memory() {
     for (length, expected) in [(4096, 0), (4096 + 512, 4096)] {
         let ask = Ask::WriteZeroes { fua: false, no_hole: false, fast: true };
         let request = Request { ask, offset: 8192, length, priority: None, hints: Hints::default(), own: 0 };
-        let id = client.desk.take(&request).expect("there is room");
+        let id = client.session.take(&request).expect("there is room");
         assert_eq!(engine.clients.list()[0].memory, expected);
         let (finished, failure) = client.finish();
         assert_eq!((finished, failure), (id, None));
-        client.desk.forget(id);
+        client.session.forget(id);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use blkmq::{Buffer, Submitter, Time};
 use blkmq_engine::{Ask, Cause, Engine, Entry, Failure, Hints, Piece, Request, TaskId};
 
-use super::Desk;
+use super::Session;
 use super::offer::terms;
 use super::outbox::Outbox;
 use super::socket::Fault;
@@ -30,7 +30,7 @@ pub(super) struct Own {
 #[derive(Debug)]
 pub(super) struct Clerk {
     pub(super) terms: Terms,
-    desk: Desk,
+    session: Session,
     outbox: Outbox,
 }
 
@@ -38,23 +38,23 @@ impl Clerk {
     /// A clerk for a client that has chosen an export, with a submitter of this many slots.
     pub(super) fn new(engine: &Arc<Engine>, agreement: &Agreement, nr_slots: usize, entry: Arc<Entry>) -> Self {
         let terms = terms(&engine.exports[agreement.export], agreement);
-        let desk = Desk::new(engine, agreement.export, entry, nr_slots);
-        Self { terms, desk, outbox: Outbox::default() }
+        let session = Session::new(engine, agreement.export, entry, nr_slots);
+        Self { terms, session, outbox: Outbox::default() }
     }
 
     /// Tells the time, from which requests that are taken now are measured.
     pub(super) fn set_now(&mut self, now: Time) {
-        self.desk.set_now(now);
+        self.session.set_now(now);
     }
 
     /// How long the thread may sleep before it submits again, if nothing wakes it.
     pub(super) fn patience(&self) -> Option<Duration> {
-        self.desk.patience()
+        self.session.patience()
     }
 
     /// Whether every request is answered.
     pub(super) fn is_idle(&self) -> bool {
-        self.desk.is_idle()
+        self.session.is_idle()
     }
 
     /// Whether there are replies that are not sent.
@@ -64,7 +64,7 @@ impl Clerk {
 
     /// Called when the client is gone, and no client would get an answer.
     pub(super) fn abandon(&mut self) {
-        self.desk.abandon();
+        self.session.abandon();
         self.answer();
     }
 
@@ -86,95 +86,96 @@ impl Clerk {
             Ok(Command::Disconnect) => return None,
             Err(Refusal { errno, message }) => {
                 let failure = Failure::new(cause(errno), message);
-                return self.desk.refuse(own, failure, request.payload() > 0);
+                return self.session.refuse(own, failure, request.payload() > 0);
             }
         };
         let (offset, length) = (request.offset, request.length.into());
-        self.desk.take(&Request { ask, offset, length, priority: None, hints: Hints::default(), own })
+        self.session.take(&Request { ask, offset, length, priority: None, hints: Hints::default(), own })
     }
 
     /// Where the next piece of a write's data goes.
     pub(super) fn next_piece(&mut self, id: TaskId) -> Piece {
-        self.desk.next_piece(id)
+        self.session.next_piece(id)
     }
 
     /// Called when a piece of a write's data has arrived.
     pub(super) fn take_piece(&mut self, id: TaskId, buffer: Buffer) {
-        self.desk.take_piece(id, buffer);
+        self.session.take_piece(id, buffer);
     }
 
     /// Called when all data of a request has arrived, or is skipped.
     pub(super) fn end_payload(&mut self, id: TaskId) {
-        self.desk.end_payload(id);
+        self.session.end_payload(id);
     }
 
     /// Called when the data of a request will never be complete. `buffer` was to take the data.
     pub(super) fn break_payload(&mut self, id: TaskId, buffer: Option<Buffer>, refusal: Refusal) {
         let failure = Failure::new(cause(refusal.errno), refusal.message);
-        self.desk.break_payload(id, buffer, failure);
+        self.session.break_payload(id, buffer, failure);
     }
 
     /// Hands operations to the submitter until it takes no more. Returns whether it took any.
     pub(super) fn submit(&mut self, submitter: &mut Submitter) -> bool {
-        let has_taken = self.desk.submit(submitter);
+        let has_taken = self.session.submit(submitter);
         self.answer();
         has_taken
     }
 
     /// Drives the queue, and makes the replies to what is over. Returns whether anything was done.
     pub(super) fn drive(&mut self, submitter: &mut Submitter) -> bool {
-        let has_any = self.desk.drive(submitter);
+        let has_any = self.session.drive(submitter);
         self.answer();
         has_any
     }
 
     /// Notes whether the client takes nothing of the replies that wait for it.
     pub(super) fn note_deaf(&mut self, is_deaf: bool) {
-        self.desk.note_deaf(is_deaf);
+        self.session.note_deaf(is_deaf);
     }
 
     /// Whether another client waits for memory that replies to this one take.
     pub(super) fn is_in_the_way(&self) -> bool {
-        self.desk.is_in_the_way()
+        self.session.is_in_the_way()
     }
 
     /// Called when everything is answered, and no more requests come.
     pub(super) fn leave(&mut self) {
-        self.desk.leave();
+        self.session.leave();
     }
 
     /// Writes the replies to the tasks that are over.
     fn answer(&mut self) {
-        while let Some((id, failure)) = self.desk.next_finished() {
+        while let Some((id, failure)) = self.session.next_finished() {
             self.reply(id, failure);
         }
     }
 
     fn reply(&mut self, id: TaskId, mut failure: Option<Failure>) {
-        let Self { terms, desk, outbox } = self;
-        let (ask, (offset, length), Own { cookie, nr_extents }) = (desk.ask(id), desk.range(id), *desk.own(id));
+        let Self { terms, session, outbox } = self;
+        let (ask, (offset, length), Own { cookie, nr_extents }) =
+            (session.ask(id), session.range(id), *session.own(id));
         let mut head = match ask {
             Ask::Read if terms.has_structured_replies => Head::data(cookie, offset, length as u32),
             _ => Head::simple(cookie, None),
         };
         if nr_extents > 0 && failure.is_none() {
-            match tell_extents(desk, id, nr_extents, terms.block) {
+            match tell_extents(session, id, nr_extents, terms.block) {
                 Ok(len) => head = Head::extents(cookie, len as u32),
                 Err(error) => failure = Some(error),
             }
         }
         let Some(Failure { cause, message, .. }) = failure else {
-            return outbox.push(head, Cow::Borrowed(""), 0, id, desk);
+            return outbox.push(head, Cow::Borrowed(""), 0, id, session);
         };
         let errno = errno(cause, ask);
-        desk.count_error(self::cause(errno));
+        session.count_error(self::cause(errno));
         let (head, message_len) = if terms.has_structured_replies {
             let (head, sent) = Head::error(cookie, errno, &message);
             (head, sent.len())
         } else {
             (Head::simple(cookie, Some(errno)), 0)
         };
-        outbox.push(head, message, message_len, id, desk);
+        outbox.push(head, message, message_len, id, session);
     }
 
     /// Sends as much as one call takes. Returns the number of bytes.
@@ -182,7 +183,7 @@ impl Clerk {
     /// # Errors
     /// Those of [`Outbox::send`].
     pub(super) fn send(&mut self, stream: &mut Stream) -> Result<usize, Fault> {
-        self.outbox.send(stream, &self.desk)
+        self.outbox.send(stream, &self.session)
     }
 
     /// Treats every reply as sent. Returns whether there were any.
@@ -195,21 +196,21 @@ impl Clerk {
     pub(super) fn forget_sent(&mut self) -> bool {
         let mut has_any = false;
         while let Some(id) = self.outbox.pop_sent() {
-            self.desk.forget(id);
+            self.session.forget(id);
             has_any = true;
         }
         if has_any {
-            self.desk.shrink();
+            self.session.shrink();
         }
         has_any
     }
 }
 
 /// Writes extents into the task's answer, at most so many. Returns how many bytes they take.
-fn tell_extents(desk: &mut Desk, id: TaskId, most: usize, block: u32) -> Result<usize, Failure> {
-    let (offset, length) = desk.range(id);
-    let queue = Arc::clone(desk.queue());
-    let extents = desk.answer(id, most * EXTENT_SIZE)?;
+fn tell_extents(session: &mut Session, id: TaskId, most: usize, block: u32) -> Result<usize, Failure> {
+    let (offset, length) = session.range(id);
+    let queue = Arc::clone(session.queue());
+    let extents = session.answer(id, most * EXTENT_SIZE)?;
     let len = describe(offset, length as u32, block, extents, |start, bytes| queue.driver().extent(start, bytes));
     let fits = extents.set_len(len);
     debug_assert!(fits, "it becomes no longer");

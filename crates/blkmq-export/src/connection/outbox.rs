@@ -6,7 +6,7 @@ use std::io::IoSlice;
 
 use blkmq_engine::TaskId;
 
-use super::Desk;
+use super::Session;
 use super::socket::Fault;
 use super::stream::Stream;
 use crate::nbd::reply::Head;
@@ -26,8 +26,8 @@ struct Reply {
 }
 
 impl Reply {
-    fn parts<'a>(&'a self, desk: &'a Desk) -> impl Iterator<Item = &'a [u8]> {
-        let data = desk.pieces(self.task);
+    fn parts<'a>(&'a self, session: &'a Session) -> impl Iterator<Item = &'a [u8]> {
+        let data = session.pieces(self.task);
         [self.head.bytes(), &self.message.as_bytes()[..self.message_len]].into_iter().chain(data)
     }
 }
@@ -48,10 +48,10 @@ impl Outbox {
         message: Cow<'static, str>,
         message_len: usize,
         task: TaskId,
-        desk: &Desk,
+        session: &Session,
     ) {
         let mut reply = Reply { head, message, message_len, task, len: 0 };
-        reply.len = reply.parts(desk).map(<[u8]>::len).sum();
+        reply.len = reply.parts(session).map(<[u8]>::len).sum();
         self.replies.push_back(reply);
     }
 
@@ -66,14 +66,14 @@ impl Outbox {
     ///
     /// # Errors
     /// Those of [`Stream::send`]; `AGAIN` if the socket takes nothing now.
-    pub(super) fn send(&mut self, stream: &mut Stream, desk: &Desk) -> Result<usize, Fault> {
+    pub(super) fn send(&mut self, stream: &mut Stream, session: &Session) -> Result<usize, Fault> {
         debug_assert!(
             !self.is_empty() || stream.wants_write(),
             "there is a reply to send, or what TLS still has of one"
         );
         let mut slices = [IoSlice::new(&[]); MAX_SLICES];
         let (mut count, mut skip) = (0, self.sent);
-        for part in self.replies.iter().flat_map(|reply| reply.parts(desk)) {
+        for part in self.replies.iter().flat_map(|reply| reply.parts(session)) {
             let skipped = skip.min(part.len());
             skip -= skipped;
             if skipped < part.len() {

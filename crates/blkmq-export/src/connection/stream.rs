@@ -10,8 +10,8 @@ use rustix::net::{AddressFamily, Shutdown, shutdown};
 use rustls::ServerConfig;
 
 use super::arrival::on_the_way;
-use super::session::Session;
 use super::socket::{Fault, send};
+use super::tls_session::TlsSession;
 
 /// A Unix socket counts as not writable when the client has not taken this many bytes, although the socket takes more.
 ///
@@ -26,7 +26,7 @@ pub(super) struct Stream {
     socket: OwnedFd,
     /// A Unix socket. The client can take what it was sent even after this side has closed the socket.
     is_unix: bool,
-    session: Option<Box<Session>>,
+    tls_session: Option<Box<TlsSession>>,
 }
 
 impl Stream {
@@ -38,15 +38,15 @@ impl Stream {
         if is_unix {
             let _ = set_socket_send_buffer_size(&socket, 2 * BEHIND);
         }
-        Self { socket, is_unix, session: None }
+        Self { socket, is_unix, tls_session: None }
     }
 
     /// From here on bytes are encrypted. The handshake comes first.
     ///
     /// # Errors
-    /// No session can be made with the configuration.
+    /// No TLS session can be made with the configuration.
     pub(super) fn secure(&mut self, config: &Arc<ServerConfig>) -> Result<(), Fault> {
-        self.session = Some(Box::new(Session::new(config)?));
+        self.tls_session = Some(Box::new(TlsSession::new(config)?));
         Ok(())
     }
 
@@ -57,12 +57,12 @@ impl Stream {
     /// else until it is readable. Or the client is gone, speaks no TLS, or is not let in.
     pub(super) fn shake_hands(&mut self) -> Result<bool, Fault> {
         let socket = self.socket.as_fd();
-        self.session.as_mut().map_or(Ok(true), |session| session.shake_hands(socket))
+        self.tls_session.as_mut().map_or(Ok(true), |tls_session| tls_session.shake_hands(socket))
     }
 
     /// The name in the client's certificate.
     pub(super) fn peer_name(&self) -> Option<String> {
-        self.session.as_ref()?.peer_name()
+        self.tls_session.as_ref()?.peer_name()
     }
 
     /// Receives what is there, up to the length of all slices. Returns the number of bytes, which is 0 if the client
@@ -74,13 +74,13 @@ impl Stream {
     /// # Errors
     /// `AGAIN` if nothing is there.
     pub(super) fn receive(&mut self, slices: &mut [IoSliceMut<'_>]) -> Result<(usize, bool), Fault> {
-        match &mut self.session {
+        match &mut self.tls_session {
             None => {
                 let len: usize = slices.iter().map(|slice| slice.len()).sum();
                 let all = readv(&self.socket, slices)?;
                 Ok((all, all < len))
             }
-            Some(session) => session.receive(self.socket.as_fd(), slices),
+            Some(tls_session) => tls_session.receive(self.socket.as_fd(), slices),
         }
     }
 
@@ -93,27 +93,27 @@ impl Stream {
     /// # Errors
     /// `AGAIN` if the socket takes nothing now.
     pub(super) fn send(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Fault> {
-        match &mut self.session {
+        match &mut self.tls_session {
             None => Ok(send(self.socket.as_fd(), slices)?),
-            Some(session) => session.send(self.socket.as_fd(), slices),
+            Some(tls_session) => tls_session.send(self.socket.as_fd(), slices),
         }
     }
 
     /// Whether TLS has bytes for the socket that the socket has not got yet. [`send`](Self::send) sends them, also when
     /// it is called without any slice.
     pub(super) fn wants_write(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| session.wants_write())
+        self.tls_session.as_ref().is_some_and(|tls_session| tls_session.wants_write())
     }
 
     /// The number of bytes to receive from now on, if bytes that reach the socket later do not count.
     pub(super) fn last_bytes(&mut self) -> usize {
         let waiting = rustix::io::ioctl_fionread(&self.socket).unwrap_or(0);
         let waiting = usize::try_from(waiting).unwrap_or(usize::MAX);
-        match &mut self.session {
+        match &mut self.tls_session {
             None => waiting,
-            // The session counts the bytes that it takes from the socket, which are more than come out.
-            Some(session) => {
-                session.limit(waiting);
+            // The TLS session counts the bytes that it takes from the socket, which are more than come out.
+            Some(tls_session) => {
+                tls_session.limit(waiting);
                 usize::MAX
             }
         }
@@ -124,7 +124,7 @@ impl Stream {
     /// # Errors
     /// `AGAIN` if the socket does not take the message now.
     pub(super) fn close(&mut self) -> Result<(), Fault> {
-        self.session.as_mut().map_or(Ok(()), |session| session.close(self.socket.as_fd()))
+        self.tls_session.as_mut().map_or(Ok(()), |tls_session| tls_session.close(self.socket.as_fd()))
     }
 
     /// Tells the client that nothing more is sent, once it has got what was.

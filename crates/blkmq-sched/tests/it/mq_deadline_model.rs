@@ -1,5 +1,5 @@
-//! The scheduler against a naive model, operation by operation. Red too if the scheduler relies on times that never step
-//! back: threads read the clock in another order than they take the scheduler.
+//! The scheduler against a naive model, operation by operation. Red too if the scheduler relies on times that never
+//! step back: threads read the clock in another order than they take the scheduler.
 //!
 //! The long run prints its seed, takes another from `BLKMQ_SEED`, and takes its length from `BLKMQ_OPERATIONS`.
 

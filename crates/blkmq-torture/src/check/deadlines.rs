@@ -11,8 +11,8 @@
 //!
 //! No rule binds the times themselves. Threads read the clock before they take the scheduler, so an earlier time may
 //! follow a later one, and also from one thread: a poll goes on with the time at which it began, behind a plug that it
-//! has passed on with a later one. Schedulers do not rely on it: `mq_deadline_model` and `bfq_model` of blkmq-sched step
-//! back in time.
+//! has passed on with a later one. Schedulers do not rely on it: `mq_deadline_model` and `bfq_model` of blkmq-sched
+//! step back in time.
 
 use std::collections::VecDeque;
 

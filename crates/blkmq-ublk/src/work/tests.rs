@@ -21,19 +21,19 @@ fn engine_of(device: Arc<dyn Driver>) -> Arc<Engine> {
     Arc::new(Engine::new(exports, Bounds::default(), least_memory(1), 1, bell, journal))
 }
 
-/// A desk among clients of the engine, with its submitter.
-fn desk(engine: &Arc<Engine>, front_end: FrontEnd, requests: u16) -> (Desk<u16>, Submitter, Arc<Entry>) {
+/// A session among clients of the engine, with its submitter.
+fn session(engine: &Arc<Engine>, front_end: FrontEnd, requests: u16) -> (Session<u16>, Submitter, Arc<Entry>) {
     let bell = Arc::new(EventFd::new().unwrap());
     let entry = engine.clients.enter(front_end, "kernel".into(), vec![bell.clone()]);
     let mut submitter = engine.exports[0].join_own(&entry).unwrap();
     submitter.set_notify(Some(bell));
     let bounds = Bounds { requests, ..engine.bounds };
-    (Desk::of_thread(engine, 0, (&entry, 0), bounds, submitter.nr_slots()), submitter, entry)
+    (Session::of_thread(engine, 0, (&entry, 0), bounds, submitter.nr_slots()), submitter, entry)
 }
 
 fn work(device: &str, depth: u16) -> (Work, Submitter) {
-    let (desk, submitter, _) = desk(&engine(device), FrontEnd::Ublk, depth);
-    (Work::new(desk, (depth, MOST), None, false).unwrap(), submitter)
+    let (session, submitter, _) = session(&engine(device), FrontEnd::Ublk, depth);
+    (Work::new(session, (depth, MOST), None, false).unwrap(), submitter)
 }
 
 fn asks(op: u8, flags: u32, start_sector: u64, nr_sectors: u32) -> Descriptor {
@@ -105,8 +105,8 @@ fn nonsense_ends_with_an_error_for_that_request_alone() {
 #[test]
 fn nothing_is_changed_through_a_read_only_block_device() {
     let engine = engine("ram,size=1M");
-    let (desk, mut submitter, _) = desk(&engine, FrontEnd::Ublk, 5);
-    let mut work = Work::new(desk, (5, MOST), None, true).unwrap();
+    let (session, mut submitter, _) = session(&engine, FrontEnd::Ublk, 5);
+    let mut work = Work::new(session, (5, MOST), None, true).unwrap();
     for (tag, op) in (0..).zip([op::WRITE, op::WRITE_ZEROES, op::DISCARD, op::READ, op::FLUSH]) {
         work.data(tag).unwrap().fill(7);
         work.arrive(tag, &asks(op, 0, 0, if op == op::FLUSH { 0 } else { 8 }));
@@ -163,8 +163,8 @@ fn flags_say_what_they_say() {
 fn nothing_that_is_told_done_is_undone_by_a_client_that_changes_a_part_of_the_block() {
     for zeroes in [false, true] {
         let engine = engine("ram,size=1M,bs=4096");
-        let (mut part, mut submitter, _) = desk(&engine, FrontEnd::Nbd, 8);
-        let (own, mut own_submitter, _) = desk(&engine, FrontEnd::Ublk, 1);
+        let (mut part, mut submitter, _) = session(&engine, FrontEnd::Nbd, 8);
+        let (own, mut own_submitter, _) = session(&engine, FrontEnd::Ublk, 1);
         let mut work = Work::new(own, (1, MOST), None, false).unwrap();
         for round in 1..=9_u8 {
             let request = Request {
@@ -215,8 +215,8 @@ fn nothing_that_is_told_done_is_undone_by_a_client_that_changes_a_part_of_the_bl
 #[test]
 fn the_device_is_a_client_with_its_counts() {
     let engine = engine("ram,size=1M");
-    let (desk, mut submitter, entry) = desk(&engine, FrontEnd::Ublk, 2);
-    let mut work = Work::new(desk, (2, MOST), None, false).unwrap();
+    let (session, mut submitter, entry) = session(&engine, FrontEnd::Ublk, 2);
+    let mut work = Work::new(session, (2, MOST), None, false).unwrap();
     work.arrive(0, &asks(op::READ, 0, 0, 8));
     work.arrive(1, &asks(op::READ, 0, 0, 0));
     let told = |entry: &Entry| engine.clients.list().into_iter().find(|info| info.number == entry.number).unwrap();
@@ -283,8 +283,8 @@ impl PageSource for Names {
 fn with_zero_copy_each_request_has_the_pages_of_its_tag() {
     let taker = Arc::new(Taker::default());
     let engine = engine_of(taker.clone());
-    let (desk, mut submitter, _) = desk(&engine, FrontEnd::Ublk, 2);
-    let mut work = Work::new(desk, (2, MOST), Some(Arc::new(Names)), false).unwrap();
+    let (session, mut submitter, _) = session(&engine, FrontEnd::Ublk, 2);
+    let mut work = Work::new(session, (2, MOST), Some(Arc::new(Names)), false).unwrap();
     assert_eq!((work.address(0), work.address(1), work.spare(), work.data(0)), (0, 0, 0, None));
     for (start, sectors) in [(0, 8), (8, 24), (FAILS, 8), (128, 128), (0, 8)] {
         work.arrive(0, &asks(op::WRITE, 0, start, sectors));

@@ -126,8 +126,8 @@ fn work(driver: &mut Driver, hand: &mut Hand<Own>, random: &mut SmallRng, nr: us
             break;
         }
     }
-    // The next server has a desk without tasks.
-    over.into_iter().for_each(|(id, _)| hand.desk.forget(id));
+    // The next server has a session without tasks.
+    over.into_iter().for_each(|(id, _)| hand.session.forget(id));
 }
 
 /// Takes a request, if there is one.
@@ -136,7 +136,7 @@ fn take(lane: &mut Lane, hand: &mut Hand<Own>) -> bool {
     let taken = lane.take(&mut chain).unwrap();
     let is_there = taken.is_some();
     if let Some(taken) = taken {
-        lane.begin(taken, &mut chain, &mut hand.desk, &mut hand.lists);
+        lane.begin(taken, &mut chain, &mut hand.session, &mut hand.lists);
     }
     is_there
 }
@@ -150,7 +150,7 @@ fn finish_some(
     for _ in 0..random.random_range(0..3) {
         if !over.is_empty() {
             let (id, failure) = over.swap_remove(random.random_range(0..over.len()));
-            lane.finish(id, failure, &mut hand.desk, &mut hand.lists);
+            lane.finish(id, failure, &mut hand.session, &mut hand.lists);
         }
     }
     if random.random_range(0..3) > 0 {
@@ -178,7 +178,7 @@ fn an_end_at_any_store_loses_nothing() {
             let mut lane = driver.serve();
             while take(&mut lane, &mut hand) {}
             for (id, failure) in hand.turn() {
-                lane.finish(id, failure, &mut hand.desk, &mut hand.lists);
+                lane.finish(id, failure, &mut hand.session, &mut hand.lists);
             }
             lane.publish();
             while driver.look() {}
@@ -213,9 +213,9 @@ fn a_record_of_a_packed_ring_may_have_any_content() {
                 // What is found are no requests that a driver makes.
                 let mut chain = Chain::default();
                 while let Ok(Some(taken)) = lane.take(&mut chain) {
-                    lane.begin(taken, &mut chain, &mut hand.desk, &mut hand.lists);
+                    lane.begin(taken, &mut chain, &mut hand.session, &mut hand.lists);
                 }
-                hand.turn().into_iter().for_each(|(id, _)| hand.desk.forget(id));
+                hand.turn().into_iter().for_each(|(id, _)| hand.session.forget(id));
             }
             Err(fault) => {
                 assert_eq!(fault, Fault::Record);

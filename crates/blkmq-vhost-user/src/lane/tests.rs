@@ -1,4 +1,4 @@
-//! A ring at a desk, beside clients of other front-ends.
+//! A ring at a session, beside clients of other front-ends.
 
 use blkmq::driver::spec;
 use blkmq::event::EventFd;
@@ -33,9 +33,9 @@ pub(crate) fn engine(device: &str, memory: usize) -> Arc<Engine> {
 
 /// What a thread has.
 pub(crate) struct Hand<F> {
-    /// Before the desk: its end waits for operations.
+    /// Before the session: its end waits for operations.
     pub(crate) submitter: Submitter,
-    pub(crate) desk: Desk<F>,
+    pub(crate) session: Session<F>,
     pub(crate) lists: Lists,
 }
 
@@ -45,8 +45,8 @@ impl<F: Copy + Default> Hand<F> {
         let entry = engine.clients.enter(front_end, "a test".into(), vec![Arc::clone(&bell)]);
         let mut submitter = engine.exports[0].join_own(&entry).unwrap();
         submitter.set_notify(Some(bell));
-        let desk = Desk::of_thread(engine, 0, (&entry, 0), engine.bounds, submitter.nr_slots());
-        Self { submitter, desk, lists: Lists::default() }
+        let session = Session::of_thread(engine, 0, (&entry, 0), engine.bounds, submitter.nr_slots());
+        Self { submitter, session, lists: Lists::default() }
     }
 
     /// One of a machine, in front of a device in memory.
@@ -56,9 +56,9 @@ impl<F: Copy + Default> Hand<F> {
 
     /// Submits, drives, and returns what is over.
     pub(crate) fn turn(&mut self) -> Vec<(TaskId, Option<Failure>)> {
-        self.desk.submit(&mut self.submitter);
-        self.desk.drive(&mut self.submitter);
-        std::iter::from_fn(|| self.desk.next_finished()).collect()
+        self.session.submit(&mut self.submitter);
+        self.session.drive(&mut self.submitter);
+        std::iter::from_fn(|| self.session.next_finished()).collect()
     }
 }
 
@@ -90,11 +90,11 @@ impl Machine {
     /// Makes a request available, and has the lane take it. Returns its number.
     fn ask(&mut self, kind: u32, sector: u64, data: &[(u64, u32)]) -> u16 {
         let (nr, mut chain, taken) = self.make(kind, sector, data);
-        self.lane.begin(taken, &mut chain, &mut self.hand.desk, &mut self.hand.lists);
+        self.lane.begin(taken, &mut chain, &mut self.hand.session, &mut self.hand.lists);
         nr
     }
 
-    /// As [`ask`](Self::ask), without a desk.
+    /// As [`ask`](Self::ask), without a session.
     fn make(&mut self, kind: u32, sector: u64, data: &[(u64, u32)]) -> (u16, Chain, (Request, u16)) {
         let nr = self.nr_asked;
         self.nr_asked += 1;
@@ -114,9 +114,9 @@ impl Machine {
 
     /// A round of the worker.
     fn turn(&mut self) {
-        self.lane.catch_up(&mut self.hand.desk);
+        self.lane.catch_up(&mut self.hand.session);
         for (id, failure) in self.hand.turn() {
-            self.lane.finish(id, failure, &mut self.hand.desk, &mut self.hand.lists);
+            self.lane.finish(id, failure, &mut self.hand.session, &mut self.hand.lists);
         }
         self.lane.publish();
     }
@@ -153,16 +153,18 @@ fn nothing_that_is_told_done_is_undone_by_a_client_that_changes_a_part_of_the_bl
         for round in 1..=9_u8 {
             let (ask, hints) = (engine::Ask::Write { fua: false }, Hints::default());
             let request = engine::Request { ask, offset: 512, length: 512, priority: None, hints, own: 0 };
-            let id = part.desk.take(&request).unwrap();
-            let engine::Piece::Here(mut buffer, filled) = part.desk.next_piece(id) else { panic!("there is memory") };
+            let id = part.session.take(&request).unwrap();
+            let engine::Piece::Here(mut buffer, filled) = part.session.next_piece(id) else {
+                panic!("there is memory")
+            };
             buffer[filled..].fill(round);
-            part.desk.take_piece(id, buffer);
-            part.desk.end_payload(id);
-            part.desk.submit(&mut part.submitter);
+            part.session.take_piece(id, buffer);
+            part.session.end_payload(id);
+            part.session.submit(&mut part.submitter);
             // As a worker does when its bell rings.
             machine.turn();
             // The read of the part is done, and its write is not.
-            part.desk.submit(&mut part.submitter);
+            part.session.submit(&mut part.submitter);
             machine.fill(FAR, 4096, |_| !round);
             let nr = if zeroes {
                 machine.guest.all.write(FAR as usize, 0_u64.to_le_bytes());
@@ -176,7 +178,7 @@ fn nothing_that_is_told_done_is_undone_by_a_client_that_changes_a_part_of_the_bl
             while !is_over || machine.status(nr) == 0xff {
                 for finished in part.turn() {
                     assert_eq!(finished, (id, None));
-                    part.desk.forget(id);
+                    part.session.forget(id);
                     is_over = true;
                 }
                 machine.turn();
@@ -213,7 +215,7 @@ fn what_is_no_whole_sectors_or_blocks_is_copied() {
     assert!(found.into_iter().eq(expected));
     let long = machine.ask(0, 0, &[(FAR, 1), (FAR, 8192 + 511)]);
     assert_eq!(machine.finish(long), STATUS_ERROR, "there is never memory for it");
-    assert!(machine.hand.desk.is_idle() && machine.lane.is_idle());
+    assert!(machine.hand.session.is_idle() && machine.lane.is_idle());
 }
 
 /// Red before a request that takes more slots than a submitter has was done one part after the other: it was refused.
@@ -243,7 +245,7 @@ fn a_copy_waits_for_memory() {
     // Requests of the same thread that keep the memory: answers that nobody has read.
     let ask = engine::Ask::Tell { bytes: 64 << 10 };
     let mut held = Vec::new();
-    while let Some(id) = machine.hand.desk.take(&engine::Request {
+    while let Some(id) = machine.hand.session.take(&engine::Request {
         ask,
         offset: 0,
         length: 0,
@@ -260,7 +262,7 @@ fn a_copy_waits_for_memory() {
     assert!(!machine.lane.has_room(), "what is behind it waits");
     machine.turn();
     assert_eq!((machine.status(late), machine.lane.is_idle()), (0xff, false));
-    held.into_iter().for_each(|id| machine.hand.desk.forget(id));
+    held.into_iter().for_each(|id| machine.hand.session.forget(id));
     assert_eq!(machine.finish(late), STATUS_OK);
     let read = machine.ask(0, 1, &[(FAR + 512, 512)]);
     assert_eq!((machine.finish(read), machine.bytes(FAR + 512, 512)), (STATUS_OK, vec![5; 512]));
@@ -285,7 +287,7 @@ fn a_machine_is_a_client_with_its_counts() {
 fn tell(hand: &mut Hand<Own>, bytes: u32) -> Option<TaskId> {
     let own = Own::default();
     let ask = engine::Ask::Tell { bytes };
-    hand.desk.take(&engine::Request { ask, offset: 0, length: 0, priority: None, hints: Hints::default(), own })
+    hand.session.take(&engine::Request { ask, offset: 0, length: 0, priority: None, hints: Hints::default(), own })
 }
 
 /// Red before a ring with a record was given back although a request waits for memory: its front-end, and its machine,
@@ -306,16 +308,16 @@ fn a_ring_is_given_back_without_what_waits_for_memory() {
     machine.hand.turn();
     machine.fill(FAR, 512, |_| 5);
     let late = machine.ask(1, 1, &[(FAR, 512)]);
-    machine.lane.begin_no_part(&mut machine.hand.desk);
+    machine.lane.begin_no_part(&mut machine.hand.session);
     machine.turn();
     assert_eq!((machine.lane.is_idle(), machine.status(late)), (true, 0xff));
     // The ring goes on, and the request is begun once more.
     let base = machine.lane.base();
     renew(&mut machine, base);
-    held.into_iter().for_each(|id| machine.hand.desk.forget(id));
+    held.into_iter().for_each(|id| machine.hand.session.forget(id));
     let mut chain = Chain::default();
     let taken = machine.lane.take(&mut chain).unwrap().expect("it is in the record");
-    machine.lane.begin(taken, &mut chain, &mut machine.hand.desk, &mut machine.hand.lists);
+    machine.lane.begin(taken, &mut chain, &mut machine.hand.session, &mut machine.hand.lists);
     assert_eq!(machine.finish(late), STATUS_OK);
     let read = machine.ask(0, 1, &[(FAR + 512, 512)]);
     assert_eq!((machine.finish(read), machine.bytes(FAR + 512, 512)), (STATUS_OK, vec![5; 512]));
@@ -338,15 +340,15 @@ fn what_is_broken_off_waits_for_no_memory() {
     machine.guest.all.write(FAR as usize + 8, 2_u64.to_le_bytes());
     let late = machine.ask(13, 0, &[(FAR, 16)]);
     assert!(!machine.lane.has_room(), "it is late");
-    machine.lane.begin_no_part(&mut machine.hand.desk);
+    machine.lane.begin_no_part(&mut machine.hand.session);
     assert_eq!(
         (machine.status(late), engine.clients.errors(FrontEnd::VhostUser, "").of(Cause::Shutdown)),
         (STATUS_ERROR, 1)
     );
-    own.into_iter().for_each(|id| machine.hand.desk.forget(id));
+    own.into_iter().for_each(|id| machine.hand.session.forget(id));
     machine.turn();
-    held.into_iter().flatten().for_each(|id| first.desk.forget(id));
-    first.desk.shrink();
+    held.into_iter().flatten().for_each(|id| first.session.forget(id));
+    first.session.shrink();
     assert!(tell(&mut second, 64 << 10).is_some(), "the memory is free");
 }
 
@@ -390,19 +392,19 @@ fn writes_that_have_begun_leave_memory_for_their_data() {
             if machine.nr_asked == 0 {
                 machine.lane.number = number as u16;
                 let (_, mut chain, taken) = machine.make(1, 1, &[(FAR, 0x4ffff), (FAR, 1)]);
-                machine.lane.begin(taken, &mut chain, &mut hand.desk, &mut hand.lists);
+                machine.lane.begin(taken, &mut chain, &mut hand.session, &mut hand.lists);
                 assert!(!machine.lane.has_room(), "it is late");
             }
         }
-        held.next().into_iter().for_each(|id| hand.desk.forget(id));
+        held.next().into_iter().for_each(|id| hand.session.forget(id));
         for machine in &mut machines {
             // Its own thread has nothing to do, and lets others have their turns at blocks.
             assert!(machine.hand.turn().is_empty());
-            machine.lane.catch_up(&mut hand.desk);
+            machine.lane.catch_up(&mut hand.session);
         }
         for (id, failure) in hand.turn() {
-            let lane = &mut machines[usize::from(hand.desk.own(id).ring)].lane;
-            lane.finish(id, failure, &mut hand.desk, &mut hand.lists);
+            let lane = &mut machines[usize::from(hand.session.own(id).ring)].lane;
+            lane.finish(id, failure, &mut hand.session, &mut hand.lists);
         }
     }
     let is_done = |machine: &&Machine| machine.status(0) == STATUS_OK && machine.lane.is_idle();

@@ -22,7 +22,7 @@ const SCM_MAX_FD: usize = 253;
 /// How long a front-end may take no answer. It is waiting for the answer, so it takes it at once.
 const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
-/// Why a session's socket is of no more use.
+/// Why a connection's socket is of no more use.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WireError {
     /// The front-end has closed it.

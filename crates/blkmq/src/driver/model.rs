@@ -40,8 +40,8 @@ pub trait Profile: FromSpec + fmt::Display + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Checks what the parameters of any device demand of each other, of which `bs` and `size` are two, and then those of
-    /// this one.
+    /// Checks what the parameters of any device demand of each other, of which `bs` and `size` are two, and then those
+    /// of this one.
     fn check_all(&self, bs: u32, size: u64) -> Result<(), SpecError> {
         self.topology().check().map_err(|error| SpecError::new(error.to_string()))?;
         if !bs.is_power_of_two() {

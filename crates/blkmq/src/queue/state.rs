@@ -13,17 +13,17 @@ impl Control {
         placed("queue.control", &self.0).lock()
     }
 
-    /// Sets a flag of this word, once more. From here on nothing new enters the queue, or no thread that enters it gives
-    /// the driver anything.
+    /// Sets a flag of this word, once more. From here on nothing new enters the queue, or no thread that enters it
+    /// gives the driver anything.
     pub(crate) fn close(&self, word: &Word, flag: Flag) {
         let mut handles = self.lock();
         handles[flag as usize] += 1;
         word.close(flag);
     }
 
-    /// Takes back that a flag was set once. Returns whether that was the last time, so that the flag is cleared. Then the
-    /// caller wakes the threads that sleep, without the lock: what is notified may leave the queue, and leaving takes
-    /// the lock.
+    /// Takes back that a flag was set once. Returns whether that was the last time, so that the flag is cleared. Then
+    /// the caller wakes the threads that sleep, without the lock: what is notified may leave the queue, and leaving
+    /// takes the lock.
     pub(crate) fn open(&self, word: &Word, flag: Flag) -> bool {
         let mut handles = self.lock();
         let left = &mut handles[flag as usize];

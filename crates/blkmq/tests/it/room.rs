@@ -110,8 +110,8 @@ pub(crate) fn assert_in_order(log: &Log, nr_submitters: u64, each: u64, what: &s
 }
 
 /// Red if a request without room is forgotten, comes in twice or behind a later one, or waits until its own submitter
-/// polls: under `single`, `batch` and `staged` without the look at the backlog in `dispatch_ordered`, or if an insertion
-/// that finds no room does not set WAITING; and under `combining` without the look in `serve`.
+/// polls: under `single`, `batch` and `staged` without the look at the backlog in `dispatch_ordered`, or if an
+/// insertion that finds no room does not set WAITING; and under `combining` without the look in `serve`.
 #[test]
 fn who_completes_lets_in_what_found_no_room_one_by_one_and_in_order() {
     for way in every() {

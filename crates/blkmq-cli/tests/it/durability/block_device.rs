@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use blkmq::Submitter;
 use blkmq::event::EventFd;
-use blkmq_engine::{Bounds, Desk, Engine, FrontEnd, sleep};
+use blkmq_engine::{Bounds, Engine, FrontEnd, Session, sleep};
 use blkmq_ublk::abi::{Descriptor, flag, op};
 use blkmq_ublk::work::Work;
 
@@ -21,7 +21,7 @@ const MOST: u32 = 64 << 10;
 
 /// A queue of a block device, of the engine's first export.
 pub(crate) struct BlockDevice {
-    /// Before the desk, which has nothing in progress then.
+    /// Before the session, which has nothing in progress then.
     submitter: Submitter,
     work: Work,
     bell: Arc<EventFd>,
@@ -38,8 +38,8 @@ impl BlockDevice {
         let mut submitter = engine.exports[0].join_own(&entry).expect("there is a place");
         submitter.set_notify(Some(bell.clone()));
         let bounds = Bounds { requests: DEPTH, ..engine.bounds };
-        let desk = Desk::of_thread(engine, 0, (&entry, 0), bounds, submitter.nr_slots());
-        let work = Work::new(desk, (DEPTH, MOST), None, false).expect("there is memory");
+        let session = Session::of_thread(engine, 0, (&entry, 0), bounds, submitter.nr_slots());
+        let work = Work::new(session, (DEPTH, MOST), None, false).expect("there is memory");
         Self { submitter, work, bell, cookies: vec![None; DEPTH.into()], is_gone: Arc::clone(is_gone) }
     }
 }

@@ -178,9 +178,9 @@ fn a_slow_handshake_is_not_silent() {
     server.serve(theirs.into(), Some("a test")).unwrap();
     let mut slow = Client::greet(ours);
     start_tls(&mut slow);
-    let mut session = site.session(&[&TLS13], None);
+    let mut tls_session = site.tls_session(&[&TLS13], None);
     let mut hello = Vec::new();
-    session.write_tls(&mut hello).unwrap();
+    tls_session.write_tls(&mut hello).unwrap();
     // As many connections as one user may have.
     let others: Vec<_> = (1..64)
         .map(|_| {
@@ -198,7 +198,7 @@ fn a_slow_handshake_is_not_silent() {
     drop(seen);
     let _newcomer = Client::pair(&server);
     slow.send(&hello[2..]);
-    let mut slow = Client::over(StreamOwned::new(session, slow.stream));
+    let mut slow = Client::over(StreamOwned::new(tls_session, slow.stream));
     slow.go("");
     assert_eq!(slow.read(0, 512), Ok(vec![0; 512]));
     drop(others);

@@ -135,10 +135,10 @@ fn show(site: &Site, server: &blkmq_export::Server, certificate: &str, key: &str
     let shows = Shows(Arc::new(CertifiedKey::new(vec![certificate], key)));
     let config = builder.with_client_cert_resolver(Arc::new(shows));
     let name = "localhost".try_into().expect("this is a name");
-    let session = ClientConnection::new(Arc::new(config), name).expect("the configuration is right");
+    let tls_session = ClientConnection::new(Arc::new(config), name).expect("the configuration is right");
     let mut client = Client::pair(server);
     assert_eq!(client.ask(options::STARTTLS, &[]), [(option_replies::ACK, vec![])]);
-    let mut client = Client::over(StreamOwned::new(session, client.stream));
+    let mut client = Client::over(StreamOwned::new(tls_session, client.stream));
     let said = client.stream.write_all(&option(options::LIST, &[]));
     assert!(said.is_err() || client.try_take::<1>().is_err(), "it is not let in");
 }

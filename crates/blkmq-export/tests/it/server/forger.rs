@@ -6,11 +6,11 @@ use std::os::unix::net::UnixStream;
 use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use rustls::{ClientConnection, ConnectionTrafficSecrets, ProtocolVersion, StreamOwned};
 
-/// The types of the records in a session.
+/// The types of the records in a TLS session.
 pub(crate) const HANDSHAKE: u8 = 22;
 pub(crate) const DATA: u8 = 23;
 
-/// Sends and receives the records of a session from here on.
+/// Sends and receives the records of a TLS session from here on.
 pub(crate) struct Forger {
     pub(crate) socket: UnixStream,
     key: LessSafeKey,
@@ -22,9 +22,9 @@ pub(crate) struct Forger {
 impl Forger {
     /// Takes over from the library, whose handshake is over.
     pub(crate) fn take_over(stream: StreamOwned<ClientConnection, UnixStream>) -> Self {
-        let (session, socket) = stream.into_parts();
-        let version = session.protocol_version().expect("the handshake is over");
-        let (sequence, secrets) = session.dangerous_extract_secrets().expect("that was allowed").tx;
+        let (tls_session, socket) = stream.into_parts();
+        let version = tls_session.protocol_version().expect("the handshake is over");
+        let (sequence, secrets) = tls_session.dangerous_extract_secrets().expect("that was allowed").tx;
         let (algorithm, key, iv) = match secrets {
             ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
             ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv),

@@ -83,7 +83,7 @@ impl Site {
         Arc::new(config)
     }
 
-    pub(crate) fn session(
+    pub(crate) fn tls_session(
         &self,
         versions: &[&'static SupportedProtocolVersion],
         paper: Option<&Paper>,
@@ -94,17 +94,17 @@ impl Site {
 
     /// A client that has asked for encryption, and not chosen an export yet.
     pub(crate) fn client(&self, server: &Server) -> Encrypted {
-        encrypt(Client::pair(server), self.session(&[&TLS13], None))
+        encrypt(Client::pair(server), self.tls_session(&[&TLS13], None))
     }
 
     /// A client that shows a certificate, if it has one, and has not chosen an export yet.
     pub(crate) fn encrypted(&self, server: &Server, paper: Option<&Paper>) -> Encrypted {
-        encrypt(Client::pair(server), self.session(&[&TLS13], paper))
+        encrypt(Client::pair(server), self.tls_session(&[&TLS13], paper))
     }
 
     /// A client that shows a certificate. `None` if it is not let in.
     pub(crate) fn shows(&self, server: &Server, paper: Option<&Paper>) -> Option<Encrypted> {
-        let mut client = encrypt(Client::pair(server), self.session(&[&TLS13], paper));
+        let mut client = encrypt(Client::pair(server), self.tls_session(&[&TLS13], paper));
         client.stream.write_all(&option(options::LIST, &[])).ok()?;
         // In TLS 1.3 a client learns only now whether the server accepts its certificate.
         client.try_take::<1>().ok()?;
@@ -113,9 +113,9 @@ impl Site {
 }
 
 /// Asks for TLS, and continues inside TLS.
-pub(crate) fn encrypt(mut client: Client, session: ClientConnection) -> Encrypted {
+pub(crate) fn encrypt(mut client: Client, tls_session: ClientConnection) -> Encrypted {
     start_tls(&mut client);
-    Client::over(StreamOwned::new(session, client.stream))
+    Client::over(StreamOwned::new(tls_session, client.stream))
 }
 
 pub(crate) fn start_tls(client: &mut Client) {

@@ -30,7 +30,7 @@ fn who_asks_for_tls_gets_it_and_who_does_not_need_not() {
     let server = site.server("ram,size=16M");
     let data: Vec<u8> = (0..3 << 20).map(|index: u32| (index * 7 / 5) as u8).collect();
     for version in [&TLS12, &TLS13] {
-        let mut client = encrypt(Client::pair(&server), site.session(&[version], None));
+        let mut client = encrypt(Client::pair(&server), site.tls_session(&[version], None));
         assert_eq!(client.ask(options::STARTTLS, &[])[0].0, option_replies::ERR_INVALID, "once is enough");
         client.agree_on_structure("");
         assert_eq!(client.go(""), (16 << 20, client_flags(&server)));
@@ -68,7 +68,7 @@ fn where_tls_is_required_nothing_else_goes_without_it() {
         let replies = client.ask(number, &data);
         assert_eq!((replies.len(), replies[0].0), (1, option_replies::ERR_TLS_REQD), "option {number}");
     }
-    let mut client = encrypt(client, site.session(&[&TLS13], None));
+    let mut client = encrypt(client, site.tls_session(&[&TLS13], None));
     client.go("");
     assert_eq!(client.read(0, 512), Ok(vec![0; 512]));
     let mut hasty = Client::pair(&server);
@@ -86,7 +86,7 @@ fn what_was_said_in_the_clear_means_nothing_inside() {
     let server = site.server("ram,size=1M");
     let mut client = Client::pair(&server);
     client.agree_on_structure("");
-    let mut client = encrypt(client, site.session(&[&TLS13], None));
+    let mut client = encrypt(client, site.tls_session(&[&TLS13], None));
     assert_eq!(client.go("").1 & transmission::SEND_DF, 0);
     assert_eq!(client.read(0, 512), Ok(vec![0; 512]), "a simple reply");
 }
@@ -100,28 +100,28 @@ fn what_somebody_adds_to_starttls_is_not_taken_for_the_clients_word() {
         let mut client = Client::pair(&server);
         client.send(&[option(options::STARTTLS, &[]), added].concat());
         assert_eq!(client.replies(options::STARTTLS), [(option_replies::ACK, vec![])]);
-        let mut client = Client::over(StreamOwned::new(site.session(&[&TLS13], None), client.stream));
+        let mut client = Client::over(StreamOwned::new(site.tls_session(&[&TLS13], None), client.stream));
         let error = client.stream.write_all(&option(options::ABORT, &[])).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset));
     }
 }
 
-/// Red if `Session::receive` looks at the socket before it looks at what is decrypted or fetched: bytes that follow the
-/// handshake in the same packet are no longer in the socket, and the server sleeps for ever.
+/// Red if `TlsSession::receive` looks at the socket before it looks at what is decrypted or fetched: bytes that follow
+/// the handshake in the same packet are no longer in the socket, and the server sleeps for ever.
 #[test]
 fn an_option_that_comes_with_the_end_of_the_handshake_is_answered() {
     let site = Site::new();
     let server = site.server("ram,size=1M");
     let mut client = Client::pair(&server);
     start_tls(&mut client);
-    let mut session = site.session(&[&TLS13], None);
-    // The option waits in the session, and is sent together with the last message of the handshake.
-    session.writer().write_all(&option(options::LIST, &[])).unwrap();
-    let mut client = Client::over(StreamOwned::new(session, client.stream));
+    let mut tls_session = site.tls_session(&[&TLS13], None);
+    // The option waits in the TLS session, and is sent together with the last message of the handshake.
+    tls_session.writer().write_all(&option(options::LIST, &[])).unwrap();
+    let mut client = Client::over(StreamOwned::new(tls_session, client.stream));
     assert_eq!(client.replies(options::LIST).len(), 2);
 }
 
-/// Red if `Session::receive` reports bytes as short for which it had no more room: they are decrypted, so the socket
+/// Red if `TlsSession::receive` reports bytes as short for which it had no more room: they are decrypted, so the socket
 /// does not become readable, and the server sleeps for ever.
 #[test]
 fn many_requests_in_large_records_are_all_answered_however_little_room_there_is() {
@@ -153,11 +153,11 @@ fn many_requests_in_large_records_are_all_answered_however_little_room_there_is(
 
 /// The bytes in the form in which they go over the socket. The handshake is over.
 fn seal(client: &mut Encrypted, bytes: &[u8]) -> Vec<u8> {
-    let (session, mut sealed) = (&mut client.stream.conn, Vec::new());
-    session.set_buffer_limit(None);
-    session.writer().write_all(bytes).expect("memory takes it");
-    while session.wants_write() {
-        session.write_tls(&mut sealed).expect("memory takes it");
+    let (tls_session, mut sealed) = (&mut client.stream.conn, Vec::new());
+    tls_session.set_buffer_limit(None);
+    tls_session.writer().write_all(bytes).expect("memory takes it");
+    while tls_session.wants_write() {
+        tls_session.write_tls(&mut sealed).expect("memory takes it");
     }
     sealed
 }
@@ -191,7 +191,7 @@ fn who_does_not_read_waits_alone_and_what_waits_for_him_is_bounded() {
         assert_eq!(other.write(0, &[round; 4096]), Ok(vec![]));
         assert_eq!(other.read(0, 4096), Ok(vec![round; 4096]));
     }
-    // One socket and the session hold less than 1 MiB of answers.
+    // One socket and the TLS session hold less than 1 MiB of answers.
     assert!(taken() <= 8, "{} of 64 requests were taken", taken());
     for _ in 0..64 {
         assert_eq!(deaf.reply(|_| 1 << 20).1.map(|data| data.len()), Ok(1 << 20));
@@ -243,7 +243,7 @@ fn half_a_handshake_takes_no_longer_than_a_negotiation_may() {
     }
 }
 
-/// Red if `Session::close` sends nothing: the client cannot tell such an end from a cut, so it reports an error.
+/// Red if `TlsSession::close` sends nothing: the client cannot tell such an end from a cut, so it reports an error.
 #[test]
 fn a_drain_answers_what_has_arrived_and_says_that_this_is_the_end() {
     let site = Site::new();
@@ -315,7 +315,7 @@ fn what_tls_has_taken_reaches_a_client_that_reads_late() {
     }
 }
 
-/// Red if `Session::receive` does not report that TLS has ended: the socket stays open and silent, and the server
+/// Red if `TlsSession::receive` does not report that TLS has ended: the socket stays open and silent, and the server
 /// sleeps.
 #[test]
 fn who_ends_tls_and_nothing_else_is_let_go() {
@@ -344,7 +344,7 @@ fn who_sends_nothing_over_and_over_keeps_no_thread_busy() {
     let site = Site::new();
     let (server, warnings) = site.telling("ram,size=1M");
     for version in [&TLS12, &TLS13] {
-        let mut client = encrypt(Client::pair(&server), site.session(&[version], None));
+        let mut client = encrypt(Client::pair(&server), site.tls_session(&[version], None));
         client.go("");
         let mut forger = Forger::take_over(client.stream);
         forger.send(&[(DATA, &request(commands::READ, 0, 0, 0, 512))]).unwrap();
@@ -363,11 +363,11 @@ fn nothing_is_negotiated_again_inside_tls() {
     let site = Site::new();
     let (server, warnings) = site.telling("ram,size=1M");
     for version in [&TLS12, &TLS13] {
-        let mut client = encrypt(Client::pair(&server), site.session(&[version], None));
+        let mut client = encrypt(Client::pair(&server), site.tls_session(&[version], None));
         client.go("");
-        let mut session = site.session(&[version], None);
+        let mut tls_session = site.tls_session(&[version], None);
         let mut hello = Vec::new();
-        session.write_tls(&mut hello).unwrap();
+        tls_session.write_tls(&mut hello).unwrap();
         let mut forger = Forger::take_over(client.stream);
         // The first attempt may be answered by a warning. A client that tries again is disconnected.
         let _ = forger.send(&[(HANDSHAKE, &hello[5..]), (HANDSHAKE, &hello[5..])]);

@@ -172,9 +172,9 @@ fn an_id_of_a_packed_ring_is_no_place_in_the_record() {
     guest.offer_packed(0xffff, &[(DATA, 16, 0, 0), (DATA + 16, 1, WRITE, 0)]);
     let (mut chain, mut hand) = (Chain::default(), Hand::plain());
     let taken = lane.take(&mut chain).unwrap().expect("there is one");
-    lane.begin(taken, &mut chain, &mut hand.desk, &mut hand.lists);
+    lane.begin(taken, &mut chain, &mut hand.session, &mut hand.lists);
     for (id, failure) in hand.turn() {
-        lane.finish(id, failure, &mut hand.desk, &mut hand.lists);
+        lane.finish(id, failure, &mut hand.session, &mut hand.lists);
     }
     lane.publish();
     assert!(lane.is_idle());
@@ -199,7 +199,7 @@ fn memory_of_what_is_in_progress_has_to_be_agreed_on() {
     }
 }
 
-/// Red before a session looked after its workers: the front-end stayed connected, and the guest waited for ever.
+/// Red before a connection looked after its workers: the front-end stayed connected, and the guest waited for ever.
 #[test]
 fn a_worker_that_panics_ends_the_session() {
     let (driver, served) = Odd::served();
@@ -212,11 +212,11 @@ fn a_worker_that_panics_ends_the_session() {
     disk.ask(OUT, 0, 0, &[(far, 512)], false);
     assert!(served.warning().ends_with("a thread of its rings has panicked"), "{}", served.warning());
     assert!(served.engine.clients.is_empty(), "it is a client no more");
-    assert!(front.get_features().is_err(), "the session is over");
+    assert!(front.get_features().is_err(), "the connection is over");
 }
 
 /// QEMU takes a region that has changed out and adds it again, while rings work. Red before a ring waited for its
-/// memory: its session ended.
+/// memory: its connection ended.
 #[test]
 fn a_ring_waits_while_its_memory_is_away() {
     let served = Served::new("ram,size=1M", |_| ());
@@ -238,7 +238,7 @@ fn a_ring_waits_while_its_memory_is_away() {
     for part in [rings, data] {
         front.remove_mem_region(&part).unwrap();
         front.add_mem_region(&part).unwrap();
-        front.get_features().expect("the session goes on");
+        front.get_features().expect("the connection goes on");
         assert_eq!(disk.request(READ, 1, &[(far + 0x1000, 512)], true), (0, 513));
         assert_eq!(disk.bytes(far + 0x1000, 512), [3; 512]);
     }
@@ -257,7 +257,7 @@ fn a_ring_waits_while_its_memory_is_away() {
     assert!(served.warning().contains("a ring at"), "{}", served.warning());
 }
 
-/// Red before a channel that fails was only given up: the session ended, as if the front-end had gone.
+/// Red before a channel that fails was only given up: the connection ended, as if the front-end had gone.
 #[test]
 fn a_channel_of_the_device_that_fails_is_given_up() {
     let (driver, served) = Odd::served();
@@ -275,7 +275,8 @@ fn a_channel_of_the_device_that_fails_is_given_up() {
     driver.capacity.store(128, Ordering::Relaxed);
     let mut disk = Disk::new(&mut front, guest, 0);
     loop {
-        let (_, bytes) = front.get_config(0, 8, VhostUserConfigFlags::empty(), &[0; 8]).expect("the session goes on");
+        let (_, bytes) =
+            front.get_config(0, 8, VhostUserConfigFlags::empty(), &[0; 8]).expect("the connection goes on");
         if bytes == 128_u64.to_le_bytes() {
             break;
         }
@@ -283,7 +284,7 @@ fn a_channel_of_the_device_that_fails_is_given_up() {
     assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1));
 }
 
-/// A device grows between two servers. Red before each session told its front-end once to ask: the front-end went on
+/// A device grows between two servers. Red before each connection told its front-end once to ask: the front-end went on
 /// with what the last server had said.
 #[test]
 fn a_front_end_that_comes_again_is_told_of_growth() {

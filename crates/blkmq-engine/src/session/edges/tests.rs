@@ -8,9 +8,9 @@ use blkmq::{Class, IoPriority, RequestQueue};
 use super::*;
 use crate::ask::Ask;
 use crate::clients::{Clients, FrontEnd, Source};
-use crate::desk::turns::Turns;
 use crate::memory::account::Account;
 use crate::memory::budget::Budget;
+use crate::session::turns::Turns;
 
 fn edges(block: u32) -> Edges {
     let q = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();

@@ -1,15 +1,15 @@
-//! What ends before all of it is done, and the end of a desk.
+//! What ends before all of it is done, and the end of a session.
 
 use std::time::{Duration, Instant};
 
 use blkmq::Status;
 
-use super::Desk;
+use super::Session;
 use super::task::TaskId;
 use crate::ask::{Ask, Hints, Request};
 use crate::failure::{Cause, Failure};
 
-impl<F: Copy + Default> Desk<F> {
+impl<F: Copy + Default> Session<F> {
     /// Takes a request that the front-end refuses itself, so that it is answered in its turn. `brings_data`: data
     /// follows that has to be skipped; the task is over after [`end_payload`](Self::end_payload). `None` if the bounds
     /// allow no further request.
@@ -48,7 +48,7 @@ impl<F: Copy + Default> Desk<F> {
     }
 
     /// Called when a request that was not taken, because there was no memory, will not be tried again. Until then this
-    /// desk stands in the line for memory, and clients behind it get none.
+    /// session stands in the line for memory, and clients behind it get none.
     pub fn wait_no_more(&mut self) {
         self.pool.wait_no_more();
     }
@@ -79,7 +79,7 @@ impl<F: Copy + Default> Desk<F> {
     /// Notes whether the client takes nothing of the replies that wait for it. As long as that is so, other clients get
     /// memory first.
     ///
-    /// COST: a store; a lock where a request of this desk waits for memory.
+    /// COST: a store; a lock where a request of this session waits for memory.
     pub fn note_deaf(&mut self, is_deaf: bool) {
         self.pool.note_deaf(is_deaf);
     }

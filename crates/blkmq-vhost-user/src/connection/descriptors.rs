@@ -1,13 +1,13 @@
-//! Which descriptors of a front-end a session uses.
+//! Which descriptors of a front-end a connection uses.
 
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
 
-use super::{Ending, Session};
+use super::{Connection, Ending};
 use crate::foreign::Foreign;
 use crate::memory::{Memory, RegionInfo, kind};
 
-impl Session<'_> {
+impl Connection<'_> {
     /// Adds a region of the guest's memory.
     pub(super) fn add_region(&self, memory: &mut Memory, info: RegionInfo, file: Foreign) -> Result<(), Ending> {
         let file = self.admit_memory(format_args!("the file of the region at {:#x}", info.guest), file)?;

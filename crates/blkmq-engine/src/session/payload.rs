@@ -3,7 +3,7 @@
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Bio, Buffer};
 
-use super::Desk;
+use super::Session;
 use super::edges::changing;
 use super::task::TaskId;
 use crate::ask::Ask;
@@ -27,7 +27,7 @@ pub enum Piece {
     Later,
 }
 
-impl<F: Copy + Default> Desk<F> {
+impl<F: Copy + Default> Session<F> {
     /// Begins a task, unless its data is still to come.
     pub(super) fn begin(&mut self, id: TaskId, is_receiving: bool) {
         self.tasks.get_mut(id).is_receiving = is_receiving;

@@ -88,12 +88,12 @@ fn what_is_no_eventfd_is_refused() {
             let mut front = UnixStream::connect(served.socket()).unwrap();
             pass(&front, code, EventFd::new().unwrap().as_fd());
             front.write_all([1_u32, 1, 0].map(u32::to_le_bytes).as_flattened()).unwrap();
-            front.read_exact(&mut [0; 20]).expect("the session goes on");
+            front.read_exact(&mut [0; 20]).expect("the connection goes on");
         }
     });
 }
 
-/// Red if a session waits until a descriptor that it does not use is closed: the next front-end would not be served,
+/// Red if a connection waits until a descriptor that it does not use is closed: the next front-end would not be served,
 /// and the server would not end.
 #[test]
 fn descriptors_that_take_long_to_close_hold_nobody() {
@@ -137,7 +137,7 @@ fn full_counters_of_a_front_end_hold_nobody() {
         }
         disk.ask(READ, 0, 0, &[(END - 1, 512)], true);
         assert!(served.warning().contains("a descriptor of 512 bytes"), "{}", served.warning());
-        assert!(front.get_features().is_err(), "the session is over");
+        assert!(front.get_features().is_err(), "the connection is over");
         serves_another(&served);
         served.end();
     });

@@ -368,7 +368,7 @@ fn packed_rings_are_served_where_they_are_wanted() {
     assert_eq!(front.get_features().unwrap() & feature::PACKED, 0);
 }
 
-/// A chain that no driver makes ends the session, with a line that says why, and the next front-end is served.
+/// A chain that no driver makes ends the connection, with a line that says why, and the next front-end is served.
 #[test]
 fn a_hostile_guest_ends_its_session_and_no_more() {
     let mut served = Served::new("ram,size=1M", |_| ());
@@ -378,7 +378,7 @@ fn a_hostile_guest_ends_its_session_and_no_more() {
     assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1));
     disk.ask(READ, 0, 0, &[(END - 1, 512)], true);
     assert!(served.warning().ends_with("ring 0: a descriptor of 512 bytes at 0x7ffff"), "{}", served.warning());
-    assert!(front.get_features().is_err(), "the session is over");
+    assert!(front.get_features().is_err(), "the connection is over");
     serves_another(&served);
     served.end();
 }

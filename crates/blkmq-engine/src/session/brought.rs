@@ -3,13 +3,13 @@
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Bio, Buffers, Flags, Op};
 
-use super::Desk;
+use super::Session;
 use super::edges::changing;
 use super::task::{Task, TaskId};
 use crate::ask::{Ask, Request};
 use crate::failure::{Cause, Failure};
 
-impl<F: Copy + Default> Desk<F> {
+impl<F: Copy + Default> Session<F> {
     /// Takes a read or write whose data the front-end has brought: from, or to, `buffers`. They are taken out if the
     /// request is. `None` if the bounds allow no further request; such a request needs no memory of the engine.
     /// [`reclaim`](Self::reclaim) gives the buffers back.
@@ -142,15 +142,15 @@ mod tests {
     use crate::log::{Journal, Level};
     use crate::memory::budget::least;
 
-    /// A desk for one request at a time, beside an engine that allows more.
-    fn desk(device: &str, nr_slots: usize) -> Desk<u16> {
+    /// A session for one request at a time, beside an engine that allows more.
+    fn session(device: &str, nr_slots: usize) -> Session<u16> {
         let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ()), "log").unwrap();
         let bell = Arc::new(EventFd::new().unwrap());
         let exports = vec![export(device)];
         let engine = Arc::new(Engine::new(exports, Bounds::default(), least(1), 1, Arc::clone(&bell), journal));
         let entry = engine.clients.enter(FrontEnd::Ublk, "a test".into(), vec![Arc::clone(&bell), bell]);
         let bounds = Bounds { requests: 1, ..engine.bounds };
-        Desk::of_thread(&engine, 0, (&entry, 1), bounds, nr_slots)
+        Session::of_thread(&engine, 0, (&entry, 1), bounds, nr_slots)
     }
 
     /// Red if a hint is lost or does more than it says, if a change is not synchronous without one, or if the bounds
@@ -166,12 +166,12 @@ mod tests {
             (read, Hints { sync: true, ..none }, Flags { sync: true, ..Flags::NONE }),
             (write, Hints { meta: true, ..none }, Flags { meta: true, sync: true, fua: true, ..Flags::NONE }),
         ] {
-            let mut desk = desk("ram,size=1M", 8);
+            let mut session = session("ram,size=1M", 8);
             let request = Request { ask, offset: 0, length: 4096, priority: None, hints, own: 3 };
             let brought = || Buffers::One(Buffer::zeroed(4096));
-            assert!(desk.take_brought(&request, &mut brought()).is_some());
-            assert!(desk.take_brought(&request, &mut brought()).is_none(), "its bounds are its own");
-            assert_eq!(desk.waiting[0].flags, expected, "{ask:?}, {hints:?}");
+            assert!(session.take_brought(&request, &mut brought()).is_some());
+            assert!(session.take_brought(&request, &mut brought()).is_none(), "its bounds are its own");
+            assert_eq!(session.waiting[0].flags, expected, "{ask:?}, {hints:?}");
         }
     }
 
@@ -179,14 +179,14 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "there are no descriptors")]
     fn a_buffer_that_cannot_be_cut_comes_back() {
-        let mut desk = desk("hdd,size=1M,max_sectors=8", 1);
-        assert_eq!(desk.plan.data, 4096);
+        let mut session = session("hdd,size=1M,max_sectors=8", 1);
+        assert_eq!(session.plan.data, 4096);
         let request =
             Request { ask: Ask::Read, offset: 0, length: 8192, priority: None, hints: Hints::default(), own: 3 };
-        let id = desk.take_brought(&request, &mut Buffers::One(Buffer::zeroed(8192))).unwrap();
-        let (finished, failure) = desk.next_finished().unwrap();
+        let id = session.take_brought(&request, &mut Buffers::One(Buffer::zeroed(8192))).unwrap();
+        let (finished, failure) = session.next_finished().unwrap();
         assert_eq!((finished, failure.map(|failure| failure.cause)), (id, Some(Cause::Invalid)));
-        assert_eq!(desk.reclaim(id).len(), 8192);
+        assert_eq!(session.reclaim(id).len(), 8192);
     }
 
     /// Red before zeroes that were to be made by the device, or not at all, were sent as data to a device that makes
@@ -195,11 +195,12 @@ mod tests {
     #[cfg_attr(miri, ignore = "there are no descriptors")]
     fn zeroes_that_are_to_be_fast_are_never_sent() {
         for (fast, expected) in [(true, blkmq::Op::WriteZeroes), (false, blkmq::Op::Write)] {
-            let mut desk = desk("null,size=1M", 8);
+            let mut session = session("null,size=1M", 8);
             let ask = Ask::WriteZeroes { fua: false, no_hole: true, fast };
-            desk.take(&Request { ask, offset: 0, length: 4096, priority: None, hints: Hints::default(), own: 3 })
+            session
+                .take(&Request { ask, offset: 0, length: 4096, priority: None, hints: Hints::default(), own: 3 })
                 .unwrap();
-            assert_eq!(desk.waiting[0].op, expected);
+            assert_eq!(session.waiting[0].op, expected);
         }
     }
 }

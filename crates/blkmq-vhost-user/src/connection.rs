@@ -1,6 +1,6 @@
 //! A front-end from its connection on: its messages, and what they do.
 //!
-//! The thread of a session never touches a ring that is at work. It asks the ring's worker for it, which waits until
+//! The thread of a connection never touches a ring that is at work. It asks the ring's worker for it, which waits until
 //! nothing of it is in progress, changes what is to be changed, and hands it back.
 
 mod descriptors;
@@ -42,13 +42,13 @@ const PROTOCOL_FEATURES: u64 = protocol_feature::SEVERAL_QUEUES
     | protocol_feature::INFLIGHT
     | protocol_feature::RESET_DEVICE
     | protocol_feature::MEMORY_SLOTS;
-/// How often a session looks whether the device has grown, if the front-end can be told, and whether a worker is still
-/// there that is to give a ring back.
+/// How often a connection looks whether the device has grown, if the front-end can be told, and whether a worker is
+/// still there that is to give a ring back.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The most bytes of configuration that a front-end may ask for: what the standard leaves for a device.
 const MAX_CONFIG: u32 = 256;
 
-/// Why a session has ended.
+/// Why a connection has ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Ending {
     /// The front-end has gone.
@@ -103,7 +103,7 @@ fn number(value: u64) -> Answer {
 
 /// A front-end that is connected.
 #[derive(Debug)]
-pub(crate) struct Session<'a> {
+pub(crate) struct Connection<'a> {
     device: &'a Device,
     engine: &'a Arc<Engine>,
     wire: Wire,
@@ -125,8 +125,8 @@ pub(crate) struct Session<'a> {
     capacity: Option<u64>,
 }
 
-impl<'a> Session<'a> {
-    /// A session, whose workers wait for rings.
+impl<'a> Connection<'a> {
+    /// A connection, whose workers wait for rings.
     pub(crate) fn new(
         device: &'a Device,
         engine: &'a Arc<Engine>,
@@ -136,9 +136,9 @@ impl<'a> Session<'a> {
         let (tell, troubles) = channel();
         let (member, bells) = Member::new(device, engine).map_err(Ending::System)?;
         let start = |(thread, bell): (usize, Arc<EventFd>)| {
-            let (submitter, desk) = member.equip(thread, &bell).map_err(Ending::Queue)?;
+            let (submitter, session) = member.equip(thread, &bell).map_err(Ending::Queue)?;
             let name = format!("vhost-user {thread}");
-            Worker::start(name, (submitter, desk, bell), tell.clone(), Arc::clone(told)).map_err(Ending::System)
+            Worker::start(name, (submitter, session, bell), tell.clone(), Arc::clone(told)).map_err(Ending::System)
         };
         let export = &engine.exports[device.export];
         let limits = export.queue.limits();
@@ -202,8 +202,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Tells the front-end if the device has grown, or may have grown before this session. Front-ends may not hear it
-    /// before a ring is at work.
+    /// Tells the front-end if the device has grown, or may have grown before this connection. Front-ends may not hear
+    /// it before a ring is at work.
     fn tell_of_growth(&mut self) {
         let Some(channel) = self.channel.as_ref().filter(|_| self.vrings.iter().any(|vring| vring.is_started)) else {
             return;
@@ -236,7 +236,7 @@ impl<'a> Session<'a> {
             Ok(Answer::Done) => Ok(()),
             Err(ending) => {
                 if wants_reply {
-                    // The session ends for another reason, whether the front-end learns of it or not.
+                    // The connection ends for another reason, whether the front-end learns of it or not.
                     let _ = reply(&self.wire, &1_u64.to_le_bytes(), None);
                 }
                 Err(ending)

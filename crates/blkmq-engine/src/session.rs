@@ -56,7 +56,7 @@ const MAX_END: u64 = 1 << 62;
 /// Nothing is allocated for a request once there were as many requests as large before, except for changes of parts of
 /// blocks and for failures.
 #[derive(Debug)]
-pub struct Desk<F> {
+pub struct Session<F> {
     queue: Arc<RequestQueue>,
     /// No request ends behind this byte.
     end: u64,
@@ -81,21 +81,21 @@ pub struct Desk<F> {
     is_abandoned: bool,
     /// The time, as of the last look at the clock.
     now: Time,
-    /// What this desk's thread counts.
+    /// What this session's thread counts.
     lane: Arc<Lane>,
     failures: Failures,
 }
 
-impl<F: Copy + Default> Desk<F> {
-    /// A desk for a client that has chosen the engine's export of this index, with a submitter of this many slots. The
-    /// submitter notifies the bell of `entry`.
+impl<F: Copy + Default> Session<F> {
+    /// A session for a client that has chosen the engine's export of this index, with a submitter of this many slots.
+    /// The submitter notifies the bell of `entry`.
     #[must_use]
     pub fn new(engine: &Arc<Engine>, export: usize, entry: Arc<Entry>, nr_slots: usize) -> Self {
         Self::of_thread(engine, export, (&entry, 0), engine.bounds, nr_slots)
     }
 
-    /// A desk of one thread of a client that has several, with bounds of its own. The thread has this index among the
-    /// bells of `entry`, and the submitter notifies its bell.
+    /// A session of one thread of a client that has several, with bounds of its own. The thread has this index among
+    /// the bells of `entry`, and the submitter notifies its bell.
     ///
     /// # Panics
     /// If `entry` has no such thread.
@@ -144,7 +144,7 @@ impl<F: Copy + Default> Desk<F> {
         &self.queue
     }
 
-    /// Tells the desk the time, from which requests that are taken now are measured.
+    /// Tells the session the time, from which requests that are taken now are measured.
     pub fn set_now(&mut self, now: Time) {
         self.now = now;
     }
@@ -218,8 +218,8 @@ impl<F: Copy + Default> Desk<F> {
     }
 
     /// Takes a request whose data is to lie in memory of the engine, if the bounds allow one more. `None` if they do
-    /// not, or if there is no memory now; then the bell rings when another try may succeed, or a task of this desk has
-    /// to be forgotten first.
+    /// not, or if there is no memory now; then the bell rings when another try may succeed, or a task of this session
+    /// has to be forgotten first.
     ///
     /// A write of any length waits for its data. Everything else begins. While data of one write is still to come, no
     /// other write is taken: several that have come halfway could have all the memory that each needs to go on.
@@ -364,7 +364,7 @@ impl<F: Copy + Default> Desk<F> {
         has_any | self.submit(submitter)
     }
 
-    /// Called when an operation that this desk has submitted is over.
+    /// Called when an operation that this session has submitted is over.
     pub fn settle(&mut self, mut bio: Bio, mut status: Status) {
         let id = bio.user_data as TaskId;
         if self.edges.is_wary() {

@@ -5,7 +5,7 @@ use blkmq::{Buffer, Buffers, IoPriority, Time};
 use crate::ask::{Ask, Hints};
 use crate::failure::Failure;
 
-/// The number of a task among those of its desk: from 0 to one less than the requests that the bounds allow.
+/// The number of a task among those of its session: from 0 to one less than the requests that the bounds allow.
 pub type TaskId = u16;
 
 /// A request, from the time when it is taken until it is forgotten.

@@ -54,7 +54,7 @@ impl Write for Outlet<'_> {
 
 /// A TLS session, which holds at most 64 KiB that came and are not decrypted, one record that is decrypted, and 64 KiB
 /// that wait for the socket. Before the handshake is over, it also holds one handshake message, of at most 64 KiB.
-pub(super) struct Session {
+pub(super) struct TlsSession {
     tls: ServerConnection,
     arrived: Arrived,
     /// How many encrypted bytes may still be taken from the socket, if that number was limited.
@@ -65,13 +65,13 @@ pub(super) struct Session {
     fault: Option<Fault>,
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for TlsSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("has_ended", &self.has_ended).finish_non_exhaustive()
+        f.debug_struct("TlsSession").field("has_ended", &self.has_ended).finish_non_exhaustive()
     }
 }
 
-impl Session {
+impl TlsSession {
     pub(super) fn new(config: &Arc<ServerConfig>) -> Result<Self, Fault> {
         let mut tls = ServerConnection::new(Arc::clone(config)).map_err(Fault::Tls)?;
         tls.set_buffer_limit(Some(SIZE));
@@ -109,7 +109,7 @@ impl Session {
     ) -> Result<(usize, bool), Fault> {
         let len: usize = slices.iter().map(|slice| slice.len()).sum();
         let mut all = 0;
-        // The library ends a session that sends many records without data in a row, so this loop ends.
+        // The library ends a TLS session that sends many records without data in a row, so this loop ends.
         loop {
             all += self.take_out(slices, all);
             // Bytes that are already decrypted do not make the socket readable. There may be more of them if there was
@@ -232,8 +232,8 @@ mod tests {
 
     use super::*;
 
-    /// Both ends of a session whose handshake is over.
-    fn pair() -> (Session, UnixStream, ClientConnection, UnixStream) {
+    /// Both ends of a TLS session whose handshake is over.
+    fn pair() -> (TlsSession, UnixStream, ClientConnection, UnixStream) {
         let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let key = own.signing_key.serialize_der().try_into().unwrap();
         let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()));
@@ -247,9 +247,9 @@ mod tests {
         let mut client = ClientConnection::new(Arc::new(builder.with_no_client_auth()), name).unwrap();
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         [&ours, &theirs].into_iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
-        let mut session = Session::new(&Arc::new(config)).unwrap();
+        let mut tls_session = TlsSession::new(&Arc::new(config)).unwrap();
         loop {
-            let is_done = match session.shake_hands(ours.as_fd()) {
+            let is_done = match tls_session.shake_hands(ours.as_fd()) {
                 Err(Fault::System(Errno::AGAIN)) => false,
                 step => step.unwrap(),
             };
@@ -257,7 +257,7 @@ mod tests {
                 client.write_tls(&mut theirs).unwrap();
             }
             if is_done && !client.is_handshaking() {
-                return (session, ours, client, theirs);
+                return (tls_session, ours, client, theirs);
             }
             if client.read_tls(&mut theirs).is_ok() {
                 client.process_new_packets().unwrap();
@@ -272,11 +272,11 @@ mod tests {
         }
     }
 
-    fn heard(session: &mut Session, socket: &UnixStream, most: usize) -> Result<(Vec<u8>, bool), Errno> {
+    fn heard(tls_session: &mut TlsSession, socket: &UnixStream, most: usize) -> Result<(Vec<u8>, bool), Errno> {
         let mut bytes = vec![0; most];
         let (first, second) = bytes.split_at_mut(most / 2);
         let mut slices = [IoSliceMut::new(first), IoSliceMut::new(second)];
-        match session.receive(socket.as_fd(), &mut slices) {
+        match tls_session.receive(socket.as_fd(), &mut slices) {
             Ok((len, is_short)) => {
                 bytes.truncate(len);
                 Ok((bytes, is_short))
@@ -288,32 +288,32 @@ mod tests {
 
     #[test]
     fn bytes_are_short_only_when_the_socket_is_empty_and_nothing_is_left_decrypted() {
-        let (mut session, ours, mut client, mut theirs) = pair();
-        assert_eq!(heard(&mut session, &ours, 8), Err(Errno::AGAIN));
+        let (mut tls_session, ours, mut client, mut theirs) = pair();
+        assert_eq!(heard(&mut tls_session, &ours, 8), Err(Errno::AGAIN));
         say(&mut client, &mut theirs, b"12345678901234567890");
-        assert_eq!(heard(&mut session, &ours, 8), Ok((b"12345678".to_vec(), false)));
+        assert_eq!(heard(&mut tls_session, &ours, 8), Ok((b"12345678".to_vec(), false)));
         say(&mut client, &mut theirs, b"abc");
-        assert_eq!(heard(&mut session, &ours, 14), Ok((b"901234567890ab".to_vec(), false)));
-        assert_eq!(heard(&mut session, &ours, 8), Ok((b"c".to_vec(), true)));
-        assert_eq!(heard(&mut session, &ours, 8), Err(Errno::AGAIN));
+        assert_eq!(heard(&mut tls_session, &ours, 14), Ok((b"901234567890ab".to_vec(), false)));
+        assert_eq!(heard(&mut tls_session, &ours, 8), Ok((b"c".to_vec(), true)));
+        assert_eq!(heard(&mut tls_session, &ours, 8), Err(Errno::AGAIN));
     }
 
     #[test]
     fn what_fails_after_bytes_fails_when_these_were_taken() {
-        let (mut session, ours, mut client, mut theirs) = pair();
+        let (mut tls_session, ours, mut client, mut theirs) = pair();
         say(&mut client, &mut theirs, b"abc");
         theirs.write_all(&[0xff; 100]).unwrap();
-        assert_eq!(heard(&mut session, &ours, 8), Ok((b"abc".to_vec(), false)));
-        assert!(matches!(session.receive(ours.as_fd(), &mut [IoSliceMut::new(&mut [0])]), Err(Fault::Tls(_))));
+        assert_eq!(heard(&mut tls_session, &ours, 8), Ok((b"abc".to_vec(), false)));
+        assert!(matches!(tls_session.receive(ours.as_fd(), &mut [IoSliceMut::new(&mut [0])]), Err(Fault::Tls(_))));
     }
 
     #[test]
     fn what_comes_after_a_limit_is_left_where_it_is() {
-        let (mut session, ours, mut client, mut theirs) = pair();
+        let (mut tls_session, ours, mut client, mut theirs) = pair();
         say(&mut client, &mut theirs, b"abc");
-        session.limit(rustix::io::ioctl_fionread(&ours).unwrap() as usize);
+        tls_session.limit(rustix::io::ioctl_fionread(&ours).unwrap() as usize);
         say(&mut client, &mut theirs, b"def");
-        assert_eq!(heard(&mut session, &ours, 8), Ok((b"abc".to_vec(), true)));
-        assert_eq!(heard(&mut session, &ours, 8), Err(Errno::AGAIN));
+        assert_eq!(heard(&mut tls_session, &ours, 8), Ok((b"abc".to_vec(), true)));
+        assert_eq!(heard(&mut tls_session, &ours, 8), Err(Errno::AGAIN));
     }
 }

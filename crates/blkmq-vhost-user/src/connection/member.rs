@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use blkmq::event::EventFd;
 use blkmq::{QueueError, Submitter};
-use blkmq_engine::{Bounds, Desk, Engine, Entry, FrontEnd};
+use blkmq_engine::{Bounds, Engine, Entry, FrontEnd, Session};
 
 use crate::device::Device;
 use crate::lane::Own;
@@ -32,13 +32,13 @@ impl<'a> Member<'a> {
     }
 
     /// What the thread with this bell needs.
-    pub(super) fn equip(&self, thread: usize, bell: &Arc<EventFd>) -> Result<(Submitter, Desk<Own>), QueueError> {
+    pub(super) fn equip(&self, thread: usize, bell: &Arc<EventFd>) -> Result<(Submitter, Session<Own>), QueueError> {
         let Self { engine, export, entry } = self;
         let mut submitter = engine.exports[*export].join_own(entry)?;
         submitter.set_notify(Some(bell.clone()));
         let bounds = Bounds { requests: MAX_REQUESTS, ..engine.bounds };
-        let desk = Desk::of_thread(engine, *export, (entry, thread), bounds, submitter.nr_slots());
-        Ok((submitter, desk))
+        let session = Session::of_thread(engine, *export, (entry, thread), bounds, submitter.nr_slots());
+        Ok((submitter, session))
     }
 }
 
@@ -61,10 +61,10 @@ mod tests {
     fn a_thread_has_so_many_requests_at_a_time() {
         let engine = engine("ram,size=1M", least_memory(1));
         let (member, bells) = Member::new(&Device::new("a"), &engine).unwrap();
-        let (_, mut desk) = member.equip(0, &bells[0]).unwrap();
+        let (_, mut session) = member.equip(0, &bells[0]).unwrap();
         let (ask, hints, own) = (Ask::Tell { bytes: 0 }, Hints::default(), Own::default());
         let request = Request { ask, offset: 0, length: 0, priority: None, hints, own };
-        let nr = std::iter::from_fn(|| desk.take(&request)).count();
-        assert_eq!((nr, desk.has_room()), (4096, false));
+        let nr = std::iter::from_fn(|| session.take(&request)).count();
+        assert_eq!((nr, session.has_room()), (4096, false));
     }
 }

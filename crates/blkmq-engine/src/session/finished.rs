@@ -2,12 +2,12 @@
 
 use blkmq::{Buffer, Buffers};
 
-use super::Desk;
+use super::Session;
 use super::task::TaskId;
 use crate::ask::Ask;
 use crate::failure::{Cause, Failure};
 
-impl<F: Copy + Default> Desk<F> {
+impl<F: Copy + Default> Session<F> {
     /// Called when nothing more is to be done for a task.
     #[inline]
     pub(super) fn finish(&mut self, id: TaskId) {
