@@ -10,8 +10,8 @@ mod ground;
 mod knee;
 mod load;
 mod proposal;
+mod render;
 mod sweep;
-mod words;
 
 use std::io::Write;
 use std::path::PathBuf;

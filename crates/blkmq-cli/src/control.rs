@@ -42,7 +42,7 @@ use crate::operator;
 /// The most connections that are served at once. A further one takes the place of one that is silent.
 const MAX_CONNECTIONS: usize = 16;
 /// How long a client may take to ask, and one that has asked then again to read the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the server rests when it has no file descriptor or thread for a connection.
 const REST: Duration = Duration::from_millis(100);
 
@@ -165,7 +165,7 @@ fn turn_away(mut stream: &UnixStream) {
 }
 
 fn serve(seat: &Taken, state: &State, respond: Respond) {
-    let (answer, then) = match http::read(&mut Hasty::new(seat, PATIENCE)) {
+    let (answer, then) = match http::read(&mut Hasty::new(seat, TIMEOUT)) {
         Ok(request) => {
             seat.begin(Phase::Waiting);
             respond(state, &request)
@@ -185,7 +185,7 @@ fn serve(seat: &Taken, state: &State, respond: Respond) {
         return;
     }
     seat.begin(Phase::Reading);
-    let mut answers = Hasty::new(seat, PATIENCE);
+    let mut answers = Hasty::new(seat, TIMEOUT);
     // Nothing more is waited for from a client that has had its time.
     if answer.write(&mut answers).is_ok() && answer.status != http::TIMED_OUT {
         answers.end();

@@ -13,7 +13,7 @@ use crate::flood::{self, Flooded, THREADS, TITLES, Way};
 use crate::machine;
 use crate::reproduce::{self, FoundTable};
 use crate::target::Time;
-use blkmq_program::words::time;
+use blkmq_program::render::time;
 use blkmq_program::{Failure, interrupt, json};
 
 const EXAMPLES: &str = "\

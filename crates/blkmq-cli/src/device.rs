@@ -9,7 +9,7 @@ use blkmq_workbench::bench::BenchError;
 use blkmq_workbench::device::{holds_data, is_real};
 
 use blkmq_program::notice;
-use blkmq_program::words::size;
+use blkmq_program::render::size;
 
 /// What a load does with its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

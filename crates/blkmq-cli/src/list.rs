@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::control::client::Which;
 use crate::control::schema::Queue;
-use blkmq_program::{Failure, json, words};
+use blkmq_program::{Failure, json, render};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,7 +48,7 @@ impl List {
         for Listed { control, queues } in servers {
             writeln!(out, "{control}")?;
             for queue in queues {
-                let size = words::size(queue.size_bytes);
+                let size = render::size(queue.size_bytes);
                 let read_only = if queue.read_only { " read-only" } else { "" };
                 let kept = if queue.keeps_data { "" } else { " KEEPS NOTHING" };
                 let scheduler = queue.knobs.get("scheduler").map_or("", String::as_str);

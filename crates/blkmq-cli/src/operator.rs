@@ -16,7 +16,7 @@ use blkmq_program::{Failure, notice};
 /// The most lines that may wait. Further ones are lost, and counted.
 const WAITING: usize = 1024;
 /// How long the last lines may take.
-const PARTING: Duration = Duration::from_millis(500);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
 enum Word {
     Line(String),
@@ -95,7 +95,7 @@ pub(crate) fn end(outcome: Result<(), Failure>) -> Result<(), Failure> {
     let (tell, told) = sync_channel(1);
     // If so much waits that there is no room, no program reads it.
     if voice.try_send(Word::End(tell)).is_ok() {
-        let _ = told.recv_timeout(PARTING);
+        let _ = told.recv_timeout(SHUTDOWN_TIMEOUT);
     }
     outcome
 }

@@ -6,9 +6,9 @@
 
 mod flood;
 mod found;
+mod render;
 mod tables;
 mod window;
-mod words;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub(crate) use self::tables::{QUICK, WAITING};
 use crate::page::Page;
 use crate::target::{Target, Time};
 use crate::{bench, machine};
-use blkmq_program::words::time;
+use blkmq_program::render::time;
 use blkmq_program::{Failure, interrupt, json, progress};
 
 const EXAMPLES: &str = "\

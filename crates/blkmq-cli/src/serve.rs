@@ -50,7 +50,7 @@ use blkmq_program::interrupt::{self, Hangups};
 use blkmq_program::{Failure, file, notice};
 use command::Running;
 use config::{Disk, Export};
-use drain::Parting;
+use drain::Shutdown;
 use health::Watch;
 use name::shown;
 use nbd::Nbd;
@@ -228,7 +228,7 @@ enum Event {
     /// Every client has its answers and is gone.
     Drained,
     /// Block devices of this machine are gone, or left to the next server.
-    Parted(Result<(), Failure>),
+    ShutDown(Result<(), Failure>),
 }
 
 impl Serve {
@@ -339,15 +339,15 @@ impl Serve {
         };
         let (devices_left, abandon) = (server.devices(), devices.abandoner());
         let leaver = Standby::start("leave").map_err(failed)?;
-        let mut parting = Parting::new(&tell, || devices.end()).map_err(failed)?;
+        let mut shutdown = Shutdown::new(&tell, || devices.end()).map_err(failed)?;
         notify::ready();
-        let (outcome, nr_signals) = drain::until_the_end(&server, command, drain_timeout, &mut parting, &events);
-        let parted = drain::part(nr_signals, parting, &events, devices_left, abandon);
-        if let (Err(_), Err(Failure::Running(text))) = (&outcome, &parted) {
+        let (outcome, nr_signals) = drain::until_the_end(&server, command, drain_timeout, &mut shutdown, &events);
+        let shut_down = drain::part(nr_signals, shutdown, &events, devices_left, abandon);
+        if let (Err(_), Err(Failure::Running(text))) = (&outcome, &shut_down) {
             // The first error is what the server ends with. What block devices have lost is told beside it.
             operator::say(text);
         }
-        let outcome = outcome.and(parted);
+        let outcome = outcome.and(shut_down);
         drain::take_leave(&queues, &leaver);
         outcome
     }

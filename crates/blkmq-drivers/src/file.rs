@@ -10,15 +10,14 @@
 //! The block layer calls in by [`File`], and nothing else does. `File` finds the engine of the hardware queue (`rings`,
 //! `engine`): a `ring`, or a `crew` with its `pool` of threads where the system refuses io_uring (`refusal` says why).
 //! The engine keeps the request as a `transfer`, which knows what is still to be asked of the kernel; one with data in
-//! pages of the kernel has a `chain`. All engines share the `target`: the open file with its `length` and `losses`.
-//! `opening` makes it.
+//! pages of the kernel has a `chain`. All engines share the `target`: the open file with its `length` and
+//! `writeback_errors`. `opening` makes it.
 
 mod chain;
 mod crew;
 mod engine;
 mod journal;
 mod length;
-mod losses;
 mod opening;
 mod place;
 mod poller;
@@ -30,6 +29,7 @@ mod rings;
 mod status;
 mod target;
 mod transfer;
+mod writeback_errors;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;

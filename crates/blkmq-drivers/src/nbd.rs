@@ -15,17 +15,17 @@
 //! The block layer calls in by [`Nbd`], and nothing else does. `Nbd` gives a request to the `connection` of the
 //! hardware queue. The connection keeps the request (`asked`) until the server has answered (`received`). The `link`
 //! has all connections, and the thread that connects again: that thread makes sockets (`dial`), negotiates
-//! (`handshake`), and gives each connection a socket. Connections do not know the link. The `cache` says which writes
-//! the server may lose; the link and the connections share it.
+//! (`handshake`), and gives each connection a socket. Connections do not know the session. The `cache` says which
+//! writes the server may lose; the link and the connections share it.
 
 mod address;
 mod asked;
 mod cache;
 mod connection;
-mod dial;
+mod connector;
 mod handshake;
-mod link;
 mod received;
+mod session;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -39,7 +39,7 @@ use blkmq::{Limits, MAX_HW_QUEUES, Status, Time};
 
 pub use address::Address;
 use connection::Connection;
-use link::Link;
+use session::Session;
 
 use crate::{HW_QUEUE_DEPTH, OpenError};
 
@@ -138,7 +138,7 @@ impl Config {
 /// An export of an NBD server.
 #[derive(Debug)]
 pub struct Nbd {
-    link: Arc<Link>,
+    session: Arc<Session>,
 }
 
 impl Nbd {
@@ -147,7 +147,7 @@ impl Nbd {
     /// # Errors
     /// Why there is no such export for this device, in one sentence.
     pub fn open(config: Config) -> Result<Self, OpenError> {
-        Ok(Self { link: Link::open(config)? })
+        Ok(Self { session: Session::open(config)? })
     }
 
     fn from_values(values: &Values) -> Result<Self, SpecError> {
@@ -155,13 +155,13 @@ impl Nbd {
     }
 
     fn connection(&self, hctx: u16) -> &Connection {
-        self.link.get(hctx).expect("a hardware queue has been connected since it was first there")
+        self.session.get(hctx).expect("a hardware queue has been connected since it was first there")
     }
 }
 
 impl Drop for Nbd {
     fn drop(&mut self) {
-        self.link.close();
+        self.session.close();
     }
 }
 
@@ -171,10 +171,10 @@ impl Driver for Nbd {
     }
 
     fn limits(&self) -> Limits {
-        let terms = &self.link.terms;
+        let terms = &self.session.terms;
         let range = |can: bool| if can { MAX_RANGE_SECTORS } else { 0 };
         Limits {
-            capacity_sectors: self.link.size() / SECTOR_SIZE as u64,
+            capacity_sectors: self.session.size() / SECTOR_SIZE as u64,
             logical_block_size: terms.block_size,
             physical_block_size: terms.block_size.max(4096),
             max_sectors: terms.max_bytes / SECTOR_SIZE as u32,
@@ -193,28 +193,28 @@ impl Driver for Nbd {
     }
 
     fn health(&self) -> Health {
-        self.link.health()
+        self.session.health()
     }
 
     fn identity(&self) -> Option<String> {
-        Some(self.link.config.address.identity())
+        Some(self.session.config.address.identity())
     }
 
     fn topology(&self) -> Topology {
-        let Config { queues, depth, .. } = self.link.config;
+        let Config { queues, depth, .. } = self.session.config;
         Topology { default_queues: queues, read_queues: 0, poll_queues: 0, depth }
     }
 
     fn set_topology(&self, topology: Topology) -> Result<(), TopologyError> {
         let queues = u16::try_from(topology.nr_queues()).unwrap_or(u16::MAX);
-        self.link.connect(queues).map_err(TopologyError::refused)
+        self.session.connect(queues).map_err(TopologyError::refused)
     }
 
     /// COST: a system call for all requests; for each request a header of 28 bytes, a copy of what it writes, and a
     /// lock of its own. Another thread holds that lock only for a moment, while the server leaves or a request is
     /// overdue.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, _now: Time) {
-        if !self.link.is_attended() && !self.link.attend() {
+        if !self.session.is_attended() && !self.session.attend() {
             return batch.finish_all(Status::IoError);
         }
         self.connection(hctx).start(batch);
@@ -224,12 +224,12 @@ impl Driver for Nbd {
     /// request, as in [`queue_rqs`](Self::queue_rqs); for a reply with data once more.
     fn poll(&self, hctx: u16, done: &mut Done<'_>, _now: Time) {
         if self.connection(hctx).reap(done) {
-            self.link.wake();
+            self.session.wake();
         }
     }
 
     fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {
-        self.link.get(hctx).map(Connection::fd)
+        self.session.get(hctx).map(Connection::fd)
     }
 
     fn timeout(&self, hctx: u16, id: RqId, _now: Time) -> TimeoutAction {
@@ -239,8 +239,8 @@ impl Driver for Nbd {
     }
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        writeln!(out, "nbd {} ({} bytes)", self.link.config.address, self.link.size())?;
-        for (hctx, connection) in self.link.iter().enumerate() {
+        writeln!(out, "nbd {} ({} bytes)", self.session.config.address, self.session.size())?;
+        for (hctx, connection) in self.session.iter().enumerate() {
             writeln!(out, "  connection {hctx}: {connection:?}")?;
         }
         Ok(())

@@ -230,8 +230,8 @@ impl Rbd {
         let conf = config.conf.as_ref().map(|path| CString::new(path.as_os_str().as_bytes())).transpose();
         let conf = conf.map_err(|_| OpenError::new("the path of the configuration has a byte 0"))?;
         let cache = if config.cache { "true" } else { "false" };
-        let patience = config.connect_timeout.as_secs().max(1).to_string();
-        let options = [("rbd_cache", cache), ("client_mount_timeout", &patience)];
+        let timeout = config.connect_timeout.as_secs().max(1).to_string();
+        let options = [("rbd_cache", cache), ("client_mount_timeout", &timeout)];
         let cluster = Cluster::new(api, &config.client, conf.as_deref(), &options)?;
         cluster.connect(&config.client)?;
         let pool = Pool::open(cluster, &config.pool, config.namespace.as_deref())?;

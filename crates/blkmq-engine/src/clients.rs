@@ -1,10 +1,10 @@
 //! The clients that are connected: [`Entry`] is what is known of one of them. The thread that accepts and the threads
 //! of connections call in.
 
+mod counters;
 mod entry;
 mod errors;
 mod front;
-mod lane;
 mod latency;
 mod rejection;
 mod source;
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use blkmq::event::EventFd;
 
+pub(crate) use self::counters::ThreadCounters;
 pub use self::entry::{ClientInfo, Entry};
 pub use self::errors::Errors;
 pub use self::front::FrontEnd;
-pub(crate) use self::lane::Lane;
 pub use self::latency::{Histogram, Kind, Latencies, NR_BUCKETS};
 pub use self::rejection::{Reason, Rejections};
 pub use self::source::Source;
@@ -305,8 +305,8 @@ mod tests {
             entry.choose(export);
             entry
         });
-        one.lane(0).count_error(Cause::NoSpace);
-        other.lane(0).count_error(Cause::Io);
+        one.counters(0).count_error(Cause::NoSpace);
+        other.counters(0).count_error(Cause::Io);
         clients.leave(one.number);
         let errors = |export| clients.errors(FrontEnd::Nbd, export);
         assert_eq!((errors("a").of(Cause::NoSpace), errors("a").count()), (1, 1));
@@ -338,13 +338,13 @@ mod tests {
         let device = clients.enter(FrontEnd::Ublk, "ublk0".into(), bells.to_vec());
         device.choose("a");
         for index in 0..3 {
-            let lane = device.lane(index);
-            lane.count_request();
-            lane.count_bytes(512 << index);
-            lane.note_memory(1 << index);
-            lane.count_error(Cause::Io);
+            let counters = device.counters(index);
+            counters.count_request();
+            counters.count_bytes(512 << index);
+            counters.note_memory(1 << index);
+            counters.count_error(Cause::Io);
         }
-        device.lane(2).count_answer();
+        device.counters(2).count_answer();
         let info = &clients.list()[0];
         assert_eq!((info.front_end, info.requests, info.unanswered, info.bytes), (FrontEnd::Ublk, 3, 2, 7 * 512));
         assert_eq!((info.memory, info.errors.count(), clients.errors(FrontEnd::Ublk, "a").count()), (7, 3, 3));

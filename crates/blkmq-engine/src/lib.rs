@@ -58,9 +58,9 @@ mod engine;
 mod export;
 mod failure;
 mod files;
+mod idle_timeout;
 mod log;
 mod memory;
-mod patience;
 mod placement;
 mod session;
 mod stop;
@@ -74,9 +74,9 @@ pub use engine::{Bounds, Engine};
 pub use export::{Allow, Export, ExportError, ExportFault, MAX_TEXT, Permit, Terms, Who};
 pub use failure::{Cause, Failure};
 pub use files::{SocketFile, open_regular, set_socket_mode};
+pub use idle_timeout::IdleTimeout;
 pub use log::{Journal, Level, Log, Teller, Topic};
 pub use memory::budget::least as least_memory;
-pub use patience::Patience;
 pub use placement::{
     Layout, MAX_CHANGED, MAX_GROUPS, MAX_RULES, Network, NetworkError, PathError, Placement, PlacementError, Rule,
     WEIGHTS, check_group,

@@ -13,7 +13,7 @@ const BURST: u32 = 20;
 /// After this time one more warning of the topic may be logged.
 const REST: Duration = Duration::from_millis(500);
 /// How long a server that ends waits for its log.
-const PARTING: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How much a line matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -136,7 +136,7 @@ impl Journal {
         self.state.is_over.store(true, Ordering::Relaxed);
         // If there is no room for this line, the thread that logs is not asleep.
         let _ = self.lines.try_send(Line::Wake);
-        let _ = teller.end.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(PARTING);
+        let _ = teller.end.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(SHUTDOWN_TIMEOUT);
     }
 }
 

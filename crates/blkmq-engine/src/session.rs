@@ -1,15 +1,15 @@
 //! Where requests become operations of the queue, and where operations that are over end them. A front-end's thread
 //! calls in, with the requests of one connection.
 
-mod brought;
-mod edges;
 mod ending;
+mod external;
 mod failures;
 mod finished;
 mod payload;
 mod plan;
+mod range_locks;
+mod rmw;
 mod task;
-mod turns;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,15 +19,15 @@ use std::time::{Duration, Instant};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Bio, Buffer, Buffers, Flags, Op, RejectReason, RequestQueue, Status, Submitter, Time};
 
-use self::edges::{Edges, Hands, changes, changing};
 use self::failures::{Failures, note_failure};
 pub use self::payload::Piece;
 use self::plan::Plan;
+use self::range_locks::RangeLocks;
+use self::rmw::{Hands, ReadModifyWrite, changes, changing};
 pub use self::task::TaskId;
 use self::task::Tasks;
-use self::turns::Turns;
 use crate::ask::{Ask, Request};
-use crate::clients::{Entry, Lane};
+use crate::clients::{Entry, ThreadCounters};
 use crate::engine::{Bounds, Engine};
 use crate::failure::{Cause, Failure};
 use crate::memory::account::Account;
@@ -72,7 +72,7 @@ pub struct Session<F> {
     /// What the front-end keeps with each task.
     own: Vec<F>,
     pool: Pool,
-    edges: Edges,
+    rmw: ReadModifyWrite,
     /// Operations that the submitter has not taken yet.
     waiting: VecDeque<Bio>,
     /// Tasks that are over, and that the front-end has not heard of yet.
@@ -82,7 +82,7 @@ pub struct Session<F> {
     /// The time, as of the last look at the clock.
     now: Time,
     /// What this session's thread counts.
-    lane: Arc<Lane>,
+    counters: Arc<ThreadCounters>,
     failures: Failures,
 }
 
@@ -107,14 +107,15 @@ impl<F: Copy + Default> Session<F> {
         bounds: Bounds,
         nr_slots: usize,
     ) -> Self {
-        let (queue, lane) = (Arc::clone(&engine.exports[export].queue), Arc::clone(entry.lane(thread)));
+        let (queue, counters) = (Arc::clone(&engine.exports[export].queue), Arc::clone(entry.counters(thread)));
         let limits = queue.limits();
-        let account = Account::new(Arc::clone(&engine.budget), Arc::clone(&lane));
+        let account = Account::new(Arc::clone(&engine.budget), Arc::clone(&counters));
         let pool = Pool::new(queue.driver().keeps_data(), account);
-        let edges = Edges::new(limits.logical_block_size, Turns::of(&queue).join(Arc::clone(&lane.bell)));
+        let rmw =
+            ReadModifyWrite::new(limits.logical_block_size, RangeLocks::of(&queue).join(Arc::clone(&counters.bell)));
         let mut plan = Plan::new(&limits, nr_slots);
-        // With the edges of its range, which take at most 128 KiB, a step fits into the connection's own part. So it
-        // never waits for memory for ever.
+        // With the unaligned ends of its range, which take at most 128 KiB, a step fits into the connection's own part.
+        // So it never waits for memory for ever.
         plan.idle = plan.idle.min(pool.own() as u64 / 2);
         Self {
             // The queue takes a request of the whole last sector, and drops what the device has no bytes for.
@@ -128,13 +129,13 @@ impl<F: Copy + Default> Session<F> {
             own: Vec::new(),
             pool,
             queue,
-            edges,
+            rmw,
             waiting: VecDeque::new(),
             finished: VecDeque::new(),
             is_abandoned: false,
             now: Time(0),
             failures: Failures::new(Arc::clone(engine), entry.number, export),
-            lane,
+            counters,
         }
     }
 
@@ -197,21 +198,21 @@ impl<F: Copy + Default> Session<F> {
     fn charge(&self, request: &Request<F>) -> [usize; 2] {
         let bytes = || request.offset..request.offset + request.length;
         let length = || {
-            let blocks = self.edges.around(bytes());
+            let blocks = self.rmw.around(bytes());
             blocks.end - blocks.start
         };
         match request.ask {
             Ask::Read => [footprints(length(), self.plan.data); 2],
             Ask::Write { .. } => {
-                let edges = self.edges.charge(bytes());
-                [footprints(length(), self.plan.data) + edges, edges]
+                let rmw = self.rmw.charge(bytes());
+                [footprints(length(), self.plan.data) + rmw, rmw]
             }
             Ask::Tell { bytes } if bytes > 0 => [footprint(bytes as usize); 2],
             Ask::Cache => [footprint(length().min(self.plan.idle) as usize); 2],
             Ask::WriteZeroes { fast, .. } => {
                 // If the device cannot write zeroes after all, it is sent them.
                 let sent = if fast { 0 } else { footprint(length().min(self.plan.idle) as usize) };
-                [sent + self.edges.charge(bytes()); 2]
+                [sent + self.rmw.charge(bytes()); 2]
             }
             _ => [0; 2],
         }
@@ -266,12 +267,12 @@ impl<F: Copy + Default> Session<F> {
             Ask::Flush => 0..1,
             Ask::Tell { .. } => 0..0,
             Ask::Read | Ask::Cache => {
-                let blocks = self.edges.around(bytes.clone());
+                let blocks = self.rmw.around(bytes.clone());
                 (skip, surplus) = ((bytes.start - blocks.start) as usize, (blocks.end - bytes.end) as usize);
                 blocks
             }
             // A block can only be discarded as a whole.
-            Ask::Discard { .. } => self.edges.within(bytes),
+            Ask::Discard { .. } => self.rmw.within(bytes),
             Ask::Write { .. } | Ask::WriteZeroes { .. } => bytes,
         };
         let id = self.enter_whole(request, range, charges)?;
@@ -290,7 +291,7 @@ impl<F: Copy + Default> Session<F> {
     ) -> Option<TaskId> {
         let id = self.tasks.take()?;
         self.bytes += charge;
-        self.lane.count_request();
+        self.counters.count_request();
         match self.own.get_mut(usize::from(id)) {
             Some(own) => *own = request.own,
             None => self.own.push(request.own),
@@ -308,19 +309,19 @@ impl<F: Copy + Default> Session<F> {
     }
 
     fn change_part(&mut self, id: TaskId, bytes: Range<u64>, buffer: Buffer, fua: bool) {
-        let Self { tasks, pool, edges, waiting, .. } = self;
-        edges.change_part(&mut Hands { tasks, pool, waiting }, id, bytes, buffer, fua);
+        let Self { tasks, pool, rmw, waiting, .. } = self;
+        rmw.change_part(&mut Hands { tasks, pool, waiting }, id, bytes, buffer, fua);
     }
 
     /// Passes an operation of a task on when its turn has come.
     fn push(&mut self, id: TaskId, mut bio: Bio) {
-        let Self { tasks, pool, edges, waiting, .. } = self;
+        let Self { tasks, pool, rmw, waiting, .. } = self;
         let task = tasks.get(id);
-        (bio.user_data, bio.priority) = (edges.mark(id), task.priority);
+        (bio.user_data, bio.priority) = (rmw.mark(id), task.priority);
         bio.flags.meta |= task.hints.meta;
         bio.flags.sync |= task.hints.sync;
-        if edges.is_wary() && changes(bio.op) {
-            edges.change_whole(&mut Hands { tasks, pool, waiting }, bio);
+        if rmw.is_wary() && changes(bio.op) {
+            rmw.change_whole(&mut Hands { tasks, pool, waiting }, bio);
         } else {
             waiting.push_back(bio);
         }
@@ -330,9 +331,9 @@ impl<F: Copy + Default> Session<F> {
     pub fn submit(&mut self, submitter: &mut Submitter) -> bool {
         let mut has_taken = false;
         loop {
-            let Self { tasks, pool, edges, waiting, .. } = self;
-            edges.look(&mut Hands { tasks, pool, waiting });
-            if edges.is_wary() && edges.patience() == Some(Duration::ZERO) {
+            let Self { tasks, pool, rmw, waiting, .. } = self;
+            rmw.look(&mut Hands { tasks, pool, waiting });
+            if rmw.is_wary() && rmw.max_sleep() == Some(Duration::ZERO) {
                 has_taken |= self.fail_stuck(Instant::now());
             }
             if self.waiting.is_empty() {
@@ -367,9 +368,9 @@ impl<F: Copy + Default> Session<F> {
     /// Called when an operation that this session has submitted is over.
     pub fn settle(&mut self, mut bio: Bio, mut status: Status) {
         let id = bio.user_data as TaskId;
-        if self.edges.is_wary() {
-            let Self { tasks, pool, edges, waiting, .. } = self;
-            if !edges.settle(&mut Hands { tasks, pool, waiting }, &mut bio, &mut status) {
+        if self.rmw.is_wary() {
+            let Self { tasks, pool, rmw, waiting, .. } = self;
+            if !rmw.settle(&mut Hands { tasks, pool, waiting }, &mut bio, &mut status) {
                 return;
             }
         }
@@ -430,16 +431,16 @@ impl<F: Copy + Default> Session<F> {
     /// The next operation of a task that does one operation at a time. `None` if there is none, or if the operation is
     /// already in progress as the change of a part of a block.
     fn next_operation(&mut self, id: TaskId) -> Option<Bio> {
-        let Self { tasks, pool, plan, edges, .. } = self;
+        let Self { tasks, pool, plan, rmw, .. } = self;
         let task = tasks.get_mut(id);
         let mut end = task.end;
-        if let (Ask::WriteZeroes { fua, .. }, true) = (task.ask, edges.skip(task.next | end) > 0) {
-            let whole = edges.within(task.next..end);
+        if let (Ask::WriteZeroes { fua, .. }, true) = (task.ask, rmw.skip(task.next | end) > 0) {
+            let whole = rmw.within(task.next..end);
             if whole.start > task.next || whole.is_empty() {
-                let bytes = task.next..end.min(edges.up(task.next + 1));
+                let bytes = task.next..end.min(rmw.up(task.next + 1));
                 task.next = bytes.end;
                 task.outstanding += 1;
-                let mut buffer = pool.take_block(edges.up(1) as usize);
+                let mut buffer = pool.take_block(rmw.up(1) as usize);
                 buffer.fill(0);
                 self.change_part(id, bytes, buffer, fua);
                 return None;
@@ -461,7 +462,7 @@ impl<F: Copy + Default> Session<F> {
         task.next += len;
         task.outstanding += 1;
         if task.is_brought {
-            return brought::next_operation(task, sector * SECTOR_SIZE as u64, len);
+            return external::next_operation(task, sector * SECTOR_SIZE as u64, len);
         }
         Some(match task.ask {
             Ask::Flush => Bio::flush(),

@@ -1,23 +1,23 @@
 //! One client: its socket from the greeting to the end. Each client has a thread, which calls in by [`Connection`].
 //!
-//! This page negotiates, as a [`visitor`] of the server. Then [`transmission`] receives requests and sends replies
-//! through a [`stream`], with TLS or without, and the [`clerk`] brings requests to the engine and makes replies of what
-//! comes back. [`shared`] is what all connections of a server use. The server makes it; from outside, nothing else of
-//! this folder is called.
+//! This page negotiates, as a [`handshake`] of the server. Then [`transmission`] receives requests and sends replies
+//! through a [`stream`], with TLS or without, and the [`adapter`] brings requests to the engine and makes replies of
+//! what comes back. [`shared`] is what all connections of a server use. The server makes it; from outside, nothing else
+//! of this folder is called.
 
+mod adapter;
 mod arrival;
-mod clerk;
+mod handshake;
 mod input;
-mod manners;
 mod name;
 mod offer;
 mod outbox;
+mod poll_heuristic;
 pub(crate) mod shared;
 mod socket;
 mod stream;
 mod tls_session;
 mod transmission;
-mod visitor;
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,20 +30,20 @@ use blkmq_engine::{Entry, Phase, Watch};
 use rustix::event::PollFlags;
 use rustix::io::Errno as SystemError;
 
-use self::clerk::Clerk;
+use self::adapter::Adapter;
+use self::handshake::Handshake;
 use self::input::Input;
 use self::shared::Shared;
 use self::socket::Fault;
 use self::socket::Fault::System;
 use self::stream::Stream;
 use self::transmission::Transmission;
-use self::visitor::Visitor;
 use crate::nbd::command::NoRequest;
 use crate::nbd::negotiation::{Agreement, Encryption, Negotiation, Step};
 use crate::tls::Tls;
 
 /// The engine's part of a connection.
-type Session = blkmq_engine::Session<clerk::Own>;
+type Session = blkmq_engine::Session<adapter::Own>;
 
 /// Why a connection ended, if the client did not end it in order.
 #[derive(Debug, thiserror::Error)]
@@ -130,9 +130,9 @@ impl Connection {
         submitter.set_notify(Some(entry.bell.clone()));
         send_all(&mut stream, &shared, &entry, &mut output, deadline)?;
         shared.engine.inform(format_args!("{entry} uses export {:?}", export.name));
-        let clerk = Clerk::new(&shared.engine, &agreement, submitter.nr_slots(), Arc::clone(&entry));
+        let adapter = Adapter::new(&shared.engine, &agreement, submitter.nr_slots(), Arc::clone(&entry));
         let stop = shared.engine.stop.clone();
-        Transmission::new(stream, entry, stop, shared.stall_timeout, submitter, clerk, input).run()
+        Transmission::new(stream, entry, stop, shared.stall_timeout, submitter, adapter, input).run()
     }
 
     /// Talks to the client until it has chosen an export, and has a place in that export's queue. The answer to the
@@ -140,8 +140,8 @@ impl Connection {
     fn negotiate(&mut self, output: &mut Vec<u8>, deadline: Instant) -> Result<Option<(Agreement, Submitter)>, Ending> {
         let Self { stream, shared, entry, input } = self;
         let encryption = shared.tls.as_ref().map_or(Encryption::Off, Tls::encryption);
-        let visitor = Arc::new(Visitor::new(Arc::clone(shared), Arc::clone(entry)));
-        let mut negotiation = Negotiation::begin(Arc::clone(&visitor), encryption, output);
+        let handshake = Arc::new(Handshake::new(Arc::clone(shared), Arc::clone(entry)));
+        let mut negotiation = Negotiation::begin(Arc::clone(&handshake), encryption, output);
         loop {
             // Nothing is answered before the last answer is sent, so a client that does not read cannot make `output`
             // grow.
@@ -156,7 +156,7 @@ impl Connection {
                     secure(stream, shared, entry, input, deadline)?;
                 }
                 Step::Chosen(agreement) => {
-                    let submitter = visitor.take_place().expect("a client that is admitted has joined the queue");
+                    let submitter = handshake.take_place().expect("a client that is admitted has joined the queue");
                     return Ok(Some((agreement, submitter)));
                 }
                 Step::Aborted => {

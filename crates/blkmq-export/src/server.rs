@@ -2,9 +2,9 @@
 //!
 //! [`builder`] makes a server, and [`door`] has the threads that accept clients and serve them.
 
+mod acceptor;
 mod available;
 mod builder;
-mod door;
 mod error;
 mod listener;
 mod reserve;
@@ -129,7 +129,7 @@ impl Server {
         }
         let peer = peer.map_or_else(|| unix_peer(socket.as_fd()), ToOwned::to_owned);
         let source = Source::of_unix(socket.as_fd());
-        match door::serve(&self.shared, socket, peer, source)? {
+        match acceptor::serve(&self.shared, socket, peer, source)? {
             true => Ok(()),
             false => Err(io::Error::other("too many connections negotiate; try again later")),
         }

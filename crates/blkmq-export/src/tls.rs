@@ -1,7 +1,7 @@
 //! TLS as a server is configured with it: its certificate, its key, and the authority that must sign clients'
 //! certificates.
 
-mod fitness;
+mod validation;
 mod verifier;
 
 use std::io::{self, Read};
@@ -141,13 +141,13 @@ impl Files {
         };
         let (certificates, key) = (certificates(&path(CERTIFICATE))?, key(&path(KEY))?);
         for certificate in &certificates {
-            fitness::check_own(certificate).map_err(|unfit| fault(&path(CERTIFICATE), &unfit.to_string()))?;
+            validation::check_own(certificate).map_err(|unfit| fault(&path(CERTIFICATE), &unfit.to_string()))?;
         }
-        fitness::check_key(&key).map_err(|unfit| fault(&path(KEY), &unfit.to_string()))?;
+        validation::check_key(&key).map_err(|unfit| fault(&path(KEY), &unfit.to_string()))?;
         let mut config = builder.with_single_cert(certificates, key).map_err(|error| match error {
             Error::InconsistentKeys(_) => fault(&path(KEY), &format!("not the key of {CERTIFICATE}")),
             // The provider reports this error only for keys.
-            Error::General(what) => fault(&path(KEY), &format!("{what}; {}", fitness::usable_keys())),
+            Error::General(what) => fault(&path(KEY), &format!("{what}; {}", validation::usable_keys())),
             error => wrong(CERTIFICATE, &error),
         })?;
         // Connections are few and long, so sessions are not remembered for later connections.
@@ -233,14 +233,14 @@ fn verifier(folder: &Path, provider: Arc<CryptoProvider>) -> Result<Arc<dyn Clie
     let (authority, revoked) = (folder.join(AUTHORITY), folder.join(REVOKED));
     let mut roots = RootCertStore::empty();
     for certificate in certificates(&authority)? {
-        fitness::check(&certificate).map_err(|unfit| fault(&authority, &unfit.to_string()))?;
+        validation::check(&certificate).map_err(|unfit| fault(&authority, &unfit.to_string()))?;
         roots.add(certificate).map_err(|error| fault(&authority, &words(&error)))?;
     }
     let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
     if revoked.try_exists().map_err(|error| fault(&revoked, &error.to_string()))? {
         let lists: Vec<CertificateRevocationListDer<'_>> = items(&revoked, "list of revoked certificates")?;
         for list in &lists {
-            fitness::check_date(list).map_err(|unfit| fault(&revoked, &unfit.to_string()))?;
+            validation::check_date(list).map_err(|unfit| fault(&revoked, &unfit.to_string()))?;
         }
         // A list covers only the certificates of its own authority. For an authority without a list, nothing is known
         // to be revoked.

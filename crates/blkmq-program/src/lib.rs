@@ -10,8 +10,8 @@ pub mod json;
 pub mod machine;
 pub mod page;
 pub mod progress;
+pub mod render;
 mod usage;
-pub mod words;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

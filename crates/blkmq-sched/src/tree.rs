@@ -112,8 +112,8 @@ impl Tree {
         if let [Some(_), Some(after)] = old.child {
             self.remove_inner(slab, item, &old, after);
         } else {
-            let heir = old.child[BEFORE].or(old.child[AFTER]);
-            let side = self.replace(slab, old.parent, item, heir);
+            let successor = old.child[BEFORE].or(old.child[AFTER]);
+            let side = self.replace(slab, old.parent, item, successor);
             summarize_upwards(slab, old.parent);
             self.shrank(slab, old.parent, side);
         }
@@ -121,20 +121,20 @@ impl Tree {
 
     /// Takes out a node with two subtrees. The first item of the subtree after the node takes its place.
     fn remove_inner<T: Keyed>(&mut self, slab: &mut Slab<T>, item: Index, old: &Branches, after: Index) {
-        let heir = outermost(slab, after, BEFORE);
-        let Branches { parent, child: [_, orphan], .. } = *slab.get(heir).branches();
+        let successor = outermost(slab, after, BEFORE);
+        let Branches { parent, child: [_, orphan], .. } = *slab.get(successor).branches();
         let mut adopted = *old;
-        let (lowest, side) = if heir == after {
+        let (lowest, side) = if successor == after {
             adopted.child[AFTER] = orphan;
-            (Some(heir), AFTER)
+            (Some(successor), AFTER)
         } else {
-            (parent, self.replace(slab, parent, heir, orphan))
+            (parent, self.replace(slab, parent, successor, orphan))
         };
-        *slab.get_mut(heir).branches_mut() = adopted;
+        *slab.get_mut(successor).branches_mut() = adopted;
         for child in adopted.child.into_iter().flatten() {
-            slab.get_mut(child).branches_mut().parent = Some(heir);
+            slab.get_mut(child).branches_mut().parent = Some(successor);
         }
-        self.replace(slab, old.parent, item, Some(heir));
+        self.replace(slab, old.parent, item, Some(successor));
         summarize_upwards(slab, lowest);
         self.shrank(slab, lowest, side);
     }

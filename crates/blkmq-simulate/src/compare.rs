@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use blkmq_program::{columns, words};
+use blkmq_program::{columns, render};
 use serde::{Serialize, Serializer};
 
 use crate::published::{Counts, Measure, Row, Unit};
@@ -248,7 +248,7 @@ impl Compared {
         let figure = |value: f64| match (self.by, self.unit) {
             ("gain", _) => format!("x {value:.3}"),
             ("fall", _) => format!("{value:.3}"),
-            (_, Unit::OpsPerSecond) => words::short(value),
+            (_, Unit::OpsPerSecond) => render::short(value),
             (_, Unit::Threads) => format!("{value:.0}"),
             _ => format!("{value:.1}"),
         };

@@ -16,10 +16,10 @@ use crate::character::Character;
 use crate::control::{Control, block_path, character_path};
 use crate::descriptors::{Descriptors, page};
 use crate::error::Error;
-use crate::fate::Fate;
+use crate::exit_policy::ExitPolicy;
 use crate::growth::{Growth, LOOK_EVERY};
-use crate::mark::{is_ours, mark};
 use crate::opening::{open, take_over};
+use crate::ownership::{is_ours, mark};
 use crate::pages::{self, Pages};
 use crate::parameters::{most_bytes, parameters};
 use crate::queue::{Link, Queue, Strings};
@@ -29,7 +29,7 @@ use crate::work::Work;
 /// How long the end of a device waits for its threads when no request moves any more.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long threads that are left may do nothing before they have ended.
-const PARTING: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a block device is to be like, beside what follows from its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -244,7 +244,7 @@ impl Device {
         let is_read_only = *is_read_only || engine.exports[export].read_only;
         let make = |_| {
             let bell = Arc::new(EventFd::new()?);
-            Ok(Strings::new(bell, Fate::of(info)))
+            Ok(Strings::new(bell, ExitPolicy::of(info)))
         };
         *strings = (0..info.nr_hw_queues).map(make).collect::<Result<_, _>>().map_err(Error::System)?;
         let bells = strings.iter().map(|strings| Arc::clone(&strings.bell)).collect();
@@ -328,7 +328,7 @@ impl Device {
         if !is_over {
             // The kernel fails or keeps the requests then, and no longer waits for them.
             self.abandoner().abandon();
-            if self.count.wait(PARTING, || self.nr_moves()) {
+            if self.count.wait(SHUTDOWN_TIMEOUT, || self.nr_moves()) {
                 threads.into_iter().for_each(|thread| drop(thread.join()));
             } else {
                 // A thread whose value is dropped would drop its link itself.
@@ -374,7 +374,7 @@ impl Device {
     /// Whether the block device outlives its server.
     #[must_use]
     pub fn is_recoverable(&self) -> bool {
-        Fate::of(&self.inner.info) == Fate::Stays
+        ExitPolicy::of(&self.inner.info) == ExitPolicy::Stays
     }
 
     /// Whether the data of requests stays where the kernel has it.
@@ -401,15 +401,15 @@ impl Device {
         self.part()
     }
 
-    /// What the device's fate says.
+    /// What the device's exit policy says.
     fn part(&mut self) -> Result<(), Error> {
-        match Fate::of(&self.inner.info) {
-            Fate::Stays if self.is_over => Ok(()),
-            Fate::Stays => {
+        match ExitPolicy::of(&self.inner.info) {
+            ExitPolicy::Stays if self.is_over => Ok(()),
+            ExitPolicy::Stays => {
                 self.is_over = true;
                 self.give_up()
             }
-            Fate::Goes => self.remove(),
+            ExitPolicy::Goes => self.remove(),
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::abi::{DeviceInfo, Parameters, State, feature};
 use crate::control::{Control, character_path};
 use crate::error::Error;
-use crate::mark::foreign;
+use crate::ownership::foreign;
 use crate::pages;
 use crate::parameters::difference;
 

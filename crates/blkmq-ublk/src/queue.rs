@@ -18,7 +18,7 @@ use crate::abi::DeviceInfo;
 use crate::character::Character;
 use crate::descriptors::Descriptors;
 use crate::exchange::Exchange;
-use crate::fate::Fate;
+use crate::exit_policy::ExitPolicy;
 use crate::ring::Ring;
 use crate::work::Work;
 
@@ -31,7 +31,7 @@ const QUIET: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Strings {
     pub(crate) bell: Arc<EventFd>,
-    fate: Fate,
+    exit_policy: ExitPolicy,
     /// The thread is to end although the kernel has its tags.
     pub(crate) is_given_up: AtomicBool,
     /// The thread is to end although the device has requests of it too.
@@ -41,9 +41,9 @@ pub(crate) struct Strings {
 }
 
 impl Strings {
-    pub(crate) fn new(bell: Arc<EventFd>, fate: Fate) -> Arc<Self> {
+    pub(crate) fn new(bell: Arc<EventFd>, exit_policy: ExitPolicy) -> Arc<Self> {
         let [is_given_up, is_abandoned] = [false; 2].map(AtomicBool::new);
-        Arc::new(Self { bell, fate, is_given_up, is_abandoned, nr_moves: AtomicU64::new(0) })
+        Arc::new(Self { bell, exit_policy, is_given_up, is_abandoned, nr_moves: AtomicU64::new(0) })
     }
 
     /// Ends the thread when the device has given its requests back, although the kernel has its tags.
@@ -146,19 +146,19 @@ impl Queue {
             }
             // The look comes behind the bell's end: the bell may have been rung for this.
             if (!self.served.has_kernel_tags || self.is_given_up()) && self.served.work.is_idle() {
-                return match self.strings.fate {
+                return match self.strings.exit_policy {
                     // The last results: without them the kernel takes their requests for lost, and gives them out
                     // again.
-                    Fate::Stays => self.enter_all(),
-                    Fate::Goes => self.fail(),
+                    ExitPolicy::Stays => self.enter_all(),
+                    ExitPolicy::Goes => self.fail(),
                 };
             }
             // As above, behind the bell's end.
             if self.is_abandoned() {
-                match self.strings.fate {
+                match self.strings.exit_policy {
                     // The results that are there, as above.
-                    Fate::Stays => self.enter_all()?,
-                    Fate::Goes => {
+                    ExitPolicy::Stays => self.enter_all()?,
+                    ExitPolicy::Goes => {
                         self.left.extend(self.served.work.working());
                         self.fail()?;
                     }
@@ -268,7 +268,7 @@ impl Queue {
         } else {
             self.idle.give_up();
         }
-        self.link.ring.sleep(&self.served.submitter, self.served.work.patience())
+        self.link.ring.sleep(&self.served.submitter, self.served.work.max_sleep())
     }
 }
 

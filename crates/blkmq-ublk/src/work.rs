@@ -196,8 +196,8 @@ impl Work {
 
     /// How long the thread may sleep before it submits again, if nothing wakes it.
     #[must_use]
-    pub fn patience(&self) -> Option<Duration> {
-        self.session.patience()
+    pub fn max_sleep(&self) -> Option<Duration> {
+        self.session.max_sleep()
     }
 
     /// Hands operations to the submitter until it takes no more. Returns whether it took any.

@@ -23,13 +23,13 @@ use self::vring::Vring;
 use crate::device::Device;
 use crate::foreign::Foreign;
 use crate::inflight::Inflight;
-use crate::lane::Terms;
 use crate::memory::{MAX_REGIONS, Memory, MemoryError};
 use crate::protocol::config;
 use crate::protocol::message::{Message, config_change};
 use crate::protocol::wire::{self, Received, Wire, WireError};
 use crate::protocol::{feature, protocol_feature};
 use crate::ring::{Fault, MAX_SIZE};
+use crate::ring_server::Terms;
 use crate::worker::{Halt, Order, Signal, Trouble, Worker};
 
 /// Features of rings and of the protocol, which do not depend on the device. `VIRTIO_BLK_F_REQ_FLAGS` is not among the
@@ -452,11 +452,11 @@ impl<'a> Connection<'a> {
             // The ring is lost with it, and no answer comes.
             return;
         }
-        let (done, lanes) = channel();
+        let (done, ring_servers) = channel();
         self.worker(ring).order(Order::Stop(ring, halt, done.clone()));
-        let lane = loop {
-            match lanes.recv_timeout(LOOK_EVERY) {
-                Ok(lane) => break lane,
+        let ring_server = loop {
+            match ring_servers.recv_timeout(LOOK_EVERY) {
+                Ok(ring_server) => break ring_server,
                 // A worker that has panicked gives no ring back.
                 Err(_) if self.worker(ring).has_ended() => return,
                 Err(_) if halt == Halt::Pause && self.is_stopped() => {
@@ -467,17 +467,17 @@ impl<'a> Connection<'a> {
             }
         };
         let vring = &mut self.vrings[index];
-        vring.base = lane.base();
-        vring.signals = self.workers[index % self.workers.len()].signals_of(*lane);
+        vring.base = ring_server.base();
+        vring.signals = self.workers[index % self.workers.len()].signals_of(*ring_server);
     }
 
     /// Starts a ring if all of it is known.
     fn start(&mut self, ring: u16) -> Result<(), Ending> {
         let Self { vrings, memory, terms, inflight, features, .. } = self;
         let vring = &mut vrings[usize::from(ring)];
-        let lane = vring.start(ring, memory, *features, inflight.as_ref(), terms);
-        if let Some(lane) = lane.map_err(|fault| Ending::Ring(ring, fault))? {
-            let begun = self.worker(ring).begin(lane);
+        let ring_server = vring.start(ring, memory, *features, inflight.as_ref(), terms);
+        if let Some(ring_server) = ring_server.map_err(|fault| Ending::Ring(ring, fault))? {
+            let begun = self.worker(ring).begin(ring_server);
             self.vrings[usize::from(ring)].is_started = begun.is_ok();
             return begun.map_err(Ending::System);
         }

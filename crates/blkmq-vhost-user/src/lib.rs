@@ -44,13 +44,13 @@ mod foreign;
 pub mod hostile;
 mod inflight;
 mod kicks;
-mod lane;
 mod lent;
 mod memory;
 mod notifier;
 mod protocol;
 mod request;
 mod ring;
+mod ring_server;
 mod server;
 mod worker;
 

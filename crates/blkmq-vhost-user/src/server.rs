@@ -32,13 +32,13 @@ pub enum StartError {
 
 /// A socket at which a device waits for its front-end.
 #[derive(Debug)]
-struct Door {
+struct Acceptor {
     /// Removed before the socket is closed.
     _file: SocketFile,
     socket: OwnedFd,
 }
 
-impl Door {
+impl Acceptor {
     fn open(path: &Path, mode: u32) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -72,7 +72,7 @@ pub struct Server {
 
 /// Devices whose sockets are there, and that nobody serves yet. A front-end that connects waits.
 #[derive(Debug)]
-pub struct Bound(Vec<(Device, Door)>);
+pub struct Bound(Vec<(Device, Acceptor)>);
 
 impl Bound {
     /// Makes the sockets of these devices.
@@ -83,7 +83,7 @@ impl Bound {
         for device in &devices {
             device.check().map_err(|error| StartError::Device(device.socket.clone(), error))?;
         }
-        let open = |device: Device| match Door::open(&device.socket, device.mode) {
+        let open = |device: Device| match Acceptor::open(&device.socket, device.mode) {
             Ok(door) => Ok((device, door)),
             Err(error) => Err(StartError::Socket(device.socket, error)),
         };
@@ -155,7 +155,7 @@ impl Server {
 }
 
 /// Serves one front-end after the other. A further one waits until the one before it has gone.
-fn serve(device: &Device, door: &Door, bell: &Arc<EventFd>, engine: &Arc<Engine>) {
+fn serve(device: &Device, door: &Acceptor, bell: &Arc<EventFd>, engine: &Arc<Engine>) {
     let place = device.socket.display();
     while engine.stop.phase() == Phase::Running {
         let socket = match accept_with(&door.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -193,14 +193,14 @@ mod tests {
     fn the_end_of_a_server_removes_its_own_socket_and_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
-        let first = Door::open(&path, 0o600).unwrap();
+        let first = Acceptor::open(&path, 0o600).unwrap();
         fs::remove_file(&path).unwrap();
-        let second = Door::open(&path, 0o600).unwrap();
+        let second = Acceptor::open(&path, 0o600).unwrap();
         drop(first);
         UnixStream::connect(&path).expect("the second server's socket is there");
         drop(second);
         assert!(!path.exists());
-        let third = Door::open(&path, 0o600).unwrap();
+        let third = Acceptor::open(&path, 0o600).unwrap();
         fs::remove_file(&path).unwrap();
         fs::write(&path, "precious").unwrap();
         drop(third);

@@ -2,8 +2,8 @@
 //!
 //! It goes round by round. It takes what has arrived on its rings, or a part of that ([`PROMPT_ROUND`]), submits that
 //! together, takes what is over, and shows each guest's ring once what was given back. When there is nothing to be
-//! done, it looks again or sleeps as [`blkmq::idle`] says. Another thread reaches it by its mailbox: so what a lane
-//! has is one thread's at any time. Requests are tasks of the thread's session, which is the engine's.
+//! done, it looks again or sleeps as [`blkmq::idle`] says. Another thread reaches it by its mailbox: so what a ring
+//! server has is one thread's at any time. Requests are tasks of the thread's session, which is the engine's.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,10 +17,10 @@ use blkmq::{Clock, Notify, Submitter};
 use blkmq_engine::{PollFlags, Session, Watch};
 
 use crate::kicks::Kicks;
-use crate::lane::{Lane, Own, Signals};
 use crate::lent::{Lists, MAX_PIECES};
 use crate::notifier::Notifier;
 use crate::ring::{Chain, Fault};
+use crate::ring_server::{Own, RingServer, Signals};
 
 /// The most requests that one ring gives a round where the device is done with all of a round before the round ends, as
 /// memory is. The guest then works on the first answers, and asks for more, while this thread goes on. With longer
@@ -28,7 +28,7 @@ use crate::ring::{Chain, Fault};
 /// is more to be merged and put in order.
 const PROMPT_ROUND: usize = 8;
 
-/// A descriptor of a lane that may change while the lane works.
+/// A descriptor of a ring server that may change while the ring server works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signal {
     Call,
@@ -49,9 +49,9 @@ pub(crate) enum Halt {
 #[derive(Debug)]
 pub(crate) enum Order {
     /// To serve a ring.
-    Start(Box<Lane>),
+    Start(Box<RingServer>),
     /// To give a ring back when nothing of it is in progress.
-    Stop(u16, Halt, Sender<Box<Lane>>),
+    Stop(u16, Halt, Sender<Box<RingServer>>),
     Enable(u16, bool),
     Change(u16, Signal, Option<OwnedFd>),
     /// To end, once it has no ring.
@@ -109,7 +109,7 @@ impl Worker {
             mailbox: Arc::clone(&mailbox),
             submitter,
             session,
-            lanes: Vec::new(),
+            ring_servers: Vec::new(),
             stops: Vec::new(),
             chain: Chain::default(),
             lists: Lists::default(),
@@ -129,15 +129,15 @@ impl Worker {
     ///
     /// # Errors
     /// The system cannot wait for the ring's kicks.
-    pub(crate) fn begin(&self, lane: Box<Lane>) -> io::Result<()> {
-        lane.signals.kick.iter().try_for_each(|kick| self.mailbox.kicks.add(kick))?;
-        self.order(Order::Start(lane));
+    pub(crate) fn begin(&self, ring_server: Box<RingServer>) -> io::Result<()> {
+        ring_server.signals.kick.iter().try_for_each(|kick| self.mailbox.kicks.add(kick))?;
+        self.order(Order::Start(ring_server));
         Ok(())
     }
 
     /// The descriptors of a ring that the worker has given back.
-    pub(crate) fn signals_of(&self, lane: Lane) -> Signals {
-        let signals = lane.into_signals();
+    pub(crate) fn signals_of(&self, ring_server: RingServer) -> Signals {
+        let signals = ring_server.into_signals();
         signals.kick.iter().for_each(|kick| self.mailbox.kicks.remove(kick));
         signals
     }
@@ -194,24 +194,24 @@ impl Drop for Guard {
 /// A ring, and how it is.
 #[derive(Debug)]
 struct Served {
-    lane: Box<Lane>,
+    ring_server: Box<RingServer>,
     is_broken: bool,
 }
 
-fn find(lanes: &mut [Served], number: u16) -> Option<&mut Lane> {
-    lanes.iter_mut().find(|served| served.lane.number == number).map(|served| &mut *served.lane)
+fn find(ring_servers: &mut [Served], number: u16) -> Option<&mut RingServer> {
+    ring_servers.iter_mut().find(|served| served.ring_server.number == number).map(|served| &mut *served.ring_server)
 }
 
 /// A worker's own.
 #[derive(Debug)]
 struct Inside {
     mailbox: Arc<Mailbox>,
-    /// Before the session and the lanes: its end waits for operations, which belong to the session's tasks and have
-    /// memory of the lanes.
+    /// Before the session and the ring servers: its end waits for operations, which belong to the session's tasks and
+    /// have memory of the ring servers.
     submitter: Submitter,
     session: Session<Own>,
-    lanes: Vec<Served>,
-    stops: Vec<(u16, Sender<Box<Lane>>)>,
+    ring_servers: Vec<Served>,
+    stops: Vec<(u16, Sender<Box<RingServer>>)>,
     chain: Chain,
     lists: Lists,
     /// The ring that is looked at first.
@@ -245,13 +245,13 @@ impl Inside {
             if has_taken {
                 self.is_prompt = was_idle && self.session.is_idle();
             }
-            for served in &mut self.lanes {
-                if served.lane.publish() {
-                    self.mailbox.signal(served.lane.signals.call.as_ref());
+            for served in &mut self.ring_servers {
+                if served.ring_server.publish() {
+                    self.mailbox.signal(served.ring_server.signals.call.as_ref());
                 }
             }
             self.stop_idle();
-            if self.is_ending && self.lanes.is_empty() {
+            if self.is_ending && self.ring_servers.is_empty() {
                 return self.session.leave();
             }
             if is_busy {
@@ -268,37 +268,37 @@ impl Inside {
         let orders = std::mem::take(&mut *self.mailbox.orders.lock().unwrap_or_else(PoisonError::into_inner));
         for order in orders {
             match order {
-                Order::Start(lane) => {
+                Order::Start(ring_server) => {
                     // A stop that is left was one more for the ring as it was before, which has been given back.
-                    self.stops.retain(|(stopped, _)| *stopped != lane.number);
+                    self.stops.retain(|(stopped, _)| *stopped != ring_server.number);
                     // What the guest has made available before this, it may have kicked for in vain.
                     self.has_kicks = false;
                     // What the last server has given back, it may not have told of. A guest whose event lies behind
                     // that would not be told of anything later either.
-                    self.mailbox.signal(lane.signals.call.as_ref());
-                    self.lanes.push(Served { lane, is_broken: false });
+                    self.mailbox.signal(ring_server.signals.call.as_ref());
+                    self.ring_servers.push(Served { ring_server, is_broken: false });
                 }
                 Order::Stop(number, halt, done) => {
-                    let Self { lanes, session, .. } = self;
-                    if let (Halt::End, Some(lane)) = (halt, find(lanes, number)) {
-                        lane.begin_no_part(session);
+                    let Self { ring_servers, session, .. } = self;
+                    if let (Halt::End, Some(ring_server)) = (halt, find(ring_servers, number)) {
+                        ring_server.begin_no_part(session);
                     }
                     self.stops.push((number, done));
                 }
                 Order::Enable(number, is_enabled) => {
-                    if let Some(lane) = find(&mut self.lanes, number) {
-                        lane.is_enabled = is_enabled;
+                    if let Some(ring_server) = find(&mut self.ring_servers, number) {
+                        ring_server.is_enabled = is_enabled;
                     }
                 }
                 Order::Change(number, signal, file) => {
-                    if let Some(lane) = find(&mut self.lanes, number) {
+                    if let Some(ring_server) = find(&mut self.ring_servers, number) {
                         match signal {
                             Signal::Call => {
-                                lane.signals.call = file;
+                                ring_server.signals.call = file;
                                 // What was given back meanwhile, the guest may not know of.
-                                self.mailbox.signal(lane.signals.call.as_ref());
+                                self.mailbox.signal(ring_server.signals.call.as_ref());
                             }
-                            Signal::Error => lane.signals.error = file,
+                            Signal::Error => ring_server.signals.error = file,
                         }
                     }
                 }
@@ -314,37 +314,37 @@ impl Inside {
     /// Takes what has arrived. Returns whether there was anything.
     fn take(&mut self) -> bool {
         let mut has_any = false;
-        for served in &mut self.lanes {
-            has_any |= served.lane.catch_up(&mut self.session);
+        for served in &mut self.ring_servers {
+            has_any |= served.ring_server.catch_up(&mut self.session);
         }
         if self.session.has_backlog() {
             // No room: what is more is left with the guests.
             return has_any;
         }
         let (mut has_new, mut nr_pieces) = (false, self.nr_pieces());
-        for step in 0..self.lanes.len() {
-            let index = (self.first + step) % self.lanes.len();
+        for step in 0..self.ring_servers.len() {
+            let index = (self.first + step) % self.ring_servers.len();
             if !self.is_served(index) {
                 continue;
             }
             // A guest may go on asking for what is answered at once. Other rings, and orders, have their turn.
-            let most = if self.is_prompt { PROMPT_ROUND } else { self.lanes[index].lane.size() };
-            let Self { lanes, chain, lists, session, submitter, idle, .. } = self;
-            let lane = &mut lanes[index].lane;
+            let most = if self.is_prompt { PROMPT_ROUND } else { self.ring_servers[index].ring_server.size() };
+            let Self { ring_servers, chain, lists, session, submitter, idle, .. } = self;
+            let ring_server = &mut ring_servers[index].ring_server;
             for _ in 0..most {
                 if !session.has_room() || nr_pieces >= MAX_PIECES {
                     break;
                 }
-                match lane.take(chain) {
+                match ring_server.take(chain) {
                     Ok(Some(taken)) => {
                         if !has_new {
                             has_new = true;
                             idle.arrive();
                             session.set_now(submitter.queue().clock().now());
                         }
-                        nr_pieces -= lane.nr_pieces();
-                        lane.begin(taken, chain, session, lists);
-                        nr_pieces += lane.nr_pieces();
+                        nr_pieces -= ring_server.nr_pieces();
+                        ring_server.begin(taken, chain, session, lists);
+                        nr_pieces += ring_server.nr_pieces();
                     }
                     Ok(None) => break,
                     Err(fault) => {
@@ -356,40 +356,40 @@ impl Inside {
         }
         self.first = self.first.wrapping_add(1);
         if has_new && std::mem::take(&mut self.has_kicks) {
-            self.lanes.iter_mut().for_each(|served| served.lane.refuse_kicks());
+            self.ring_servers.iter_mut().for_each(|served| served.ring_server.refuse_kicks());
         }
         has_any | has_new
     }
 
     /// The pieces of all requests in progress. They take memory that counts as no client's, so they have a bound.
     fn nr_pieces(&self) -> usize {
-        self.lanes.iter().map(|served| served.lane.nr_pieces()).sum()
+        self.ring_servers.iter().map(|served| served.ring_server.nr_pieces()).sum()
     }
 
     /// Whether requests are taken from this ring.
     fn is_served(&self, index: usize) -> bool {
-        let Served { lane, is_broken } = &self.lanes[index];
-        !is_broken && lane.is_enabled && !self.is_stopping(lane.number)
+        let Served { ring_server, is_broken } = &self.ring_servers[index];
+        !is_broken && ring_server.is_enabled && !self.is_stopping(ring_server.number)
     }
 
     /// Serves a ring no more. What is in progress is still answered.
     fn give_up(&mut self, index: usize, fault: Fault) {
-        let served = &mut self.lanes[index];
+        let served = &mut self.ring_servers[index];
         served.is_broken = true;
-        self.mailbox.signal(served.lane.signals.error.as_ref());
+        self.mailbox.signal(served.ring_server.signals.error.as_ref());
         // A connection that has ended needs no word.
-        let _ = self.troubles.send((served.lane.number, fault));
+        let _ = self.troubles.send((served.ring_server.number, fault));
         self.told.notify();
     }
 
     /// Answers what is over. Returns whether there was anything.
     fn finish(&mut self) -> bool {
-        let Self { session, lanes, lists, .. } = self;
+        let Self { session, ring_servers, lists, .. } = self;
         let mut has_any = false;
         while let Some((id, failure)) = session.next_finished() {
             has_any = true;
-            let lane = find(lanes, session.own(id).ring);
-            lane.expect("a ring stays until it is idle").finish(id, failure, session, lists);
+            let ring_server = find(ring_servers, session.own(id).ring);
+            ring_server.expect("a ring stays until it is idle").finish(id, failure, session, lists);
         }
         if has_any {
             session.shrink();
@@ -402,20 +402,20 @@ impl Inside {
         let mut at = 0;
         while at < self.stops.len() {
             let number = self.stops[at].0;
-            let index = self.lanes.iter().position(|served| served.lane.number == number);
+            let index = self.ring_servers.iter().position(|served| served.ring_server.number == number);
             match index {
-                Some(index) if !self.lanes[index].lane.is_idle() => at += 1,
+                Some(index) if !self.ring_servers[index].ring_server.is_idle() => at += 1,
                 Some(index) => {
                     let (_, done) = self.stops.swap_remove(at);
                     // A connection that has ended takes no ring back.
-                    let _ = done.send(self.lanes.swap_remove(index).lane);
+                    let _ = done.send(self.ring_servers.swap_remove(index).ring_server);
                 }
                 // Nobody waits for a ring that is not here.
                 None => drop(self.stops.swap_remove(at)),
             }
         }
         if self.is_ending {
-            self.lanes.retain(|served| !served.lane.is_idle());
+            self.ring_servers.retain(|served| !served.ring_server.is_idle());
         }
     }
 
@@ -429,11 +429,11 @@ impl Inside {
         if !self.has_kicks {
             self.has_kicks = true;
             let mut has_any = false;
-            for index in 0..self.lanes.len() {
-                if self.lanes[index].is_broken {
+            for index in 0..self.ring_servers.len() {
+                if self.ring_servers[index].is_broken {
                     continue;
                 }
-                match self.lanes[index].lane.ask_for_kicks() {
+                match self.ring_servers[index].ring_server.ask_for_kicks() {
                     Ok(is_there) => has_any |= is_there && self.can_take(index),
                     Err(fault) => self.give_up(index, fault),
                 }
@@ -448,7 +448,7 @@ impl Inside {
     /// Whether a ring that has something may be taken from now. Otherwise, what ends that wakes this thread.
     fn can_take(&self, index: usize) -> bool {
         let has_room = !self.session.has_backlog() && self.session.has_room() && self.nr_pieces() < MAX_PIECES;
-        has_room && self.is_served(index) && self.lanes[index].lane.has_room()
+        has_room && self.is_served(index) && self.ring_servers[index].ring_server.has_room()
     }
 
     /// Sleeps until a guest kicks, an operation completes, the queue wants to be driven, or an order comes.
@@ -456,7 +456,7 @@ impl Inside {
         let Self { submitter, session, mailbox, .. } = self;
         let mut watches = [Watch::new(&mailbox.kicks, PollFlags::IN)];
         // The error is a lack of memory. The caller looks again.
-        let _ = blkmq_engine::sleep(submitter, &mut watches, &mailbox.bell, session.patience());
+        let _ = blkmq_engine::sleep(submitter, &mut watches, &mailbox.bell, session.max_sleep());
         if !watches[0].ready.is_empty() {
             mailbox.kicks.clear();
         }
@@ -470,9 +470,9 @@ mod tests {
     use blkmq_engine::FrontEnd;
 
     use super::*;
-    use crate::lane::Terms;
-    use crate::lane::tests::{Hand, engine};
     use crate::ring::tests::Guest;
+    use crate::ring_server::Terms;
+    use crate::ring_server::tests::{Hand, engine};
 
     /// Red before a stop that came once more, when the ring had just been given back, was forgotten: it took the ring
     /// that was started after it, and the connection waited for that ring for ever.
@@ -484,15 +484,15 @@ mod tests {
         submitter.set_notify(Some(bell.clone()));
         let worker = Worker::start("test".to_owned(), (submitter, session, bell), channel().0, told).unwrap();
         let guest = Guest::new(8, false, true);
-        let lane = Lane::new(0, 8, guest.ring(), &guest.memory, None, Arc::new(Terms::plain())).unwrap();
+        let ring_server = RingServer::new(0, 8, guest.ring(), &guest.memory, None, Arc::new(Terms::plain())).unwrap();
         // The two orders come together.
         let mut orders = worker.mailbox.orders.lock().unwrap();
         orders.push(Order::Stop(0, Halt::End, channel().0));
-        orders.push(Order::Start(Box::new(lane)));
+        orders.push(Order::Start(Box::new(ring_server)));
         drop(orders);
-        let (done, lanes) = channel();
+        let (done, ring_servers) = channel();
         worker.order(Order::Enable(0, true));
         worker.order(Order::Stop(0, Halt::End, done));
-        assert!(lanes.recv().is_ok(), "the ring is there");
+        assert!(ring_servers.recv().is_ok(), "the ring is there");
     }
 }

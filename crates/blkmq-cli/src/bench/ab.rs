@@ -25,7 +25,7 @@ use crate::device;
 use crate::page::{self, Page};
 use crate::rates::Rates;
 use crate::target::{Pair, Target, Time};
-use blkmq_program::words::{distinct, short, time};
+use blkmq_program::render::{distinct, short, time};
 use blkmq_program::{Failure, interrupt, json};
 
 impl Bench {

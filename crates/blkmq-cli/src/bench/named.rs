@@ -9,7 +9,7 @@ use blkmq_workbench::job::{Direction, Extent, Job};
 use blkmq_workbench::{JobFile, TextError};
 
 use crate::target::Time;
-use blkmq_program::words::size;
+use blkmq_program::render::size;
 use blkmq_program::{Failure, interrupt, notice};
 
 /// Options that tell fio how to generate file names.

@@ -13,7 +13,7 @@ use crate::page;
 use crate::target::Time;
 use blkmq_program::{
     columns,
-    words::{distinct, short, time, us},
+    render::{distinct, short, time, us},
 };
 
 /// Everything that the words are made from.

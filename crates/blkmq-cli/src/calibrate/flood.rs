@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::ground::{Front, Ground};
 use super::load;
 use blkmq_program::Failure;
-use blkmq_program::words::size;
+use blkmq_program::render::size;
 
 /// The flood: so many threads, with so many operations outstanding each.
 const THREADS: u32 = 4;

@@ -14,7 +14,7 @@ use blkmq_workbench::{Job, TextError};
 
 use crate::device::{self, given};
 use crate::target::Time;
-use blkmq_program::words::size;
+use blkmq_program::render::size;
 use blkmq_program::{Failure, notice};
 
 /// The least device on which the loads have room.

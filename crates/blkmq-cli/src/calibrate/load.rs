@@ -8,7 +8,7 @@ use blkmq_workbench::{JobFile, Mode, System, TextError};
 use serde::Serialize;
 
 use super::ground::Ground;
-use blkmq_program::words::size;
+use blkmq_program::render::size;
 
 /// The least length of an operation, which is where a device does the most operations.
 const SMALL: u64 = 4096;

@@ -15,7 +15,7 @@ use super::schema::{Queue, Refusal};
 use blkmq_program::Failure;
 
 /// How long a server may take to answer: longer than the 10 s for which a server lets a change wait for its queue.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Most bytes of an answer. A dump of many threads and tags has some 100 KB.
 const MAX_ANSWER: u64 = 64 << 20;
 /// The characters that need no encoding in a part of a path.
@@ -153,8 +153,8 @@ impl Server {
 
     fn talk(&self, method: &str, path: &str, body: &str) -> io::Result<Vec<u8>> {
         let mut stream = UnixStream::connect(&self.path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         let length = body.len();
         let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
         // A server that turns a connection away does not read the request. So writing it may fail, and the answer says

@@ -28,7 +28,7 @@ use blkmq_program::Failure;
 /// The most sockets that are handed over. The system's own limit is only a little higher.
 pub(super) const MAX_SOCKETS: usize = 250;
 /// How long the other server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the server says that it waits for the other server.
 const EVERY: Duration = Duration::from_secs(5);
 
@@ -68,7 +68,7 @@ impl Drop for Claim {
 /// The other server has given up, or says nothing. Then this server goes on.
 pub(super) fn hand_over(mut stream: &UnixStream, answer: &Answer, sockets: &[OwnedFd]) -> io::Result<()> {
     send(stream, answer, sockets)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let mut said = TAKEN;
     stream.read_exact(&mut said)?;
     if said != TAKEN {
@@ -88,7 +88,7 @@ fn send(stream: &UnixStream, answer: &Answer, sockets: &[OwnedFd]) -> io::Result
     if !control.push(message) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let sent = sendmsg(stream, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
     let mut rest = stream;
     rest.write_all(&bytes[sent..])
@@ -125,7 +125,7 @@ pub(crate) fn take_over(
     let failed = |what: &str| Failure::Running(format!("--replace: {}: {what}", path.display()));
     let ask = || {
         let mut stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.write_all(b"POST /replace HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
         let (bytes, sockets) = receive(&stream)?;
         Ok((stream, bytes, sockets))

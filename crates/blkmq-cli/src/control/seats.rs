@@ -20,7 +20,7 @@ pub(super) enum Phase {
 impl Phase {
     /// How long a client may be silent before another one may have its place. A request comes with the connection, or
     /// soon after it; the parts of a long answer take longer to reach a client far away.
-    fn patience(self) -> Option<Duration> {
+    fn timeout(self) -> Option<Duration> {
         match self {
             Self::Asking => Some(Duration::from_millis(100)),
             Self::Waiting => None,
@@ -67,7 +67,7 @@ impl Seat {
     /// When another connection may take this place. `None`: not in this phase.
     fn due(&self) -> Option<Instant> {
         let (phase, since) = *self.state();
-        Some(since + phase.patience()?)
+        Some(since + phase.timeout()?)
     }
 }
 

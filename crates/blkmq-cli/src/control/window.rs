@@ -4,7 +4,7 @@ use blkmq::sched::window::Window;
 use blkmq::{Op, RequestQueue, WindowInfo};
 use serde::{Deserialize, Serialize};
 
-use blkmq_program::words::{counted, short};
+use blkmq_program::render::{counted, short};
 
 const SECTOR: u64 = 512;
 /// Sectors of the requests for which a ceiling is told: in requests a second, and in bytes a second.

@@ -11,7 +11,7 @@ use crate::flood::{self, DEEP, Flooded, Load, THREADS, TITLES, Way};
 use crate::page;
 use crate::target::Time;
 use blkmq_program::Failure;
-use blkmq_program::words::time;
+use blkmq_program::render::time;
 
 pub(super) const NAME: &str = "flood";
 

@@ -19,7 +19,7 @@ use crate::flood::reader_and_writers;
 use crate::page;
 use crate::target::{Target, Time};
 use blkmq_program::Failure;
-use blkmq_program::words::time;
+use blkmq_program::render::time;
 
 pub(super) const NAME: &str = "window";
 

@@ -16,7 +16,7 @@ use super::standby::Standby;
 use super::{Event, notify};
 use crate::operator;
 use blkmq_program::Failure;
-use blkmq_program::words::counted;
+use blkmq_program::render::counted;
 
 /// After this time the server first says which clients it waits for. Clients that only have to be told of the end are
 /// gone by then.
@@ -26,7 +26,7 @@ const EVERY: Duration = Duration::from_secs(5);
 /// How long the server waits for requests of the device once it waits for no client any more.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long the leave of block devices may still take at the third signal.
-const PARTING: Duration = Duration::from_millis(500);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long block devices may take to end once what their devices keep is left.
 const LEFT: Duration = Duration::from_secs(3);
 /// The most clients that are named one by one.
@@ -83,16 +83,16 @@ impl Drain {
 
 /// The leave of the block devices of this machine, which a thread of its own takes: it may take as long as their
 /// requests take.
-pub(super) struct Parting {
+pub(super) struct Shutdown {
     /// What is to be done, until it has begun.
     steps: Option<Box<dyn FnOnce() -> Result<(), Failure> + Send>>,
     thread: Standby,
     tell: Sender<Event>,
     /// How it was, once it is over.
-    parted: Option<Result<(), Failure>>,
+    shut_down: Option<Result<(), Failure>>,
 }
 
-impl Parting {
+impl Shutdown {
     /// # Errors
     /// The system gives no thread.
     pub(super) fn new(
@@ -100,14 +100,14 @@ impl Parting {
         steps: impl FnOnce() -> Result<(), Failure> + Send + 'static,
     ) -> io::Result<Self> {
         let thread = Standby::start("part")?;
-        Ok(Self { steps: Some(Box::new(steps)), thread, tell: tell.clone(), parted: None })
+        Ok(Self { steps: Some(Box::new(steps)), thread, tell: tell.clone(), shut_down: None })
     }
 
     /// Begins, unless it has begun.
     fn begin(&mut self) {
         let Some(steps) = self.steps.take() else { return };
         let over = self.tell.clone();
-        self.thread.run(move || _ = over.send(Event::Parted(steps())));
+        self.thread.run(move || _ = over.send(Event::ShutDown(steps())));
     }
 }
 
@@ -145,7 +145,7 @@ pub(super) fn until_the_end(
     server: &Nbd,
     mut command: Option<Running>,
     limit: Option<Duration>,
-    parting: &mut Parting,
+    shutdown: &mut Shutdown,
     events: &Receiver<Event>,
 ) -> (Result<(), Failure>, u32) {
     let (mut is_drained, mut nr_signals) = (false, 0);
@@ -193,7 +193,7 @@ pub(super) fn until_the_end(
         nr_signals += u32::from(matches!(event, Event::Signal));
         match event {
             Event::Drained => is_drained = true,
-            Event::Parted(parted) => parting.parted = Some(parted),
+            Event::ShutDown(shut_down) => shutdown.shut_down = Some(shut_down),
             Event::Ended(status) => {
                 command = None;
                 outcome = outcome.and(command::outcome(status));
@@ -209,7 +209,7 @@ pub(super) fn until_the_end(
             _ => {
                 outcome = Err(Failure::Running("serve: ended at once, without waiting for clients".to_owned()));
                 end_now(server, command.as_ref());
-                parting.begin();
+                shutdown.begin();
                 if nr_signals > 2 {
                     break;
                 }
@@ -218,7 +218,7 @@ pub(super) fn until_the_end(
         if drain.is_none() {
             notify::stopping();
             drain = Some((Instant::now(), Drain::new(limit)));
-            let tell = parting.tell.clone();
+            let tell = shutdown.tell.clone();
             server.drain(move || drop(tell.send(Event::Drained)));
         }
     }
@@ -238,24 +238,24 @@ fn describe_devices(devices: &[ClientInfo]) -> String {
 /// and then which are `waited_for`. The third signal of all ends that soon: `abandon` then leaves what is not over.
 pub(super) fn part(
     mut nr_signals: u32,
-    mut parting: Parting,
+    mut shutdown: Shutdown,
     events: &Receiver<Event>,
     waited_for: impl Fn() -> Vec<ClientInfo>,
     abandon: impl FnOnce(),
 ) -> Result<(), Failure> {
-    parting.begin();
+    shutdown.begin();
     let left = || Err(Failure::Running("serve: ended at once, without waiting for block devices".to_owned()));
     // Further events, signals among them, move no moment at which something ends.
     let (mut abandon, mut end) = (Some(abandon), None);
     loop {
-        if let Some(parted) = parting.parted.take() {
-            return if abandon.is_some() { parted } else { left() };
+        if let Some(shut_down) = shutdown.shut_down.take() {
+            return if abandon.is_some() { shut_down } else { left() };
         }
         if nr_signals > 2 {
-            end.get_or_insert_with(|| Instant::now() + PARTING);
+            end.get_or_insert_with(|| Instant::now() + SHUTDOWN_TIMEOUT);
         }
         match events.recv_timeout(end.map_or(EVERY, |end| end.saturating_duration_since(Instant::now()))) {
-            Ok(Event::Parted(parted)) => parting.parted = Some(parted),
+            Ok(Event::ShutDown(shut_down)) => shutdown.shut_down = Some(shut_down),
             Ok(Event::Signal) => nr_signals += 1,
             Ok(_) => (),
             Err(_) if end.is_none() => operator::say(&describe_devices(&waited_for())),
@@ -357,14 +357,14 @@ mod tests {
     fn the_third_signal_ends_a_parting_that_does_not_end() {
         let (tell, events) = mpsc::channel();
         let not_left = || panic!("the steps were over");
-        let failing = Parting::new(&tell, || Err(Failure::Running("no".to_owned()))).unwrap();
+        let failing = Shutdown::new(&tell, || Err(Failure::Running("no".to_owned()))).unwrap();
         assert!(part(0, failing, &events, Vec::new, not_left).is_err());
         let (hold, held) = mpsc::channel::<()>();
         tell.send(Event::Signal).unwrap();
         tell.send(Event::Stop).unwrap();
         tell.send(Event::Signal).unwrap();
         let mut is_abandoned = false;
-        let kept = Parting::new(&tell, move || {
+        let kept = Shutdown::new(&tell, move || {
             let _ = held.recv();
             Ok(())
         });
@@ -380,7 +380,7 @@ mod tests {
     fn signals_that_do_not_stop_put_nothing_off() {
         let (tell, events) = mpsc::channel();
         let (hold, held) = mpsc::channel::<()>();
-        let kept = Parting::new(&tell, move || {
+        let kept = Shutdown::new(&tell, move || {
             let _ = held.recv();
             Ok(())
         });
@@ -388,7 +388,7 @@ mod tests {
         // It holds a sender of its own, and ends when no program hears it any more.
         let asking = thread::spawn(move || {
             while tell.send(Event::Signal).is_ok() {
-                thread::sleep(PARTING / 20);
+                thread::sleep(SHUTDOWN_TIMEOUT / 20);
             }
         });
         assert!(part(3, kept, &events, Vec::new, || drop(hold)).is_err());
@@ -400,10 +400,10 @@ mod tests {
     #[test]
     fn a_parting_that_has_begun_is_not_begun_again() {
         let (tell, events) = mpsc::channel();
-        let mut begun = Parting::new(&tell, || Ok(())).unwrap();
+        let mut begun = Shutdown::new(&tell, || Ok(())).unwrap();
         begun.begin();
-        let Event::Parted(parted) = events.recv().unwrap() else { panic!() };
-        begun.parted = Some(parted);
+        let Event::ShutDown(shut_down) = events.recv().unwrap() else { panic!() };
+        begun.shut_down = Some(shut_down);
         assert!(part(0, begun, &events, Vec::new, || ()).is_ok());
         assert!(events.try_recv().is_err());
     }

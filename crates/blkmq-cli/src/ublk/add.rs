@@ -22,7 +22,7 @@ use crate::control::folder;
 use crate::operator;
 
 /// How long the last words of a server that has ended are waited for.
-const PARTING: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often it is looked whether the server has ended before it serves.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -125,7 +125,7 @@ impl Add {
         let shown = server.stderr.take().map(show).transpose().map_err(|error| failed("a thread", &error))?;
         wait(&mut server, &socket.ready).inspect_err(|_| {
             // A command that the server has started may go on, and have the other end of the pipe.
-            let _ = shown.map(|shown| shown.recv_timeout(PARTING));
+            let _ = shown.map(|shown| shown.recv_timeout(SHUTDOWN_TIMEOUT));
             let place = self.log.as_ref().map(|path| format!("; see {}", path.display())).unwrap_or_default();
             operator::say(&format!("ublk add: the server has ended before it served{place}"));
         })?;

@@ -48,7 +48,7 @@ const FOLDERS: [(&str, &[&str]); 3] = [
             "export",
             "memory",
             "engine",
-            "patience",
+            "idle_timeout",
             "wait",
             "session",
         ],

@@ -31,8 +31,8 @@ pub enum Asked {
     },
     /// Make durable what was written before.
     Sync,
-    /// Nothing, for a while. If the kernel cannot be asked for losses in another way, a sync that is done waits for
-    /// syncs that are not done.
+    /// Nothing, for a while. If the kernel cannot be asked for writeback errors in another way, a sync that is done
+    /// waits for syncs that are not done.
     Pause,
     /// Something else, with its number.
     Other(u8),

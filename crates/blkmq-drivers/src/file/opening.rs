@@ -35,7 +35,7 @@ pub(super) struct Opened {
     pub(super) direct: Option<OwnedFd>,
     /// The descriptor that goes through the page cache. It has the lock.
     pub(super) buffered: OwnedFd,
-    /// The descriptor through which the kernel is asked for losses.
+    /// The descriptor through which the kernel is asked for writeback errors.
     pub(super) witness: OwnedFd,
     /// The alignment of addresses in memory for direct I/O, in bytes.
     pub(super) memory_align: usize,
@@ -159,7 +159,7 @@ fn open_again(config: &Config, flags: i32, first: &std::fs::File) -> io::Result<
     Ok(file)
 }
 
-/// Opens the file once more. Through this descriptor the kernel is asked for losses.
+/// Opens the file once more. Through this descriptor the kernel is asked for writeback errors.
 ///
 /// If a block device is opened for writing, this descriptor also claims the device. The kernel then gives the device to
 /// no file system, and to no other program that asks for exclusive use.

@@ -15,9 +15,9 @@ use rustix::io::Errno;
 
 use super::Config;
 use super::length::Length;
-use super::losses::Losses;
 use super::opening::{Opened, identity, size_of};
 use super::place::Place;
+use super::writeback_errors::WritebackErrors;
 use crate::OpenError;
 
 /// The largest transfer, in sectors: 1 MiB.
@@ -36,7 +36,7 @@ pub(super) struct Target {
     /// The descriptor that goes past the page cache, if the file allows that.
     direct: Option<OwnedFd>,
     buffered: OwnedFd,
-    losses: Losses,
+    writeback_errors: WritebackErrors,
     length: Length,
     /// Where the file was; `None` for a block device, whose node may be made anew.
     place: Option<Place>,
@@ -69,7 +69,7 @@ impl Target {
             is_stacked,
         } = Opened::new(config, tell)?;
         Ok(Self {
-            losses: Losses::new(witness, is_stacked, direct.is_none()),
+            writeback_errors: WritebackErrors::new(witness, is_stacked, direct.is_none()),
             length: Length::new(),
             place: (!is_block_device).then(|| Place::new(config.path.clone(), &buffered)),
             odd_end: if bytes.is_multiple_of(SECTOR_SIZE as u64) { u64::MAX } else { bytes },
@@ -122,7 +122,7 @@ impl Target {
     #[cold]
     fn look_at_length(&self) {
         if let Some(shorter) = self.length.look(|| size_of(&self.buffered).ok()) {
-            self.losses.is_shorter(shorter);
+            self.writeback_errors.is_shorter(shorter);
         }
     }
 
@@ -161,13 +161,13 @@ impl Target {
     }
 
     /// What was lost.
-    pub(super) const fn losses(&self) -> &Losses {
-        &self.losses
+    pub(super) const fn writeback_errors(&self) -> &WritebackErrors {
+        &self.writeback_errors
     }
 
     pub(super) fn health(&self) -> Health {
         self.look_at_length();
-        if let Some(loss) = self.losses.first() {
+        if let Some(loss) = self.writeback_errors.first() {
             return Health::Failed(loss.to_owned());
         }
         let trouble = self.place.as_ref().and_then(|place| place.trouble(&self.buffered));
@@ -203,7 +203,7 @@ impl Target {
     pub(super) fn fds(&self) -> [RawFd; 3] {
         let buffered = self.buffered.as_raw_fd();
         let direct = self.direct.as_ref().map_or(buffered, AsRawFd::as_raw_fd);
-        [direct, buffered, if self.is_block_device { self.losses.witness() } else { buffered }]
+        [direct, buffered, if self.is_block_device { self.writeback_errors.witness() } else { buffered }]
     }
 
     /// Whether the descriptor for reads and writes accepts this piece of memory.

@@ -17,11 +17,11 @@ use io_uring::{opcode, squeue, types};
 
 use super::chain::{self, Chain, LINKS, Link};
 use super::journal::{Asked, asked};
-use super::losses::{Losses, Promise};
 use super::pool::What;
 use super::registered::{Table, pages_slot};
 use super::status::{Verdict, verdict};
 use super::target::{MAX_SEGMENTS, Target};
+use super::writeback_errors::{Promise, WritebackErrors};
 use crate::try_lock;
 
 /// The indices of a target's descriptors among the descriptors that a ring knows.
@@ -83,7 +83,7 @@ pub(super) struct Transfer {
     is_durable: bool,
     /// Whether a sync has to follow when the request is done, to make it durable.
     is_synced_behind: bool,
-    /// The number of the sync that the kernel is asked for, if [`Losses`] counts syncs.
+    /// The number of the sync that the kernel is asked for, if [`WritebackErrors`] counts syncs.
     sync: Option<u64>,
     /// After that sync is done, all syncs with lower numbers than this have to be answered first.
     until: u64,
@@ -188,7 +188,7 @@ impl Transfer {
         };
         let is_synced_behind = match self.task {
             Task::Range(..) => true,
-            Task::Write => !target.losses().can_be_asked(),
+            Task::Write => !target.writeback_errors().can_be_asked(),
             Task::Read | Task::Sync | Task::Pause => false,
         };
         self.is_durable = rq.flags().fua && !is_synced_behind;
@@ -401,7 +401,7 @@ impl Transfer {
         done: &mut Done<'_>,
     ) -> Option<MutexGuard<'a, Self>> {
         let loan = transfer.loan.take().expect("the kernel answers what it was asked, once");
-        let next = transfer.conclude(target.losses(), result);
+        let next = transfer.conclude(target.writeback_errors(), result);
         let Next::Over(status) = next else {
             transfer.loan = Some(loan);
             transfer.number_sync(target);
@@ -415,19 +415,19 @@ impl Transfer {
     }
 
     /// Takes an answer, and judges what the answer says of data that other clients have written.
-    fn conclude(&mut self, losses: &Losses, result: i32) -> Next {
+    fn conclude(&mut self, writeback_errors: &WritebackErrors, result: i32) -> Next {
         let mut next = self.answered(result);
         if let (Next::Over(status), Some(promise)) = (&mut next, self.promise()) {
-            *status = losses.judge(promise, *status, result);
+            *status = writeback_errors.judge(promise, *status, result);
         }
         // The answer must not be noted earlier, because other threads use what was just found.
         if let Some(number) = self.sync.take() {
-            self.until = losses.note_answer(number);
+            self.until = writeback_errors.note_answer(number);
         }
         if next != Next::Over(Status::Ok) {
             return next;
         }
-        match losses.is_certain(self.until) {
+        match writeback_errors.is_certain(self.until) {
             Some(true) => next,
             Some(false) => Next::Over(Status::IoError),
             None => {
@@ -440,7 +440,7 @@ impl Transfer {
     /// Counts a sync that the kernel is asked for next.
     fn number_sync(&mut self, target: &Target) {
         if self.task == Task::Sync {
-            self.sync = target.losses().note_sync();
+            self.sync = target.writeback_errors().note_sync();
         }
     }
 

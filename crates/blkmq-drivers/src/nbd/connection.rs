@@ -5,12 +5,12 @@
 //! readable, so a thread that then sleeps on it wakes at once. While something is unsent, the same descriptor tells
 //! when the socket takes more.
 //!
-//! A connection that breaks gets another socket once the server is back: the restorer of the [link](super::link) calls
-//! [`Connection::come_up`]. The socket and the phase change only with both locks taken. So a thread that has one of the
-//! locks sees one socket and one phase. Locks are taken in the order `received`, `unsent`, `asked`.
+//! A connection that breaks gets another socket once the server is back: the restorer of the [session](super::session)
+//! calls [`Connection::come_up`]. The socket and the phase change only with both locks taken. So a thread that has one
+//! of the locks sees one socket and one phase. Locks are taken in the order `received`, `unsent`, `asked`.
 //!
 //! The device calls in to start requests and to take replies. The link calls in when the server goes and when it is
-//! back. A connection knows nothing of the link: [`Connection::reap`] returns whether the restorer has to be woken.
+//! back. A connection knows nothing of the session: [`Connection::reap`] returns whether the restorer has to be woken.
 
 use std::fmt;
 use std::io;

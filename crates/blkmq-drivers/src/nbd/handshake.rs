@@ -1,6 +1,6 @@
 //! How a connection begins: the fixed newstyle negotiation, up to the chosen export.
 //!
-//! The [link](super::link) calls in when it opens the device, adds a connection, or connects again.
+//! The [session](super::session) calls in when it opens the device, adds a connection, or connects again.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::address::Address;
-use super::dial::{Dialer, PATIENCE};
+use super::connector::{Connector, TIMEOUT};
 use crate::OpenError;
 
 /// The longest reply to an option that is read, in bytes.
@@ -70,15 +70,19 @@ fn refused<T>(what: impl Into<String>) -> Result<T, Refused> {
 }
 
 /// Connects, and chooses the export, within this time. The socket is non-blocking.
-pub(super) fn connect(dialer: &Dialer, address: &Address, patience: Duration) -> Result<(OwnedFd, Terms), OpenError> {
-    let begun = begin(dialer, address, patience).map_err(|refused| match refused {
+pub(super) fn connect(
+    connector: &Connector,
+    address: &Address,
+    timeout: Duration,
+) -> Result<(OwnedFd, Terms), OpenError> {
+    let begun = begin(connector, address, timeout).map_err(|refused| match refused {
         Refused::System(error) => match error.kind() {
             io::ErrorKind::UnexpectedEof => OpenError::system("the server closes the connection", error),
-            io::ErrorKind::TimedOut if patience < PATIENCE => {
+            io::ErrorKind::TimedOut if timeout < TIMEOUT => {
                 OpenError::system("the server does not answer within what is left of reconnect_delay", error)
             }
             io::ErrorKind::TimedOut => {
-                OpenError::system(format!("the server does not answer within {patience:?}"), error)
+                OpenError::system(format!("the server does not answer within {timeout:?}"), error)
             }
             _ => error.into(),
         },
@@ -87,17 +91,17 @@ pub(super) fn connect(dialer: &Dialer, address: &Address, patience: Duration) ->
     begun.map_err(|error| error.at(address))
 }
 
-fn begin(dialer: &Dialer, address: &Address, patience: Duration) -> Result<(OwnedFd, Terms), Refused> {
-    let until = Instant::now() + patience;
-    let socket = dialer.dial(&address.place, until)?;
-    let mut hasty = Hasty { dialer, socket, until };
+fn begin(connector: &Connector, address: &Address, timeout: Duration) -> Result<(OwnedFd, Terms), Refused> {
+    let until = Instant::now() + timeout;
+    let socket = connector.dial(&address.place, until)?;
+    let mut hasty = Hasty { connector, socket, until };
     let terms = negotiate(&mut hasty, &address.export)?;
     Ok((hasty.socket, terms))
 }
 
 /// A stream socket with a deadline for reads and writes, however little each of them moves.
 struct Hasty<'a> {
-    dialer: &'a Dialer,
+    connector: &'a Connector,
     socket: OwnedFd,
     until: Instant,
 }
@@ -105,14 +109,14 @@ struct Hasty<'a> {
 impl Read for Hasty<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let receive = || recv(&self.socket, &mut *bytes, RecvFlags::empty());
-        Ok(self.dialer.when_ready(&self.socket, PollFlags::IN, self.until, receive)?.0)
+        Ok(self.connector.when_ready(&self.socket, PollFlags::IN, self.until, receive)?.0)
     }
 }
 
 impl Write for Hasty<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let send = || send(&self.socket, bytes, SendFlags::NOSIGNAL);
-        self.dialer.when_ready(&self.socket, PollFlags::OUT, self.until, send)
+        self.connector.when_ready(&self.socket, PollFlags::OUT, self.until, send)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -272,9 +276,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("there is room");
         let path = folder.path().join("a");
         let _listener = UnixListener::bind(&path).expect("the folder is new");
-        let dialer = Dialer::new().expect("there are descriptors");
+        let connector = Connector::new().expect("there are descriptors");
         let address = format!("nbd+unix:///?socket={}", path.display()).parse().expect("it is a URI");
-        let error = connect(&dialer, &address, Duration::ZERO).unwrap_err().to_string();
+        let error = connect(&connector, &address, Duration::ZERO).unwrap_err().to_string();
         assert!(error.ends_with("the server does not answer within what is left of reconnect_delay"), "{error}");
     }
 

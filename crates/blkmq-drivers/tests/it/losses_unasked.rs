@@ -1,5 +1,5 @@
-//! Losses on a system whose kernel cannot be asked for them, as on an overlay. Here a filter refuses the system call to
-//! the thread of the test.
+//! WritebackErrors on a system whose kernel cannot be asked for them, as on an overlay. Here a filter refuses the
+//! system call to the thread of the test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -2,7 +2,6 @@
 
 mod common;
 mod file;
-mod losses;
 mod losses_unasked;
 mod nbd;
 mod nbd_leaving;
@@ -11,3 +10,4 @@ mod opened;
 mod opening;
 mod parameters;
 mod pretend;
+mod writeback_errors;

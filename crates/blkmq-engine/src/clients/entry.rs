@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use blkmq::event::EventFd;
 use blkmq::{Notify, is_hidden};
 
+use super::counters::ThreadCounters;
 use super::errors::Errors;
 use super::front::FrontEnd;
-use super::lane::Lane;
 use super::latency::Latencies;
 use super::source::Source;
 
@@ -50,7 +50,7 @@ pub struct ClientInfo {
 /// The longest name of a client that is shown, in characters. X.509 allows a common name of this length.
 const MAX_NAME: usize = 64;
 
-/// Lanes of one client have numbers of their own up to this one.
+/// Threads of one client have numbers of their own up to this one.
 const LANE_BITS: u32 = 16;
 
 /// What is known of a connection, of a block device, or of a machine.
@@ -76,7 +76,7 @@ pub struct Entry {
     /// Wakes the connection's thread; the first one, if there are several.
     pub bell: Arc<EventFd>,
     /// The threads, at least one.
-    lanes: Box<[Arc<Lane>]>,
+    threads: Box<[Arc<ThreadCounters>]>,
     since: Instant,
     /// When the client last said something in its negotiation, in microseconds since `since`.
     heard: AtomicU64,
@@ -97,7 +97,8 @@ impl Entry {
         bells: Vec<Arc<EventFd>>,
     ) -> Self {
         let (bell, is_own, source) = (Arc::clone(&bells[0]), source.is_none(), source.unwrap_or(Source::NONE));
-        let lanes = (0..).zip(bells).map(|(index, bell)| Arc::new(Lane::new(number << LANE_BITS | index, bell)));
+        let threads =
+            (0..).zip(bells).map(|(index, bell)| Arc::new(ThreadCounters::new(number << LANE_BITS | index, bell)));
         let [certified, name, export, client] = [const { OnceLock::new() }; 4];
         let [blocked, heard] = [const { AtomicU64::new(0) }; 2];
         Self {
@@ -112,7 +113,7 @@ impl Entry {
             export,
             client,
             bell,
-            lanes: lanes.collect(),
+            threads: threads.collect(),
             since: Instant::now(),
             heard,
             is_displaced: AtomicBool::new(false),
@@ -121,13 +122,13 @@ impl Entry {
     }
 
     /// What a thread counts.
-    pub(crate) fn lane(&self, index: usize) -> &Arc<Lane> {
-        &self.lanes[index]
+    pub(crate) fn counters(&self, index: usize) -> &Arc<ThreadCounters> {
+        &self.threads[index]
     }
 
     /// Wakes every thread.
     pub(super) fn ring(&self) {
-        self.lanes.iter().for_each(|lane| lane.bell.notify());
+        self.threads.iter().for_each(|counters| counters.bell.notify());
     }
 
     /// Notes the name in the client's certificate, which was verified.
@@ -230,23 +231,23 @@ impl Entry {
 
     pub(super) fn latencies(&self) -> Latencies {
         let mut sum = Latencies::default();
-        self.lanes.iter().for_each(|lane| sum += lane.latencies());
+        self.threads.iter().for_each(|counters| sum += counters.latencies());
         sum
     }
 
     pub(super) fn errors(&self) -> Errors {
         let mut sum = Errors::default();
-        self.lanes.iter().for_each(|lane| sum += lane.errors());
+        self.threads.iter().for_each(|counters| sum += counters.errors());
         sum
     }
 
     /// Bytes of memory that the connection has for data.
     pub(super) fn memory(&self) -> usize {
-        self.lanes.iter().map(|lane| lane.memory()).sum()
+        self.threads.iter().map(|counters| counters.memory()).sum()
     }
 
     pub(super) fn info(&self) -> ClientInfo {
-        let counts = self.lanes.iter().map(|lane| lane.requests());
+        let counts = self.threads.iter().map(|counters| counters.requests());
         let [answers, requests] = counts.fold([0; 2], |sum, more| [sum[0] + more[0], sum[1] + more[1]]);
         let blocked = self.blocked.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_micros);
         ClientInfo {
@@ -259,7 +260,7 @@ impl Entry {
             requests,
             unanswered: requests.saturating_sub(answers),
             unread: blocked.map(|blocked| self.since.elapsed().saturating_sub(blocked)),
-            bytes: self.lanes.iter().map(|lane| lane.bytes()).sum(),
+            bytes: self.threads.iter().map(|counters| counters.bytes()).sum(),
             errors: self.errors(),
             memory: self.memory(),
             latencies: self.latencies(),

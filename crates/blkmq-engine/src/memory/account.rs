@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::budget::{Budget, CHUNK};
 use super::spare::Spare;
-use crate::clients::Lane;
+use crate::clients::ThreadCounters;
 
 /// How much more of the common part than its requests need a connection keeps while it is busy, in bytes.
 const SLACK: usize = 2 << 20;
@@ -13,7 +13,7 @@ const SLACK: usize = 2 << 20;
 #[derive(Debug)]
 pub(crate) struct Account {
     budget: Arc<Budget>,
-    lane: Arc<Lane>,
+    counters: Arc<ThreadCounters>,
     /// Bytes in use.
     used: usize,
     /// Bytes of the common part that the connection has.
@@ -24,8 +24,8 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    pub(crate) fn new(budget: Arc<Budget>, lane: Arc<Lane>) -> Self {
-        Self { budget, lane, used: 0, extra: 0, is_waiting: false, is_deaf: false }
+    pub(crate) fn new(budget: Arc<Budget>, counters: Arc<ThreadCounters>) -> Self {
+        Self { budget, counters, used: 0, extra: 0, is_waiting: false, is_deaf: false }
     }
 
     /// Buffers that no connection has.
@@ -54,7 +54,7 @@ impl Account {
     pub(crate) fn take(&mut self, bytes: usize, in_line: bool) -> bool {
         if !self.has_room(bytes) {
             let least = self.used + bytes - self.budget.own() - self.extra;
-            let (number, bell) = (self.lane.number, &self.lane.bell);
+            let (number, bell) = (self.counters.number, &self.counters.bell);
             let wanted = least..=least.next_multiple_of(CHUNK);
             let taken = self.budget.take(number, bell, self.extra, wanted, in_line && !self.is_deaf);
             self.is_waiting = taken == 0;
@@ -66,7 +66,7 @@ impl Account {
             self.wait_no_more();
         }
         self.used += bytes;
-        self.lane.note_memory(self.used);
+        self.counters.note_memory(self.used);
         true
     }
 
@@ -74,7 +74,7 @@ impl Account {
     #[inline]
     pub(crate) fn wait_no_more(&mut self) {
         if std::mem::take(&mut self.is_waiting) {
-            self.budget.forget(self.lane.number);
+            self.budget.forget(self.counters.number);
         }
     }
 
@@ -86,7 +86,7 @@ impl Account {
     pub(crate) fn note_deaf(&mut self, is_deaf: bool) {
         self.is_deaf = is_deaf;
         if is_deaf && self.is_waiting {
-            self.budget.step_back(self.lane.number);
+            self.budget.step_back(self.counters.number);
         }
     }
 
@@ -100,7 +100,7 @@ impl Account {
     pub(crate) fn give(&mut self, bytes: usize) {
         debug_assert!(bytes <= self.used, "no more is given back than is in use");
         self.used -= bytes;
-        self.lane.note_memory(self.used);
+        self.counters.note_memory(self.used);
     }
 
     /// Takes this many bytes, which [have room](Self::has_room).
@@ -108,7 +108,7 @@ impl Account {
     pub(crate) fn take_back(&mut self, bytes: usize) {
         debug_assert!(self.has_room(bytes), "nothing is taken that was not there");
         self.used += bytes;
-        self.lane.note_memory(self.used);
+        self.counters.note_memory(self.used);
     }
 
     /// Bytes of the common part that the connection should return for others. `kept`: bytes in use that no request
@@ -142,8 +142,8 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        self.lane.note_memory(0);
-        self.budget.forget(self.lane.number);
+        self.counters.note_memory(0);
+        self.budget.forget(self.counters.number);
         self.budget.give(self.extra);
     }
 }
@@ -164,7 +164,7 @@ mod tests {
         let entry = Clients::new(1).join(FrontEnd::Nbd, "a test".into(), Source::User(0), Arc::clone(&bell)).unwrap();
         // 8 MiB for each of four connections, and 96 MiB for all.
         let budget = Arc::new(Budget::new(129 * MIB, 4));
-        let mut account = Account::new(Arc::clone(&budget), Arc::clone(entry.lane(0)));
+        let mut account = Account::new(Arc::clone(&budget), Arc::clone(entry.counters(0)));
         assert!(account.take(9 * MIB, true) && !account.is_in_the_way(), "nobody waits");
         assert_eq!(budget.take(99, &bell, 0, 95 * MIB..=95 * MIB, true), 95 * MIB);
         assert_eq!(budget.take(98, &bell, 0, MIB..=MIB, true), 0);

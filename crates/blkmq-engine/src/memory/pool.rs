@@ -220,7 +220,7 @@ mod tests {
     fn pool() -> Pool {
         let bell = Arc::new(EventFd::new().unwrap());
         let entry = Clients::new(1).join(FrontEnd::Nbd, "a test".into(), Source::User(0), bell).unwrap();
-        Pool::new(true, Account::new(Arc::new(Budget::new(1 << 40, 1)), Arc::clone(entry.lane(0))))
+        Pool::new(true, Account::new(Arc::new(Budget::new(1 << 40, 1)), Arc::clone(entry.counters(0))))
     }
 
     #[test]
@@ -274,7 +274,7 @@ mod tests {
         let entry = Clients::new(1).join(FrontEnd::Nbd, "a test".into(), Source::User(0), Arc::clone(&bell)).unwrap();
         // 8 MiB for each of four connections, and 96 MiB for all.
         let budget = Arc::new(Budget::new(129 * MIB, 4));
-        let mut pool = Pool::new(true, Account::new(Arc::clone(&budget), Arc::clone(entry.lane(0))));
+        let mut pool = Pool::new(true, Account::new(Arc::clone(&budget), Arc::clone(entry.counters(0))));
         assert!(pool.promise(8 * MIB, true));
         let buffers: Vec<_> = (0..8).map(|_| pool.take(MIB).unwrap()).collect();
         pool.forgo(8 * MIB);

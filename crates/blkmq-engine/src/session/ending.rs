@@ -58,7 +58,7 @@ impl<F: Copy + Default> Session<F> {
     #[cold]
     pub(super) fn fail_stuck(&mut self, now: Instant) -> bool {
         let mut has_any = false;
-        while let Some(bio) = self.edges.give_up(now) {
+        while let Some(bio) = self.rmw.give_up(now) {
             has_any = true;
             let task = self.tasks.get_mut(bio.user_data as TaskId);
             task.failure.get_or_insert_with(|| {
@@ -72,8 +72,8 @@ impl<F: Copy + Default> Session<F> {
     /// How long the thread may sleep before it [submits](Self::submit) again, if nothing wakes it. `None`: for any
     /// time.
     #[must_use]
-    pub fn patience(&self) -> Option<Duration> {
-        self.edges.patience()
+    pub fn max_sleep(&self) -> Option<Duration> {
+        self.rmw.max_sleep()
     }
 
     /// Notes whether the client takes nothing of the replies that wait for it. As long as that is so, other clients get
@@ -93,6 +93,6 @@ impl<F: Copy + Default> Session<F> {
 
     /// Called when every task is forgotten, and no more requests come.
     pub fn leave(&mut self) {
-        self.edges.leave();
+        self.rmw.leave();
     }
 }

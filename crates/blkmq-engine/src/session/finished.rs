@@ -11,15 +11,15 @@ impl<F: Copy + Default> Session<F> {
     /// Called when nothing more is to be done for a task.
     #[inline]
     pub(super) fn finish(&mut self, id: TaskId) {
-        let Self { tasks, pool, finished, now, lane, .. } = self;
+        let Self { tasks, pool, finished, now, counters, .. } = self;
         let task = tasks.get_mut(id);
         if let Some(taken) = task.taken {
-            lane.count_time(task.ask, taken, *now);
+            counters.count_time(task.ask, taken, *now);
         }
         if task.failure.is_some() {
             task.data.drain(..).for_each(|buffer| pool.give(buffer));
         } else if matches!(task.ask, Ask::Read | Ask::Write { .. }) {
-            lane.count_bytes(task.length);
+            counters.count_bytes(task.length);
         }
         finished.push_back(id);
     }
@@ -34,7 +34,7 @@ impl<F: Copy + Default> Session<F> {
     /// Counts a request that is answered with an error. The front-end's protocol may have fewer kinds of errors than
     /// there are causes.
     pub fn count_error(&mut self, cause: Cause) {
-        self.lane.count_error(cause);
+        self.counters.count_error(cause);
     }
 
     /// Memory of this many bytes for the answer of a finished task that asked to tell, at most as many as it asked for.
@@ -53,7 +53,7 @@ impl<F: Copy + Default> Session<F> {
     /// Forgets a finished task, whose client has got its answer. Its number may be used again from now on.
     /// [`shrink`](Self::shrink) follows when all such tasks are forgotten.
     pub fn forget(&mut self, id: TaskId) {
-        let Self { tasks, pool, bytes, lane, .. } = self;
+        let Self { tasks, pool, bytes, counters, .. } = self;
         let task = tasks.get_mut(id);
         pool.forgo(std::mem::take(&mut task.promised));
         if !task.data.is_empty() {
@@ -62,7 +62,7 @@ impl<F: Copy + Default> Session<F> {
         task.brought = Buffers::None;
         *bytes -= std::mem::take(&mut task.charge);
         tasks.give(id);
-        lane.count_answer();
+        counters.count_answer();
     }
 
     /// Returns memory that is not needed now for other connections.

@@ -4,7 +4,7 @@ use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Bio, Buffer};
 
 use super::Session;
-use super::edges::changing;
+use super::rmw::changing;
 use super::task::TaskId;
 use crate::ask::Ask;
 use crate::failure::Failure;
@@ -40,19 +40,19 @@ impl<F: Copy + Default> Session<F> {
     /// without holding what others need. The first piece is short, and each further piece is as long as all pieces
     /// before it together: a client gets memory for data that it sends, and not for data that it announces.
     pub fn next_piece(&mut self, id: TaskId) -> Piece {
-        let Self { tasks, pool, edges, plan, .. } = self;
+        let Self { tasks, pool, rmw, plan, .. } = self;
         let task = tasks.get_mut(id);
         let left = task.end - task.next;
         if task.failure.is_some() || left == 0 {
             return Piece::Useless;
         }
-        let skip = edges.skip(task.next);
+        let skip = rmw.skip(task.next);
         // A piece is no longer than the connection's own part. So a client that stops in the middle of a write holds no
         // memory that others wait for.
         let most = (task.next - task.offset).clamp(FIRST_PIECE, FIRST_PIECE.max(pool.own() as u64));
         for most in [most, LEAST_PIECE] {
-            let len = left.min(plan.data.min(edges.down(most)) - skip);
-            let whole = edges.up(skip + len) as usize;
+            let len = left.min(plan.data.min(rmw.down(most)) - skip);
+            let whole = rmw.up(skip + len) as usize;
             if !pool.promise(footprint(whole), false) {
                 continue;
             }
@@ -74,10 +74,10 @@ impl<F: Copy + Default> Session<F> {
         let task = self.tasks.get_mut(id);
         let Ask::Write { fua } = task.ask else { return self.pool.give(buffer) };
         let start = task.next;
-        let end = self.edges.down(start) + buffer.len() as u64;
+        let end = self.rmw.down(start) + buffer.len() as u64;
         task.next = end;
         task.outstanding += 1;
-        if self.edges.skip(start | end) > 0 {
+        if self.rmw.skip(start | end) > 0 {
             return self.change_part(id, start..end, buffer, fua);
         }
         self.push(id, Bio::write(start / SECTOR_SIZE as u64, buffer).with_flags(changing(fua)));
@@ -94,7 +94,7 @@ impl<F: Copy + Default> Session<F> {
     /// Called when the data of a request will never be complete. `buffer` was to take the data.
     pub fn break_payload(&mut self, id: TaskId, buffer: Option<Buffer>, failure: Failure) {
         if let Some(mut buffer) = buffer {
-            let whole = self.edges.up(buffer.len() as u64);
+            let whole = self.rmw.up(buffer.len() as u64);
             buffer.set_len(whole as usize);
             self.pool.give(buffer);
         }

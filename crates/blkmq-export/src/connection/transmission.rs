@@ -1,6 +1,6 @@
 //! The requests of one connection: received, done and answered, many at a time.
 
-mod parting;
+mod shutdown;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use std::time::Duration;
 use blkmq::event::EventFd;
 use blkmq::idle::Idle;
 use blkmq::{Buffer, Clock, Submitter};
-use blkmq_engine::{Entry, Patience, Phase, Piece, Stop, TaskId, Watch};
+use blkmq_engine::{Entry, IdleTimeout, Phase, Piece, Stop, TaskId, Watch};
 use rustix::event::PollFlags;
 use rustix::io::Errno as SystemError;
 
-use super::clerk::Clerk;
+use super::adapter::Adapter;
 use super::input::Input;
-use super::manners::{Awaited, Manners, Rest};
+use super::poll_heuristic::{Awaited, PollHeuristic, Rest};
 use super::socket::Fault::System;
 use super::stream::Stream;
 use super::{Ending, broken, wait};
@@ -55,7 +55,7 @@ pub(super) struct Transmission {
     entry: Arc<Entry>,
     stop: Stop,
     submitter: Submitter,
-    clerk: Clerk,
+    adapter: Adapter,
     input: Input,
     incoming: Option<Incoming>,
     /// The first request of the input waits until other requests are answered.
@@ -74,12 +74,12 @@ pub(super) struct Transmission {
     /// The client takes no replies any more. Requests of the client that change the export are done all the same,
     /// because the client may have left in order. The other requests are not needed any more.
     is_gone: bool,
-    /// The patience with a client that has to read.
-    reader: Patience,
-    /// The patience with a client that has to send the rest of a request's data.
-    sender: Patience,
+    /// The idle timeout with a client that has to read.
+    reader: IdleTimeout,
+    /// The idle timeout with a client that has to send the rest of a request's data.
+    sender: IdleTimeout,
     stall_timeout: Option<Duration>,
-    manners: Manners,
+    poll_heuristic: PollHeuristic,
     /// Nothing was found to do since there was last something to do.
     is_idle: bool,
     idle: Idle,
@@ -92,7 +92,7 @@ impl Transmission {
         stop: Stop,
         stall_timeout: Option<Duration>,
         submitter: Submitter,
-        clerk: Clerk,
+        adapter: Adapter,
         input: Input,
     ) -> Self {
         Self {
@@ -101,7 +101,7 @@ impl Transmission {
             entry,
             stop,
             submitter,
-            clerk,
+            adapter,
             input,
             incoming: None,
             is_full: false,
@@ -111,10 +111,10 @@ impl Transmission {
             end: None,
             has_arrived: false,
             is_gone: false,
-            reader: Patience::new(stall_timeout),
-            sender: Patience::new(stall_timeout),
+            reader: IdleTimeout::new(stall_timeout),
+            sender: IdleTimeout::new(stall_timeout),
             stall_timeout,
-            manners: Manners::default(),
+            poll_heuristic: PollHeuristic::default(),
             is_idle: false,
             idle: Idle::new(),
         }
@@ -132,7 +132,7 @@ impl Transmission {
             is_busy |= self.parse()?;
             is_busy |= self.drive();
             is_busy |= self.send()?;
-            if self.is_ended() && !self.is_full && self.clerk.is_idle() && self.has_closed()? {
+            if self.is_ended() && !self.is_full && self.adapter.is_idle() && self.has_closed()? {
                 return if self.is_gone { Err(Ending::Gone) } else { self.see_off() };
             }
             if is_busy {
@@ -186,7 +186,7 @@ impl Transmission {
                 self.end_input(Refusal::new(Errno::Io, "the client stopped within the data of the request"));
             }
             Ok(received) => {
-                self.clerk.set_now(self.submitter.queue().clock().now());
+                self.adapter.set_now(self.submitter.queue().clock().now());
                 // This comes before the work for the device, which takes time.
                 self.idle.arrive();
                 self.sender.end();
@@ -227,14 +227,14 @@ impl Transmission {
         (self.is_gone, self.is_readable, self.is_writable) = (true, true, true);
         self.sender.end();
         self.note_progress();
-        self.clerk.abandon();
+        self.adapter.abandon();
     }
 
     /// Called when nothing more is read. A request whose data is not complete fails, also if it is taken later.
     fn end_input(&mut self, refusal: Refusal) {
         let refusal = self.end.get_or_insert(refusal);
         if let Some(Incoming { task, buffer, .. }) = self.incoming.take() {
-            self.clerk.break_payload(task, buffer, refusal.clone());
+            self.adapter.break_payload(task, buffer, refusal.clone());
         }
     }
 
@@ -247,13 +247,13 @@ impl Transmission {
         while self.incoming.is_none() {
             let Some(head) = self.input.bytes().first_chunk() else { break };
             let request = Request::decode(head).map_err(|magic| Ending::NoRequest(NoRequest(magic)))?;
-            let checked = self.clerk.terms.check(&request);
+            let checked = self.adapter.terms.check(&request);
             if checked == Ok(Command::Disconnect) {
                 self.end_input(Refusal::new(Errno::Shutdown, "the client has left"));
                 self.input.clear();
                 break;
             }
-            let Some(task) = self.clerk.take(&request, checked) else {
+            let Some(task) = self.adapter.take(&request, checked) else {
                 self.is_full = true;
                 break;
             };
@@ -266,11 +266,11 @@ impl Transmission {
                 self.take_payload();
             }
         }
-        self.manners.note(nr_requests);
+        self.poll_heuristic.note(nr_requests);
         if let Some(refusal) = self.end.take() {
             self.end_input(refusal);
         }
-        Ok(has_any | self.clerk.submit(&mut self.submitter))
+        Ok(has_any | self.adapter.submit(&mut self.submitter))
     }
 
     /// Continues with the data of a request. Returns whether a piece of the data is complete.
@@ -278,7 +278,7 @@ impl Transmission {
         let mut has_piece = false;
         while let Some(mut incoming) = self.incoming.take() {
             if incoming.is_waiting {
-                let (buffer, filled) = match self.clerk.next_piece(incoming.task) {
+                let (buffer, filled) = match self.adapter.next_piece(incoming.task) {
                     Piece::Here(buffer, filled) => (Some(buffer), filled),
                     Piece::Useless => (None, 0),
                     Piece::Later => {
@@ -309,10 +309,10 @@ impl Transmission {
             }
             has_piece = true;
             if let Some(buffer) = incoming.buffer.take() {
-                self.clerk.take_piece(incoming.task, buffer);
+                self.adapter.take_piece(incoming.task, buffer);
             }
             if incoming.left == 0 {
-                self.clerk.end_payload(incoming.task);
+                self.adapter.end_payload(incoming.task);
                 break;
             }
             self.incoming = Some(Incoming { is_waiting: true, ..incoming });
@@ -322,12 +322,12 @@ impl Transmission {
 
     /// Drives the queue, and settles the operations that are over. Returns whether there were any.
     fn drive(&mut self) -> bool {
-        self.clerk.drive(&mut self.submitter)
+        self.adapter.drive(&mut self.submitter)
     }
 
     /// Whether bytes wait for the socket. For a client that is gone, the bytes that TLS has would wait for ever.
     fn has_output(&self) -> bool {
-        self.clerk.has_replies() || (!self.is_gone && self.stream.wants_write())
+        self.adapter.has_replies() || (!self.is_gone && self.stream.wants_write())
     }
 
     /// Sends replies until the socket takes no more. Returns whether any reply was completely sent.
@@ -335,12 +335,12 @@ impl Transmission {
         let mut has_any = false;
         while self.is_writable && self.has_output() {
             if self.is_gone {
-                return Ok(self.clerk.discard());
+                return Ok(self.adapter.discard());
             }
-            match self.clerk.send(&mut self.stream) {
+            match self.adapter.send(&mut self.stream) {
                 Ok(_) => {
                     self.note_progress();
-                    has_any |= self.clerk.forget_sent();
+                    has_any |= self.adapter.forget_sent();
                 }
                 Err(System(SystemError::AGAIN)) => {
                     self.is_writable = false;
@@ -358,7 +358,7 @@ impl Transmission {
     fn note_progress(&mut self) {
         if self.reader.end() {
             self.entry.note_reading();
-            self.clerk.note_deaf(false);
+            self.adapter.note_deaf(false);
         }
     }
 
@@ -366,7 +366,7 @@ impl Transmission {
     fn note_blocked(&mut self) {
         if self.reader.begin() {
             self.entry.note_blocked();
-            self.clerk.note_deaf(true);
+            self.adapter.note_deaf(true);
         }
     }
 
@@ -378,7 +378,9 @@ impl Transmission {
         match (reader, sender) {
             (Some(Duration::ZERO), _) => Err(Ending::Deaf(limit)),
             (_, Some(Duration::ZERO)) => Err(Ending::Mute(limit)),
-            (Some(_), _) if self.reader.has_waited(CLAIM) && self.clerk.is_in_the_way() => Err(Ending::InTheWay(CLAIM)),
+            (Some(_), _) if self.reader.has_waited(CLAIM) && self.adapter.is_in_the_way() => {
+                Err(Ending::InTheWay(CLAIM))
+            }
             (Some(reader), sender) => Ok(Some(reader.min(sender.unwrap_or(reader)).min(LOOK))),
             (None, sender) => Ok(sender),
         }
@@ -407,7 +409,7 @@ impl Transmission {
             return self.sleep();
         }
         let is_first = !std::mem::replace(&mut self.is_idle, true);
-        match self.manners.rest(awaited, is_first) {
+        match self.poll_heuristic.rest(awaited, is_first) {
             // Whatever ends this.
             Rest::LeaveAlone => _ = self.leave_alone()?,
             Rest::LookAgain => (),
@@ -431,14 +433,14 @@ impl Transmission {
                 self.sender.begin();
             }
         }
-        let patience = [self.check_patience()?, self.clerk.patience()].into_iter().flatten().min();
+        let max_sleep = [self.check_patience()?, self.adapter.max_sleep()].into_iter().flatten().min();
         if self.has_output() {
             events |= PollFlags::OUT;
         }
         // `None` for a client that is gone: its socket is always ready, and brings nothing.
         let socket = (!self.is_gone).then(|| self.stream.as_fd());
         let mut watch = socket.map(|fd| Watch { fd, wanted: events, ready: PollFlags::empty() });
-        blkmq_engine::sleep(&mut self.submitter, watch.as_mut_slice(), &self.bell, patience).map_err(broken)?;
+        blkmq_engine::sleep(&mut self.submitter, watch.as_mut_slice(), &self.bell, max_sleep).map_err(broken)?;
         if let Some(ready) = watch.map(|watch| watch.ready) {
             self.note_ready(ready);
         }

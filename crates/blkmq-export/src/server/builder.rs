@@ -11,8 +11,8 @@ use blkmq::event::EventFd;
 use blkmq_engine::{Bounds, Engine, Export, Journal, Level, Log, least_memory};
 
 use super::Server;
+use super::acceptor::accept_all;
 use super::available::{self, MAX_CONNECTIONS};
-use super::door::accept_all;
 use super::error::StartError;
 use super::listener::{Address, Listener};
 use crate::connection::shared::Shared;

@@ -8,7 +8,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme};
 
-use super::fitness;
+use super::validation;
 
 /// The library's verifier, which makes the final decision.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl ClientCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         for certificate in std::iter::once(end_entity).chain(intermediates) {
-            fitness::check(certificate).map_err(|unfit| CertificateError::Other(OtherError(Arc::new(unfit))))?;
+            validation::check(certificate).map_err(|unfit| CertificateError::Other(OtherError(Arc::new(unfit))))?;
         }
         self.0.verify_client_cert(end_entity, intermediates, now)
     }

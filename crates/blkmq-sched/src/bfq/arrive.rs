@@ -78,7 +78,7 @@ impl Bfq {
     fn begin_busy(&mut self, q: Index, place: u16, now: Time) -> bool {
         let next = self.queues.get(q).next.expect("a queue begins to wait with a request");
         let queue = self.queues.get(q);
-        let in_time = now <= queue.habits.last_end.after(IN_TIME * self.tunables.slice_idle);
+        let in_time = now <= queue.think_time.last_end.after(IN_TIME * self.tunables.slice_idle);
         let may_resume = queue.may_resume && in_time && queue.budget_left > 0;
         // Other clients were lent meanwhile what this client left, and need not give it back. If they had to, they
         // would lag behind in virtual time, and later be served alone for long.

@@ -4,11 +4,11 @@ use alloc::vec::Vec;
 
 use super::Bfq;
 use super::burst::Membership;
-use super::habits::Habits;
 use super::inject::Injection;
 use super::queue::Name;
-use super::raise::Raising;
+use super::think_time::ThinkTime;
 use super::weight::weight;
+use super::weight_raising::WeightRaising;
 use crate::data::{Area, changes, reads};
 use crate::site::kept;
 use crate::slab::Index;
@@ -17,9 +17,9 @@ use crate::{ClientId, ClientSettings, IoPriority, Time};
 /// What a client's own queue has learnt. It is kept here while the client sends to a shared queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Saved {
-    pub(super) habits: Habits,
+    pub(super) think_time: ThinkTime,
     pub(super) injection: Injection,
-    pub(super) raising: Raising,
+    pub(super) raising: WeightRaising,
     pub(super) membership: Membership,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Client {
     /// Its queue was merged with the one that was created just before, and stays so.
     pub(super) is_merged_for_good: bool,
     /// The queue with which its own is to be merged for good, later.
-    pub(super) betrothed: Option<Index>,
+    pub(super) pending_merge: Option<Index>,
 }
 
 impl Client {
@@ -187,9 +187,9 @@ impl Bfq {
         }
     }
 
-    /// A client of `q` sends there no longer. `heir` takes the place of `q` as the queue of its group that was created
-    /// last.
-    pub(super) fn release(&mut self, q: Index, heir: Option<Index>) {
+    /// A client of `q` sends there no longer. `successor` takes the place of `q` as the queue of its group that was
+    /// created last.
+    pub(super) fn release(&mut self, q: Index, successor: Option<Index>) {
         let queue = self.queues.get_mut(q);
         debug_assert!(queue.clients > 0, "a client counts until it is released");
         queue.clients -= 1;
@@ -202,7 +202,7 @@ impl Bfq {
         if queue.is_busy && queue.is_empty() && self.service.queue != Some(q) {
             self.cease(q, false);
         }
-        self.groups.replace_created(group, q, heir);
+        self.groups.replace_created(group, q, successor);
         self.end_if_unused(q);
     }
 
@@ -248,7 +248,7 @@ impl Bfq {
         }
         self.break_betrothal(place);
         let queue = self.queues.get(q);
-        if queue.has_one_client() && queue.suitors == 0 {
+        if queue.has_one_client() && queue.merge_candidates == 0 {
             self.move_queue(q, group);
         } else if self.has_room_for_another() {
             self.clients.get_mut(place).is_merged_for_good = false;

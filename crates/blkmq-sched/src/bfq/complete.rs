@@ -74,7 +74,7 @@ impl Bfq {
         *changes(&mut self.in_driver) -= requests;
         self.count_passed(q, requests, sectors);
         let queue = self.queues.get_mut(q);
-        queue.habits.note_end(over.at);
+        queue.think_time.note_end(over.at);
         queue.timeout = ticks(over.at);
         let group = queue.group;
         self.count_completed(group, requests, over);
@@ -164,7 +164,7 @@ impl Bfq {
         let queue = self.queues.get_mut(q);
         debug_assert!(queue.dispatched >= requests, "what completes was with the device");
         queue.dispatched -= requests;
-        queue.habits.note_end(now);
+        queue.think_time.note_end(now);
         if queue.dispatched == 0 && !queue.is_busy {
             queue.timeout = ticks(now);
             self.end_pending(q);
@@ -211,7 +211,7 @@ impl Bfq {
         if let Some(q) = self.service.queue {
             let queue = self.queues.get(q);
             let has_few = queue.dispatched + queue.nr_waiting < SEVERAL && self.in_driver < SEVERAL;
-            if queue.habits.thinks_shortly && has_few {
+            if queue.think_time.thinks_shortly && has_few {
                 return;
             }
         }

@@ -55,21 +55,21 @@ impl Bfq {
             return q;
         }
         if !self.orders_itself() {
-            self.queues.get_mut(last).suitors += 1;
-            self.clients.get_mut(place).betrothed = Some(last);
+            self.queues.get_mut(last).merge_candidates += 1;
+            self.clients.get_mut(place).pending_merge = Some(last);
             return q;
         }
-        let Some(heir) = self.plan_merge(q, last) else { return q };
-        self.keep_merged(place, heir);
+        let Some(successor) = self.plan_merge(q, last) else { return q };
+        self.keep_merged(place, successor);
         self.queues.get_mut(q).owner = Some(place);
-        self.merge_queues(place, q, heir);
-        heir
+        self.merge_queues(place, q, successor);
+        successor
     }
 
     /// The client gives up the merge for good that it has in mind.
     pub(super) fn break_betrothal(&mut self, place: u16) {
-        if let Some(other) = self.clients.get_mut(place).betrothed.take() {
-            self.queues.get_mut(other).suitors -= 1;
+        if let Some(other) = self.clients.get_mut(place).pending_merge.take() {
+            self.queues.get_mut(other).merge_candidates -= 1;
             self.end_if_unused(other);
         }
     }
@@ -83,11 +83,11 @@ impl Bfq {
         if self.clients.get(place).has_passing() {
             return q;
         }
-        let Some(heir) = self.find_heir(place, q, sector, ticks(now)) else { return q };
+        let Some(successor) = self.find_heir(place, q, sector, ticks(now)) else { return q };
         if self.clients.get(place).sync == Some(q) {
-            self.merge_queues(place, q, heir);
+            self.merge_queues(place, q, successor);
         }
-        heir
+        successor
     }
 
     fn find_heir(&mut self, place: u16, q: Index, sector: u64, now: Ticks) -> Option<Index> {
@@ -102,7 +102,7 @@ impl Bfq {
         if queue.is_sync
             && !queue.just_created
             && is_settled
-            && let Some(other) = self.clients.get(place).betrothed
+            && let Some(other) = self.clients.get(place).pending_merge
         {
             return self.marry(place, q, other);
         }
@@ -117,9 +117,9 @@ impl Bfq {
                 && self.may_cooperate(q, *other, now)
         });
         if let Some(other) = in_service
-            && let heir @ Some(_) = self.plan_merge(q, other)
+            && let successor @ Some(_) = self.plan_merge(q, other)
         {
-            return heir;
+            return successor;
         }
         let near = self.nearest(group, sector).filter(|near| *near != q && self.may_cooperate(q, *near, now))?;
         self.plan_merge(q, near)
@@ -128,12 +128,12 @@ impl Bfq {
     /// The merge for good that the client has in mind.
     fn marry(&mut self, place: u16, q: Index, other: Index) -> Option<Index> {
         let fits = other != q && self.queues.get(other).clients > 0;
-        let heir = if fits { self.plan_merge(q, other) } else { None };
-        if let Some(heir) = heir {
-            self.keep_merged(place, heir);
+        let successor = if fits { self.plan_merge(q, other) } else { None };
+        if let Some(successor) = successor {
+            self.keep_merged(place, successor);
         }
         self.break_betrothal(place);
-        heir
+        successor
     }
 
     /// Whether the queue began long ago: clients of such queues only happen to be near each other.
@@ -169,16 +169,16 @@ impl Bfq {
 
     /// The queue to which clients of `q` send in the end: `q`, or the one with which it was merged, and so on.
     fn last_heir(&self, q: Index) -> Index {
-        let mut heir = q;
-        while let Some(next) = self.queues.get(heir).merged_into {
-            heir = next;
+        let mut successor = q;
+        while let Some(next) = self.queues.get(successor).merged_into {
+            successor = next;
         }
-        heir
+        successor
     }
 
-    /// The client's queue and `heir`, with which it is merged, are not split again.
-    fn keep_merged(&mut self, place: u16, heir: Index) {
-        if let Some(owner) = self.queues.get(heir).owner {
+    /// The client's queue and `successor`, with which it is merged, are not split again.
+    fn keep_merged(&mut self, place: u16, successor: Index) {
+        if let Some(owner) = self.queues.get(successor).owner {
             self.clients.get_mut(owner).is_merged_for_good = true;
         }
         self.clients.get_mut(place).is_merged_for_good = true;
@@ -187,48 +187,48 @@ impl Bfq {
     /// All clients of `q` are to send to `other` from their next request on. Returns the queue to which they then send.
     /// They count there at once.
     fn plan_merge(&mut self, q: Index, other: Index) -> Option<Index> {
-        let heir = self.last_heir(other);
+        let successor = self.last_heir(other);
         let clients = self.queues.get(q).clients;
-        let [from, to] = [q, heir].map(|q| self.queues.get(q));
-        if heir == q || clients == 0 || to.clients == 0 || from.group != to.group {
+        let [from, to] = [q, successor].map(|q| self.queues.get(q));
+        if successor == q || clients == 0 || to.clients == 0 || from.group != to.group {
             return None;
         }
-        self.queues.get_mut(q).merged_into = Some(heir);
-        self.queues.get_mut(heir).clients += clients;
-        Some(heir)
+        self.queues.get_mut(q).merged_into = Some(successor);
+        self.queues.get_mut(successor).clients += clients;
+        Some(successor)
     }
 
-    /// The client sends to `heir` from now on, and no longer to `q`.
-    fn merge_queues(&mut self, place: u16, q: Index, heir: Index) {
-        debug_assert_ne!(q, heir, "a queue is merged with another one");
+    /// The client sends to `successor` from now on, and no longer to `q`.
+    fn merge_queues(&mut self, place: u16, q: Index, successor: Index) {
+        debug_assert_ne!(q, successor, "a queue is merged with another one");
         debug_assert_eq!(self.clients.get(place).sync, Some(q), "the client sends to the queue that is merged");
         let now = ticks(self.now);
         self.save(q, now);
-        self.save(heir, now);
-        let is_io_bound = core::mem::take(&mut self.queues.get_mut(q).habits.is_io_bound);
-        self.queues.get_mut(heir).habits.is_io_bound |= is_io_bound;
-        let waker = self.queues.get(q).waking.waker.filter(|waker| *waker != heir);
-        if waker.is_some() && self.queues.get(heir).waking.waker.is_none() {
-            self.set_waker(heir, waker);
+        self.save(successor, now);
+        let is_io_bound = core::mem::take(&mut self.queues.get_mut(q).think_time.is_io_bound);
+        self.queues.get_mut(successor).think_time.is_io_bound |= is_io_bound;
+        let waker = self.queues.get(q).waking.waker.filter(|waker| *waker != successor);
+        if waker.is_some() && self.queues.get(successor).waking.waker.is_none() {
+            self.set_waker(successor, waker);
         }
-        let [from, to] = [q, heir].map(|q| self.queues.get(q).raising);
+        let [from, to] = [q, successor].map(|q| self.queues.get(q).raising);
         if from.is_raised() {
             if !to.is_raised() {
-                self.queues.get_mut(heir).raising.inherit(&from);
-                self.note_coefficient(heir, to.coefficient);
+                self.queues.get_mut(successor).raising.inherit(&from);
+                self.note_coefficient(successor, to.coefficient);
             }
             self.queues.get_mut(q).raising.coefficient = 1;
             self.note_coefficient(q, from.coefficient);
         }
-        self.clients.get_mut(place).sync = Some(heir);
-        let shared = self.queues.get_mut(heir);
+        self.clients.get_mut(place).sync = Some(successor);
+        let shared = self.queues.get_mut(successor);
         (shared.is_shared, shared.owner) = (true, None);
         let queue = self.queues.get_mut(q);
         (queue.owner, queue.just_created) = (None, false);
         let mut next = queue.merged_into;
-        self.release(q, Some(heir));
-        // The client counts in each queue on the way to the heir, and goes past them.
-        while let Some(between) = next.filter(|between| *between != heir) {
+        self.release(q, Some(successor));
+        // The client counts in each queue on the way to the successor, and goes past them.
+        while let Some(between) = next.filter(|between| *between != successor) {
             next = self.queues.get(between).merged_into;
             self.release(between, None);
         }
@@ -241,7 +241,7 @@ impl Bfq {
         let starts = queue.just_created && !queue.in_large_burst && self.tunables.low_latency;
         let raising = if starts { queue.raising.as_interactive(self.rate.starting_time(), now) } else { queue.raising };
         let membership = Membership { was_in_burst: queue.is_in_burst, in_large_burst: queue.in_large_burst };
-        let saved = Saved { habits: queue.habits, injection: queue.injection, raising, membership };
+        let saved = Saved { think_time: queue.think_time, injection: queue.injection, raising, membership };
         self.clients.get_mut(owner).saved = Some(saved);
     }
 }
@@ -274,7 +274,7 @@ impl Bfq {
             return q;
         }
         // The shared queue must not end before the new one has its waker.
-        self.queues.get_mut(q).suitors += 1;
+        self.queues.get_mut(q).merge_candidates += 1;
         self.abandon_queue(place);
         let own = self.own_queue(place, now);
         let membership = self.clients.get(place).saved.map(|saved| saved.membership);
@@ -287,7 +287,7 @@ impl Bfq {
         // The waker that the shared queue has now: the waker of before may have ended, if its last client has left it.
         let waker = self.queues.get(q).waking.waker;
         self.set_waker(own, waker);
-        self.queues.get_mut(q).suitors -= 1;
+        self.queues.get_mut(q).merge_candidates -= 1;
         self.end_if_unused(q);
         own
     }
@@ -296,7 +296,7 @@ impl Bfq {
     fn resume(&mut self, place: u16, q: Index, now: Time) {
         let Some(saved) = self.clients.get(place).saved else { return };
         let queue = self.queues.get_mut(q);
-        queue.habits = saved.habits;
+        queue.think_time = saved.think_time;
         queue.injection = saved.injection;
         self.resume_raising(q, &saved.raising, ticks(now));
     }

@@ -33,7 +33,7 @@ impl Bfq {
     /// Whether the device does more if it waits for `q`: because the next request is near, and comes soon.
     pub(super) fn idling_helps_throughput(&self, q: Index) -> bool {
         let queue = self.queues.get(q);
-        let is_steady = !queue.seeks.is_seeky() && queue.habits.is_io_bound && queue.habits.thinks_shortly;
+        let is_steady = !queue.seeks.is_seeky() && queue.think_time.is_io_bound && queue.think_time.thinks_shortly;
         let helps = match (self.rotational, self.takes_several()) {
             (true, false) => true,
             (true, true) | (false, false) => is_steady,

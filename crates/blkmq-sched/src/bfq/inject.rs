@@ -6,8 +6,8 @@
 
 use super::Bfq;
 use super::clock::{Ticks, of_ms, ticks};
-use super::habits::LARGE;
 use super::request::is_sync;
+use super::think_time::LARGE;
 use crate::Time;
 use crate::slab::Index;
 
@@ -83,7 +83,7 @@ impl Bfq {
     pub(super) fn reset_injection(&mut self, q: Index, now: Time) {
         self.sample.mark = None;
         let queue = self.queues.get_mut(q);
-        let limit = u32::from(!queue.habits.thinks_shortly);
+        let limit = u32::from(!queue.think_time.thinks_shortly);
         queue.injection = Injection { base: 0, limit, lowered_at: ticks(now) };
     }
 
@@ -123,7 +123,7 @@ impl Bfq {
             return helpful;
         }
         let queue = self.queues.get(q);
-        let admits = !queue.raising.is_raised() || self.raised_busy > 1 || !queue.habits.thinks_shortly;
+        let admits = !queue.raising.is_raised() || self.raised_busy > 1 || !queue.think_time.thinks_shortly;
         if !admits || self.idling_helps_throughput(q) {
             return None;
         }
@@ -164,7 +164,7 @@ impl Bfq {
         if self.in_driver >= waiting.injection.limit {
             return None;
         }
-        let takes_any = !waiting.raising.is_raised() || !waiting.habits.thinks_shortly;
+        let takes_any = !waiting.raising.is_raised() || !waiting.think_time.thinks_shortly;
         let found = self.active.iter(&self.queues).find(|(other, queue)| {
             let Some(next) = queue.next else { return false };
             // A device that does not turn takes much longer for a large request, and may prefer it.

@@ -6,9 +6,9 @@
 
 use super::Bfq;
 use super::clock::{LONG_AGO, Ticks, ticks};
-use super::habits::{Habits, Seeks};
 use super::inject::Injection;
-use super::raise::Raising;
+use super::think_time::{Seeks, ThinkTime};
+use super::weight_raising::WeightRaising;
 use super::wf2q::Entity;
 use crate::list::{Links, List, chains};
 use crate::site::kept;
@@ -36,7 +36,7 @@ pub(super) struct Queue {
     /// Clients that send here, or will as soon as they send something; the group, if it is asynchronous.
     pub(super) clients: u32,
     /// Clients that may merge their queues with this one later.
-    pub(super) suitors: u32,
+    pub(super) merge_candidates: u32,
     /// The place of its only client; `None` if it is shared, asynchronous or left behind.
     pub(super) owner: Option<u16>,
     /// The client for which it was made, or that has it alone again; `None` if it is asynchronous. For people alone.
@@ -77,10 +77,10 @@ pub(super) struct Queue {
     pub(super) timeout: Ticks,
 
     pub(super) seeks: Seeks,
-    pub(super) habits: Habits,
+    pub(super) think_time: ThinkTime,
     pub(super) injection: Injection,
     pub(super) waking: Waking,
-    pub(super) raising: Raising,
+    pub(super) raising: WeightRaising,
 
     pub(super) just_created: bool,
     pub(super) created_at: Ticks,
@@ -188,9 +188,9 @@ impl Bfq {
             max_budget: self.default_budget() * 2 / 3,
             timeout: LONG_AGO,
             seeks: Seeks::FIRST,
-            habits: Habits::new(now, is_sync && priority.class != Class::Idle),
+            think_time: ThinkTime::new(now, is_sync && priority.class != Class::Idle),
             injection: Injection { lowered_at: ticks, ..Injection::default() },
-            raising: Raising::new(ticks),
+            raising: WeightRaising::new(ticks),
             just_created: is_sync,
             created_at: ticks,
             split_at: LONG_AGO,
@@ -230,7 +230,7 @@ impl Bfq {
     fn end_without_clients(&mut self, q: Index) {
         let queue = self.queues.get(q);
         let has_requests = queue.allocated > 0 && kept("bfq.requests");
-        if queue.suitors > 0 || has_requests {
+        if queue.merge_candidates > 0 || has_requests {
             return;
         }
         debug_assert!(queue.is_empty() && queue.dispatched == 0, "requests that wait or are with the device count");

@@ -5,7 +5,7 @@
 //! estimate. It counts the more, the longer and the more sequential it was.
 
 use super::clock::{NS_PER_MS, NS_PER_US, TICKS_PER_SECOND, Ticks, of_ms, to_ms};
-use super::habits::is_far;
+use super::think_time::is_far;
 use crate::{Info, Time};
 
 /// Binary digits of a rate behind the point.

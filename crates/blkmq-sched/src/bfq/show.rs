@@ -84,8 +84,8 @@ impl Bfq {
             self.forest.state(entity).start,
             self.forest.state(entity).finish,
             u8::from(queue.seeks.is_seeky()),
-            u8::from(queue.habits.thinks_shortly),
-            u8::from(queue.habits.is_io_bound),
+            u8::from(queue.think_time.thinks_shortly),
+            u8::from(queue.think_time.is_io_bound),
         )?;
         for (_, request) in queue.fifo.iter(&self.requests) {
             request.show(out)?;

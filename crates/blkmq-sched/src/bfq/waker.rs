@@ -23,7 +23,7 @@ impl Bfq {
         let is_soon = now.since(self.rate.last_completion) < SOON;
         let Some(waker) = self.named(last) else { return };
         let queue = self.queues.get_mut(q);
-        if waker == q || queue.habits.thinks_shortly || !is_soon {
+        if waker == q || queue.think_time.thinks_shortly || !is_soon {
             return;
         }
         let waking = &mut queue.waking;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use blkmq_program::words::{short, us};
+use blkmq_program::render::{short, us};
 use blkmq_simulate::band::{Point, Shown};
 use blkmq_simulate::scaling::{Row, Summary};
 use blkmq_workbench::report::{Axis, Content, Line, Lines, Scale, Section, Table, Unit};

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use blkmq_program::words::short;
+use blkmq_program::render::short;
 use blkmq_program::{Failure, columns, interrupt};
 use blkmq_simulate::scaling::requests_per_s;
 use blkmq_simulate::{Load, Machine, NativeLoad, Setting, Stages, Way};

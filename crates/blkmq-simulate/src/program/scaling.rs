@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use blkmq_program::page::Page;
-use blkmq_program::words::short;
+use blkmq_program::render::short;
 use blkmq_program::{Failure, columns, file, interrupt};
 use blkmq_simulate::band::Point;
 use blkmq_simulate::{Load, Machine, Setting};

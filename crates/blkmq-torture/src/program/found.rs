@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use blkmq_program::Failure;
-use blkmq_program::words::{counted, short};
+use blkmq_program::render::{counted, short};
 use serde::Serialize;
 
 /// The results. Seeds and hashes have 64 bits and are written as text, because readers of JSON may know numbers only up

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use blkmq_program::words::counted;
+use blkmq_program::render::counted;
 use blkmq_program::{EXIT_CODES, Failure, interrupt, json, progress};
 use blkmq_sched::SCHEDULERS;
 use blkmq_torture::{

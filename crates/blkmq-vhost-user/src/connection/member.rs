@@ -8,7 +8,7 @@ use blkmq::{QueueError, Submitter};
 use blkmq_engine::{Bounds, Engine, Entry, FrontEnd, Session};
 
 use crate::device::Device;
-use crate::lane::Own;
+use crate::ring_server::Own;
 
 /// The most requests that a worker has at a time. What is more is left in the rings: the queue takes far fewer of one
 /// thread. A client that changes a part of a block waits until each thread has gone through all of its requests.
@@ -53,7 +53,7 @@ mod tests {
     use blkmq_engine::{Ask, Hints, Request, least_memory};
 
     use super::*;
-    use crate::lane::tests::engine;
+    use crate::ring_server::tests::engine;
 
     /// Red before a thread could have 32768 requests: it went through them for so long that all others waited for it,
     /// which had a part of a block to change.

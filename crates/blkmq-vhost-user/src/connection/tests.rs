@@ -466,17 +466,17 @@ fn a_front_end_that_always_goes_wrong_does_not_fill_the_log() {
 fn the_guests_priority_counts_if_that_is_wanted() {
     use blkmq::Class::{BestEffort, Idle, RealTime};
     let best = IoPriority { class: BestEffort, level: 2 };
-    let of = |class: u32, level: u32| crate::lane::priority_of(class << 13 | level, best);
+    let of = |class: u32, level: u32| crate::ring_server::priority_of(class << 13 | level, best);
     assert_eq!(of(0, 0), IoPriority { class: BestEffort, level: 4 });
     assert_eq!(of(1, 7), best);
     assert_eq!(of(2, 1), best);
     assert_eq!(of(2, 5), IoPriority { class: BestEffort, level: 5 });
     assert_eq!(of(3, 0), IoPriority { class: Idle, level: 0 });
     let best = IoPriority { class: Idle, level: 0 };
-    assert_eq!(crate::lane::priority_of(0, best), best);
+    assert_eq!(crate::ring_server::priority_of(0, best), best);
     let best = IoPriority { class: RealTime, level: 0 };
-    assert_eq!(crate::lane::priority_of(1 << 13 | 3, best), IoPriority { class: RealTime, level: 3 });
-    assert_eq!(crate::lane::priority_of(0, best), IoPriority { class: BestEffort, level: 4 });
+    assert_eq!(crate::ring_server::priority_of(1 << 13 | 3, best), IoPriority { class: RealTime, level: 3 });
+    assert_eq!(crate::ring_server::priority_of(0, best), IoPriority { class: BestEffort, level: 4 });
     assert_eq!(SECTOR_SIZE, 512);
 }
 

@@ -1,10 +1,10 @@
 //! A ring as the front-end describes it, message by message.
 
 use crate::inflight::Inflight;
-use crate::lane::{Lane, Signals, Terms};
 use crate::memory::{Memory, NoMemory};
 use crate::protocol::feature;
 use crate::ring::{Fault, Layout, Ring};
+use crate::ring_server::{RingServer, Signals, Terms};
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Vring {
         features: u64,
         inflight: Option<&Inflight>,
         terms: &Arc<Terms>,
-    ) -> Result<Option<Box<Lane>>, Fault> {
+    ) -> Result<Option<Box<RingServer>>, Fault> {
         let (Some(place), true, false) = (self.place, self.signals.kick.is_some(), memory.is_empty()) else {
             return Ok(None);
         };
@@ -55,11 +55,11 @@ impl Vring {
         };
         let ring = Ring::new(memory, &layout, self.base)?;
         let tracker = inflight.map(|inflight| inflight.tracker(number, self.size, layout.is_packed)).transpose()?;
-        let mut lane = Lane::new(number, self.size, ring, memory, tracker.flatten(), Arc::clone(terms))?;
+        let mut ring_server = RingServer::new(number, self.size, ring, memory, tracker.flatten(), Arc::clone(terms))?;
         // Without features of the protocol there is no message that enables a ring.
-        lane.is_enabled = self.is_enabled || !has(feature::PROTOCOL);
-        lane.signals = std::mem::take(&mut self.signals);
+        ring_server.is_enabled = self.is_enabled || !has(feature::PROTOCOL);
+        ring_server.signals = std::mem::take(&mut self.signals);
         self.is_started = true;
-        Ok(Some(Box::new(lane)))
+        Ok(Some(Box::new(ring_server)))
     }
 }

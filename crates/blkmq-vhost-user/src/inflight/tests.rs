@@ -8,10 +8,10 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::lane::tests::Hand;
-use crate::lane::{Lane, Own, Terms};
 use crate::memory::tests::let_store;
 use crate::ring::tests::{DATA, DESCRIPTORS, DEVICE, Entry, Guest, WRITE};
+use crate::ring_server::tests::Hand;
+use crate::ring_server::{Own, RingServer, Terms};
 
 /// Descriptors of the ring.
 const SIZE: u16 = 8;
@@ -91,11 +91,11 @@ impl Driver {
     }
 
     /// The next server. The front-end knows no better than that the ring begins anew.
-    fn serve(&self) -> Lane {
+    fn serve(&self) -> RingServer {
         let is_packed = self.guest.layout.is_packed;
         let inflight = Inflight::take(self.info, self.file.try_clone().unwrap(), is_packed).unwrap();
         let tracker = inflight.tracker(0, SIZE, is_packed).unwrap();
-        Lane::new(0, SIZE, self.guest.ring(), &self.guest.memory, tracker, Arc::new(Terms::plain())).unwrap()
+        RingServer::new(0, SIZE, self.guest.ring(), &self.guest.memory, tracker, Arc::new(Terms::plain())).unwrap()
     }
 }
 
@@ -103,7 +103,7 @@ impl Driver {
 fn work(driver: &mut Driver, hand: &mut Hand<Own>, random: &mut SmallRng, nr: usize) {
     let mut left = nr;
     let_store(left);
-    let mut lane = driver.serve();
+    let mut ring_server = driver.serve();
     left = let_store(usize::MAX);
     let mut over = Vec::new();
     // A server that does nothing any more makes no stores.
@@ -114,10 +114,10 @@ fn work(driver: &mut Driver, hand: &mut Hand<Own>, random: &mut SmallRng, nr: us
             step => {
                 let_store(left);
                 if step == 2 {
-                    take(&mut lane, hand);
+                    take(&mut ring_server, hand);
                     over.extend(hand.turn());
                 } else {
-                    finish_some(&mut lane, hand, &mut over, random);
+                    finish_some(&mut ring_server, hand, &mut over, random);
                 }
                 left = let_store(usize::MAX);
             }
@@ -131,18 +131,18 @@ fn work(driver: &mut Driver, hand: &mut Hand<Own>, random: &mut SmallRng, nr: us
 }
 
 /// Takes a request, if there is one.
-fn take(lane: &mut Lane, hand: &mut Hand<Own>) -> bool {
+fn take(ring_server: &mut RingServer, hand: &mut Hand<Own>) -> bool {
     let mut chain = Chain::default();
-    let taken = lane.take(&mut chain).unwrap();
+    let taken = ring_server.take(&mut chain).unwrap();
     let is_there = taken.is_some();
     if let Some(taken) = taken {
-        lane.begin(taken, &mut chain, &mut hand.session, &mut hand.lists);
+        ring_server.begin(taken, &mut chain, &mut hand.session, &mut hand.lists);
     }
     is_there
 }
 
 fn finish_some(
-    lane: &mut Lane,
+    ring_server: &mut RingServer,
     hand: &mut Hand<Own>,
     over: &mut Vec<(TaskId, Option<Failure>)>,
     random: &mut SmallRng,
@@ -150,11 +150,11 @@ fn finish_some(
     for _ in 0..random.random_range(0..3) {
         if !over.is_empty() {
             let (id, failure) = over.swap_remove(random.random_range(0..over.len()));
-            lane.finish(id, failure, &mut hand.session, &mut hand.lists);
+            ring_server.finish(id, failure, &mut hand.session, &mut hand.lists);
         }
     }
     if random.random_range(0..3) > 0 {
-        lane.publish();
+        ring_server.publish();
     }
 }
 
@@ -175,12 +175,12 @@ fn an_end_at_any_store_loses_nothing() {
                 work(&mut driver, &mut hand, &mut random, nr);
                 nr_left += driver.asked.len();
             }
-            let mut lane = driver.serve();
-            while take(&mut lane, &mut hand) {}
+            let mut ring_server = driver.serve();
+            while take(&mut ring_server, &mut hand) {}
             for (id, failure) in hand.turn() {
-                lane.finish(id, failure, &mut hand.session, &mut hand.lists);
+                ring_server.finish(id, failure, &mut hand.session, &mut hand.lists);
             }
-            lane.publish();
+            ring_server.publish();
             while driver.look() {}
             assert_eq!(driver.asked, BTreeMap::new(), "each has its answer");
         }
@@ -206,14 +206,15 @@ fn a_record_of_a_packed_ring_may_have_any_content() {
             area.write(field + entry, random.random_range(0..SIZE as usize + 2) as u8);
         }
         let tracker = inflight.tracker(0, SIZE, true).unwrap();
-        let lane = Lane::new(0, SIZE, driver.guest.ring(), &driver.guest.memory, tracker, Arc::new(Terms::plain()));
-        match lane {
-            Ok(mut lane) => {
+        let ring_server =
+            RingServer::new(0, SIZE, driver.guest.ring(), &driver.guest.memory, tracker, Arc::new(Terms::plain()));
+        match ring_server {
+            Ok(mut ring_server) => {
                 nr_right += 1;
                 // What is found are no requests that a driver makes.
                 let mut chain = Chain::default();
-                while let Ok(Some(taken)) = lane.take(&mut chain) {
-                    lane.begin(taken, &mut chain, &mut hand.session, &mut hand.lists);
+                while let Ok(Some(taken)) = ring_server.take(&mut chain) {
+                    ring_server.begin(taken, &mut chain, &mut hand.session, &mut hand.lists);
                 }
                 hand.turn().into_iter().for_each(|(id, _)| hand.session.forget(id));
             }

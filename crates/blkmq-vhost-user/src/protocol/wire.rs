@@ -20,7 +20,7 @@ use super::message::{HEADER, Header, MAX_BODY, MAX_FILES, Message, MessageError}
 /// the thread that receives.
 const SCM_MAX_FD: usize = 253;
 /// How long a front-end may take no answer. It is waiting for the answer, so it takes it at once.
-const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+const TIMEOUT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// Why a connection's socket is of no more use.
 #[derive(Debug, thiserror::Error)]
@@ -143,7 +143,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], file: Option<BorrowedFd
             Err(Errno::INTR) => (),
             Err(Errno::AGAIN) => {
                 let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
-                if matches!(poll(&mut fds, Some(&PATIENCE)), Ok(0)) {
+                if matches!(poll(&mut fds, Some(&TIMEOUT)), Ok(0)) {
                     return Err(WireError::Deaf);
                 }
             }

@@ -12,7 +12,7 @@ use crate::page;
 use crate::rates::Rates;
 use blkmq_program::{
     columns,
-    words::{short, us},
+    render::{short, us},
 };
 
 /// A job on both sides.

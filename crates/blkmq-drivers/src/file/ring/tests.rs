@@ -52,9 +52,9 @@ fn a_ring_is_readable_while_completions_lie_on_it() {
     }
     assert!(!is_readable(&ring), "the kernel has not been asked yet");
     ring.submit(&mut lock(&ring.starting));
-    let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
+    let timeout = Timespec { tv_sec: 60, tv_nsec: 0 };
     let fd = ring.fd();
-    assert_eq!(poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&patience)), Ok(1));
+    assert_eq!(poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&timeout)), Ok(1));
     let mut over = Vec::new();
     while over.len() < 4 {
         // SAFETY: no other thread has the ring.
@@ -67,7 +67,7 @@ fn a_ring_is_readable_while_completions_lie_on_it() {
 }
 
 /// Longer than any test takes: a sleep that nothing ends shows by what is missing after it.
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 /// Takes everything off the ring: how many transfers, and how often the watched event was readable.
 fn take_all(ring: &Ring) -> (usize, usize) {
@@ -91,7 +91,7 @@ fn an_event_ends_the_sleep_on_a_ring_each_time() {
     for bell in [&first, &first, &second, &first] {
         thread::scope(|scope| {
             scope.spawn(|| bell.notify());
-            assert!(ring.sleep(bell, PATIENCE), "the kernel lets a thread sleep on a ring");
+            assert!(ring.sleep(bell, TIMEOUT), "the kernel lets a thread sleep on a ring");
         });
         let (transfers, bells) = take_all(&ring);
         assert!(transfers == 0 && bells > 0, "{bells} bells");
@@ -111,7 +111,7 @@ fn an_event_from_before_the_sleep_ends_the_sleep() {
     let bell = EventFd::new().expect("it can be made");
     for _ in 0..2 {
         bell.notify();
-        ring.sleep(&bell, PATIENCE);
+        ring.sleep(&bell, TIMEOUT);
         assert_eq!(take_all(&ring), (0, 1));
     }
 }
@@ -126,7 +126,7 @@ fn a_sleep_hands_over_what_the_kernel_has_not_taken() {
     ring.sleep(&bell, Some(Duration::ZERO));
     ring.put(&mut lock(&ring.starting), 3, &transfer);
     ring.set_behind(true);
-    ring.sleep(&bell, PATIENCE);
+    ring.sleep(&bell, TIMEOUT);
     assert_eq!((take_all(&ring), ring.is_behind()), ((1, 0), false));
 }
 

@@ -28,9 +28,9 @@ fn connection() -> (UnixStream, Transmission) {
     submitter.set_notify(Some(bell.clone()));
     let offer = offer(export, engine.bounds.bytes, true);
     let agreement = Agreement { export: 0, offer, has_structured_replies: false, has_allocation: false };
-    let clerk = Clerk::new(&engine, &agreement, submitter.nr_slots(), Arc::clone(&entry));
+    let adapter = Adapter::new(&engine, &agreement, submitter.nr_slots(), Arc::clone(&entry));
     let (stream, stop) = (Stream::new(ours.into()), engine.stop.clone());
-    (theirs, Transmission::new(stream, entry, stop, None, submitter, clerk, Input::new()))
+    (theirs, Transmission::new(stream, entry, stop, None, submitter, adapter, Input::new()))
 }
 
 /// The bytes of a request for the first block.
@@ -47,7 +47,7 @@ fn who_is_gone_is_heard_to_the_end_though_nobody_looks_again() {
     let (mut theirs, mut transmission) = connection();
     theirs.write_all(&request(commands::READ)).unwrap();
     drop(theirs);
-    transmission.manners = Manners::single();
+    transmission.poll_heuristic = PollHeuristic::single();
     transmission.note_ready(PollFlags::IN | PollFlags::HUP);
     assert!(matches!(transmission.run(), Err(Ending::Gone)));
 }

@@ -6,9 +6,9 @@ use blkmq::driver::{Batch, Driver, Topology};
 use blkmq::{Limits, Op, Time};
 
 use super::*;
-use crate::lane::Lane;
-use crate::lane::tests::Hand;
 use crate::protocol::message::InflightInfo;
+use crate::ring_server::RingServer;
+use crate::ring_server::tests::Hand;
 
 /// A device that grows, or falls apart, when it is told to, and tells of what it has done.
 #[derive(Debug)]
@@ -167,17 +167,18 @@ fn an_id_of_a_packed_ring_is_no_place_in_the_record() {
     let mut guest = Guest::new(8, true, true);
     let (info, file) = Inflight::make(1, 8).unwrap();
     let tracker = Inflight::take(info, file, true).unwrap().tracker(0, 8, true).unwrap();
-    let mut lane = Lane::new(0, 8, guest.ring(), &guest.memory, tracker, Arc::new(Terms::plain())).unwrap();
+    let mut ring_server =
+        RingServer::new(0, 8, guest.ring(), &guest.memory, tracker, Arc::new(Terms::plain())).unwrap();
     guest.all.write(DATA as usize, FLUSH.to_le_bytes());
     guest.offer_packed(0xffff, &[(DATA, 16, 0, 0), (DATA + 16, 1, WRITE, 0)]);
     let (mut chain, mut hand) = (Chain::default(), Hand::plain());
-    let taken = lane.take(&mut chain).unwrap().expect("there is one");
-    lane.begin(taken, &mut chain, &mut hand.session, &mut hand.lists);
+    let taken = ring_server.take(&mut chain).unwrap().expect("there is one");
+    ring_server.begin(taken, &mut chain, &mut hand.session, &mut hand.lists);
     for (id, failure) in hand.turn() {
-        lane.finish(id, failure, &mut hand.session, &mut hand.lists);
+        ring_server.finish(id, failure, &mut hand.session, &mut hand.lists);
     }
-    lane.publish();
-    assert!(lane.is_idle());
+    ring_server.publish();
+    assert!(ring_server.is_idle());
 }
 
 /// Red before a front-end had to agree on the memory of what is in progress before it could ask for it, or send it.

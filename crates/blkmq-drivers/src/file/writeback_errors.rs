@@ -31,9 +31,9 @@ pub(super) enum Promise {
     Write,
 }
 
-/// The losses of one opened file.
+/// The writeback errors of one opened file.
 #[derive(Debug)]
-pub(super) struct Losses {
+pub(super) struct WritebackErrors {
     /// The first loss, in one sentence. The sentence is never cleared.
     first: OnceLock<String>,
     /// The file, opened once more, to ask the kernel for the errors that it has noted. The thread that asks has the
@@ -77,16 +77,16 @@ struct Syncs {
     under_way: Vec<u64>,
 }
 
-impl Losses {
+impl WritebackErrors {
     /// `witness` is a file that was opened once more for this. No sync and no durable write goes by it. `is_stacked`:
     /// the file system notes no errors of its own, because it passes everything on to a file of another file system.
     /// Only a sync looks at the notes of that file.
     pub(super) fn new(witness: OwnedFd, is_stacked: bool, is_buffered: bool) -> Self {
         let witness = Mutex::new(witness);
-        let mut losses =
+        let mut writeback_errors =
             Self { first: OnceLock::new(), witness, can_be_asked: false, syncs: Mutex::default(), is_buffered };
-        losses.can_be_asked = !is_stacked && losses.is_answered();
-        losses
+        writeback_errors.can_be_asked = !is_stacked && writeback_errors.is_answered();
+        writeback_errors
     }
 
     /// The descriptor by which the kernel is asked. What else is done by it uses up no error that the kernel has noted.
@@ -243,15 +243,15 @@ impl Losses {
 mod tests {
     use super::*;
 
-    fn losses(is_buffered: bool) -> Losses {
+    fn writeback_errors(is_buffered: bool) -> WritebackErrors {
         let file = std::fs::File::open("Cargo.toml").expect("tests run where it is");
-        Losses::new(file.into(), false, is_buffered)
+        WritebackErrors::new(file.into(), false, is_buffered)
     }
 
-    /// The losses of a file for which the kernel is not asked.
-    fn unasked() -> Losses {
+    /// The writeback errors of a file for which the kernel is not asked.
+    fn unasked() -> WritebackErrors {
         let file = std::fs::File::open("Cargo.toml").expect("tests run where it is");
-        Losses::new(file.into(), true, true)
+        WritebackErrors::new(file.into(), true, true)
     }
 
     /// Red if an answer that says that the kernel cannot be asked does not count as a loss once it could be asked: the
@@ -259,13 +259,13 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "only files can be synced there")]
     fn once_the_kernel_could_be_asked_every_error_is_a_loss() {
-        let losses = losses(true);
-        assert!(losses.can_be_asked());
+        let writeback_errors = writeback_errors(true);
+        assert!(writeback_errors.can_be_asked());
         // The kernel cannot be asked for a pipe.
         let (pipe, _) = io::pipe().expect("there are descriptors");
-        let losses = Losses { witness: Mutex::new(pipe.into()), ..losses };
-        assert_eq!(losses.judge(Promise::Sync, Status::Ok, 0), Status::IoError);
-        let text = losses.first().expect("it is kept");
+        let writeback_errors = WritebackErrors { witness: Mutex::new(pipe.into()), ..writeback_errors };
+        assert_eq!(writeback_errors.judge(Promise::Sync, Status::Ok, 0), Status::IoError);
+        let text = writeback_errors.first().expect("it is kept");
         assert!(text.starts_with("writing data back from the page cache failed at 2"), "{text}");
     }
 
@@ -275,8 +275,11 @@ mod tests {
     #[cfg_attr(miri, ignore = "only files can be synced there")]
     fn the_kernel_is_asked_where_it_answers() {
         let (pipe, _) = io::pipe().expect("there are descriptors");
-        for losses in [Losses::new(pipe.into(), false, true), unasked()] {
-            assert_eq!((losses.can_be_asked(), losses.judge(Promise::Sync, Status::Ok, 0)), (false, Status::Ok));
+        for writeback_errors in [WritebackErrors::new(pipe.into(), false, true), unasked()] {
+            assert_eq!(
+                (writeback_errors.can_be_asked(), writeback_errors.judge(Promise::Sync, Status::Ok, 0)),
+                (false, Status::Ok)
+            );
         }
     }
 
@@ -285,17 +288,20 @@ mod tests {
     /// wait for each other for ever.
     #[test]
     fn a_sync_is_certain_once_those_beside_it_are_answered() {
-        let losses = unasked();
-        let [first, second] = [(); 2].map(|()| losses.note_sync().expect("they are counted"));
-        let until = losses.note_answer(second);
-        let third = losses.note_sync().expect("they are counted");
-        assert_eq!(losses.is_certain(until), None);
-        let first = losses.note_answer(first);
-        assert_eq!((losses.is_certain(until), losses.is_certain(first)), (Some(true), None));
-        losses.judge(Promise::Sync, Status::IoError, -libc::EIO);
-        losses.note_answer(third);
-        assert_eq!((losses.is_certain(until), losses.is_certain(first)), (Some(false), Some(false)));
-        assert_eq!(losses.is_certain(0), Some(true), "what promises nothing goes on");
+        let writeback_errors = unasked();
+        let [first, second] = [(); 2].map(|()| writeback_errors.note_sync().expect("they are counted"));
+        let until = writeback_errors.note_answer(second);
+        let third = writeback_errors.note_sync().expect("they are counted");
+        assert_eq!(writeback_errors.is_certain(until), None);
+        let first = writeback_errors.note_answer(first);
+        assert_eq!((writeback_errors.is_certain(until), writeback_errors.is_certain(first)), (Some(true), None));
+        writeback_errors.judge(Promise::Sync, Status::IoError, -libc::EIO);
+        writeback_errors.note_answer(third);
+        assert_eq!(
+            (writeback_errors.is_certain(until), writeback_errors.is_certain(first)),
+            (Some(false), Some(false))
+        );
+        assert_eq!(writeback_errors.is_certain(0), Some(true), "what promises nothing goes on");
     }
 
     /// Red if a sync that has failed is forgotten, or another promise is believed after it.
@@ -303,23 +309,23 @@ mod tests {
     fn nothing_is_believed_after_a_sync_that_failed() {
         for is_buffered in [false, true] {
             for errno in [libc::EIO, libc::ENOSPC, libc::EDQUOT, libc::EINVAL] {
-                let losses = losses(is_buffered);
+                let writeback_errors = writeback_errors(is_buffered);
                 for promise in [Promise::Sync, Promise::Write] {
-                    assert_eq!(losses.judge(promise, Status::Ok, 0), Status::Ok);
+                    assert_eq!(writeback_errors.judge(promise, Status::Ok, 0), Status::Ok);
                 }
-                assert_eq!(losses.first(), None);
+                assert_eq!(writeback_errors.first(), None);
                 assert_eq!(
-                    losses.judge(Promise::Sync, Status::NoSpace, -errno),
+                    writeback_errors.judge(Promise::Sync, Status::NoSpace, -errno),
                     Status::NoSpace,
                     "it is told as it is"
                 );
                 for promise in [Promise::Sync, Promise::Write, Promise::Sync] {
-                    assert_eq!(losses.judge(promise, Status::Ok, 0), Status::IoError);
+                    assert_eq!(writeback_errors.judge(promise, Status::Ok, 0), Status::IoError);
                 }
-                let text = losses.first().expect("it is kept").to_owned();
+                let text = writeback_errors.first().expect("it is kept").to_owned();
                 assert!(text.starts_with("a sync failed at 2") && text.ends_with("; open the file anew"), "{text}");
-                losses.judge(Promise::Sync, Status::IoError, -libc::EROFS);
-                assert_eq!(losses.first(), Some(&*text), "the first one counts");
+                writeback_errors.judge(Promise::Sync, Status::IoError, -libc::EROFS);
+                assert_eq!(writeback_errors.first(), Some(&*text), "the first one counts");
             }
         }
     }
@@ -336,12 +342,12 @@ mod tests {
             (false, libc::EIO, false),
             (false, libc::ENOSPC, false),
         ] {
-            let losses = losses(is_buffered);
+            let writeback_errors = writeback_errors(is_buffered);
             let case = format!("{is_buffered} {errno}");
-            assert_eq!(losses.judge(Promise::Write, Status::IoError, -errno), Status::IoError, "{case}");
-            assert_eq!(losses.first().is_some(), is_loss, "{case}");
+            assert_eq!(writeback_errors.judge(Promise::Write, Status::IoError, -errno), Status::IoError, "{case}");
+            assert_eq!(writeback_errors.first().is_some(), is_loss, "{case}");
             let later = if is_loss { Status::IoError } else { Status::Ok };
-            assert_eq!(losses.judge(Promise::Sync, Status::Ok, 0), later, "{case}");
+            assert_eq!(writeback_errors.judge(Promise::Sync, Status::Ok, 0), later, "{case}");
         }
     }
 }

@@ -32,7 +32,7 @@ const RAISED_WEIGHT: u32 = weight(DEFAULT_WEIGHT, 4);
 
 /// Whether a queue is raised, and what decides that.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Raising {
+pub(super) struct WeightRaising {
     /// How many times its weight the queue counts.
     pub(super) coefficient: u32,
     /// For how long the queue is raised, at most.
@@ -54,7 +54,7 @@ pub(super) struct Raising {
     pub(super) first_service: Ticks,
 }
 
-impl Raising {
+impl WeightRaising {
     /// Those of a new queue.
     pub(super) fn new(now: Ticks) -> Self {
         Self { coefficient: 1, interactive_since: LONG_AGO, next_soft_start: now, ..Self::default() }
@@ -331,7 +331,7 @@ impl Bfq {
     }
 
     /// After a split: resumes the raising that was saved before the merge, unless it has run out.
-    pub(super) fn resume_raising(&mut self, q: Index, saved: &Raising, now: Ticks) {
+    pub(super) fn resume_raising(&mut self, q: Index, saved: &WeightRaising, now: Ticks) {
         let (low_latency, duration) = (self.tunables.low_latency, self.rate.starting_time());
         let queue = self.queues.get_mut(q);
         let (in_burst, raising) = (queue.in_large_burst, &mut queue.raising);

@@ -14,8 +14,8 @@ use crate::failure::Cause;
 /// A thread that serves a client. A connection has one, and a block device of several queues has one for each. Only the
 /// thread itself writes the counts.
 #[derive(Debug)]
-pub(crate) struct Lane {
-    /// No other lane of these clients has this number.
+pub(crate) struct ThreadCounters {
+    /// No other counters of these clients has this number.
     pub(crate) number: u64,
     /// Wakes the thread.
     pub(crate) bell: Arc<EventFd>,
@@ -27,7 +27,7 @@ pub(crate) struct Lane {
     errors: ErrorMeter,
 }
 
-impl Lane {
+impl ThreadCounters {
     pub(super) fn new(number: u64, bell: Arc<EventFd>) -> Self {
         let [requests, answers, bytes] = [const { AtomicU64::new(0) }; 3];
         let (meter, errors) = (Meter::default(), ErrorMeter::default());

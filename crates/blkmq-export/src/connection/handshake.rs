@@ -10,7 +10,7 @@ use super::shared::Shared;
 use crate::nbd::negotiation::{Catalogue, NotAdmitted, Offer};
 
 /// One client, before it has chosen an export.
-pub(super) struct Visitor {
+pub(super) struct Handshake {
     shared: Arc<Shared>,
     entry: Arc<Entry>,
     /// Set when the client has asked for an export that it may not use.
@@ -32,7 +32,7 @@ fn reason(error: &QueueError) -> Reason {
     }
 }
 
-impl Visitor {
+impl Handshake {
     pub(super) fn new(shared: Arc<Shared>, entry: Arc<Entry>) -> Self {
         let [was_refused, was_turned_away, found_queue_full] = [const { OnceLock::new() }; 3];
         Self { shared, entry, was_refused, was_turned_away, found_queue_full, place: Mutex::default() }
@@ -59,7 +59,7 @@ impl Visitor {
     }
 }
 
-impl Catalogue for Visitor {
+impl Catalogue for Handshake {
     fn names(&self) -> impl Iterator<Item = (&str, &str)> {
         self.shared.engine.exports.iter().map(|export| (export.name.as_str(), export.description.as_str()))
     }

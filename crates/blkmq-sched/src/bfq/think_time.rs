@@ -18,7 +18,7 @@ const STEADY_WINDOW: u64 = 200 * NS_PER_MS;
 
 /// What is remembered of a queue's client, also while its queue is merged with another one.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Habits {
+pub(super) struct ThinkTime {
     /// When a request of the queue completed last; before the first one did, a nanosecond after the queue began.
     pub(super) last_end: Time,
     has_ended: bool,
@@ -35,7 +35,7 @@ pub(super) struct Habits {
     idle: u64,
 }
 
-impl Habits {
+impl ThinkTime {
     pub(super) fn new(now: Time, thinks_shortly: bool) -> Self {
         Self { last_end: now.after(1), thinks_shortly, is_io_bound: true, watched_since: now, ..Self::default() }
     }
@@ -88,11 +88,11 @@ impl Bfq {
         if queue.dispatched > 0 || queue.is_busy {
             return;
         }
-        let habits = &mut queue.habits;
-        let elapsed = habits.think_time(now).min(2 * slice_idle);
-        habits.samples = (7 * habits.samples + 256) / 8;
-        habits.total = (7 * habits.total + 256 * elapsed) / 8;
-        habits.mean = (habits.total + 128) / habits.samples;
+        let think_time = &mut queue.think_time;
+        let elapsed = think_time.think_time(now).min(2 * slice_idle);
+        think_time.samples = (7 * think_time.samples + 256) / 8;
+        think_time.total = (7 * think_time.total + 256 * elapsed) / 8;
+        think_time.mean = (think_time.total + 128) / think_time.samples;
     }
 
     /// Decides anew whether the think time of `q` is short.
@@ -105,13 +105,13 @@ impl Bfq {
         }
         let tick = ticks(now);
         // What was learnt before a split says little.
-        if queue.split_at + super::raise::LONG_IDLE >= tick {
+        if queue.split_at + super::weight_raising::LONG_IDLE >= tick {
             return;
         }
-        let habits = &mut queue.habits;
-        let is_long = habits.samples > ENOUGH_SAMPLES && habits.mean > slice_idle / 2;
-        let changes = habits.thinks_shortly == is_long;
-        habits.thinks_shortly = !is_long;
+        let think_time = &mut queue.think_time;
+        let is_long = think_time.samples > ENOUGH_SAMPLES && think_time.mean > slice_idle / 2;
+        let changes = think_time.thinks_shortly == is_long;
+        think_time.thinks_shortly = !is_long;
         const SETTLING: Ticks = of_ms(100);
         if changes && queue.injection.base == 0 && (is_long || queue.injection.lowered_at + SETTLING <= tick) {
             self.reset_injection(q, now);
@@ -131,18 +131,18 @@ impl Bfq {
     pub(super) fn note_steadiness(&mut self, q: Index, now: Time) {
         let queue = self.queues.get_mut(q);
         let is_without = queue.nr_waiting == 1 && queue.dispatched == 0;
-        let habits = &mut queue.habits;
+        let think_time = &mut queue.think_time;
         if is_without {
-            habits.idle = habits.idle.wrapping_add(habits.think_time(now));
+            think_time.idle = think_time.idle.wrapping_add(think_time.think_time(now));
         }
         if queue.just_created {
             return;
         }
-        let watched = now.since(habits.watched_since);
-        habits.is_io_bound = habits.idle.wrapping_mul(5) <= watched;
+        let watched = now.since(think_time.watched_since);
+        think_time.is_io_bound = think_time.idle.wrapping_mul(5) <= watched;
         if watched > STEADY_WINDOW {
-            habits.watched_since = now.before(watched / 2);
-            habits.idle /= 2;
+            think_time.watched_since = now.before(watched / 2);
+            think_time.idle /= 2;
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::lock;
 
 /// How long a server may take to accept the connection and to send all answers of the handshake. An answer of the
 /// resolver is used for as long.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a server is left alone that has no room for one more client that waits to be accepted. No descriptor tells
 /// when there is room.
@@ -30,7 +30,7 @@ const FULL_PAUSE: Duration = Duration::from_millis(10);
 
 /// Connects sockets until the device is closed.
 #[derive(Debug)]
-pub(super) struct Dialer {
+pub(super) struct Connector {
     /// Readable once the device is closed.
     closed: EventFd,
     /// A look-up of the name that is in progress, or whose addresses no caller has taken.
@@ -69,11 +69,11 @@ impl LookUp {
 
     /// Whether the addresses are so old that the name may have other ones now.
     fn is_old(&self) -> bool {
-        self.found.get().is_some_and(|(_, when)| when.elapsed() > PATIENCE)
+        self.found.get().is_some_and(|(_, when)| when.elapsed() > TIMEOUT)
     }
 }
 
-impl Dialer {
+impl Connector {
     /// # Errors
     /// The system gives no descriptor.
     pub(super) fn new() -> io::Result<Self> {
@@ -250,8 +250,8 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(50);
     const LONG: Duration = Duration::from_secs(3600);
 
-    fn dialer() -> Dialer {
-        Dialer::new().expect("there are descriptors")
+    fn connector() -> Connector {
+        Connector::new().expect("there are descriptors")
     }
 
     /// Hangs if there is no limit to the time for connecting.
@@ -262,32 +262,32 @@ mod tests {
         let listener = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         listen(&listener, 0).unwrap();
-        let (place, dialer) = (Place::Unix(path), dialer());
+        let (place, connector) = (Place::Unix(path), connector());
         // The first client waits in the server's queue. There is no room for a second one.
-        let _first = dialer.dial(&place, Instant::now() + LONG).unwrap();
-        let error = dialer.dial(&place, Instant::now() + LIMIT).unwrap_err();
+        let _first = connector.dial(&place, Instant::now() + LONG).unwrap();
+        let error = connector.dial(&place, Instant::now() + LIMIT).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        dialer.close();
-        assert_eq!(dialer.dial(&place, Instant::now() + LONG).unwrap_err().to_string(), "the device is closed");
+        connector.close();
+        assert_eq!(connector.dial(&place, Instant::now() + LONG).unwrap_err().to_string(), "the device is closed");
     }
 
     /// Hangs if there is no time limit for the resolver. Red if each try leaves a thread behind.
     #[test]
     fn a_name_is_looked_up_for_a_time_by_one_thread_that_the_next_try_waits_for() {
-        let dialer = dialer();
+        let connector = connector();
         let (answer, answers) = mpsc::channel();
         let slow = move || answers.recv().expect("the test answers");
-        let error = dialer.look_up(slow, Instant::now() + LIMIT).unwrap_err();
+        let error = connector.look_up(slow, Instant::now() + LIMIT).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let another = || panic!("there is a thread that asks already");
-        let error = dialer.look_up(another, Instant::now() + LIMIT).unwrap_err();
+        let error = connector.look_up(another, Instant::now() + LIMIT).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let address = SocketAddr::from(([127, 0, 0, 1], 7));
         answer.send(Ok(vec![address])).unwrap();
-        assert_eq!(dialer.look_up(another, Instant::now() + LONG).unwrap(), [address]);
+        assert_eq!(connector.look_up(another, Instant::now() + LONG).unwrap(), [address]);
         let next = SocketAddr::from(([127, 0, 0, 1], 8));
         assert_eq!(
-            dialer.look_up(move || Ok(vec![next]), Instant::now() + LONG).unwrap(),
+            connector.look_up(move || Ok(vec![next]), Instant::now() + LONG).unwrap(),
             [next],
             "an answer is old once"
         );
@@ -296,19 +296,19 @@ mod tests {
     /// Red if the second caller starts a thread of its own: the first thread is then lost, and its answer too.
     #[test]
     fn all_that_wait_for_a_name_wait_for_one_thread() {
-        let dialer = dialer();
+        let connector = connector();
         let (answer, answers) = mpsc::channel();
         let slow = move || answers.recv().expect("the test answers");
-        dialer.look_up(slow, Instant::now() + LIMIT).unwrap_err();
+        connector.look_up(slow, Instant::now() + LIMIT).unwrap_err();
         let address = SocketAddr::from(([127, 0, 0, 1], 7));
         thread::scope(|scope| {
             let ask = || {
                 let ask = || Ok(vec![SocketAddr::from(([127, 0, 0, 1], 8))]);
-                dialer.look_up(ask, Instant::now() + LONG).unwrap()
+                connector.look_up(ask, Instant::now() + LONG).unwrap()
             };
             let callers = [scope.spawn(ask), scope.spawn(ask)];
             // The look-up is shared by each caller, the device, and the thread that does it.
-            let nr_waiting = || lock(&dialer.unfinished).as_ref().map(|look_up| Arc::strong_count(look_up) - 2);
+            let nr_waiting = || lock(&connector.unfinished).as_ref().map(|look_up| Arc::strong_count(look_up) - 2);
             while nr_waiting().is_some_and(|nr| nr < 2) && !callers.iter().any(|caller| caller.is_finished()) {
                 thread::yield_now();
             }
@@ -320,34 +320,34 @@ mod tests {
     /// Red if an answer that no caller took is used for ever: the next outage may be days later.
     #[test]
     fn an_old_answer_is_not_taken() {
-        let (dialer, found) = (dialer(), OnceLock::new());
+        let (connector, found) = (connector(), OnceLock::new());
         let (old, new) = (SocketAddr::from(([127, 0, 0, 1], 7)), SocketAddr::from(([127, 0, 0, 1], 8)));
-        let long_ago = Instant::now().checked_sub(2 * PATIENCE).expect("the machine runs for longer");
+        let long_ago = Instant::now().checked_sub(2 * TIMEOUT).expect("the machine runs for longer");
         found.set((Ok(vec![old]), long_ago)).unwrap();
         let look_up = LookUp { found, is_over: EventFd::new().expect("there are descriptors") };
         look_up.is_over.notify();
-        *lock(&dialer.unfinished) = Some(Arc::new(look_up));
-        assert_eq!(dialer.look_up(move || Ok(vec![new]), Instant::now() + LONG).unwrap(), [new]);
+        *lock(&connector.unfinished) = Some(Arc::new(look_up));
+        assert_eq!(connector.look_up(move || Ok(vec![new]), Instant::now() + LONG).unwrap(), [new]);
     }
 
     /// Hangs if a thread that panics does not tell that it has ended.
     #[test]
     fn a_resolver_that_panics_is_not_waited_for() {
-        let dialer = dialer();
-        let error = dialer.look_up(|| panic!("on purpose"), Instant::now() + LONG).unwrap_err();
+        let connector = connector();
+        let error = connector.look_up(|| panic!("on purpose"), Instant::now() + LONG).unwrap_err();
         assert_eq!(error.to_string(), "the thread that did that panicked");
         let address = SocketAddr::from(([127, 0, 0, 1], 7));
-        assert_eq!(dialer.look_up(move || Ok(vec![address]), Instant::now() + LONG).unwrap(), [address]);
+        assert_eq!(connector.look_up(move || Ok(vec![address]), Instant::now() + LONG).unwrap(), [address]);
     }
 
     /// Red if the operator is not told what to do about a name.
     #[test]
     fn a_name_that_is_not_found_in_time_is_told_with_what_would_be_right() {
-        let dialer = dialer();
+        let connector = connector();
         let (_never, answers) = mpsc::channel();
         let slow = move || answers.recv().expect("the test does not answer");
-        dialer.look_up(slow, Instant::now() + LIMIT).unwrap_err();
-        let error = dialer.addresses("far.example", 7, Instant::now() + LIMIT).unwrap_err().to_string();
+        connector.look_up(slow, Instant::now() + LIMIT).unwrap_err();
+        let error = connector.addresses("far.example", 7, Instant::now() + LIMIT).unwrap_err().to_string();
         assert!(
             error.contains("'far.example' is still being looked up") && error.contains("give an address"),
             "{error}"
@@ -363,37 +363,37 @@ mod tests {
         let deaf = TcpListener::from(deaf);
         let good = TcpListener::bind("127.0.0.1:0").unwrap();
         let (first, second) = (deaf.local_addr().unwrap(), good.local_addr().unwrap());
-        let dialer = dialer();
+        let connector = connector();
         // This client fills the queue of clients that wait to be accepted. Linux does not answer the next one.
-        let _waits = dialer.connect_any(&[first], Instant::now() + LONG).unwrap();
-        let error = dialer.connect_any(&[first], Instant::now() + LIMIT).unwrap_err();
+        let _waits = connector.connect_any(&[first], Instant::now() + LONG).unwrap();
+        let error = connector.connect_any(&[first], Instant::now() + LIMIT).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "it does not answer");
-        dialer.connect_any(&[first, second], Instant::now() + Duration::from_secs(4)).unwrap();
+        connector.connect_any(&[first, second], Instant::now() + Duration::from_secs(4)).unwrap();
     }
 
     /// Red if it is an error that a descriptor refuses although it was reported as ready.
     #[test]
     fn what_is_not_ready_after_all_is_waited_for_again() {
-        let (dialer, ready) = (dialer(), EventFd::new().expect("there are descriptors"));
+        let (connector, ready) = (connector(), EventFd::new().expect("there are descriptors"));
         ready.notify();
         let mut answers = [Err(Errno::AGAIN), Err(Errno::INTR), Ok(7)].into_iter();
         let act = || answers.next().expect("the third is good");
-        assert_eq!(dialer.when_ready(&ready, PollFlags::IN, Instant::now() + LONG, act).unwrap(), 7);
+        assert_eq!(connector.when_ready(&ready, PollFlags::IN, Instant::now() + LONG, act).unwrap(), 7);
         let act = || Err::<(), _>(Errno::AGAIN);
-        let error = dialer.when_ready(&ready, PollFlags::IN, Instant::now() + LIMIT, act).unwrap_err();
+        let error = connector.when_ready(&ready, PollFlags::IN, Instant::now() + LIMIT, act).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     /// Hangs if a thread that waits does not notice that the device is closed.
     #[test]
     fn the_end_of_the_device_is_waited_for_too() {
-        let dialer = dialer();
+        let connector = connector();
         thread::scope(|scope| {
             let never = EventFd::new().expect("there are descriptors");
-            let dialer = &dialer;
-            let waits = scope.spawn(move || dialer.wait(&never, PollFlags::IN, Instant::now() + LONG));
-            let rests = scope.spawn(|| dialer.rest_until(Instant::now() + LONG));
-            dialer.close();
+            let connector = &connector;
+            let waits = scope.spawn(move || connector.wait(&never, PollFlags::IN, Instant::now() + LONG));
+            let rests = scope.spawn(|| connector.rest_until(Instant::now() + LONG));
+            connector.close();
             assert_eq!(waits.join().unwrap().unwrap_err().to_string(), "the device is closed");
             assert!(!rests.join().unwrap());
         });
@@ -402,8 +402,8 @@ mod tests {
     /// Red if an address is not taken for one, or a name leads nowhere.
     #[test]
     fn hosts_are_addresses_or_names() {
-        let dialer = dialer();
-        let found = |host| dialer.addresses(host, 7, Instant::now() + LONG).unwrap();
+        let connector = connector();
+        let found = |host| connector.addresses(host, 7, Instant::now() + LONG).unwrap();
         assert_eq!(found("127.0.0.1"), [SocketAddr::from(([127, 0, 0, 1], 7))]);
         assert_eq!(found("::1"), [SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, 7))]);
         let local = found("localhost");

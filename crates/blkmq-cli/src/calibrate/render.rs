@@ -12,7 +12,7 @@ use super::sweep::Swept;
 use crate::page;
 use blkmq_program::{
     columns,
-    words::{short, size, us},
+    render::{short, size, us},
 };
 
 /// If the middle half of the runs of a depth lies apart by more than this part of their rate, the figures say little.

@@ -65,7 +65,7 @@ impl<F: Copy + Default> Hand<F> {
 /// A guest with a ring, and the thread that serves it.
 struct Machine {
     guest: Guest,
-    lane: Lane,
+    ring_server: RingServer,
     hand: Hand<Own>,
     nr_asked: u16,
 }
@@ -83,14 +83,14 @@ impl Machine {
         let guest = Guest::new(8, true, true);
         let limits = engine.exports[0].queue.limits();
         let terms = Arc::new(Terms { limits, most_copied, ..Terms::plain() });
-        let lane = Lane::new(0, 8, guest.ring(), &guest.memory, None, terms).unwrap();
-        Self { guest, lane, hand: Hand::new(engine, FrontEnd::VhostUser), nr_asked: 0 }
+        let ring_server = RingServer::new(0, 8, guest.ring(), &guest.memory, None, terms).unwrap();
+        Self { guest, ring_server, hand: Hand::new(engine, FrontEnd::VhostUser), nr_asked: 0 }
     }
 
-    /// Makes a request available, and has the lane take it. Returns its number.
+    /// Makes a request available, and has the ring server take it. Returns its number.
     fn ask(&mut self, kind: u32, sector: u64, data: &[(u64, u32)]) -> u16 {
         let (nr, mut chain, taken) = self.make(kind, sector, data);
-        self.lane.begin(taken, &mut chain, &mut self.hand.session, &mut self.hand.lists);
+        self.ring_server.begin(taken, &mut chain, &mut self.hand.session, &mut self.hand.lists);
         nr
     }
 
@@ -108,17 +108,17 @@ impl Machine {
             [(at as u64, 16, 0, 0)].into_iter().chain(data).chain([(at as u64 + 16, 1, WRITE, 0)]).collect();
         self.guest.offer_packed(nr, &chain);
         let mut chain = Chain::default();
-        let taken = self.lane.take(&mut chain).unwrap().expect("there is one");
+        let taken = self.ring_server.take(&mut chain).unwrap().expect("there is one");
         (nr, chain, taken)
     }
 
     /// A round of the worker.
     fn turn(&mut self) {
-        self.lane.catch_up(&mut self.hand.session);
+        self.ring_server.catch_up(&mut self.hand.session);
         for (id, failure) in self.hand.turn() {
-            self.lane.finish(id, failure, &mut self.hand.session, &mut self.hand.lists);
+            self.ring_server.finish(id, failure, &mut self.hand.session, &mut self.hand.lists);
         }
-        self.lane.publish();
+        self.ring_server.publish();
     }
 
     /// The status of a request; `0xff` if there is none yet.
@@ -215,7 +215,7 @@ fn what_is_no_whole_sectors_or_blocks_is_copied() {
     assert!(found.into_iter().eq(expected));
     let long = machine.ask(0, 0, &[(FAR, 1), (FAR, 8192 + 511)]);
     assert_eq!(machine.finish(long), STATUS_ERROR, "there is never memory for it");
-    assert!(machine.hand.session.is_idle() && machine.lane.is_idle());
+    assert!(machine.hand.session.is_idle() && machine.ring_server.is_idle());
 }
 
 /// Red before a request that takes more slots than a submitter has was done one part after the other: it was refused.
@@ -234,7 +234,7 @@ fn a_request_may_be_longer_than_the_slots_allow() {
         }
     }
     assert!(machine.bytes(FAR, piece.1 as usize).into_iter().eq((0..piece.1).map(|at| (at / 512) as u8)));
-    assert!(machine.lane.is_idle());
+    assert!(machine.ring_server.is_idle());
 }
 
 /// Red if a request for which there is no memory now is lost, or lets others pass that the ring has behind it.
@@ -259,14 +259,14 @@ fn a_copy_waits_for_memory() {
     assert_eq!(machine.hand.turn().len(), held.len());
     machine.fill(FAR, 512, |_| 5);
     let late = machine.ask(1, 1, &[(FAR, 512)]);
-    assert!(!machine.lane.has_room(), "what is behind it waits");
+    assert!(!machine.ring_server.has_room(), "what is behind it waits");
     machine.turn();
-    assert_eq!((machine.status(late), machine.lane.is_idle()), (0xff, false));
+    assert_eq!((machine.status(late), machine.ring_server.is_idle()), (0xff, false));
     held.into_iter().for_each(|id| machine.hand.session.forget(id));
     assert_eq!(machine.finish(late), STATUS_OK);
     let read = machine.ask(0, 1, &[(FAR + 512, 512)]);
     assert_eq!((machine.finish(read), machine.bytes(FAR + 512, 512)), (STATUS_OK, vec![5; 512]));
-    assert!(machine.lane.is_idle());
+    assert!(machine.ring_server.is_idle());
 }
 
 /// Red if a request of a machine is not counted, or not as one of its own.
@@ -299,25 +299,25 @@ fn a_ring_is_given_back_without_what_waits_for_memory() {
     let renew = |machine: &mut Machine, base| {
         let record = Inflight::take(info, file.try_clone().unwrap(), true).unwrap();
         let ring = Ring::new(&machine.guest.memory, &machine.guest.layout, base).unwrap();
-        let (memory, terms) = (&machine.guest.memory, Arc::clone(&machine.lane.terms));
-        machine.lane = Lane::new(0, 8, ring, memory, record.tracker(0, 8, true).unwrap(), terms).unwrap();
+        let (memory, terms) = (&machine.guest.memory, Arc::clone(&machine.ring_server.terms));
+        machine.ring_server = RingServer::new(0, 8, ring, memory, record.tracker(0, 8, true).unwrap(), terms).unwrap();
     };
-    let base = machine.lane.base();
+    let base = machine.ring_server.base();
     renew(&mut machine, base);
     let held: Vec<_> = std::iter::from_fn(|| tell(&mut machine.hand, 64 << 10)).collect();
     machine.hand.turn();
     machine.fill(FAR, 512, |_| 5);
     let late = machine.ask(1, 1, &[(FAR, 512)]);
-    machine.lane.begin_no_part(&mut machine.hand.session);
+    machine.ring_server.begin_no_part(&mut machine.hand.session);
     machine.turn();
-    assert_eq!((machine.lane.is_idle(), machine.status(late)), (true, 0xff));
+    assert_eq!((machine.ring_server.is_idle(), machine.status(late)), (true, 0xff));
     // The ring goes on, and the request is begun once more.
-    let base = machine.lane.base();
+    let base = machine.ring_server.base();
     renew(&mut machine, base);
     held.into_iter().for_each(|id| machine.hand.session.forget(id));
     let mut chain = Chain::default();
-    let taken = machine.lane.take(&mut chain).unwrap().expect("it is in the record");
-    machine.lane.begin(taken, &mut chain, &mut machine.hand.session, &mut machine.hand.lists);
+    let taken = machine.ring_server.take(&mut chain).unwrap().expect("it is in the record");
+    machine.ring_server.begin(taken, &mut chain, &mut machine.hand.session, &mut machine.hand.lists);
     assert_eq!(machine.finish(late), STATUS_OK);
     let read = machine.ask(0, 1, &[(FAR + 512, 512)]);
     assert_eq!((machine.finish(read), machine.bytes(FAR + 512, 512)), (STATUS_OK, vec![5; 512]));
@@ -339,8 +339,8 @@ fn what_is_broken_off_waits_for_no_memory() {
     machine.guest.all.write(FAR as usize, 1_u64.to_le_bytes());
     machine.guest.all.write(FAR as usize + 8, 2_u64.to_le_bytes());
     let late = machine.ask(13, 0, &[(FAR, 16)]);
-    assert!(!machine.lane.has_room(), "it is late");
-    machine.lane.begin_no_part(&mut machine.hand.session);
+    assert!(!machine.ring_server.has_room(), "it is late");
+    machine.ring_server.begin_no_part(&mut machine.hand.session);
     assert_eq!(
         (machine.status(late), engine.clients.errors(FrontEnd::VhostUser, "").of(Cause::Shutdown)),
         (STATUS_ERROR, 1)
@@ -365,7 +365,7 @@ fn a_write_that_has_begun_goes_before_what_has_not() {
     }
     let zeroes = machine.ask(13, 0, &[(FAR, 32)]);
     let write = machine.ask(1, 8, &[(FAR, 0x5fe01), (FAR, 0x501ff)]);
-    assert!(!machine.lane.has_room(), "it is late");
+    assert!(!machine.ring_server.has_room(), "it is late");
     for _ in 0..1000 {
         machine.turn();
     }
@@ -390,23 +390,23 @@ fn writes_that_have_begun_leave_memory_for_their_data() {
         let first = nr_machines.saturating_sub(8 * round);
         for (number, machine) in machines.iter_mut().enumerate().skip(first).take(8) {
             if machine.nr_asked == 0 {
-                machine.lane.number = number as u16;
+                machine.ring_server.number = number as u16;
                 let (_, mut chain, taken) = machine.make(1, 1, &[(FAR, 0x4ffff), (FAR, 1)]);
-                machine.lane.begin(taken, &mut chain, &mut hand.session, &mut hand.lists);
-                assert!(!machine.lane.has_room(), "it is late");
+                machine.ring_server.begin(taken, &mut chain, &mut hand.session, &mut hand.lists);
+                assert!(!machine.ring_server.has_room(), "it is late");
             }
         }
         held.next().into_iter().for_each(|id| hand.session.forget(id));
         for machine in &mut machines {
             // Its own thread has nothing to do, and lets others have their turns at blocks.
             assert!(machine.hand.turn().is_empty());
-            machine.lane.catch_up(&mut hand.session);
+            machine.ring_server.catch_up(&mut hand.session);
         }
         for (id, failure) in hand.turn() {
-            let lane = &mut machines[usize::from(hand.session.own(id).ring)].lane;
-            lane.finish(id, failure, &mut hand.session, &mut hand.lists);
+            let ring_server = &mut machines[usize::from(hand.session.own(id).ring)].ring_server;
+            ring_server.finish(id, failure, &mut hand.session, &mut hand.lists);
         }
     }
-    let is_done = |machine: &&Machine| machine.status(0) == STATUS_OK && machine.lane.is_idle();
+    let is_done = |machine: &&Machine| machine.status(0) == STATUS_OK && machine.ring_server.is_idle();
     assert_eq!(machines.iter().filter(is_done).count(), nr_machines);
 }

@@ -4,7 +4,7 @@ use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Bio, Buffers, Flags, Op};
 
 use super::Session;
-use super::edges::changing;
+use super::rmw::changing;
 use super::task::{Task, TaskId};
 use crate::ask::{Ask, Request};
 use crate::failure::{Cause, Failure};
@@ -22,7 +22,7 @@ impl<F: Copy + Default> Session<F> {
         if !self.tasks.has_room() {
             return None;
         }
-        let is_whole = self.edges.skip(request.offset | request.length) == 0;
+        let is_whole = self.rmw.skip(request.offset | request.length) == 0;
         let moves_data = matches!(request.ask, Ask::Read | Ask::Write { .. });
         let len = if let Buffers::One(buffer) = &*buffers { buffer.len() } else { buffers.len() };
         let failure = if let Some(failure) = self.beyond(request) {

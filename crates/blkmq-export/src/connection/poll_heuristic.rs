@@ -30,13 +30,13 @@ pub(super) enum Rest {
 
 /// What the last turns with a client have shown.
 #[derive(Debug, Default)]
-pub(super) struct Manners {
+pub(super) struct PollHeuristic {
     /// The number of turns in a row that brought one request each, counted up to twice [`SINGLES`].
     singles: u8,
 }
 
-impl Manners {
-    /// The manners of a client that waits for its answers.
+impl PollHeuristic {
+    /// The poll heuristic of a client that waits for its answers.
     #[cfg(test)]
     pub(super) fn single() -> Self {
         Self { singles: SINGLES }
@@ -86,17 +86,17 @@ mod tests {
     /// it leaves a client alone that is sending; or if it never looks for a client that waits for its answers.
     #[test]
     fn a_connection_rests_as_its_client_asks() {
-        let all = |manners: &Manners, is_first| {
-            [Awaited::Client, Awaited::Sender, Awaited::Others].map(|awaited| manners.rest(awaited, is_first))
+        let all = |poll_heuristic: &PollHeuristic, is_first| {
+            [Awaited::Client, Awaited::Sender, Awaited::Others].map(|awaited| poll_heuristic.rest(awaited, is_first))
         };
-        let together = Manners::default();
+        let together = PollHeuristic::default();
         assert_eq!(all(&together, true), [Rest::LeaveAlone, Rest::LookAgain, Rest::LookAgain]);
         assert_eq!(all(&together, false), [Rest::Sleep; 3]);
-        let single = Manners::single();
+        let single = PollHeuristic::single();
         for is_first in [true, false] {
             assert_eq!(all(&single, is_first), [Rest::Look, Rest::Look, Rest::Sleep]);
         }
-        let now_and_then = Manners { singles: 2 * SINGLES };
+        let now_and_then = PollHeuristic { singles: 2 * SINGLES };
         assert_eq!(all(&now_and_then, true), all(&together, true));
         assert_eq!(all(&now_and_then, false), all(&single, false));
     }
@@ -105,14 +105,18 @@ mod tests {
     /// its answers.
     #[test]
     fn a_client_that_waits_for_its_answers_may_be_behind_now_and_then() {
-        let mut manners = Manners::default();
+        let mut poll_heuristic = PollHeuristic::default();
         for turn in 1..5 * SINGLES {
-            manners.note(1);
-            assert_eq!(manners.waits_for_answers(), turn >= SINGLES, "turn {turn}");
-            assert_eq!(manners.may_be_behind(), turn < SINGLES || turn > SINGLES && turn % SINGLES == 0, "turn {turn}");
-            manners.note(0);
+            poll_heuristic.note(1);
+            assert_eq!(poll_heuristic.waits_for_answers(), turn >= SINGLES, "turn {turn}");
+            assert_eq!(
+                poll_heuristic.may_be_behind(),
+                turn < SINGLES || turn > SINGLES && turn % SINGLES == 0,
+                "turn {turn}"
+            );
+            poll_heuristic.note(0);
         }
-        manners.note(2);
-        assert!(!manners.waits_for_answers(), "it sends several together, and so has not waited");
+        poll_heuristic.note(2);
+        assert!(!poll_heuristic.waits_for_answers(), "it sends several together, and so has not waited");
     }
 }

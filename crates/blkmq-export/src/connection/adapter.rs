@@ -28,14 +28,14 @@ pub(super) struct Own {
 
 /// What a connection is working on between its socket and the engine.
 #[derive(Debug)]
-pub(super) struct Clerk {
+pub(super) struct Adapter {
     pub(super) terms: Terms,
     session: Session,
     outbox: Outbox,
 }
 
-impl Clerk {
-    /// A clerk for a client that has chosen an export, with a submitter of this many slots.
+impl Adapter {
+    /// An adapter for a client that has chosen an export, with a submitter of this many slots.
     pub(super) fn new(engine: &Arc<Engine>, agreement: &Agreement, nr_slots: usize, entry: Arc<Entry>) -> Self {
         let terms = terms(&engine.exports[agreement.export], agreement);
         let session = Session::new(engine, agreement.export, entry, nr_slots);
@@ -48,8 +48,8 @@ impl Clerk {
     }
 
     /// How long the thread may sleep before it submits again, if nothing wakes it.
-    pub(super) fn patience(&self) -> Option<Duration> {
-        self.session.patience()
+    pub(super) fn max_sleep(&self) -> Option<Duration> {
+        self.session.max_sleep()
     }
 
     /// Whether every request is answered.

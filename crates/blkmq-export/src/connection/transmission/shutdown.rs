@@ -16,7 +16,7 @@ const SEEING_OFF: Duration = Duration::from_millis(5);
 
 /// How long the connection waits for a client that has got all its replies to learn of the end. The client's host may
 /// be gone.
-const PARTING: Duration = Duration::from_millis(500);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Transmission {
     /// Called when everything is answered. Tells the client that this is the end. Returns whether this message, and all
@@ -40,7 +40,7 @@ impl Transmission {
     /// Waits until a client that may go on sending has got what it was sent. If a TCP socket is closed with unread
     /// bytes, or is sent something after that, the bytes that are still on the way to the client are lost.
     pub(super) fn see_off(&mut self) -> Result<(), Ending> {
-        self.clerk.leave();
+        self.adapter.leave();
         self.stream.end_sending();
         let (mut waited, mut last) = (Duration::ZERO, usize::MAX);
         loop {
@@ -57,7 +57,7 @@ impl Transmission {
             if self.stop.phase() == Phase::Stopped {
                 return Err(Ending::Stopped);
             }
-            if self.has_arrived && waited >= PARTING {
+            if self.has_arrived && waited >= SHUTDOWN_TIMEOUT {
                 break;
             }
             // This does not wait for the socket. So the connection reads from a client that sends without end only at

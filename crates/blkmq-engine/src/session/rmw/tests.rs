@@ -10,17 +10,17 @@ use crate::ask::Ask;
 use crate::clients::{Clients, FrontEnd, Source};
 use crate::memory::account::Account;
 use crate::memory::budget::Budget;
-use crate::session::turns::Turns;
+use crate::session::range_locks::RangeLocks;
 
-fn edges(block: u32) -> Edges {
+fn rmw(block: u32) -> ReadModifyWrite {
     let q = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
-    Edges::new(block, Turns::of(&q).join(Arc::new(EventFd::new().unwrap())))
+    ReadModifyWrite::new(block, RangeLocks::of(&q).join(Arc::new(EventFd::new().unwrap())))
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn bytes_are_rounded_to_blocks_outwards_and_inwards() {
-    let edges = edges(4096);
+    let rmw = rmw(4096);
     for (bytes, around, within, nr_edges) in [
         (0..4096, 0..4096, 0..4096, 0),
         (1..4096, 0..4096, 4096..4096, 1),
@@ -29,11 +29,11 @@ fn bytes_are_rounded_to_blocks_outwards_and_inwards() {
         (5000..6000, 4096..8192, 8192..8192, 2),
         (5000..5000, 5000..5000, 8192..8192, 0),
     ] {
-        assert_eq!(edges.around(bytes.clone()), around, "{bytes:?}");
-        assert_eq!(edges.within(bytes.clone()), within, "{bytes:?}");
-        assert_eq!(edges.charge(bytes.clone()), nr_edges * 4096, "{bytes:?}");
+        assert_eq!(rmw.around(bytes.clone()), around, "{bytes:?}");
+        assert_eq!(rmw.within(bytes.clone()), within, "{bytes:?}");
+        assert_eq!(rmw.charge(bytes.clone()), nr_edges * 4096, "{bytes:?}");
     }
-    assert_eq!((edges.skip(4097), edges.up(4097), edges.down(4097)), (1, 8192, 4096));
+    assert_eq!((rmw.skip(4097), rmw.up(4097), rmw.down(4097)), (1, 8192, 4096));
 }
 
 /// Red if a connection takes claims for passed that were made before it joined: its change would be undone by the write
@@ -43,10 +43,10 @@ fn bytes_are_rounded_to_blocks_outwards_and_inwards() {
 fn a_connection_that_comes_later_looks_before_its_first_change() {
     let q = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
     let bell = || Arc::new(EventFd::new().unwrap());
-    let mut first = Turns::of(&q).join(bell());
+    let mut first = RangeLocks::of(&q).join(bell());
     let (ticket, is_due) = first.claim_part(0..4096, true);
     assert!(is_due, "there is nobody to ask");
-    let mut late = Edges::new(4096, Turns::of(&q).join(bell()));
+    let mut late = ReadModifyWrite::new(4096, RangeLocks::of(&q).join(bell()));
     assert!(late.is_wary());
     assert!(late.seat.claim_whole(&(0..4096)).is_some(), "it waits for the claim");
     first.end(ticket);
@@ -54,19 +54,19 @@ fn a_connection_that_comes_later_looks_before_its_first_change() {
 
 /// A first connection, which has claimed the first and the third block. And a second connection with changes of the
 /// first block that wait for the first connection: as many as may have claims, and one more.
-fn crowded() -> (Seat, [Ticket; 2], Edges, Bench) {
+fn crowded() -> (Seat, [Ticket; 2], ReadModifyWrite, Bench) {
     let q = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
     let bell = || Arc::new(EventFd::new().unwrap());
-    let mut first = Turns::of(&q).join(bell());
+    let mut first = RangeLocks::of(&q).join(bell());
     let tickets = [0..4096, 8192..12288].map(|blocks| first.claim_part(blocks, true).0);
     let mut bench = Bench::new();
-    let mut edges = Edges::new(4096, Turns::of(&q).join(bell()));
-    (0..=MAX_CLAIMS).for_each(|_| bench.change(&mut edges, 0));
-    assert_eq!((edges.claims.len(), edges.backlog.len()), (MAX_CLAIMS, 1));
-    (first, tickets, edges, bench)
+    let mut rmw = ReadModifyWrite::new(4096, RangeLocks::of(&q).join(bell()));
+    (0..=MAX_CLAIMS).for_each(|_| bench.change(&mut rmw, 0));
+    assert_eq!((rmw.claims.len(), rmw.backlog.len()), (MAX_CLAIMS, 1));
+    (first, tickets, rmw, bench)
 }
 
-/// The parts of a connection other than its edges, with one task that makes all changes.
+/// The parts of a connection other than its unaligned ends, with one task that makes all changes.
 struct Bench {
     tasks: Tasks,
     task: TaskId,
@@ -82,7 +82,7 @@ impl Bench {
         let task = tasks.take().unwrap();
         let all = tasks.get_mut(task);
         (all.ask, all.length) = (Ask::Discard { fua: false }, 1 << 20);
-        let pool = Pool::new(true, Account::new(Arc::new(Budget::new(1 << 30, 1)), Arc::clone(entry.lane(0))));
+        let pool = Pool::new(true, Account::new(Arc::new(Budget::new(1 << 30, 1)), Arc::clone(entry.counters(0))));
         Self { tasks, task, pool, waiting: VecDeque::new() }
     }
 
@@ -91,17 +91,17 @@ impl Bench {
     }
 
     /// Changes the block that begins at this byte.
-    fn change(&mut self, edges: &mut Edges, start: u64) {
+    fn change(&mut self, rmw: &mut ReadModifyWrite, start: u64) {
         self.tasks.get_mut(self.task).outstanding += 1;
-        let bio = Bio::discard(start / SECTOR_SIZE as u64, 8).with_user_data(edges.mark(self.task));
-        edges.change_whole(&mut self.hands(), bio);
+        let bio = Bio::discard(start / SECTOR_SIZE as u64, 8).with_user_data(rmw.mark(self.task));
+        rmw.change_whole(&mut self.hands(), bio);
     }
 
     /// Tells that the device has done this many of the changes that wait for it.
-    fn settle(&mut self, edges: &mut Edges, changes: usize) {
+    fn settle(&mut self, rmw: &mut ReadModifyWrite, changes: usize) {
         for _ in 0..changes {
             let (mut bio, mut status) = (self.waiting.pop_front().expect("it has begun"), Status::Ok);
-            assert!(edges.settle(&mut self.hands(), &mut bio, &mut status));
+            assert!(rmw.settle(&mut self.hands(), &mut bio, &mut status));
             self.tasks.get_mut(self.task).outstanding -= 1;
         }
     }
@@ -112,16 +112,16 @@ impl Bench {
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn a_change_that_waits_for_a_claim_comes_before_one_that_comes_later() {
-    let (mut first, [ticket, other], mut edges, mut bench) = crowded();
+    let (mut first, [ticket, other], mut rmw, mut bench) = crowded();
     first.end(ticket);
-    edges.look(&mut bench.hands());
+    rmw.look(&mut bench.hands());
     assert_eq!(bench.waiting.len(), MAX_CLAIMS);
-    bench.settle(&mut edges, 1);
+    bench.settle(&mut rmw, 1);
     // A part of this block is claimed, so this change needs a claim too.
-    bench.change(&mut edges, 8192);
-    assert_eq!((edges.claims.len(), edges.backlog.len()), (MAX_CLAIMS - 1, 2));
-    edges.look(&mut bench.hands());
-    assert_eq!((edges.claims.len(), edges.backlog.len()), (MAX_CLAIMS, 0));
+    bench.change(&mut rmw, 8192);
+    assert_eq!((rmw.claims.len(), rmw.backlog.len()), (MAX_CLAIMS - 1, 2));
+    rmw.look(&mut bench.hands());
+    assert_eq!((rmw.claims.len(), rmw.backlog.len()), (MAX_CLAIMS, 0));
     let sectors: Vec<_> = bench.waiting.iter().map(|bio| bio.sector).collect();
     assert_eq!(sectors, [0; MAX_CLAIMS], "the one that waited has found its block free");
     first.end(other);
@@ -132,40 +132,40 @@ fn a_change_that_waits_for_a_claim_comes_before_one_that_comes_later() {
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn a_connection_whose_rest_has_ended_within_a_look_looks_again() {
-    let (mut first, [ticket, other], mut edges, mut bench) = crowded();
-    edges.look(&mut bench.hands());
-    assert!(edges.seat.rests(), "all it has waits for others");
+    let (mut first, [ticket, other], mut rmw, mut bench) = crowded();
+    rmw.look(&mut bench.hands());
+    assert!(rmw.seat.rests(), "all it has waits for others");
     first.end(other);
     first.end(ticket);
-    edges.look(&mut bench.hands());
-    bench.settle(&mut edges, MAX_CLAIMS);
-    assert!(edges.seat.rests());
+    rmw.look(&mut bench.hands());
+    bench.settle(&mut rmw, MAX_CLAIMS);
+    assert!(rmw.seat.rests());
     // No claim is left, so the last change needs none.
-    edges.look(&mut bench.hands());
-    assert!(!edges.seat.rests() && !edges.has_works() && bench.waiting.len() == 1);
-    assert!(edges.is_wary());
-    edges.look(&mut bench.hands());
-    assert!(!edges.is_wary(), "there is nothing to be seen");
+    rmw.look(&mut bench.hands());
+    assert!(!rmw.seat.rests() && !rmw.has_works() && bench.waiting.len() == 1);
+    assert!(rmw.is_wary());
+    rmw.look(&mut bench.hands());
+    assert!(!rmw.is_wary(), "there is nothing to be seen");
 }
 
 /// Red if the reads of blocks that a change does not fill, or the write that follows, lack the request's priority.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn a_change_of_a_part_has_the_priority_of_its_request() {
-    let (mut edges, mut bench) = (edges(4096), Bench::new());
+    let (mut rmw, mut bench) = (rmw(4096), Bench::new());
     let priority = Some(IoPriority { class: Class::Idle, level: 3 });
     let task = bench.task;
     bench.tasks.get_mut(task).priority = priority;
     bench.tasks.get_mut(task).outstanding += 1;
     let buffer = bench.pool.take(8192).unwrap();
-    edges.change_part(&mut bench.hands(), task, 512..8000, buffer, false);
+    rmw.change_part(&mut bench.hands(), task, 512..8000, buffer, false);
     for ops in [&[Op::Read, Op::Read][..], &[Op::Write]] {
-        edges.look(&mut bench.hands());
+        rmw.look(&mut bench.hands());
         let bios: Vec<_> = bench.waiting.drain(..).collect();
         assert_eq!(bios.iter().map(|bio| bio.op).collect::<Vec<_>>(), ops);
         for mut bio in bios {
             assert_eq!(bio.priority, priority, "{:?}", bio.op);
-            let is_over = edges.settle(&mut bench.hands(), &mut bio, &mut Status::Ok);
+            let is_over = rmw.settle(&mut bench.hands(), &mut bio, &mut Status::Ok);
             assert_eq!(is_over, bio.op == Op::Write);
         }
     }
@@ -191,8 +191,8 @@ fn what_an_operation_is_for_comes_back_with_it_and_epochs_go_round() {
 fn a_change_fails_if_a_thread_is_stuck_and_waits_for_a_device_that_is_slow() {
     for is_stuck in [true, false] {
         let q = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
-        let edges = || Edges::new(4096, Turns::of(&q).join(Arc::new(EventFd::new().unwrap())));
-        let [mut own, mut other] = [(); 2].map(|()| edges());
+        let rmw = || ReadModifyWrite::new(4096, RangeLocks::of(&q).join(Arc::new(EventFd::new().unwrap())));
+        let [mut own, mut other] = [(); 2].map(|()| rmw());
         let [mut bench, mut beside] = [(); 2].map(|()| Bench::new());
         beside.change(&mut other, 0);
         assert_eq!(beside.waiting.len(), 1, "it is free");
@@ -201,7 +201,7 @@ fn a_change_fails_if_a_thread_is_stuck_and_waits_for_a_device_that_is_slow() {
         own.change_part(&mut bench.hands(), task, 512..1024, buffer, false);
         // A change of the whole block waits too.
         bench.change(&mut own, 0);
-        assert!(own.patience().is_some_and(|left| left > Duration::ZERO));
+        assert!(own.max_sleep().is_some_and(|left| left > Duration::ZERO));
         let begin = Instant::now();
         let mut given_up = Vec::new();
         for nr in 1..20 {

@@ -83,7 +83,7 @@ struct Late {
 
 /// One ring at work.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct RingServer {
     pub(crate) number: u16,
     pub(crate) is_enabled: bool,
     pub(crate) signals: Signals,
@@ -108,7 +108,7 @@ pub(crate) struct Lane {
     is_dirty: bool,
 }
 
-impl Lane {
+impl RingServer {
     pub(crate) fn new(
         number: u16,
         size: u16,

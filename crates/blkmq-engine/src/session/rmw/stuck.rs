@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use blkmq::{Bio, Buffers, Op};
 
-use super::{Edges, What, Work};
+use super::{ReadModifyWrite, What, Work};
 
 /// How often the others are asked whether they look.
 const EVERY: Duration = Duration::from_secs(5);
@@ -40,9 +40,9 @@ impl Work {
     }
 }
 
-impl Edges {
+impl ReadModifyWrite {
     /// How long the connection may sleep until it has to [look for stuck threads](Self::give_up). `None`: for any time.
-    pub(in super::super) fn patience(&self) -> Option<Duration> {
+    pub(in super::super) fn max_sleep(&self) -> Option<Duration> {
         if self.claims.is_empty() {
             return None;
         }

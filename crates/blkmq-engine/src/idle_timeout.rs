@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 /// Measures for how long a client has not done what it must do before its connection can go on.
 #[derive(Debug)]
-pub struct Patience {
+pub struct IdleTimeout {
     /// The longest time that a client may do nothing. `None` if there is no limit.
     limit: Option<Duration>,
     /// Since when the client has done nothing.
     since: Option<Instant>,
 }
 
-impl Patience {
-    /// Patience without end, or with this limit.
+impl IdleTimeout {
+    /// IdleTimeout without end, or with this limit.
     #[must_use]
     pub const fn new(limit: Option<Duration>) -> Self {
         Self { limit, since: None }
@@ -60,23 +60,23 @@ mod tests {
     #[test]
     fn a_client_that_does_something_has_all_the_time_again() {
         let limit = Duration::from_secs(10);
-        let mut patience = Patience::new(Some(limit));
-        assert_eq!(patience.left(), None, "nothing is to be done");
-        assert!(patience.begin() && !patience.begin());
-        let since = patience.since.unwrap();
-        assert_eq!(patience.left_at(since + Duration::from_secs(4)), Some(Duration::from_secs(6)));
-        assert_eq!(patience.left_at(since + Duration::from_secs(11)), Some(Duration::ZERO));
-        assert!(patience.end() && !patience.end());
-        assert_eq!(patience.left_at(since + Duration::from_secs(11)), None);
-        assert!(patience.begin());
-        assert!(patience.left().unwrap() > Duration::from_secs(1));
+        let mut idle_timeout = IdleTimeout::new(Some(limit));
+        assert_eq!(idle_timeout.left(), None, "nothing is to be done");
+        assert!(idle_timeout.begin() && !idle_timeout.begin());
+        let since = idle_timeout.since.unwrap();
+        assert_eq!(idle_timeout.left_at(since + Duration::from_secs(4)), Some(Duration::from_secs(6)));
+        assert_eq!(idle_timeout.left_at(since + Duration::from_secs(11)), Some(Duration::ZERO));
+        assert!(idle_timeout.end() && !idle_timeout.end());
+        assert_eq!(idle_timeout.left_at(since + Duration::from_secs(11)), None);
+        assert!(idle_timeout.begin());
+        assert!(idle_timeout.left().unwrap() > Duration::from_secs(1));
     }
 
     /// Red if no limit is treated as a limit that has passed.
     #[test]
     fn without_a_limit_nothing_is_too_long() {
-        let mut patience = Patience::new(None);
-        patience.begin();
-        assert_eq!(patience.left_at(Instant::now() + Duration::from_secs(1 << 30)), None);
+        let mut idle_timeout = IdleTimeout::new(None);
+        idle_timeout.begin();
+        assert_eq!(idle_timeout.left_at(Instant::now() + Duration::from_secs(1 << 30)), None);
     }
 }

@@ -1,5 +1,6 @@
 //! Requests that begin or end within a block of the device. A change of a part of a block reads the block, puts the
-//! client's bytes in, and writes the block back. [`Turns`](super::turns::Turns) decides whose turn it is at a block.
+//! client's bytes in, and writes the block back. [`RangeLocks`](super::range_locks::RangeLocks) decides whose turn it
+//! is at a block.
 
 mod stuck;
 
@@ -10,8 +11,8 @@ use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Bio, Buffer, Buffers, Flags, Op, Status};
 
 use self::stuck::Watch;
+use super::range_locks::{Seat, Ticket};
 use super::task::{TaskId, Tasks};
-use super::turns::{Seat, Ticket};
 use crate::memory::pool::{Pool, footprint};
 
 /// The most changes of one connection that have a claim in the table at a time. Further changes wait in this
@@ -96,16 +97,17 @@ struct Work {
     watch: Watch,
 }
 
-/// What the functions of [`Edges`] need of the connection.
+/// What the functions of [`ReadModifyWrite`] need of the connection.
 pub(super) struct Hands<'a> {
     pub(super) tasks: &'a Tasks,
     pub(super) pool: &'a mut Pool,
     pub(super) waiting: &'a mut VecDeque<Bio>,
 }
 
-/// What a connection does at the edges of blocks, and with whole blocks of which other connections change a part.
+/// What a connection does at blocks that it changes in part, and with whole blocks of which other connections change a
+/// part.
 #[derive(Debug)]
-pub(super) struct Edges {
+pub(super) struct ReadModifyWrite {
     /// Size of a block in bytes, a power of two.
     block: u64,
     seat: Seat,
@@ -138,7 +140,7 @@ pub(super) const fn changing(fua: bool) -> Flags {
     Flags { sync: true, fua, ..Flags::NONE }
 }
 
-impl Edges {
+impl ReadModifyWrite {
     pub(super) fn new(block: u32, seat: Seat) -> Self {
         Self {
             block: block.into(),
@@ -190,8 +192,8 @@ impl Edges {
     /// Bytes of the buffers for the blocks that a change of these bytes reads.
     #[inline]
     pub(super) fn charge(&self, bytes: Range<u64>) -> usize {
-        let edges = [bytes.start, bytes.end].into_iter().filter(|byte| self.skip(*byte) > 0).count();
-        if bytes.is_empty() { 0 } else { edges * footprint(self.block as usize) }
+        let rmw = [bytes.start, bytes.end].into_iter().filter(|byte| self.skip(*byte) > 0).count();
+        if bytes.is_empty() { 0 } else { rmw * footprint(self.block as usize) }
     }
 
     #[inline]
@@ -463,7 +465,7 @@ impl Part {
     }
 }
 
-impl Drop for Edges {
+impl Drop for ReadModifyWrite {
     fn drop(&mut self) {
         // The free changes are over, because the submitter is gone.
         let Self { graces, seat, .. } = self;

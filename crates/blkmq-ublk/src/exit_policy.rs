@@ -3,14 +3,14 @@
 use crate::abi::{DeviceInfo, feature};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum ExitPolicy {
     /// It waits for the next server. Requests that wait are not to fail, so nothing is stopped.
     Stays,
     /// It is removed in order.
     Goes,
 }
 
-impl Fate {
+impl ExitPolicy {
     pub(crate) fn of(info: &DeviceInfo) -> Self {
         if info.flags & feature::USER_RECOVERY != 0 { Self::Stays } else { Self::Goes }
     }
@@ -25,6 +25,6 @@ mod tests {
     fn a_device_that_outlives_its_server_stays_however_the_server_ends() {
         let recovery = feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE;
         let info = |flags| DeviceInfo { flags: feature::CMD_IOCTL_ENCODE | flags, ..DeviceInfo::default() };
-        assert_eq!([info(recovery), info(0)].map(|info| Fate::of(&info)), [Fate::Stays, Fate::Goes]);
+        assert_eq!([info(recovery), info(0)].map(|info| ExitPolicy::of(&info)), [ExitPolicy::Stays, ExitPolicy::Goes]);
     }
 }

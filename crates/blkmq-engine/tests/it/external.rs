@@ -357,7 +357,8 @@ fn a_task_that_is_cut_short_ends_with_what_it_has_begun() {
     }
 }
 
-/// Red before zeroes that were to be fast counted for no memory, although those at the edges of blocks need some.
+/// Red before zeroes that were to be fast counted for no memory, although those at blocks that it changes in part need
+/// some.
 #[test]
 fn the_edges_of_fast_zeroes_count_for_memory() {
     let engine = engine("ram,size=1M,bs=4K");

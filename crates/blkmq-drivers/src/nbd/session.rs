@@ -21,7 +21,7 @@ use blkmq::driver::Health;
 use super::Config;
 use super::cache::Cache;
 use super::connection::{Connection, is_closed};
-use super::dial::{Dialer, PATIENCE};
+use super::connector::{Connector, TIMEOUT};
 use super::handshake::{self, Terms};
 use crate::{OpenError, lock};
 
@@ -84,13 +84,13 @@ enum Restorer {
 
 /// What all hardware queues of the device share.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct Session {
     pub(super) config: Config,
     pub(super) terms: Terms,
     /// Bytes of the export, which may grow while the server is away.
     size: AtomicU64,
     cache: Arc<Cache>,
-    dialer: Dialer,
+    connector: Connector,
     /// Each connection is made when its hardware queue first exists, and lives as long as the device.
     connections: Box<[OnceLock<Connection>]>,
     /// How often all connections together went down or came up. Locked while they do, and while a further connection
@@ -104,15 +104,15 @@ pub(super) struct Link {
     is_over: AtomicBool,
 }
 
-impl Link {
+impl Session {
     /// Connects to the server.
     ///
     /// # Errors
     /// Why there is no such export for this device, in one sentence.
     pub(super) fn open(config: Config) -> Result<Arc<Self>, OpenError> {
-        let dialer = Dialer::new().map_err(|error| OpenError::from(error).at(&config.address))?;
-        let (socket, terms) = handshake::connect(&dialer, &config.address, PATIENCE)?;
-        let link = Self {
+        let connector = Connector::new().map_err(|error| OpenError::from(error).at(&config.address))?;
+        let (socket, terms) = handshake::connect(&connector, &config.address, TIMEOUT)?;
+        let session = Self {
             size: AtomicU64::new(terms.size),
             cache: Arc::new(Cache::new(terms.can_flush && !config.keeps_cache, MAX_HW_QUEUES)),
             connections: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
@@ -121,14 +121,14 @@ impl Link {
             restorer: Mutex::default(),
             is_attended: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
-            dialer,
+            connector,
             terms,
             config,
         };
-        link.begin(0, socket)?;
-        let link = Arc::new(link);
-        link.connect(link.config.queues)?;
-        Ok(link)
+        session.begin(0, socket)?;
+        let session = Arc::new(session);
+        session.connect(session.config.queues)?;
+        Ok(session)
     }
 
     /// Makes the missing connections, to the server that the others are connected to.
@@ -141,7 +141,7 @@ impl Link {
         }
         for hctx in (0..queues).filter(|hctx| self.connections[usize::from(*hctx)].get().is_none()) {
             let nr_before = *lock(&self.nr_changes);
-            let (socket, terms) = handshake::connect(&self.dialer, address, PATIENCE)?;
+            let (socket, terms) = handshake::connect(&self.connector, address, TIMEOUT)?;
             self.check(terms)?;
             // A flush through the new connection would say nothing of what another server had acknowledged. So the
             // others must be connected to one and the same server from before this connection is dialled until it is
@@ -203,8 +203,8 @@ impl Link {
         if matches!(*restorer, Restorer::There(_)) {
             return true;
         }
-        let link = Arc::clone(self);
-        *restorer = match thread::Builder::new().name("nbd restorer".into()).spawn(move || link.keep_up()) {
+        let session = Arc::clone(self);
+        *restorer = match thread::Builder::new().name("nbd restorer".into()).spawn(move || session.keep_up()) {
             Ok(thread) => Restorer::There(thread),
             Err(error) => Restorer::Refused(error),
         };
@@ -275,7 +275,7 @@ impl Link {
         loop {
             // While requests wait, the pauses are short enough for a few tries.
             let rest = if keeps { pace.rest(delay / 4).min(left()) } else { pace.rest(LONGEST_PAUSE) };
-            if !self.dialer.rest_until(Instant::now() + rest) {
+            if !self.connector.rest_until(Instant::now() + rest) {
                 return;
             }
             if keeps && left().is_zero() {
@@ -285,7 +285,7 @@ impl Link {
             if let Some(time) = Instant::now().checked_sub(delay).filter(|_| keeps) {
                 self.iter().for_each(|connection| connection.give_up_since(time));
             }
-            let came_up = self.come_up(since, || if keeps { left().min(PATIENCE) } else { PATIENCE });
+            let came_up = self.come_up(since, || if keeps { left().min(TIMEOUT) } else { TIMEOUT });
             pace.count();
             match came_up {
                 Ok(()) => return *lock(&self.outage) = None,
@@ -313,11 +313,11 @@ impl Link {
     /// Once every socket is there, none of them may have been closed. Then all are connected to one server, which has
     /// not begun anew in between. If the queues were connected to two servers, a flush by one server would cover what
     /// the other had acknowledged and lost.
-    fn come_up(&self, since: Instant, patience: impl Fn() -> Duration) -> Result<(), OpenError> {
+    fn come_up(&self, since: Instant, timeout: impl Fn() -> Duration) -> Result<(), OpenError> {
         let address = &self.config.address;
         let (mut sockets, mut size) = (Vec::new(), u64::MAX);
         for connection in self.iter() {
-            let (socket, terms) = handshake::connect(&self.dialer, address, patience())?;
+            let (socket, terms) = handshake::connect(&self.connector, address, timeout())?;
             self.check(terms)?;
             sockets.push((connection, socket));
             size = size.min(terms.size);
@@ -374,7 +374,7 @@ impl Link {
     /// Closes the device. Returns when the restorer has ended, which then waits for no server any more.
     pub(super) fn close(&self) {
         self.is_over.store(true, Ordering::Relaxed);
-        self.dialer.close();
+        self.connector.close();
         let restorer = std::mem::take(&mut *lock(&self.restorer));
         if let Restorer::There(thread) = restorer {
             thread.thread().unpark();
@@ -410,8 +410,8 @@ mod tests {
         (ours.into(), theirs)
     }
 
-    fn link() -> Link {
-        Link {
+    fn link() -> Session {
+        Session {
             size: AtomicU64::new(TERMS.size),
             cache: Arc::new(Cache::new(true, 2)),
             connections: (0..2).map(|_| OnceLock::new()).collect(),
@@ -420,7 +420,7 @@ mod tests {
             restorer: Mutex::default(),
             is_attended: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
-            dialer: Dialer::new().expect("there are descriptors"),
+            connector: Connector::new().expect("there are descriptors"),
             terms: TERMS,
             config: Config::new("nbd+unix:///?socket=a".parse().expect("it is a URI")),
         }
@@ -430,21 +430,21 @@ mod tests {
     /// thread counts as what never heals.
     #[test]
     fn what_is_lost_is_told_before_what_heals() {
-        let link = link();
-        let refuse = || *lock(&link.restorer) = Restorer::Refused(io::ErrorKind::WouldBlock.into());
+        let session = link();
+        let refuse = || *lock(&session.restorer) = Restorer::Refused(io::ErrorKind::WouldBlock.into());
         refuse();
-        let health = link.health();
+        let health = session.health();
         assert!(matches!(&health, Health::Away(text) if text.contains("a thread that connects again")), "{health:?}");
-        link.note_outage("it was the test");
-        let health = link.health();
+        session.note_outage("it was the test");
+        let health = session.health();
         assert!(matches!(&health, Health::Away(text) if text.contains("it was the test")), "{health:?}");
-        link.cache.count(0);
-        link.go_down(true);
-        let health = link.health();
+        session.cache.count(0);
+        session.go_down(true);
+        let health = session.health();
         let is_all_told = |text: &str| text.contains("may be lost") && text.contains("it was the test");
         assert!(matches!(&health, Health::Failed(text) if is_all_told(text)), "{health:?}");
-        *lock(&link.outage) = None;
-        let health = link.health();
+        *lock(&session.outage) = None;
+        let health = session.health();
         assert!(matches!(&health, Health::Failed(text) if text.contains("may be lost")), "{health:?}");
     }
 
@@ -452,26 +452,26 @@ mod tests {
     /// connection to this server and one to the next.
     #[test]
     fn all_connections_come_up_or_none() {
-        let link = link();
+        let session = link();
         let _servers = [0, 1].map(|hctx| {
             let (ours, theirs) = pair();
-            link.begin(hctx, ours).expect("there are descriptors");
+            session.begin(hctx, ours).expect("there are descriptors");
             theirs
         });
-        let first = link.get(0).expect("it has begun");
-        let second = link.get(1).expect("it has begun");
-        link.go_down(true);
+        let first = session.get(0).expect("it has begun");
+        let second = session.get(1).expect("it has begun");
+        session.go_down(true);
         let (ours, _theirs) = pair();
         let unwatchable = File::open("/proc/self/exe").expect("proc is there").into();
         let sockets = vec![(first, ours), (second, unwatchable)];
-        let error = link.use_sockets(sockets, 2 * TERMS.size, Instant::now()).unwrap_err().to_string();
+        let error = session.use_sockets(sockets, 2 * TERMS.size, Instant::now()).unwrap_err().to_string();
         assert!(error.contains("wait for its sockets"), "{error}");
         assert!(!first.is_up() && !second.is_up());
-        assert_eq!(link.size(), TERMS.size);
+        assert_eq!(session.size(), TERMS.size);
         let (ours, _theirs) = [pair(), pair()].into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
-        link.use_sockets([first, second].into_iter().zip(ours).collect(), 2 * TERMS.size, Instant::now()).unwrap();
+        session.use_sockets([first, second].into_iter().zip(ours).collect(), 2 * TERMS.size, Instant::now()).unwrap();
         assert!(first.is_up() && second.is_up());
-        assert_eq!(link.size(), 2 * TERMS.size);
+        assert_eq!(session.size(), 2 * TERMS.size);
     }
 
     /// Red if a connection that breaks at once is replaced at once, or if one that has lasted for a while is not.

@@ -9,7 +9,7 @@ use blkmq_workbench::report::{Bar, Group, Section};
 use super::found::{Found, FoundFigure, FoundRatio, FoundRow, FoundTable};
 use crate::page;
 use crate::rates::Rates;
-use blkmq_program::words::short;
+use blkmq_program::render::short;
 
 /// A fraction as a percentage that was gained or lost: `+163 %`, `-1.5 %`.
 fn on_top(gain: f64) -> String {

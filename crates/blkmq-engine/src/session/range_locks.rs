@@ -59,8 +59,8 @@ use blkmq::{Notify, RequestQueue};
 /// The position of a claim in the order of all claims of a queue.
 pub(super) type Ticket = u64;
 
-/// The turns at queues that have connections. The weak reference keeps a queue's address from being used again.
-static ALL: Mutex<Vec<(Weak<RequestQueue>, Weak<Turns>)>> = Mutex::new(Vec::new());
+/// The range locks at queues that have connections. The weak reference keeps a queue's address from being used again.
+static ALL: Mutex<Vec<(Weak<RequestQueue>, Weak<RangeLocks>)>> = Mutex::new(Vec::new());
 
 /// A connection as the other connections see it.
 #[derive(Debug)]
@@ -92,9 +92,9 @@ struct Table {
     claims: BTreeMap<Ticket, Claim>,
 }
 
-/// The turns of all connections at the blocks of one queue.
+/// The range locks of all connections to one queue.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct RangeLocks {
     /// The ticket of the newest claim of a part. Every connection reads it; only claims of parts write it.
     latest: AtomicU64,
     table: Mutex<Table>,
@@ -137,18 +137,18 @@ impl Table {
     }
 }
 
-impl Turns {
-    /// The turns at a queue. All connections of the queue share them.
+impl RangeLocks {
+    /// The range locks of a queue, which all its connections share.
     pub(super) fn of(q: &Arc<RequestQueue>) -> Arc<Self> {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|(_, turns)| turns.strong_count() > 0);
+        all.retain(|(_, range_locks)| range_locks.strong_count() > 0);
         let known = all.iter().find(|(other, _)| other.as_ptr() == Arc::as_ptr(q));
-        if let Some(turns) = known.and_then(|(_, turns)| turns.upgrade()) {
-            return turns;
+        if let Some(range_locks) = known.and_then(|(_, range_locks)| range_locks.upgrade()) {
+            return range_locks;
         }
-        let turns = Arc::new(Self::default());
-        all.push((Arc::downgrade(q), Arc::downgrade(&turns)));
-        turns
+        let range_locks = Arc::new(Self::default());
+        all.push((Arc::downgrade(q), Arc::downgrade(&range_locks)));
+        range_locks
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -163,14 +163,14 @@ impl Turns {
         table.members.insert(number, Member { bell, rests: false, ready: Vec::new(), asked: None });
         let seen = table.last;
         drop(table);
-        Seat { turns: self, number, seen, rests: false }
+        Seat { range_locks: self, number, seen, rests: false }
     }
 }
 
 /// A connection's place at the table, which is dropped when the connection has nothing in progress any more.
 #[derive(Debug)]
 pub(super) struct Seat {
-    turns: Arc<Turns>,
+    range_locks: Arc<RangeLocks>,
     number: usize,
     /// The connection knows of the claims up to this ticket.
     seen: Ticket,
@@ -184,7 +184,7 @@ impl Seat {
     #[inline]
     pub(super) fn has_news(&self) -> bool {
         // Acquire: pairs with the Release in `claim_part`, so that a thread that the bell woke sees the reason.
-        self.turns.latest.load(Ordering::Acquire) > self.seen
+        self.range_locks.latest.load(Ordering::Acquire) > self.seen
     }
 
     #[inline]
@@ -200,7 +200,7 @@ impl Seat {
         ready: &mut Vec<Ticket>,
         mut passes: impl FnMut(Ticket, &Range<u64>) -> bool,
     ) -> bool {
-        let mut table = self.turns.lock();
+        let mut table = self.range_locks.lock();
         if !self.rests {
             let news =
                 table.claims.range(self.seen + 1..).filter(|(_, claim)| claim.is_part && claim.owner != self.number);
@@ -218,12 +218,12 @@ impl Seat {
 
     /// Passes a claim that was not passed at once.
     pub(super) fn pass(&mut self, ticket: Ticket) {
-        self.turns.lock().clear_obstacle(ticket);
+        self.range_locks.lock().clear_obstacle(ticket);
     }
 
     /// Rests. The connection has passed all claims that it knows of, and has no free change under way.
     pub(super) fn rest(&mut self) {
-        let mut table = self.turns.lock();
+        let mut table = self.range_locks.lock();
         let news = table.claims.range(self.seen + 1..).filter(|(_, claim)| claim.is_part && claim.owner != self.number);
         let passed: Vec<_> = news.map(|(ticket, _)| *ticket).collect();
         passed.into_iter().for_each(|ticket| table.clear_obstacle(ticket));
@@ -236,12 +236,12 @@ impl Seat {
     /// Claims blocks to change a part of them. `is_passed`: whether the connection itself passes the claim at once.
     /// Returns the claim's ticket, and whether its turn has come.
     pub(super) fn claim_part(&mut self, blocks: Range<u64>, is_passed: bool) -> (Ticket, bool) {
-        let mut table = self.turns.lock();
+        let mut table = self.range_locks.lock();
         let is_asked = |(number, member): &(&usize, &Member)| **number != self.number && !member.rests;
         let asked = table.members.iter().filter(is_asked).count() + usize::from(!is_passed);
         let (ticket, is_due) = table.enter(self.number, blocks, true, asked);
         // Release: pairs with the Acquire in `has_news`. The ticket is stored before the bells ring.
-        self.turns.latest.store(ticket, Ordering::Release);
+        self.range_locks.latest.store(ticket, Ordering::Release);
         table.members.iter().filter(is_asked).for_each(|(_, member)| member.bell.notify());
         (ticket, is_due)
     }
@@ -249,7 +249,7 @@ impl Seat {
     /// Claims blocks to change all of them, if parts of them are claimed. `None` if the change is free. Else the
     /// ticket, and whether its turn has come. Ends a rest.
     pub(super) fn claim_whole(&mut self, blocks: &Range<u64>) -> Option<Ticket> {
-        let mut table = self.turns.lock();
+        let mut table = self.range_locks.lock();
         if self.rests {
             // Claims that exist now are in the table. For later claims, the connection will be asked to pass them.
             (self.seen, self.rests) = (table.last, false);
@@ -262,9 +262,9 @@ impl Seat {
     }
 
     /// Asks all connections for which a claim may wait whether they still look. Returns true if one of them was asked
-    /// at least `patience` ago, and has not looked since.
-    pub(super) fn ask(&mut self, ticket: Ticket, now: Instant, patience: Duration) -> bool {
-        let mut table = self.turns.lock();
+    /// at least `idle_timeout` ago, and has not looked since.
+    pub(super) fn ask(&mut self, ticket: Ticket, now: Instant, idle_timeout: Duration) -> bool {
+        let mut table = self.range_locks.lock();
         let Table { members, claims, .. } = &mut *table;
         let Some(Claim { blocks, is_part, .. }) = claims.get(&ticket) else { return false };
         let is_before = |claim: &Claim| (claim.is_part || *is_part) && overlap(&claim.blocks, blocks);
@@ -273,7 +273,7 @@ impl Seat {
             let has_claim = || claims.range(..ticket).any(|(_, claim)| claim.owner == *number && is_before(claim));
             // Only the claim of a part waits for others to pass it.
             if *is_part && !member.rests || has_claim() {
-                is_silent |= now.saturating_duration_since(*member.asked.get_or_insert(now)) >= patience;
+                is_silent |= now.saturating_duration_since(*member.asked.get_or_insert(now)) >= idle_timeout;
                 member.bell.notify();
             }
         }
@@ -282,7 +282,7 @@ impl Seat {
 
     /// Called when a change with a ticket is over, or when it will never begin.
     pub(super) fn end(&mut self, ticket: Ticket) {
-        self.turns.lock().end(ticket);
+        self.range_locks.lock().end(ticket);
     }
 }
 
@@ -291,7 +291,7 @@ impl Drop for Seat {
         if !self.rests {
             self.rest();
         }
-        let mut table = self.turns.lock();
+        let mut table = self.range_locks.lock();
         table.members.remove(&self.number);
         let own: Vec<_> =
             table.claims.iter().filter(|(_, claim)| claim.owner == self.number).map(|(ticket, _)| *ticket).collect();
@@ -303,8 +303,8 @@ impl Drop for Seat {
 mod tests {
     use super::*;
 
-    fn seat(turns: &Arc<Turns>) -> Seat {
-        Arc::clone(turns).join(Arc::new(EventFd::new().unwrap()))
+    fn seat(range_locks: &Arc<RangeLocks>) -> Seat {
+        Arc::clone(range_locks).join(Arc::new(EventFd::new().unwrap()))
     }
 
     fn look(seat: &mut Seat, passes: bool) -> (Vec<Ticket>, Vec<Ticket>) {
@@ -320,8 +320,8 @@ mod tests {
     /// if a change of a whole block does not wait for a part of this block.
     #[test]
     fn a_part_waits_for_what_is_free_and_what_comes_later_waits_for_the_part() {
-        let turns = Arc::new(Turns::default());
-        let (mut a, mut b) = (seat(&turns), seat(&turns));
+        let range_locks = Arc::new(RangeLocks::default());
+        let (mut a, mut b) = (seat(&range_locks), seat(&range_locks));
         assert!(!b.has_news());
         let (first, is_due) = a.claim_part(7..8, true);
         assert!(!is_due && b.has_news());
@@ -342,8 +342,8 @@ mod tests {
     /// Red if a part waits for a connection that rests, or if a connection that rested begins a change without looking.
     #[test]
     fn a_connection_that_rests_is_not_waited_for_and_looks_before_it_goes_on() {
-        let turns = Arc::new(Turns::default());
-        let (mut a, mut b) = (seat(&turns), seat(&turns));
+        let range_locks = Arc::new(RangeLocks::default());
+        let (mut a, mut b) = (seat(&range_locks), seat(&range_locks));
         b.rest();
         let (first, is_due) = a.claim_part(0..1, true);
         assert!(is_due);
@@ -360,8 +360,8 @@ mod tests {
     /// Red if a connection that leaves keeps others waiting, because of its claims or of claims that it has not passed.
     #[test]
     fn a_connection_that_leaves_is_waited_for_no_more() {
-        let turns = Arc::new(Turns::default());
-        let (mut a, mut b, c) = (seat(&turns), seat(&turns), seat(&turns));
+        let range_locks = Arc::new(RangeLocks::default());
+        let (mut a, mut b, c) = (seat(&range_locks), seat(&range_locks), seat(&range_locks));
         let (first, is_due) = a.claim_part(0..1, true);
         assert!(!is_due);
         assert_eq!(look(&mut b, true).1, [first]);
@@ -377,8 +377,8 @@ mod tests {
     /// the same time. Red if changes of whole blocks wait for each other, or if a part runs before a lower ticket.
     #[test]
     fn turns_come_in_the_order_of_the_claims() {
-        let turns = Arc::new(Turns::default());
-        let mut a = seat(&turns);
+        let range_locks = Arc::new(RangeLocks::default());
+        let mut a = seat(&range_locks);
         let (first, is_due) = a.claim_part(0..2, true);
         assert!(is_due);
         let (second, is_due) = a.claim_part(1..3, true);
@@ -401,8 +401,8 @@ mod tests {
     fn all_connections_of_a_queue_share_its_turns() {
         let queue = || RequestQueue::builder(blkmq::driver::spec::open("ram,size=1M").unwrap()).build().unwrap();
         let (one, other) = (queue(), queue());
-        let turns = Turns::of(&one);
-        assert!(Arc::ptr_eq(&turns, &Turns::of(&one)));
-        assert!(!Arc::ptr_eq(&turns, &Turns::of(&other)));
+        let range_locks = RangeLocks::of(&one);
+        assert!(Arc::ptr_eq(&range_locks, &RangeLocks::of(&one)));
+        assert!(!Arc::ptr_eq(&range_locks, &RangeLocks::of(&other)));
     }
 }
