@@ -13,16 +13,12 @@
 //! front of what its own software queue has of its kind.
 
 mod replay;
-mod request;
-mod show;
 
 use alloc::boxed::Box;
 use core::fmt;
 
-use request::{ByAge, Request};
-
 use crate::data::{Area, changes, reads};
-use crate::list::List;
+use crate::list::{Links, List, chains};
 use crate::scheduler::DEFAULT_NR_REQUESTS;
 use crate::site::kept;
 use crate::slab::{Index, Slab};
@@ -42,6 +38,32 @@ const TRIES: usize = 8;
 
 /// Software queues that are told apart: as many as [`Info::ctx`] can name.
 const NR_CTXS: usize = 1 << u8::BITS;
+
+/// One waiting request.
+#[derive(Debug)]
+struct Request {
+    id: RqId,
+    info: Info,
+    age: Links,
+}
+
+// COST: one line of 64 bytes, or two where it crosses.
+const _: () = assert!(size_of::<Request>() <= 48);
+
+impl Request {
+    fn new(id: RqId, info: Info) -> Self {
+        Self { id, info, age: Links::default() }
+    }
+
+    const fn domain(&self) -> SchedDomain {
+        SchedDomain::of(self.info.op)
+    }
+}
+
+chains! {
+    /// The chain of the one list in which a request is.
+    ByAge: Request => age;
+}
 
 /// A set of software queues.
 #[derive(Debug, Default)]
@@ -288,7 +310,32 @@ impl Scheduler for Kyber {
         Admission::fitting(newcomer.op.is_read() || outstanding.is_below(self.async_depth()))
     }
 
+    /// Every list and counter in readable form: what Linux shows of a hardware queue in debugfs.
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        self.show_all(out)
+        for domain in SchedDomain::ALL {
+            let (queue, name) = (&self.queues[domain.index()], domain.name());
+            writeln!(out, "{name}_rqs:")?;
+            for (_, request) in queue.ready.iter(&self.requests) {
+                show_request(out, request)?;
+            }
+            writeln!(out, "{name}_ctx_rqs:")?;
+            for ctx in self.ctxs.iter() {
+                for (_, request) in ctx[domain.index()].iter(&self.requests) {
+                    show_request(out, request)?;
+                }
+            }
+            writeln!(out, "{name}_waiting: {}", u8::from(queue.lacks_token))?;
+        }
+        writeln!(out, "dispatch:")?;
+        for (_, request) in self.at_head.iter(&self.requests) {
+            show_request(out, request)?;
+        }
+        writeln!(out, "cur_domain: {}\nbatching: {}", self.current.name().to_ascii_uppercase(), self.batching)?;
+        writeln!(out, "async_depth: {}", self.async_depth())
     }
+}
+
+fn show_request(out: &mut dyn fmt::Write, request: &Request) -> fmt::Result {
+    let (id, info) = (request.id.0, &request.info);
+    writeln!(out, "  rq {id} {:?} sector {} + {} ctx {}", info.op, info.sector, info.nr_sectors, info.ctx)
 }

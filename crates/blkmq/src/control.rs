@@ -125,12 +125,10 @@ impl Change {
     /// # Errors
     /// The change was refused, and the queue is as before.
     pub fn wait(mut self) -> Result<(), QueueError> {
-        loop {
-            if let Some(result) = self.poll() {
-                return result;
-            }
+        while self.poll().is_none() {
             thread::yield_now();
         }
+        self.result
     }
 }
 

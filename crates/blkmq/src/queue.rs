@@ -19,7 +19,6 @@ mod settings;
 mod state;
 mod tenants;
 mod topology;
-mod wanted;
 #[cfg(virtual_cpus)]
 mod watch;
 
@@ -29,10 +28,9 @@ pub use error::{LimitsError, QueueError, RangeError, TenantError};
 pub use experiments::{Accounting, Wait};
 pub use locking::{Locking, Measures};
 pub use ordered::window::WindowInfo;
-pub use schedulers::scheduler_names;
+pub use schedulers::{SchedulerChoice, scheduler_names};
 pub use tenants::groups::MAX_GROUP_DEPTH;
 pub use tenants::{ClientInfo, GroupInfo, Service, Tenants};
-pub use wanted::SchedulerChoice;
 #[cfg(virtual_cpus)]
 pub use watch::{HoldStep, HoldWatcher, WindowStep, WindowWatcher, watch_holds, watch_windows};
 

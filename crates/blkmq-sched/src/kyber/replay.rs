@@ -1,7 +1,6 @@
 //! Following the choices of another kyber.
 
-use super::request::ByAge;
-use super::{BATCHES, Kyber};
+use super::{BATCHES, ByAge, Kyber};
 use crate::list::List;
 use crate::merge::forced;
 use crate::slab::Index;

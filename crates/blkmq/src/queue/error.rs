@@ -1,17 +1,10 @@
 //! Why a queue could not be built or changed.
 
-mod limits;
-mod range;
-mod tenant;
-
-use blkmq_sched::KnobError;
+use blkmq_sched::{ClientId, GroupId, KnobError, MAX_WEIGHT, MIN_WEIGHT};
 
 use crate::driver::{Cause, TopologyError};
 use crate::queue::schedulers::{SCHEDULER_PREFIX, scheduler_names, schedulers_with};
 use crate::request::limits::MAX_MEMBERS;
-pub use limits::LimitsError;
-pub use range::RangeError;
-pub use tenant::TenantError;
 
 /// Why a queue could not be built or changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -157,6 +150,131 @@ pub enum QueueError {
     /// The system starts no background thread more.
     #[error("a background thread cannot be started: {0}")]
     NoThread(#[source] Cause),
+}
+
+/// What is wrong with a device's [`Limits`](crate::Limits).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LimitsError {
+    /// This `logical_block_size` is no power of two, or outside of its bounds.
+    #[error("the logical block size is a power of two from 512 to 65536, not {0}")]
+    LogicalBlock(u32),
+    /// `max_sectors`, `max_segments` or `max_segment_size` is too small for one logical block of that many bytes.
+    #[error("a request takes at least one logical block, which is {0} bytes, in one segment")]
+    NoRoom(u32),
+    /// This `boundary_sectors` lies within a logical block of that many sectors.
+    #[error("the boundary is a multiple of the logical block's {block} sectors, not {boundary}")]
+    Boundary {
+        /// The boundary, in sectors.
+        boundary: u32,
+        /// The logical block, in sectors.
+        block: u32,
+    },
+    /// These `missing_bytes` are too many, or the device cannot lack any.
+    #[error("only the last sector may lack bytes, at most 511 and not {0}, and only with logical blocks of 512")]
+    MissingBytes(u16),
+    /// This `pages_align` is neither 0 nor a power of two.
+    #[error("the alignment of data in pages is 0 or a power of two, not {0}")]
+    PagesAlign(u32),
+}
+
+/// What is wrong with the ranges of sectors that are to be counted apart.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RangeError {
+    /// More ranges than a queue can have.
+    #[error("{nr_ranges} ranges are more than {most}")]
+    TooMany {
+        /// The ranges.
+        nr_ranges: usize,
+        /// [`MAX_RANGES`](crate::MAX_RANGES).
+        most: usize,
+    },
+    /// The name is empty, or has spaces or control characters in it.
+    #[error("range {0:?}: a name has at least one character, and no spaces")]
+    BadName(String),
+    /// The range of this name has no sectors.
+    #[error("range '{0}': a range has at least one sector")]
+    Empty(String),
+    /// A range ends behind the end of the device.
+    #[error("range '{name}': {first}+{nr_sectors} ends behind the device's {capacity} sectors")]
+    BehindEnd {
+        /// The range.
+        name: String,
+        /// Its first sector.
+        first: u64,
+        /// Its length in sectors.
+        nr_sectors: u64,
+        /// The sectors that the device has.
+        capacity: u64,
+    },
+    /// There are two ranges of this name.
+    #[error("range '{0}': there are two of this name")]
+    SameName(String),
+    /// Two ranges have sectors in common.
+    #[error("range '{name}' overlaps range '{other}'")]
+    Overlap {
+        /// One of them.
+        name: String,
+        /// The other one, which was given before.
+        other: String,
+    },
+}
+
+/// What is wrong with a client or a group of clients.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TenantError {
+    /// A weight is out of range.
+    #[error("the weight of {name:?}: {weight} is not within {MIN_WEIGHT}..{MAX_WEIGHT}")]
+    Weight {
+        /// The client or group that was to have it.
+        name: String,
+        /// The weight.
+        weight: u16,
+    },
+    /// No client has this name.
+    #[error("no client {0:?} is there")]
+    UnknownClient(String),
+    /// No group has this name.
+    #[error("there is no group {0:?}")]
+    UnknownGroup(String),
+    /// The client with this id has left.
+    #[error("the client with the id {:#x} is not there any more", .0.0)]
+    NoClient(ClientId),
+    /// The group with this id was removed.
+    #[error("the group with the id {:#x} is not there any more", .0.0)]
+    NoGroup(GroupId),
+    /// There is a group of this name.
+    #[error("there is a group {0:?} already")]
+    GroupExists(String),
+    /// The name is empty, longer than 4096 bytes, or has a character in it that [`is_hidden`](crate::is_hidden). Its
+    /// first 64 characters are here.
+    #[error(
+        "group {0:?}: a name has at least one character, at most 4096 bytes, and no characters that control a line or \
+         cannot be seen"
+    )]
+    BadGroupName(String),
+    /// The name has a character in it that [`is_hidden`](crate::is_hidden). Its first 64 characters are here.
+    #[error("client {0:?}: a name has no characters that control a line or cannot be seen")]
+    BadClientName(String),
+    /// Each place for a group is taken.
+    #[error("a queue has at most {most} groups")]
+    TooManyGroups {
+        /// How many there can be.
+        most: usize,
+    },
+    /// The group would lie in too many others.
+    #[error("group {name:?}: groups lie in each other at most {most} deep")]
+    TooDeep {
+        /// The group.
+        name: String,
+        /// How deep groups can lie in each other.
+        most: usize,
+    },
+    /// The root has no weight, and cannot be removed.
+    #[error("the root group has no weight and cannot be removed")]
+    Root,
 }
 
 /// Names the knob of a scheduler that was probably meant.
