@@ -100,6 +100,7 @@ fn flag(stop: &AtomicBool) -> &AtomicBool {
 /// Drives the queue once and sleeps if there was nothing to do.
 fn drive_share(q: &RequestQueue, dispatcher: &mut Dispatcher, share: u16, nr_shares: u16, stop: &AtomicBool) {
     debug_assert!(share < nr_shares, "share {share} is one of {nr_shares}");
+    debug_assert!(dispatcher.is_done(), "a thread has passed on what it had in its hands before it comes again");
     let hctxs = |layout: Layout| (share..layout.len()).step_by(usize::from(nr_shares));
     let member = dispatcher.member(q);
     let before = member.counters.nr_completed();

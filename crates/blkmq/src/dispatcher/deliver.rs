@@ -59,6 +59,7 @@ impl Outbox {
 
     /// Adds completed operations of a submitter behind its earlier ones.
     pub(super) fn add(&mut self, member: u16, list: RqList) {
+        debug_assert!(!list.is_empty(), "a submitter gets operations");
         debug_assert!(self.has_room_for(member), "the lists of {NR_LISTS} submitters are not sent");
         let place = self.place_of(member).unwrap_or_else(|| {
             self.members[self.len] = member;
@@ -82,6 +83,7 @@ impl Outbox {
 
     #[inline(never)]
     fn send_lists(&mut self, q: &RequestQueue, by: u16) {
+        debug_assert!(self.place_of(by).is_none(), "a thread keeps the operations of its own submitter");
         for place in 0..std::mem::take(&mut self.len) {
             let (list, member) = (std::mem::take(&mut self.lists[place]), q.members.get(self.members[place]));
             if member.wake.has_notify() {
@@ -107,6 +109,7 @@ impl Outbox {
     /// thread goes to sleep.
     #[inline]
     pub(super) fn wake(&mut self, q: &RequestQueue, by: u16) {
+        debug_assert_eq!(self.len, 0, "operations are delivered before their threads are woken");
         if !self.unwoken.is_empty() {
             self.wake_delivered(q, by);
         }

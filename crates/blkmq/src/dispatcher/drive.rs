@@ -15,6 +15,7 @@ impl Dispatcher {
     /// dispatching came already, if it was tried. The caller is inside the queue (see its member's `activity`).
     pub(super) fn run(&mut self, q: &RequestQueue, own: usize, now: Time, dispatched: Option<Dispatched>) {
         debug_assert!(self.is_inside(q), "a thread runs inside the queue");
+        debug_assert!(self.requeued.is_empty(), "what the driver gave back comes before what is dispatched next");
         let bound = own.max(RUN_BOUND);
         let (mut now, mut before) = (now, dispatched);
         let mut taken = 0;
@@ -61,6 +62,7 @@ impl Dispatcher {
     /// function is the sleeper's last look in the interleaving of [`wake`](blkmq_sync::wake). A thread that ends the
     /// quiescence, leaves something, or plans a time is the waker there.
     pub(crate) fn may_go_on(&self, q: &RequestQueue) -> bool {
+        debug_assert!(!self.is_inside(q), "a freeze would wait for a thread that sleeps inside the queue");
         q.live.left.read() != self.left
             || self.saw_quiesced && !q.live.word.load().is_quiesced()
             || self.was_early(q) && kept("sleep.planned")
@@ -99,6 +101,7 @@ impl Dispatcher {
         I: Iterator<Item = u16> + Clone,
     {
         debug_assert!(self.is_inside(q), "a thread drives a queue from the inside");
+        debug_assert!(self.is_done(), "a thread has passed on what it had in its hands before it polls");
         let left = q.live.left.read();
         // A time that has come, the end of a quiescence, or a thread that leaves something may let requests go. The
         // thread at the scheduler may have looked before such a change.

@@ -8,7 +8,7 @@ use crate::dispatcher::outcome::Dispatched;
 use crate::queue::{Domain, Mapping, RequestQueue, Starting};
 use crate::request::{FlushStep, Place, Request, RqList, Slots, Status};
 use blkmq_sync::word::Snapshot;
-use blkmq_sync::{Stage, stage};
+use blkmq_sync::{Stage, peek, stage};
 
 /// A plug on its way into the scheduler, or its part for one hardware queue.
 pub(super) struct Plug<'q> {
@@ -115,6 +115,7 @@ impl Dispatcher {
     fn insert_unordered(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
         debug_assert!(!plug.is_empty(), "there are requests that did not pass");
         let q = starting.q;
+        debug_assert!(peek(|| !q.settings.has_scheduler()), "with a scheduler no request waits in a software queue");
         let (mut index, mut operations) = (None, 0);
         let mut run = plug.take_while(&q.slots, |rq| {
             let (hctx, body) = (mapping.assign(rq), rq.body());
@@ -164,8 +165,12 @@ impl Dispatcher {
 
     /// Puts requests for one hardware queue into this submitter's software queue.
     fn queue_up(&mut self, starting: &Starting<'_>, index: u16, run: &mut RqList) {
-        debug_assert!(!run.is_empty(), "there are requests that wait");
         let q = starting.q;
+        debug_assert_eq!(
+            peek(|| run.with_first(&q.slots, Request::hctx)),
+            Some(index),
+            "requests wait, and go to the hardware queue"
+        );
         refuse_nowait(&q.slots, run, Place::Held, |rq| {
             starting.refuse(&rq);
             self.finished.push_back(rq, Place::Held);

@@ -80,6 +80,7 @@ impl Newcomers {
     /// Notes the hardware queue of the next newcomer, which differs from the first one or follows one that did.
     #[inline(never)]
     fn note_hctx(&mut self, hctx: u16) {
+        debug_assert!(hctx != self.hctx || self.is_mixed(), "all go to hardware queue {hctx} so far");
         if self.hctxs.is_empty() {
             self.hctxs.resize(self.known.len(), self.hctx);
         }
@@ -89,6 +90,7 @@ impl Newcomers {
     /// The run of newcomers of one hardware queue that begins at `begin`, as they came: the queue, and their places.
     #[inline]
     pub(super) fn run(&self, begin: usize) -> Option<(u16, Range<usize>)> {
+        debug_assert!(begin <= self.known.len(), "run {begin} begins behind the last newcomer");
         if !self.is_mixed() {
             return (begin < self.known.len()).then_some((self.hctx, begin..self.known.len()));
         }
@@ -111,6 +113,10 @@ impl Newcomers {
 
     #[inline(never)]
     fn gather_some(&self, order: &mut [u8]) {
+        debug_assert!(
+            order.iter().all(|place| usize::from(*place) < order.len()),
+            "{order:?} names places of newcomers"
+        );
         let mut keys = [0_u32; MOST_NEWCOMERS];
         let keys = &mut keys[..order.len()];
         for ((rank, place), key) in (0..).zip(&*order).zip(keys.iter_mut()) {
@@ -128,6 +134,7 @@ impl Dispatcher {
     #[inline]
     pub(super) fn note_newcomers(&mut self, domain: &Domain, plug: &mut Plug<'_>) -> bool {
         let Plug { starting, mapping, requests, .. } = plug;
+        debug_assert!(!requests.is_empty(), "there are requests to note");
         if requests.len() > MOST_NEWCOMERS || domain.has_waiting() {
             return false;
         }

@@ -16,6 +16,7 @@ impl Dispatcher {
 
     #[cold]
     fn park_some(&mut self, q: &RequestQueue) {
+        debug_assert!(self.is_inside(q), "tags go back inside the queue, where a freeze waits for them");
         self.member(q).counters.count(Count::Requeued, self.requeued.len() as u64);
         let mut is_news = false;
         while let Some(mut rq) = self.requeued.pop_front(&q.slots) {

@@ -9,11 +9,11 @@ pub(super) use choose::Batch;
 use blkmq_sched::Time;
 
 use crate::dispatcher::Dispatcher;
-use crate::queue::{Domain, Hold, Member, RequestQueue};
+use crate::queue::{Domain, Hold, Locking, Member, RequestQueue};
 use crate::request::{Place, RqList};
-use blkmq_sync::kept;
 use blkmq_sync::liveness::Told;
 use blkmq_sync::stack::Chain;
+use blkmq_sync::{kept, peek};
 
 /// The scheduler under its lock. Made and ended by [`Domain::enter`] alone.
 pub(super) struct Section<'q, 's> {
@@ -63,10 +63,16 @@ impl Domain {
 }
 
 impl Section<'_, '_> {
+    /// Whether one thread looks for all. For assertions.
+    fn looks_for_all(&self) -> bool {
+        peek(|| self.q.locking() == Locking::Combining)
+    }
+
     /// Looks whether WAITING is set: see [`Liveness::told`](blkmq_sync::liveness::Liveness::told). For a locking under
     /// which one thread looks for all.
     #[inline]
     pub(super) fn hear(&mut self) {
+        debug_assert!(self.looks_for_all(), "where each thread looks for itself, none fences for the others");
         let told = self.q.live.told();
         // The holder of another domain may clear WAITING. So this thread has fenced, and goes on as if it was not told.
         self.told = if self.domain.is_whole() { told } else { Told::NO };
@@ -81,6 +87,10 @@ impl Section<'_, '_> {
     /// A thread that lacked nothing sets WAITING here for that, even if WAITING is set.
     #[inline]
     pub(super) fn settle(&mut self, is_cut_short: bool) {
+        debug_assert!(
+            self.looks_for_all(),
+            "where each thread looks for itself, WAITING is cleared outside of the lock"
+        );
         let q = self.q;
         if is_cut_short && !self.domain.is_whole() && self.hold.has_waiting() {
             self.show();
@@ -121,6 +131,7 @@ impl Section<'_, '_> {
     /// Adds to the backlog what was left with the holder.
     #[inline]
     pub(super) fn take_over(&mut self, left: Chain) {
+        debug_assert!(left.is_empty() || self.looks_for_all(), "requests are left with a holder who looks for all");
         if !left.is_empty() {
             let mut list = RqList::default();
             list.take_over_left(&self.q.slots, left, Place::Staged);

@@ -94,6 +94,7 @@ pub(super) fn dispatch_ordered<'q>(
 
 /// Inserts the requests that found no room before, as far as there is room now.
 fn insert_without_room(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time) {
+    debug_assert!(dispatcher.has_news, "without news there is no more room than the last thread found");
     let has_changed = domain.enter(q, dispatcher.member(q), dispatcher, now, |section| {
         let nr_left = section.hold.backlog.len();
         section.retry_without_room();

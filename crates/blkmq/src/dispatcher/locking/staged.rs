@@ -95,6 +95,7 @@ fn serve_buckets(dispatcher: &mut Dispatcher, domain: &Domain, left: Chain, mut 
 
 /// Inserts what lies in all buckets.
 fn insert_buckets(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time, measures: Measures) {
+    debug_assert!(measures.buckets, "requests lie in buckets only where the measure is taken");
     domain.enter(q, dispatcher.member(q), dispatcher, now, |section| {
         for (_, member) in q.members.iter() {
             let mut list = RqList::default();
@@ -113,6 +114,7 @@ fn insert_buckets(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain
 /// COST: beside the hold two exchanges of the shared word; for a thread that finds another one choosing a load, a fence
 /// and one exchange.
 fn choose_alone(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time) -> Batch {
+    debug_assert!(domain.is_whole(), "one thread chooses for the whole queue");
     let member = dispatcher.member(q);
     let kicks = dispatcher.has_news || !kept("staged.news");
     let held = if kicks { domain.dispatching.hold_or_kick() } else { domain.dispatching.try_hold() };

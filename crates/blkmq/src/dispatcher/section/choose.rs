@@ -120,6 +120,10 @@ impl<'q> Section<'q, '_> {
     /// request whose queue has no tag is parked and the next is chosen. Choosing ends when a queue would have a second
     /// parked request. Returns as [`choose_for_one`](Self::choose_for_one) does.
     fn choose_for_many(&mut self, bound: usize) -> (usize, Ended) {
+        debug_assert!(
+            bound > 0 && self.domain.is_whole() && !self.hold.is_for_first_hctx(),
+            "requests wait for several hardware queues"
+        );
         let q = self.q;
         let mut ready = 0;
         for _ in 0..bound {

@@ -4,9 +4,9 @@ use blkmq_sched::{Merge, MergeHow, MergeLevel};
 
 use super::Section;
 use crate::dispatcher::insert::Plug;
-use crate::queue::{Count, Starting};
+use crate::queue::{Count, Locking, Starting};
 use crate::request::{FlushStep, Place, Request, Status};
-use blkmq_sync::{Stage, changes, kept, stage};
+use blkmq_sync::{Stage, changes, kept, peek, stage};
 
 impl<'q> Section<'q, '_> {
     /// Inserts a plug, but for requests of the flush machine. A request that finds no room waits with what was left. If
@@ -14,7 +14,7 @@ impl<'q> Section<'q, '_> {
     #[inline(always)]
     pub(in crate::dispatcher) fn insert_plug(&mut self, plug: &mut Plug<'q>) -> u64 {
         let Plug { starting, mapping, requests, flushes, .. } = plug;
-        debug_assert!(std::ptr::eq(self.q, starting.q), "the plug is for this queue");
+        debug_assert!(!requests.is_empty() && std::ptr::eq(self.q, starting.q), "there is a plug for this queue");
         let (q, number) = (self.q, requests.len());
         let mut entered = 0;
         while let Some(mut rq) = requests.pop_front(&q.slots) {
@@ -45,6 +45,10 @@ impl<'q> Section<'q, '_> {
     /// holder does not insert the backlog afterwards.
     #[inline]
     pub(in crate::dispatcher) fn insert_in_turn(&mut self, plug: &mut Plug<'q>) -> u64 {
+        debug_assert!(
+            peek(|| self.q.locking() != Locking::Combining),
+            "a holder that works on the backlog afterwards inserts only its own plug here"
+        );
         // What came before has the room first.
         self.retry_without_room();
         let entered = self.insert_plug(plug);
@@ -148,6 +152,7 @@ impl<'q> Section<'q, '_> {
 
     #[cold]
     fn retry_some(&mut self) {
+        debug_assert!(self.hold.backlog.lacks_room(), "something waits for room");
         let slots = &self.q.slots;
         let mut backlog = std::mem::take(changes(&mut self.hold.backlog));
         backlog.retry(slots, |rq| self.insert_one(None, rq));
@@ -157,6 +162,7 @@ impl<'q> Section<'q, '_> {
     /// Ends a request that had begun and would have to wait.
     #[cold]
     fn refuse(&mut self, mut rq: Request<'_>) {
+        debug_assert!(rq.flags().nowait, "only what must not wait is refused: {rq:?}");
         self.member.account_refuse(self.q, &mut rq);
         rq.body_mut().status = Status::Again;
         self.dispatcher.finished.push_back(rq, Place::Held);

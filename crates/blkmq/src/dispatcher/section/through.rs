@@ -19,7 +19,7 @@ use crate::dispatcher::insert::Plug;
 use crate::queue::{Count, ROUNDS, Starting};
 use crate::request::{Place, Request, RqList};
 use blkmq_sync::tags::Tag;
-use blkmq_sync::{Stage, stage};
+use blkmq_sync::{Stage, peek, stage};
 
 impl<'q> Section<'q, '_> {
     /// Hands through a whole plug that was noted, if that is possible. Otherwise the plug stays as it is. Returns how
@@ -60,6 +60,7 @@ impl<'q> Section<'q, '_> {
 
     #[inline(never)]
     fn hand_some_left_through(&mut self, most: usize) -> usize {
+        debug_assert!((1..=ROUNDS).contains(&most), "{most} requests were left, at most {ROUNDS} of which go together");
         let slots = &self.q.slots;
         let Some(mut left) = self.hold.backlog.take_all() else { return 0 };
         let mut run = self.dispatcher.newcomers.note_front(&mut left, slots, most, |_| ());
@@ -89,6 +90,10 @@ impl<'q> Section<'q, '_> {
     /// not possible. `starting`: the requests begin with this.
     fn hand_through(&mut self, run: &mut RqList, starting: Option<&Starting<'q>>) -> Option<u64> {
         debug_assert_eq!(run.len(), self.dispatcher.newcomers.known.len(), "the run is what was noted");
+        debug_assert!(
+            peek(|| self.q.pools().is_none() && !self.q.settings.wants_reports()),
+            "no request goes without its token, and none goes untold"
+        );
         let like = self.dispatcher.newcomers.known.first()?.info;
         let number = run.len();
         let (mut tags, mut order) = ([Tag(0); MOST_NEWCOMERS], [0; MOST_NEWCOMERS]);
@@ -153,6 +158,7 @@ impl<'q> Section<'q, '_> {
         order: &[u8],
         starting: Option<&Starting<'q>>,
     ) -> u64 {
+        debug_assert!(run.len() == tags.len() && run.len() == order.len(), "each newcomer has a tag and a place");
         let Self { q, domain, dispatcher, .. } = self;
         let q = *q;
         run.reorder(order);
