@@ -60,7 +60,7 @@ use crate::data::changes;
 use crate::list::List;
 use crate::mergeable::Mergeable;
 use crate::scheduler::DEFAULT_NR_REQUESTS;
-use crate::site::kept;
+use crate::site::unless_mutated;
 use crate::slab::{Index, Slab};
 use crate::tree::Tree;
 use crate::waiting::ByAge;
@@ -309,7 +309,7 @@ impl Scheduler for Bfq {
     }
 
     fn next_wakeup(&self) -> Option<Time> {
-        self.service.timer.filter(|_| self.len() > 0 && kept("bfq.timer"))
+        self.service.timer.filter(|_| self.len() > 0 && unless_mutated("bfq.timer"))
     }
 
     fn may_pass(&self, class: Class, client: ClientId) -> Passing {

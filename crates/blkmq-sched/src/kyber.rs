@@ -20,7 +20,7 @@ use core::fmt;
 use crate::data::{Area, changes, reads};
 use crate::list::{Links, List, chains};
 use crate::scheduler::DEFAULT_NR_REQUESTS;
-use crate::site::kept;
+use crate::site::unless_mutated;
 use crate::slab::{Index, Slab};
 use crate::{
     Admission, Class, ClientId, DispatchContext, Info, InsertAt, Merge, MergeHow, MergeLevel, MergeLimits, Outstanding,
@@ -274,7 +274,7 @@ impl Scheduler for Kyber {
             return self.choose_at_head(item, context);
         }
         if self.batching < BATCHES[self.current.index()]
-            && kept("kyber.batch")
+            && unless_mutated("kyber.batch")
             && let Some(item) = self.take(self.current, context)
         {
             *changes(&mut self.batching) += 1;

@@ -1,6 +1,6 @@
 //! Which requests may become one request, and what that request is.
 
-use crate::site::kept;
+use crate::site::unless_mutated;
 use crate::{Info, MergeLevel, Op, RqId};
 
 /// How big a request may become by merging. The default lets nothing merge.
@@ -93,7 +93,7 @@ impl MergeLimits {
         };
         let sector = if how == MergeHow::Front { guest.sector } else { host.sector };
         let grown = Info { sector, nr_sectors, nr_segments, ..*host };
-        let fits = nr_sectors <= max_sectors && nr_segments <= max_segments || !kept("merge.limits");
+        let fits = nr_sectors <= max_sectors && nr_segments <= max_segments || !unless_mutated("merge.limits");
         (fits && (how == MergeHow::Discard || !crosses(self.boundary_sectors, &grown))).then_some((how, grown))
     }
 }

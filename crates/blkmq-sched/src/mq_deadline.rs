@@ -30,7 +30,7 @@ use tunables::Tunables;
 use crate::data::{changes, reads};
 use crate::list::List;
 use crate::mergeable::Mergeable;
-use crate::site::kept;
+use crate::site::unless_mutated;
 use crate::slab::{Index, Slab};
 use crate::waiting::ByAge;
 use crate::{
@@ -158,7 +158,7 @@ impl MqDeadline {
         let pace = self.new_batch(pace.starved, reads, writes)?;
         let queue = level.queue(pace.direction);
         let oldest = queue.fifo.head()?;
-        let expired = self.requests.get(oldest).deadline <= now && kept("mq_deadline.expiry");
+        let expired = self.requests.get(oldest).deadline <= now && unless_mutated("mq_deadline.expiry");
         let in_order = if expired { None } else { queue.next_in_order(&self.requests) };
         Some(Candidate { item: in_order.unwrap_or(oldest), new_batch: Some(pace) })
     }

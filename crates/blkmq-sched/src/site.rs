@@ -4,9 +4,9 @@
 /// unless a world runs without this step.
 #[inline(always)]
 #[must_use]
-pub(crate) fn kept(site: &'static str) -> bool {
+pub(crate) fn unless_mutated(site: &'static str) -> bool {
     #[cfg(virtual_cpus)]
-    return blkmq_sync::kept(site);
+    return blkmq_sync::unless_mutated(site);
     #[cfg(not(virtual_cpus))]
     {
         let _ = site;

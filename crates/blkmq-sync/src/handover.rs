@@ -19,7 +19,7 @@
 //! holder's state instead of appending it.
 
 use crate::platform::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::platform::{Line, TryLock, fence_at, kept, order};
+use crate::platform::{Line, TryLock, fence_at, order, unless_mutated};
 use crate::stack::{Chain, SlotStack};
 
 /// A hand-over list with the state `T` that only the holder touches, for example the requests that the driver refused
@@ -61,7 +61,7 @@ impl<T> Handover<T> {
         let Some(mut state) = self.holder.try_lock() else { return false };
         // A thread may append meanwhile, and leave because this thread holds the list. The drain that this thread owes
         // finds what was appended.
-        let is_idle = !(kept("handover.put_look") && self.is_pending());
+        let is_idle = !(unless_mutated("handover.put_look") && self.is_pending());
         if is_idle {
             put(&mut state);
         }
@@ -94,7 +94,7 @@ impl<T> Handover<T> {
             drop(state);
             // Step b, between the unlocking and the look at the list; pairs with the appender's fence above.
             fence_at("handover.look_fence");
-            if !kept("handover.look") || !self.is_pending() {
+            if !unless_mutated("handover.look") || !self.is_pending() {
                 return true;
             }
         }

@@ -43,7 +43,7 @@ pub use mutex::{Mutex, MutexGuard};
 pub use parker::Parker;
 #[cfg(any(loom, virtual_cpus))]
 pub use site::weaken;
-pub use site::{fence_at, kept, order, unless_explored};
+pub use site::{fence_at, order, unless_explored, unless_mutated};
 #[cfg(all(stages, not(virtual_cpus)))]
 pub use stage::take_stages;
 pub use stage::{Stage, stage};

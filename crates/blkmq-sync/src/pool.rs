@@ -10,7 +10,7 @@
 //! that was put back before the fence.
 
 use crate::platform::atomic::{AtomicU32, Ordering};
-use crate::platform::{Line, kept, placed};
+use crate::platform::{Line, placed, unless_mutated};
 
 /// Words of a pool at most.
 const WORDS: u32 = 32;
@@ -148,7 +148,7 @@ impl Taken<'_> {
         while self.wanted > 0 && self.left > 0 {
             let free = &self.pool.free[self.word];
             let mut seen = free.load(Ordering::Relaxed);
-            let is_checked = kept("pool.empty");
+            let is_checked = unless_mutated("pool.empty");
             while seen.cast_signed() > 0 || !is_checked {
                 let some = if is_checked { seen.min(self.wanted) } else { self.wanted };
                 // Relaxed: as of `Pool::put`.

@@ -19,7 +19,7 @@
 //! ```
 
 use crate::platform::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::platform::{Line, fence_at, kept, order, pause, unless_explored};
+use crate::platform::{Line, fence_at, order, pause, unless_explored, unless_mutated};
 use crate::stack::{Chain, NIL};
 
 /// A thread holds the scheduler; and it has been told to look once more.
@@ -230,7 +230,7 @@ impl Staging {
     pub fn let_go(&self) -> bool {
         // Release publishes what this holder did to the next one.
         let release = order("staging.let_go", Ordering::Release);
-        if !kept("staging.last_look") {
+        if !unless_mutated("staging.last_look") {
             self.0.store(NOTHING, release);
             return true;
         }

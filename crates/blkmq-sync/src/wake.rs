@@ -27,7 +27,7 @@ use crate::event::EventFd;
 
 use crate::notify::Notify;
 use crate::platform::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::platform::{Line, Mutex, Parker, fence_at, kept, order, placed};
+use crate::platform::{Line, Mutex, Parker, fence_at, order, placed, unless_mutated};
 
 /// How to wake the thread of a member.
 pub struct Wake {
@@ -181,7 +181,7 @@ impl Wake {
         // Step 2 of the module's interleaving, between the marks and the last look; pairs with the fences of `wake` and
         // of `Sleepers::any`.
         fence_at("wake.sleep_fence");
-        if !(kept("wake.last_look") && ready()) {
+        if !(unless_mutated("wake.last_look") && ready()) {
             self.nap(bed, timeout());
         }
     }

@@ -25,7 +25,7 @@ use std::fmt;
 use std::num::NonZeroU64;
 
 use crate::platform::atomic::{AtomicU64, Ordering};
-use crate::platform::{Line, fence_at, kept, order};
+use crate::platform::{Line, fence_at, order, unless_mutated};
 
 /// The lowest of the three bits that hold the class that may pass: its number plus one, or 0 if no class may pass.
 const CLASS_SHIFT: u32 = 3;
@@ -174,7 +174,7 @@ impl Snapshot {
     #[inline]
     #[must_use]
     pub fn gate(self) -> Option<Gate> {
-        if self.is_quiesced() || self.is_waiting() && kept("bypass.waiting") { None } else { self.any_gate() }
+        if self.is_quiesced() || self.is_waiting() && unless_mutated("bypass.waiting") { None } else { self.any_gate() }
     }
 
     /// Whether nothing that waits lacks anything, and the queue is not quiesced.
@@ -296,7 +296,7 @@ impl Word {
         // Step 2 of the module's interleaving, between the count and the second look; pairs with the fence of
         // `shut_gate`.
         fence_at("word.pass_fence");
-        !kept("word.second_look") || self.load().gate() == Some(gate)
+        !unless_mutated("word.second_look") || self.load().gate() == Some(gate)
     }
 
     /// Sets a flag and fences. Returns the word as it was before. The caller then waits for every

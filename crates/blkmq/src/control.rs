@@ -19,7 +19,7 @@ use crate::driver::Topology;
 use crate::queue::{CONTROL, QueueError, RequestQueue, SchedulerChoice, SectorRange, check_ranges};
 use blkmq_sync::grace::Observed;
 use blkmq_sync::word::Flag;
-use blkmq_sync::{Arc, fence_at, kept, peek, thread};
+use blkmq_sync::{Arc, fence_at, peek, thread, unless_mutated};
 
 /// A queue that lets nothing new in. When this is dropped, the queue goes on. Freezes nest.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Freeze {
             // nothing to do and touches no tag; the others are waited for. The fence is step b of the interleaving in
             // `grace`, the second time, and pairs with that of `Activity::enter`.
             fence_at("control.drained_fence");
-            if kept("control.drained") {
+            if unless_mutated("control.drained") {
                 self.inside = observe(&self.q);
             }
             self.is_drained = true;

@@ -81,7 +81,7 @@ use blkmq_sync::liveness::Liveness;
 use blkmq_sync::ring::News;
 #[cfg(feature = "eventfd")]
 use blkmq_sync::wake::Bed;
-use blkmq_sync::{Arc, Line, Mutex, kept, placed};
+use blkmq_sync::{Arc, Line, Mutex, placed, unless_mutated};
 
 /// Nanoseconds: how long to wait before the next try of what the driver refused or gave back.
 const RETRY_NS: u64 = 3_000_000;
@@ -382,7 +382,7 @@ impl RequestQueue {
         hctxs.for_each(|index| self.driver.due_times(index, &mut due));
         // A request of several operations counts once. Then something seems to be elsewhere, and the thread looks more
         // often than it would have to.
-        let is_known = due.nr >= own.nr_operations || !kept("sleep.all_own");
+        let is_known = due.nr >= own.nr_operations || !unless_mutated("sleep.all_own");
         let until_last = own.wants_all && self.hctxs.layout().is_one_for_all();
         let time = if until_last { due.latest } else { due.earliest };
         time.filter(|_| is_known)

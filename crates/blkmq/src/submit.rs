@@ -32,7 +32,7 @@ use crate::submit::split::Whole;
 use blkmq_sync::grace::Activity;
 use blkmq_sync::notify::Notify;
 use blkmq_sync::word::Snapshot;
-use blkmq_sync::{Arc, Stage, kept, stage};
+use blkmq_sync::{Arc, Stage, stage, unless_mutated};
 
 /// The means by which one thread works with a queue, for one client.
 ///
@@ -297,7 +297,7 @@ impl Submitter {
     /// done.
     fn finish(&mut self) -> Vec<Bio> {
         let mut plugged = std::mem::take(&mut self.plug);
-        if !kept("leave.plug") {
+        if !unless_mutated("leave.plug") {
             plugged = RqList::default();
         }
         while let Some(mut rq) = plugged.pop_front(&self.q.slots) {
@@ -375,7 +375,7 @@ impl Drop for Submitter {
 /// this thread sees its change: see [`grace`](blkmq_sync::grace).
 #[inline(always)]
 fn enter(q: &RequestQueue, activity: &Activity) -> Snapshot {
-    if kept("submit.word_inside") {
+    if unless_mutated("submit.word_inside") {
         activity.enter();
         q.live.word.load()
     } else {

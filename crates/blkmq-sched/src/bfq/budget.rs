@@ -4,7 +4,7 @@ use super::clock::{NS_PER_MS, NS_PER_US, Ticks, of_ms, ticks, to_ms};
 use super::{Bfq, Expiration, QueueName, Reason};
 use crate::Time;
 use crate::data::changes;
-use crate::site::kept;
+use crate::site::unless_mutated;
 use crate::slab::Index;
 
 /// The largest budget in sectors, until the device is known.
@@ -208,7 +208,7 @@ impl Bfq {
                 Reason::TooIdle if old > 5 * least => old - 4 * least,
                 Reason::TooIdle => least,
                 Reason::BudgetTimeout => most.min(2 * old),
-                Reason::BudgetExhausted if kept("bfq.most") => most.min(4 * old),
+                Reason::BudgetExhausted if unless_mutated("bfq.most") => most.min(4 * old),
                 Reason::BudgetExhausted => 4 * old,
                 Reason::NoMoreRequests => self.forest.state(entity).service.max(least),
                 Reason::Preempted => return self.in_slice(self.forest.state(entity).budget),

@@ -3,7 +3,7 @@
 use super::clock::ticks;
 use super::{Bfq, Reason};
 use crate::data::changes;
-use crate::site::kept;
+use crate::site::unless_mutated;
 use crate::slab::Index;
 use crate::{Class, RqId, Ticket, Time};
 
@@ -85,14 +85,14 @@ impl Bfq {
         let counts = &mut self.groups.get_mut(self.queues.get(q).group).counts;
         counts.dispatched += 1;
         counts.sectors += u64::from(sectors);
-        let owner = if kept("bfq.ticket") { q } else { self.service.queue.unwrap_or(q) };
+        let owner = if unless_mutated("bfq.ticket") { q } else { self.service.queue.unwrap_or(q) };
         *changes(&mut self.ticket) = Some(ticket(owner, mark));
         id
     }
 
     pub(super) fn serve_request(&mut self, q: Index, item: Index, now: Time) -> RqId {
         let charge = self.charge_of(q, item);
-        let charged = if kept("bfq.charge") { q } else { self.service.queue.unwrap_or(q) };
+        let charged = if unless_mutated("bfq.charge") { q } else { self.service.queue.unwrap_or(q) };
         debug_assert!(
             self.is_following || self.budget_left(charged) >= charge,
             "a queue is charged within the budget that it has"

@@ -10,7 +10,7 @@ use super::think_time::ThinkTime;
 use super::weight::weight;
 use super::weight_raising::WeightRaising;
 use crate::data::{Area, changes, reads};
-use crate::site::kept;
+use crate::site::unless_mutated;
 use crate::slab::Index;
 use crate::{ClientId, ClientSettings, IoPriority, Time};
 
@@ -146,7 +146,7 @@ impl Bfq {
         if let Some(q) = self.clients.get(place).sync {
             self.shrink_burst(q);
         }
-        if kept("bfq.gone") {
+        if unless_mutated("bfq.gone") {
             self.abandon_queue(place);
             self.leave_orphan();
         }
@@ -221,7 +221,7 @@ impl Bfq {
             return;
         }
         (queue.priority, queue.weight) = (priority, weight);
-        if kept("bfq.weight") {
+        if unless_mutated("bfq.weight") {
             self.forest.set_weight(queue.entity, weight);
         }
         self.forest.set_class(queue.entity, priority.class);
@@ -241,7 +241,7 @@ impl Bfq {
         let Some(q) = self.clients.get(place).sync else { return };
         let (priority, weight) = self.wish_of(place);
         let queue = self.queues.get(q);
-        let (moves, weighs_right) = (queue.group != group && kept("bfq.follow"), queue.weight == weight);
+        let (moves, weighs_right) = (queue.group != group && unless_mutated("bfq.follow"), queue.weight == weight);
         let is_right = !moves && weighs_right && queue.priority.class == priority.class;
         if is_right || self.clients.get(place).has_passing() {
             return;

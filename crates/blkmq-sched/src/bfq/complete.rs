@@ -5,7 +5,7 @@ use super::clock::ticks;
 use super::request::is_waited_for;
 use super::{Bfq, Reason};
 use crate::data::changes;
-use crate::site::kept;
+use crate::site::unless_mutated;
 use crate::slab::Index;
 use crate::{Event, Report, Ticket, Time};
 
@@ -124,7 +124,7 @@ impl Bfq {
         let is_sync = is_waited_for(report.op, report.sync);
         let passing = &mut self.clients.get_mut(place).passing[usize::from(is_sync)];
         let over = u32::from(report.requests).min(passing.with_device);
-        if kept("bfq.early") {
+        if unless_mutated("bfq.early") {
             passing.early += u32::from(report.requests) - over;
         }
         if over > 0 {

@@ -8,7 +8,7 @@ use super::Bfq;
 use super::request::is_sync;
 use super::wf2q::Entity;
 use crate::scheduler::DEFAULT_NR_REQUESTS;
-use crate::site::kept;
+use crate::site::unless_mutated;
 use crate::slab::Index;
 use crate::{Admission, Class, ClientId, Info, Outstanding, Passing};
 
@@ -91,7 +91,7 @@ impl Bfq {
 
     /// Which requests may pass: all while no queue is in service, and those of the client that the device waits for.
     pub(super) fn passing(&self, class: Class, client: ClientId) -> Passing {
-        let is_strict = self.tunables.strict_guarantees && kept("bfq.strict");
+        let is_strict = self.tunables.strict_guarantees && unless_mutated("bfq.strict");
         if self.requests.len() > 0 || is_strict {
             return Passing::Nobody;
         }

@@ -6,7 +6,7 @@ use super::Bfq;
 use super::weight::{NR_LEVELS, weight};
 use super::wf2q::Entity;
 use crate::data::{Area, changes, reads};
-use crate::site::kept;
+use crate::site::unless_mutated;
 use crate::slab::Index;
 use crate::tree::Tree;
 use crate::{Class, GroupId, GroupSettings, IoPriority, Time};
@@ -160,7 +160,7 @@ impl Bfq {
             let group = self.groups.get_mut(place);
             let (entity, allocated) = (group.entity, group.allocated);
             let old = core::mem::replace(&mut group.parent, parent);
-            if kept("bfq.group_weight") {
+            if unless_mutated("bfq.group_weight") {
                 self.forest.set_weight(entity, weight);
             }
             if old != parent {
@@ -208,7 +208,7 @@ impl Bfq {
         // Queues that clients have left behind, with requests that the device has.
         let all = self.all.iter(&self.queues);
         let left: Vec<Index> = all.filter(|(_, queue)| queue.group == place).map(|(q, _)| q).collect();
-        for q in left.into_iter().filter(|_| kept("bfq.group")) {
+        for q in left.into_iter().filter(|_| unless_mutated("bfq.group")) {
             self.move_queue(q, parent);
         }
         let group = self.groups.places[place].take().expect("the group is there");

@@ -11,7 +11,7 @@ use super::think_time::{Seeks, ThinkTime};
 use super::weight_raising::WeightRaising;
 use super::wf2q::Entity;
 use crate::list::{Links, List, chains};
-use crate::site::kept;
+use crate::site::unless_mutated;
 use crate::slab::Index;
 use crate::tree::{Branches, Keyed, Tree};
 use crate::waiting::ByAge;
@@ -229,7 +229,7 @@ impl Bfq {
     #[inline(never)]
     fn end_without_clients(&mut self, q: Index) {
         let queue = self.queues.get(q);
-        let has_requests = queue.allocated > 0 && kept("bfq.requests");
+        let has_requests = queue.allocated > 0 && unless_mutated("bfq.requests");
         if queue.merge_candidates > 0 || has_requests {
             return;
         }
@@ -247,7 +247,7 @@ impl Bfq {
             "a queue with which another one is to be merged counts the clients of that"
         );
         self.leave_burst(q);
-        if kept("bfq.waker") {
+        if unless_mutated("bfq.waker") {
             self.forget_waker(q);
         }
         self.displace(q);

@@ -1,7 +1,7 @@
 //! The search for the smallest bound with which throughput stays: bounds are numbered by how often what is usual was
 //! halved, and the range of those that come into question is halved with each trial.
 
-use crate::site::kept;
+use crate::site::unless_mutated;
 
 /// Reads are faster if they take at most this part of what they took.
 const FASTER: f64 = 0.9;
@@ -43,7 +43,7 @@ impl Search {
     }
 
     fn bound(&self) -> u64 {
-        if kept("window.least") { (self.usual >> self.tried).max(1) } else { 0 }
+        if unless_mutated("window.least") { (self.usual >> self.tried).max(1) } else { 0 }
     }
 
     /// The bound that was tried costs throughput.

@@ -21,7 +21,7 @@ pub fn weaken(site: Option<&'static str>) {
 /// Whether to take the step called `site`. True unless the running model does without the step.
 #[inline(always)]
 #[must_use]
-pub fn kept(site: &'static str) -> bool {
+pub fn unless_mutated(site: &'static str) -> bool {
     #[cfg(any(loom, virtual_cpus))]
     return WEAKENED.get() != Some(site);
     #[cfg(not(any(loom, virtual_cpus)))]
@@ -46,13 +46,13 @@ pub fn unless_explored<T>(product: T, explored: T) -> T {
 #[inline(always)]
 #[must_use]
 pub fn order(site: &'static str, order: Ordering) -> Ordering {
-    if kept(site) { order } else { Ordering::Relaxed }
+    if unless_mutated(site) { order } else { Ordering::Relaxed }
 }
 
 /// A `SeqCst` fence, or nothing if the running model weakens `site`.
 #[inline(always)]
 pub fn fence_at(site: &'static str) {
-    if kept(site) {
+    if unless_mutated(site) {
         fence(Ordering::SeqCst);
     }
 }

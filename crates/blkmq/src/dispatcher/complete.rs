@@ -7,7 +7,7 @@ use crate::dispatcher::Dispatcher;
 use crate::queue::{Count, Ending, FlowBatch, Member, ReportBatch, RequestQueue, Steps, TokenBatch, mark_of_flush};
 use crate::request::{FlushStep, Place, Request, RqList};
 use blkmq_sync::tags::{Gathered, Hint, Tag};
-use blkmq_sync::{Stage, kept, stage};
+use blkmq_sync::{Stage, stage, unless_mutated};
 
 /// Tags that are to be put back, of one hardware queue at a time. So a batch of tags costs one operation on each tag
 /// word.
@@ -27,7 +27,7 @@ impl<'q> TagBatch<'q> {
             Some(gathered) if hctx == self.hctx => gathered.add(tag, hint),
             _ => self.turn_to(q, hctx).add(tag, hint),
         }
-        if !kept("complete.tag_once") {
+        if !unless_mutated("complete.tag_once") {
             q.hctxs.get(hctx).tags.put(tag, hint);
         }
     }
@@ -242,7 +242,7 @@ impl Dispatcher {
             rq.rest_at(Place::Completed);
             true
         });
-        if failed > 0 && kept("complete.count_failed") {
+        if failed > 0 && unless_mutated("complete.count_failed") {
             counters.count(Count::Errors, failed);
         }
         (!run.is_empty()).then_some((member, run))
@@ -258,7 +258,7 @@ impl Dispatcher {
         ending: &mut Ending<'_>,
     ) {
         self.member(q).counters.completed(run.len() as u64);
-        if member == self.member || !kept("complete.owner") {
+        if member == self.member || !unless_mutated("complete.owner") {
             return self.completed.append(run);
         }
         if !self.outbox.has_room_for(member) {
@@ -311,7 +311,7 @@ impl Dispatcher {
         let mut parts = 0;
         rq.into_parts(|part| {
             parts += 1;
-            if part.index().pool() == self.member || !kept("complete.owner") {
+            if part.index().pool() == self.member || !unless_mutated("complete.owner") {
                 self.completed.push_back(part, Place::Completed);
             } else {
                 let member = part.index().pool();
@@ -326,7 +326,7 @@ impl Dispatcher {
         debug_assert_eq!(parts, u64::from(nr_parts), "a request has the operations that it counted");
         let counters = &self.member(q).counters;
         counters.completed(parts);
-        if failed && kept("complete.count_failed") {
+        if failed && unless_mutated("complete.count_failed") {
             counters.count(Count::Errors, parts);
         }
     }

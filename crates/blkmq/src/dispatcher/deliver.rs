@@ -17,7 +17,7 @@
 use crate::queue::{Ending, Member, RequestQueue, WakeCause};
 use crate::request::RqList;
 use crate::request::limits::MAX_MEMBERS;
-use blkmq_sync::kept;
+use blkmq_sync::unless_mutated;
 use blkmq_sync::wake::wake_each;
 
 /// Of how many submitters operations are gathered. A batch of more is delivered in parts.
@@ -117,7 +117,7 @@ impl Outbox {
 
     #[inline(never)]
     fn wake_delivered(&mut self, q: &RequestQueue, by: u16) {
-        let delivered = self.unwoken.drain(..).filter(|_| kept("deliver.wake"));
+        let delivered = self.unwoken.drain(..).filter(|_| unless_mutated("deliver.wake"));
         let woken = wake_each(delivered.map(|member| &q.members.get(member).wake));
         q.members.note_woken(by, WakeCause::Completed, woken);
     }

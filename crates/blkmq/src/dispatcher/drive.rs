@@ -6,7 +6,7 @@ use crate::dispatcher::outcome::Dispatched;
 use crate::dispatcher::{Dispatcher, RUN_BOUND};
 use crate::queue::{Layout, RequestQueue};
 use blkmq_sync::atomic::Ordering;
-use blkmq_sync::kept;
+use blkmq_sync::unless_mutated;
 use blkmq_sync::word::Snapshot;
 
 impl Dispatcher {
@@ -65,7 +65,7 @@ impl Dispatcher {
         debug_assert!(!self.is_inside(q), "a freeze would wait for a thread that sleeps inside the queue");
         q.live.left.read() != self.left
             || self.saw_quiesced && !q.live.word.load().is_quiesced()
-            || self.was_early(q) && kept("sleep.planned")
+            || self.was_early(q) && unless_mutated("sleep.planned")
     }
 
     /// Whether a time was planned that had come when this thread looked. This thread then had no news, and did not
@@ -122,7 +122,7 @@ impl Dispatcher {
                 let now = if q.settings.has_window() { q.clock().now() } else { now };
                 self.complete(q, now);
             }
-            let mut again = self.parked || (kept("runner.kick") && q.live.word.load().is_waiting());
+            let mut again = self.parked || (unless_mutated("runner.kick") && q.live.word.load().is_waiting());
             for index in hctxs {
                 let hctx = q.hctxs.get(index);
                 let has_word = q.is_owned && hctx.inbox.take();

@@ -16,7 +16,7 @@ use crate::driver::{Batch, Offer};
 use crate::queue::{Count, HwCtx, RequestQueue};
 use crate::request::{Place, RqList};
 use blkmq_sync::atomic::Ordering;
-use blkmq_sync::kept;
+use blkmq_sync::unless_mutated;
 use blkmq_sync::{Stage, stage};
 
 /// Rounds: how often a drainer looks again for what other threads appended before it leaves the rest to them.
@@ -27,7 +27,7 @@ impl Dispatcher {
     /// thread.
     pub(super) fn issue(&mut self, q: &RequestQueue, index: u16, now: Time) {
         let hctx = q.hctxs.get(index);
-        if q.is_owned && kept("issue.owner") {
+        if q.is_owned && unless_mutated("issue.owner") {
             let owner = q.hctxs.layout().owner(index);
             if owner != self.member {
                 if hctx.inbox.leave() {

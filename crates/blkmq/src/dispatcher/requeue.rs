@@ -2,7 +2,7 @@
 
 use crate::dispatcher::Dispatcher;
 use crate::queue::{Count, RequestQueue};
-use blkmq_sync::kept;
+use blkmq_sync::unless_mutated;
 
 impl Dispatcher {
     /// Puts what the driver gave back on the dispatch lists, without a tag. Such a request is tried again when
@@ -27,7 +27,7 @@ impl Dispatcher {
             // After the parking: a thread that sees no mark and goes to sleep either sees the request, or is woken for
             // the new mark.
             is_news |= hctx.note_gave_back();
-            if kept("requeue.waiting") {
+            if unless_mutated("requeue.waiting") {
                 q.live.word.set_waiting();
             }
             if let Some(tag) = tag {

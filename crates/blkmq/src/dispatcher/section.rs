@@ -13,7 +13,7 @@ use crate::queue::{Domain, Hold, Locking, Member, RequestQueue};
 use crate::request::{Place, RqList};
 use blkmq_sync::liveness::Told;
 use blkmq_sync::stack::Chain;
-use blkmq_sync::{kept, peek};
+use blkmq_sync::{peek, unless_mutated};
 
 /// The scheduler under its lock. Made and ended by [`Domain::enter`] alone.
 pub(super) struct Section<'q, 's> {
@@ -113,7 +113,7 @@ impl Section<'_, '_> {
     /// thread that reads WAITING as set there, find what was shown.
     #[inline]
     pub(super) fn show(&self) {
-        if !self.domain.is_whole() && kept("split.show") {
+        if !self.domain.is_whole() && unless_mutated("split.show") {
             self.domain.note_waiting(self.hold);
         }
     }

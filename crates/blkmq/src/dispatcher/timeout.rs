@@ -13,7 +13,7 @@ use crate::driver::TimeoutAction;
 use crate::queue::{Count, RequestQueue};
 use crate::request::{Place, Status};
 use blkmq_sync::atomic::Ordering;
-use blkmq_sync::{kept, order};
+use blkmq_sync::{order, unless_mutated};
 
 impl Dispatcher {
     /// Scans if a scan is due. Requests that expired are among the finished ones afterwards.
@@ -33,7 +33,7 @@ impl Dispatcher {
         if q.timeout_scan.compare_exchange(due, planned, acquire, Ordering::Relaxed).is_err() {
             return;
         }
-        let mut earliest = if kept("timeout.read_again") { next() } else { planned };
+        let mut earliest = if unless_mutated("timeout.read_again") { next() } else { planned };
         let mut was_asked = false;
         for (index, hctx) in q.hctxs.iter() {
             hctx.tags.for_each_busy(|tag| {

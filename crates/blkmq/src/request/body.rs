@@ -5,8 +5,8 @@ use blkmq_sched::{ClientId, GroupId, Info, IoPriority, MergeLevel, Op, SchedDoma
 use super::index::{NIL, SlotIndex};
 use crate::request::bio::Flags;
 use crate::request::status::Status;
-use blkmq_sync::kept;
 use blkmq_sync::tags::Tag;
+use blkmq_sync::unless_mutated;
 
 /// The steps a request has before it in the flush machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -193,7 +193,7 @@ impl Body {
     /// zeroes. Requests of several clients of one group may merge, as those of several processes of one cgroup do in
     /// Linux. FUA has no bit here, because a request with FUA is submitted as one that never merges.
     fn merge_key(&self) -> u64 {
-        let group = if kept("merge.group") { self.group.0 } else { 0 };
+        let group = if unless_mutated("merge.group") { self.group.0 } else { 0 };
         u64::from(group) << 32
             | (self.priority.class.index() as u64) << 16
             | u64::from(self.priority.level) << 8

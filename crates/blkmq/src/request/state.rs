@@ -16,7 +16,7 @@
 
 use crate::request::status::Status;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
-use blkmq_sync::{kept, on_line};
+use blkmq_sync::{on_line, unless_mutated};
 
 coded! {
 /// Where a request rests.
@@ -169,7 +169,7 @@ impl State {
             "a request that ends is in one thread's hands, not at {:?}",
             Place::from_word(before)
         );
-        let step = u32::from(kept("slot.generation"));
+        let step = u32::from(unless_mutated("slot.generation"));
         let word = pack(generation_of(before).wrapping_add(step), Place::Free);
         self.word().store(word, Ordering::Relaxed);
     }
@@ -260,7 +260,7 @@ impl State {
         // yet.
         let is_lent = self.is_lent();
         let asked = pack_lent(generation, Place::TimingOut, is_lent);
-        if !kept("timeout.reserve") {
+        if !unless_mutated("timeout.reserve") {
             let is_there = self.is_issued(generation);
             if is_there {
                 self.word().store(asked, Ordering::Relaxed);

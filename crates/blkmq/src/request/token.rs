@@ -18,7 +18,7 @@ use crate::request::limits::SECTOR_SIZE;
 use crate::request::pages::PagesPart;
 use crate::request::status::Status;
 use blkmq_sync::atomic::Ordering;
-use blkmq_sync::{changes, kept, reads};
+use blkmq_sync::{changes, reads, unless_mutated};
 
 /// A request in the hands of one thread. There is at most one value of this kind per request. A thread that gives the
 /// value away gives the request away.
@@ -118,7 +118,7 @@ impl<'q> Request<'q> {
     /// The tag: below the hardware queue's depth, and unique among the requests that the driver has from that queue.
     #[must_use]
     pub fn tag(&self) -> u16 {
-        self.body().tag.filter(|_| kept("request.tag")).map_or(0, |tag| tag.0)
+        self.body().tag.filter(|_| unless_mutated("request.tag")).map_or(0, |tag| tag.0)
     }
 
     /// The hardware queue to which the request was issued.

@@ -6,7 +6,7 @@ use blkmq_sched::Time;
 
 use crate::queue::Own;
 use crate::request::clock::Clock;
-use blkmq_sync::kept;
+use blkmq_sync::unless_mutated;
 
 use super::Submitter;
 
@@ -91,7 +91,9 @@ impl Submitter {
     /// false while the queue is quiesced.
     fn has_word(&self) -> bool {
         let q = &self.q;
-        q.is_owned && kept("sleep.inbox") && self.polled_hctxs().any(|index| q.hctxs.get(index).inbox.is_full())
+        q.is_owned
+            && unless_mutated("sleep.inbox")
+            && self.polled_hctxs().any(|index| q.hctxs.get(index).inbox.is_full())
     }
 
     /// Whether this thread may find something to do now. Asked last before it sleeps, and when it begins to wait

@@ -40,9 +40,9 @@ use crate::dispatcher::section::Section;
 use crate::dispatcher::{Dispatcher, RUN_BOUND};
 use crate::queue::{Count, Domain, RequestQueue, Starting};
 use blkmq_sync::atomic::Ordering;
-use blkmq_sync::kept;
 use blkmq_sync::stack::Chain;
 use blkmq_sync::staging::Round;
+use blkmq_sync::unless_mutated;
 
 /// Gets a plug's requests into the scheduler: this thread inserts them, in one hold with dispatch, or leaves them to
 /// the thread that is at the scheduler.
@@ -152,7 +152,7 @@ fn dispatch_from(
     bound: usize,
 ) -> Dispatched {
     let staging = &domain.staging;
-    let held = if kept("combine.kick") { staging.hold_or_kick() } else { staging.try_hold() };
+    let held = if unless_mutated("combine.kick") { staging.hold_or_kick() } else { staging.try_hold() };
     match held {
         Some(left) => serve(dispatcher, q, domain, left, now, bound, true, |_| 0),
         None => {

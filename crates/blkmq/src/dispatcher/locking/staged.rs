@@ -20,9 +20,9 @@ use crate::dispatcher::outcome::{Dispatched, Inserted};
 use crate::dispatcher::section::Batch;
 use crate::queue::{Count, Domain, Measures, RequestQueue, Starting};
 use crate::request::{Place, RqList};
-use blkmq_sync::kept;
 use blkmq_sync::stack::Chain;
 use blkmq_sync::staging::{Round, Staging};
+use blkmq_sync::unless_mutated;
 
 /// Inserts a plug, or leaves it in this submitter's bucket.
 ///
@@ -116,7 +116,7 @@ fn insert_buckets(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain
 fn choose_alone(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time) -> Batch {
     debug_assert!(domain.is_whole(), "one thread chooses for the whole queue");
     let member = dispatcher.member(q);
-    let kicks = dispatcher.has_news || !kept("staged.news");
+    let kicks = dispatcher.has_news || !unless_mutated("staged.news");
     let held = if kicks { domain.dispatching.hold_or_kick() } else { domain.dispatching.try_hold() };
     let Some(left) = held else {
         member.counters.count(Count::TrylockFailed, 1);

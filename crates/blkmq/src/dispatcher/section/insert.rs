@@ -6,7 +6,7 @@ use super::Section;
 use crate::dispatcher::insert::Plug;
 use crate::queue::{Count, Locking, Starting};
 use crate::request::{FlushStep, Place, Request, Status};
-use blkmq_sync::{Stage, changes, kept, peek, stage};
+use blkmq_sync::{Stage, changes, peek, stage, unless_mutated};
 
 impl<'q> Section<'q, '_> {
     /// Inserts a plug, but for requests of the flush machine. A request that finds no room waits with what was left. If
@@ -124,7 +124,7 @@ impl<'q> Section<'q, '_> {
             if let Some(now) = observed {
                 self.domain.tell_staged(std::mem::take(&mut rq.body_mut().issued), now);
             }
-            let is_blocked = kept("backlog.order") && self.hold.backlog.is_blocked(&rq);
+            let is_blocked = unless_mutated("backlog.order") && self.hold.backlog.is_blocked(&rq);
             let inserted = if is_blocked { Err(rq) } else { self.insert_one(None, rq) };
             let Err(rq) = inserted else { continue };
             if rq.flags().nowait {

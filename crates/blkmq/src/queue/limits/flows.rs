@@ -7,7 +7,7 @@ use blkmq_sched::{Op, Time};
 use crate::queue::accounting::add;
 use crate::request::Request;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
-use blkmq_sync::{Line, kept};
+use blkmq_sync::{Line, unless_mutated};
 
 /// A [`Flow`] that other threads read.
 #[derive(Debug, Default)]
@@ -106,10 +106,10 @@ impl<'q> FlowBatch<'q> {
     pub(crate) fn add(&mut self, rq: &mut Request<'_>) {
         let (op, sectors, body) = (rq.op(), rq.nr_sectors(), rq.body_mut());
         let cost = u64::from(std::mem::take(&mut body.cost));
-        if kept("window.subtract") {
+        if unless_mutated("window.subtract") {
             self.over += cost;
         }
-        if !body.ordered || !body.status.is_ok() && kept("window.failed") {
+        if !body.ordered || !body.status.is_ok() && unless_mutated("window.failed") {
             return;
         }
         let in_device = self.now.since(body.issued);

@@ -7,7 +7,7 @@ use crate::queue::RequestQueue;
 #[cfg(virtual_cpus)]
 use crate::queue::watch::{WindowStep, tell};
 use crate::request::Request;
-use blkmq_sync::kept;
+use blkmq_sync::unless_mutated;
 
 /// A window, and what belongs to it under the scheduler's lock.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Opening {
 
     #[inline(never)]
     fn lets_go_now(&mut self, q: &RequestQueue, now: Time) -> bool {
-        if !self.window.has_room(self.in_flight(), 0) && kept("window.anew") {
+        if !self.window.has_room(self.in_flight(), 0) && unless_mutated("window.anew") {
             self.look_up_over(q);
         }
         let lets_go = self.window.has_room(self.in_flight(), 0) && self.window.opens_at(now).is_none();

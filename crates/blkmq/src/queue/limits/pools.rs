@@ -24,7 +24,7 @@ use crate::queue::accounting::add;
 use crate::request::PoolToken;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::pool::{Pool, Taken};
-use blkmq_sync::{Line, Mutex, kept, placed};
+use blkmq_sync::{Line, Mutex, placed, unless_mutated};
 
 /// What the control of the depths keeps.
 #[derive(Debug, Default)]
@@ -120,7 +120,7 @@ impl Pools {
             let sums = latencies_since(q, &control.base);
             let depths = control.throttle.fold(&sums, now);
             for (pool, depth) in self.pools.iter().zip(depths) {
-                depth.into_iter().filter(|_| kept("tokens.depth")).for_each(|depth| pool.set_depth(depth));
+                depth.into_iter().filter(|_| unless_mutated("tokens.depth")).for_each(|depth| pool.set_depth(depth));
             }
         }
     }
@@ -273,7 +273,7 @@ impl<'q> TokenBatch<'q> {
             self.like = Some(like);
         }
         self.nr_alike += 1;
-        if !kept("tokens.once")
+        if !unless_mutated("tokens.once")
             && let Some(pools) = self.pools
         {
             pools.put(token);
@@ -285,7 +285,7 @@ impl<'q> TokenBatch<'q> {
     fn put_run(&mut self) {
         let (Some(token), Some(pools)) = (self.token.take(), self.pools) else { return };
         let number = std::mem::take(&mut self.nr_tokens);
-        if kept("tokens.put") {
+        if unless_mutated("tokens.put") {
             pools.pool(token.of).put(token.word, number);
         }
     }
@@ -298,8 +298,8 @@ impl<'q> TokenBatch<'q> {
         if let Some(target) = pools.target(of) {
             for (latency, since) in [(Latency::Total, submitted), (Latency::Io, issued)] {
                 let bucket = Throttle::bucket(target, self.now.since(since));
-                let bucket = if kept("tokens.bucket") { bucket } else { bucket.saturating_sub(1) };
-                let of = if kept("tokens.histogram") { of } else { SchedDomain::Read };
+                let bucket = if unless_mutated("tokens.bucket") { bucket } else { bucket.saturating_sub(1) };
+                let of = if unless_mutated("tokens.histogram") { of } else { SchedDomain::Read };
                 self.latencies.add(of, latency, bucket, number.into());
             }
             self.has_measured = true;

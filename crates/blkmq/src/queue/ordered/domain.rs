@@ -12,7 +12,7 @@ use crate::queue::watch::{HoldStep, tell_hold};
 use crate::request::clock::Time;
 use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use blkmq_sync::staging::Staging;
-use blkmq_sync::{Line, Mutex, MutexGuard, kept};
+use blkmq_sync::{Line, Mutex, MutexGuard, unless_mutated};
 
 /// The lock.
 #[derive(Debug)]
@@ -291,7 +291,7 @@ impl Domain {
     /// COST: a load; the clock is read only where something is held back until a time.
     pub(crate) fn has_come(&self, q: &RequestQueue, now: &mut Time) -> bool {
         let planned = self.planned();
-        if planned == u64::MAX || planned <= now.0 || !kept("dispatch.time_anew") {
+        if planned == u64::MAX || planned <= now.0 || !unless_mutated("dispatch.time_anew") {
             return false;
         }
         let later = q.clock.now();

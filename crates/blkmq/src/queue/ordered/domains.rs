@@ -10,7 +10,7 @@ use crate::queue::RequestQueue;
 use crate::queue::experiments::Waits;
 use crate::request::limits::MAX_HW_QUEUES;
 use blkmq_sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use blkmq_sync::{Line, kept, peek};
+use blkmq_sync::{Line, peek, unless_mutated};
 
 /// All domains that a queue ever had.
 #[derive(Debug)]
@@ -171,7 +171,7 @@ impl<'q> DueDomains<'q> {
     #[inline(never)]
     fn of_several(q: &'q RequestQueue, member: u16) -> Self {
         debug_assert!(peek(|| q.settings.is_split()), "there are several domains");
-        let (takes_all, len) = (q.live.word.load().is_waiting() && kept("split.all"), q.hctxs.layout().len());
+        let (takes_all, len) = (q.live.word.load().is_waiting() && unless_mutated("split.all"), q.hctxs.layout().len());
         let mut at = 0;
         if takes_all {
             let turn = q.domains.turn.load(Ordering::Relaxed);

@@ -24,7 +24,7 @@ use super::scheduler::another;
 use crate::queue::RequestQueue;
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::word::Gate;
-use blkmq_sync::{kept, unless_explored};
+use blkmq_sync::{unless_explored, unless_mutated};
 
 /// How many requests must come in, with nothing waiting behind them, before a gate is opened again that was shut
 /// because something waited. So a scheduler that wants reports is not told anew at each hold.
@@ -47,9 +47,9 @@ impl Hold {
         let class = info.priority.class;
         if let Some(gate) = self.gate {
             self.note_end_of_passing();
-            if gate != class && kept("bypass.class") {
+            if gate != class && unless_mutated("bypass.class") {
                 self.shut_gate(q);
-            } else if self.gate_client.is_some_and(|client| client != info.client) && kept("bypass.client") {
+            } else if self.gate_client.is_some_and(|client| client != info.client) && unless_mutated("bypass.client") {
                 // As when the class changes.
                 self.until_open = self.until_open.max(STEADY);
                 self.shut_gate(q);
@@ -83,7 +83,7 @@ impl Hold {
         if !self.passes_reads_only {
             self.limited_over = None;
         }
-        (self.gate, self.gate_client, self.is_fold_due) = (None, None, kept("bypass.fold"));
+        (self.gate, self.gate_client, self.is_fold_due) = (None, None, unless_mutated("bypass.fold"));
     }
 
     /// Tells the scheduler what has completed and what has passed, if it needs to know.
@@ -147,7 +147,7 @@ impl Hold {
             self.gate.map_or(Passing::Nobody, |class| scheduler.may_pass(class, client))
         });
         let was = if self.gate_client.is_some() { Passing::Client } else { Passing::All };
-        if passing != was && kept("bypass.answer") {
+        if passing != was && unless_mutated("bypass.answer") {
             self.shut_gate(q);
             if self.until_open == 0 {
                 self.open_gate(q);

@@ -11,7 +11,7 @@ use crate::queue::limits::pools::Lender;
 use crate::queue::members::ring;
 use crate::request::{Place, Request};
 use blkmq_sync::atomic::Ordering;
-use blkmq_sync::{Area, changes, fetch, kept, reads};
+use blkmq_sync::{Area, changes, fetch, reads, unless_mutated};
 
 /// How many requests of one class must come in behind the first before the gate is opened for that class. While the
 /// class changes more often than that, opening the gate would cost more than it saves.
@@ -436,7 +436,7 @@ impl Hold {
         if self.admits(info, self.most_others(q)) {
             return true;
         }
-        if kept("reports.admits") {
+        if unless_mutated("reports.admits") {
             self.take_reports(q, now);
         }
         self.is_admitted_now(q, info)

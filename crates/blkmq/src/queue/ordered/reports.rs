@@ -16,8 +16,8 @@ use super::hold::Hold;
 use crate::queue::RequestQueue;
 use crate::queue::members::ring;
 use crate::request::Request;
-use blkmq_sync::kept;
 use blkmq_sync::ring::{Record, Ring, Trial};
+use blkmq_sync::unless_mutated;
 
 /// All operations, each at the place of its number.
 const OPS: [Op; 5] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
@@ -153,7 +153,7 @@ impl<'q> ReportBatch<'q> {
             q.news.tell(self.member);
             tell_all(q, self.now);
         }
-        if kept("reports.note") {
+        if unless_mutated("reports.note") {
             ring.note(pack(report));
         }
         self.is_untold = true;
@@ -203,8 +203,8 @@ impl<'q> Passage<'q> {
     /// Ends the trial. `passes`: the gate was still open. Returns whether the requests pass.
     pub(crate) fn end(self, passes: bool) -> bool {
         let Some(trial) = self.trial else { return passes };
-        if passes || !kept("reports.withdraw") {
-            return self.ring.confirm(trial) || !kept("reports.refused");
+        if passes || !unless_mutated("reports.withdraw") {
+            return self.ring.confirm(trial) || !unless_mutated("reports.refused");
         }
         self.ring.withdraw(trial);
         false

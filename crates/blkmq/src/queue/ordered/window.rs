@@ -30,7 +30,7 @@ use super::hold::Hold;
 use crate::queue::RequestQueue;
 use crate::queue::limits::opening::Opening;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
-use blkmq_sync::{Line, kept};
+use blkmq_sync::{Line, unless_mutated};
 
 /// What a read may take in the device before the queue holds requests back.
 pub(crate) const WBT_LAT_USEC: Knob = Knob {
@@ -91,7 +91,7 @@ impl Hold {
 
     /// When a request that is held back may go: the window decides before the scheduler is asked.
     pub(super) fn wakeup(&self, now: Time) -> u64 {
-        let opening = self.opening.as_ref().filter(|_| kept("window.plan"));
+        let opening = self.opening.as_ref().filter(|_| unless_mutated("window.plan"));
         let opens_at = opening.and_then(|opening| opening.opens_at(now));
         let next = opens_at.or_else(|| self.scheduler()?.next_wakeup());
         next.map_or(u64::MAX, |time| time.0)

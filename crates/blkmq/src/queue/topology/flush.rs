@@ -18,7 +18,7 @@ use crate::queue::RequestQueue;
 use crate::request::bio::Flags;
 use crate::request::limits::Limits;
 use crate::request::{Body, FLUSH_POOL, FlushStep, Place, Request, RqList, SlotIndex, Slots};
-use blkmq_sync::kept;
+use blkmq_sync::unless_mutated;
 
 /// Nanoseconds: for so long a flush that waits lets the data of flush sequences finish first, because it then covers
 /// that data too. After that, the next event of the machine (a request that comes, or a step that completes) starts the
@@ -140,7 +140,7 @@ impl FlushQueue {
             let body = rq.body_mut();
             // The thread that issued and completed the flush may have read the clock before the data was issued.
             (body.status, body.completed) = (status, completed.max(body.issued));
-            if status.is_ok() && has_data && kept("flush.data_first") {
+            if status.is_ok() && has_data && unless_mutated("flush.data_first") {
                 self.send_data(rq, steps);
             } else {
                 // The driver had nothing of this request but the flush, unless the flush came after its data.
