@@ -33,18 +33,26 @@ use reach::Reached;
 
 fn run(text: &str, reached: &mut Reached) {
     let checked = File::parse(Path::new("a.toml"), text).and_then(|file| {
-        let default = file.device.map(|device| {
+        let File { source, written, exports, placements, .. } = file;
+        let settings = config::Settings {
+            scheduler: source.or("scheduler", &None, &written.scheduler),
+            locking: source.or("locking", &None, &written.locking),
+            bypass: source.or("bypass", &None, &written.bypass),
+            set: source.set(&written.set),
+        };
+        let default = source.or("device", &None, &written.device).map(|device| {
             let name = Given { text: String::new(), place: device.place.clone() };
-            Export::new(name, device, file.settings, file.read_only)
+            Export::new(name, device, settings, written.read_only)
         });
-        let exports: Vec<_> = default.into_iter().chain(file.exports).collect();
+        let exports: Vec<_> = default.into_iter().chain(exports).collect();
         config::check_names(&exports)?;
         config::check_shared(&exports)?;
-        let verifies =
-            config::tls(file.tls, file.tls_certificates, file.tls_verify_peer)?.is_some_and(|tls| tls.verifies_peer);
+        let tls = [("tls", &written.tls), ("tls-certificates", &written.tls_certificates)];
+        let [mode, folder] = tls.map(|(name, written)| source.or(name, &None, written));
+        let verifies = config::tls(mode, folder, written.tls_verify_peer)?.is_some_and(|tls| tls.verifies_peer);
         let names: Vec<&str> = exports.iter().map(|export| export.name.text.as_str()).collect();
-        file.placements.check(&names, verifies)?;
-        Ok((exports, file.placements.layout()))
+        placements.check(&names, verifies)?;
+        Ok((exports, placements.layout()))
     });
     match checked {
         Ok((exports, layout)) => {

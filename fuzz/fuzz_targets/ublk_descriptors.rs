@@ -12,7 +12,7 @@ use blkmq::driver::{Driver, spec};
 use blkmq::event::EventFd;
 use blkmq::pages::PageSource;
 use blkmq::{RequestQueue, Submitter};
-use blkmq_engine::{Bounds, Session, Engine, Export, FrontEnd, Journal, Level, least_memory};
+use blkmq_engine::{Bounds, Engine, Export, FrontEnd, Journal, Level, Session, least_memory};
 use blkmq_ublk::abi::{DESCRIPTOR_SIZE, Descriptor, op};
 use blkmq_ublk::work::Work;
 use libfuzzer_sys::fuzz_target;

@@ -298,7 +298,7 @@ impl Scheduler for MqDeadline {
     }
 
     /// COST: the newcomers are sorted; no slot is touched.
-    fn hand_through(&mut self, newcomers: &[Newcomer], now: Time, order: &mut [u8]) -> bool {
+    fn dispatch_fast(&mut self, newcomers: &[Newcomer], now: Time, order: &mut [u8]) -> bool {
         self.hand(newcomers, now, order)
     }
 

@@ -139,7 +139,7 @@ pub struct Newcomer {
 /// Linux's largest default of `nr_requests`. A policy counts with it until the queue tells its own number.
 pub(crate) const DEFAULT_NR_REQUESTS: u32 = 256;
 
-/// The largest number of requests that are handed through a scheduler at once ([`Scheduler::hand_through`]).
+/// The largest number of requests that are handed through a scheduler at once ([`Scheduler::dispatch_fast`]).
 pub const MOST_NEWCOMERS: usize = 64;
 
 /// A policy: which request next?
@@ -149,7 +149,7 @@ pub const MOST_NEWCOMERS: usize = 64;
 ///
 /// Two rules hold, but not for [`reserve`](Self::reserve), knobs and [`show`](Self::show), which are for the control
 /// path. No method allocates. And every method takes constant or logarithmic time in the number of waiting requests;
-/// [`hand_through`](Self::hand_through) may take longer, since it is for few requests.
+/// [`dispatch_fast`](Self::dispatch_fast) may take longer, since it is for few requests.
 ///
 /// `now` may be earlier than in the call before: a thread reads the clock before it takes the scheduler's lock.
 #[expect(clippy::len_without_is_empty, reason = "`dyn Scheduler` has it")]
@@ -199,7 +199,7 @@ pub trait Scheduler: Send + fmt::Debug {
     ///
     /// All are of one operation and one class of priority. `order` has as many places as there are newcomers,
     /// [`MOST_NEWCOMERS`] at most.
-    fn hand_through(&mut self, _newcomers: &[Newcomer], _now: Time, _order: &mut [u8]) -> bool {
+    fn dispatch_fast(&mut self, _newcomers: &[Newcomer], _now: Time, _order: &mut [u8]) -> bool {
         false
     }
 

@@ -1,37 +1,38 @@
-//! What the threads of a queue tell each other, so that no request that waits is forgotten.
+//! How the threads of a queue notify each other, so that no waiting request is forgotten.
 //!
-//! Each protocol is one function for each of its sides, with the fence that it needs. The models in `tests/loom`
-//! call these same functions.
+//! Each side of a protocol is one function, with the fence that it needs. The models in `tests/loom` call these
+//! functions.
 //!
-//! # Lacking and bringing
-//! A thread that lacks something (a tag, room in the scheduler, a completion that the scheduler waits for) leaves,
-//! because another thread will bring it. [`Liveness::lack`] and [`Liveness::brought`] make sure that the other thread
-//! knows:
+//! # Waiting and notifying
+//! A thread that finds no tag, no room in the scheduler, or that the scheduler holds its requests back until others
+//! complete, does not block: it leaves, and the thread that frees the resource dispatches.
+//! [`Liveness::prepare_to_wait`] and [`Liveness::fence_before_notify`] guarantee that the second thread knows of the
+//! first one:
 //!
 //! ```text
-//!     the thread that lacks a tag              the thread that brings one
-//!  1. looks for a tag: there is none        a. puts a tag back
+//!     the thread that needs a tag              the thread that frees one
+//!  1. tries to get a tag: there is none     a. puts a tag back
 //!  2. sets WAITING                          b. fence
-//!  3. fence                                 c. looks at WAITING
-//!  4. looks for a tag again
+//!  3. fence                                 c. reads WAITING
+//!  4. tries to get a tag again
 //! ```
 //!
-//! All threads agree which of the fences 3 and b comes first. If 3 comes first, then c finds WAITING set, and the
-//! second thread dispatches. If b comes first, then 4 finds the tag. Without either fence both looks may miss, and the
-//! request waits for ever.
+//! All threads agree which of the fences 3 and b comes first. If 3 comes first, c finds WAITING set, and the second
+//! thread dispatches. If b comes first, 4 finds the tag. Without either fence both may miss each other, and the request
+//! waits for ever.
 //!
-//! # Being told
-//! A thread that has the scheduler may find WAITING set already. Then step 2 has happened, and the thread fences once
-//! ([`Liveness::told`]), which is step 3. For the rest of its hold each of its looks is step 4, because no other thread
-//! clears WAITING meanwhile. So a single look is enough wherever it lacks something.
+//! # A waiter is present
+//! A thread that enters the scheduler may find WAITING set already. Step 2 has happened then, and the thread fences
+//! once ([`Liveness::waiter_present`]), which is step 3. Each of its attempts under the lock is step 4, because no
+//! other thread clears WAITING meanwhile. So one attempt is enough.
 //!
-//! # Handing on
-//! A thread may stop before everything is done that could be done. Such a thread sets WAITING, counts that it left
-//! something, and wakes a thread that sleeps ([`Liveness::hand_on`]). A thread that polls reads that count before it
-//! looks at anything. The polling thread sleeps only if its last look before it sleeps finds the same count.
+//! # Deferring
+//! A thread may stop before it has dispatched all that could go. Such a thread sets WAITING, counts a deferral, and
+//! wakes a sleeping thread ([`Liveness::defer`]). A polling thread reads the count before it polls, and sleeps only if
+//! its last check before it sleeps finds the same count.
 //!
-//! One thread is enough: it goes as far as it can, or hands on in its turn. It must see the count, also if its sleep
-//! ends for another reason at the same moment, because it may leave then and not come again
+//! One thread is enough: it dispatches as far as it can, or defers in its turn. It must see the count even if its sleep
+//! ends for another reason at the same moment, because it may leave then and not come back
 //! ([`Wake::rouse_sleeper`](crate::wake::Wake::rouse_sleeper)).
 
 use crate::platform::atomic::{AtomicU32, Ordering};
@@ -40,31 +41,31 @@ use crate::staging::Staging;
 use crate::wake::Sleepers;
 use crate::word::Word;
 
-/// How often something was left to the thread that polls next. The count wraps.
+/// How many times a thread deferred work to the thread that polls next. The count wraps.
 #[derive(Debug)]
-pub struct Left(AtomicU32);
+pub struct Deferrals(AtomicU32);
 
-/// Nothing has been left yet.
-impl Default for Left {
+/// No thread has deferred work yet.
+impl Default for Deferrals {
     fn default() -> Self {
         Self(AtomicU32::new(0))
     }
 }
 
-impl Left {
+impl Deferrals {
     fn number(&self) -> &AtomicU32 {
         placed("queue.left", &self.0)
     }
 
-    /// Counts that something is left to other threads. The queue's word says what is left. The caller then wakes the
-    /// threads that sleep, if there are [any](crate::wake::Sleepers::any).
+    /// Counts a deferral. The queue's word says what waits. The caller then wakes the threads that sleep, if there are
+    /// [any](crate::wake::Sleepers::any).
     pub fn count(&self) {
         // Release: a thread that reads the count before it polls sees what this thread did. For threads that sleep, the
         // fence in `Sleepers::any` makes sure that they look again.
         self.number().fetch_add(1, order("left.count", Ordering::Release));
     }
 
-    /// The count. A thread reads it before it polls, and sleeps only if its last look finds the same count.
+    /// The count. A thread reads it before it polls, and sleeps only if its last check finds the same count.
     #[must_use]
     pub fn read(&self) -> u32 {
         // Acquire pairs with the Release of `count`.
@@ -72,96 +73,97 @@ impl Left {
     }
 }
 
-/// The marks by which the threads of a queue tell each other what waits.
+/// The state by which the threads of a queue notify each other.
 #[derive(Debug, Default)]
 pub struct Liveness {
     /// The queue's word, with WAITING.
     pub word: Word,
-    /// How often something was handed on.
-    pub left: Left,
+    /// How often work was deferred.
+    pub deferrals: Deferrals,
     /// How many threads sleep.
     pub sleepers: Sleepers,
 }
 
 /// Whether the thread that has the scheduler found WAITING set, and has fenced since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "a look that finds nothing depends on it"]
-pub struct Told(bool);
+#[must_use = "whether one attempt is enough depends on it"]
+pub struct WaiterPresent(bool);
 
-impl Told {
-    /// The thread has not looked.
+impl WaiterPresent {
+    /// The thread has not checked.
     pub const NO: Self = Self(false);
 }
 
 impl Liveness {
-    /// Called by a thread that has looked for something and has not found it: sets WAITING, fences, and looks again.
+    /// Called by a thread that did not get what it needs: sets WAITING, fences, and tries again.
     ///
     /// COST: a read-modify-write of the queue's word and a fence.
     #[inline]
-    pub fn lack<R>(&self, look_again: impl FnOnce() -> R) -> R {
+    pub fn prepare_to_wait<R>(&self, retry: impl FnOnce() -> R) -> R {
         self.word.set_waiting();
-        // Between WAITING and the second look; pairs with the fence of `brought`.
+        // Between WAITING and the second attempt; pairs with the fence of `fence_before_notify`.
         fence_at("liveness.lack_fence");
-        look_again()
+        retry()
     }
 
-    /// Like [`lack`](Self::lack), for a thread that may have been told. A thread that was told owes no look after its
-    /// first one, and the result is that it found nothing.
+    /// Like [`prepare_to_wait`](Self::prepare_to_wait), unless a waiter was present when this thread entered the
+    /// scheduler. Then the first attempt was enough, and the default is returned.
     #[inline]
-    pub fn lack_unless<R: Default>(&self, told: Told, look_again: impl FnOnce() -> R) -> R {
-        if told == Told::NO { self.lack(look_again) } else { R::default() }
+    pub fn prepare_to_wait_unless<R: Default>(&self, waiter_present: WaiterPresent, retry: impl FnOnce() -> R) -> R {
+        if waiter_present == WaiterPresent::NO { self.prepare_to_wait(retry) } else { R::default() }
     }
 
-    /// Called by a thread that has just taken the scheduler. If WAITING is set, the thread fences, so that each of its
-    /// looks from here on counts as the second look of [`lack`](Self::lack). No other thread clears WAITING while this
-    /// one has the scheduler.
+    /// Called by a thread that has just entered the scheduler. If WAITING is set, the thread fences, so that each of
+    /// its attempts from here on counts as the second attempt of [`prepare_to_wait`](Self::prepare_to_wait). No other
+    /// thread clears WAITING while this one has the scheduler.
     #[inline]
-    pub fn told(&self) -> Told {
-        let is_told = self.word.load().is_waiting();
-        if is_told {
-            // Between WAITING and the looks that follow; pairs with the fence of `brought`.
+    pub fn waiter_present(&self) -> WaiterPresent {
+        let is_waiting = self.word.load().is_waiting();
+        if is_waiting {
+            // Between WAITING and the attempts that follow; pairs with the fence of `fence_before_notify`.
             fence_at("liveness.told_fence");
         }
-        Told(is_told)
+        WaiterPresent(is_waiting)
     }
 
-    /// Called by a thread that has put tags back, or made room, or counted completions: fences. The caller then looks
-    /// at WAITING, or makes sure that the thread at the scheduler does.
+    /// Called by a thread that has put tags back, made room, or counted completions: fences. The caller then reads
+    /// WAITING, or makes sure that the thread at the scheduler does.
     #[inline]
-    pub fn brought(&self) {
-        // Between what was brought and the looks at WAITING; pairs with the fences of `lack` and `told`.
+    pub fn fence_before_notify(&self) {
+        // Between what was freed and the load of WAITING; pairs with the fences of `prepare_to_wait` and
+        // `waiter_present`.
         fence_at("liveness.brought_fence");
     }
 
-    /// Called by a thread that leaves undone what could be done, and may not come again. WAITING tells other threads
-    /// that something is left. The count tells a thread that polls, or is about to sleep, that something was left since
-    /// that thread last read the count. The caller wakes a thread that sleeps in `wake`.
-    pub fn hand_on(&self, wake: impl FnOnce()) {
-        // First the mark, which says what was left: a thread that reads the new count must find it.
+    /// Called by a thread that stops before its work is done, and may not come back. WAITING says that requests wait.
+    /// The count says so to a thread that polls, or is about to sleep, and has read the count before. `wake` wakes a
+    /// sleeping thread.
+    pub fn defer(&self, wake: impl FnOnce()) {
+        // WAITING first: a thread that reads the new count must find it set.
         self.word.set_waiting();
-        self.call_others(wake);
+        self.notify_others(wake);
     }
 
-    /// Like [`hand_on`](Self::hand_on), for a thread that made a change which may let requests go, and does not know
-    /// whether any wait. A thread that left a request waiting has set WAITING.
-    pub fn call_others(&self, wake_all: impl FnOnce()) {
-        self.left.count();
+    /// Like [`defer`](Self::defer), for a thread that made a change which may allow dispatch, and does not know whether
+    /// requests wait. If one does, WAITING is set.
+    pub fn notify_others(&self, wake_all: impl FnOnce()) {
+        self.deferrals.count();
         self.wake(wake_all);
     }
 
-    /// Gives up the scheduler with whatever was left for its holder. The caller then [hands on](Self::hand_on).
+    /// Releases the scheduler with whatever was staged for the combiner. The caller then [defers](Self::defer).
     pub fn give_up(&self, staging: &Staging) {
-        // First the mark: a thread that finds the scheduler free must find that something waits.
+        // WAITING first: a thread that finds the scheduler free must find it set.
         self.word.set_waiting();
         staging.give_up();
     }
 
-    /// Called by a thread before it lets go the scheduler. Sets WAITING if something waits there (`waits`). Clears
-    /// WAITING if nothing waits there and `is_rest_idle` finds nothing elsewhere.
+    /// Called by a thread before it leaves the scheduler. Sets WAITING if requests wait there (`waits`). Clears WAITING
+    /// if none wait there and `is_rest_idle` finds none elsewhere.
     #[inline]
     pub fn settle(&self, waits: bool, is_rest_idle: impl FnOnce() -> bool) {
-        // Before the look elsewhere: a thread that leaves something there afterwards changes the word, and the clearing
-        // fails.
+        // Before the check elsewhere: a thread that publishes a request there afterwards changes the word, and the
+        // compare-exchange fails.
         let seen = self.word.load();
         if waits {
             if !seen.is_waiting() {

@@ -1,6 +1,7 @@
 //! A bounded ring of records: one thread notes, and whichever thread has the scheduler takes what all threads noted.
 //!
-//! [`News`] says whose rings have something, so that the thread at the scheduler reads one word and not every ring.
+//! [`PendingEvents`] says whose rings have something, so that the thread at the scheduler reads one word and not every
+//! ring.
 //!
 //! # On trial
 //! A thread notes that its requests pass the scheduler by before it knows whether they may: see the gate of
@@ -76,7 +77,7 @@ impl Ring {
         self.noted.load(Ordering::Relaxed).wrapping_sub(taken) as usize == self.records.len()
     }
 
-    /// Notes a record. The caller has made sure that the ring is not full, and tells [`News`] afterwards.
+    /// Notes a record. The caller has made sure that the ring is not full, and tells [`PendingEvents`] afterwards.
     ///
     /// COST: stores to lines of this thread, and a load of a line that is written when records are taken.
     #[inline]
@@ -151,15 +152,15 @@ impl Ring {
 
 /// Which rings have records: a bit for each ring, which rings whose numbers are equal modulo 64 share.
 #[derive(Debug)]
-pub struct News(Line<AtomicU64>);
+pub struct PendingEvents(Line<AtomicU64>);
 
-impl Default for News {
+impl Default for PendingEvents {
     fn default() -> Self {
-        Self(Line::new("queue.news", AtomicU64::new(0)))
+        Self(Line::new("queue.pending_events", AtomicU64::new(0)))
     }
 }
 
-impl News {
+impl PendingEvents {
     /// Something was noted in the ring with this number.
     ///
     /// COST: a read-modify-write of a shared line, for all that is noted together. A look whether the bit is set would
@@ -238,7 +239,7 @@ mod tests {
 
     #[test]
     fn news_are_told_once() {
-        let news = News::default();
+        let news = PendingEvents::default();
         assert_eq!(news.take(), 0);
         [3, 67, 64].into_iter().for_each(|ring| news.tell(ring));
         assert_eq!((news.take(), news.take()), (0b1001, 0));

@@ -92,13 +92,13 @@ impl Wake {
         (is_some != was_some).then_some(if is_some { 1 } else { -1 })
     }
 
-    /// Called by the thread itself behind [`set_notify`](Self::set_notify): notifies at once if `has_news`, which is
-    /// asked behind a fence. So what came before the notification was set is not missed.
-    pub fn look_for_news(&self, has_news: impl FnOnce() -> bool) {
+    /// Called by the thread itself behind [`set_notify`](Self::set_notify): notifies at once if `has_pending_event`,
+    /// which is asked behind a fence. So what came before the notification was set is not missed.
+    pub fn look_for_news(&self, has_pending_event: impl FnOnce() -> bool) {
         // ORDERING: as in `sleep`, between the marks and the last look; pairs with the fences of `wake` and `wake_for`
         // for completions, and with that of `Sleepers::any` for what is left to other threads.
         fence_at("wake.notify_fence");
-        if has_news() {
+        if has_pending_event() {
             self.tell(|notify| notify.notify());
         }
     }

@@ -238,7 +238,8 @@ impl Word {
     /// Sets WAITING and counts that, in one operation. Returns the word as it was before.
     ///
     /// Called after the thing that waits is where the dispatcher will look for it. A thread that sets WAITING because
-    /// it lacks something owes a fence and another look: see [`Liveness::lack`](crate::liveness::Liveness::lack).
+    /// it lacks something owes a fence and another look: see
+    /// [`Liveness::prepare_to_wait`](crate::liveness::Liveness::prepare_to_wait).
     #[inline]
     pub fn set_waiting(&self) -> Snapshot {
         // Release publishes what was put down to a thread that reads the count. Acquire: a caller that finds the queue

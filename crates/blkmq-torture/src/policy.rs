@@ -260,8 +260,8 @@ impl Scheduler for Watched {
         Some(PerHctx { scheduler, throttle })
     }
 
-    fn hand_through(&mut self, newcomers: &[Newcomer], now: Time, order: &mut [u8]) -> bool {
-        if !self.inner.hand_through(newcomers, now, order) {
+    fn dispatch_fast(&mut self, newcomers: &[Newcomer], now: Time, order: &mut [u8]) -> bool {
+        if !self.inner.dispatch_fast(newcomers, now, order) {
             return false;
         }
         let value = self.value();

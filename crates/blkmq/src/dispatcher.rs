@@ -55,7 +55,7 @@ use blkmq_sync::tags::{Hint, Tag};
 /// Requests: a thread's share. A thread that has dispatched so many, or as many as it brought itself if these are more,
 /// leaves the rest to other threads and goes back to its own work. Under `combining` a holder that inserts may choose
 /// as many more as it brought.
-const RUN_BOUND: usize = 64;
+const DISPATCH_BUDGET: usize = 64;
 
 /// A thread's private state: the lists that it works on, and the tag that it would like next.
 #[derive(Debug)]
@@ -83,14 +83,14 @@ pub(crate) struct Dispatcher {
     outbox: Outbox,
     /// Whether this thread must dispatch once more before it goes: it has put a request on a dispatch list, or it has
     /// put back tags that it did not use, and requests may have waited for these tags or for the room that they took.
-    parked: bool,
+    must_dispatch: bool,
     /// Since this thread was at the scheduler last, it has put tags back, or parked something, or the scheduler may let
     /// go what it held back. If another thread is at the scheduler, that thread must look once more.
-    has_news: bool,
+    has_pending_event: bool,
     /// The queue was quiesced when this thread looked last, so it left things undone.
     saw_quiesced: bool,
     /// How often something had been left to other threads when this thread looked last.
-    left: u32,
+    deferrals: u32,
     /// The time at which the scheduler was to let go what it holds back, as this thread read it when it looked last.
     planned: u64,
     /// The time of the last `drive` that did something.
@@ -113,10 +113,10 @@ impl Dispatcher {
             requeued: RqList::default(),
             completed: RqList::default(),
             outbox: Outbox::new(),
-            parked: false,
-            has_news: false,
+            must_dispatch: false,
+            has_pending_event: false,
             saw_quiesced: false,
-            left: 0,
+            deferrals: 0,
             planned: u64::MAX,
             looked: Time(0),
         }

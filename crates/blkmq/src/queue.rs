@@ -78,7 +78,7 @@ use blkmq_sync::atomic::{AtomicU64, Ordering};
 #[cfg(feature = "eventfd")]
 use blkmq_sync::event::EventFd;
 use blkmq_sync::liveness::Liveness;
-use blkmq_sync::ring::News;
+use blkmq_sync::ring::PendingEvents;
 #[cfg(feature = "eventfd")]
 use blkmq_sync::wake::Bed;
 use blkmq_sync::{Arc, Line, Mutex, placed, unless_mutated};
@@ -108,7 +108,7 @@ pub struct RequestQueue {
     pub(crate) domains: Domains,
     pools: Pools,
     /// Whose reports the scheduler has not been told of.
-    news: News,
+    pending_events: PendingEvents,
     pub(crate) hctxs: HwCtxTable,
     pub(crate) members: Members,
     pub(crate) slots: Slots,
@@ -352,7 +352,7 @@ impl RequestQueue {
         for index in hctxs {
             let hctx = self.hctxs.get(index);
             let refused = hctx.stalled.load(Ordering::Relaxed) || hctx.gave_back.load(Ordering::Relaxed);
-            if refused || hctx.nr_parked() > 0 {
+            if refused || hctx.nr_dispatch() > 0 {
                 earliest = earliest.min(now.after(RETRY_NS));
             }
             if due.is_some() {

@@ -361,7 +361,7 @@ impl Drop for Submitter {
         if activity.is_active() {
             activity.leave();
             // This thread may have been the one that was woken to take on what another one left.
-            q.call_others(self.dispatcher.number());
+            q.notify_others(self.dispatcher.number());
             return self.set_notify(None);
         }
         let _ = self.finish();

@@ -119,7 +119,7 @@ impl Run {
                 self.scheduler.observe(Feedback::BypassEnded);
                 self.model.resume();
             }
-            Step::Through { ref infos } => self.hand_through(infos),
+            Step::Through { ref infos } => self.dispatch_fast(infos),
             Step::Complete { which } if !self.in_driver.is_empty() => {
                 let (_, info) = self.in_driver.swap_remove(which % self.in_driver.len());
                 self.completed.completed[info.priority.class.index()] += 1;
@@ -159,7 +159,7 @@ impl Run {
     /// Red if the choices, or the state that they leave behind (the place on the disk, the running batch, the counts),
     /// are not those of insertion and dispatch, one by one. Also red if something changes although the scheduler
     /// declines.
-    fn hand_through(&mut self, infos: &[Info]) {
+    fn dispatch_fast(&mut self, infos: &[Info]) {
         while self.dispatch() {}
         if infos.len().is_multiple_of(2) {
             // So that no other class is queued.
@@ -170,7 +170,7 @@ impl Run {
         let mut order = vec![u8::MAX; infos.len()];
         let Some(like) = infos.first() else { return };
         assert!(infos.iter().all(|info| (info.op, info.priority.class) == (like.op, like.priority.class)));
-        if !self.scheduler.hand_through(&newcomers, self.now, &mut order) {
+        if !self.scheduler.dispatch_fast(&newcomers, self.now, &mut order) {
             infos.iter().for_each(|info| self.submit(info));
             return;
         }

@@ -129,7 +129,7 @@ impl Tagged {
             return Some(true);
         }
         self.tags.put(tag, &mut Hint::default());
-        self.live.brought();
+        self.live.fence_before_notify();
         Some(false)
     }
 
@@ -170,14 +170,14 @@ impl Tagged {
         let told = self.live.told();
         let mut hint = Hint::default();
         let tag = self.tags.get(&mut hint);
-        let tag = tag.or_else(|| self.live.lack_unless(told, || self.tags.get(&mut hint)))?;
+        let tag = tag.or_else(|| self.live.prepare_to_wait_unless(told, || self.tags.get(&mut hint)))?;
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         Some(tag)
     }
 
     fn complete(&self, tag: Tag) {
         self.tags.put(tag, &mut Hint::default());
-        self.live.brought();
+        self.live.fence_before_notify();
         if self.live.word.load().is_waiting()
             && let Some(left) = self.staging.hold_or_kick()
         {

@@ -43,22 +43,22 @@ impl Queue {
             self.live.word.set_waiting();
             self.live.wake(|| _ = self.wake.rouse());
         } else {
-            self.live.hand_on(|| _ = self.wake.rouse());
+            self.live.defer(|| _ = self.wake.rouse());
         }
     }
 
     /// Polls, as `Dispatcher::drive_inside` does, and sleeps in turn until it finds what was left.
     fn wait(&self) {
         loop {
-            let mut left = self.live.left.read();
+            let mut left = self.live.deferrals.read();
             let is_waiting = self.live.word.load().is_waiting();
             if self.broken == Broken::ReadsLate {
-                left = self.live.left.read();
+                left = self.live.deferrals.read();
             }
             if is_waiting {
                 return self.request.touch();
             }
-            let may_go_on = || self.broken != Broken::SleepsBlindly && self.live.left.read() != left;
+            let may_go_on = || self.broken != Broken::SleepsBlindly && self.live.deferrals.read() != left;
             // Nothing else wakes this thread: a sleep that goes on for ever is a deadlock, which loom reports.
             self.live.sleepers.sleep(&self.wake, (), may_go_on, || None);
         }
@@ -106,11 +106,11 @@ fn handed_on() {
         thread::spawn(move || {
             let has_completion = || queue.has_completion.load(Ordering::Relaxed);
             queue.live.sleepers.sleep(&queue.wake, (), has_completion, || None);
-            queue.live.left.read() == 1
+            queue.live.deferrals.read() == 1
         })
     };
     let mut is_roused = false;
-    queue.live.hand_on(|| is_roused = queue.wake.rouse_sleeper());
+    queue.live.defer(|| is_roused = queue.wake.rouse_sleeper());
     completer.join().expect("the thread ran to its end");
     let takes_on = sleeper.join().expect("the thread ran to its end");
     assert!(takes_on || !is_roused, "it was counted on, and has gone");

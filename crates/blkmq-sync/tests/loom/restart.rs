@@ -46,11 +46,12 @@ impl Queue {
                 continue;
             }
             let tag = self.tags.get(&mut hint);
-            let tag = tag.or_else(|| self.live.lack(|| if self.try_again { self.tags.get(&mut hint) } else { None }));
+            let tag = tag
+                .or_else(|| self.live.prepare_to_wait(|| if self.try_again { self.tags.get(&mut hint) } else { None }));
             let Some(tag) = tag else { return };
             self.take();
             self.tags.put(tag, &mut hint);
-            self.live.brought();
+            self.live.fence_before_notify();
             if !self.live.word.load().is_waiting() {
                 return;
             }
@@ -71,7 +72,7 @@ fn two_submitters() {
 }
 
 /// One thread completes the request that held the only tag while another thread wants the tag.
-fn lack(try_again: bool) {
+fn prepare_to_wait(try_again: bool) {
     let queue = Queue::new(1, try_again);
     let tag = queue.tags.get(&mut Hint::default()).expect("a tag is free");
     let submitter = {
@@ -79,7 +80,7 @@ fn lack(try_again: bool) {
         thread::spawn(move || queue.submit())
     };
     queue.tags.put(tag, &mut Hint::default());
-    queue.live.brought();
+    queue.live.fence_before_notify();
     if queue.live.word.load().is_waiting() {
         queue.run();
     }
@@ -168,7 +169,7 @@ fn two_submitters_share_a_tag() {
 
 #[test]
 fn a_completion_restarts_who_lacks_a_tag() {
-    holds(|| lack(true));
+    holds(|| prepare_to_wait(true));
 }
 
 #[test]
@@ -188,7 +189,7 @@ fn the_word_publishes_what_was_staged_and_what_was_cleared() {
 
 #[test]
 fn the_second_try_is_needed() {
-    fails(|| lack(false));
+    fails(|| prepare_to_wait(false));
 }
 
 #[test]
@@ -198,12 +199,12 @@ fn the_word_has_to_be_read_before_the_last_look() {
 
 #[test]
 fn the_searchers_fence_is_needed() {
-    fails_without("liveness.lack_fence", || lack(true));
+    fails_without("liveness.lack_fence", || prepare_to_wait(true));
 }
 
 #[test]
 fn the_completers_fence_is_needed() {
-    fails_without("liveness.brought_fence", || lack(true));
+    fails_without("liveness.brought_fence", || prepare_to_wait(true));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::model::{fails, fails_without, holds};
 use blkmq_sync::atomic::{AtomicBool, Ordering};
-use blkmq_sync::ring::{News, Record, Ring};
+use blkmq_sync::ring::{PendingEvents, Record, Ring};
 use blkmq_sync::thread;
 use blkmq_sync::word::{Gate, Word};
 
@@ -36,7 +36,7 @@ fn record(number: u64) -> Record {
 }
 
 /// What was taken, by number.
-fn take(news: &News, ring: &Ring) -> Vec<u64> {
+fn take(news: &PendingEvents, ring: &Ring) -> Vec<u64> {
     let mut taken = Vec::new();
     if news.take() != 0 {
         ring.take(|record| {
@@ -49,7 +49,7 @@ fn take(news: &News, ring: &Ring) -> Vec<u64> {
 
 /// One thread notes two records, if the ring has room; another one takes them. What was noted is taken in the end.
 fn noted(room: usize, broken: Broken) {
-    let shared = Arc::new((News::default(), Ring::new(room)));
+    let shared = Arc::new((PendingEvents::default(), Ring::new(room)));
     let noter = {
         let shared = shared.clone();
         thread::spawn(move || {
@@ -80,7 +80,7 @@ fn noted(room: usize, broken: Broken) {
 
 /// A thread that hears of a completion finds its record.
 fn told_before() {
-    let shared = Arc::new((News::default(), Ring::new(1), AtomicBool::new(false)));
+    let shared = Arc::new((PendingEvents::default(), Ring::new(1), AtomicBool::new(false)));
     let completer = {
         let shared = shared.clone();
         thread::spawn(move || {
@@ -103,7 +103,7 @@ fn told_before() {
 /// One thread passes while another shuts the gate and takes what was noted. What passed was told, and what was told has
 /// passed. `looks`: the other thread takes what was noted once before it shuts the gate.
 fn passed(looks: bool, broken: Broken) {
-    let shared = Arc::new((News::default(), Ring::new(2), Word::default()));
+    let shared = Arc::new((PendingEvents::default(), Ring::new(2), Word::default()));
     shared.2.open_gate(GATE);
     let passer = {
         let shared = shared.clone();

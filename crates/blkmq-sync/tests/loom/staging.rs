@@ -22,7 +22,7 @@ use std::sync::atomic::AtomicUsize as Ghost;
 use crate::model::{Exclusive, fails, fails_within, fails_without, holds, holds_within, nobody_sleeps};
 use blkmq_sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 use blkmq_sync::grace::Activity;
-use blkmq_sync::liveness::{Liveness, Told};
+use blkmq_sync::liveness::{Liveness, WaiterPresent};
 use blkmq_sync::stack::{Chain, NIL, SlotStack};
 use blkmq_sync::staging::{Round, Staging};
 use blkmq_sync::tags::{Hint, Tag, Tags};
@@ -220,12 +220,12 @@ impl Queue {
     fn dispatch(&self) {
         let mut hint = Hint::default();
         let told = self.live.told();
-        if told != Told::NO {
+        if told != WaiterPresent::NO {
             self.parked.store(0, Ordering::Relaxed);
         }
         while self.waiting.load(Ordering::Relaxed) > 0 {
             let tag = self.tags.get(&mut hint);
-            let tag = tag.or_else(|| self.live.lack_unless(told, || self.tags.get(&mut hint)));
+            let tag = tag.or_else(|| self.live.prepare_to_wait_unless(told, || self.tags.get(&mut hint)));
             if tag.is_none() {
                 return;
             }
@@ -252,7 +252,7 @@ impl Queue {
 
     fn complete(&self, tag: Tag) {
         self.tags.put(tag, &mut Hint::default());
-        self.live.brought();
+        self.live.fence_before_notify();
         self.poll();
     }
 
@@ -262,7 +262,7 @@ impl Queue {
 }
 
 /// One thread completes the request that held the only tag while another thread, at the scheduler, lacks the tag.
-fn lack(broken: Broken) {
+fn prepare_to_wait(broken: Broken) {
     let (queue, tag) = Queue::held(broken);
     let completer = {
         let queue = queue.clone();
@@ -273,8 +273,9 @@ fn lack(broken: Broken) {
     queue.is_done();
 }
 
-/// As `lack`, for two holders, one after the other, here on one thread. The first holder has done its share: it sets
-/// WAITING without a look at the tags, and gives up, which also takes a kick away. The second holder finds WAITING set.
+/// As `prepare_to_wait`, for two holders, one after the other, here on one thread. The first holder has done its share:
+/// it sets WAITING without a look at the tags, and gives up, which also takes a kick away. The second holder finds
+/// WAITING set.
 fn told(broken: Broken) {
     let (queue, tag) = Queue::held(broken);
     let completer = {
@@ -329,7 +330,7 @@ fn give_up(broken: Broken) {
     let poller = {
         let (queue, was_told) = (queue.clone(), was_told.clone());
         thread::spawn(move || {
-            was_told.store(queue.live.left.read() as usize, Ordering::Relaxed);
+            was_told.store(queue.live.deferrals.read() as usize, Ordering::Relaxed);
             queue.poll();
         })
     };
@@ -337,16 +338,16 @@ fn give_up(broken: Broken) {
     match broken {
         Broken::GivesUpSilently => {
             queue.staging.give_up();
-            queue.live.left.count();
+            queue.live.deferrals.count();
         }
         Broken::TellsFirst => {
             queue.staging.give_up();
-            queue.live.left.count();
+            queue.live.deferrals.count();
             queue.live.word.set_waiting();
         }
         _ => {
             queue.live.give_up(&queue.staging);
-            queue.live.hand_on(nobody_sleeps);
+            queue.live.defer(nobody_sleeps);
         }
     }
     join(poller);
@@ -501,25 +502,26 @@ fn the_last_look_has_to_let_go_by_itself() {
     fails(lock_and_list_apart);
 }
 
-/// Red if `Liveness::lack_unless` does not look again, or if a completer that finds the holder at work leaves no kick.
+/// Red if `Liveness::prepare_to_wait_unless` does not look again, or if a completer that finds the holder at work
+/// leaves no kick.
 #[test]
 fn a_completion_kicks_who_lacks_a_tag() {
-    holds(|| lack(Broken::Nothing));
+    holds(|| prepare_to_wait(Broken::Nothing));
 }
 
 #[test]
 fn the_kick_is_needed() {
-    fails(|| lack(Broken::NoKick));
+    fails(|| prepare_to_wait(Broken::NoKick));
 }
 
 #[test]
 fn the_completers_fence_is_needed() {
-    fails_without("liveness.brought_fence", || lack(Broken::Nothing));
+    fails_without("liveness.brought_fence", || prepare_to_wait(Broken::Nothing));
 }
 
 #[test]
 fn the_fence_of_who_lacks_a_tag_is_needed() {
-    fails_without("liveness.lack_fence", || lack(Broken::Nothing));
+    fails_without("liveness.lack_fence", || prepare_to_wait(Broken::Nothing));
 }
 
 /// Red if a holder that finds WAITING set needs more than one look at the tags.

@@ -3,7 +3,7 @@
 
 use crate::model::{fails, fails_without, holds};
 use blkmq_sync::atomic::{AtomicUsize, Ordering};
-use blkmq_sync::liveness::{Liveness, Told};
+use blkmq_sync::liveness::{Liveness, WaiterPresent};
 use blkmq_sync::pool::Pool;
 use blkmq_sync::staging::{Round, Staging};
 use blkmq_sync::{Arc, thread};
@@ -59,14 +59,14 @@ impl Queue {
         let get = |order| domain.waiting.load(order);
         let round = |_| {
             let told = self.live.told();
-            let told = if self.ways.sets_again { Told::NO } else { told };
+            let told = if self.ways.sets_again { WaiterPresent::NO } else { told };
             domain.waiting.store(get(Ordering::Relaxed) + std::mem::take(&mut inserts), Ordering::Relaxed);
             if self.ways.shows_first {
                 domain.shown.store(get(Ordering::Relaxed), Ordering::Relaxed);
             }
             if get(Ordering::Relaxed) > 0 {
                 let again = || if self.ways.looks_again { self.pool.take(0) } else { None };
-                let token = self.pool.take(0).or_else(|| self.live.lack_unless(told, again));
+                let token = self.pool.take(0).or_else(|| self.live.prepare_to_wait_unless(told, again));
                 if token.is_some() {
                     domain.waiting.store(get(Ordering::Relaxed) - 1, Ordering::Relaxed);
                     chosen += 1;
@@ -86,7 +86,7 @@ impl Queue {
     fn complete(&self) {
         loop {
             self.pool.put(0, 1);
-            self.live.brought();
+            self.live.fence_before_notify();
             if !self.live.word.load().is_waiting() {
                 return;
             }
@@ -157,12 +157,12 @@ fn deepen() {
         let shared = shared.clone();
         thread::spawn(move || {
             let (live, pool) = &*shared;
-            pool.take(1).or_else(|| live.lack(|| pool.take(1))).is_some()
+            pool.take(1).or_else(|| live.prepare_to_wait(|| pool.take(1))).is_some()
         })
     };
     let (live, pool) = &*shared;
     pool.set_depth(2);
-    live.brought();
+    live.fence_before_notify();
     let sees_waiting = live.word.load().is_waiting();
     assert!(taker.join().expect("the thread ran to its end") || sees_waiting, "forgotten");
 }

@@ -75,7 +75,7 @@ impl Drop for Membership {
         self.q.members.leave(&self.q, self.member, None);
         if std::thread::panicking() {
             // Submitters sleep without a plan for the device's events while there is a background thread.
-            self.q.call_others(CONTROL);
+            self.q.notify_others(CONTROL);
         }
     }
 }

@@ -151,8 +151,8 @@ impl Dispatcher {
             q.window_look.look(q, self.member, now);
         }
         // The caller looks at WAITING.
-        q.live.brought();
-        self.has_news = true;
+        q.live.fence_before_notify();
+        self.has_pending_event = true;
         stage(Stage::Complete, requests);
     }
 
@@ -276,8 +276,8 @@ impl Dispatcher {
             if rq.body().flush == FlushStep::Flush {
                 rq.body_mut().mark = mark_of_flush(q);
             }
-            q.hctxs.get(rq.body().hctx).park(rq);
-            self.parked = true;
+            q.hctxs.get(rq.body().hctx).add_to_dispatch_list(rq);
+            self.must_dispatch = true;
         }
         while let Some(rq) = steps.finished.pop_front(&q.slots) {
             self.deliver(q, rq, ending);

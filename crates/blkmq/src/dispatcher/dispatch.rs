@@ -5,7 +5,7 @@ use blkmq_sched::Time;
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::outcome::Dispatched;
 use crate::queue::{Count, RequestQueue};
-use blkmq_sync::liveness::Told;
+use blkmq_sync::liveness::WaiterPresent;
 
 impl Dispatcher {
     /// Chooses up to `bound` requests and makes them ready.
@@ -29,7 +29,7 @@ impl Dispatcher {
         let mut chosen = 0;
         for (index, hctx) in q.hctxs.iter() {
             while chosen < bound && hctx.has_marked_ctx() {
-                let Some(tag) = self.tag_or_wait(q, hctx, Told::NO) else { break };
+                let Some(tag) = self.tag_or_wait(q, hctx, WaiterPresent::NO) else { break };
                 match hctx.take_from_ctx(q, index, layout) {
                     Some(rq) => {
                         self.make_ready(q, rq, tag);

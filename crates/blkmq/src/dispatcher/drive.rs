@@ -3,7 +3,7 @@
 use blkmq_sched::Time;
 
 use crate::dispatcher::outcome::Dispatched;
-use crate::dispatcher::{Dispatcher, RUN_BOUND};
+use crate::dispatcher::{DISPATCH_BUDGET, Dispatcher};
 use crate::queue::{Layout, RequestQueue};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::unless_mutated;
@@ -11,12 +11,12 @@ use blkmq_sync::word::Snapshot;
 
 impl Dispatcher {
     /// Dispatches, issues and completes until nothing can go on, or until this thread has done its share. Then other
-    /// threads must go on. The share is [`RUN_BOUND`] requests, or `own` if that is more. `dispatched` says how far
-    /// dispatching came already, if it was tried. The caller is inside the queue (see its member's `activity`).
+    /// threads must go on. The share is [`DISPATCH_BUDGET`] requests, or `own` if that is more. `dispatched` says how
+    /// far dispatching came already, if it was tried. The caller is inside the queue (see its member's `activity`).
     pub(super) fn run(&mut self, q: &RequestQueue, own: usize, now: Time, dispatched: Option<Dispatched>) {
         debug_assert!(self.is_inside(q), "a thread runs inside the queue");
         debug_assert!(self.requeued.is_empty(), "what the driver gave back comes before what is dispatched next");
-        let bound = own.max(RUN_BOUND);
+        let bound = own.max(DISPATCH_BUDGET);
         let (mut now, mut before) = (now, dispatched);
         let mut taken = 0;
         // Whether something is left that could go on.
@@ -27,7 +27,7 @@ impl Dispatcher {
             self.issue_touched(q, now);
             // The device has its work. Now those go on that wait for what it has done.
             self.wake_delivered(q);
-            self.park_requeued(q);
+            self.requeue_returned(q);
             if !self.finished.is_empty() {
                 now = q.clock().now();
                 self.complete(q, now);
@@ -46,7 +46,7 @@ impl Dispatcher {
         self.wake_delivered(q);
         if leaves {
             // This thread may have nothing outstanding, and then it does not come again.
-            q.hand_on(self.member);
+            q.defer(self.member);
         }
         debug_assert!(self.is_done(), "a thread that goes has passed on what it had in its hands");
     }
@@ -54,7 +54,9 @@ impl Dispatcher {
     /// Whether something waits. Asked before another round: when something has finished, or this thread has not
     /// dispatched all that it could.
     fn goes_on(&self, q: &RequestQueue) -> bool {
-        self.parked || q.live.word.load().is_waiting() || (q.settings.has_scheduler() && q.has_waiting_for(self.member))
+        self.must_dispatch
+            || q.live.word.load().is_waiting()
+            || (q.settings.has_scheduler() && q.has_waiting_for(self.member))
     }
 
     /// Whether there is a reason to look again: a quiescence that held this thread up is over, or something was left to
@@ -63,7 +65,7 @@ impl Dispatcher {
     /// quiescence, leaves something, or plans a time is the waker there.
     pub(crate) fn may_go_on(&self, q: &RequestQueue) -> bool {
         debug_assert!(!self.is_inside(q), "a freeze would wait for a thread that sleeps inside the queue");
-        q.live.left.read() != self.left
+        q.live.deferrals.read() != self.deferrals
             || self.saw_quiesced && !q.live.word.load().is_quiesced()
             || self.was_early(q) && unless_mutated("sleep.planned")
     }
@@ -102,12 +104,12 @@ impl Dispatcher {
     {
         debug_assert!(self.is_inside(q), "a thread drives a queue from the inside");
         debug_assert!(self.is_done(), "a thread has passed on what it had in its hands before it polls");
-        let left = q.live.left.read();
+        let left = q.live.deferrals.read();
         // A time that has come, the end of a quiescence, or a thread that leaves something may let requests go. The
         // thread at the scheduler may have looked before such a change.
         let planned = q.planned();
-        self.has_news |= left != self.left || self.saw_quiesced || planned <= now.0;
-        (self.left, self.planned) = (left, planned);
+        self.has_pending_event |= left != self.deferrals || self.saw_quiesced || planned <= now.0;
+        (self.deferrals, self.planned) = (left, planned);
         self.saw_quiesced = seen.is_quiesced();
         if !self.saw_quiesced {
             self.looked = now;
@@ -122,7 +124,7 @@ impl Dispatcher {
                 let now = if q.settings.has_window() { q.clock().now() } else { now };
                 self.complete(q, now);
             }
-            let mut again = self.parked || (unless_mutated("runner.kick") && q.live.word.load().is_waiting());
+            let mut again = self.must_dispatch || (unless_mutated("runner.kick") && q.live.word.load().is_waiting());
             for index in hctxs {
                 let hctx = q.hctxs.get(index);
                 let has_word = q.is_owned && hctx.inbox.take();

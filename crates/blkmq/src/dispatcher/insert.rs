@@ -38,7 +38,7 @@ impl Dispatcher {
         if seen.is_quiesced() {
             // The thread that ends the quiescence wakes other threads. If the quiescence has ended already, other
             // threads may have left something with this thread meanwhile.
-            q.hand_on(self.member);
+            q.defer(self.member);
             self.saw_quiesced = true;
             if !self.finished.is_empty() {
                 // What was refused may belong to another thread, and this thread may leave before the queue goes on.
@@ -94,7 +94,7 @@ impl Dispatcher {
                 self.member(q).counters.entered(inserted.entered);
                 entered += inserted.entered;
                 // A request that was parked waits for dispatch.
-                dispatched = inserted.dispatched.filter(|_| !self.parked);
+                dispatched = inserted.dispatched.filter(|_| !self.must_dispatch);
                 break;
             }
             dispatched = None;

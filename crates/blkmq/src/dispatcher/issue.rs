@@ -146,6 +146,6 @@ impl Drop for Unwinding<'_> {
         // thread may take this mark away. It then looks at the list once more, behind its fence, and finds what this
         // thread has put there: the fence pairs with this Release.
         self.q.hctxs.iter().for_each(|(_, hctx)| hctx.stalled.store(true, Ordering::Release));
-        self.q.call_others(self.member);
+        self.q.notify_others(self.member);
     }
 }

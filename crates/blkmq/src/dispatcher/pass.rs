@@ -129,7 +129,7 @@ impl Dispatcher {
             if q.is_concurrent {
                 self.issue_directly(q, starting.now);
                 // What the driver gave back comes before what is chosen from here on.
-                self.park_requeued(q);
+                self.requeue_returned(q);
             }
             if plug.is_empty() {
                 break;
@@ -271,10 +271,10 @@ impl Dispatcher {
     /// thread may have lacked them.
     #[inline(never)]
     fn note_taken_in_vain(&mut self, q: &RequestQueue) {
-        q.live.brought();
-        self.has_news = true;
+        q.live.fence_before_notify();
+        self.has_pending_event = true;
         // What waits may wait in another domain, where this thread does not come otherwise.
-        self.parked |= q.live.word.load().is_waiting();
+        self.must_dispatch |= q.live.word.load().is_waiting();
     }
 
     /// Called when the gate was shut meanwhile. The tags go back as a completer puts them back, and the requests are as
@@ -298,6 +298,6 @@ impl Dispatcher {
         // Another thread may have lacked one of these tags. Or the scheduler may have held a request back because these
         // requests were counted as passed. This thread fences, and looks at the scheduler next, when it inserts these
         // requests. That look finds the other thread's request.
-        q.live.brought();
+        q.live.fence_before_notify();
     }
 }

@@ -8,7 +8,7 @@ impl Dispatcher {
     /// Puts what the driver gave back on the dispatch lists, without a tag. Such a request is tried again when
     /// something completes, or at the next poll.
     #[inline]
-    pub(super) fn park_requeued(&mut self, q: &RequestQueue) {
+    pub(super) fn requeue_returned(&mut self, q: &RequestQueue) {
         if !self.requeued.is_empty() {
             self.park_some(q);
         }
@@ -23,7 +23,7 @@ impl Dispatcher {
             let hctx = q.hctxs.get(rq.body().hctx);
             let tag = rq.body_mut().tag.take();
             debug_assert!(tag.is_some(), "the driver gives back what it was offered with a tag: {rq:?}");
-            hctx.park(rq);
+            hctx.add_to_dispatch_list(rq);
             // After the parking: a thread that sees no mark and goes to sleep either sees the request, or is woken for
             // the new mark.
             is_news |= hctx.note_gave_back();
@@ -34,8 +34,8 @@ impl Dispatcher {
                 hctx.tags.put(tag, &mut self.hint);
             }
         }
-        q.live.brought();
-        self.has_news = true;
+        q.live.fence_before_notify();
+        self.has_pending_event = true;
         if is_news {
             q.wake_sleepers(self.member);
         }

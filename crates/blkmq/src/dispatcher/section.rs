@@ -1,17 +1,17 @@
 //! The ordered section: the scheduler under its lock, lent to one thread together with all that it needs there.
 
-mod choose;
+mod dispatch;
 mod insert;
 mod through;
 
-pub(super) use choose::Batch;
+pub(super) use dispatch::Batch;
 
 use blkmq_sched::Time;
 
 use crate::dispatcher::Dispatcher;
 use crate::queue::{Domain, Hold, Locking, Member, RequestQueue};
 use crate::request::{Place, RqList};
-use blkmq_sync::liveness::Told;
+use blkmq_sync::liveness::WaiterPresent;
 use blkmq_sync::stack::Chain;
 use blkmq_sync::{peek, unless_mutated};
 
@@ -25,7 +25,7 @@ pub(super) struct Section<'q, 's> {
     pub(super) dispatcher: &'s mut Dispatcher,
     pub(super) now: Time,
     /// Whether WAITING was set when this thread came. If so, a look in vain needs no second look.
-    pub(super) told: Told,
+    pub(super) waiter_present: WaiterPresent,
     /// Whether what is inserted looks for a merge: always, but for a measure of the baseline `staged`.
     pub(super) looks_for_merges: bool,
     /// Whether the scheduler is to be asked earlier than the threads that sleep know.
@@ -50,9 +50,18 @@ impl Domain {
         debug_assert!(std::ptr::eq(self, q.domain(self.first_hctx())), "the domain is one of those in use");
         let (result, tells) = self.with_hold(q, dispatcher.member, |hold| {
             hold.begin(q, now);
-            let (domain, told) = (self, Told::NO);
-            let mut section =
-                Section { q, member, domain, hold, dispatcher, now, told, looks_for_merges: true, tells: false };
+            let (domain, waiter_present) = (self, WaiterPresent::NO);
+            let mut section = Section {
+                q,
+                member,
+                domain,
+                hold,
+                dispatcher,
+                now,
+                waiter_present,
+                looks_for_merges: true,
+                tells: false,
+            };
             (run(&mut section), section.tells)
         });
         if tells {
@@ -68,14 +77,14 @@ impl Section<'_, '_> {
         peek(|| self.q.locking() == Locking::Combining)
     }
 
-    /// Looks whether WAITING is set: see [`Liveness::told`](blkmq_sync::liveness::Liveness::told). For a locking under
-    /// which one thread looks for all.
+    /// Looks whether WAITING is set: see [`Liveness::waiter_present`](blkmq_sync::liveness::Liveness::waiter_present).
+    /// For a locking under which one thread looks for all.
     #[inline]
     pub(super) fn hear(&mut self) {
         debug_assert!(self.looks_for_all(), "where each thread looks for itself, none fences for the others");
-        let told = self.q.live.told();
+        let waiter_present = self.q.live.waiter_present();
         // The holder of another domain may clear WAITING. So this thread has fenced, and goes on as if it was not told.
-        self.told = if self.domain.is_whole() { told } else { Told::NO };
+        self.waiter_present = if self.domain.is_whole() { waiter_present } else { WaiterPresent::NO };
     }
 
     /// Makes WAITING say whether anything waits, here or elsewhere. For a locking under which one thread looks for all
@@ -98,7 +107,7 @@ impl Section<'_, '_> {
             return;
         }
         q.live.settle(self.hold.has_waiting(), || {
-            q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() == 0)
+            q.hctxs.iter().all(|(_, hctx)| hctx.nr_dispatch() == 0)
                 && (self.domain.is_whole() || self.domain.is_rest_idle(q))
         });
     }
@@ -109,8 +118,8 @@ impl Section<'_, '_> {
     /// # Liveness
     /// A thread that brings a tag finds WAITING set, and then comes to the domains that show that something waits
     /// there. And a thread clears WAITING if no domain shows that. So a section shows what waits first, then sets
-    /// WAITING because it lacks something, and then fences (`Liveness::lack`). A thread whose fence comes later, and a
-    /// thread that reads WAITING as set there, find what was shown.
+    /// WAITING because it lacks something, and then fences (`Liveness::prepare_to_wait`). A thread whose fence comes
+    /// later, and a thread that reads WAITING as set there, find what was shown.
     #[inline]
     pub(super) fn show(&self) {
         if !self.domain.is_whole() && unless_mutated("split.show") {
@@ -165,7 +174,7 @@ mod tests {
         // First the end, because a submitter that is dropped waits for its requests.
         q.members.leave(&q, member, None);
         drop(quiesce);
-        q.hand_on(member);
+        q.defer(member);
         assert!(submitter.wait() && !is_cleared, "something waits");
     }
 }

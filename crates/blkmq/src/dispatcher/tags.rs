@@ -11,7 +11,7 @@
 use super::Dispatcher;
 use crate::queue::{HwCtx, RequestQueue};
 use crate::request::Request;
-use blkmq_sync::liveness::Told;
+use blkmq_sync::liveness::WaiterPresent;
 use blkmq_sync::tags::Tag;
 
 impl Dispatcher {
@@ -28,16 +28,16 @@ impl Dispatcher {
         let seen = q.live.word.load();
         let mut chosen = 0;
         loop {
-            if std::mem::take(&mut self.parked) || seen.is_waiting() {
-                chosen += self.dispatch_parked(q, q.hctxs.iter(), Told::NO);
+            if std::mem::take(&mut self.must_dispatch) || seen.is_waiting() {
+                chosen += self.dispatch_listed(q, q.hctxs.iter(), WaiterPresent::NO);
             }
             chosen += choose(self, bound.saturating_sub(chosen));
-            if !self.parked {
+            if !self.must_dispatch {
                 break;
             }
         }
         // The thread at the scheduler has been told, or this thread has looked itself.
-        self.has_news = false;
+        self.has_pending_event = false;
         if seen.is_waiting() && self.nothing_waits(q) {
             let _ = q.live.word.clear_waiting(seen);
         }
@@ -48,7 +48,7 @@ impl Dispatcher {
     /// there are several, what each domain shows is enough: a thread that sets WAITING has shown first what waits
     /// (`Section::show`).
     fn nothing_waits(&self, q: &RequestQueue) -> bool {
-        let no_list_waits = || q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() == 0 && !hctx.has_marked_ctx());
+        let no_list_waits = || q.hctxs.iter().all(|(_, hctx)| hctx.nr_dispatch() == 0 && !hctx.has_marked_ctx());
         match q.whole_domain() {
             Some(domain) => !domain.has_waiting() && no_list_waits() && domain.is_idle(&self.member(q).counters),
             None => no_list_waits() && q.domains().all(|domain| !domain.has_work()),
@@ -57,24 +57,24 @@ impl Dispatcher {
 
     /// Makes ready what stands in front of the scheduler on these hardware queues, as far as there are tags. Returns
     /// how many requests became ready.
-    pub(super) fn dispatch_parked<'q>(
+    pub(super) fn dispatch_listed<'q>(
         &mut self,
         q: &'q RequestQueue,
         hctxs: impl Iterator<Item = (u16, &'q HwCtx)>,
-        told: Told,
+        waiter_present: WaiterPresent,
     ) -> usize {
         let mut chosen = 0;
         for (_, hctx) in hctxs {
-            while hctx.nr_parked() > 0 {
-                let Some(tag) = self.tag_or_wait(q, hctx, told) else { break };
-                match hctx.unpark(&q.slots) {
+            while hctx.nr_dispatch() > 0 {
+                let Some(tag) = self.tag_or_wait(q, hctx, waiter_present) else { break };
+                match hctx.take_from_dispatch_list(&q.slots) {
                     Some(rq) => {
                         self.make_ready(q, rq, tag);
                         chosen += 1;
                     }
                     None => {
                         chosen += self.put_back(q, hctx, &[tag]);
-                        self.has_news = true;
+                        self.has_pending_event = true;
                     }
                 }
             }
@@ -84,34 +84,45 @@ impl Dispatcher {
 
     /// Makes a chosen request ready, or parks it if it lacks a tag. Returns how many requests became ready, and
     /// whether to go on choosing.
-    pub(super) fn give_tag(&mut self, q: &RequestQueue, rq: Request<'_>, told: Told) -> (usize, bool) {
+    pub(super) fn give_tag(
+        &mut self,
+        q: &RequestQueue,
+        rq: Request<'_>,
+        waiter_present: WaiterPresent,
+    ) -> (usize, bool) {
         debug_assert!(rq.body().tag.is_none(), "a request gets one tag: {rq:?}");
         let hctx = q.hctxs.get(rq.body().hctx);
-        let has_aside = hctx.nr_parked() > 0;
+        let has_aside = hctx.nr_dispatch() > 0;
         if !has_aside && let Some(tag) = hctx.tags.get(&mut self.hint) {
             self.make_ready(q, rq, tag);
             return (1, true);
         }
-        hctx.park(rq);
+        hctx.add_to_dispatch_list(rq);
         // The request is on the list, so from here on this is an ordinary lack of a tag.
-        (q.live.lack(|| self.dispatch_parked(q, q.hctxs.iter(), told)), !has_aside)
+        (q.live.prepare_to_wait(|| self.dispatch_listed(q, q.hctxs.iter(), waiter_present)), !has_aside)
     }
 
     /// Takes a tag. If there is none, WAITING is set, so that a thread that brings a tag back dispatches.
-    pub(super) fn tag_or_wait(&mut self, q: &RequestQueue, hctx: &HwCtx, told: Told) -> Option<Tag> {
+    pub(super) fn tag_or_wait(&mut self, q: &RequestQueue, hctx: &HwCtx, waiter_present: WaiterPresent) -> Option<Tag> {
         let mut tag = [Tag(0)];
-        (self.tags_or_wait(q, hctx, &mut tag, told) == 1).then_some(tag[0])
+        (self.tags_or_wait(q, hctx, &mut tag, waiter_present) == 1).then_some(tag[0])
     }
 
     /// Takes tags into the front of `out`, and returns how many. If there is none, WAITING is set, so that a thread
     /// that brings a tag back dispatches.
-    pub(super) fn tags_or_wait(&mut self, q: &RequestQueue, hctx: &HwCtx, out: &mut [Tag], told: Told) -> usize {
+    pub(super) fn tags_or_wait(
+        &mut self,
+        q: &RequestQueue,
+        hctx: &HwCtx,
+        out: &mut [Tag],
+        waiter_present: WaiterPresent,
+    ) -> usize {
         debug_assert!(!out.is_empty(), "there is a request for a tag");
         let got = hctx.tags.get_batch(&mut self.hint, out);
         if got > 0 {
             return got;
         }
-        q.live.lack_unless(told, || hctx.tags.get_batch(&mut self.hint, out))
+        q.live.prepare_to_wait_unless(waiter_present, || hctx.tags.get_batch(&mut self.hint, out))
     }
 
     /// Puts back tags that were taken for nothing, as a completer does, because another thread may have lacked a tag
@@ -123,15 +134,15 @@ impl Dispatcher {
         // Requests on the dispatch list come first, so they get tags here. Otherwise several threads that look by turns
         // at the list and at the scheduler might each find that another one holds the last tag for nothing.
         while given < tags.len()
-            && hctx.nr_parked() > 0
-            && let Some(rq) = hctx.unpark(&q.slots)
+            && hctx.nr_dispatch() > 0
+            && let Some(rq) = hctx.take_from_dispatch_list(&q.slots)
         {
             self.make_ready(q, rq, tags[given]);
             given += 1;
         }
         hctx.tags.put_batch(&tags[given..], &mut self.hint);
-        q.live.brought();
-        self.parked |= hctx.nr_parked() > 0;
+        q.live.fence_before_notify();
+        self.must_dispatch |= hctx.nr_dispatch() > 0;
         given
     }
 }
@@ -158,10 +169,10 @@ mod tests {
         drop(quiesce);
         let (number, _) = q.members.join(&q, None).expect("there is a place");
         let (mut dispatcher, hctx) = (Dispatcher::new(Arc::clone(&q), number), q.hctxs.get(0));
-        assert_eq!(hctx.nr_parked(), 1, "the flush waits for a tag");
+        assert_eq!(hctx.nr_dispatch(), 1, "the flush waits for a tag");
         q.members.get(number).activity.enter();
         let tag = hctx.tags.get(&mut dispatcher.hint).expect("the tag is free");
-        assert_eq!((dispatcher.put_back(&q, hctx, &[tag]), hctx.nr_parked()), (1, 0));
+        assert_eq!((dispatcher.put_back(&q, hctx, &[tag]), hctx.nr_dispatch()), (1, 0));
         dispatcher.run(&q, 0, q.clock().now(), None);
         q.members.get(number).activity.leave();
         q.members.leave(&q, number, None);

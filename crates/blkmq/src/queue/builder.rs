@@ -19,7 +19,7 @@ use crate::request::limits::{Limits, MAX_HW_QUEUES, MAX_MEMBERS};
 use crate::request::{FLUSH_POOL, Slots};
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::liveness::Liveness;
-use blkmq_sync::ring::News;
+use blkmq_sync::ring::PendingEvents;
 use blkmq_sync::{Arc, Line, Mutex};
 
 /// What a queue is built from.
@@ -200,7 +200,7 @@ impl Builder {
             ),
             domains: Domains::new(self.experiments.waits),
             pools: Pools::new(),
-            news: News::default(),
+            pending_events: PendingEvents::default(),
             hctxs: HwCtxTable::new(&topology),
             members: Members::new(),
             slots,

@@ -337,7 +337,7 @@ impl Tenants<'_> {
     /// Weights or groups have changed, or a client is gone. The scheduler may let go now what it held back, or take
     /// what it refused.
     pub(super) fn note_shares(self) {
-        self.0.live.brought();
-        self.0.call_others(CONTROL);
+        self.0.live.fence_before_notify();
+        self.0.notify_others(CONTROL);
     }
 }

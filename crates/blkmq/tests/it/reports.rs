@@ -108,7 +108,7 @@ impl Scheduler for Bookkeeper {
     }
 
     /// It is not asked, because each request needs a ticket. A question costs tags that go back, and a fence.
-    fn hand_through(&mut self, _newcomers: &[Newcomer], _now: Time, _order: &mut [u8]) -> bool {
+    fn dispatch_fast(&mut self, _newcomers: &[Newcomer], _now: Time, _order: &mut [u8]) -> bool {
         self.state().wrong.push("asked to hand through".to_owned());
         false
     }

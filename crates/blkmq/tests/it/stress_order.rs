@@ -60,8 +60,8 @@ impl Scheduler for Logged {
         Some(rq)
     }
 
-    fn hand_through(&mut self, newcomers: &[Newcomer], now: Time, order: &mut [u8]) -> bool {
-        if !self.inner.hand_through(newcomers, now, order) {
+    fn dispatch_fast(&mut self, newcomers: &[Newcomer], now: Time, order: &mut [u8]) -> bool {
+        if !self.inner.dispatch_fast(newcomers, now, order) {
             return false;
         }
         let mut log = self.log();

@@ -126,7 +126,7 @@ impl Scheduler for Fifo {
         self.waiting.pop_front()
     }
 
-    fn hand_through(&mut self, newcomers: &[Newcomer], _now: Time, order: &mut [u8]) -> bool {
+    fn dispatch_fast(&mut self, newcomers: &[Newcomer], _now: Time, order: &mut [u8]) -> bool {
         self.through.fetch_add(newcomers.len(), Ordering::Relaxed);
         (0..).zip(order).for_each(|(number, place)| *place = number);
         self.waiting.is_empty()

@@ -47,7 +47,7 @@ fn dispatch_batches(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Doma
         }
         let limit = if is_busy { 1 } else { bound - chosen };
         let got = domain.enter(q, member, dispatcher, now, |section| {
-            let got = section.choose_batch(limit);
+            let got = section.dispatch_batch(limit);
             section.dispatcher.append_ready(q);
             got
         });

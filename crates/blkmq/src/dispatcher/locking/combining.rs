@@ -18,8 +18,8 @@
 //! A holder that has done its share while something is left gives up. So does a holder that has handed requests through
 //! the scheduler and has to leave others, so that the next holder can hand these through. A holder that gives up sets
 //! WAITING and lets go. What was left stays in the word, and what the holder has taken over stays in the backlog. Then
-//! the holder [hands on](blkmq_sync::liveness::Liveness::hand_on), so that a thread that polls or sleeps goes on
-//! (`Dispatcher::run`). Such a thread needs both: WAITING, and the count of `hand_on` as its news. A holder that may
+//! the holder [hands on](blkmq_sync::liveness::Liveness::defer), so that a thread that polls or sleeps goes on
+//! (`Dispatcher::run`). Such a thread needs both: WAITING, and the count of `defer` as its news. A holder that may
 //! not dispatch, because the queue was quiesced when it came in, works off what was left and lets go as usual. Its
 //! caller hands on (`Dispatcher::take_plug`).
 //!
@@ -37,7 +37,7 @@ use super::stage_all;
 use crate::dispatcher::insert::Plug;
 use crate::dispatcher::outcome::{Dispatched, Inserted};
 use crate::dispatcher::section::Section;
-use crate::dispatcher::{Dispatcher, RUN_BOUND};
+use crate::dispatcher::{DISPATCH_BUDGET, Dispatcher};
 use crate::queue::{Count, Domain, RequestQueue, Starting};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::stack::Chain;
@@ -85,7 +85,7 @@ pub(super) fn insert<'q>(dispatcher: &mut Dispatcher, domain: &Domain, plug: &mu
                 }
                 through
             };
-            let bound = RUN_BOUND.max(own) + own;
+            let bound = DISPATCH_BUDGET.max(own) + own;
             let dispatched = serve(dispatcher, q, domain, left, now, bound, may_dispatch, enter);
             return Inserted { entered, dispatched: Some(dispatched) };
         }
@@ -117,15 +117,15 @@ fn insert_own<'q>(section: &mut Section<'q, '_>, plug: &mut Plug<'q>) -> u64 {
 ///
 /// COST: as of [`insert`].
 pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
-    if std::mem::take(&mut dispatcher.parked) {
+    if std::mem::take(&mut dispatcher.must_dispatch) {
         // So that the holder looks at the dispatch lists.
         q.live.word.set_waiting();
-        dispatcher.has_news = true;
+        dispatcher.has_pending_event = true;
     }
     // A thread that has no news would find what the last holder found. But a request that the driver gave back is
     // tried at each poll.
     let gave_back = || q.hctxs.iter().any(|(_, hctx)| hctx.gave_back.load(Ordering::Relaxed));
-    if !std::mem::take(&mut dispatcher.has_news) && !gave_back() {
+    if !std::mem::take(&mut dispatcher.has_pending_event) && !gave_back() {
         return Dispatched::all(0);
     }
     let (mut due, mut dispatched) = (q.due_domains(dispatcher.member), Dispatched::all(0));
@@ -181,7 +181,7 @@ fn serve<'q>(
     let member = dispatcher.member(q);
     // The dispatch lists of other hardware queues are another domain's business, and this thread owes a look at them
     // afterwards.
-    let owes = !domain.is_whole() && std::mem::take(&mut dispatcher.parked);
+    let owes = !domain.is_whole() && std::mem::take(&mut dispatcher.must_dispatch);
     let (mut enter, mut now) = (Some(enter), now);
     let (mut chosen, mut share) = (0, bound);
     // Whether anything has gone through the scheduler under this hold without being inserted.
@@ -225,7 +225,7 @@ fn serve<'q>(
         Round { has_more, is_last: share == 0 || chosen == bound }
     };
     let has_let_go = domain.staging.serve(left, round, |staging| q.live.give_up(staging));
-    dispatcher.parked |= owes;
+    dispatcher.must_dispatch |= owes;
     Dispatched::new(chosen, !has_let_go)
 }
 
@@ -236,11 +236,11 @@ fn dispatch_held(section: &mut Section<'_, '_>, bound: usize) -> usize {
     let mut chosen = 0;
     let is_waiting = q.live.word.load().is_waiting();
     loop {
-        if std::mem::take(&mut section.dispatcher.parked) || is_waiting {
-            chosen += section.dispatcher.dispatch_parked(q, domain.hctxs(q), section.told);
+        if std::mem::take(&mut section.dispatcher.must_dispatch) || is_waiting {
+            chosen += section.dispatcher.dispatch_listed(q, domain.hctxs(q), section.waiter_present);
         }
-        chosen += section.choose_batch(bound.saturating_sub(chosen)).ready;
-        if !section.dispatcher.parked {
+        chosen += section.dispatch_batch(bound.saturating_sub(chosen)).ready;
+        if !section.dispatcher.must_dispatch {
             break;
         }
     }

@@ -36,22 +36,22 @@ pub(super) fn insert(
 pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
     let member = dispatcher.member(q);
     dispatch_by(dispatcher, q, now, bound, |dispatcher, domain| {
-        domain.enter(q, member, dispatcher, now, |section| section.choose_batch(1))
+        domain.enter(q, member, dispatcher, now, |section| section.dispatch_batch(1))
     })
 }
 
-/// Chooses one request after another by `choose_one`.
+/// Chooses one request after another by `dispatch_one`.
 pub(super) fn dispatch_by<'q>(
     dispatcher: &mut Dispatcher,
     q: &'q RequestQueue,
     now: Time,
     bound: usize,
-    mut choose_one: impl FnMut(&mut Dispatcher, &'q Domain) -> Batch,
+    mut dispatch_one: impl FnMut(&mut Dispatcher, &'q Domain) -> Batch,
 ) -> Dispatched {
     dispatch_ordered(dispatcher, q, now, bound, |dispatcher, domain, bound| {
         let mut ready = 0;
         while ready < bound && domain.nr_waiting() > 0 {
-            let batch = choose_one(dispatcher, domain);
+            let batch = dispatch_one(dispatcher, domain);
             ready += batch.ready;
             stage(Stage::Ready, batch.ready);
             if !batch.goes_on {
@@ -76,7 +76,7 @@ pub(super) fn dispatch_ordered<'q>(
         let (mut due, mut chosen) = (q.due_domains(dispatcher.member), 0);
         while let Some(domain) = due.next() {
             // Without news there is no more room than the last thread found.
-            if domain.nr_left() > 0 && dispatcher.has_news {
+            if domain.nr_left() > 0 && dispatcher.has_pending_event {
                 insert_without_room(dispatcher, q, domain, now);
             }
             let got = choose(dispatcher, domain, bound.saturating_sub(chosen));
@@ -94,12 +94,12 @@ pub(super) fn dispatch_ordered<'q>(
 
 /// Inserts the requests that found no room before, as far as there is room now.
 fn insert_without_room(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time) {
-    debug_assert!(dispatcher.has_news, "without news there is no more room than the last thread found");
+    debug_assert!(dispatcher.has_pending_event, "without news there is no more room than the last thread found");
     let has_changed = domain.enter(q, dispatcher.member(q), dispatcher, now, |section| {
         let nr_left = section.hold.backlog.len();
         section.retry_without_room();
         section.insert_left(usize::MAX);
         section.hold.backlog.len() != nr_left
     });
-    dispatcher.has_news |= has_changed;
+    dispatcher.has_pending_event |= has_changed;
 }

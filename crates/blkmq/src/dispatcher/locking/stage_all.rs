@@ -14,6 +14,6 @@ pub(super) fn insert(dispatcher: &mut Dispatcher, domain: &Domain, plug: &mut Pl
     let (entered, list) = dispatcher.begin(domain, plug);
     member.counters.count(Count::Staged, list.len() as u64);
     list.leave_anyway(&q.slots, &domain.staging);
-    q.hand_on(dispatcher.member);
+    q.defer(dispatcher.member);
     Inserted { entered, dispatched: Some(Dispatched::all(0)) }
 }

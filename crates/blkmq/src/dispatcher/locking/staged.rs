@@ -37,7 +37,7 @@ pub(super) fn insert(
     measures: Measures,
 ) -> Inserted {
     debug_assert!(domain.is_whole(), "the buckets belong to one domain");
-    dispatcher.has_news = true;
+    dispatcher.has_pending_event = true;
     if !measures.buckets {
         let looks_for_merges = !(measures.merges && domain.is_taken());
         return single::insert(dispatcher, domain, plug, looks_for_merges);
@@ -77,7 +77,7 @@ pub(super) fn dispatch(
     measures: Measures,
 ) -> Dispatched {
     if measures.dispatch {
-        single::dispatch_by(dispatcher, q, now, bound, |dispatcher, domain| choose_alone(dispatcher, q, domain, now))
+        single::dispatch_by(dispatcher, q, now, bound, |dispatcher, domain| dispatch_alone(dispatcher, q, domain, now))
     } else {
         single::dispatch(dispatcher, q, now, bound)
     }
@@ -113,10 +113,10 @@ fn insert_buckets(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain
 ///
 /// COST: beside the hold two exchanges of the shared word; for a thread that finds another one choosing a load, a fence
 /// and one exchange.
-fn choose_alone(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time) -> Batch {
+fn dispatch_alone(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time) -> Batch {
     debug_assert!(domain.is_whole(), "one thread chooses for the whole queue");
     let member = dispatcher.member(q);
-    let kicks = dispatcher.has_news || !unless_mutated("staged.news");
+    let kicks = dispatcher.has_pending_event || !unless_mutated("staged.pending_events");
     let held = if kicks { domain.dispatching.hold_or_kick() } else { domain.dispatching.try_hold() };
     let Some(left) = held else {
         member.counters.count(Count::TrylockFailed, 1);
@@ -127,7 +127,7 @@ fn choose_alone(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, 
     // bounded.
     let mut batch: Option<Batch> = None;
     let round = |_| {
-        let got = domain.enter(q, member, dispatcher, now, |section| section.choose_batch(1));
+        let got = domain.enter(q, member, dispatcher, now, |section| section.dispatch_batch(1));
         let earlier = batch.unwrap_or_default();
         batch = Some(Batch { ready: earlier.ready + got.ready, ..got });
         Round { has_more: false, is_last: got.chosen > 0 }

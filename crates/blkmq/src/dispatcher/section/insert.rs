@@ -137,7 +137,7 @@ impl<'q> Section<'q, '_> {
         if self.hold.backlog.lacks_room() {
             self.show();
             // As with a tag: the room may have come between the look and the mark.
-            q.live.lack_unless(self.told, || self.retry_without_room());
+            q.live.prepare_to_wait_unless(self.waiter_present, || self.retry_without_room());
         }
         tried
     }

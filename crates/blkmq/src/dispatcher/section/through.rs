@@ -5,7 +5,7 @@
 //! wants reports, because it hands nothing through.
 //!
 //! Nothing is decided here. The scheduler names the order in which it would have handed the requests out after
-//! inserting all of them. Where that order is not simple to tell, the scheduler declines (`Scheduler::hand_through`).
+//! inserting all of them. Where that order is not simple to tell, the scheduler declines (`Scheduler::dispatch_fast`).
 //! Requests that it declines, or that find no tags, are inserted in the usual way.
 //!
 //! Requests that were left with the holder go in the order in which they were left, and not in rounds of their
@@ -33,7 +33,7 @@ impl<'q> Section<'q, '_> {
         if !self.hold.may_hand_through() {
             return (0, 0);
         }
-        let operations = self.hand_through(&mut plug.requests, Some(plug.starting));
+        let operations = self.dispatch_fast(&mut plug.requests, Some(plug.starting));
         operations.map_or((0, 0), |operations| (operations, number))
     }
 
@@ -67,7 +67,7 @@ impl<'q> Section<'q, '_> {
         let mut through = 0;
         if run.len() == most {
             self.fetch_hctxs();
-            through = self.hand_through(&mut run, None).map_or(0, |_| most);
+            through = self.dispatch_fast(&mut run, None).map_or(0, |_| most);
         }
         run.append(left);
         self.hold.backlog.add(run);
@@ -88,7 +88,7 @@ impl<'q> Section<'q, '_> {
     /// Hands through a run that was noted: each request gets a tag, the run is put in the scheduler's order, and is
     /// then ready. Returns how many operations went through. Returns nothing, and leaves the run as it was, if that is
     /// not possible. `starting`: the requests begin with this.
-    fn hand_through(&mut self, run: &mut RqList, starting: Option<&Starting<'q>>) -> Option<u64> {
+    fn dispatch_fast(&mut self, run: &mut RqList, starting: Option<&Starting<'q>>) -> Option<u64> {
         debug_assert_eq!(run.len(), self.dispatcher.newcomers.known.len(), "the run is what was noted");
         debug_assert!(
             peek(|| self.q.pools().is_none() && !self.q.settings.wants_reports()),
@@ -119,7 +119,7 @@ impl<'q> Section<'q, '_> {
         let mut got = 0;
         while let Some((index, places)) = newcomers.run(got) {
             let (hctx, wanted) = (q.hctxs.get(index), places.end);
-            if hctx.nr_parked() == 0 {
+            if hctx.nr_dispatch() == 0 {
                 got += hctx.tags.get_batch(hint, &mut tags[places]);
             }
             if got < wanted {

@@ -201,7 +201,7 @@ impl Drive {
     fn go_on(&mut self) {
         self.admit();
         if self.job.is_none() {
-            self.choose();
+            self.dispatch();
         }
     }
 
@@ -225,7 +225,7 @@ impl Drive {
 
     /// Gives the idle heads something to do: a command, or some of the cache if no command waits for them. If the cache
     /// must make room or become clean, the two take turns.
-    fn choose(&mut self) {
+    fn dispatch(&mut self) {
         let is_wanted = self.mechanical.is_empty() || (!self.cached.is_empty() && !self.wrote_back);
         if is_wanted && let Some(piece) = self.cache.take(self.mechanics.position(), WRITE_BACK_MOST) {
             self.wrote_back = true;

@@ -204,7 +204,7 @@ impl<'q> Lender<'q> {
             && let (Some(pools), Some(token)) = (self.pools, self.token.take())
         {
             pools.put(token);
-            q.live.brought();
+            q.live.fence_before_notify();
         }
         chosen
     }

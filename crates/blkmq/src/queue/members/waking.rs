@@ -61,15 +61,15 @@ impl RequestQueue {
     }
 
     /// Called when something that waits may go on, and the thread of this member does not take it on: see
-    /// [`Liveness::hand_on`](blkmq_sync::liveness::Liveness::hand_on).
-    pub(crate) fn hand_on(&self, member: u16) {
-        self.live.hand_on(|| self.members.rouse_next(member));
+    /// [`Liveness::defer`](blkmq_sync::liveness::Liveness::defer).
+    pub(crate) fn defer(&self, member: u16) {
+        self.live.defer(|| self.members.rouse_next(member));
     }
 
     /// Called when a change may let go what waits: see
-    /// [`Liveness::call_others`](blkmq_sync::liveness::Liveness::call_others).
-    pub(crate) fn call_others(&self, member: u16) {
-        self.live.call_others(|| self.members.rouse_all(member, WakeCause::Changed));
+    /// [`Liveness::notify_others`](blkmq_sync::liveness::Liveness::notify_others).
+    pub(crate) fn notify_others(&self, member: u16) {
+        self.live.notify_others(|| self.members.rouse_all(member, WakeCause::Changed));
     }
 
     /// Wakes the threads that must plan for requests which the driver has got by the thread of `member`: those of

@@ -199,7 +199,7 @@ impl<'q> DueDomains<'q> {
             let hctx = if self.takes_all { self.at } else { layout.mapped(self.member).nth(self.at.into())? };
             self.at = if self.takes_all && self.at + 1 == layout.len() { 0 } else { self.at + 1 };
             let domain = q.domains.own(hctx);
-            if domain.has_work() || q.hctxs.get(hctx).nr_parked() > 0 {
+            if domain.has_work() || q.hctxs.get(hctx).nr_dispatch() > 0 {
                 return Some(domain);
             }
         }

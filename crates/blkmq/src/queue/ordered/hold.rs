@@ -239,7 +239,7 @@ impl Hold {
 
     /// The scheduler's choice, if it lets a request go now.
     #[inline(always)]
-    pub(crate) fn choose<'q>(&mut self, q: &'q RequestQueue, now: Time) -> Option<Request<'q>> {
+    pub(crate) fn dispatch<'q>(&mut self, q: &'q RequestQueue, now: Time) -> Option<Request<'q>> {
         if self.is_special {
             return self.choose_specially(q, now);
         }
@@ -350,7 +350,7 @@ impl Hold {
         if self.gate.is_some() {
             self.note_end_of_passing();
         }
-        let is_ordered = self.scheduler.as_mut().is_some_and(|scheduler| scheduler.hand_through(known, now, order));
+        let is_ordered = self.scheduler.as_mut().is_some_and(|scheduler| scheduler.dispatch_fast(known, now, order));
         debug_assert!(!(is_ordered && self.wants_reports), "who wants reports has a ticket for each request");
         is_ordered
     }
@@ -413,7 +413,7 @@ impl Hold {
     fn has_room_now(&mut self, q: &RequestQueue, index: u16) -> bool {
         let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
         let hctx = q.hctxs.get(index);
-        let waiting = self.queued[usize::from(index - self.first)] + hctx.nr_parked();
+        let waiting = self.queued[usize::from(index - self.first)] + hctx.nr_dispatch();
         let left = nr_requests.saturating_sub(waiting + u32::from(q.hctxs.depth()));
         self.room = (index, left.saturating_sub(1));
         left > 0 || waiting + hctx.tags.weight() < nr_requests
@@ -430,7 +430,7 @@ impl Hold {
 
     /// As [`is_admitted`](Self::is_admitted), for a scheduler that goes by what it is told. A request is refused only
     /// behind a look at what was noted. So a thread that looks again behind a fence finds what a completer noted before
-    /// its fence ([`lack`](blkmq_sync::liveness::Liveness::lack)).
+    /// its fence ([`prepare_to_wait`](blkmq_sync::liveness::Liveness::prepare_to_wait)).
     #[inline(never)]
     fn is_admitted_by_reports(&mut self, q: &RequestQueue, info: &Info, now: Time) -> bool {
         if self.admits(info, self.most_others(q)) {

@@ -3,8 +3,8 @@
 //! Each thread notes on a ring of its own ([`ring`](blkmq_sync::ring)). The thread that has the scheduler takes what
 //! all threads noted, and tells it: when it comes, before each choice, and before it says that a request is not
 //! admitted. A thread notes a completion before it hands the operation to its submitter, and before the fence of
-//! [`brought`](blkmq_sync::liveness::Liveness::brought). So a look at the scheduler behind either finds the completion.
-//! A thread whose ring is full takes the scheduler's lock and tells all itself.
+//! [`fence_before_notify`](blkmq_sync::liveness::Liveness::brought). So a look at the scheduler behind either finds the
+//! completion. A thread whose ring is full takes the scheduler's lock and tells all itself.
 //!
 //! Only a scheduler that orders all hardware queues, and takes no tokens, is told.
 
@@ -150,7 +150,7 @@ impl<'q> ReportBatch<'q> {
     fn note(&mut self, q: &RequestQueue, report: &Report) {
         let Some(ring) = self.ring else { return };
         if ring.is_full() {
-            q.news.tell(self.member);
+            q.pending_events.tell(self.member);
             tell_all(q, self.now);
         }
         if unless_mutated("reports.note") {
@@ -164,7 +164,7 @@ impl<'q> ReportBatch<'q> {
     pub(crate) fn put(&mut self, q: &RequestQueue) {
         self.end_run(q);
         if std::mem::take(&mut self.is_untold) {
-            q.news.tell(self.member);
+            q.pending_events.tell(self.member);
         }
     }
 }
@@ -197,7 +197,7 @@ impl<'q> Passage<'q> {
     /// Notes the requests on trial. Called before the look at the gate that decides.
     pub(crate) fn note(&mut self, q: &RequestQueue) {
         self.trial = Some(self.ring.try_note(pack(&self.report)));
-        q.news.tell(self.member);
+        q.pending_events.tell(self.member);
     }
 
     /// Ends the trial. `passes`: the gate was still open. Returns whether the requests pass.
@@ -216,18 +216,18 @@ impl Hold {
     #[inline]
     pub(super) fn take_reports(&mut self, q: &RequestQueue, now: Time) {
         if self.wants_reports {
-            let news = q.news.take();
-            if news != 0 {
-                self.take_from(q, news, now);
+            let pending = q.pending_events.take();
+            if pending != 0 {
+                self.take_from(q, pending, now);
             }
         }
     }
 
     #[inline(never)]
-    fn take_from(&mut self, q: &RequestQueue, news: u64, now: Time) {
+    fn take_from(&mut self, q: &RequestQueue, pending: u64, now: Time) {
         let Some(scheduler) = &mut self.scheduler else { return };
         let reports = &mut self.reports;
-        q.members.each_named(news, |index, member| {
+        q.members.each_named(pending, |index, member| {
             if let Some(ring) = member.reports() {
                 ring.take(|record| reports.push(unpack(record)));
             }

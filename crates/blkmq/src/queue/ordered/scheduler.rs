@@ -198,8 +198,8 @@ impl Domains {
         }
         drop(alone);
         // The scheduler may take more now, and may let go what it held back.
-        q.live.brought();
-        q.call_others(CONTROL);
+        q.live.fence_before_notify();
+        q.notify_others(CONTROL);
         Ok(())
     }
 

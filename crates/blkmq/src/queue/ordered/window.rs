@@ -18,8 +18,9 @@
 //! # Liveness
 //! A request that waits because the device has enough work lacks something, and a completion brings it: the sums are
 //! read anew before a request is refused, so a thread that looks once more behind its fence finds what a completer
-//! added before its fence ([`lack`](blkmq_sync::liveness::Liveness::lack)). Something is with the device then, so that
-//! a completion comes. A request that waits for a time is planned for, as one that a scheduler holds back until a time.
+//! added before its fence ([`prepare_to_wait`](blkmq_sync::liveness::Liveness::prepare_to_wait)). Something is with the
+//! device then, so that a completion comes. A request that waits for a time is planned for, as one that a scheduler
+//! holds back until a time.
 
 use std::fmt::{self, Write};
 

@@ -85,7 +85,7 @@ impl HwCtx {
         // Acquire pairs with the Release of `note_gave_back`: if the mark that is taken away here is that of a request
         // which waits, this thread finds the request below. A mark that comes later stays.
         let was_set = self.gave_back.swap(false, Ordering::Acquire);
-        if was_set && self.nr_parked() > 0 {
+        if was_set && self.nr_dispatch() > 0 {
             self.gave_back.store(true, Ordering::Relaxed);
         }
     }
@@ -137,7 +137,7 @@ impl HwCtx {
     }
 
     /// Puts a request at the end of the dispatch list.
-    pub(crate) fn park(&self, rq: Request<'_>) {
+    pub(crate) fn add_to_dispatch_list(&self, rq: Request<'_>) {
         debug_assert!(rq.body().tag.is_none(), "what waits in front of the scheduler has no tag: {rq:?}");
         let mut list = self.dispatch().list.lock();
         list.push_back(rq, Place::DispatchList);
@@ -145,7 +145,7 @@ impl HwCtx {
     }
 
     /// Takes the first request of the dispatch list.
-    pub(crate) fn unpark<'q>(&self, slots: &'q Slots) -> Option<Request<'q>> {
+    pub(crate) fn take_from_dispatch_list<'q>(&self, slots: &'q Slots) -> Option<Request<'q>> {
         let mut list = self.dispatch().list.lock();
         let rq = list.pop_front(slots);
         self.dispatch().len.store(list.len() as u32, Ordering::Relaxed);
@@ -153,7 +153,7 @@ impl HwCtx {
     }
 
     /// How many requests are on the dispatch list. The number may be out of date at once.
-    pub(crate) fn nr_parked(&self) -> u32 {
+    pub(crate) fn nr_dispatch(&self) -> u32 {
         self.dispatch().len.load(Ordering::Relaxed)
     }
 
@@ -274,8 +274,8 @@ impl HwCtxTable {
 
     /// Whether each hardware queue has a parked request. A request that is chosen then would have to be parked too,
     /// whatever its hardware queue is.
-    pub(crate) fn all_have_parked(&self) -> bool {
-        self.iter().all(|(_, hctx)| hctx.nr_parked() > 0)
+    pub(crate) fn all_have_dispatch(&self) -> bool {
+        self.iter().all(|(_, hctx)| hctx.nr_dispatch() > 0)
     }
 
     /// Calls `each` for each request that the driver has just now, with its id and whether it is a read.
@@ -296,7 +296,7 @@ impl HwCtxTable {
         for (index, hctx) in self.iter() {
             let (waiting, running, is_running, data) = hctx.flush().lock().state();
             let [stalled, gave_back] = [&hctx.stalled, &hctx.gave_back].map(|flag| flag.load(Ordering::Relaxed));
-            let (parked, incoming) = (hctx.nr_parked(), hctx.issue.is_pending());
+            let (parked, incoming) = (hctx.nr_dispatch(), hctx.issue.is_pending());
             write!(out, "hctx {index}: dispatch list {parked} issue list incoming {incoming} stalled {stalled}")?;
             writeln!(out, " gave back {gave_back} inbox {}", hctx.inbox.is_full())?;
             writeln!(out, "  flush: waiting {waiting} served {running} running {is_running} data in flight {data}")?;

@@ -130,14 +130,14 @@ mod tests {
     /// Red if a buffer does not give back its count of the arena: the device is then never told.
     #[test]
     fn the_device_lets_go_with_the_last_buffer() {
-        struct Told(Arc<AtomicBool>);
-        impl Drop for Told {
+        struct WaiterPresent(Arc<AtomicBool>);
+        impl Drop for WaiterPresent {
             fn drop(&mut self) {
                 self.0.store(true, Ordering::Relaxed);
             }
         }
         let is_over = Arc::new(AtomicBool::new(false));
-        let told = Told(Arc::clone(&is_over));
+        let told = WaiterPresent(Arc::clone(&is_over));
         let mut buffers = Arena::buffers(2, 512, |_| Some(Box::new(told)));
         buffers.pop();
         assert!(!is_over.load(Ordering::Relaxed), "one is left");

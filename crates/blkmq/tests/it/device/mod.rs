@@ -182,15 +182,15 @@ impl Driver for Recorder {
 
 /// Counts how often a submitter's thread was told to look.
 #[derive(Debug, Default)]
-pub(crate) struct Told(AtomicU32);
+pub(crate) struct WaiterPresent(AtomicU32);
 
-impl Notify for Told {
+impl Notify for WaiterPresent {
     fn notify(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Told {
+impl WaiterPresent {
     /// How often since the last call.
     pub(crate) fn since_last(&self) -> u32 {
         self.0.swap(0, Ordering::Relaxed)

@@ -50,7 +50,7 @@ impl Scheduler for Noting {
         self.waiting.pop_front()
     }
 
-    fn hand_through(&mut self, newcomers: &[Newcomer], _now: Time, order: &mut [u8]) -> bool {
+    fn dispatch_fast(&mut self, newcomers: &[Newcomer], _now: Time, order: &mut [u8]) -> bool {
         assert!(self.waiting.is_empty(), "a scheduler that has requests is not asked");
         if self.declines > 0 {
             self.declines -= 1;
@@ -129,7 +129,7 @@ impl Rig {
         assert!(staging.try_hold().expect("no thread is at the scheduler").is_empty(), "nothing is left yet");
         plugs.into_iter().for_each(|(submitter, places)| self.submit(submitter, places));
         q.live.give_up(staging);
-        q.hand_on(0);
+        q.defer(0);
     }
 
     /// What happened since this was asked last.

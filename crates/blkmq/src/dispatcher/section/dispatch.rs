@@ -35,19 +35,19 @@ enum Ended {
 impl<'q> Section<'q, '_> {
     /// The scheduler's choice, if it lets a request go now.
     #[inline(always)]
-    fn choose(&mut self) -> Option<Request<'q>> {
-        self.hold.choose(self.q, self.now)
+    fn dispatch(&mut self) -> Option<Request<'q>> {
+        self.hold.dispatch(self.q, self.now)
     }
 
     /// The scheduler's choice. If the scheduler holds back what it has: sets WAITING, reads the tallies after that, and
     /// asks once more.
-    fn choose_or_tell(&mut self) -> Option<Request<'q>> {
-        let (live, told) = (&self.q.live, self.told);
-        self.choose().or_else(|| live.lack_unless(told, || self.choose()))
+    fn dispatch_or_wait(&mut self) -> Option<Request<'q>> {
+        let (live, waiter_present) = (&self.q.live, self.waiter_present);
+        self.dispatch().or_else(|| live.prepare_to_wait_unless(waiter_present, || self.dispatch()))
     }
 
     /// Chooses up to `bound` requests, as far as there are tags, and makes them ready.
-    pub(in crate::dispatcher) fn choose_batch(&mut self, bound: usize) -> Batch {
+    pub(in crate::dispatcher) fn dispatch_batch(&mut self, bound: usize) -> Batch {
         let entered = self.now;
         let mut batch = Batch::default();
         self.show();
@@ -58,9 +58,9 @@ impl<'q> Section<'q, '_> {
                 break;
             }
             let (got, ended) = if self.hold.is_for_first_hctx() {
-                self.choose_for_one(waiting.min(bound))
+                self.dispatch_for_one(waiting.min(bound))
             } else {
-                self.choose_for_many(bound)
+                self.dispatch_for_many(bound)
             };
             let is_held_back = ended == Ended::HeldBack;
             self.plan(is_held_back);
@@ -85,7 +85,7 @@ impl<'q> Section<'q, '_> {
 
     /// While all that waits goes to one hardware queue: takes tags first, then chooses `wanted` requests. `wanted` is
     /// not more than the number that waits. Returns how many requests became ready, and why choosing ended.
-    fn choose_for_one(&mut self, wanted: usize) -> (usize, Ended) {
+    fn dispatch_for_one(&mut self, wanted: usize) -> (usize, Ended) {
         debug_assert!(
             wanted <= self.hold.nr_waiting() && self.hold.is_for_first_hctx(),
             "{wanted} wait for the first queue"
@@ -100,12 +100,12 @@ impl<'q> Section<'q, '_> {
             if wanted == 0 {
                 return (chosen, Ended::AtBound);
             }
-            let got = self.dispatcher.tags_or_wait(q, hctx, &mut batch[..wanted], self.told);
+            let got = self.dispatcher.tags_or_wait(q, hctx, &mut batch[..wanted], self.waiter_present);
             if got == 0 {
                 return (chosen, Ended::Lacking);
             }
             for (taken, tag) in batch[..got].iter().enumerate() {
-                let Some(rq) = self.choose_or_tell() else {
+                let Some(rq) = self.dispatch_or_wait() else {
                     chosen += self.dispatcher.put_back(q, hctx, &batch[taken..got]);
                     return (chosen, Ended::HeldBack);
                 };
@@ -118,8 +118,8 @@ impl<'q> Section<'q, '_> {
 
     /// While requests wait for several hardware queues: chooses first, since the choice decides whose tag is needed. A
     /// request whose queue has no tag is parked and the next is chosen. Choosing ends when a queue would have a second
-    /// parked request. Returns as [`choose_for_one`](Self::choose_for_one) does.
-    fn choose_for_many(&mut self, bound: usize) -> (usize, Ended) {
+    /// parked request. Returns as [`dispatch_for_one`](Self::dispatch_for_one) does.
+    fn dispatch_for_many(&mut self, bound: usize) -> (usize, Ended) {
         debug_assert!(
             bound > 0 && self.domain.is_whole() && !self.hold.is_for_first_hctx(),
             "requests wait for several hardware queues"
@@ -127,11 +127,11 @@ impl<'q> Section<'q, '_> {
         let q = self.q;
         let mut ready = 0;
         for _ in 0..bound {
-            if self.hold.is_empty() || q.hctxs.all_have_parked() {
+            if self.hold.is_empty() || q.hctxs.all_have_dispatch() {
                 return (ready, Ended::Lacking);
             }
-            let Some(rq) = self.choose_or_tell() else { return (ready, Ended::HeldBack) };
-            let (got, goes_on) = self.dispatcher.give_tag(q, rq, self.told);
+            let Some(rq) = self.dispatch_or_wait() else { return (ready, Ended::HeldBack) };
+            let (got, goes_on) = self.dispatcher.give_tag(q, rq, self.waiter_present);
             ready += got;
             if !goes_on {
                 return (ready, Ended::Lacking);
