@@ -3,8 +3,8 @@
 //! A product build gets std. `--cfg loom` gets the exhaustive model checker. The package blkmq-sync-virtual compiles
 //! these sources once more and gets the torture rig's virtual CPUs. The words by which threads agree on the way of a
 //! request lie in a named [`Line`] or [`TryLock`], so that a test rig can preempt exactly there. At other atomics and
-//! locks the rig preempts too, but cannot aim. ARCHITECTURE.md lists what has no name, under "Memory ordering and
-//! liveness".
+//! locks the rig preempts too, but cannot aim. docs/concurrency.md lists what has no name, under "Names of shared
+//! lines".
 //!
 //! loom takes accesses marked `SeqCst` as `AcqRel`. So a store-load argument here rests on a `SeqCst` *fence* or on a
 //! read-modify-write, and never on a `SeqCst` access.
