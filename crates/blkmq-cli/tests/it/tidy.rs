@@ -355,7 +355,7 @@ fn pages_name_their_actors() {
 #[test]
 fn every_locking_and_scheduler_has_its_place() {
     let (page, readme, judge) = (read("docs/locking.md"), read("README.md"), read("docs/judge.md"));
-    let (lockings, _) = page.split_once("## What a request costs").expect("the table of lockings comes first");
+    let (lockings, _) = page.split_once("## How `combining` works").expect("the table of lockings comes first");
     for locking in blkmq::Locking::ALL {
         let row = format!("| `{locking}` | ");
         assert!(lockings.contains(&row), "docs/locking.md has no row '{row}'");

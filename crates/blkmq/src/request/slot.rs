@@ -89,7 +89,7 @@ impl Drop for BioCell {
     }
 }
 
-// COST: a request that does not merge touches the four lines of its slot; see the table in ARCHITECTURE.md.
+// COST: a request that does not merge touches the four lines of its slot; see the table in docs/performance.md.
 const _: () = assert!(size_of::<Slot>() <= 256);
 
 // SAFETY: Invariants 1 and 2: cells have one writer at a time, and tokens move between threads only over lists, locks
