@@ -47,7 +47,7 @@ const MAX_END: u64 = 1 << 62;
 /// - In memory of the engine, which counts against what the connection may have. The data of a write then comes piece
 ///   by piece: [`next_piece`](Self::next_piece), [`take_piece`](Self::take_piece), and at the end
 ///   [`end_payload`](Self::end_payload). What was read is in the task's [`pieces`](Self::pieces).
-/// - In buffers that the front-end brings ([`take_brought`](Self::take_brought)), as memory of a virtual machine.
+/// - In buffers that the front-end brings ([`take_external`](Self::take_external)), as memory of a virtual machine.
 ///
 /// A thread of a front-end repeats these steps: it takes requests, [submits](Self::submit) them together,
 /// [drives](Self::drive) the queue, and answers what is finished. If a step found nothing to do, it

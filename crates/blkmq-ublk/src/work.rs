@@ -184,7 +184,7 @@ impl Work {
                 } else if moves_data {
                     let mut data = std::mem::take(&mut tag.data);
                     set_len(&mut data, length as u32);
-                    session.take_brought(&request, &mut data)
+                    session.take_external(&request, &mut data)
                 } else {
                     session.take(&request)
                 }

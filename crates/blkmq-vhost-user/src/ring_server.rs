@@ -260,7 +260,7 @@ impl RingServer {
         let asking = self.asking(ask, range, self.priority(request), own);
         let is_part = (range.0 | range.1) & u64::from(self.terms.limits.logical_block_size - 1) != 0;
         if !is_part && request::is_whole(pieces) {
-            let taken = session.take_brought(&asking, &mut self.loans.lend(pieces, lists));
+            let taken = session.take_external(&asking, &mut self.loans.lend(pieces, lists));
             debug_assert!(taken.is_some(), "the session has room");
         } else if len > self.terms.most_copied {
             refuse(session, own, Cause::NoMemory, "there is never memory for a copy of so much");

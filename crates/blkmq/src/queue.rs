@@ -14,6 +14,7 @@ mod limits;
 mod locking;
 mod members;
 mod ordered;
+mod scheduler_choice;
 mod schedulers;
 mod settings;
 mod state;
@@ -28,7 +29,8 @@ pub use error::{LimitsError, QueueError, RangeError, TenantError};
 pub use experiments::{Accounting, Wait};
 pub use locking::{Locking, Measures};
 pub use ordered::window::WindowInfo;
-pub use schedulers::{SchedulerChoice, scheduler_names};
+pub use scheduler_choice::SchedulerChoice;
+pub use schedulers::scheduler_names;
 pub use tenants::groups::MAX_GROUP_DEPTH;
 pub use tenants::{ClientInfo, GroupInfo, Service, Tenants};
 #[cfg(virtual_cpus)]

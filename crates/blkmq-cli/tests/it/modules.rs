@@ -22,7 +22,7 @@ const FOLDERS: [(&str, &[&str]); 3] = [
             "experiments",
             "locking",
             "settings",
-            "wanted",
+            "scheduler_choice",
             "attached",
             "watch",
             "accounting",

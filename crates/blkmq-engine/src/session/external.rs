@@ -18,7 +18,7 @@ impl<F: Copy + Default> Session<F> {
     /// a multiple of 512 bytes long; otherwise it fails with [`Cause::Invalid`]. So does a request that is too long for
     /// one operation if one of the buffers does not [belong to another owner](blkmq::Buffer::borrowed). A front-end
     /// that has other requests copies their data from and to memory of the engine.
-    pub fn take_brought(&mut self, request: &Request<F>, buffers: &mut Buffers) -> Option<TaskId> {
+    pub fn take_external(&mut self, request: &Request<F>, buffers: &mut Buffers) -> Option<TaskId> {
         if !self.tasks.has_room() {
             return None;
         }
@@ -169,8 +169,8 @@ mod tests {
             let mut session = session("ram,size=1M", 8);
             let request = Request { ask, offset: 0, length: 4096, priority: None, hints, own: 3 };
             let brought = || Buffers::One(Buffer::zeroed(4096));
-            assert!(session.take_brought(&request, &mut brought()).is_some());
-            assert!(session.take_brought(&request, &mut brought()).is_none(), "its bounds are its own");
+            assert!(session.take_external(&request, &mut brought()).is_some());
+            assert!(session.take_external(&request, &mut brought()).is_none(), "its bounds are its own");
             assert_eq!(session.waiting[0].flags, expected, "{ask:?}, {hints:?}");
         }
     }
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(session.plan.data, 4096);
         let request =
             Request { ask: Ask::Read, offset: 0, length: 8192, priority: None, hints: Hints::default(), own: 3 };
-        let id = session.take_brought(&request, &mut Buffers::One(Buffer::zeroed(8192))).unwrap();
+        let id = session.take_external(&request, &mut Buffers::One(Buffer::zeroed(8192))).unwrap();
         let (finished, failure) = session.next_finished().unwrap();
         assert_eq!((finished, failure.map(|failure| failure.cause)), (id, Some(Cause::Invalid)));
         assert_eq!(session.reclaim(id).len(), 8192);

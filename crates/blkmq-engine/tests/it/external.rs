@@ -115,7 +115,7 @@ impl Client {
     fn do_brought(&mut self, ask: Ask, offset: u64, mut buffers: Buffers) -> (Option<Cause>, Buffers) {
         let request =
             Request { ask, offset, length: buffers.len() as u64, priority: None, hints: Hints::default(), own: 7 };
-        let id = self.session.take_brought(&request, &mut buffers).expect("there is room");
+        let id = self.session.take_external(&request, &mut buffers).expect("there is room");
         assert!(matches!(buffers, Buffers::None));
         let (finished, failure) = self.finish();
         assert_eq!((finished, *self.session.own(id)), (id, 7));
@@ -194,7 +194,7 @@ fn what_cannot_be_done_with_brought_memory_is_refused() {
     let request = Request { ask: Ask::Read, offset: 0, length: 4096, priority: None, hints: Hints::default(), own: 0 };
     for taken in 0..9 {
         let mut buffers = one(4096);
-        let id = client.session.take_brought(&request, &mut buffers);
+        let id = client.session.take_external(&request, &mut buffers);
         assert_eq!((id.is_some(), buffers.is_empty()), (taken < 8, taken < 8), "after {taken} others");
     }
     for _ in 0..8 {
@@ -314,7 +314,7 @@ fn brought_memory_takes_its_turn_at_blocks_that_others_change_in_part() {
         let ask = Ask::Write { fua: false };
         let request = Request { ask, offset: 0, length: 4096, priority: None, hints: Hints::default(), own: 0 };
         let mut buffers = Buffers::One(guest.buffer(0, 4096));
-        let other = whole.session.take_brought(&request, &mut buffers).unwrap();
+        let other = whole.session.take_external(&request, &mut buffers).unwrap();
         whole.step();
         let mut left = 2;
         while left > 0 {
@@ -346,7 +346,7 @@ fn a_task_that_is_cut_short_ends_with_what_it_has_begun() {
         let (ask, hints) = (Ask::Read, Hints::default());
         let request = Request { ask, offset: 0, length: length as u64, priority: None, hints, own: 0 };
         let id =
-            client.session.take_brought(&request, &mut Buffers::One(guest.buffer(0, length))).expect("there is room");
+            client.session.take_external(&request, &mut Buffers::One(guest.buffer(0, length))).expect("there is room");
         client.session.cut_short(id);
         assert!(client.session.next_finished().is_none(), "its first operation is not over");
         let (finished, failure) = client.finish();

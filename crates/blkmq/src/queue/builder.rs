@@ -8,7 +8,7 @@ use crate::queue::limits::pools::Pools;
 use crate::queue::members::Members;
 use crate::queue::ordered::domains::Domains;
 use crate::queue::ordered::window::{WBT_LAT_USEC, WindowLook};
-use crate::queue::schedulers::SchedulerChoice;
+use crate::queue::scheduler_choice::SchedulerChoice;
 use crate::queue::settings::{IO_TIMEOUT, NR_REQUESTS, Settings, check_value, check_within_depth};
 use crate::queue::state::Control;
 use crate::queue::tenants::TenantTable;

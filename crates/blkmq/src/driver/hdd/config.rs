@@ -1,5 +1,6 @@
 //! The parameters of the hard disk, and the profile that they have by default.
 
+use crate::driver::model::Profile;
 use crate::driver::parameter::units::{DEPTH, GIB, KIB, MIB, SECOND, count, size, time};
 use crate::driver::parameter::{Accepts, parameters};
 use crate::driver::store::MAX_SIZE;

@@ -1,5 +1,6 @@
 //! The parameters of the null device.
 
+use crate::driver::model::Profile;
 use crate::driver::parameter::units::{DEPTH, GIB, MIB, QUEUES, count, size, time};
 use crate::driver::parameter::{Accepts, Fault, Field, Value, parameters};
 use crate::driver::store::MAX_SIZE;

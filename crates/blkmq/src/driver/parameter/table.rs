@@ -7,7 +7,7 @@ use super::values::{Parameter, Values};
 /// Makes a device's table `PARAMETERS`, and its `Config` with a field for each row. A row is
 /// `name: type = accepts, default, about;`. A parameter in brackets before a row is another way to give that row's
 /// value. `Config` is parsed from a spec, and shows its values as a spec gives them. Every
-/// device has the parameters `bs` and `size`.
+/// device has the parameters `bs` and `size`. Its `Profile`, which checks the values, is in scope.
 macro_rules! parameters {
     (
         $(#[$config:meta])*
@@ -51,7 +51,7 @@ macro_rules! parameters {
                     $($name: $crate::driver::parameter::Field::from_value(next()?),)*
                     shown: values.show(Self::FIELDS),
                 };
-                $crate::driver::model::Profile::check_all(&config, config.bs, config.size)?;
+                config.check_all(config.bs, config.size)?;
                 Ok(config)
             }
         }

@@ -1,5 +1,6 @@
 //! The parameters of the SSD, and the profile that it has by default.
 
+use crate::driver::model::Profile;
 use crate::driver::parameter::units::{DEPTH, GIB, KIB, MIB, QUEUES, SECOND, count, size, time};
 use crate::driver::parameter::{Accepts, parameters};
 use crate::driver::store::MAX_SIZE;
