@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, Visitor};
 use toml::Spanned;
 
 /// A group as it is written. Its path is the key of its table.
@@ -49,54 +49,9 @@ impl<'de> Visitor<'de> for Reader {
             if key.get_ref() == "weight" {
                 weight = Some(map.next_value()?);
             } else {
-                others.push((key, map.next_value::<IsTable>()?.0));
+                others.push((key, map.next_value::<toml::Value>()?.is_table()));
             }
         }
         Ok(WrittenGroup { weight, others })
-    }
-}
-
-/// Any value: whether it is a table.
-struct IsTable(bool);
-
-impl<'de> Deserialize<'de> for IsTable {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Kind)
-    }
-}
-
-struct Kind;
-
-impl<'de> Visitor<'de> for Kind {
-    type Value = IsTable;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("anything")
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<IsTable, E> {
-        Ok(IsTable(false))
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<IsTable, E> {
-        Ok(IsTable(false))
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<IsTable, E> {
-        Ok(IsTable(false))
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<IsTable, E> {
-        Ok(IsTable(false))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<IsTable, A::Error> {
-        while list.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(IsTable(false))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<IsTable, A::Error> {
-        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(IsTable(true))
     }
 }
