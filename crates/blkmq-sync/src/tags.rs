@@ -456,14 +456,6 @@ impl Tags {
         (0..self.geometry().words()).map(|index| self.word(index).busy().count_ones()).sum()
     }
 
-    /// Whether this tag is out.
-    #[must_use]
-    pub fn is_busy(&self, tag: Tag) -> bool {
-        let geometry = self.geometry();
-        let (index, bit) = geometry.place(tag);
-        u32::from(tag.0) < geometry.depth && self.word(index).busy() & bit != 0
-    }
-
     /// Calls `visit` with each tag that is out, lowest first.
     pub fn for_each_busy(&self, mut visit: impl FnMut(Tag)) {
         let geometry = self.geometry();

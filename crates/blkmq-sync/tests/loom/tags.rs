@@ -88,7 +88,7 @@ fn watched() {
     }
     owner.join().expect("the thread ran to its end");
     getter.join().expect("the thread ran to its end");
-    assert!(!map.tags.is_busy(Tag(0)));
+    assert_eq!(map.tags.weight(), 0);
 }
 
 #[test]
