@@ -14,7 +14,7 @@
 // The `Arc` of std: loom's own count is one more step to be tried in every order.
 use std::sync::Arc;
 
-use crate::model::{Exclusive, fails, fails_without, holds, nobody_sleeps};
+use crate::model::{Exclusive, fails, fails_without, holds};
 use blkmq_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use blkmq_sync::liveness::Liveness;
 use blkmq_sync::stack::{Chain, NIL};
