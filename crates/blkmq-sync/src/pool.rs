@@ -110,7 +110,7 @@ impl Pool {
     }
 
     /// Puts `count` tokens back that came from this word. The caller then does what a thread does that brings something
-    /// ([`Liveness::fence_before_notify`](crate::liveness::Liveness::brought)).
+    /// ([`Liveness::fence_before_notify`](crate::liveness::Liveness::fence_before_notify)).
     ///
     /// COST: one read-modify-write.
     #[inline]

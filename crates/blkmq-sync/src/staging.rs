@@ -244,10 +244,10 @@ impl Staging {
     ///
     /// This takes a kick away too, without a fence and without a look at what the kick was for. Nothing is lost,
     /// because the next holder fences and looks. The holder that gives up sets WAITING before, and [hands
-    /// on](crate::liveness::Liveness::hand_on) afterwards, so that another thread comes and takes the hold. Only a
-    /// holder clears WAITING where holders give up like this. So the next holder finds it set, and fences
-    /// ([`Liveness::told`](crate::liveness::Liveness::told)) before it looks at everything. These are the steps b and
-    /// c of [`hold_or_kick`](Self::hold_or_kick).
+    /// on](crate::liveness::Liveness::defer) afterwards, so that another thread comes and takes the hold. Only a holder
+    /// clears WAITING where holders give up like this. So the next holder finds it set, and fences
+    /// ([`Liveness::waiter_present`](crate::liveness::Liveness::waiter_present)) before it looks at everything. These
+    /// are the steps b and c of [`hold_or_kick`](Self::hold_or_kick).
     pub fn give_up(&self) {
         // Release as in `let_go`.
         let before = self.0.fetch_and(NOTHING, order("staging.give_up", Ordering::Release));

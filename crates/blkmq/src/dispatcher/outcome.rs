@@ -24,7 +24,7 @@ pub(super) struct Dispatched {
     /// How many requests became ready to be issued. With this type the whole outcome fits into one register.
     chosen: u32,
     /// The thread has done its share at the scheduler, and left the rest: it [hands
-    /// on](blkmq_sync::liveness::Liveness::hand_on) what it left.
+    /// on](blkmq_sync::liveness::Liveness::defer) what it left.
     pub(super) gave_up: bool,
 }
 

@@ -93,7 +93,11 @@ pub(crate) fn submitter(q: &Arc<RequestQueue>) -> Submitter {
 /// Operation `number` of submitter `by`: reads and writes, which are of different kinds.
 pub(crate) fn operation(by: u64, number: u64) -> Bio {
     let sector = by * SECTORS + number * 16;
-    if number % 3 == 0 { Bio::write(sector, Buffer::zeroed(512)) } else { Bio::read(sector, Buffer::zeroed(512)) }
+    if number.is_multiple_of(3) {
+        Bio::write(sector, Buffer::zeroed(512))
+    } else {
+        Bio::read(sector, Buffer::zeroed(512))
+    }
 }
 
 /// Asserts that `each` operations of every submitter came in, each once, and those of one kind in their order.

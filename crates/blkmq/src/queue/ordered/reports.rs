@@ -3,8 +3,8 @@
 //! Each thread notes on a ring of its own ([`ring`](blkmq_sync::ring)). The thread that has the scheduler takes what
 //! all threads noted, and tells it: when it comes, before each choice, and before it says that a request is not
 //! admitted. A thread notes a completion before it hands the operation to its submitter, and before the fence of
-//! [`fence_before_notify`](blkmq_sync::liveness::Liveness::brought). So a look at the scheduler behind either finds the
-//! completion. A thread whose ring is full takes the scheduler's lock and tells all itself.
+//! [`fence_before_notify`](blkmq_sync::liveness::Liveness::fence_before_notify). So a look at the scheduler behind
+//! either finds the completion. A thread whose ring is full takes the scheduler's lock and tells all itself.
 //!
 //! Only a scheduler that orders all hardware queues, and takes no tokens, is told.
 
