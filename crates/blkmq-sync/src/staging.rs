@@ -1,15 +1,15 @@
-//! What the thread at the scheduler, the holder, and the other threads tell each other.
+//! What the thread at the scheduler, the combiner, and the other threads tell each other.
 //!
 //! One word says whether a thread holds the scheduler, and what other threads left for it. A thread that finds the
 //! scheduler held leaves its requests, or a kick that says that there is something to look at. Either takes one
-//! exchange, and the thread does not wait. The holder lets go by one exchange too, which succeeds only if nothing was
-//! left. If something was left, the exchange fails, and the holder works off what was left first.
+//! exchange, and the thread does not wait. The combiner lets go by one exchange too, which succeeds only if nothing was
+//! left. If something was left, the exchange fails, and the combiner works off what was left first.
 //!
-//! A holder gives up instead ([`Staging::give_up`]) in two cases: it has done its share, or it leaves the rest to the
-//! next holder, for which requests could go through the scheduler without being put into it. A holder that gives up
-//! lets go, and the requests that were left stay in the word. Such a holder tells other threads that something is left,
-//! and the next holder takes what is left. So whatever is left is worked off by the present holder or by a later one,
-//! and the leaver need not look back.
+//! A combiner gives up instead ([`Staging::give_up`]) in two cases: it has done its share, or it leaves the rest to the
+//! next combiner, for which requests could go through the scheduler without being put into it. A combiner that gives up
+//! lets go, and the requests that were left stay in the word. Such a combiner tells other threads that something is
+//! left, and the next combiner takes what is left. So whatever is left is worked off by the present combiner or by a
+//! later one, and the publisher need not look back.
 //!
 //! ```text
 //!  63       34  33      32   31                            0
@@ -27,21 +27,22 @@ const HELD: u64 = 1 << 32;
 const KICKED: u64 = 1 << 33;
 const NOTHING: u64 = NIL as u64;
 
-/// Loads: how often a thread that finds the word held looks whether the holder lets go, before it leaves its requests.
-/// So many loads take as long as a hold in which requests wait. Where interleavings are explored there are none.
+/// Loads: how often a thread that finds the word held looks whether the combiner lets go, before it leaves its
+/// requests. So many loads take as long as a hold in which requests wait. Where interleavings are explored there are
+/// none.
 const LOOKS: u32 = 128;
 
-/// How far the holder came in one round of [`Staging::serve`].
+/// How far the combiner came in one round of [`Staging::serve`].
 #[derive(Debug, Clone, Copy)]
 pub struct Round {
     /// Some of what was left is not yet worked off.
     pub has_more: bool,
-    /// The holder has done its share, and begins no other round.
+    /// The combiner has done its share, and begins no other round.
     pub is_last: bool,
 }
 
 impl Round {
-    /// All that was left has been worked off, and the holder may go on.
+    /// All that was left has been worked off, and the combiner may go on.
     pub const DONE: Self = Self { has_more: false, is_last: false };
 }
 
@@ -70,25 +71,25 @@ impl Staging {
         if seen & HELD != 0 { None } else { self.hold_from(seen) }
     }
 
-    /// Takes the hold, and what was left. If another thread has the hold, makes sure that the holder looks once more
-    /// at everything before it lets go. Called by a thread that has made visible what the holder is to see:
+    /// Takes the hold, and what was left. If another thread has the hold, makes sure that the combiner looks once more
+    /// at everything before it lets go. Called by a thread that has made visible what the combiner is to see:
     ///
     /// ```text
-    ///     the thread that kicks                    the holder
+    ///     the thread that kicks                    the combiner
     ///  1. leaves something to look at           a. takes the kick away (`take`, `give_up_and_look`)
     ///  2. fence                                 b. fence
     ///  3. kicks, or finds a kick there          c. looks at everything
     /// ```
     ///
-    /// There are two cases. In the first, 3 sets the kick, and the holder takes this kick away in a. So 3 comes before
-    /// a. In the second, 3 finds the kick of another thread, and the holder takes that kick away in a. So 3 reads the
-    /// word as it was before a. In both cases fence 2 comes before fence b, and c finds what 1 left.
+    /// There are two cases. In the first, 3 sets the kick, and the combiner takes this kick away in a. So 3 comes
+    /// before a. In the second, 3 finds the kick of another thread, and the combiner takes that kick away in a. So 3
+    /// reads the word as it was before a. In both cases fence 2 comes before fence b, and c finds what 1 left.
     ///
-    /// A holder that takes the kick away by [`give_up`](Self::give_up) does not take the steps b and c. The next
-    /// holder does, as is told there.
+    /// A combiner that takes the kick away by [`give_up`](Self::give_up) does not take the steps b and c. The next
+    /// combiner does, as is told there.
     ///
     /// COST: a load and a compare-exchange if the word is free. If the word is held, two loads and a fence, and a
-    /// compare-exchange unless the holder has been kicked already.
+    /// compare-exchange unless the combiner has been kicked already.
     #[inline]
     pub fn hold_or_kick(&self) -> Option<Chain> {
         loop {
@@ -115,14 +116,15 @@ impl Staging {
         }
     }
 
-    /// Looks for a moment whether the holder lets go, for as long as a hold takes in which requests wait. Stops if
-    /// another thread has left something, because then the holder stays longer. Returns whether the holder has let go.
+    /// Looks for a moment whether the combiner lets go, for as long as a hold takes in which requests wait. Stops if
+    /// another thread has left something, because then the combiner stays longer. Returns whether the combiner has let
+    /// go.
     ///
-    /// Leaving requests at once would cost more. The holder needs more time for requests that were left than for its
-    /// own, since their lines are in another processor's cache, and the leaver has nothing to do meanwhile.
+    /// Leaving requests at once would cost more. The combiner needs more time for requests that were left than for its
+    /// own, since their lines are in another processor's cache, and the publisher has nothing to do meanwhile.
     /// Correctness does not depend on these looks.
     ///
-    /// COST: up to 128 loads of a line that the holder writes once.
+    /// COST: up to 128 loads of a line that the combiner writes once.
     #[must_use]
     pub fn is_let_go_soon(&self) -> bool {
         let look = |_| {
@@ -135,14 +137,14 @@ impl Staging {
 
     fn hold_from(&self, seen: u64) -> Option<Chain> {
         debug_assert_eq!(seen & HELD, 0, "the hold is taken only from a word that no thread holds");
-        // Acquire pairs with the Release of `let_go`, `give_up` and `leave`: this thread sees what the last holder
+        // Acquire pairs with the Release of `let_go`, `give_up` and `leave`: this thread sees what the last combiner
         // did, and what was left since.
         let acquire = order("staging.hold", Ordering::Acquire);
         let taken = self.0.compare_exchange(seen, HELD | NOTHING, acquire, Ordering::Relaxed);
         taken.is_ok().then(|| Chain::from_newest(newest(seen)))
     }
 
-    /// Leaves `slots`, oldest first, with the holder. If no thread holds the word, leaves nothing and returns false:
+    /// Leaves `slots`, oldest first, with the combiner. If no thread holds the word, leaves nothing and returns false:
     /// then the caller is to take the hold itself.
     ///
     /// COST: one compare-exchange of the shared line, for any number of slots; one load if no thread holds the word.
@@ -190,8 +192,8 @@ impl Staging {
         }
     }
 
-    /// What the holder does until it lets go. `round` gets what was left, works on it, and says how far it came.
-    /// Returns true if the holder let go because nothing was left. Returns false if it gave up: then it has called
+    /// What the combiner does until it lets go. `round` gets what was left, works on it, and says how far it came.
+    /// Returns true if the combiner let go because nothing was left. Returns false if it gave up: then it has called
     /// `give_up`, which ends with [`give_up`](Self::give_up) or [`give_up_and_look`](Self::give_up_and_look).
     #[inline]
     #[must_use]
@@ -210,12 +212,12 @@ impl Staging {
         }
     }
 
-    /// Called by the holder: takes what was left, and the kick. Whatever the holder looks at after this call, it sees
-    /// as it is now.
+    /// Called by the combiner: takes what was left, and the kick. Whatever the combiner looks at after this call, it
+    /// sees as it is now.
     #[inline]
     pub fn take(&self) -> Chain {
         let left = self.0.swap(HELD | NOTHING, Ordering::Relaxed);
-        debug_assert!(left & HELD != 0, "only the holder takes what was left");
+        debug_assert!(left & HELD != 0, "only the combiner takes what was left");
         // Step b of `hold_or_kick`, between the kick that this swap takes away and the look at what the kick was for;
         // pairs with the fence there. This fence also stands between the swap and the reads of the slots, and so pairs
         // with the Release of `leave`.
@@ -223,38 +225,38 @@ impl Staging {
         Chain::from_newest(newest(left))
     }
 
-    /// Called by the holder: lets go, unless a thread has left something or kicked since the holder took what there
-    /// was. Returns whether it let go. If it did not, the holder takes what was left and looks again.
+    /// Called by the combiner: lets go, unless a thread has left something or kicked since the combiner took what there
+    /// was. Returns whether it let go. If it did not, the combiner takes what was left and looks again.
     #[inline]
     #[must_use]
     pub fn let_go(&self) -> bool {
-        // Release publishes what this holder did to the next one.
+        // Release publishes what this combiner did to the next one.
         let release = order("staging.let_go", Ordering::Release);
         if !unless_mutated("staging.last_look") {
             self.0.store(NOTHING, release);
             return true;
         }
         let before = self.0.compare_exchange(HELD | NOTHING, NOTHING, release, Ordering::Relaxed);
-        debug_assert!(before.unwrap_or_else(|seen| seen) & HELD != 0, "only the holder lets go");
+        debug_assert!(before.unwrap_or_else(|seen| seen) & HELD != 0, "only the combiner lets go");
         before.is_ok()
     }
 
-    /// Called by a holder that has done its share, or leaves the rest to the next holder: lets go, and leaves in the
-    /// word the requests that were left there.
+    /// Called by a combiner that has done its share, or leaves the rest to the next combiner: lets go, and leaves in
+    /// the word the requests that were left there.
     ///
     /// This takes a kick away too, without a fence and without a look at what the kick was for. Nothing is lost,
-    /// because the next holder fences and looks. The holder that gives up sets WAITING before, and [hands
-    /// on](crate::liveness::Liveness::defer) afterwards, so that another thread comes and takes the hold. Only a holder
-    /// clears WAITING where holders give up like this. So the next holder finds it set, and fences
+    /// because the next combiner fences and looks. The combiner that gives up sets WAITING before, and [hands
+    /// on](crate::liveness::Liveness::defer) afterwards, so that another thread comes and takes the hold. Only a
+    /// combiner clears WAITING where combiners give up like this. So the next combiner finds it set, and fences
     /// ([`Liveness::waiter_present`](crate::liveness::Liveness::waiter_present)) before it looks at everything. These
     /// are the steps b and c of [`hold_or_kick`](Self::hold_or_kick).
     pub fn give_up(&self) {
         // Release as in `let_go`.
         let before = self.0.fetch_and(NOTHING, order("staging.give_up", Ordering::Release));
-        debug_assert!(before & HELD != 0, "only the holder gives up");
+        debug_assert!(before & HELD != 0, "only the combiner gives up");
     }
 
-    /// Gives up like [`give_up`](Self::give_up), for a holder that itself looks again at once: after this call it
+    /// Gives up like [`give_up`](Self::give_up), for a combiner that itself looks again at once: after this call it
     /// finds what it was kicked for.
     pub fn give_up_and_look(&self) {
         self.give_up();
@@ -263,12 +265,12 @@ impl Staging {
         fence_at("staging.look_fence");
     }
 
-    /// Whether requests were left that no holder has taken over yet.
+    /// Whether requests were left that no combiner has taken over yet.
     #[inline]
     #[must_use]
     pub fn has_left(&self) -> bool {
         // Acquire pairs with the Release of `let_go` and of `give_up`: a thread that finds nothing left because a
-        // holder has taken it sees what that holder did before it let go.
+        // combiner has taken it sees what that combiner did before it let go.
         newest(self.0.load(order("staging.has_left", Ordering::Acquire))) != NIL
     }
 }

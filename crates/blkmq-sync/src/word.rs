@@ -4,9 +4,6 @@
 //! The high half counts how often WAITING was set. The count only grows, and wraps off the top. So a compare-exchange
 //! from a value read earlier fails if WAITING was set since. Only exactly 2^32 settings in between would deceive it.
 //!
-//! The code of this file calls the count `stagings`. That name has nothing to do with requests that are staged with a
-//! holder, whose word is in [`staging`](crate::staging).
-//!
 //! # The gate
 //! The flags also hold the gate: the class of requests that may pass the scheduler by while nothing waits, and perhaps
 //! the one client whose requests these must be.
@@ -42,7 +39,7 @@ const GATE: u64 = CLASS | READS_ONLY | ONE_CLIENT | CLIENT;
 /// [`Snapshot`] says what it means.
 const WAITING: u64 = 1 << 0;
 /// One setting of WAITING, in the count of the high half.
-const STAGING: u64 = 1 << 32;
+const WAITING_SEQ: u64 = 1 << 32;
 
 /// The flags of the control path. [`Snapshot`] says what each one means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,9 +135,9 @@ pub struct Snapshot(u64);
 
 impl Snapshot {
     /// Whether WAITING is set. A thread sets it when something waits in a scheduler, in a software queue, on a dispatch
-    /// list, or with a holder that gave up. WAITING may stay set for a while after that is over. And something may wait
-    /// while WAITING is clear: requests that were left with a holder that is at work, and requests that a thread has
-    /// inserted or parked and looks at itself before it goes.
+    /// list, or with a combiner that gave up. WAITING may stay set for a while after that is over. And something may
+    /// wait while WAITING is clear: requests that were left with a combiner that is at work, and requests that a thread
+    /// has inserted or parked and looks at itself before it goes.
     #[inline]
     #[must_use]
     pub const fn is_waiting(self) -> bool {
@@ -189,7 +186,7 @@ impl Snapshot {
     /// How often WAITING was set, modulo 2^32.
     #[inline]
     #[must_use]
-    pub const fn stagings(self) -> u32 {
+    pub const fn waiting_seq(self) -> u32 {
         (self.0 >> 32) as u32
     }
 }
@@ -203,7 +200,7 @@ impl fmt::Debug for Snapshot {
         if let Some(gate) = self.any_gate() {
             write!(f, "{gate:?} ")?;
         }
-        write!(f, "stagings={}", self.stagings())
+        write!(f, "waiting_seq={}", self.waiting_seq())
     }
 }
 
@@ -238,7 +235,8 @@ impl Word {
         // Release publishes what was put down to a thread that reads the count. Acquire: a caller that finds the queue
         // free continues the work of the thread that let it go.
         let order = order("word.set_waiting", Ordering::AcqRel);
-        let before = self.0.fetch_update(order, Ordering::Relaxed, |word| Some(word.wrapping_add(STAGING) | WAITING));
+        let before =
+            self.0.fetch_update(order, Ordering::Relaxed, |word| Some(word.wrapping_add(WAITING_SEQ) | WAITING));
         Snapshot(before.unwrap_or_else(|word| word))
     }
 
@@ -322,11 +320,11 @@ mod tests {
         let word = Word::default();
         assert!(!word.set_waiting().is_waiting());
         let seen = word.load();
-        assert!(seen.is_waiting() && seen.stagings() == 1);
+        assert!(seen.is_waiting() && seen.waiting_seq() == 1);
         assert!(word.set_waiting().is_waiting());
         assert!(!word.clear_waiting(seen));
         assert!(word.clear_waiting(word.load()));
-        assert_eq!(format!("{:?}", word.load()), "stagings=2");
+        assert_eq!(format!("{:?}", word.load()), "waiting_seq=2");
     }
 
     #[test]
@@ -335,10 +333,10 @@ mod tests {
         word.set_waiting();
         assert!(!word.close(Flag::Frozen).is_frozen());
         word.close(Flag::Quiesced);
-        assert_eq!(format!("{:?}", word.load()), "WAITING FROZEN QUIESCED stagings=1");
+        assert_eq!(format!("{:?}", word.load()), "WAITING FROZEN QUIESCED waiting_seq=1");
         assert!(word.open(Flag::Frozen).is_frozen());
-        assert_eq!(format!("{:?}", word.open(Flag::Quiesced)), "WAITING QUIESCED stagings=1");
-        assert_eq!(format!("{:?}", word.load()), "WAITING stagings=1");
+        assert_eq!(format!("{:?}", word.open(Flag::Quiesced)), "WAITING QUIESCED waiting_seq=1");
+        assert_eq!(format!("{:?}", word.load()), "WAITING waiting_seq=1");
     }
 
     #[test]
@@ -348,7 +346,7 @@ mod tests {
         assert_eq!(word.load().gate(), None);
         word.open_gate(gate);
         assert_eq!(word.load().gate(), Some(gate));
-        assert_eq!(format!("{:?}", word.load()), "gate=2,reads stagings=0");
+        assert_eq!(format!("{:?}", word.load()), "gate=2,reads waiting_seq=0");
         word.set_waiting();
         assert_eq!(word.load().gate(), None);
         assert!(word.clear_waiting(word.load()));
@@ -364,24 +362,27 @@ mod tests {
         assert!(word.end_gate() && !word.end_gate());
         let gate = Gate::new(Gate::ANY, false, None);
         word.open_gate(gate);
-        assert_eq!((word.load().gate(), format!("{:?}", word.load())), (Some(gate), "gate=any stagings=1".to_owned()));
+        assert_eq!(
+            (word.load().gate(), format!("{:?}", word.load())),
+            (Some(gate), "gate=any waiting_seq=1".to_owned())
+        );
         assert_eq!((gate.class(), Gate::new(1, false, None).class()), (Gate::ANY, 1));
         word.shut_gate();
         for place in [0, 1, 4095] {
             let gate = Gate::new(1, false, Some(place));
             word.open_gate(gate);
             assert_eq!(word.load().gate(), Some(gate));
-            assert_eq!(format!("{:?}", word.load()), format!("gate=1,client={place} stagings=1"));
+            assert_eq!(format!("{:?}", word.load()), format!("gate=1,client={place} waiting_seq=1"));
             assert_eq!([0, 1, 4095].map(|of| gate.is_for(of)), [0, 1, 4095].map(|of| of == usize::from(place)));
             word.shut_gate();
         }
-        assert!(all.is_for(7) && format!("{:?}", word.load()) == "stagings=1");
+        assert!(all.is_for(7) && format!("{:?}", word.load()) == "waiting_seq=1");
     }
 
     #[test]
     fn word_count_wraps_without_touching_the_flags() {
         let word = Word(Line::new("test.word", AtomicU64::new(u64::from(u32::MAX) << 32 | Flag::Frozen.bit())));
         word.set_waiting();
-        assert_eq!(format!("{:?}", word.load()), "WAITING FROZEN stagings=0");
+        assert_eq!(format!("{:?}", word.load()), "WAITING FROZEN waiting_seq=0");
     }
 }

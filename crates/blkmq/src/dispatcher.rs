@@ -53,7 +53,7 @@ use blkmq_sync::peek;
 use blkmq_sync::tags::{Hint, Tag};
 
 /// Requests: a thread's share. A thread that has dispatched so many, or as many as it brought itself if these are more,
-/// leaves the rest to other threads and goes back to its own work. Under `combining` a holder that inserts may choose
+/// leaves the rest to other threads and goes back to its own work. Under `combining` a combiner that inserts may choose
 /// as many more as it brought.
 const DISPATCH_BUDGET: usize = 64;
 

@@ -3,7 +3,7 @@
 //! The models call the functions of `word`, `liveness` and `staging` that the product calls. The product's other
 //! modules are not compiled by loom. The models restate the order in which these modules call the functions: from
 //! `dispatcher/pass.rs` and `queue/ordered/gate.rs` the order of `pass`, `turn_back` and `shut_gate`, with the read of
-//! the counts; from `locking/combining.rs` the order of the holder; from `dispatcher/complete.rs` what follows the
+//! the counts; from `locking/combining.rs` the order of the combiner; from `dispatcher/complete.rs` what follows the
 //! tags. In the product the scheduler also has a lock. The models have none.
 //!
 //! Opening the gate publishes what was dispatched before, so that in the product a request that passes comes after it

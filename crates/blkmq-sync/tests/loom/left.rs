@@ -70,12 +70,12 @@ fn falling_asleep(broken: Broken) {
     // The `Arc` of std: when a deadlock unwinds, loom's own aborts the process.
     let queue =
         Arc::new(Queue { live: Liveness::default(), wake: Wake::default(), request: Exclusive::default(), broken });
-    let leaver = {
+    let publisher = {
         let queue = queue.clone();
         thread::spawn(move || queue.leave())
     };
     queue.wait();
-    leaver.join().expect("the thread ran to its end");
+    publisher.join().expect("the thread ran to its end");
 }
 
 fn unbroken() {

@@ -146,20 +146,20 @@ fn published() {
             staged.touch();
             word.set_waiting();
             let seen = word.load();
-            if seen.stagings() == 1 && !seen.is_waiting() {
+            if seen.waiting_seq() == 1 && !seen.is_waiting() {
                 staged.touch();
             }
         })
     };
     let (word, staged) = &*shared;
     let seen = word.load();
-    if seen.stagings() == 1 {
+    if seen.waiting_seq() == 1 {
         staged.touch();
         assert!(word.clear_waiting(seen));
     }
     stager.join().expect("the thread ran to its end");
     let word = word.load();
-    assert_eq!(word.is_waiting(), seen.stagings() == 0);
+    assert_eq!(word.is_waiting(), seen.waiting_seq() == 0);
 }
 
 #[test]

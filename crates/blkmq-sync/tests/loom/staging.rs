@@ -1,6 +1,6 @@
-//! Models of the staging word: one thread at a time, the holder, is at the scheduler. What the other threads leave with
-//! it, requests or a kick, is never forgotten. A test that expects a model to fail is red if the model passes although
-//! the line is taken away.
+//! Models of the staging word: one thread at a time, the combiner, is at the scheduler. What the other threads leave
+//! with it, requests or a kick, is never forgotten. A test that expects a model to fail is red if the model passes
+//! although the line is taken away.
 //!
 //! The models call the functions of `liveness` and `staging` that the product calls. The product's other modules are
 //! not compiled by loom. The models restate the order in which these modules call the functions: from
@@ -35,9 +35,9 @@ enum Broken {
     Nothing,
     /// A thread that completes something while another thread is at the scheduler leaves no kick.
     NoKick,
-    /// A holder that gives up does not set WAITING.
+    /// A combiner that gives up does not set WAITING.
     GivesUpSilently,
-    /// A holder that gives up tells the other threads before it sets WAITING.
+    /// A combiner that gives up tells the other threads before it sets WAITING.
     TellsFirst,
     /// A submitter counts what has entered only when it is outside again.
     CountsLate,
@@ -154,8 +154,8 @@ fn given_up() {
     assert_eq!(queue.nr_done.load(Ordering::Relaxed), 2, "forgotten");
 }
 
-/// Why lock and list are one word. If lock and list are apart, the holder of the lock finds the list empty, and another
-/// thread adds to the list before the holder lets go.
+/// Why lock and list are one word. If lock and list are apart, the combiner of the lock finds the list empty, and
+/// another thread adds to the list before the combiner lets go.
 fn lock_and_list_apart() {
     struct Apart(TryLock<()>, SlotStack, AtomicU32);
     fn submit(Apart(lock, list, link): &Apart) {
@@ -273,9 +273,9 @@ fn prepare_to_wait(broken: Broken) {
     queue.is_done();
 }
 
-/// As `prepare_to_wait`, for two holders, one after the other, here on one thread. The first holder has done its share:
-/// it sets WAITING without a look at the tags, and gives up, which also takes a kick away. The second holder finds
-/// WAITING set.
+/// As `prepare_to_wait`, for two combiners, one after the other, here on one thread. The first combiner has done its
+/// share: it sets WAITING without a look at the tags, and gives up, which also takes a kick away. The second combiner
+/// finds WAITING set.
 fn told(broken: Broken) {
     let (queue, tag) = Queue::held(broken);
     let completer = {
@@ -288,7 +288,7 @@ fn told(broken: Broken) {
     queue.is_done();
 }
 
-/// One thread parks something, and finds that the holder has already been kicked, for something that is over.
+/// One thread parks something, and finds that the combiner has already been kicked, for something that is over.
 fn kicked_before() {
     let queue = Queue::new(0, Broken::Nothing);
     assert!(queue.staging.hold_or_kick().is_none());
@@ -465,7 +465,8 @@ fn freeze(broken: Broken) {
     submitters.into_iter().for_each(join);
 }
 
-/// Red if a request that was left just before the holder lets go stays behind, or if two threads are at the scheduler.
+/// Red if a request that was left just before the combiner lets go stays behind, or if two threads are at the
+/// scheduler.
 #[test]
 fn one_thread_at_a_time_gets_all_requests_through() {
     holds(two_requests);
@@ -502,7 +503,7 @@ fn the_last_look_has_to_let_go_by_itself() {
     fails(lock_and_list_apart);
 }
 
-/// Red if `Liveness::prepare_to_wait_unless` does not look again, or if a completer that finds the holder at work
+/// Red if `Liveness::prepare_to_wait_unless` does not look again, or if a completer that finds the combiner at work
 /// leaves no kick.
 #[test]
 fn a_completion_kicks_who_lacks_a_tag() {
@@ -524,7 +525,7 @@ fn the_fence_of_who_lacks_a_tag_is_needed() {
     fails_without("liveness.lack_fence", || prepare_to_wait(Broken::Nothing));
 }
 
-/// Red if a holder that finds WAITING set needs more than one look at the tags.
+/// Red if a combiner that finds WAITING set needs more than one look at the tags.
 #[test]
 fn who_is_told_need_not_tell() {
     holds(|| told(Broken::Nothing));
@@ -535,7 +536,7 @@ fn who_is_told_has_to_fence() {
     fails_without("liveness.told_fence", || told(Broken::Nothing));
 }
 
-/// Red if the holder forgets something parked, because its kick came before and was for something else.
+/// Red if the combiner forgets something parked, because its kick came before and was for something else.
 #[test]
 fn one_kick_is_enough_for_all() {
     holds(kicked_before);
@@ -567,13 +568,13 @@ fn the_kickers_fence_is_needed_for_a_chooser_that_looks_again() {
     fails_without("staging.kick_fence", kicked_chooser);
 }
 
-/// Red if a request that was left with a holder that gives up is lost, or is done twice.
+/// Red if a request that was left with a combiner that gives up is lost, or is done twice.
 #[test]
 fn what_is_left_when_the_holder_gives_up_goes_to_the_next() {
     holds(given_up);
 }
 
-/// Red if a thread that polls neither finds what the holder left nor is told to come again.
+/// Red if a thread that polls neither finds what the combiner left nor is told to come again.
 #[test]
 fn what_is_given_up_is_found() {
     holds(|| give_up(Broken::Nothing));

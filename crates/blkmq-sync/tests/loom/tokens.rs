@@ -11,9 +11,9 @@ use blkmq_sync::{Arc, thread};
 /// How the threads of a model work. Each of these taken away breaks the protocol.
 #[derive(Clone, Copy)]
 struct Ways {
-    /// A holder shows what waits before it may lack a token, and not only when it goes.
+    /// A combiner shows what waits before it may lack a token, and not only when it goes.
     shows_first: bool,
-    /// A holder that finds WAITING set sets it once more when it lacks a token: another holder may clear it.
+    /// A combiner that finds WAITING set sets it once more when it lacks a token: another combiner may clear it.
     sets_again: bool,
     /// What found no token is looked for again.
     looks_again: bool,
@@ -23,7 +23,7 @@ const ALL: Ways = Ways { shows_first: true, sets_again: true, looks_again: true 
 
 struct Domain {
     staging: Staging,
-    /// Requests that wait. Only the holder changes it.
+    /// Requests that wait. Only the combiner changes it.
     waiting: AtomicUsize,
     /// What other threads see of it.
     shown: AtomicUsize,
@@ -78,7 +78,7 @@ impl Queue {
             Round::DONE
         };
         let has_let_go = domain.staging.serve(left, round, |staging| self.live.give_up(staging));
-        assert!(has_let_go, "no holder has a share here");
+        assert!(has_let_go, "no combiner has a share here");
         chosen
     }
 
@@ -142,7 +142,7 @@ fn what_waits_is_shown_before_a_token_is_looked_for() {
     fails(|| split(Ways { shows_first: false, ..ALL }, false));
 }
 
-/// Red if a holder of one of several domains may rely on WAITING as it found it (`Section::hear`).
+/// Red if a combiner of one of several domains may rely on WAITING as it found it (`Section::hear`).
 #[test]
 fn another_holder_may_clear_the_mark() {
     fails(|| split(Ways { sets_again: false, ..ALL }, true));

@@ -138,8 +138,8 @@ fn note_limited(q: &RequestQueue, hctx: u16, limited: &mut u32) {
 }
 
 impl Dispatcher {
-    /// Completes what has finished. Afterwards [`parked`](Self::parked) says whether flush steps wait for dispatch. The
-    /// caller then [wakes](Self::wake_delivered) the submitters to which operations were delivered.
+    /// Completes what has finished. Afterwards [`must_dispatch`](Self::must_dispatch) says whether flush steps wait for
+    /// dispatch. The caller then [wakes](Self::wake_delivered) the submitters to which operations were delivered.
     ///
     /// COST: per batch one operation on each tag word concerned, for each other submitter one on its completion ring,
     /// and one fence for what was brought; per operation the two lines of its slot and this thread's counters.

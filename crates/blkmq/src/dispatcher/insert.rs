@@ -93,7 +93,7 @@ impl Dispatcher {
                 self.insert_flushes(q, plug.flushes, now);
                 self.member(q).counters.entered(inserted.entered);
                 entered += inserted.entered;
-                // A request that was parked waits for dispatch.
+                // A request on the dispatch list waits for its tag.
                 dispatched = inserted.dispatched.filter(|_| !self.must_dispatch);
                 break;
             }

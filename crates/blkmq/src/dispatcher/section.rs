@@ -83,7 +83,8 @@ impl Section<'_, '_> {
     pub(super) fn hear(&mut self) {
         debug_assert!(self.looks_for_all(), "where each thread looks for itself, none fences for the others");
         let waiter_present = self.q.live.waiter_present();
-        // The holder of another domain may clear WAITING. So this thread has fenced, and goes on as if it was not told.
+        // The combiner of another domain may clear WAITING. So this thread has fenced, and goes on as if it was not
+        // told.
         self.waiter_present = if self.domain.is_whole() { waiter_present } else { WaiterPresent::NO };
     }
 
@@ -91,9 +92,9 @@ impl Section<'_, '_> {
     /// that waits in its domain. `is_cut_short`: this thread may leave something although it lacked nothing.
     ///
     /// # Several domains
-    /// The holder of another domain may have read that nothing waits here, before this section showed it, and be about
-    /// to clear WAITING. If this thread lacked something since, it has set WAITING once more, and the clearing fails.
-    /// A thread that lacked nothing sets WAITING here for that, even if WAITING is set.
+    /// The combiner of another domain may have read that nothing waits here, before this section showed it, and be
+    /// about to clear WAITING. If this thread lacked something since, it has set WAITING once more, and the clearing
+    /// fails. A thread that lacked nothing sets WAITING here for that, even if WAITING is set.
     #[inline]
     pub(super) fn settle(&mut self, is_cut_short: bool) {
         debug_assert!(
@@ -137,10 +138,10 @@ impl Section<'_, '_> {
         self.tells |= tells;
     }
 
-    /// Adds to the backlog what was left with the holder.
+    /// Adds to the backlog what was left with the combiner.
     #[inline]
     pub(super) fn take_over(&mut self, left: Chain) {
-        debug_assert!(left.is_empty() || self.looks_for_all(), "requests are left with a holder who looks for all");
+        debug_assert!(left.is_empty() || self.looks_for_all(), "requests are left with a combiner who looks for all");
         if !left.is_empty() {
             let mut list = RqList::default();
             list.take_over_left(&self.q.slots, left, Place::Staged);
@@ -155,8 +156,8 @@ mod tests {
     use crate::driver::spec::open;
     use crate::{Bio, Buffer, Client, RequestQueue};
 
-    /// Red if a section that is cut short leaves WAITING as it is because it is set: then the holder of another domain,
-    /// which has read before that nothing waited here, clears it.
+    /// Red if a section that is cut short leaves WAITING as it is because it is set: then the combiner of another
+    /// domain, which has read before that nothing waited here, clears it.
     #[test]
     fn what_a_section_leaves_in_one_of_several_domains_keeps_waiting_set() {
         let device = open("null,irqmode=0,submit_queues=2,poll_queues=0").expect("the spec is good");

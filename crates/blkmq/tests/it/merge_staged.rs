@@ -43,7 +43,7 @@ fn run(locking: Locking, stages_all: bool) -> (Stats, u64) {
     (rig.q.stats() - before, rig.jobs.iter().map(|job| job.completed).sum())
 }
 
-/// Red if staged requests are not merged before the holder chooses, or if staged requests that find no room do not
+/// Red if staged requests are not merged before the combiner chooses, or if staged requests that find no room do not
 /// merge.
 #[test]
 fn all_lockings_but_staged_merge_as_single_does() {

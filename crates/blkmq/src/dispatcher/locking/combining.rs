@@ -1,31 +1,31 @@
-//! The locking `combining`: one thread at a time, the holder, inserts and merges for all threads and dispatches a
-//! batch. Every other thread leaves its requests with the holder and goes on.
+//! The locking `combining`: one thread at a time, the combiner, inserts and merges for all threads and dispatches a
+//! batch. Every other thread leaves its requests with the combiner and goes on.
 //!
 //! # Liveness
 //! A thread that finds another thread at the scheduler changes the staging word: it leaves its requests there, or a
-//! kick. Unless the holder gives up, it lets go only by an exchange from the word in which nothing was left. If
-//! something was left, the exchange fails, and the holder looks again, behind a fence, at everything: what was left,
+//! kick. Unless the combiner gives up, it lets go only by an exchange from the word in which nothing was left. If
+//! something was left, the exchange fails, and the combiner looks again, behind a fence, at everything: what was left,
 //! tags that came back, what the scheduler held back, dispatch lists. The steps of both threads are shown at
 //! [`Staging::hold_or_kick`](blkmq_sync::staging::Staging::hold_or_kick).
 //!
-//! So a leaver may go at once, also when it leaves just before the holder lets go, and whether or not anything is in
-//! flight. A holder that is preempted delays what was left, and loses nothing.
+//! So a publisher may return at once, even if it published just before the combiner releases the word, and whether or
+//! not anything is in flight. A combiner that is preempted delays what was left, and loses nothing.
 //!
-//! A thread that has no news, and only polls, does not touch the word: the last holder has found all that this thread
-//! would find. News is whatever may let a request go: a completion, a request that was parked, a time that has come,
+//! A thread that has no news, and only polls, does not touch the word: the last combiner has found all that this thread
+//! would find. News is whatever may let a request go: a completion, a request on a dispatch list, a time that has come,
 //! the end of a quiescence, and what another thread left.
 //!
-//! A holder that has done its share while something is left gives up. So does a holder that has handed requests through
-//! the scheduler and has to leave others, so that the next holder can hand these through. A holder that gives up sets
-//! WAITING and lets go. What was left stays in the word, and what the holder has taken over stays in the backlog. Then
-//! the holder [hands on](blkmq_sync::liveness::Liveness::defer), so that a thread that polls or sleeps goes on
-//! (`Dispatcher::run`). Such a thread needs both: WAITING, and the count of `defer` as its news. A holder that may
-//! not dispatch, because the queue was quiesced when it came in, works off what was left and lets go as usual. Its
-//! caller hands on (`Dispatcher::take_plug`).
+//! A combiner that has done its share while something is left gives up. So does a combiner that has handed requests
+//! through the scheduler and has to leave others, so that the next combiner can hand these through. A combiner that
+//! gives up sets WAITING and lets go. What was left stays in the word, and what the combiner has taken over stays in
+//! the backlog. Then the combiner [hands on](blkmq_sync::liveness::Liveness::defer), so that a thread that polls or
+//! sleeps goes on (`Dispatcher::run`). Such a thread needs both: WAITING, and the count of `defer` as its news. A
+//! combiner that may not dispatch, because the queue was quiesced when it came in, works off what was left and lets go
+//! as usual. Its caller hands on (`Dispatcher::take_plug`).
 //!
 //! A request that stays behind without a tag, or held back by the scheduler, is found by the completer that changes
-//! that: see [`liveness`](blkmq_sync::liveness). Under this locking only the holder clears WAITING; the holder sets
-//! it, and so do threads that park something. So a holder that finds WAITING set behind a fence need not set it
+//! that: see [`liveness`](blkmq_sync::liveness). Under this locking only the combiner clears WAITING; the combiner sets
+//! it, and so do threads that park something. So a combiner that finds WAITING set behind a fence need not set it
 //! again.
 //!
 //! The scheduler changes only while the queue is frozen, drained, and quiesced. At that time no thread is at the
@@ -105,7 +105,7 @@ pub(super) fn insert<'q>(dispatcher: &mut Dispatcher, domain: &Domain, plug: &mu
     }
 }
 
-/// Inserts the holder's own plug into the scheduler.
+/// Inserts the combiner's own plug into the scheduler.
 ///
 /// COST: not inlined, since most plugs of this locking go another way.
 #[inline(never)]
@@ -118,11 +118,11 @@ fn insert_own<'q>(section: &mut Section<'q, '_>, plug: &mut Plug<'q>) -> u64 {
 /// COST: as of [`insert`].
 pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
     if std::mem::take(&mut dispatcher.must_dispatch) {
-        // So that the holder looks at the dispatch lists.
+        // So that the combiner looks at the dispatch lists.
         q.live.word.set_waiting();
         dispatcher.has_pending_event = true;
     }
-    // A thread that has no news would find what the last holder found. But a request that the driver gave back is
+    // A thread that has no news would find what the last combiner found. But a request that the driver gave back is
     // tried at each poll.
     let gave_back = || q.hctxs.iter().any(|(_, hctx)| hctx.gave_back.load(Ordering::Relaxed));
     if !std::mem::take(&mut dispatcher.has_pending_event) && !gave_back() {
@@ -162,11 +162,11 @@ fn dispatch_from(
     }
 }
 
-/// What the holder does until it can let go. `bound` is the holder's share, and limits two numbers: how many requests
-/// the holder chooses, and how many requests that were left it works on. The variable `share` is what remains of the
-/// second number, from which each further round takes one too. What `enter` inserts directly takes nothing from it.
-/// `enter` inserts the holder's own requests, and returns how many of them went through at once.
-#[expect(clippy::too_many_arguments, reason = "what a holder works with; two callers")]
+/// What the combiner does until it can let go. `bound` is the combiner's share, and limits two numbers: how many
+/// requests the combiner chooses, and how many requests that were left it works on. `share` is the remaining budget of
+/// published requests; each further round costs one too. What `enter` inserts directly takes nothing from it. `enter`
+/// inserts the combiner's own requests, and returns how many of them went through at once.
+#[expect(clippy::too_many_arguments, reason = "what a combiner works with; two callers")]
 fn serve<'q>(
     dispatcher: &mut Dispatcher,
     q: &'q RequestQueue,
@@ -177,7 +177,7 @@ fn serve<'q>(
     may_dispatch: bool,
     enter: impl FnOnce(&mut Section<'q, '_>) -> usize,
 ) -> Dispatched {
-    debug_assert!(bound > 0, "the holder has a share");
+    debug_assert!(bound > 0, "the combiner has a share");
     let member = dispatcher.member(q);
     // The dispatch lists of other hardware queues are another domain's business, and this thread owes a look at them
     // afterwards.
@@ -209,7 +209,7 @@ fn serve<'q>(
                 hands_through |= through > 0;
             }
             let may_go = hands_through && share < bound && section.could_go_through(share.min(bound - chosen));
-            // The next holder, which has a whole share, may hand the rest through. It could not if a part of the rest
+            // The next combiner, which has a whole share, may hand the rest through. It could not if a part of the rest
             // were in the scheduler by then.
             let is_for_the_next = through > 0 || may_dispatch && may_go;
             if !is_for_the_next {
@@ -221,7 +221,7 @@ fn serve<'q>(
             section.settle(chosen == bound || !may_dispatch || is_for_the_next);
             section.hold.backlog.is_untried()
         });
-        debug_assert!(chosen <= bound, "the holder chooses {chosen} requests, at most {bound}");
+        debug_assert!(chosen <= bound, "the combiner chooses {chosen} requests, at most {bound}");
         Round { has_more, is_last: share == 0 || chosen == bound }
     };
     let has_let_go = domain.staging.serve(left, round, |staging| q.live.give_up(staging));

@@ -64,7 +64,7 @@ impl<'q> Section<'q, '_> {
             };
             let is_held_back = ended == Ended::HeldBack;
             self.plan(is_held_back);
-            // A request that was parked because it lacks a tag was chosen too.
+            // A request that went to the dispatch list because there was no tag was chosen too.
             let chosen = waiting - self.hold.nr_waiting();
             if chosen > 0 {
                 self.member.counters.count(Count::DispatchBatches, 1);
@@ -117,8 +117,8 @@ impl<'q> Section<'q, '_> {
     }
 
     /// While requests wait for several hardware queues: chooses first, since the choice decides whose tag is needed. A
-    /// request whose queue has no tag is parked and the next is chosen. Choosing ends when a queue would have a second
-    /// parked request. Returns as [`dispatch_for_one`](Self::dispatch_for_one) does.
+    /// request whose queue has no tag goes to the dispatch list and the next is chosen. Choosing ends when a queue
+    /// would have a second request there. Returns as [`dispatch_for_one`](Self::dispatch_for_one) does.
     fn dispatch_for_many(&mut self, bound: usize) -> (usize, Ended) {
         debug_assert!(
             bound > 0 && self.domain.is_whole() && !self.hold.is_for_first_hctx(),

@@ -42,12 +42,12 @@ impl<'q> Section<'q, '_> {
     }
 
     /// Inserts a plug behind all that came before it, as [`insert_plug`](Self::insert_plug) does, for a locking whose
-    /// holder does not insert the backlog afterwards.
+    /// combiner does not insert the backlog afterwards.
     #[inline]
     pub(in crate::dispatcher) fn insert_in_turn(&mut self, plug: &mut Plug<'q>) -> u64 {
         debug_assert!(
             peek(|| self.q.locking() != Locking::Combining),
-            "a holder that works on the backlog afterwards inserts only its own plug here"
+            "a combiner that works on the backlog afterwards inserts only its own plug here"
         );
         // What came before has the room first.
         self.retry_without_room();

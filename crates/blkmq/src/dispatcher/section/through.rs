@@ -8,7 +8,7 @@
 //! inserting all of them. Where that order is not simple to tell, the scheduler declines (`Scheduler::dispatch_fast`).
 //! Requests that it declines, or that find no tags, are inserted in the usual way.
 //!
-//! Requests that were left with the holder go in the order in which they were left, and not in rounds of their
+//! Requests that were left with the combiner go in the order in which they were left, and not in rounds of their
 //! submitters, because all of them go at once, or all that the rounds would take.
 
 use blkmq_sched::MOST_NEWCOMERS;
@@ -37,7 +37,7 @@ impl<'q> Section<'q, '_> {
         operations.map_or((0, 0), |operations| (operations, number))
     }
 
-    /// Hands through what was left with the holder, if that is possible: all of it, or the [`ROUNDS`] requests that
+    /// Hands through what was left with the combiner, if that is possible: all of it, or the [`ROUNDS`] requests that
     /// were left first, if there are more. Otherwise all of it stays there. Returns how many requests went through.
     ///
     /// COST: as of [`hand_own_through`](Self::hand_own_through). Tags are taken for one run of requests after the
@@ -50,8 +50,8 @@ impl<'q> Section<'q, '_> {
         if most == 0 || most > share || !self.may_hand_left_through() { 0 } else { self.hand_some_left_through(most) }
     }
 
-    /// Whether more was left than `share`, and a holder with a greater share could hand it through, as far as this one
-    /// can tell.
+    /// Whether more was left than `share`, and a combiner with a greater share could hand it through, as far as this
+    /// one can tell.
     #[inline]
     pub(in crate::dispatcher) fn could_go_through(&self, share: usize) -> bool {
         let backlog = &self.hold.backlog;
@@ -189,7 +189,7 @@ impl<'q> Section<'q, '_> {
         operations
     }
 
-    /// Whether requests that were left may be handed through, as far as the holder can tell at once.
+    /// Whether requests that were left may be handed through, as far as the combiner can tell at once.
     #[inline]
     fn may_hand_left_through(&self) -> bool {
         self.q.pools().is_none() && !self.q.settings.wants_reports() && self.hold.may_hand_through()

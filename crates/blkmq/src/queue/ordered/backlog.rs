@@ -1,9 +1,9 @@
-//! Requests that have entered the queue, and are not in the scheduler yet: those that a holder of the scheduler has
-//! taken over from other threads, and those that found no room. What no holder has taken over yet lies in the staging
+//! Requests that have entered the queue, and are not in the scheduler yet: those that a combiner of the scheduler has
+//! taken over from other threads, and those that found no room. What no combiner has taken over yet lies in the staging
 //! word or, under the locking `staged`, in a bucket.
 //!
 //! What was left first is taken first, in rounds. The [`ROUNDS`] requests that were left first stand in front, or as
-//! many as the holder may still take if these are fewer. Each round takes one request of each member that has some in
+//! many as the combiner may still take if these are fewer. Each round takes one request of each member that has some in
 //! front. The rounds give two promises. A request waits only for those that were there when it came, and for a few
 //! more, however much other members leave behind it. And among those in front no member's k-th request waits for
 //! another member's (k + 1)-th.

@@ -22,12 +22,12 @@ struct Lock {
 }
 
 /// What other threads see without locking. The counts lie apart from the lock, so that a look does not take the lock's
-/// line from the holder. While requests are handed through, the counts do not change.
+/// line from the combiner. While requests are handed through, the counts do not change.
 #[derive(Debug, Default)]
 struct Counts {
     /// Requests in the scheduler, as of the last unlock.
     waiting: AtomicU32,
-    /// Requests in the backlog, as of the last unlock. Requests that no holder has taken over yet are not counted.
+    /// Requests in the backlog, as of the last unlock. Requests that no combiner has taken over yet are not counted.
     left: AtomicU32,
     /// Requests in the scheduler that are for another hardware queue than the first.
     elsewhere: AtomicU32,
@@ -212,11 +212,11 @@ impl Domain {
     }
 
     /// Whether a thread that brings something must come here: requests wait in the scheduler or in the backlog, or a
-    /// holder that gave up has left some in the staging word. Also asked before WAITING is cleared. What lies on
+    /// combiner that gave up has left some in the staging word. Also asked before WAITING is cleared. What lies on
     /// dispatch lists is looked at elsewhere.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        // The staging word first: a thread that finds nothing in it because a holder has let go reads that holder's
+        // The staging word first: a thread that finds nothing in it because a combiner has let go reads that combiner's
         // counts.
         self.staging.has_left() || self.has_waiting()
     }
@@ -226,8 +226,8 @@ impl Domain {
         self.counts.elsewhere.load(Ordering::Relaxed) == 0
     }
 
-    /// Brings up to date what other threads see. Called under the lock, before it is let go, and where the holder may
-    /// leave something and other domains have holders too (`Section::show`).
+    /// Brings up to date what other threads see. Called under the lock, before it is let go, and where the combiner may
+    /// leave something and other domains have combiners too (`Section::show`).
     pub(crate) fn note_waiting(&self, hold: &Hold) {
         let note = |count: &AtomicU32, now: u32| {
             if count.load(Ordering::Relaxed) != now {

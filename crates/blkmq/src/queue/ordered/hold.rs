@@ -58,7 +58,7 @@ pub(crate) struct Hold {
     /// How many of them had completed when that was looked up last, if not fewer are counted now. While the gate lets
     /// such requests pass it may be fewer, since those that pass are subtracted.
     pub(super) limited_over: Option<u64>,
-    /// What holders have taken over from other threads and not inserted yet, and what has to wait behind that.
+    /// What combiners have taken over from other threads and not inserted yet, and what has to wait behind that.
     pub(crate) backlog: Backlog,
     /// The class whose requests may pass the scheduler by while nothing waits, as in the queue's word.
     pub(super) gate: Option<Class>,

@@ -122,7 +122,7 @@ impl Rig {
         assert!(rejected.is_none(), "{rejected:?}");
     }
 
-    /// The submitters leave reads with a holder that does nothing for them and gives up.
+    /// The submitters leave reads with a combiner that does nothing for them and gives up.
     fn leave(&mut self, plugs: impl IntoIterator<Item = (usize, Range<u64>)>) {
         let q = Arc::clone(&self.q);
         let staging = &q.domain(0).staging;
@@ -169,8 +169,8 @@ fn what_was_left_for_several_hardware_queues_goes_through_in_one_order() {
     rig.end(&[vec![5, 1, 0], vec![7, 6, 4], vec![3, 2]]);
 }
 
-/// Red if a holder does not hand through as many as its share is, if it leaves other ones than those that came last,
-/// or if it inserts some of these, so that the next holder cannot hand them through.
+/// Red if a combiner does not hand through as many as its share is, if it leaves other ones than those that came last,
+/// or if it inserts some of these, so that the next combiner cannot hand them through.
 #[test]
 fn a_holder_hands_through_its_share_and_leaves_the_rest_in_order() {
     let mut rig = Rig::new(3, 1, 0);
@@ -181,7 +181,7 @@ fn a_holder_hands_through_its_share_and_leaves_the_rest_in_order() {
     rig.end(&[(0..64).rev().chain((64..90).rev()).collect()]);
 }
 
-/// Red if a holder whose share is not a multiple of 64 stops within rounds: then the next ones can hand nothing
+/// Red if a combiner whose share is not a multiple of 64 stops within rounds: then the next ones can hand nothing
 /// through, as long as there is always more.
 #[test]
 fn what_is_left_behind_a_decline_goes_through() {

@@ -155,7 +155,7 @@ proptest! {
     /// The two promises, whatever is left between the holds. A request is taken by hold ceil(n / share) + 1 after it
     /// was left, where n is the number of requests that were there with it. Of those that stood in front, 64 at most,
     /// no member's k-th is taken while another member's (k - 1)-th waits. Red if the rounds take all that is there, and
-    /// when a round takes a member's whole list. Red if a holder stops within rounds.
+    /// when a round takes a member's whole list. Red if a combiner stops within rounds.
     #[test]
     fn staging_is_fair_in_rounds(batches in vec(vec((1u16..6, 1usize..40), 0..6), 1..12), share in 1usize..150) {
         let nr_members = 6;
