@@ -14,7 +14,7 @@ use crate::device::{self, Intent};
 /// What `--help` says of `--locking`.
 pub(crate) fn locking_help() -> String {
     let names = Locking::ALL.map(|locking| locking.to_string()).join(", ");
-    format!("How threads share the scheduler: {names}")
+    format!("How threads share the scheduler: {names} [default: {}]", Locking::default())
 }
 
 /// Reads a 0 or a 1.

@@ -6,6 +6,8 @@ use clap::Parser;
 
 use super::*;
 
+mod page;
+
 /// The options of a command line.
 #[derive(Debug, Parser)]
 struct Line {

@@ -1,0 +1,64 @@
+//! The table of options in docs/serve.md, which is made from the parsers.
+
+use clap::CommandFactory;
+
+use super::*;
+
+const BEGIN: &str = "<!-- The table is made from the parsers: see the test `the_page_has_each_option_with_its_key_and_default`. -->";
+
+/// The keys of a file for `--config`, as the parser lists them.
+fn keys() -> Vec<String> {
+    let message = error(&[], "no-such-key = 1");
+    let (_, expected) = message.split_once("expected one of ").expect("the parser lists the keys");
+    expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// The text of a cell.
+fn cell(text: &str) -> String {
+    text.trim().replace('|', "\\|")
+}
+
+/// The table, and the keys that have a row.
+fn table() -> (String, Vec<String>) {
+    let (keys, mut used) = (keys(), Vec::new());
+    let mut out = "| option | key in the file | default | |\n|---|---|---|---|\n".to_owned();
+    for argument in Line::command().get_arguments().filter(|argument| !argument.is_global_set()) {
+        let Some(long) = argument.get_long().filter(|long| *long != "help") else { continue };
+        let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+        let (about, default) = match help.split_once(" [default: ") {
+            Some((about, rest)) => {
+                let (default, end) = rest.rsplit_once(']').expect("a default ends");
+                (format!("{about}{end}"), default.to_owned())
+            }
+            None if argument.get_num_args().is_some_and(|values| !values.takes_values()) => (help, "no".to_owned()),
+            None => (help, String::new()),
+        };
+        let takes_value = argument.get_num_args().is_none_or(|values| values.takes_values());
+        let values = argument.get_value_names().filter(|_| takes_value).map(|names| format!(" {}", names.join(" ")));
+        let key = keys.iter().find(|key| **key == long.replace('-', "_"));
+        used.extend(key.cloned());
+        let key = key.map(|key| format!("`{key}`")).unwrap_or_default();
+        let option = cell(&format!("--{long}{}", values.unwrap_or_default()));
+        out += &format!("| `{option}` | {key} | {} | {} |\n", cell(&default), cell(&about));
+    }
+    (out, used)
+}
+
+/// With UPDATE_PAGES=1 in the environment the test writes the table. Red if an option, its key, its default or its help
+/// is another than the page says, and if a key of the file is neither an option's nor explained in a section of its own.
+#[test]
+fn the_page_has_each_option_with_its_key_and_default() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/serve.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let (before, rest) = page.split_once(BEGIN).expect("the page has the table");
+    let (_, after) = rest.split_once("\n\n##").expect("a section follows the table");
+    let (table, used) = table();
+    let made = format!("{before}{BEGIN}\n\n{}\n\n##{after}", table.trim_end());
+    if std::env::var_os("UPDATE_PAGES").is_some() {
+        std::fs::write(path, &made).unwrap();
+    }
+    assert!(page == made, "docs/serve.md is not what the parsers say: run this test with UPDATE_PAGES=1");
+    for key in keys().iter().filter(|key| !used.contains(key)) {
+        assert!(after.contains(&format!("{key}]")) || after.contains(&format!("{key}.")), "no section explains {key}");
+    }
+}
