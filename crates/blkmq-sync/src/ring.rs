@@ -156,7 +156,7 @@ pub struct PendingEvents(Line<AtomicU64>);
 
 impl Default for PendingEvents {
     fn default() -> Self {
-        Self(Line::new("queue.pending_events", AtomicU64::new(0)))
+        Self(Line::new("queue.news", AtomicU64::new(0)))
     }
 }
 

@@ -81,8 +81,8 @@ impl Wake {
     }
 
     /// Sets what is notified of completions, beside the thread itself. Returns how that changes the number of threads
-    /// that wait for news: 1, -1, or `None` if it does not. What came before this call is not told: the caller counts
-    /// the change and then [looks](Self::look_for_news).
+    /// that wait for an event: 1, -1, or `None` if it does not. What came before this call is not told: the caller
+    /// counts the change and then [looks](Self::look_for_news).
     pub fn set_notify(&self, notify: Option<Arc<dyn Notify>>) -> Option<i32> {
         let is_some = notify.is_some();
         let was_some = placed("submitter.has_notify", &self.has_notify).swap(is_some, Ordering::Relaxed);
@@ -305,7 +305,7 @@ mod tests {
 
     use super::*;
 
-    /// Red if the marks are taken off only where nothing panics: a thread that hands on would count on one that is
+    /// Red if the marks are taken off only where nothing panics: a thread that defers would count on one that is
     /// gone.
     #[test]
     fn a_thread_that_panics_on_its_way_to_sleep_is_not_asleep() {

@@ -137,7 +137,7 @@ impl Snapshot {
     /// Whether WAITING is set. A thread sets it when something waits in a scheduler, in a software queue, on a dispatch
     /// list, or with a combiner that gave up. WAITING may stay set for a while after that is over. And something may
     /// wait while WAITING is clear: requests that were left with a combiner that is at work, and requests that a thread
-    /// has inserted or parked and looks at itself before it goes.
+    /// has inserted or put on a dispatch list and looks at itself before it goes.
     #[inline]
     #[must_use]
     pub const fn is_waiting(self) -> bool {

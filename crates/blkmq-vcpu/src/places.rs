@@ -1,7 +1,7 @@
 //! Where in memory the operations of virtual CPUs are: on which cache line, by name and instance.
 //!
 //! An operation knows only an address, and nothing that is told may depend on an address. So a value that threads share
-//! says what it is called and where it lies ([`touch_place`], [`touch_at`]). Such a value is a **place**. Places get
+//! says what it is called and where it lies ([`touch_place`], [`on_line`]). Such a value is a **place**. Places get
 //! their numbers in the order in which a run first touches them, which follows from the run. An operation on an address
 //! in no place is told as such.
 

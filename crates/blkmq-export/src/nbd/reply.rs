@@ -97,7 +97,8 @@ mod tests {
     #[test]
     fn headers_are_as_long_as_the_protocol_says() {
         assert_eq!(Head::simple(1, None).bytes().len(), 16);
-        assert_eq!(Head::data(1, 2, 512).bytes().len(), 28);
+        let data = Head::data(1, 2, 512);
+        assert_eq!(data.bytes()[16..], [&520_u32.to_be_bytes()[..], &2_u64.to_be_bytes()].concat());
         assert_eq!(Head::data(1, 2, 0).bytes().len(), 20);
         assert_eq!(Head::extents(1, 16).bytes().len(), 24);
         assert_eq!(Head::extents(1, 16).bytes()[16..20], 20_u32.to_be_bytes());

@@ -12,9 +12,9 @@ use blkmq_sync::wake::Wake;
 
 /// Whether it was told. Loom does not look at this: it is read when both threads have ended.
 #[derive(Default)]
-struct WaiterPresent(AtomicBool);
+struct Notified(AtomicBool);
 
-impl Notify for WaiterPresent {
+impl Notify for Notified {
     fn notify(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -46,7 +46,7 @@ fn setting(looks: bool) {
             }
         })
     };
-    let told = Arc::new(WaiterPresent::default());
+    let told = Arc::new(Notified::default());
     let notify: Arc<dyn Notify> = told.clone();
     let _ = shared.wake.set_notify(Some(notify));
     if looks {

@@ -4,7 +4,7 @@
 //!
 //! The models call the functions of `liveness` and `staging` that the product calls. The product's other modules are
 //! not compiled by loom. The models restate the order in which these modules call the functions: from
-//! `locking/combining.rs` the order of `insert_or_leave`, `dispatch` and `serve`; from `dispatcher/complete.rs` what
+//! `locking/combining.rs` the order of `insert`, `dispatch` and `serve`; from `dispatcher/complete.rs` what
 //! follows the tags; from `dispatcher/drive.rs` the end of a share; from `control.rs` and `queue/accounting.rs` what a
 //! freeze waits for. In the product the scheduler also has a lock. The models have none, so the staging word alone
 //! keeps the threads apart.

@@ -70,9 +70,9 @@ impl Dispatcher {
             || self.was_early(q) && unless_mutated("sleep.planned")
     }
 
-    /// Whether a time was planned that had come when this thread looked. This thread then had no news, and did not
-    /// touch the scheduler, where another thread was. That other thread had asked the scheduler as of an earlier time,
-    /// and so planned for a time that had come meanwhile.
+    /// Whether a time was planned that had come when this thread looked. This thread then had no pending event, and did
+    /// not touch the scheduler, where another thread was. That other thread had asked the scheduler as of an earlier
+    /// time, and so planned for a time that had come meanwhile.
     fn was_early(&self, q: &RequestQueue) -> bool {
         let planned = q.planned();
         planned != self.planned && planned <= self.looked.0

@@ -36,7 +36,7 @@ impl Dispatcher {
                 return;
             }
         }
-        // A thread that fell asleep after the mark was set plans for another try. So only a new mark is news.
+        // A thread that fell asleep after the mark was set plans for another try. So only a new mark is an event.
         let mut is_news = false;
         let unwinding = Unwinding { q, member: self.member, index, pending: RqList::default() };
         let mut mark = |stalled| is_news |= !hctx.stalled.swap(stalled, Ordering::Relaxed) && stalled;

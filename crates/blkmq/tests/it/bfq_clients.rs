@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::device::{ONE_QUEUE, Recorder, WaiterPresent, read, reap, write};
+use crate::device::{Notified, ONE_QUEUE, Recorder, read, reap, write};
 use blkmq::{Client, Clock, Limits, Locking, RequestQueue, Status, Submitter, VirtualClock};
 
 fn queue(locking: Locking, bypass: bool, nr_requests: u32) -> (Arc<Recorder>, Arc<RequestQueue>, VirtualClock) {
@@ -43,7 +43,7 @@ fn no_request_waits_for_a_client_that_has_left() {
         second.flush_plug();
         second.poll();
         assert_eq!(device.nr_held(), 0, "{locking}: bfq waits for the next request of the first");
-        let told = Arc::new(WaiterPresent::default());
+        let told = Arc::new(Notified::default());
         second.set_notify(Some(told.clone()));
         let _ = told.since_last();
         drop(first);

@@ -8,7 +8,7 @@ use std::thread;
 use blkmq::driver::{Batch, Done, Driver, Topology, spec};
 use blkmq::{Bio, Buffer, Client, Limits, RequestQueue, Status, Time};
 
-use crate::device::{ONE_QUEUE, WaiterPresent};
+use crate::device::{Notified, ONE_QUEUE};
 
 #[derive(Debug, Default)]
 struct Panics(AtomicBool);
@@ -39,7 +39,7 @@ impl Driver for Panics {
 fn a_background_thread_that_panics_leaves_the_queue() {
     let device = Arc::new(Panics::default());
     let q = RequestQueue::builder(device.clone()).build().unwrap();
-    let told = Arc::new(WaiterPresent::default());
+    let told = Arc::new(Notified::default());
     let mut submitter = q.submitter(&Client::new("test")).unwrap();
     submitter.set_notify(Some(told.clone()));
     let background = q.start_threads(1).unwrap();
@@ -58,7 +58,7 @@ fn a_background_thread_that_panics_leaves_the_queue() {
 #[test]
 fn a_submitter_that_panics_in_its_poll_calls_the_others() {
     let q = RequestQueue::builder(Arc::new(Panics::default())).build().unwrap();
-    let told = Arc::new(WaiterPresent::default());
+    let told = Arc::new(Notified::default());
     let mut other = q.submitter(&Client::new("other")).unwrap();
     other.set_notify(Some(told.clone()));
     assert_eq!(told.since_last(), 0);
@@ -162,7 +162,7 @@ fn what_the_panicking_thread_had_for_others_is_left_to_the_next_thread() {
 fn leaves_to_the_next_thread(nr_hctxs: u16) {
     let driver = Stumbles { topology: Topology { default_queues: nr_hctxs, ..ONE_QUEUE }, ..Stumbles::default() };
     let q = RequestQueue::builder(Arc::new(driver)).scheduler("mq-deadline").build().expect("the queue is good");
-    let told = Arc::new(WaiterPresent::default());
+    let told = Arc::new(Notified::default());
     let [mut stumbling, mut other] =
         ["stumbling", "other"].map(|name| q.submitter(&Client::new(name)).expect("there is room"));
     other.set_notify(Some(told.clone()));

@@ -231,7 +231,8 @@ fn a_submitter_that_leaves_waits_for_what_found_no_room() {
         }
         submitter.flush_plug();
         assert_eq!((q.stats().entered, q.stats().completed), (3, 0), "{way}");
-        assert!(q.stats().issued <= 1, "{way}: there is room for one");
+        let issued = q.stats().issued;
+        assert!(issued == 1 || way.stages_all && issued == 0, "{way}: there is room for one");
         assert_eq!(submitter.leave().len(), 0, "{way}");
         assert_eq!(q.stats().completed, 3, "{way}");
     }

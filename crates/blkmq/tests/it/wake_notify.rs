@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::device::{ONE_QUEUE, Recorder, WaiterPresent, read, reap};
+use crate::device::{Notified, ONE_QUEUE, Recorder, read, reap};
 use blkmq::{Client, Freeze, Limits, Notify, Quiesce, RequestQueue, Status, Submitter};
 
 fn queue() -> (Arc<Recorder>, Arc<RequestQueue>) {
@@ -57,13 +57,13 @@ fn what_completed_before_the_notification_was_set_is_told() {
     device.finish_oldest(Status::Ok);
     completer.poll();
     for (submitter, times) in [(&mut early, 1), (&mut completer, 0)] {
-        let told = Arc::new(WaiterPresent::default());
+        let told = Arc::new(Notified::default());
         submitter.set_notify(Some(told.clone()));
         assert_eq!(told.since_last(), times);
     }
     // One that takes the place of another is told too, also of what a poll has brought and no reap has taken.
     early.poll();
-    let told = Arc::new(WaiterPresent::default());
+    let told = Arc::new(Notified::default());
     early.set_notify(Some(told.clone()));
     assert_eq!(told.since_last(), 1);
     assert_eq!(reap(&mut early).len(), 1);
@@ -113,7 +113,7 @@ fn what_was_notified_before_may_wake_threads_when_it_is_dropped() {
         let [mut changes, _other] = submitters(&q);
         let (freeze, quiesce) = (is_freeze.then(|| q.freeze()), (!is_freeze).then(|| q.quiesce()));
         changes.set_notify(Some(Arc::new(Keeps { _freeze: freeze, _quiesce: quiesce })));
-        let told = Arc::new(WaiterPresent::default());
+        let told = Arc::new(Notified::default());
         changes.set_notify(Some(told.clone()));
         assert!(told.since_last() > 0, "the queue goes on, and this thread is told");
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Wake, Waker};
 
 use crate::common::ways::{Way, whole};
-use crate::device::{ONE_QUEUE, Recorder, WaiterPresent, read, write};
+use crate::device::{Notified, ONE_QUEUE, Recorder, read, write};
 use blkmq::driver::spec;
 use blkmq::future::{AsyncSubmitter, Operation};
 use blkmq::{Class, Client, Clock, IoPriority, Limits, Locking, RequestQueue, Status, Submitter, Time, VirtualClock};
@@ -20,7 +20,7 @@ struct HeldBack {
     device: Arc<Recorder>,
     waits: Submitter,
     polls: Submitter,
-    told: Arc<WaiterPresent>,
+    told: Arc<Notified>,
 }
 
 fn held_back() -> HeldBack {
@@ -34,7 +34,7 @@ fn held_back_under(way: Way) -> HeldBack {
     let client = Client::new("test");
     let join = || q.submitter(&client).expect("there is room for two threads");
     let (mut waits, polls) = (join(), join());
-    let told = Arc::new(WaiterPresent::default());
+    let told = Arc::new(Notified::default());
     waits.set_notify(Some(told.clone()));
     let idle = IoPriority { class: Class::Idle, level: 0 };
     // The sweep over the idle class stands behind the requests that will wait, so that each ask begins a new batch.
@@ -138,7 +138,7 @@ fn a_knob_that_makes_room_says_so() {
         let q = way.builder(device.clone()).build().expect("the queue is good");
         q.change_knob("iosched/async_depth", "1").expect("there is such a knob").wait().expect("it is set at once");
         let mut submitter = q.submitter(&Client::new("test")).expect("there is room for a thread");
-        let told = Arc::new(WaiterPresent::default());
+        let told = Arc::new(Notified::default());
         submitter.set_notify(Some(told.clone()));
         for sector in [0, 100, 200] {
             submitter.submit(write(sector, 8)).expect("there are slots");
@@ -167,7 +167,7 @@ fn who_planned_while_a_scan_ran_is_told_that_something_expires_earlier() {
     let client = Client::new("test");
     let join = || q.submitter(&client).expect("there is room for two threads");
     let (mut waits, mut polls) = (join(), join());
-    let told = Arc::new(WaiterPresent::default());
+    let told = Arc::new(Notified::default());
     waits.set_notify(Some(told.clone()));
     clock.advance(500_000_000);
     waits.submit(read(0, 8)).expect("there are slots");
@@ -205,7 +205,7 @@ fn who_found_another_at_the_scheduler_is_told_of_the_next_time() {
         clock.advance(1_000_000);
     }
     assert_eq!(device.nr_held(), 1, "the idle class waits");
-    let told = Arc::new(WaiterPresent::default());
+    let told = Arc::new(Notified::default());
     second.set_notify(Some(told.clone()));
     clock.advance(AGED - 2_000_000);
     first.poll();

@@ -11,17 +11,17 @@
 //! So a publisher may return at once, even if it published just before the combiner releases the word, and whether or
 //! not anything is in flight. A combiner that is preempted delays what was left, and loses nothing.
 //!
-//! A thread that has no news, and only polls, does not touch the word: the last combiner has found all that this thread
-//! would find. News is whatever may let a request go: a completion, a request on a dispatch list, a time that has come,
-//! the end of a quiescence, and what another thread left.
+//! A thread that has no pending event, and only polls, does not touch the word: the last combiner has found all that
+//! this thread would find. News is whatever may let a request go: a completion, a request on a dispatch list, a time
+//! that has come, the end of a quiescence, and what another thread left.
 //!
 //! A combiner that has done its share while something is left gives up. So does a combiner that has handed requests
 //! through the scheduler and has to leave others, so that the next combiner can hand these through. A combiner that
 //! gives up sets WAITING and lets go. What was left stays in the word, and what the combiner has taken over stays in
-//! the backlog. Then the combiner [hands on](blkmq_sync::liveness::Liveness::defer), so that a thread that polls or
-//! sleeps goes on (`Dispatcher::run`). Such a thread needs both: WAITING, and the count of `defer` as its news. A
-//! combiner that may not dispatch, because the queue was quiesced when it came in, works off what was left and lets go
-//! as usual. Its caller hands on (`Dispatcher::take_plug`).
+//! the backlog. Then the combiner [defers](blkmq_sync::liveness::Liveness::defer), so that a thread that polls or
+//! sleeps goes on (`Dispatcher::run`). Such a thread needs both: WAITING, and the count of `defer` as its pending
+//! event. A combiner that may not dispatch, because the queue was quiesced when it came in, works off what was left and
+//! lets go as usual. Its caller defers (`Dispatcher::take_plug`).
 //!
 //! A request that stays behind without a tag, or held back by the scheduler, is found by the completer that changes
 //! that: see [`liveness`](blkmq_sync::liveness). Under this locking only the combiner clears WAITING; the combiner sets
@@ -122,8 +122,8 @@ pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time,
         q.live.word.set_waiting();
         dispatcher.has_pending_event = true;
     }
-    // A thread that has no news would find what the last combiner found. But a request that the driver gave back is
-    // tried at each poll.
+    // A thread that has no pending event would find what the last combiner found. But a request that the driver gave
+    // back is tried at each poll.
     let gave_back = || q.hctxs.iter().any(|(_, hctx)| hctx.gave_back.load(Ordering::Relaxed));
     if !std::mem::take(&mut dispatcher.has_pending_event) && !gave_back() {
         return Dispatched::all(0);

@@ -75,7 +75,7 @@ pub(super) fn dispatch_ordered<'q>(
     Dispatched::all(dispatcher.dispatch_for_itself(q, bound, |dispatcher, bound| {
         let (mut due, mut chosen) = (q.due_domains(dispatcher.member), 0);
         while let Some(domain) = due.next() {
-            // Without news there is no more room than the last thread found.
+            // Without a pending event there is no more room than the last thread found.
             if domain.nr_left() > 0 && dispatcher.has_pending_event {
                 insert_without_room(dispatcher, q, domain, now);
             }
@@ -94,7 +94,10 @@ pub(super) fn dispatch_ordered<'q>(
 
 /// Inserts the requests that found no room before, as far as there is room now.
 fn insert_without_room(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time) {
-    debug_assert!(dispatcher.has_pending_event, "without news there is no more room than the last thread found");
+    debug_assert!(
+        dispatcher.has_pending_event,
+        "without a pending event there is no more room than the last thread found"
+    );
     let has_changed = domain.enter(q, dispatcher.member(q), dispatcher, now, |section| {
         let nr_left = section.hold.backlog.len();
         section.retry_without_room();

@@ -7,9 +7,9 @@
 //! looks once more before it lets go. In the series the next completion had to look, and a timer where no completion
 //! comes.
 //!
-//! A thread that only polls, and has no news, kicks no thread. Otherwise threads that poll, while the scheduler holds
-//! back what waits, would keep one thread choosing in vain for ever. And the scheduler may hold back for requests that
-//! this very thread has chosen and does not come to issue.
+//! A thread that only polls, and has no pending event, kicks no thread. Otherwise threads that poll, while the
+//! scheduler holds back what waits, would keep one thread choosing in vain for ever. And the scheduler may hold back
+//! for requests that this very thread has chosen and does not come to issue.
 
 use blkmq_sched::Time;
 
@@ -108,15 +108,15 @@ fn insert_buckets(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain
     });
 }
 
-/// One choice under one hold, unless another thread is choosing. If this thread has news, the other thread then chooses
-/// once more.
+/// One choice under one hold, unless another thread is choosing. If this thread has a pending event, the other thread
+/// then chooses once more.
 ///
 /// COST: beside the hold two exchanges of the shared word; for a thread that finds another one choosing a load, a fence
 /// and one exchange.
 fn dispatch_alone(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time) -> Batch {
     debug_assert!(domain.is_whole(), "one thread chooses for the whole queue");
     let member = dispatcher.member(q);
-    let kicks = dispatcher.has_pending_event || !unless_mutated("staged.pending_events");
+    let kicks = dispatcher.has_pending_event || !unless_mutated("staged.news");
     let held = if kicks { domain.dispatching.hold_or_kick() } else { domain.dispatching.try_hold() };
     let Some(left) = held else {
         member.counters.count(Count::TrylockFailed, 1);

@@ -31,7 +31,7 @@ impl Members {
     ///
     /// # Liveness
     /// One is enough. A submitter's thread that is woken polls before it does anything else. It takes on all that can
-    /// go on, or hands on in its turn. A background thread that is to stop does not poll, and what stops it wakes all.
+    /// go on, or defers in its turn. A background thread that is to stop does not poll, and what stops it wakes all.
     /// A thread that waits elsewhere polls when its program likes, so all of these are notified.
     #[cold]
     fn rouse_next(&self, member: u16) {

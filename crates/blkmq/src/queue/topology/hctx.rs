@@ -272,8 +272,8 @@ impl HwCtxTable {
         peek(|| self.iter().all(|(_, hctx)| hctx.tags.weight() == 0))
     }
 
-    /// Whether each hardware queue has a parked request. A request that is chosen then would have to be parked too,
-    /// whatever its hardware queue is.
+    /// Whether each hardware queue has a request on its dispatch list. A request that is chosen then would have to go
+    /// there too, whatever its hardware queue is.
     pub(crate) fn all_have_dispatch(&self) -> bool {
         self.iter().all(|(_, hctx)| hctx.nr_dispatch() > 0)
     }

@@ -8,7 +8,7 @@ use blkmq::{Builder, Locking, RequestQueue};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Way {
     pub(crate) locking: Locking,
-    stages_all: bool,
+    pub(crate) stages_all: bool,
     pub(crate) is_split: bool,
 }
 

@@ -182,15 +182,15 @@ impl Driver for Recorder {
 
 /// Counts how often a submitter's thread was told to look.
 #[derive(Debug, Default)]
-pub(crate) struct WaiterPresent(AtomicU32);
+pub(crate) struct Notified(AtomicU32);
 
-impl Notify for WaiterPresent {
+impl Notify for Notified {
     fn notify(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl WaiterPresent {
+impl Notified {
     /// How often since the last call.
     pub(crate) fn since_last(&self) -> u32 {
         self.0.swap(0, Ordering::Relaxed)

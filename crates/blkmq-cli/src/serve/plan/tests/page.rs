@@ -4,7 +4,8 @@ use clap::CommandFactory;
 
 use super::*;
 
-const BEGIN: &str = "<!-- The table is made from the parsers: see the test `the_page_has_each_option_with_its_key_and_default`. -->";
+const BEGIN: &str =
+    "<!-- The table is made from the parsers: see the test `the_page_has_each_option_with_its_key_and_default`. -->";
 
 /// The keys of a file for `--config`, as the parser lists them.
 fn keys() -> Vec<String> {
@@ -22,18 +23,18 @@ fn cell(text: &str) -> String {
 fn table() -> (String, Vec<String>) {
     let (keys, mut used) = (keys(), Vec::new());
     let mut out = "| option | key in the file | default | |\n|---|---|---|---|\n".to_owned();
-    for argument in Line::command().get_arguments().filter(|argument| !argument.is_global_set()) {
+    for argument in Line::command().get_arguments() {
         let Some(long) = argument.get_long().filter(|long| *long != "help") else { continue };
+        let takes_value = argument.get_action().takes_values();
         let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
         let (about, default) = match help.split_once(" [default: ") {
             Some((about, rest)) => {
                 let (default, end) = rest.rsplit_once(']').expect("a default ends");
                 (format!("{about}{end}"), default.to_owned())
             }
-            None if argument.get_num_args().is_some_and(|values| !values.takes_values()) => (help, "no".to_owned()),
+            None if !takes_value => (help, "no".to_owned()),
             None => (help, String::new()),
         };
-        let takes_value = argument.get_num_args().is_none_or(|values| values.takes_values());
         let values = argument.get_value_names().filter(|_| takes_value).map(|names| format!(" {}", names.join(" ")));
         let key = keys.iter().find(|key| **key == long.replace('-', "_"));
         used.extend(key.cloned());
@@ -45,17 +46,19 @@ fn table() -> (String, Vec<String>) {
 }
 
 /// With UPDATE_PAGES=1 in the environment the test writes the table. Red if an option, its key, its default or its help
-/// is another than the page says, and if a key of the file is neither an option's nor explained in a section of its own.
+/// is another than the page says, and if a key of the file is neither an option's nor explained in a section of its
+/// own.
 #[test]
 fn the_page_has_each_option_with_its_key_and_default() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/serve.md");
-    let page = std::fs::read_to_string(path).unwrap();
+    let mut page = std::fs::read_to_string(path).unwrap();
     let (before, rest) = page.split_once(BEGIN).expect("the page has the table");
     let (_, after) = rest.split_once("\n\n##").expect("a section follows the table");
-    let (table, used) = table();
+    let (after, (table, used)) = (after.to_owned(), table());
     let made = format!("{before}{BEGIN}\n\n{}\n\n##{after}", table.trim_end());
     if std::env::var_os("UPDATE_PAGES").is_some() {
         std::fs::write(path, &made).unwrap();
+        page.clone_from(&made);
     }
     assert!(page == made, "docs/serve.md is not what the parsers say: run this test with UPDATE_PAGES=1");
     for key in keys().iter().filter(|key| !used.contains(key)) {
