@@ -167,10 +167,10 @@ impl Tagged {
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let told = self.live.told();
+        let waiter_present = self.live.waiter_present();
         let mut hint = Hint::default();
         let tag = self.tags.get(&mut hint);
-        let tag = tag.or_else(|| self.live.prepare_to_wait_unless(told, || self.tags.get(&mut hint)))?;
+        let tag = tag.or_else(|| self.live.prepare_to_wait_unless(waiter_present, || self.tags.get(&mut hint)))?;
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         Some(tag)
     }

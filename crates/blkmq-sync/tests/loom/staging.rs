@@ -219,13 +219,13 @@ impl Queue {
 
     fn dispatch(&self) {
         let mut hint = Hint::default();
-        let told = self.live.told();
-        if told != WaiterPresent::NO {
+        let waiter_present = self.live.waiter_present();
+        if waiter_present != WaiterPresent::NO {
             self.parked.store(0, Ordering::Relaxed);
         }
         while self.waiting.load(Ordering::Relaxed) > 0 {
             let tag = self.tags.get(&mut hint);
-            let tag = tag.or_else(|| self.live.prepare_to_wait_unless(told, || self.tags.get(&mut hint)));
+            let tag = tag.or_else(|| self.live.prepare_to_wait_unless(waiter_present, || self.tags.get(&mut hint)));
             if tag.is_none() {
                 return;
             }
@@ -276,7 +276,7 @@ fn prepare_to_wait(broken: Broken) {
 /// As `prepare_to_wait`, for two combiners, one after the other, here on one thread. The first combiner has done its
 /// share: it sets WAITING without a look at the tags, and gives up, which also takes a kick away. The second combiner
 /// finds WAITING set.
-fn told(broken: Broken) {
+fn waiter_present(broken: Broken) {
     let (queue, tag) = Queue::held(broken);
     let completer = {
         let queue = queue.clone();
@@ -323,7 +323,7 @@ fn kicked_chooser() {
 }
 
 /// A thread that has done its share gives up with a request left, tells the other threads, and goes for good. Another
-/// thread polls. That thread polls again only if it had not been told of anything when it polled.
+/// thread polls. That thread polls again only if it had seen no waiter when it polled.
 fn give_up(broken: Broken) {
     let queue = Queue::new(1, broken);
     let was_told = Arc::new(Ghost::new(0));
@@ -528,12 +528,12 @@ fn the_fence_of_who_lacks_a_tag_is_needed() {
 /// Red if a combiner that finds WAITING set needs more than one look at the tags.
 #[test]
 fn who_is_told_need_not_tell() {
-    holds(|| told(Broken::Nothing));
+    holds(|| waiter_present(Broken::Nothing));
 }
 
 #[test]
 fn who_is_told_has_to_fence() {
-    fails_without("liveness.told_fence", || told(Broken::Nothing));
+    fails_without("liveness.told_fence", || waiter_present(Broken::Nothing));
 }
 
 /// Red if the combiner forgets something parked, because its kick came before and was for something else.
@@ -574,7 +574,7 @@ fn what_is_left_when_the_holder_gives_up_goes_to_the_next() {
     holds(given_up);
 }
 
-/// Red if a thread that polls neither finds what the combiner left nor is told to come again.
+/// Red if a thread that polls neither finds what the combiner left nor is notified to come again.
 #[test]
 fn what_is_given_up_is_found() {
     holds(|| give_up(Broken::Nothing));

@@ -58,15 +58,15 @@ impl Queue {
         let (mut chosen, mut inserts) = (0, inserts);
         let get = |order| domain.waiting.load(order);
         let round = |_| {
-            let told = self.live.told();
-            let told = if self.ways.sets_again { WaiterPresent::NO } else { told };
+            let waiter_present = self.live.waiter_present();
+            let waiter_present = if self.ways.sets_again { WaiterPresent::NO } else { waiter_present };
             domain.waiting.store(get(Ordering::Relaxed) + std::mem::take(&mut inserts), Ordering::Relaxed);
             if self.ways.shows_first {
                 domain.shown.store(get(Ordering::Relaxed), Ordering::Relaxed);
             }
             if get(Ordering::Relaxed) > 0 {
                 let again = || if self.ways.looks_again { self.pool.take(0) } else { None };
-                let token = self.pool.take(0).or_else(|| self.live.prepare_to_wait_unless(told, again));
+                let token = self.pool.take(0).or_else(|| self.live.prepare_to_wait_unless(waiter_present, again));
                 if token.is_some() {
                     domain.waiting.store(get(Ordering::Relaxed) - 1, Ordering::Relaxed);
                     chosen += 1;
