@@ -31,8 +31,8 @@
 //! wakes a sleeping thread ([`Liveness::defer`]). A polling thread reads the count before it polls, and sleeps only if
 //! its last check before it sleeps finds the same count.
 //!
-//! One thread is enough: it dispatches as far as it can, or defers in its turn. It must see the count even if its sleep
-//! ends for another reason at the same moment, because it may leave then and not come back
+//! One thread is enough: it dispatches as far as it can, or defers in its turn. Even if it wakes for another
+//! reason at that moment, it must see the new count before it returns to its caller
 //! ([`Wake::rouse_sleeper`](crate::wake::Wake::rouse_sleeper)).
 
 use crate::platform::atomic::{AtomicU32, Ordering};

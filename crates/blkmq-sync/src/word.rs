@@ -158,7 +158,7 @@ impl Snapshot {
         self.0 & Flag::Quiesced.bit() != 0
     }
 
-    /// What may pass the scheduler by. Nothing may while something that waits lacks a tag or another thing, or while
+    /// What may pass the scheduler by. Nothing may while a waiting request lacks a tag, a token or room, or while
     /// the queue is quiesced. What was inserted or left a moment ago does not count: a thread is about to look for what
     /// it needs, and sets WAITING if that is not there.
     #[inline]

@@ -267,8 +267,8 @@ impl Dispatcher {
         (operations, !is_short)
     }
 
-    /// Tags or tokens may have been claimed, and are back unused. This thread owes what a completer owes: another
-    /// thread may have lacked them.
+    /// Tags or tokens may have been claimed, and are back unused. This thread fences and checks WAITING, as a completer
+    /// does, because another thread may have needed them.
     #[inline(never)]
     fn note_taken_in_vain(&mut self, q: &RequestQueue) {
         q.live.fence_before_notify();
