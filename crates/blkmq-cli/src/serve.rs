@@ -179,7 +179,7 @@ pub(crate) struct Serve {
     tls_verify_peer: bool,
     /// The clients that may use exports without a list of their own: any, certificate=NAME or user=NAME. These two may
     /// be followed by access=read or access=write, and by priority= with rt/0 to be/7 or idle. May be repeated.
-    #[arg(long, value_name = "WHO[,access=write][,priority=CLASS]")]
+    #[arg(long, value_name = "CLIENT[,access=write][,priority=CLASS]")]
     allow: Vec<String>,
     /// Become this user, by name or number, once sockets and devices are open. The groups are the user's, unless
     /// --group names one.

@@ -74,7 +74,7 @@ fn unnamed_actors(text: &str) -> Vec<Finding> {
     let is_unnamed = |word: &str| ["who", "whoever"].contains(&&*word.to_lowercase());
     outside_code(text)
         .filter(|(_, line)| line.split(|c: char| !c.is_alphanumeric()).any(is_unnamed))
-        .map(|(number, _)| (number, "an actor without a name: submitter, holder, leaver, completer, client?".into()))
+        .map(|(number, _)| (number, "an actor without a name: submitter, combiner, publisher, completer, client?".into()))
         .collect()
 }
 
@@ -346,7 +346,7 @@ fn pages_are_no_wider_than_a_screen() {
 /// Red if a page says who where it means a thread or a client.
 #[test]
 fn pages_name_their_actors() {
-    let text = "the leaver, who goes\nWhoever\nwhose\n```\nwho\n```\n`a-who`";
+    let text = "the publisher, who goes\nWhoever\nwhose\n```\nwho\n```\n`a-who`";
     assert_eq!(unnamed_actors(text).iter().map(|f| f.0).collect::<Vec<_>>(), [1, 2, 7]);
     check(|path| has_extension(path, "md"), |_, text| unnamed_actors(text));
 }
