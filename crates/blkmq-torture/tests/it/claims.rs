@@ -50,9 +50,8 @@ fn other_beside_a_claim(steps: u32, locking: Locking) -> (u64, u64) {
     told.recv().expect("the world was told of")
 }
 
-/// Red if the body of `Dispatcher::note_taken_in_vain` is emptied, or if it says under `single` and `batch` that there
-/// is no news, or under `combining` that nothing waits in another domain. The other thread's request is then forgotten
-/// until a thread looks for requests that are overdue.
+/// Red under `combining` if the body of `Dispatcher::note_taken_in_vain` is emptied: the other thread's request is then
+/// forgotten until a thread looks for requests that are overdue.
 #[test]
 fn what_was_claimed_in_vain_is_found_by_who_lacked_it() {
     // `staged` orders a whole queue.
