@@ -74,7 +74,9 @@ fn unnamed_actors(text: &str) -> Vec<Finding> {
     let is_unnamed = |word: &str| ["who", "whoever"].contains(&&*word.to_lowercase());
     outside_code(text)
         .filter(|(_, line)| line.split(|c: char| !c.is_alphanumeric()).any(is_unnamed))
-        .map(|(number, _)| (number, "an actor without a name: submitter, combiner, publisher, completer, client?".into()))
+        .map(|(number, _)| {
+            (number, "an actor without a name: submitter, combiner, publisher, completer, client?".into())
+        })
         .collect()
 }
 
