@@ -229,7 +229,7 @@ pub(super) enum Addresses {
     Many(Vec<String>),
 }
 
-/// A file: what is written in it, and of that what has to be checked.
+/// A parsed file: its values as written, and those that are checked together.
 #[derive(Debug, Default)]
 pub(super) struct File {
     pub(super) source: Source,
@@ -256,7 +256,7 @@ impl Source {
         Given { text: word.get_ref().to_string(), place: self.place(word.span()) }
     }
 
-    /// What the command line says by the option `name`, or else what is written in the file.
+    /// The value of the option `name`: that of the command line, or else that of the file.
     pub(super) fn or(
         &self,
         name: &str,

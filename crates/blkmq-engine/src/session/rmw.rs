@@ -97,7 +97,7 @@ struct Work {
     watch: Watch,
 }
 
-/// What the functions of [`ReadModifyWrite`] need of the connection.
+/// The state of a connection that [`ReadModifyWrite`] works with.
 pub(super) struct Hands<'a> {
     pub(super) tasks: &'a Tasks,
     pub(super) pool: &'a mut Pool,
