@@ -50,13 +50,13 @@ What is measured, by one thread for each hardware queue of the device, without a
            rate: its credit. A credit that lasts longer than the device is watched is not seen
   reader   reads of 4 KiB one after the other, at most 1000 a second and at most 5 % of the ceiling, beside 4 x 128
            operations of 4 KiB and of 64 KiB (reads, or writes with --writes): with the device as `blkmq serve` takes it,
-           at the proposed depth under each scheduler, and with a window
-  window   a queue that bounds the work with the device by itself (wbt_lat_usec=-1), at the device's own depth: what it
+           at the proposed depth under each scheduler, and with a limiter
+  limiter   a queue that bounds the work with the device by itself (wbt_lat_usec=-1), at the device's own depth: what it
            finds without any number, beside what the sweep found
 The block at the end is for `blkmq serve --config FILE.toml`. Its depth is the highest knee of all loads, so that none of
 them loses more than 5 %. A depth counts requests, and large ones are more work than small ones: one number cannot be
 right for both. Its scheduler is the one with the shortest p99 of the reader with which the floods keep 0.9 of the best
-rate. A window is proposed instead if the reader's p99 is no longer with it, and each flood keeps 0.95 of its rate beside
+rate. A limiter is proposed instead if the reader's p99 is no longer with it, and each flood keeps 0.95 of its rate beside
 the device as it is.
 
 A model of a device (hdd, ssd, cloud, null with irqmode=2) is measured on virtual time, so the figures are the same each
@@ -203,20 +203,20 @@ fn measure(
 }
 
 /// What a reader is measured with: the device as a server takes it if it is told nothing, the depth that is proposed
-/// under each scheduler, and a window under those that can have one.
+/// under each scheduler, and a limiter under those that can have one.
 fn cases(depth: Option<u32>, schedulers: &[&'static str]) -> Vec<Case> {
     let proposed = |scheduler: &&'static str| {
         let depth_of = depth.map_or_else(String::new, |depth| format!(", depth {depth}"));
-        let front = Front { depth, scheduler: Some(scheduler), has_window: false };
+        let front = Front { depth, scheduler: Some(scheduler), has_limiter: false };
         Case { name: format!("{scheduler}{depth_of}"), front, is_proposed: true }
     };
-    let window = |scheduler: &'static str| {
-        let front = Front { depth: None, scheduler: Some(scheduler), has_window: true };
-        Case { name: format!("{scheduler}, window"), front, is_proposed: true }
+    let limiter = |scheduler: &'static str| {
+        let front = Front { depth: None, scheduler: Some(scheduler), has_limiter: true };
+        Case { name: format!("{scheduler}, limiter"), front, is_proposed: true }
     };
     let now = Case { name: "as it is".to_owned(), front: Front::default(), is_proposed: false };
-    let windows = crate::schedulers::with_window().map(window);
-    std::iter::once(now).chain(schedulers.iter().map(proposed)).chain(windows).collect()
+    let limiters = crate::schedulers::with_limiter().map(limiter);
+    std::iter::once(now).chain(schedulers.iter().map(proposed)).chain(limiters).collect()
 }
 
 /// For how long a device must be loaded until what it has saved up is gone.

@@ -3,7 +3,7 @@
 //!
 //! The server's side is here, in `http`, which reads requests, and in `routes` and `tenants`, which answer them; `blkmq
 //! serve` calls [`start`]. What clients receive is noted by [`sampler`], in a `history` of what was `due`. The other
-//! commands call in at [`client`], which asks a running server, and at [`schema`] and [`window`], the JSON of both
+//! commands call in at [`client`], which asks a running server, and at [`schema`] and [`limiter`], the JSON of both
 //! sides. A server that takes another's place asks it by [`handover`].
 
 pub(crate) mod client;
@@ -12,6 +12,7 @@ pub(crate) mod folder;
 pub(crate) mod handover;
 mod history;
 mod http;
+pub(crate) mod limiter;
 mod metrics;
 mod routes;
 pub(crate) mod sampler;
@@ -19,7 +20,6 @@ pub(crate) mod schema;
 mod seats;
 pub(crate) mod shares;
 mod tenants;
-pub(crate) mod window;
 
 use std::io::{self, Write};
 use std::net::TcpListener;

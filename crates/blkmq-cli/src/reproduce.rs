@@ -1,14 +1,14 @@
 //! `blkmq reproduce`: repeats published measurements and prints the results next to the published ones.
 //!
-//! In the folder `tables` says what is repeated, `found` what came out, and `words` prints it; `flood` and `window` are
-//! measurements of our own. Nothing else calls in there. `blkmq demo` runs two of the measurements in short, by the
+//! In the folder `tables` says what is repeated, `found` what came out, and `words` prints it; `flood` and `limiter`
+//! are measurements of our own. Nothing else calls in there. `blkmq demo` runs two of the measurements in short, by the
 //! functions of this page.
 
 mod flood;
 mod found;
+mod limiter;
 mod render;
 mod tables;
-mod window;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ Examples:
   blkmq reproduce slow --rounds 4 --runtime 1s
   blkmq reproduce merge --json
   blkmq reproduce flood --runtime 20s
-  blkmq reproduce window --report window.html
+  blkmq reproduce limiter --report limiter.html
   blkmq reproduce all --report tables.html
 
 Each row of a table runs the same job on a device of blkmq, in short slices that take turns. The columns:
@@ -64,9 +64,9 @@ another one at the scheduler. The SSD of 'slow', a model too, takes 66000 operat
 Its device is a model of an SSD, with queues of several depths; each row takes 5 s of virtual time. Give it no less than
 1 s, because the SSD is fast as long as it has erased blocks.
 
-'window' is none either: a reader of 500 reads a second beside 128 writes of 4 KiB, on a model of a volume of a cloud that
+'limiter' is none either: a reader of 500 reads a second beside 128 writes of 4 KiB, on a model of a volume of a cloud that
 holds back what is over its ceiling. Its rows bound the device's queue to a depth by hand, or by wbt_lat_usec=-1, or have
-kyber, which bounds by itself: with its default target for reads, with the window's, and with a shorter one. Then the
+kyber, which bounds by itself: with its default target for reads, with the limiter's, and with a shorter one. Then the
 ceiling falls to a quarter, and comes back.";
 
 /// Repeat published measurements on this machine.
@@ -79,8 +79,8 @@ pub(crate) struct Reproduce {
     /// Stop after this many rounds, even if an interval is still wide.
     #[arg(long, value_name = "N", default_value = "60", value_parser = clap::value_parser!(u32).range(2..))]
     rounds: u32,
-    /// How long a slice lasts, or each row of flood or window, as in 1s [default: 100ms, for flood 5s, for window 4s].
-    /// Not used by merge.
+    /// How long a slice lasts, or each row of flood or limiter, as in 1s [default: 100ms, for flood 5s, for limiter
+    /// 4s]. Not used by merge.
     #[arg(long, value_name = "TIME", value_parser = bench::duration)]
     runtime: Option<Duration>,
     /// Print one JSON object instead of words.
@@ -92,7 +92,7 @@ pub(crate) struct Reproduce {
 }
 
 fn names() -> Vec<&'static str> {
-    NAMES.into_iter().chain([flood::NAME, window::NAME, "all"]).collect()
+    NAMES.into_iter().chain([flood::NAME, limiter::NAME, "all"]).collect()
 }
 
 /// How long a load runs on virtual time, where every run gives the same result.
@@ -121,7 +121,7 @@ impl Reproduce {
             command: machine::command("blkmq"),
             tables: Vec::new(),
             flood: None,
-            window: None,
+            limiter: None,
         };
         if !self.json {
             found.write_head(out)?;
@@ -145,17 +145,17 @@ impl Reproduce {
             let rows_to: Option<&mut dyn Write> = if self.json { None } else { Some(&mut *out) };
             found.flood = Some(flood::measure(self.runtime, &control, rows_to)?);
         }
-        if is_wanted(window::NAME) {
+        if is_wanted(limiter::NAME) {
             let control = Control { stop: Arc::clone(&stop), ..Control::default() };
-            found.window = window::measure(self.runtime, &control)?;
-            if let Some(window) = found.window.as_ref().filter(|_| !self.json) {
-                window.write(out)?;
+            found.limiter = limiter::measure(self.runtime, &control)?;
+            if let Some(limiter) = found.limiter.as_ref().filter(|_| !self.json) {
+                limiter.write(out)?;
             }
         }
         if let Some(page) = page {
             let flood = found.flood.iter().map(flood::FoundFlood::section);
-            let window = found.window.iter().flat_map(window::FoundWindow::sections);
-            let sections = found.tables.iter().flat_map(FoundTable::sections).chain(flood).chain(window).collect();
+            let limiter = found.limiter.iter().flat_map(limiter::FoundLimiter::sections);
+            let sections = found.tables.iter().flat_map(FoundTable::sections).chain(flood).chain(limiter).collect();
             page.write("blkmq", "Published measurements, repeated".to_owned(), MODELLED.to_owned(), sections)?;
         }
         if self.json {

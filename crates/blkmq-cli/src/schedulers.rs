@@ -78,8 +78,8 @@ fn explained() -> Explained {
     }
 }
 
-/// The names of the schedulers in front of which a window may hold requests back.
-pub(crate) fn with_window() -> impl Iterator<Item = &'static str> {
+/// The names of the schedulers in front of which a limiter may hold requests back.
+pub(crate) fn with_limiter() -> impl Iterator<Item = &'static str> {
     SCHEDULERS.iter().filter(|scheduler| !scheduler.is_per_hctx()).map(|scheduler| scheduler.name)
 }
 

@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use crate::bench::duration;
 use crate::control::client::{Server, Which};
+use crate::control::limiter::Told;
 use crate::control::schema::{Health, Stat};
-use crate::control::window::Told;
 use blkmq_program::{Failure, json};
 
 /// Number of reports between two lines of headings.
@@ -110,9 +110,9 @@ impl StatCommand {
             .map(|(now, rates)| {
                 let Health { health, trouble } = &now.health;
                 let named = [("queue", json!(now.queue)), ("health", json!(health)), ("trouble", json!(trouble))];
-                let window = ("window", json!(now.window));
+                let limiter = ("limiter", json!(now.limiter));
                 let mut row: Map<_, _> =
-                    named.into_iter().chain([window]).map(|(name, value)| (name.to_owned(), value)).collect();
+                    named.into_iter().chain([limiter]).map(|(name, value)| (name.to_owned(), value)).collect();
                 row.extend(COLUMNS.iter().zip(rates).map(|(name, rate)| ((*name).to_owned(), json!(rate))));
                 Value::Object(row)
             })
@@ -121,7 +121,7 @@ impl StatCommand {
     }
 }
 
-/// The rows. If a queue has a window, or its device has a problem, lines about that follow its row.
+/// The rows. If a queue has a limiter, or its device has a problem, lines about that follow its row.
 fn table<'a>(rows: impl Iterator<Item = (&'a Stat, [f64; 11])>, heading: bool, out: &mut dyn Write) -> io::Result<()> {
     if heading {
         let names: Vec<String> = COLUMNS.iter().map(|name| format!("{name:>9}")).collect();
@@ -133,7 +133,7 @@ fn table<'a>(rows: impl Iterator<Item = (&'a Stat, [f64; 11])>, heading: bool, o
         if let Some(line) = now.health.line() {
             writeln!(out, "  {line}")?;
         }
-        for line in now.window.iter().flat_map(Told::lines) {
+        for line in now.limiter.iter().flat_map(Told::lines) {
             writeln!(out, "  {line}")?;
         }
     }

@@ -4,7 +4,7 @@
 //! threads as submit, and librbd's own threads do the rest. They tell by an eventfd of what is done, so a thread that
 //! sleeps is woken once for all that is done by then.
 //!
-//! What librbd has is not given up: a request whose time is over stays a loan until librbd answers. While the cluster
+//! What librbd has is not given up: a request whose time is over stays borrowed until librbd answers. While the cluster
 //! does not answer, as when the OSDs are down, requests wait.
 //!
 //! librbd keeps no order of requests that overlap and are with it at the same time: a read that is asked for after a

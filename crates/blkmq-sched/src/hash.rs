@@ -9,7 +9,7 @@ use crate::list::{Linked, Links, walk};
 use crate::slab::{Index, Slab};
 
 /// An item with the sector under which the item is found. The sector must not change while the item is in the table.
-pub(crate) trait Ending {
+pub(crate) trait EndSector {
     fn end(&self) -> u64;
 }
 
@@ -50,7 +50,7 @@ impl<C> Hash<C> {
     }
 
     /// Makes at least as many buckets as `capacity`, or 2^[`MOST_BITS`], keeping what is in them. Allocates.
-    pub(crate) fn reserve<T: Ending + Linked<C>>(&mut self, slab: &mut Slab<T>, capacity: usize) {
+    pub(crate) fn reserve<T: EndSector + Linked<C>>(&mut self, slab: &mut Slab<T>, capacity: usize) {
         let bits = capacity.next_power_of_two().trailing_zeros().min(MOST_BITS);
         if bits <= self.bits {
             return;
@@ -69,7 +69,7 @@ impl<C> Hash<C> {
 
     /// COST: two slots at most, and the bucket.
     #[inline]
-    pub(crate) fn insert<T: Ending + Linked<C>>(&mut self, slab: &mut Slab<T>, item: Index) {
+    pub(crate) fn insert<T: EndSector + Linked<C>>(&mut self, slab: &mut Slab<T>, item: Index) {
         let number = self.number(slab.get(item).end());
         let next = changes(&mut self.buckets[number]).replace(item);
         debug_assert_ne!(next, Some(item), "an item is put into the table once");
@@ -81,7 +81,7 @@ impl<C> Hash<C> {
 
     /// COST: three slots at most, or two and the bucket.
     #[inline]
-    pub(crate) fn remove<T: Ending + Linked<C>>(&mut self, slab: &mut Slab<T>, item: Index) {
+    pub(crate) fn remove<T: EndSector + Linked<C>>(&mut self, slab: &mut Slab<T>, item: Index) {
         let gone = slab.get_mut(item);
         let (end, Links { prev, next }) = (gone.end(), *gone.links());
         match prev {
@@ -99,7 +99,7 @@ impl<C> Hash<C> {
 
     /// The items that end at `end`, the latest first; not all of them if their bucket is overcrowded.
     /// COST: the bucket, up to a bound.
-    pub(crate) fn find<'a, T: Ending + Linked<C>>(
+    pub(crate) fn find<'a, T: EndSector + Linked<C>>(
         &self,
         slab: &'a Slab<T>,
         end: u64,
@@ -136,7 +136,7 @@ mod tests {
         pub(super) ByEnd: Item => links;
     }
 
-    impl Ending for Item {
+    impl EndSector for Item {
         fn end(&self) -> u64 {
             self.end
         }

@@ -21,6 +21,7 @@ mod hash;
 mod info;
 mod knob;
 mod kyber;
+pub mod limiter;
 mod list;
 mod merge;
 mod mergeable;
@@ -33,7 +34,6 @@ mod slab;
 mod throttle;
 mod tree;
 mod waiting;
-pub mod window;
 
 pub use bfq::{Bfq, Expiration, QueueName, Reason};
 pub use domain::{DispatchContext, SchedDomain};
@@ -46,7 +46,7 @@ pub use mq_deadline::MqDeadline;
 pub use registry::{Description, Priorities, SCHEDULERS, replay, scheduler};
 pub use report::{Event, Report, Ticket};
 pub use scheduler::{
-    Admission, Feedback, FeedbackKind, MOST_NEWCOMERS, Newcomer, Outstanding, Passing, PerHctx, Replay, Scheduler,
+    Admission, FastRequest, Feedback, FeedbackKind, MOST_NEWCOMERS, Outstanding, Passing, PerHctx, Replay, Scheduler,
     Setting, Tally,
 };
 pub use throttle::{FoldObserver, Latency, NewDepths, Sums, Throttle};

@@ -34,8 +34,8 @@ use crate::site::unless_mutated;
 use crate::slab::{Index, Slab};
 use crate::waiting::ByAge;
 use crate::{
-    Admission, Class, ClientId, DispatchContext, Feedback, FeedbackKind, Info, InsertAt, Knob, KnobError, Merge,
-    Newcomer, Outstanding, Passing, RqId, Scheduler, Setting, Tally, Time,
+    Admission, Class, ClientId, DispatchContext, FastRequest, Feedback, FeedbackKind, Info, InsertAt, Knob, KnobError,
+    Merge, Outstanding, Passing, RqId, Scheduler, Setting, Tally, Time,
 };
 
 /// The kernel's name of the policy.
@@ -298,7 +298,7 @@ impl Scheduler for MqDeadline {
     }
 
     /// COST: the newcomers are sorted; no slot is touched.
-    fn dispatch_fast(&mut self, newcomers: &[Newcomer], now: Time, order: &mut [u8]) -> bool {
+    fn dispatch_fast(&mut self, newcomers: &[FastRequest], now: Time, order: &mut [u8]) -> bool {
         self.hand(newcomers, now, order)
     }
 

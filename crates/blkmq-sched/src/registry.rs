@@ -43,7 +43,7 @@ pub struct Description {
 impl Description {
     /// True if a value of the scheduler orders one hardware queue and knows nothing of the others
     /// ([`Scheduler::init_hctx`]). Nothing can be held back in front of such a scheduler, so a queue with it has no
-    /// [`Window`](crate::window::Window).
+    /// [`Limiter`](crate::limiter::Limiter).
     #[must_use]
     pub fn is_per_hctx(&self) -> bool {
         (self.make)().init_hctx().is_some()

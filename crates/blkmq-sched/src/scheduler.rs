@@ -61,8 +61,8 @@ pub enum Setting {
     /// Bounds for how long one client is served while others ask: for so many sectors, or for one request. `None`, and
     /// until it is set: as the policy decides.
     ///
-    /// An embedder with a [`Window`](crate::window::Window) sets it while the window holds requests back. A policy
-    /// that serves one client for a while to keep the device busy need not do so then, because the window does. And a
+    /// An embedder with a [`Limiter`](crate::limiter::Limiter) sets it while the limiter holds requests back. A policy
+    /// that serves one client for a while to keep the device busy need not do so then, because the limiter does. And a
     /// client with one request at a time looks idle for the microseconds in which the device has that request. The
     /// policy may lend the client's share to others only for as long.
     Slice(Option<u64>),
@@ -129,7 +129,7 @@ pub struct PerHctx {
 
 /// A request on its way through a scheduler in which nothing waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Newcomer {
+pub struct FastRequest {
     /// The request's name.
     pub rq: RqId,
     /// What the scheduler decides on.
@@ -199,7 +199,7 @@ pub trait Scheduler: Send + fmt::Debug {
     ///
     /// All are of one operation and one class of priority. `order` has as many places as there are newcomers,
     /// [`MOST_NEWCOMERS`] at most.
-    fn dispatch_fast(&mut self, _newcomers: &[Newcomer], _now: Time, _order: &mut [u8]) -> bool {
+    fn dispatch_fast(&mut self, _newcomers: &[FastRequest], _now: Time, _order: &mut [u8]) -> bool {
         false
     }
 

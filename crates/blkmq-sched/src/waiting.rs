@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::hash::Ending;
+use crate::hash::EndSector;
 use crate::list::{Links, chains};
 use crate::tree::{Branches, Keyed};
 use crate::{Info, RqId, Time};
@@ -45,7 +45,7 @@ impl<H> Keyed for Waiting<H> {
     }
 }
 
-impl<H> Ending for Waiting<H> {
+impl<H> EndSector for Waiting<H> {
     fn end(&self) -> u64 {
         self.info.end()
     }

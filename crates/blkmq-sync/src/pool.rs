@@ -102,11 +102,11 @@ impl Pool {
     ///
     /// COST: a load of the depth; a load and a compare-exchange for each word that has some.
     #[inline]
-    pub fn take_some(&self, home: u16, count: usize) -> Taken<'_> {
+    pub fn take_some(&self, home: u16, count: usize) -> Claim<'_> {
         // If the depth is growing just now, the thread that changes it then tells those who lacked a token.
         let nr_words = self.nr_words();
         let wanted = u32::try_from(count).unwrap_or(u32::MAX);
-        Taken { pool: self, word: usize::from(home) % nr_words, nr_words, left: nr_words, claimed: 0, wanted }
+        Claim { pool: self, word: usize::from(home) % nr_words, nr_words, left: nr_words, claimed: 0, wanted }
     }
 
     /// Puts `count` tokens back that came from this word. The caller then does what a thread does that brings something
@@ -128,7 +128,7 @@ impl Pool {
 /// Tokens that are being taken. What was claimed and not given out goes back at the [end](Self::end).
 #[derive(Debug)]
 #[must_use = "tokens that were claimed go back at the end"]
-pub struct Taken<'a> {
+pub struct Claim<'a> {
     pool: &'a Pool,
     /// The word that is looked at now.
     word: usize,
@@ -141,7 +141,7 @@ pub struct Taken<'a> {
     wanted: u32,
 }
 
-impl Taken<'_> {
+impl Claim<'_> {
     /// Claims what the next word has. Returns false if no word has any, or enough has been claimed.
     fn claim(&mut self) -> bool {
         debug_assert_eq!(self.claimed, 0, "what was claimed before has been given out");
@@ -179,7 +179,7 @@ impl Taken<'_> {
 }
 
 /// The words from which the tokens come.
-impl Iterator for Taken<'_> {
+impl Iterator for Claim<'_> {
     type Item = u8;
 
     #[inline]

@@ -169,7 +169,7 @@ fn lowest(bits: u64, count: usize) -> (u64, usize) {
 /// COST: one load and one read-modify-write per word that has free tags.
 #[derive(Debug)]
 #[must_use = "no tag is taken before it is asked for"]
-pub struct Taken<'a> {
+pub struct Claim<'a> {
     tags: &'a Tags,
     geometry: Geometry,
     hint: &'a mut Hint,
@@ -187,7 +187,7 @@ pub struct Taken<'a> {
     last: Tag,
 }
 
-impl Taken<'_> {
+impl Claim<'_> {
     /// Claims what the next word with free tags has. Returns false if no word has any, or enough has been claimed.
     fn claim(&mut self) -> bool {
         debug_assert_eq!(self.bits, 0, "what was claimed before has been given out");
@@ -213,7 +213,7 @@ impl Taken<'_> {
     }
 }
 
-impl Iterator for Taken<'_> {
+impl Iterator for Claim<'_> {
     type Item = Tag;
 
     #[inline]
@@ -228,7 +228,7 @@ impl Iterator for Taken<'_> {
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for Claim<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.bits != 0 {
@@ -242,7 +242,7 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Words: a [`Gathered`] has tags in at most so many at a time.
+/// Words: a [`PutBatch`] has tags in at most so many at a time.
 const GATHERED_WORDS: usize = 8;
 
 /// Tags on their way back. Tags that the caller does not [put](Self::put) are lost.
@@ -250,7 +250,7 @@ const GATHERED_WORDS: usize = 8;
 /// COST: one read-modify-write per word that the tags lie in, as long as those are within 8 neighbouring words.
 #[derive(Debug)]
 #[must_use = "tags that are not put back are lost"]
-pub struct Gathered<'a> {
+pub struct PutBatch<'a> {
     tags: &'a Tags,
     geometry: Geometry,
     /// Words, each at the place that the low bits of its number say, with the bits that go back to it. A place without
@@ -258,7 +258,7 @@ pub struct Gathered<'a> {
     words: [(u32, u64); GATHERED_WORDS],
 }
 
-impl<'a> Gathered<'a> {
+impl<'a> PutBatch<'a> {
     /// Adds a tag.
     #[inline]
     pub fn add(&mut self, tag: Tag, hint: &mut Hint) {
@@ -284,7 +284,7 @@ impl<'a> Gathered<'a> {
     }
 }
 
-impl Drop for Gathered<'_> {
+impl Drop for PutBatch<'_> {
     #[inline]
     fn drop(&mut self) {
         let is_empty = || self.words.iter().all(|(_, bits)| *bits == 0);
@@ -367,7 +367,7 @@ impl Tags {
 
     /// Takes up to `out.len()` tags into the front of `out`, and returns how many.
     ///
-    /// COST: the same as for [`Taken`].
+    /// COST: the same as for [`Claim`].
     #[inline]
     pub fn get_batch(&self, hint: &mut Hint, out: &mut [Tag]) -> usize {
         if let [one] = out {
@@ -396,10 +396,10 @@ impl Tags {
 
     /// Takes up to `count` tags, as they are asked for.
     #[inline]
-    pub fn take<'a>(&'a self, hint: &'a mut Hint, count: usize) -> Taken<'a> {
+    pub fn take<'a>(&'a self, hint: &'a mut Hint, count: usize) -> Claim<'a> {
         let geometry = self.geometry();
         let (start, index) = geometry.first(hint);
-        Taken {
+        Claim {
             tags: self,
             geometry,
             hint,
@@ -425,7 +425,7 @@ impl Tags {
 
     /// Puts tags back.
     ///
-    /// COST: the same as for [`Gathered`].
+    /// COST: the same as for [`PutBatch`].
     pub fn put_batch(&self, tags: &[Tag], hint: &mut Hint) {
         let mut gathered = self.gather();
         for &tag in tags {
@@ -436,8 +436,8 @@ impl Tags {
 
     /// Begins to gather tags that are to be put back together.
     #[inline]
-    pub fn gather(&self) -> Gathered<'_> {
-        Gathered { tags: self, geometry: self.geometry(), words: [(0, 0); GATHERED_WORDS] }
+    pub fn gather(&self) -> PutBatch<'_> {
+        PutBatch { tags: self, geometry: self.geometry(), words: [(0, 0); GATHERED_WORDS] }
     }
 
     #[inline]

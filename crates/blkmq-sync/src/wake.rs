@@ -169,11 +169,11 @@ impl Wake {
         self.parker.unpark();
     }
 
-    /// Sleeps in `bed` until the thread is woken, or the bed's device has something, or `timeout` has passed. Does not
-    /// sleep if `ready` says that there is something to do.
-    fn sleep(&self, bed: impl Bed, ready: impl FnOnce() -> bool, timeout: impl FnOnce() -> Option<Duration>) {
+    /// Sleeps in `sleeper` until the thread is woken, or the bed's device has something, or `timeout` has passed. Does
+    /// not sleep if `ready` says that there is something to do.
+    fn sleep(&self, sleeper: impl Sleeper, ready: impl FnOnce() -> bool, timeout: impl FnOnce() -> Option<Duration>) {
         self.sleeping.store(true, Ordering::Relaxed);
-        let _awake = Ending(|| {
+        let _awake = OnDrop(|| {
             // Acquire pairs with the fence before `rouse_sleeper`: a thread that was roused sees what it was roused
             // for.
             let _ = self.sleeping.swap(false, order("wake.woken", Ordering::Acquire));
@@ -182,25 +182,25 @@ impl Wake {
         // of `Sleepers::any`.
         fence_at("wake.sleep_fence");
         if !(unless_mutated("wake.last_look") && ready()) {
-            self.nap(bed, timeout());
+            self.nap(sleeper, timeout());
         }
     }
 
-    fn nap(&self, bed: impl Bed, timeout: Option<Duration>) {
+    fn nap(&self, sleeper: impl Sleeper, timeout: Option<Duration>) {
         #[cfg(all(feature = "eventfd", not(loom)))]
         if let Some(bell) = self.bell.get() {
-            return bed.sleep(bell, timeout);
+            return sleeper.sleep(bell, timeout);
         }
-        let _ = bed;
+        let _ = sleeper;
         self.parker.park_until(timeout);
     }
 }
 
 /// Calls a function at the end of a sleep, also if the driver panics there, which is asked for its events: a thread
 /// that is gone must not pass for one that sleeps.
-struct Ending<F: FnMut()>(F);
+struct OnDrop<F: FnMut()>(F);
 
-impl<F: FnMut()> Drop for Ending<F> {
+impl<F: FnMut()> Drop for OnDrop<F> {
     fn drop(&mut self) {
         // Model checkers unwind through their threads, and nothing may be touched there.
         if !(cfg!(any(loom, virtual_cpus)) && std::thread::panicking()) {
@@ -220,14 +220,14 @@ pub fn wake_each<'w>(wakes: impl Iterator<Item = &'w Wake>) -> usize {
 }
 
 /// Where a thread sleeps that is [equipped](Wake::equip) for a device's descriptors.
-pub trait Bed {
+pub trait Sleeper {
     /// Sleeps until `bell` is readable, or the device has something, or `timeout` has passed. May return early.
     #[cfg(all(feature = "eventfd", not(loom)))]
     fn sleep(self, bell: &EventFd, timeout: Option<Duration>);
 }
 
 /// Nothing but the bell.
-impl Bed for () {
+impl Sleeper for () {
     #[cfg(all(feature = "eventfd", not(loom)))]
     fn sleep(self, bell: &EventFd, timeout: Option<Duration>) {
         bell.wait_beside(&[], timeout);
@@ -269,23 +269,23 @@ impl Sleepers {
         debug_assert!(before.checked_add_signed(by).is_some(), "a thread that is no longer notified was counted");
     }
 
-    /// Lets a thread sleep in `bed` until it is woken, or the bed's device has something, or `timeout` has passed.
+    /// Lets a thread sleep in `sleeper` until it is woken, or the bed's device has something, or `timeout` has passed.
     /// `ready` is asked last: if it says that there is something to do, the thread does not sleep.
     pub fn sleep(
         &self,
         wake: &Wake,
-        bed: impl Bed,
+        sleeper: impl Sleeper,
         ready: impl FnOnce() -> bool,
         timeout: impl FnOnce() -> Option<Duration>,
     ) {
         // Before the fence in `Wake::sleep`, so that a thread that looks behind a fence of its own finds this thread
         // counted.
         self.0.fetch_add(1, Ordering::Relaxed);
-        let _awake = Ending(|| {
+        let _awake = OnDrop(|| {
             let before = self.0.fetch_sub(1, Ordering::Relaxed);
             debug_assert!(before > 0, "a thread that sleeps is counted until it is awake");
         });
-        wake.sleep(bed, ready, timeout);
+        wake.sleep(sleeper, ready, timeout);
     }
 
     /// Fences, and looks whether a thread sleeps or is about to sleep. Called by a thread that has made visible what

@@ -18,6 +18,7 @@ mod idling;
 mod inflight;
 mod lag;
 mod lent;
+mod limiter;
 mod limits;
 mod lost;
 mod memory;
@@ -42,7 +43,6 @@ mod times;
 mod tokens;
 mod turns;
 mod wake;
-mod window;
 
 use blkmq_virtual::driver::Topology;
 use blkmq_virtual::{Limits, Locking};
@@ -113,7 +113,7 @@ pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
         Box::new(tokens::Tokens::new(facts)),
         Box::new(turns::Turns::new()),
         Box::new(throttle::Throttle::new(facts)),
-        Box::new(window::Window::new(facts)),
+        Box::new(limiter::Limiter::new(facts)),
         Box::new(timeouts::Timeouts::new(facts)),
         Box::new(times::CompletionTimes::new()),
         Box::new(memory::Memory::new(facts)),

@@ -35,7 +35,7 @@ enum Deed {
     Background,
     Shares,
     Look,
-    /// Only in worlds that have windows.
+    /// Only in worlds that have limiters.
     WbtLatUsec,
 }
 
@@ -115,8 +115,8 @@ impl Whims {
         self
     }
 
-    /// The same whims for a queue that has a window now and then, with other targets.
-    pub(crate) fn of_windows(mut self) -> Self {
+    /// The same whims for a queue that has a limiter now and then, with other targets.
+    pub(crate) fn of_limiters(mut self) -> Self {
         self.deeds.push(Deed::WbtLatUsec);
         self
     }
@@ -323,7 +323,7 @@ impl Controller {
 
     fn change_wbt_lat_usec(&mut self) {
         if self.whims.random.one_in(4) {
-            drop(self.world.q.window());
+            drop(self.world.q.limiter());
             return;
         }
         let usec = wbt_lat_usec(&mut self.whims.random);

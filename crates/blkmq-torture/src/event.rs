@@ -1,6 +1,6 @@
 //! What happens in a world.
 
-use blkmq_sched::window::{Phase as WindowPhase, Progress};
+use blkmq_sched::limiter::{Phase as LimiterPhase, Progress};
 use blkmq_sched::{
     Class, ClientId, ClientSettings, GroupId, GroupSettings, Info, InsertAt, MergeHow, NewDepths, Op, Passing, Reason,
     Report, RqId, SchedDomain, Sums, Ticket, Time,
@@ -222,13 +222,13 @@ pub(crate) enum Event<'a> {
     /// The control of the depths has looked at the completions since it is in place, and decides on these depths, which
     /// the pools will get from the CPU that tells this, before that CPU tells anything else.
     Adjusted { sums: &'a Sums, now: Time, depths: NewDepths },
-    /// A request that was just chosen goes through the window, at this cost in ns. `bound`: how much may be with the
+    /// A request that was just chosen goes through the limiter, at this cost in ns. `bound`: how much may be with the
     /// device before it; `None`: as much as it takes.
-    Sent { rq: RqId, cost: u32, bound: Option<u64>, phase: WindowPhase },
-    /// The window lets nothing go that waits. `until`: when it will even if nothing completes.
+    Sent { rq: RqId, cost: u32, bound: Option<u64>, phase: LimiterPhase },
+    /// The limiter lets nothing go that waits. `until`: when it will even if nothing completes.
     Withheld { until: Option<Time> },
-    /// The window has learned what has completed, and goes on like this.
-    Learned { progress: &'a Progress, phase: WindowPhase },
+    /// The limiter has learned what has completed, and goes on like this.
+    Learned { progress: &'a Progress, phase: LimiterPhase },
     /// The scheduler is told of a client that has come, or that has other settings from now on. A scheduler is told of
     /// all there are before it is in place, and one value of each hardware queue is told of each.
     ClientJoined { client: ClientId, settings: ClientSettings },

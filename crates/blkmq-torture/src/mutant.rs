@@ -27,7 +27,7 @@ impl Mutant {
     pub fn options(&self) -> &'static [&'static str] {
         match self.site.split_once('.') {
             Some(("bfq", _)) => &["--scheduler", "bfq"],
-            Some(("mq_deadline" | "window" | "word", _)) => &["--scheduler", "mq-deadline"],
+            Some(("mq_deadline" | "limiter" | "word", _)) => &["--scheduler", "mq-deadline"],
             _ => &[],
         }
     }
@@ -278,34 +278,34 @@ pub const MUTANTS: &[Mutant] = &[
         found_by: &["throttle: of the "],
     },
     Mutant {
-        name: "window-subtract",
+        name: "limiter-subtract",
         what: "the cost of a request that is over is not subtracted from what is with the device",
-        site: "window.subtract",
-        // The last is an assertion of the product where a window ends.
-        found_by: &["window: ", "livelock: ", "stall: ", "wake: ", "so many nanoseconds of cost are not over"],
+        site: "limiter.subtract",
+        // The last is an assertion of the product where a limiter ends.
+        found_by: &["limiter: ", "livelock: ", "stall: ", "wake: ", "so many nanoseconds of cost are not over"],
     },
     Mutant {
-        name: "window-failed",
-        what: "a window learns costs from requests that failed",
-        site: "window.failed",
-        found_by: &["window: it was told of"],
+        name: "limiter-failed",
+        what: "a limiter learns costs from requests that failed",
+        site: "limiter.failed",
+        found_by: &["limiter: it was told of"],
     },
     Mutant {
-        name: "window-zero",
-        what: "a window's bound falls to zero, and lets no request go even if nothing is with the device",
-        site: "window.least",
-        found_by: &["window: ", "livelock: ", "stall: ", "wake: "],
+        name: "limiter-zero",
+        what: "a limiter's bound falls to zero, and lets no request go even if nothing is with the device",
+        site: "limiter.least",
+        found_by: &["limiter: ", "livelock: ", "stall: ", "wake: "],
     },
     Mutant {
-        name: "window-anew",
-        what: "a window refuses a request without a look at what has completed meanwhile",
-        site: "window.anew",
+        name: "limiter-anew",
+        what: "a limiter refuses a request without a look at what has completed meanwhile",
+        site: "limiter.anew",
         found_by: &["livelock: ", "stall: ", "wake: "],
     },
     Mutant {
-        name: "window-plan",
-        what: "no thread plans for the time at which a window lets the next request go",
-        site: "window.plan",
+        name: "limiter-plan",
+        what: "no thread plans for the time at which a limiter lets the next request go",
+        site: "limiter.plan",
         found_by: &["livelock: ", "stall: ", "wake: "],
     },
     Mutant {

@@ -43,7 +43,7 @@ const LINES: &[&str] = &[
     "queue.staging",
     "queue.timeout_scan",
     "queue.turn",
-    "queue.window_look",
+    "queue.limiter_look",
     "queue.word",
     "request.state",
     "ring.noted",
@@ -98,8 +98,8 @@ pub(crate) struct Plan {
     pub(crate) whims: Whims,
     /// The changes made by a second operator, which stops the queue now and then.
     pub(crate) second: Option<Whims>,
-    /// The knob `wbt_lat_usec`. `None`: there is no window, at no time.
-    pub(crate) window: Option<i64>,
+    /// The knob `wbt_lat_usec`. `None`: there is no limiter, at no time.
+    pub(crate) limiter: Option<i64>,
     /// Submitters that have joined and do nothing.
     pub(crate) nr_idle: u16,
 }
@@ -195,17 +195,17 @@ impl Plan {
             Demand::Flood => (device.steady(&mut random.fork()), false),
             Demand::Joint => (device.disk(&mut Random::new(!seed)), false),
         };
-        // Drawn apart, so that worlds without a window are the same as before there were any.
-        let windows = &mut Random::new(seed.rotate_left(32));
-        let has_windows = demand == Demand::Any && orders_all(scheduler) && !windows.one_in(3);
-        let window = has_windows.then(|| wbt_lat_usec(windows));
-        let limited_step_ns = (has_windows && !windows.one_in(4)).then(|| windows.within(10, 60));
+        // Drawn apart, so that worlds without a limiter are the same as before there were any.
+        let limiters = &mut Random::new(seed.rotate_left(32));
+        let has_limiters = demand == Demand::Any && orders_all(scheduler) && !limiters.one_in(3);
+        let limiter = has_limiters.then(|| wbt_lat_usec(limiters));
+        let limited_step_ns = (has_limiters && !limiters.one_in(4)).then(|| limiters.within(10, 60));
         let device = match limited_step_ns {
-            Some(step_ns) => device.limited(windows, step_ns),
+            Some(step_ns) => device.limited(limiters, step_ns),
             None => device,
         };
-        let is_crowd = limited_step_ns.is_some() && !windows.one_in(3);
-        let device = if is_crowd { device.deep(windows) } else { device };
+        let is_crowd = limited_step_ns.is_some() && !limiters.one_in(3);
+        let device = if is_crowd { device.deep(limiters) } else { device };
         let capacity = device.limits.capacity_sectors;
         let clients = match demand {
             Demand::Any if is_crowd => Habits::flood_all(&mut random.fork(), settings.cpus, capacity),
@@ -228,8 +228,8 @@ impl Plan {
             Demand::Any if is_owned => whims.of_owners(nr_owners),
             Demand::Any => whims,
         };
-        let changes_windows = has_windows && windows.one_in(2);
-        let whims = |drawn| if changes_windows { whims(drawn).of_windows() } else { whims(drawn) };
+        let changes_limiters = has_limiters && limiters.one_in(2);
+        let whims = |drawn| if changes_limiters { whims(drawn).of_limiters() } else { whims(drawn) };
         let mean_steps = magnitude(random, most_steps);
         let step_ns = magnitude(random, 100);
         Self {
@@ -260,7 +260,7 @@ impl Plan {
             clients,
             device,
             second: Whims::draw_second(&mut random.fork(), pace).filter(|_| !is_flood),
-            window,
+            limiter,
             // More submitters than one word of marks has room for.
             nr_idle: if random.one_in(16) && !is_owned { random.within(57, 80) as u16 } else { 0 },
         }

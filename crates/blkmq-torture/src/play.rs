@@ -137,8 +137,8 @@ fn go(plan: Plan, device: Arc<Device>, witness: Witness, share: Arc<Mutex<Share>
     let world = Arc::new(World { limits: q.limits(), q, witness: witness.clone(), share });
     world.tell_installed(plan.scheduler);
     world.set_knobs(&plan.knobs);
-    if let Some(usec) = plan.window {
-        world.tell_window(usec);
+    if let Some(usec) = plan.limiter {
+        world.tell_limiter(usec);
     }
     let nr_clients = plan.clients.len() as u16;
     let idle = join_idle(&world, plan.nr_idle, nr_clients);
@@ -182,7 +182,7 @@ fn build(plan: &Plan, device: Arc<Device>, witness: &Witness) -> Arc<RequestQueu
         .locking(plan.locking)
         .bypass(plan.bypass);
     let builder = plan.nr_requests.into_iter().fold(builder, Builder::nr_requests);
-    let builder = plan.window.into_iter().fold(builder, Builder::wbt_lat_usec);
+    let builder = plan.limiter.into_iter().fold(builder, Builder::wbt_lat_usec);
     let builder = match Watched::named(plan.scheduler, witness.clone(), plan.shallow) {
         Some(scheduler) => builder.scheduler(scheduler),
         None => builder.scheduler("none"),
@@ -210,7 +210,7 @@ fn leave_idle(world: &World, idle: Vec<Submitter>, nr_clients: u16) {
 }
 
 #[cfg(test)]
-mod windows;
+mod limiters;
 
 #[cfg(test)]
 mod tests {

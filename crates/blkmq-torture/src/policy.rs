@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use blkmq_sched::{
-    Admission, Class, ClientId, ClientSettings, DispatchContext, Feedback, FeedbackKind, GroupId, GroupSettings, Info,
-    InsertAt, Join, Knob, KnobError, Latency, Merge, NewDepths, Newcomer, Op, Outstanding, Passing, PerHctx, RqId,
-    SchedDomain, Scheduler, Setting, Sums, Tally, Throttle, Ticket, Time,
+    Admission, Class, ClientId, ClientSettings, DispatchContext, FastRequest, Feedback, FeedbackKind, GroupId,
+    GroupSettings, Info, InsertAt, Join, Knob, KnobError, Latency, Merge, NewDepths, Op, Outstanding, Passing, PerHctx,
+    RqId, SchedDomain, Scheduler, Setting, Sums, Tally, Throttle, Ticket, Time,
 };
-use blkmq_virtual::{WindowStep, WindowWatcher, watch_windows};
+use blkmq_virtual::{LimiterStep, LimiterWatcher, watch_limiters};
 
 use self::inner::Inner;
 use self::roster::Roster;
@@ -48,21 +48,21 @@ thread_local! {
     static WITNESS: RefCell<Option<Witness>> = const { RefCell::new(None) };
 }
 
-/// Sets the witness that is told what the control of tokens decides, and what windows do. All CPUs of a world are on
+/// Sets the witness that is told what the control of tokens decides, and what limiters do. All CPUs of a world are on
 /// one thread.
 pub(crate) fn set_witness(witness: Option<Witness>) {
-    watch_windows(witness.as_ref().map(|_| tell_window as WindowWatcher));
+    watch_limiters(witness.as_ref().map(|_| tell_limiter as LimiterWatcher));
     WITNESS.with(|known| *known.borrow_mut() = witness);
 }
 
-/// Tells the witness what a window does.
-fn tell_window(step: WindowStep) {
+/// Tells the witness what a limiter does.
+fn tell_limiter(step: LimiterStep) {
     let witness = WITNESS.with(|known| known.borrow().clone());
     if let Some(witness) = witness {
         match step {
-            WindowStep::Sent { rq, cost, bound, phase } => witness.tell(Event::Sent { rq, cost, bound, phase }),
-            WindowStep::Withheld { until } => witness.tell(Event::Withheld { until }),
-            WindowStep::Learned { progress, phase } => {
+            LimiterStep::Sent { rq, cost, bound, phase } => witness.tell(Event::Sent { rq, cost, bound, phase }),
+            LimiterStep::Withheld { until } => witness.tell(Event::Withheld { until }),
+            LimiterStep::Learned { progress, phase } => {
                 witness.tell(Event::Learned { progress: &progress, phase });
             }
         }
@@ -260,12 +260,12 @@ impl Scheduler for Watched {
         Some(PerHctx { scheduler, throttle })
     }
 
-    fn dispatch_fast(&mut self, newcomers: &[Newcomer], now: Time, order: &mut [u8]) -> bool {
+    fn dispatch_fast(&mut self, newcomers: &[FastRequest], now: Time, order: &mut [u8]) -> bool {
         if !self.inner.dispatch_fast(newcomers, now, order) {
             return false;
         }
         let value = self.value();
-        for Newcomer { rq, info } in newcomers {
+        for FastRequest { rq, info } in newcomers {
             let verdict = self.roster.insert(*rq, info.client);
             self.roster.dispatch(*rq);
             self.judge(verdict);

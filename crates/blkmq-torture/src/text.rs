@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use blkmq_sched::window::Progress;
+use blkmq_sched::limiter::Progress;
 use blkmq_sched::{
     self as sched, ClientSettings, GroupSettings, Info, InsertAt, MergeHow, Op, Report, RqId, SchedDomain, Time,
 };
@@ -165,7 +165,7 @@ impl Event<'_> {
         match *self {
             Self::Inserted { value, rq, info, at, .. } => {
                 let place = if at == InsertAt::Head { "in front of the scheduler's" } else { "into the scheduler" };
-                write!(f, "{}: {}, inserted {place}", Request(rq), Newcomer(&info))?;
+                write!(f, "{}: {}, inserted {place}", Request(rq), FastRequest(&info))?;
                 if value == 0 { Ok(()) } else { write!(f, ", value {value}") }
             }
             Self::Merged { into, info, how } => {
@@ -174,7 +174,7 @@ impl Event<'_> {
                     MergeHow::Front => "in front of",
                     MergeHow::Discard => "as a further range of",
                 };
-                write!(f, "{}: {} joined {place} it in the scheduler", Request(into), Newcomer(&info))
+                write!(f, "{}: {} joined {place} it in the scheduler", Request(into), FastRequest(&info))
             }
             Self::Absorbed { into, absorbed } => write!(f, "{}: absorbed {}", Request(into), Request(absorbed)),
             Self::Chosen { rq, .. } => write!(f, "{}: chosen by the scheduler", Request(rq)),
@@ -203,12 +203,12 @@ impl Event<'_> {
                 write!(f, "{}: costs {cost} ns within {bound} ns, {}", Request(rq), phase.name())
             }
             Self::Withheld { until } => {
-                f.write_str("the window lets nothing go")?;
+                f.write_str("the limiter lets nothing go")?;
                 until.map_or(Ok(()), |until| write!(f, ", and will at {} ns", until.0))
             }
             Self::Learned { progress: Progress { reads, others, in_flight, .. }, phase } => {
                 let (reads, others, phase) = (reads.requests, others.requests, phase.name());
-                write!(f, "the window learned of {reads} reads and {others} others, {in_flight} ns go on: {phase}")
+                write!(f, "the limiter learned of {reads} reads and {others} others, {in_flight} ns go on: {phase}")
             }
             Self::Folded { completed, bypassed } => {
                 write!(f, "the scheduler learned that by class {completed:?} have completed and {bypassed:?} passed it")
@@ -377,9 +377,9 @@ impl Display for Request {
 }
 
 /// A request as a scheduler knows it.
-pub(crate) struct Newcomer<'a>(pub(crate) &'a Info);
+pub(crate) struct FastRequest<'a>(pub(crate) &'a Info);
 
-impl Display for Newcomer<'_> {
+impl Display for FastRequest<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Info { op, sector, nr_sectors, priority, client, .. } = *self.0;
         let (class, level) = (priority.class, priority.level);

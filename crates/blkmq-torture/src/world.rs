@@ -99,8 +99,8 @@ impl World {
         }
     }
 
-    /// Tells which window the queue was built with.
-    pub(crate) fn tell_window(&self, usec: i64) {
+    /// Tells which limiter the queue was built with.
+    pub(crate) fn tell_limiter(&self, usec: i64) {
         let control = Control::WbtLatUsec(usec);
         [Phase::Begun, Phase::Done].into_iter().for_each(|phase| self.witness.tell(Event::Changed { control, phase }));
     }

@@ -193,9 +193,9 @@ impl Bench {
         let limits = driver.limits();
         let plans = plan::plans(jobs, &limits, driver.keeps_data())?;
         let slots = most_slots(&plans, &limits, MAX_SLOTS)?;
-        // A window measures latencies by the queue's clock.
-        let has_window = setup.settings.iter().any(|(name, value)| name == "wbt_lat_usec" && value != "0");
-        let is_timed = has_window || driver.takes_time() || plans.iter().any(Plan::is_timed);
+        // A limiter measures latencies by the queue's clock.
+        let has_limiter = setup.settings.iter().any(|(name, value)| name == "wbt_lat_usec" && value != "0");
+        let is_timed = has_limiter || driver.takes_time() || plans.iter().any(Plan::is_timed);
         let stamps = match setup.clock {
             ClockKind::Real if !is_timed => Stamps::Coarse,
             ClockKind::Real | ClockKind::Exact => Stamps::Exact,

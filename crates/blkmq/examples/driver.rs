@@ -3,18 +3,18 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use blkmq::driver::{Batch, Done, Driver, Loan, Topology};
+use blkmq::driver::{Batch, BorrowedRequest, Done, Driver, Topology};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Bio, Buffer, Client, Limits, Op, RequestQueue, Status, Time};
 
 /// What the thread is to do: the request, what it asks for, and the first byte of the disk.
-type Job = (Loan, Op, usize);
+type Job = (BorrowedRequest, Op, usize);
 
 #[derive(Debug)]
 struct Disk {
     sectors: u64,
     jobs: Sender<Job>,
-    over: Mutex<Receiver<Loan>>,
+    over: Mutex<Receiver<BorrowedRequest>>,
 }
 
 impl Disk {
@@ -22,8 +22,8 @@ impl Disk {
         let ((jobs, todo), (done, over)) = (channel::<Job>(), channel());
         std::thread::spawn(move || {
             let mut memory = vec![0; sectors as usize * SECTOR_SIZE];
-            for (mut loan, op, mut at) in todo {
-                for mut segment in loan.segments() {
+            for (mut borrowed, op, mut at) in todo {
+                for mut segment in borrowed.segments() {
                     let place = &mut memory[at..at + segment.len()];
                     at += segment.len();
                     match op {
@@ -31,7 +31,7 @@ impl Disk {
                         _ => segment.copy_from(0, place),
                     }
                 }
-                done.send(loan).expect("the disk waits for what it has begun");
+                done.send(borrowed).expect("the disk waits for what it has begun");
             }
         });
         Self { sectors, jobs, over: Mutex::new(over) }
@@ -51,12 +51,12 @@ impl Driver for Disk {
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
         while let Some(rq) = batch.next_request() {
             let (op, at) = (rq.op(), rq.sector() as usize * SECTOR_SIZE);
-            self.jobs.send((batch.lend(rq), op, at)).expect("the thread is there as long as the disk");
+            self.jobs.send((batch.borrow(rq), op, at)).expect("the thread is there as long as the disk");
         }
     }
     fn poll(&self, _hctx: u16, done: &mut Done<'_>, _now: Time) {
         let over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
-        over.try_iter().for_each(|loan| done.give_back(loan, Status::Ok));
+        over.try_iter().for_each(|borrowed| done.give_back(borrowed, Status::Ok));
     }
 }
 

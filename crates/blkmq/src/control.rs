@@ -38,11 +38,11 @@ impl Freeze {
     /// go on polling them for this to become true.
     pub fn poll(&mut self) -> bool {
         loop {
-            self.inside.retain(|(member, seen)| !self.q.members.get(*member).activity.has_left(*seen));
+            self.inside.retain(|(thread, seen)| !self.q.threads.get(*thread).activity.has_left(*seen));
             if !self.inside.is_empty() || self.is_drained {
                 return self.inside.is_empty();
             }
-            if !self.q.members.is_drained() {
+            if !self.q.threads.is_drained() {
                 return false;
             }
             // Threads that drive the queue come in although it is frozen. A thread that comes in from here on finds
@@ -141,8 +141,8 @@ impl fmt::Debug for Change {
 
 /// The marks of all threads that are inside now.
 fn observe(q: &RequestQueue) -> Vec<(u16, Observed)> {
-    let marks = q.members.iter().map(|(index, member)| (index, member.activity.observe()));
-    marks.filter(|(index, seen)| !q.members.get(*index).activity.has_left(*seen)).collect()
+    let marks = q.threads.iter().map(|(index, thread)| (index, thread.activity.observe()));
+    marks.filter(|(index, seen)| !q.threads.get(*index).activity.has_left(*seen)).collect()
 }
 
 impl RequestQueue {
@@ -161,8 +161,8 @@ impl RequestQueue {
     /// called by a thread that is inside the queue, for example from a driver.
     pub fn quiesce(self: &Arc<Self>) -> Quiesce {
         self.control.close(&self.live.word, Flag::Quiesced);
-        for (member, seen) in observe(self) {
-            while !self.members.get(member).activity.has_left(seen) {
+        for (thread, seen) in observe(self) {
+            while !self.threads.get(thread).activity.has_left(seen) {
                 thread::yield_now();
             }
         }

@@ -23,11 +23,11 @@ mod complete;
 mod deliver;
 mod dispatch;
 mod drive;
+mod fast_batch;
 mod index_set;
 mod insert;
 mod issue;
 mod locking;
-mod newcomers;
 mod outcome;
 mod pass;
 mod requeue;
@@ -40,15 +40,15 @@ use std::sync::Arc;
 use blkmq_sched::Time;
 
 use deliver::Outbox;
+use fast_batch::FastBatch;
 use index_set::IndexSet;
-use newcomers::Newcomers;
 
 pub use background::Background;
 
 use crate::driver::{Done, Started};
-use crate::queue::{Member, OwnMember, RequestQueue};
+use crate::queue::{OwnThreadState, RequestQueue, ThreadState};
 use crate::request::limits::MAX_HW_QUEUES;
-use crate::request::{Place, Request, RqList};
+use crate::request::{Location, Request, RqList};
 use blkmq_sync::peek;
 use blkmq_sync::tags::{Hint, Tag};
 
@@ -60,9 +60,9 @@ const DISPATCH_BUDGET: usize = 64;
 /// A thread's private state: the lists that it works on, and the tag that it would like next.
 #[derive(Debug)]
 pub(crate) struct Dispatcher {
-    /// The thread's number among the queue's members.
-    member: u16,
-    own: OwnMember,
+    /// The thread's number among the queue's threads.
+    thread: u16,
+    own: OwnThreadState,
     hint: Hint,
     /// Chosen requests with tags, on their way to the issue list of `ready_hctx`.
     ready: RqList,
@@ -70,7 +70,7 @@ pub(crate) struct Dispatcher {
     /// The hardware queues that hold something to be issued.
     touched: IndexSet,
     /// Requests that go through the scheduler, while the scheduler is asked.
-    newcomers: Newcomers,
+    fast_batch: FastBatch,
     /// Finished requests that are to be completed.
     finished: RqList,
     /// The threads to tell of what the driver works on now.
@@ -98,16 +98,16 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// A dispatcher of the thread that has this number among the members of `q`.
-    pub(crate) fn new(q: Arc<RequestQueue>, member: u16) -> Self {
+    /// A dispatcher of the thread that has this number among the threads of `q`.
+    pub(crate) fn new(q: Arc<RequestQueue>, thread: u16) -> Self {
         Self {
-            member,
-            own: OwnMember::new(q, member),
-            hint: Hint::new(u32::from(member)),
+            thread,
+            own: OwnThreadState::new(q, thread),
+            hint: Hint::new(u32::from(thread)),
             ready: RqList::default(),
             ready_hctx: 0,
             touched: IndexSet::new(MAX_HW_QUEUES),
-            newcomers: Newcomers::new(),
+            fast_batch: FastBatch::new(),
             finished: RqList::default(),
             started: Started::default(),
             requeued: RqList::default(),
@@ -122,16 +122,16 @@ impl Dispatcher {
         }
     }
 
-    /// The thread's member of `q`, which is the queue that the thread has joined.
+    /// The thread's state in `q`, the queue that the thread has joined.
     #[inline]
-    pub(crate) fn member<'q>(&self, q: &'q RequestQueue) -> &'q Member {
+    pub(crate) fn thread<'q>(&self, q: &'q RequestQueue) -> &'q ThreadState {
         self.own.get(q)
     }
 
-    /// The thread's number among the queue's members.
+    /// The thread's number among the queue's threads.
     #[inline]
     pub(crate) const fn number(&self) -> u16 {
-        self.member
+        self.thread
     }
 
     /// Completed operations of this thread's own submitter, not yet reaped.
@@ -160,7 +160,7 @@ impl Dispatcher {
 
     /// Whether this thread is inside the queue, so that a freeze or a quiescence waits for it. For assertions.
     fn is_inside(&self, q: &RequestQueue) -> bool {
-        peek(|| self.member(q).activity.is_active())
+        peek(|| self.thread(q).activity.is_active())
     }
 
     /// Puts a chosen request with its tag on its way to the issue list, in the order of the calls.
@@ -168,7 +168,7 @@ impl Dispatcher {
         debug_assert!(rq.body().tag.is_none(), "a request gets one tag: {rq:?}");
         rq.body_mut().tag = Some(tag);
         self.make_ready_on(q, rq.body().hctx);
-        self.ready.push_back(rq, Place::IssueList);
+        self.ready.push_back(rq, Location::IssueList);
     }
 
     /// Makes `ready` take requests for this hardware queue.
@@ -217,7 +217,7 @@ impl Dispatcher {
         let mut done = Done::new(&q.slots, &mut self.finished);
         q.driver().poll(hctx, &mut done, now);
         if done.is_early() {
-            q.wake_sleepers(self.member);
+            q.wake_sleepers(self.thread);
         }
         debug_assert!(self.finished.len() >= before, "a poll only adds to what has finished");
     }

@@ -34,7 +34,7 @@ use blkmq_sched::Time;
 pub use crate::request::buffer::{Arena, Registration, Segment};
 use crate::request::limits::Limits;
 pub use crate::request::pages::{Command, PagesPart};
-pub use crate::request::{Loan, Request, RqId};
+pub use crate::request::{BorrowedRequest, Request, RqId};
 pub(crate) use batch::Offer;
 pub use batch::{Batch, Done, StaleRequest};
 pub use cause::Cause;
@@ -47,7 +47,7 @@ pub use topology::{Topology, TopologyError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeoutAction {
     /// The driver has given the request up: it will not touch the request's buffers or complete it any more. For a
-    /// request that was [lent](Batch::lend) this answer means nothing, and the driver is asked again.
+    /// request that was [borrowed](Batch::borrow) this answer means nothing, and the driver is asked again.
     Done,
     /// The driver needs more time.
     ResetTimer,
@@ -163,7 +163,7 @@ impl Extent {
 /// driver does one of these:
 /// - It finishes the request at once ([`Batch::finish`]).
 /// - It starts the request ([`Batch::start`]) and completes it later from [`poll`](Self::poll).
-/// - It takes the request as a loan, if its device reads and writes memory by itself ([`Batch::lend`]).
+/// - It borrows the request, if its device reads and writes memory by itself ([`Batch::borrow`]).
 /// - It sends the request back ([`Batch::requeue`]).
 /// - It refuses the request and all behind it ([`Batch::refuse`]).
 ///

@@ -48,12 +48,12 @@ pub use blkmq_sync::notify::Notify;
 pub use control::{Change, Freeze, QUEUE_KNOBS, Quiesce};
 pub use dispatcher::Background;
 pub use queue::{
-    Accounting, Builder, ClientInfo, GateCounts, GroupInfo, LimitsError, Locking, MAX_GROUP_DEPTH, MAX_RANGES,
-    Measures, QueueError, RangeError, RequestQueue, SchedulerChoice, SectorRange, Service, Stat, Stats, TenantError,
-    Tenants, Wait, Wakeups, WindowInfo, scheduler_names,
+    Accounting, Builder, ClientInfo, GateCounts, GroupInfo, LimiterInfo, LimitsError, Locking, MAX_GROUP_DEPTH,
+    MAX_RANGES, Measures, QueueError, RangeError, RequestQueue, SchedulerChoice, SectorRange, Service, Stat, Stats,
+    TenantError, Tenants, Wait, Wakeups, scheduler_names,
 };
 #[cfg(virtual_cpus)]
-pub use queue::{HoldStep, HoldWatcher, WindowStep, WindowWatcher, watch_holds, watch_windows};
+pub use queue::{HoldStep, HoldWatcher, LimiterStep, LimiterWatcher, watch_holds, watch_limiters};
 pub use request::bio::{Bio, Flags};
 pub use request::buffer::{Buffer, Buffers};
 pub use request::client::{Client, DEFAULT_WEIGHT};

@@ -1,7 +1,7 @@
 //! The request queue: everything that the threads of one device share, and each thread's entry in it.
 //!
 //! Here is what `dispatcher`, `submit` and `control` work on. Each folder has a part of it: the hardware and software
-//! queues ([`topology`]), the clients ([`tenants`]), what each thread keeps ([`members`]), what is ordered together
+//! queues ([`topology`]), the clients ([`tenants`]), what each thread keeps ([`threads`]), what is ordered together
 //! ([`ordered`]), what bounds the requests with the device ([`limits`]), and the statistics ([`accounting`]).
 //! [`settings`] has the knobs, and [`builder`] makes a queue. Nothing here moves a request on.
 
@@ -12,13 +12,13 @@ mod error;
 mod experiments;
 mod limits;
 mod locking;
-mod members;
 mod ordered;
 mod scheduler_choice;
 mod schedulers;
 mod settings;
 mod state;
 mod tenants;
+mod threads;
 mod topology;
 #[cfg(virtual_cpus)]
 mod watch;
@@ -28,28 +28,28 @@ pub use builder::Builder;
 pub use error::{LimitsError, QueueError, RangeError, TenantError};
 pub use experiments::{Accounting, Wait};
 pub use locking::{Locking, Measures};
-pub use ordered::window::WindowInfo;
+pub use ordered::limiter::LimiterInfo;
 pub use scheduler_choice::SchedulerChoice;
 pub use schedulers::scheduler_names;
 pub use tenants::groups::MAX_GROUP_DEPTH;
 pub use tenants::{ClientInfo, GroupInfo, Service, Tenants};
 #[cfg(virtual_cpus)]
-pub use watch::{HoldStep, HoldWatcher, WindowStep, WindowWatcher, watch_holds, watch_windows};
+pub use watch::{HoldStep, HoldWatcher, LimiterStep, LimiterWatcher, watch_holds, watch_limiters};
 
 pub(crate) use self::{
     accounting::{Count, WakeCause, check_ranges},
     limits::flows::FlowBatch,
     limits::pools::{TakenTokens, TokenBatch},
-    members::counting::{Ending, Starting, mark_of_flush},
-    members::{Member, OwnMember},
     ordered::backlog::ROUNDS,
     ordered::domain::Domain,
     ordered::hold::Hold,
-    ordered::reports::{Passage, ReportBatch},
-    ordered::window::WBT_LAT_USEC,
+    ordered::limiter::WBT_LAT_USEC,
+    ordered::reports::{BypassReport, ReportBatch},
     schedulers::SCHEDULER_PREFIX,
     settings::{IO_TIMEOUT, NR_REQUESTS},
     tenants::service::Served,
+    threads::counting::{EndBatch, StartBatch, mark_of_flush},
+    threads::{OwnThreadState, ThreadState},
     topology::flush::{Steps, first_step},
     topology::hctx::HwCtx,
     topology::layout::{Layout, Mapping},
@@ -64,12 +64,12 @@ use blkmq_sched::Time;
 use self::accounting::{Account, Sums};
 use self::attached::Attached;
 use self::limits::pools::Pools;
-use self::members::Members;
 use self::ordered::domains::Domains;
-use self::ordered::window::WindowLook;
+use self::ordered::limiter::LimiterLook;
 use self::settings::Settings;
 use self::state::Control;
 use self::tenants::TenantTable;
+use self::threads::ThreadTable;
 use self::topology::hctx::HwCtxTable;
 use crate::driver::{Driver, DueTimes, NextEvent, POLL_PERIOD, Topology};
 use crate::request::Slots;
@@ -82,19 +82,19 @@ use blkmq_sync::event::EventFd;
 use blkmq_sync::liveness::Liveness;
 use blkmq_sync::ring::PendingEvents;
 #[cfg(feature = "eventfd")]
-use blkmq_sync::wake::Bed;
+use blkmq_sync::wake::Sleeper;
 use blkmq_sync::{Arc, Line, Mutex, placed, unless_mutated};
 
 /// Nanoseconds: how long to wait before the next try of what the driver refused or gave back.
 const RETRY_NS: u64 = 3_000_000;
 
-/// The member for which a thread counts that has none of its own, as on the control path: the queue itself.
+/// The entry for which a thread counts that has none of its own, as on the control path: the queue itself.
 pub(crate) const CONTROL: u16 = 0;
 
 /// What a submitter waits for: `nr_operations` of its own, wherever they are, all of them or any.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Own {
-    pub(crate) member: u16,
+pub(crate) struct WaitTarget {
+    pub(crate) thread: u16,
     pub(crate) nr_operations: usize,
     pub(crate) wants_all: bool,
 }
@@ -112,7 +112,7 @@ pub struct RequestQueue {
     /// Whose reports the scheduler has not been told of.
     pending_events: PendingEvents,
     pub(crate) hctxs: HwCtxTable,
-    pub(crate) members: Members,
+    pub(crate) threads: ThreadTable,
     pub(crate) slots: Slots,
     /// The limits when the queue was built; the capacity may be larger now.
     limits: Limits,
@@ -135,7 +135,7 @@ pub struct RequestQueue {
     tenants: Mutex<TenantTable>,
     /// Nanoseconds: the time when the timeout scan is due.
     pub(crate) timeout_scan: Line<AtomicU64>,
-    pub(crate) window_look: WindowLook,
+    pub(crate) limiter_look: LimiterLook,
 }
 
 impl RequestQueue {
@@ -209,8 +209,8 @@ impl RequestQueue {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
-        for (_, member) in self.members.iter() {
-            stats += member.counters.stats();
+        for (_, thread) in self.threads.iter() {
+            stats += thread.counters.stats();
         }
         stats.gate = self.account.gate.counts(|| self.clock.now());
         stats
@@ -222,8 +222,8 @@ impl RequestQueue {
         // The time is read first: a request that is found in flight after that was in flight at that time, or has ended
         // and counted its time.
         let (now, gauge) = (self.clock.now(), &self.account.gauge);
-        let all = self.members.iter().map(|(_, member)| &member.sums);
-        gauge.stat(now, self.members.nr_queued(gauge), self.settings.has_iostats(), all)
+        let all = self.threads.iter().map(|(_, thread)| &thread.sums);
+        gauge.stat(now, self.threads.nr_queued(gauge), self.settings.has_iostats(), all)
     }
 
     /// The ranges, in the order of their sectors, with their statistics.
@@ -232,8 +232,8 @@ impl RequestQueue {
         let (now, ranges) = (self.clock.now(), &self.account.ranges);
         let stat = |(range, place)| {
             let gauge = ranges.gauge(place);
-            let (nr_queued, is_on) = (self.members.nr_queued_in(place, gauge), self.settings.has_iostats());
-            (range, gauge.stat(now, nr_queued, is_on, self.members.range_sums(place)))
+            let (nr_queued, is_on) = (self.threads.nr_queued_in(place, gauge), self.settings.has_iostats());
+            (range, gauge.stat(now, nr_queued, is_on, self.threads.range_sums(place)))
         };
         ranges.by_sector().into_iter().map(stat).collect()
     }
@@ -257,11 +257,11 @@ impl RequestQueue {
         self.domain(0).control().scheduler().map_or("none", |scheduler| scheduler.name())
     }
 
-    /// What the window has found, and what it does. `None` if the queue has no window: the knob `wbt_lat_usec` is 0, or
-    /// the scheduler is none or orders each hardware queue by itself.
+    /// What the limiter has found, and what it does. `None` if the queue has no limiter: the knob `wbt_lat_usec` is 0,
+    /// or the scheduler is none or orders each hardware queue by itself.
     #[must_use]
-    pub fn window(&self) -> Option<WindowInfo> {
-        self.whole_domain()?.control().window_info(self)
+    pub fn limiter(&self) -> Option<LimiterInfo> {
+        self.whole_domain()?.control().limiter_info(self)
     }
 
     /// Reads, and requests other than reads, that the driver has just now, as the kernel's file `inflight` shows them.
@@ -286,7 +286,7 @@ impl RequestQueue {
     pub(crate) fn set_topology(&self, topology: Topology) -> Result<(), QueueError> {
         let is_marked = self.hctxs.iter().any(|(_, hctx)| hctx.has_marked_ctx());
         debug_assert!(!is_marked, "a software queue is marked as holding something on a drained queue");
-        let (layout, nr_owners) = (Layout::of(&topology), self.members.highest());
+        let (layout, nr_owners) = (Layout::of(&topology), self.threads.highest());
         if self.is_owned && layout.nr_owners() < nr_owners {
             return Err(QueueError::StillOwned(nr_owners));
         }
@@ -312,9 +312,9 @@ impl RequestQueue {
         let (now, account) = (self.clock.now(), &self.account);
         if !new.is_empty() {
             account.ranges.make_gauges(account.gauge.shared().accounting(), now);
-            self.members.iter().for_each(|(_, member)| member.make_range_sums());
+            self.threads.iter().for_each(|(_, thread)| thread.make_range_sums());
         }
-        account.ranges.replace(new, now, |place| self.members.range_sums(place).for_each(Sums::reset));
+        account.ranges.replace(new, now, |place| self.threads.range_sums(place).for_each(Sums::reset));
     }
 
     /// The pools, if the scheduler takes tokens.
@@ -338,7 +338,7 @@ impl RequestQueue {
     pub(crate) fn next_event(
         &self,
         hctxs: impl Iterator<Item = u16> + Clone,
-        own: Option<Own>,
+        own: Option<WaitTarget>,
         looked: Time,
         now: Time,
     ) -> Time {
@@ -379,8 +379,8 @@ impl RequestQueue {
     /// An operation of another submitter may be a part of a request of this submitter. The other submitter looks at
     /// each event of the hardware queues that it polls. If it polls others than this submitter, it depends on this
     /// submitter for that request. So this submitter waits for the last of its requests only where all poll the same.
-    fn own_due(&self, hctxs: impl Iterator<Item = u16>, own: Own) -> Option<Time> {
-        let mut due = DueTimes::new(&self.slots, own.member);
+    fn own_due(&self, hctxs: impl Iterator<Item = u16>, own: WaitTarget) -> Option<Time> {
+        let mut due = DueTimes::new(&self.slots, own.thread);
         hctxs.for_each(|index| self.driver.due_times(index, &mut due));
         // A request of several operations counts once. Then something seems to be elsewhere, and the thread looks more
         // often than it would have to.
@@ -400,22 +400,22 @@ impl RequestQueue {
     /// does. The device wakes the thread too when it has something on one of these hardware queues.
     pub(crate) fn sleep(
         &self,
-        member: &Member,
+        thread: &ThreadState,
         hctxs: impl Iterator<Item = u16> + Clone,
         ready: impl FnOnce() -> bool,
         timeout: impl FnOnce() -> Option<Duration>,
     ) {
         #[cfg(feature = "eventfd")]
-        let bed = DeviceBed::new(self, member, hctxs);
+        let sleeper = DeviceSleeper::new(self, thread, hctxs);
         #[cfg(not(feature = "eventfd"))]
-        let (bed, _) = ((), hctxs);
-        self.live.sleepers.sleep(&member.wake, bed, ready, timeout);
+        let (sleeper, _) = ((), hctxs);
+        self.live.sleepers.sleep(&thread.wake, sleeper, ready, timeout);
     }
 }
 
 /// Where a thread sleeps: with the device, or on the descriptors of its hardware queues.
 #[cfg(feature = "eventfd")]
-struct DeviceBed<'q, H> {
+struct DeviceSleeper<'q, H> {
     q: &'q RequestQueue,
     hctxs: H,
     /// Empty if the thread may sleep with the device.
@@ -423,18 +423,18 @@ struct DeviceBed<'q, H> {
 }
 
 #[cfg(feature = "eventfd")]
-impl<'q, H: Iterator<Item = u16> + Clone> DeviceBed<'q, H> {
+impl<'q, H: Iterator<Item = u16> + Clone> DeviceSleeper<'q, H> {
     /// The descriptors are asked for now, because that waits for a thread that takes completions. No other thread
     /// takes completions of a hardware queue that is owned.
-    fn new(q: &'q RequestQueue, member: &Member, hctxs: H) -> Self {
-        let asks = member.wake.is_equipped() && !q.is_owned;
+    fn new(q: &'q RequestQueue, thread: &ThreadState, hctxs: H) -> Self {
+        let asks = thread.wake.is_equipped() && !q.is_owned;
         let fds = if asks { q.ready_fds(hctxs.clone()) } else { Vec::new() };
         Self { q, hctxs, fds }
     }
 }
 
 #[cfg(feature = "eventfd")]
-impl<H: Iterator<Item = u16> + Clone> Bed for DeviceBed<'_, H> {
+impl<H: Iterator<Item = u16> + Clone> Sleeper for DeviceSleeper<'_, H> {
     fn sleep(self, bell: &EventFd, timeout: Option<Duration>) {
         if !self.q.is_owned {
             return bell.wait_beside(&self.fds, timeout);

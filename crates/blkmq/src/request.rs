@@ -21,6 +21,7 @@ macro_rules! coded {
 
 pub mod bio;
 mod body;
+mod borrowed;
 pub mod buffer;
 pub mod client;
 pub mod clock;
@@ -28,7 +29,6 @@ mod completion;
 mod index;
 pub mod limits;
 mod list;
-mod loan;
 mod name;
 pub mod pages;
 mod slot;
@@ -37,17 +37,17 @@ mod status;
 mod token;
 
 pub use blkmq_sched::RqId;
+pub use borrowed::BorrowedRequest;
 pub use completion::{Completion, Failed, RejectReason, Rejected};
-pub use loan::Loan;
 pub use name::{Shown, is_hidden};
 pub use status::Status;
 pub use token::Request;
 
-pub(crate) use body::{Asked, Body, FlushStep, Mark, Part, PoolToken};
+pub(crate) use body::{Body, FlushStep, OpAttributes, Part, PoolToken, StatClass};
 pub(crate) use index::{FLUSH_POOL, SlotIndex};
 pub(crate) use list::RqList;
 pub(crate) use slot::Slots;
-pub(crate) use state::Place;
+pub(crate) use state::Location;
 
 #[cfg(test)]
 mod tests {
@@ -78,7 +78,7 @@ mod tests {
             ..Body::EMPTY
         };
         let mut list = RqList::default();
-        list.push_back(rq, Place::Plugged);
+        list.push_back(rq, Location::Plugged);
         slots.store_bio(index, Bio::write(sector, Buffer::from(data)));
         list.pop_front(slots).expect("it was just put there")
     }

@@ -22,13 +22,13 @@ use std::mem::ManuallyDrop;
 use blkmq_sched::{ClientId, GroupId, IoPriority, MergeLimits, Time};
 
 use crate::dispatcher::Dispatcher;
-use crate::queue::{Member, QueueError, RequestQueue, Served};
+use crate::queue::{QueueError, RequestQueue, Served, ThreadState};
 use crate::request::bio::Bio;
 use crate::request::client::Client;
 use crate::request::limits::Limits;
-use crate::request::{Place, RejectReason, Rejected, RqId, RqList, Status};
+use crate::request::{Location, RejectReason, Rejected, RqId, RqList, Status};
 use crate::submit::reap::Outstanding;
-use crate::submit::split::Whole;
+use crate::submit::split::UnsplitLimits;
 use blkmq_sync::grace::Activity;
 use blkmq_sync::notify::Notify;
 use blkmq_sync::word::Snapshot;
@@ -55,7 +55,7 @@ pub struct Submitter {
     limits: Limits,
     /// What follows from the limits for most operations. These values are worked out once for the capacity that this
     /// thread knows of.
-    whole: Whole,
+    whole: UnsplitLimits,
     /// What follows from the limits for merging.
     merge_limits: MergeLimits,
     plug: RqList,
@@ -97,7 +97,7 @@ const _: fn() = || {
 impl fmt::Debug for Submitter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Submitter")
-            .field("member", &self.dispatcher.number())
+            .field("thread", &self.dispatcher.number())
             .field("plugged", &self.plug.len())
             .field("outstanding", &self.nr_outstanding())
             .finish_non_exhaustive()
@@ -112,14 +112,14 @@ impl RequestQueue {
     /// and each belongs to a submitter already. Or the client's name, weight or group cannot be.
     pub fn submitter(self: &Arc<Self>, client: &Client) -> Result<Submitter, QueueError> {
         let q = Arc::clone(self);
-        let (member, client_id) = q.members.join(&q, Some(client))?;
-        let (free, limits) = (q.slots.take_pool(member), q.limits());
+        let (thread, client_id) = q.threads.join(&q, Some(client))?;
+        let (free, limits) = (q.slots.take_pool(thread), q.limits());
         Ok(Submitter {
-            dispatcher: Dispatcher::new(Arc::clone(&q), member),
+            dispatcher: Dispatcher::new(Arc::clone(&q), thread),
             client: client_id,
             priority: client.priority,
             limits,
-            whole: Whole::new(&limits),
+            whole: UnsplitLimits::new(&limits),
             merge_limits: limits.merge_limits(),
             plug: RqList::default(),
             group: GroupId::ROOT,
@@ -252,13 +252,13 @@ impl Submitter {
     pub fn poll(&mut self) -> bool {
         let now = self.q.clock().now();
         let Self { q, dispatcher, plug, .. } = self;
-        let member = dispatcher.number();
-        let activity = &dispatcher.member(q).activity;
+        let thread = dispatcher.number();
+        let activity = &dispatcher.thread(q).activity;
         let seen = enter(q, activity);
         if !plug.is_empty() {
             dispatcher.take_plug(q, plug, now, seen);
         }
-        dispatcher.drive_inside(q, |layout| layout.mapped(member), now, seen);
+        dispatcher.drive_inside(q, |layout| layout.mapped(thread), now, seen);
         activity.leave();
         // Puts what other threads completed behind what this thread completed. Otherwise a caller that never reaps
         // everything would never see what other threads completed.
@@ -277,7 +277,7 @@ impl Submitter {
     /// Sets what is notified, beside this thread, when something completes here or needs this thread to poll. It is
     /// notified at once if something has completed already, or needs this thread.
     pub fn set_notify(&mut self, notify: Option<Arc<dyn Notify>>) {
-        let wake = &self.dispatcher.member(&self.q).wake;
+        let wake = &self.dispatcher.thread(&self.q).wake;
         // A thread that is notified counts as asleep, because it may be waiting elsewhere for the news.
         if let Some(change) = wake.set_notify(notify) {
             self.q.live.sleepers.change(change);
@@ -303,7 +303,7 @@ impl Submitter {
         while let Some(mut rq) = plugged.pop_front(&self.q.slots) {
             rq.body_mut().status = Status::Gone;
             let completed = self.dispatcher.completed();
-            rq.into_parts(|part| completed.push_back(part, Place::Completed));
+            rq.into_parts(|part| completed.push_back(part, Location::Completed));
         }
         let mut undone = Vec::new();
         loop {
@@ -327,7 +327,7 @@ impl Submitter {
         debug_assert!(!self.plug.is_empty(), "there is a plug to pass on");
         let outstanding = self.nr_outstanding();
         let Self { q, dispatcher, plug, .. } = self;
-        let Member { activity, service, .. } = dispatcher.member(q);
+        let ThreadState { activity, service, .. } = dispatcher.thread(q);
         service.note_outstanding(outstanding);
         let seen = enter(q, activity);
         dispatcher.take_plug(q, plug, now, seen);
@@ -357,7 +357,7 @@ impl Drop for Submitter {
     /// may use their memory. The queue stays too if the driver panics while the submitter waits here.
     fn drop(&mut self) {
         let q = ManuallyDrop::new(Arc::clone(&self.q));
-        let activity = &self.dispatcher.member(&q).activity;
+        let activity = &self.dispatcher.thread(&q).activity;
         if activity.is_active() {
             activity.leave();
             // This thread may have been the one that was woken to take on what another one left.
@@ -366,7 +366,7 @@ impl Drop for Submitter {
         }
         let _ = self.finish();
         self.set_notify(None);
-        self.q.members.leave(&self.q, self.dispatcher.number(), Some(self.client));
+        self.q.threads.leave(&self.q, self.dispatcher.number(), Some(self.client));
         drop(ManuallyDrop::into_inner(q));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use blkmq::Op;
-use blkmq::sched::window::Window;
+use blkmq::sched::limiter::Limiter;
 use blkmq_workbench::bench::{Control, JobOutcome};
 use blkmq_workbench::job::{Direction, Job};
 use indicatif::ProgressBar;
@@ -30,7 +30,7 @@ const MOST_PART: f64 = 0.05;
 const READS: f64 = 1500.0;
 /// The most operations that are computed of a model.
 const MOST_IOS: f64 = 300_000.0;
-/// Each try of a window takes some 0.3 s, or as long as 1000 operations take. It is given so many seconds, and on a
+/// Each try of a limiter takes some 0.3 s, or as long as 1000 operations take. It is given so many seconds, and on a
 /// model, where time costs little, as long as so many operations take.
 const FINDS: f64 = 3.0;
 const FINDS_MODEL: f64 = 1.2;
@@ -59,13 +59,13 @@ pub(super) struct Beside {
     pub(super) p99_9_ns: u64,
     pub(super) flood_iops: f64,
     pub(super) flood_bytes_per_second: f64,
-    /// What the queue found by itself, if it has a window.
-    pub(super) window: Option<WindowFound>,
+    /// What the queue found by itself, if it has a limiter.
+    pub(super) limiter: Option<LimiterFound>,
 }
 
-/// What a window found of the device under a flood.
+/// What a limiter found of the device under a flood.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct WindowFound {
+pub(super) struct LimiterFound {
     pub(super) phase: &'static str,
     /// What the device does at most of the flood's operations. `None` if nothing had to be found, as reads were fast
     /// enough.
@@ -78,19 +78,19 @@ pub(super) struct WindowFound {
     pub(super) target_ns: Option<u64>,
 }
 
-impl WindowFound {
-    /// What this window found of operations of so many bytes.
-    fn of(window: &Window, op: Op, bytes: u64) -> Self {
+impl LimiterFound {
+    /// What this limiter found of operations of so many bytes.
+    fn of(limiter: &Limiter, op: Op, bytes: u64) -> Self {
         let sectors = u32::try_from(bytes / 512).unwrap_or(u32::MAX);
-        let ceilings_measured = window.times_measured();
-        let ceiling_iops = (ceilings_measured > 0).then(|| 1e9 / f64::from(window.cost(op, sectors)));
+        let ceilings_measured = limiter.times_measured();
+        let ceiling_iops = (ceilings_measured > 0).then(|| 1e9 / f64::from(limiter.cost(op, sectors)));
         Self {
-            phase: window.phase().name(),
+            phase: limiter.phase().name(),
             ceiling_iops,
             ceiling_bytes_per_second: ceiling_iops.map(|iops| iops * bytes as f64),
             ceilings_measured,
-            bound_ns: window.bound(),
-            target_ns: window.target_ns(),
+            bound_ns: limiter.bound(),
+            target_ns: limiter.target_ns(),
         }
     }
 }
@@ -117,10 +117,10 @@ impl Flood {
         self.cases.iter().find(|beside| !beside.is_proposed)
     }
 
-    /// What the scheduler of this name would bring, with a window or at the proposed depth.
-    pub(super) fn case(&self, scheduler: &str, has_window: bool) -> Option<&Beside> {
+    /// What the scheduler of this name would bring, with a limiter or at the proposed depth.
+    pub(super) fn case(&self, scheduler: &str, has_limiter: bool) -> Option<&Beside> {
         let is_it = |beside: &&Beside| {
-            beside.is_proposed && beside.scheduler == scheduler && beside.window.is_some() == has_window
+            beside.is_proposed && beside.scheduler == scheduler && beside.limiter.is_some() == has_limiter
         };
         self.cases.iter().find(is_it)
     }
@@ -153,14 +153,14 @@ impl Setting<'_> {
         Duration::from_secs_f64(wanted.min(most))
     }
 
-    /// How long a window is given to find what it can.
+    /// How long a limiter is given to find what it can.
     fn finds(&self) -> Duration {
         let of_model = (FINDS_IOS / self.read_ceiling.max(1.0)).clamp(FINDS_MODEL, 30.0);
         Duration::from_secs_f64(if self.ground.is_model { of_model } else { FINDS })
     }
 
     /// `number` says which run this is.
-    fn jobs(&self, bytes: u64, number: u64, has_window: bool) -> Result<Vec<Job>, Failure> {
+    fn jobs(&self, bytes: u64, number: u64, has_limiter: bool) -> Result<Vec<Job>, Failure> {
         let (rate, block) = (self.rate(), self.ground.block.max(4096));
         let way = if self.writes { "randwrite" } else { "randread" };
         let flood: String = (1..=THREADS).map(|number| format!("[flood-{number}]\nbs={bytes}\nrw={way}\n")).collect();
@@ -170,7 +170,7 @@ impl Setting<'_> {
         );
         let mut jobs = load::parse(&text)?;
         // What the device saves up while nothing happens is used up first.
-        let ramp = self.burst + if has_window { self.finds() } else { self.length() / 20 };
+        let ramp = self.burst + if has_limiter { self.finds() } else { self.length() / 20 };
         for job in &mut jobs {
             job.ramp_time = ramp;
             if !self.ground.is_model {
@@ -184,7 +184,7 @@ impl Setting<'_> {
 
     /// Runs one flood in one case. `None` if it was stopped.
     fn run(&self, (bytes, number): (u64, u64), case: &Case, stop: &Arc<AtomicBool>) -> Result<Option<Beside>, Failure> {
-        let jobs = self.jobs(bytes, number, case.front.has_window)?;
+        let jobs = self.jobs(bytes, number, case.front.has_limiter)?;
         let mut bench = self.ground.bench(case.front, &jobs)?;
         let control = Control { runtime: Some(self.length()), stop: Arc::clone(stop), ..Control::default() };
         let outcome = bench.run(&control).map_err(|error| self.ground.failure(&error))?;
@@ -197,7 +197,7 @@ impl Setting<'_> {
         let rate = |job: &JobOutcome| job.direction(direction).iops(job.runtime_ns);
         let flood_iops = flood.iter().map(rate).sum();
         let op = if self.writes { Op::Write } else { Op::Read };
-        let window = bench.queue().window().map(|info| WindowFound::of(&info.window, op, bytes));
+        let limiter = bench.queue().limiter().map(|info| LimiterFound::of(&info.limiter, op, bytes));
         Ok(Some(Beside {
             case: case.name.clone(),
             scheduler: bench.queue().scheduler().to_owned(),
@@ -209,7 +209,7 @@ impl Setting<'_> {
             p99_9_ns: read.latency.percentile(99.9),
             flood_iops,
             flood_bytes_per_second: flood_iops * bytes as f64,
-            window,
+            limiter,
         }))
     }
 

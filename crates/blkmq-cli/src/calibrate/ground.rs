@@ -22,7 +22,7 @@ const LEAST_BYTES: u64 = 4 << 20;
 /// The parameter that this command is about.
 const DEPTH: &str = "hw_queue_depth";
 /// The knob of a queue that bounds the work with the device, and its value for one that finds the bound by itself.
-pub(super) const WINDOW: &str = "wbt_lat_usec";
+pub(super) const LIMITER: &str = "wbt_lat_usec";
 pub(super) const AUTO: i64 = -1;
 /// The most hardware queues that are loaded: each has a thread.
 const MAX_QUEUES: u16 = 64;
@@ -43,7 +43,7 @@ pub(super) struct Front {
     /// `None`: the one that a server takes by default.
     pub(super) scheduler: Option<&'static str>,
     /// Whether the queue bounds the work with the device by itself: `wbt_lat_usec` is -1.
-    pub(super) has_window: bool,
+    pub(super) has_limiter: bool,
 }
 
 /// A device that may be measured.
@@ -184,14 +184,14 @@ impl Ground {
 
     /// A queue for these jobs, in front of the device as a server opens it.
     pub(super) fn bench(&self, front: Front, jobs: &[Job]) -> Result<Bench, Failure> {
-        let Front { depth, scheduler, has_window } = front;
+        let Front { depth, scheduler, has_limiter } = front;
         let spec = depth.map_or_else(|| self.spec.clone(), |depth| with(&self.spec, DEPTH, &depth.to_string()));
         let fault = |what: String| TextError { place: spec.clone(), what };
         let driver = open(&spec).map_err(|error| fault(error.to_string()))?;
         let clock = if self.is_model { ClockKind::Virtual } else { ClockKind::Real };
         let mut setup = Setup { clock, scheduler: scheduler.map(Into::into), ..Setup::new(spec.as_str()) };
-        if has_window {
-            setup.settings.push((WINDOW.to_owned(), AUTO.to_string()));
+        if has_limiter {
+            setup.settings.push((LIMITER.to_owned(), AUTO.to_string()));
         }
         Bench::over(driver, jobs, &setup).map_err(|error| fault(error.to_string()).into())
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::flood::{Beside, Flood};
-use super::ground::{self, AUTO, Ground, WINDOW};
+use super::ground::{self, AUTO, Ground, LIMITER};
 use super::sweep::Swept;
 use crate::schedulers;
 
@@ -16,17 +16,17 @@ const KEEPS: f64 = 0.9;
 /// A scheduler must be better than this part of a simpler one's latency.
 const BETTER: f64 = 0.8;
 
-/// The least part of a flood's rate without any bound that it keeps under a window that is proposed.
-const WINDOW_KEEPS: f64 = 0.95;
+/// The least part of a flood's rate without any bound that it keeps under a limiter that is proposed.
+const LIMITER_KEEPS: f64 = 0.95;
 
 /// What to configure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Proposal {
-    /// The depth of each hardware queue. `None`: the device's own, because a window is proposed or because the device
+    /// The depth of each hardware queue. `None`: the device's own, because a limiter is proposed or because the device
     /// has no such parameter.
     pub(super) hw_queue_depth: Option<u32>,
     pub(super) scheduler: &'static str,
-    /// The knob of this name, if a window is proposed.
+    /// The knob of this name, if a limiter is proposed.
     pub(super) wbt_lat_usec: Option<i64>,
     /// A block of a file for `blkmq serve --config`.
     pub(super) toml: String,
@@ -54,7 +54,7 @@ pub(super) fn schedulers(ground: &Ground, swept: &[Swept]) -> Vec<&'static str> 
 
 impl Proposal {
     /// What is proposed: among `schedulers`, the one with which the reader's p99 is the shortest beside all floods
-    /// together, and the floods keep nearly the best rate; or a window, if it is as good. `None` without floods.
+    /// together, and the floods keep nearly the best rate; or a limiter, if it is as good. `None` without floods.
     pub(super) fn of(
         ground: &Ground,
         depth: Option<u32>,
@@ -62,10 +62,10 @@ impl Proposal {
         floods: &[Flood],
     ) -> Option<Self> {
         let scheduler = best(schedulers, floods, false)?;
-        if let Some(scheduler) = window(scheduler, floods) {
+        if let Some(scheduler) = limiter(scheduler, floods) {
             let device = quoted(ground.device());
             let toml = format!(
-                "[[export]]\nname = \"disk\"\ndevice = {device}\nscheduler = \"{scheduler}\"\nset = {{ {WINDOW} = {AUTO} }}\n"
+                "[[export]]\nname = \"disk\"\ndevice = {device}\nscheduler = \"{scheduler}\"\nset = {{ {LIMITER} = {AUTO} }}\n"
             );
             return Some(Self { hw_queue_depth: None, scheduler, wbt_lat_usec: Some(AUTO), toml });
         }
@@ -75,35 +75,35 @@ impl Proposal {
     }
 }
 
-/// The scheduler with a window, if one is at least as good for the reader as `scheduler` at the proposed depth, and no
-/// flood loses much. A window that found nothing to hold back is none.
-fn window(scheduler: &'static str, floods: &[Flood]) -> Option<&'static str> {
+/// The scheduler with a limiter, if one is at least as good for the reader as `scheduler` at the proposed depth, and no
+/// flood loses much. A limiter that found nothing to hold back is none.
+fn limiter(scheduler: &'static str, floods: &[Flood]) -> Option<&'static str> {
     let cases = |name| -> Option<Vec<(&Beside, &Beside)>> {
         floods.iter().map(|flood| flood.as_it_is().zip(flood.case(name, true))).collect()
     };
     let is_good = |name: &&'static str| {
         cases(name).is_some_and(|cases| {
-            cases.iter().all(|(without, with)| with.flood_iops >= WINDOW_KEEPS * without.flood_iops)
-                && cases.iter().any(|(_, with)| with.window.as_ref().is_some_and(|found| found.bound_ns.is_some()))
+            cases.iter().all(|(without, with)| with.flood_iops >= LIMITER_KEEPS * without.flood_iops)
+                && cases.iter().any(|(_, with)| with.limiter.as_ref().is_some_and(|found| found.bound_ns.is_some()))
         })
     };
     // Where another one is hardly better, the one that comes first in the registry is proposed.
-    let good: Vec<_> = schedulers::with_window().filter(is_good).collect();
+    let good: Vec<_> = schedulers::with_limiter().filter(is_good).collect();
     let name = best(&good, floods, true)?;
-    let p99 = |name, has_window| product(floods, name, has_window, |beside| beside.p99_ns as f64);
+    let p99 = |name, has_limiter| product(floods, name, has_limiter, |beside| beside.p99_ns as f64);
     (p99(name, true)? <= p99(scheduler, false)?).then_some(name)
 }
 
 /// A figure of a case in all floods. The product stands for the geometric mean.
-fn product(floods: &[Flood], name: &str, has_window: bool, figure: fn(&Beside) -> f64) -> Option<f64> {
-    let of = |flood: &Flood| Some(figure(flood.case(name, has_window)?));
+fn product(floods: &[Flood], name: &str, has_limiter: bool, figure: fn(&Beside) -> f64) -> Option<f64> {
+    let of = |flood: &Flood| Some(figure(flood.case(name, has_limiter)?));
     floods.iter().map(of).product()
 }
 
-/// The best scheduler, with a window or at the proposed depth. An earlier one is preferred to a later one that is
+/// The best scheduler, with a limiter or at the proposed depth. An earlier one is preferred to a later one that is
 /// hardly better.
-fn best(schedulers: &[&'static str], floods: &[Flood], has_window: bool) -> Option<&'static str> {
-    let product = |name: &str, figure: fn(&Beside) -> f64| product(floods, name, has_window, figure);
+fn best(schedulers: &[&'static str], floods: &[Flood], has_limiter: bool) -> Option<&'static str> {
+    let product = |name: &str, figure: fn(&Beside) -> f64| product(floods, name, has_limiter, figure);
     let powers = i32::try_from(floods.len()).ok().filter(|count| *count > 0)?;
     let figures = |name: &'static str| {
         Some((name, product(name, |beside| beside.p99_ns as f64)?, product(name, |beside| beside.flood_iops)?))
@@ -134,7 +134,7 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::flood::WindowFound;
+    use super::super::flood::LimiterFound;
     use super::*;
 
     /// What the reader's p99 and the flood's rate are in two floods.
@@ -150,7 +150,7 @@ mod tests {
             p99_9_ns: 1,
             flood_iops,
             flood_bytes_per_second: 1.0,
-            window: None,
+            limiter: None,
         };
         let flood = |at| Flood {
             way: "reads",
@@ -178,11 +178,11 @@ mod tests {
         assert_eq!(best(&["none", "bfq"], &one, false), Some("bfq"), "the other was not measured to its end");
     }
 
-    /// Red if a window is proposed that slows a flood down, that does nothing, or with which the reader waits longer;
+    /// Red if a limiter is proposed that slows a flood down, that does nothing, or with which the reader waits longer;
     /// or if one that is as good as a depth is not.
     #[test]
-    fn a_window_is_proposed_where_it_is_as_good_as_a_depth() {
-        let found = |bound_ns| WindowFound {
+    fn a_limiter_is_proposed_where_it_is_as_good_as_a_depth() {
+        let found = |bound_ns| LimiterFound {
             phase: "paced",
             ceiling_iops: Some(1e5),
             ceiling_bytes_per_second: None,
@@ -196,17 +196,17 @@ mod tests {
             for (flood, with) in floods.iter_mut().zip(with) {
                 flood.cases[0].is_proposed = false;
                 flood.cases.extend(with.cases);
-                flood.cases[2].window = Some(found(bound_ns));
+                flood.cases[2].limiter = Some(found(bound_ns));
             }
-            assert_eq!(best(&["none", "bfq"], &floods, false), Some("none"), "a window is no depth");
-            window("none", &floods)
+            assert_eq!(best(&["none", "bfq"], &floods, false), Some("none"), "a limiter is no depth");
+            limiter("none", &floods)
         };
         assert_eq!(of([100, 100], 95e3, Some(1)), Some("bfq"));
         assert_eq!(of([50, 180], 95e3, Some(1)), Some("bfq"), "over both floods");
         assert_eq!(of([100, 101], 95e3, Some(1)), None, "the reader waits longer");
         assert_eq!(of([10, 10], 94e3, Some(1)), None, "the flood is slower");
         assert_eq!(of([10, 10], 95e3, None), None, "nothing was held back");
-        assert_eq!(window("none", &[]), None);
+        assert_eq!(limiter("none", &[]), None);
     }
 
     /// Red if a path that needs escapes breaks the block.

@@ -6,7 +6,7 @@ use blkmq_workbench::report::{Axis, Content, Line, Lines, Scale, Section, Unit};
 
 use super::Found;
 use super::burst::Early;
-use super::flood::{Beside, Flood, WindowFound};
+use super::flood::{Beside, Flood, LimiterFound};
 use super::knee::NEAR;
 use super::sweep::Swept;
 use crate::page;
@@ -23,7 +23,7 @@ type Rows = Vec<Vec<String>>;
 
 const HEAD: [&str; 8] =
     ["load", "ceiling", "MB/s", "knee", "p99 at 1", "at the knee", "at twice the knee", "at full depth"];
-const WINDOWS: [&str; 7] = ["beside", "", "it is", "ceiling", "by the sweep", "bound ms", "target us"];
+const LIMITERS: [&str; 7] = ["beside", "", "it is", "ceiling", "by the sweep", "bound ms", "target us"];
 const FLOODED: [&str; 7] = ["beside", "", "reads/s", "p50", "p99", "p99.9", "flood MB/s"];
 
 fn owned<const N: usize>(cells: [&str; N]) -> Vec<String> {
@@ -85,8 +85,8 @@ impl Flood {
         self.cases.iter().enumerate().map(row).collect()
     }
 
-    /// What windows found.
-    fn windows(&self) -> Rows {
+    /// What limiters found.
+    fn limiters(&self) -> Rows {
         // Where operations are small their number is what the device is short of.
         let is_small = self.bytes <= 4096;
         let rate = |bytes: Option<f64>| match bytes {
@@ -94,13 +94,13 @@ impl Flood {
             Some(bytes) if is_small => format!("{}/s", short(bytes / self.bytes as f64)),
             Some(bytes) => format!("{:.1} MB/s", bytes / 1e6),
         };
-        let row = |(name, found): (&String, &WindowFound)| {
+        let row = |(name, found): (&String, &LimiterFound)| {
             let bound = found.bound_ns.map_or_else(|| "-".to_owned(), |ns| format!("{:.1}", ns as f64 / 1e6));
             let target = found.target_ns.map_or_else(|| "-".to_owned(), us);
             let [found_rate, swept] = [found.ceiling_bytes_per_second, self.swept_bytes_per_second].map(rate);
             vec![self.name(), name.clone(), found.phase.to_owned(), found_rate, swept, bound, target]
         };
-        self.cases.iter().filter_map(|beside| Some((&beside.case, beside.window.as_ref()?))).map(row).collect()
+        self.cases.iter().filter_map(|beside| Some((&beside.case, beside.limiter.as_ref()?))).map(row).collect()
     }
 }
 
@@ -133,9 +133,9 @@ impl Found {
         self.floods.iter().flat_map(Flood::rows).collect()
     }
 
-    /// What windows found. The name of a flood stands in its first row alone.
-    fn windows(&self) -> Rows {
-        let mut rows: Rows = self.floods.iter().flat_map(Flood::windows).collect();
+    /// What limiters found. The name of a flood stands in its first row alone.
+    fn limiters(&self) -> Rows {
+        let mut rows: Rows = self.floods.iter().flat_map(Flood::limiters).collect();
         for at in (1..rows.len()).rev() {
             if rows[at][0] == rows[at - 1][0] {
                 rows[at][0].clear();
@@ -144,8 +144,8 @@ impl Found {
         rows
     }
 
-    fn about_windows() -> String {
-        "A window finds by itself how much work the device may have (wbt_lat_usec = -1). While it is open it holds nothing \
+    fn about_limiters() -> String {
+        "A limiter finds by itself how much work the device may have (wbt_lat_usec = -1). While it is open it holds nothing \
          back."
             .to_owned()
     }
@@ -187,10 +187,10 @@ impl Found {
             writeln!(out, "\n{}\n", self.reader())?;
             table(&owned(FLOODED), self.flooded(), 2, out)?;
         }
-        let windows = self.windows();
-        if !windows.is_empty() {
-            writeln!(out, "\n{}\n", Self::about_windows())?;
-            table(&owned(WINDOWS), windows, 3, out)?;
+        let limiters = self.limiters();
+        if !limiters.is_empty() {
+            writeln!(out, "\n{}\n", Self::about_limiters())?;
+            table(&owned(LIMITERS), limiters, 3, out)?;
         }
         if let Some(proposal) = &self.proposal {
             writeln!(out, "\nTo configure, for blkmq serve --config FILE.toml:\n")?;
@@ -247,9 +247,9 @@ impl Found {
         if !self.floods.is_empty() {
             sections.push(page::table("A reader beside a flood", &self.reader(), &FLOODED, self.flooded()));
         }
-        let windows = self.windows();
-        if !windows.is_empty() {
-            sections.push(page::table("What windows found", &Self::about_windows(), &WINDOWS, windows));
+        let limiters = self.limiters();
+        if !limiters.is_empty() {
+            sections.push(page::table("What limiters found", &Self::about_limiters(), &LIMITERS, limiters));
         }
         if let Some(proposal) = &self.proposal {
             let rows = proposal.toml.lines().map(|line| vec![line.to_owned()]).collect();

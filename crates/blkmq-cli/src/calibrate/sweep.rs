@@ -95,7 +95,7 @@ enum Care {
 }
 
 /// Nothing orders requests while a device is swept.
-const ALONE: Front = Front { depth: None, scheduler: Some("none"), has_window: false };
+const ALONE: Front = Front { depth: None, scheduler: Some("none"), has_limiter: false };
 
 /// How long a device is written to at least, until it is in its lasting state.
 const SETTLE: Duration = Duration::from_millis(300);

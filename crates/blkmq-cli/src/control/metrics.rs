@@ -5,13 +5,13 @@ mod counters;
 use std::fmt::Write;
 
 use blkmq::driver::Health;
-use blkmq::sched::window::Phase;
+use blkmq::sched::limiter::Phase;
 use blkmq::{Stat, Stats};
 use blkmq_export::{FrontEnd, Histogram, Kind, Latencies};
 
 use self::counters::{COUNTERS, Family, Sample};
+use super::limiter::{Ceiling, Ceilings, Told};
 use super::schema::{Connection, Parts, Share, by_kind};
-use super::window::{Ceiling, Ceilings, Told};
 use super::{Served, State, tenants};
 
 /// The content type of OpenMetrics text.
@@ -88,7 +88,7 @@ pub(super) fn text(state: &State) -> String {
             let _ = writeln!(out, "blkmq_wakeups_total{{queue=\"{name}\",cause=\"{cause}\"}} {woken}");
         }
     }
-    show_windows(&mut out, state);
+    show_limiters(&mut out, state);
     let name = "request_duration_seconds";
     begin(&mut out, name, "histogram", "Time from a client's request to the reply to it.");
     for (Served { name: queue, .. }, ..) in &counted {
@@ -127,31 +127,31 @@ pub(super) fn text(state: &State) -> String {
     out
 }
 
-/// The windows of the queues that have one. What a window does not know yet has no series.
-fn show_windows(out: &mut String, state: &State) {
-    let windows: Vec<(String, Told)> =
+/// The limiters of the queues that have one. What a limiter does not know yet has no series.
+fn show_limiters(out: &mut String, state: &State) {
+    let limiters: Vec<(String, Told)> =
         state.queues.iter().filter_map(|queue| Some((escaped(&queue.name), Told::of(&queue.q)?))).collect();
-    begin(out, "window_phase", "gauge", "What each queue's window does: 1 for the phase that it is in.");
-    for (queue, told) in &windows {
+    begin(out, "limiter_phase", "gauge", "What each queue's limiter does: 1 for the phase that it is in.");
+    for (queue, told) in &limiters {
         for phase in Phase::ALL.map(Phase::name) {
             let value = u8::from(told.phase == phase);
-            let _ = writeln!(out, "blkmq_window_phase{{queue=\"{queue}\",phase=\"{phase}\"}} {value}");
+            let _ = writeln!(out, "blkmq_limiter_phase{{queue=\"{queue}\",phase=\"{phase}\"}} {value}");
         }
     }
     for (name, help, of) in [
         (
-            "window_ceiling_requests_per_second",
+            "limiter_ceiling_requests_per_second",
             "Requests of 4 KiB that the device does in a second at most, as far as was found.",
             (|ceiling| ceiling.requests_per_second) as fn(Ceiling) -> f64,
         ),
         (
-            "window_ceiling_bytes_per_second",
+            "limiter_ceiling_bytes_per_second",
             "Bytes that the device does in a second at most by requests of 1 MiB, as far as was found.",
             |ceiling| ceiling.bytes_per_second,
         ),
     ] {
         begin(out, name, "gauge", help);
-        for (queue, told) in &windows {
+        for (queue, told) in &limiters {
             let Some(Ceilings { read, write }) = told.ceilings else { continue };
             for (operation, ceiling) in [("read", read), ("write", write)] {
                 let value = of(ceiling);
@@ -161,35 +161,35 @@ fn show_windows(out: &mut String, state: &State) {
     }
     for (name, help, of) in [
         (
-            "window_in_flight_seconds",
+            "limiter_in_flight_seconds",
             "Predicted work that the device has just now.",
             (|told| Some(seconds(told.in_flight_ns))) as fn(&Told) -> Option<String>,
         ),
-        ("window_bound_seconds", "Work that the device may have; not shown while it is not bounded.", |told| {
+        ("limiter_bound_seconds", "Work that the device may have; not shown while it is not bounded.", |told| {
             told.bound_ns.map(seconds)
         }),
-        ("window_held_back_requests", "Requests that wait while the window is not open.", |told| {
+        ("limiter_held_back_requests", "Requests that wait while the limiter is not open.", |told| {
             Some(told.held_back.to_string())
         }),
-        ("window_target_seconds", "Time that reads may take in the device on average.", |told| {
+        ("limiter_target_seconds", "Time that reads may take in the device on average.", |told| {
             told.target_ns.map(seconds)
         }),
         (
-            "window_target_met",
+            "limiter_target_met",
             "Whether reads kept to the target in the last tenth of a second in which the device worked.",
             |told| told.target_met.map(|met| u8::from(met).to_string()),
         ),
     ] {
         begin(out, name, "gauge", help);
-        for (queue, told) in &windows {
+        for (queue, told) in &limiters {
             if let Some(value) = of(told) {
                 let _ = writeln!(out, "blkmq_{name}{{queue=\"{queue}\"}} {value}");
             }
         }
     }
-    let name = "window_ceilings_measured";
+    let name = "limiter_ceilings_measured";
     begin(out, name, "counter", "How many times the ceiling was measured.");
-    for (queue, told) in &windows {
+    for (queue, told) in &limiters {
         let _ = writeln!(out, "blkmq_{name}_total{{queue=\"{queue}\"}} {}", told.ceilings_measured);
     }
 }
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn the_text_is_openmetrics() {
-        let [q, with_window] = [0, 250].map(|usec| {
+        let [q, with_limiter] = [0, 250].map(|usec| {
             RequestQueue::builder(spec::open("null").unwrap()).scheduler("bfq").wbt_lat_usec(usec).build().unwrap()
         });
         let queue = |name: &str, q: &Arc<RequestQueue>| Served {
@@ -355,7 +355,7 @@ mod tests {
             latencies: Latencies::default(),
         };
         let state = State {
-            queues: vec![queue("default", &q), queue("a\"b\\c\n", &q), queue("bounded", &with_window)],
+            queues: vec![queue("default", &q), queue("a\"b\\c\n", &q), queue("bounded", &with_limiter)],
             connections: Box::new(move || (1..=1000).map(client).collect()),
             latencies: Box::new(|_, _| Latencies::default()),
             answered: Box::new(Vec::new),
@@ -394,10 +394,10 @@ mod tests {
             ("target_met{", false),
             ("ceiling_requests_per_second{", false),
         ] {
-            assert_eq!(text.contains(&format!("\nblkmq_window_{line}")), is_there, "{line}: {text}");
+            assert_eq!(text.contains(&format!("\nblkmq_limiter_{line}")), is_there, "{line}: {text}");
         }
-        let windows = text.lines().filter(|line| line.starts_with("blkmq_window_"));
-        assert!(windows.clone().all(|line| line.contains("{queue=\"bounded\"")), "only one has a window: {text}");
+        let limiters = text.lines().filter(|line| line.starts_with("blkmq_limiter_"));
+        assert!(limiters.clone().all(|line| line.contains("{queue=\"bounded\"")), "only one has a limiter: {text}");
         assert!(text.contains("\nblkmq_device_requests{queue=\"default\",operation=\"other\"} 0\n"), "{text}");
         for line in [
             "wakeups_total{queue=\"default\",cause=\"deferred\"} 0",

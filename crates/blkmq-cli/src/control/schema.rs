@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use blkmq_export::{Cause, Errors, FrontEnd, Latencies};
 use serde::{Deserialize, Serialize};
 
-use super::window::Told;
+use super::limiter::Told;
 
 /// A queue and what it serves.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -107,8 +107,8 @@ pub(crate) struct Stat {
     pub(crate) exports: Vec<String>,
     /// Requests of their clients that were answered with an error, by its kind.
     pub(crate) errors: BTreeMap<String, u64>,
-    /// The window in front of its device, if it has one.
-    pub(crate) window: Option<Told>,
+    /// The limiter in front of its device, if it has one.
+    pub(crate) limiter: Option<Told>,
 }
 
 /// Requests that were answered with an error, by the word for it. Words with a count of 0 are included.
@@ -159,7 +159,7 @@ impl Stat {
             inflight: q.inflight(),
             exports: exports.iter().map(|answered| answered.export.clone()).collect(),
             errors: by_kind(&errors),
-            window: Told::of(q),
+            limiter: Told::of(q),
         }
     }
 }

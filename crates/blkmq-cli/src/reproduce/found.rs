@@ -5,8 +5,8 @@ use blkmq_workbench::{Ratio, Turns};
 use serde::Serialize;
 
 use super::flood::FoundFlood;
+use super::limiter::FoundLimiter;
 use super::tables::{Figure, Row, Table};
-use super::window::FoundWindow;
 use crate::rates::Rates;
 use crate::target::Time;
 
@@ -20,7 +20,7 @@ pub(super) struct Found {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) flood: Option<FoundFlood>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) window: Option<FoundWindow>,
+    pub(super) limiter: Option<FoundLimiter>,
 }
 
 #[derive(Debug, Serialize)]

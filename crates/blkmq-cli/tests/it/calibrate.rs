@@ -81,7 +81,7 @@ fn a_burst_has_the_credit_that_the_volume_has() {
     assert!((0.95..=1.05).contains(&(ceiling / 2000.0)), "what was saved up does not count: {ceiling}");
 }
 
-/// Red if the block is not one that a server takes, if the reader is not better off by it, if a window does not find
+/// Red if the block is not one that a server takes, if the reader is not better off by it, if a limiter does not find
 /// the ceilings that the sweep found, or if the words or the page say something else than the JSON.
 #[test]
 fn the_proposal_can_be_served_and_is_better_for_a_reader() {
@@ -109,13 +109,13 @@ fn the_proposal_can_be_served_and_is_better_for_a_reader() {
         let cases = flood["cases"].as_array().expect("cases");
         for scheduler in ["mq-deadline", "bfq"] {
             let case =
-                cases.iter().find(|case| case["case"] == format!("{scheduler}, window")).expect("it was measured");
+                cases.iter().find(|case| case["case"] == format!("{scheduler}, limiter")).expect("it was measured");
             assert_eq!(case["scheduler"], scheduler);
-            let found = number(&case["window"]["ceiling_bytes_per_second"]);
+            let found = number(&case["limiter"]["ceiling_bytes_per_second"]);
             assert!((0.9..=1.1).contains(&(found / swept)), "{case}: by the sweep {swept}");
         }
-        let without = cases.iter().filter(|case| case["window"].is_null()).count();
-        assert_eq!(without, cases.len() - 2, "the other cases have no window: {flood}");
+        let without = cases.iter().filter(|case| case["limiter"].is_null()).count();
+        assert_eq!(without, cases.len() - 2, "the other cases have no limiter: {flood}");
     }
 
     let page = temporary("calibrated.html", b"");
@@ -127,7 +127,7 @@ fn the_proposal_can_be_served_and_is_better_for_a_reader() {
     for cell in cells {
         assert!(html.contains(&format!("<td>{cell}</td>")), "{cell}");
     }
-    let row = words.lines().find(|line| line.contains("mq-deadline, window  paced ")).expect("the window has a row");
+    let row = words.lines().find(|line| line.contains("mq-deadline, limiter  paced ")).expect("the limiter has a row");
     for cell in row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()) {
         assert!(html.contains(&format!("<td>{cell}</td>")), "{cell}");
     }
@@ -136,11 +136,11 @@ fn the_proposal_can_be_served_and_is_better_for_a_reader() {
     assert_eq!(html.matches("<svg ").count(), 2);
 }
 
-/// Red if a window that keeps the writers going, with a shorter p99 of the reader than a depth brings, is not proposed,
-/// or if a server does not take the block. On this volume a depth is either too small for small writes or too large for
-/// large ones.
+/// Red if a limiter that keeps the writers going, with a shorter p99 of the reader than a depth brings, is not
+/// proposed, or if a server does not take the block. On this volume a depth is either too small for small writes or too
+/// large for large ones.
 #[test]
-fn a_window_is_proposed_where_it_is_better_than_a_depth() {
+fn a_limiter_is_proposed_where_it_is_better_than_a_depth() {
     let device = "cloud,iops=50000,mbps=1500,write_unit=262144,hw_queue_depth=64";
     let found = calibrated(&[device, "--writes"]);
     let proposal = &found["proposal"];
@@ -148,17 +148,17 @@ fn a_window_is_proposed_where_it_is_better_than_a_depth() {
     let toml = proposal["toml"].as_str().expect("a proposal");
     assert!(toml.contains(&format!("device = \"{device}\"\nscheduler = \"mq-deadline\"\n")), "{toml}");
     assert!(toml.ends_with("set = { wbt_lat_usec = -1 }\n"), "{toml}");
-    let path = temporary("calibrated-window.toml", toml.as_bytes());
+    let path = temporary("calibrated-limiter.toml", toml.as_bytes());
     assert!(checked(&path).starts_with("good: disk at "));
     let (mut with, mut depth) = (1.0, 1.0);
     for flood in found["floods"].as_array().expect("floods") {
         let cases = flood["cases"].as_array().expect("cases");
         let case =
             |name: &str| cases.iter().find(|case| case["case"].as_str().is_some_and(|case| case.starts_with(name)));
-        let [now, window, none] =
-            ["as it is", "mq-deadline, window", "none, depth"].map(|name| case(name).expect("it was measured"));
-        assert!(number(&window["flood_iops"]) >= 0.95 * number(&now["flood_iops"]), "{window} beside {now}");
-        with *= number(&window["p99_ns"]);
+        let [now, limiter, none] =
+            ["as it is", "mq-deadline, limiter", "none, depth"].map(|name| case(name).expect("it was measured"));
+        assert!(number(&limiter["flood_iops"]) >= 0.95 * number(&now["flood_iops"]), "{limiter} beside {now}");
+        with *= number(&limiter["p99_ns"]);
         depth *= number(&none["p99_ns"]);
     }
     assert!(with <= depth, "{with} and {depth}: {found}");

@@ -18,7 +18,7 @@ fn cpu(clock: ClockId) -> Duration {
 }
 
 /// CPU time and not the time that passes is compared, so it does not matter what else the machine does. The middle of
-/// some windows counts, because the connections may still be at work in the first.
+/// some limiters counts, because the connections may still be at work in the first.
 ///
 /// Red if a connection wakes by itself, as with a limit to its sleep: 256 sleeps of 0.1 s take 1 % or more. Red if a
 /// thread measures costs again and again although no connection looks.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use blkmq::sched::window::Phase;
+use blkmq::sched::limiter::Phase;
 use blkmq::{Bio, Buffer, Client, RequestQueue};
 use rustix::process::{Signal, getuid};
 
@@ -62,9 +62,9 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// A server of a volume of 5000 requests a second with a window, while a client has 64 reads outstanding and the window
-/// holds some of them back.
-fn with_window(look: impl FnOnce(&Served)) {
+/// A server of a volume of 5000 requests a second with a limiter, while a client has 64 reads outstanding and the
+/// limiter holds some of them back.
+fn with_limiter(look: impl FnOnce(&Served)) {
     let volume = ["--device", "cloud,iops=5000,size=16M", "--scheduler", "mq-deadline", "--set", "wbt_lat_usec=-1"];
     let server = Served::start(&volume);
     let (answered, ends) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -73,23 +73,23 @@ fn with_window(look: impl FnOnce(&Served)) {
         let _ended = Ended(&ends);
         scope.spawn(|| flood(&mut client, 64, &answered, &ends));
         until(|| {
-            let window = &server.json(&["stat"])["queues"][0]["window"];
-            !window["ceilings"].is_null() && window["phase"] != "open" && !window["target_met"].is_null()
+            let limiter = &server.json(&["stat"])["queues"][0]["limiter"];
+            !limiter["ceilings"].is_null() && limiter["phase"] != "open" && !limiter["target_met"].is_null()
         });
         look(&server);
     })
 }
 
-/// Red if what a window found does not come out of a server, or comes out of stat, the control socket and the metrics
-/// as something else; or if a queue without a window has one.
+/// Red if what a limiter found does not come out of a server, or comes out of stat, the control socket and the metrics
+/// as something else; or if a queue without a limiter has one.
 #[test]
-fn what_a_window_found_is_told() {
-    with_window(|server| {
+fn what_a_limiter_found_is_told() {
+    with_limiter(|server| {
         let told: Value = serde_json::from_str(&server.get("/queues/default/stat")).unwrap();
-        let window = &told["window"];
-        let reads = window["ceilings"]["read"]["requests_per_second"].as_f64().unwrap();
-        assert!(reads > 0.0 && reads < 10_000.0, "the volume lets pass 5000 in a second: {window}");
-        assert!(window["ceilings_measured"].as_u64() >= Some(1), "{window}");
+        let limiter = &told["limiter"];
+        let reads = limiter["ceilings"]["read"]["requests_per_second"].as_f64().unwrap();
+        assert!(reads > 0.0 && reads < 10_000.0, "the volume lets pass 5000 in a second: {limiter}");
+        assert!(limiter["ceilings_measured"].as_u64() >= Some(1), "{limiter}");
         let metrics = server.get("/metrics");
         let value = |series: &str| {
             let found = metrics.lines().find_map(|line| line.strip_prefix(&format!("blkmq_{series} ")));
@@ -97,29 +97,30 @@ fn what_a_window_found_is_told() {
         };
         let sum: f64 = Phase::ALL
             .iter()
-            .map(|phase| value(&format!("window_phase{{queue=\"default\",phase=\"{}\"}}", phase.name())))
+            .map(|phase| value(&format!("limiter_phase{{queue=\"default\",phase=\"{}\"}}", phase.name())))
             .sum();
         assert_eq!(sum, 1.0, "it is in one phase: {metrics}");
         for operation in ["read", "write"] {
             for unit in ["requests", "bytes"] {
-                let series = format!("window_ceiling_{unit}_per_second{{queue=\"default\",operation=\"{operation}\"}}");
+                let series =
+                    format!("limiter_ceiling_{unit}_per_second{{queue=\"default\",operation=\"{operation}\"}}");
                 assert!(value(&series) > 0.0, "{series}");
             }
         }
         for name in ["in_flight_seconds", "held_back_requests", "target_met"] {
-            assert!(value(&format!("window_{name}{{queue=\"default\"}}")) >= 0.0, "{name}");
+            assert!(value(&format!("limiter_{name}{{queue=\"default\"}}")) >= 0.0, "{name}");
         }
-        assert!(value("window_target_seconds{queue=\"default\"}") < 1.0, "seconds: {metrics}");
-        assert!(value("window_ceilings_measured_total{queue=\"default\"}") >= 1.0);
+        assert!(value("limiter_target_seconds{queue=\"default\"}") < 1.0, "seconds: {metrics}");
+        assert!(value("limiter_ceilings_measured_total{queue=\"default\"}") >= 1.0);
         assert!(value("device_requests{queue=\"default\",operation=\"read\"}") <= 64.0);
         let words = server.say(&["stat"]);
         let [_, _, now, found] = &words.lines().collect::<Vec<_>>()[..] else { panic!("{words}") };
-        assert!(now.starts_with("  window ") && now.contains(" ms with the device, "), "{words}");
+        assert!(now.starts_with("  limiter ") && now.contains(" ms with the device, "), "{words}");
         assert!(found.starts_with("  ceilings: reads ") && found.contains("; measured "), "{words}");
 
         server.say(&["set", "wbt_lat_usec", "0"]);
-        assert!(server.json(&["stat"])["queues"][0]["window"].is_null());
-        assert!(!server.get("/metrics").contains("\nblkmq_window_"), "there is no window");
+        assert!(server.json(&["stat"])["queues"][0]["limiter"].is_null());
+        assert!(!server.get("/metrics").contains("\nblkmq_limiter_"), "there is no limiter");
         assert_eq!(server.say(&["stat"]).lines().count(), 2);
     });
 }
@@ -386,7 +387,7 @@ fn queries(dashboard: &Value) -> Vec<String> {
 }
 
 /// Red if the documentation, a rule, a rule's test or the dashboard names a metric that a server does not print; or if
-/// the dashboard is no JSON, or leaves out what tells a window's state.
+/// the dashboard is no JSON, or leaves out what tells a limiter's state.
 #[test]
 fn the_metrics_in_the_documentation_are_there() {
     let server = Served::start(&["--device", "ram,size=1M"]);
@@ -413,7 +414,7 @@ fn the_metrics_in_the_documentation_are_there() {
     let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
     let queries = queries(&dashboard);
     assert!(queries.len() >= 16, "{queries:?}");
-    for name in names.iter().filter(|name| name.starts_with("blkmq_window_")) {
+    for name in names.iter().filter(|name| name.starts_with("blkmq_limiter_")) {
         assert!(queries.iter().any(|query| metrics_of(query).contains(&name.as_str())), "{name} is in no panel");
     }
 }
@@ -446,9 +447,9 @@ fn the_rules_do_what_they_say() {
     passes(&["check", "rules", path.to_str().unwrap()]);
     let text = |path: &str| std::fs::read_to_string(path).unwrap();
     let (rules, tests) = (text(&rules), text(&tests));
-    let window = rules.split_once("name: blkmq-window").expect("there is such a group").1;
-    let alerts: Vec<_> = window.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
-    assert!(alerts.len() >= 3, "{window}");
+    let limiter = rules.split_once("name: blkmq-limiter").expect("there is such a group").1;
+    let alerts: Vec<_> = limiter.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert!(alerts.len() >= 3, "{limiter}");
     for alert in alerts {
         assert!(tests.contains(&format!("alertname: {alert} }}")), "{alert} is not said to be silent at any time");
         assert!(tests.contains(&format!("alertname: {alert}\n")), "{alert} never fires");

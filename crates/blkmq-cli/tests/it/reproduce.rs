@@ -78,22 +78,23 @@ fn flood_has_its_rows(flood: &Value) {
 
 /// What a bound brings is judged by the tests of the library and of the step response; here a reader waits for less
 /// with one, and each ceiling was found.
-fn window_has_its_rows(window: &Value) {
-    let rows = window["rows"].as_array().expect("it is a list");
+fn limiter_has_its_rows(limiter: &Value) {
+    let rows = limiter["rows"].as_array().expect("it is a list");
     let bound = |wanted: &str| rows.iter().filter(|row| row["bound"] == wanted).count();
-    assert_eq!((bound("none"), bound("24 requests"), bound("the window")), (1, 1, 2));
-    // kyber is what the queue had, with its default target, with one within a tenth of the window's, and a shorter one.
+    assert_eq!((bound("none"), bound("24 requests"), bound("the limiter")), (1, 1, 2));
+    // kyber is what the queue had, with its default target, with one within a tenth of the limiter's, and a shorter
+    // one.
     let targets = |scheduler: &str| -> Vec<f64> {
         let is_it = |row: &&Value| row["scheduler"] == scheduler && !row["target_ns"].is_null();
         rows.iter().filter(is_it).map(|row| number(row, "target_ns")).collect()
     };
-    let (kyber, window_s) = (targets("kyber"), targets("mq-deadline"));
-    assert!(kyber.len() == 3 && kyber[0] == 2e6 && window_s.len() == 1, "{window}");
-    assert!((kyber[1] / window_s[0] - 1.0).abs() < 0.1 && kyber[2] < kyber[1], "{window}");
+    let (kyber, limiter_s) = (targets("kyber"), targets("mq-deadline"));
+    assert!(kyber.len() == 3 && kyber[0] == 2e6 && limiter_s.len() == 1, "{limiter}");
+    assert!((kyber[1] / limiter_s[0] - 1.0).abs() < 0.1 && kyber[2] < kyber[1], "{limiter}");
     let p50 = |row: &Value| number(row, "p50_ns");
-    assert!(rows.iter().all(|row| 0.0 < p50(row) && p50(row) <= number(row, "p99_9_ns")), "{window}");
-    let steps = window["steps"]["steps"].as_array().expect("it is a list");
-    assert!(steps.len() == 3 && steps.iter().all(|step| number(step, "found_after_ns") <= 2e9), "{window}");
+    assert!(rows.iter().all(|row| 0.0 < p50(row) && p50(row) <= number(row, "p99_9_ns")), "{limiter}");
+    let steps = limiter["steps"]["steps"].as_array().expect("it is a list");
+    assert!(steps.len() == 3 && steps.iter().all(|step| number(step, "found_after_ns") <= 2e9), "{limiter}");
 }
 
 #[test]
@@ -135,7 +136,7 @@ fn words_name_machine_date_and_command() {
 fn an_unknown_table_is_named_beside_the_known_ones() {
     let text = refused(&["reproduce", "windmill"]);
     assert!(
-        text.contains("'windmill'") && text.contains("scaling, batch, merge, slow, accounting, flood, window, all"),
+        text.contains("'windmill'") && text.contains("scaling, batch, merge, slow, accounting, flood, limiter, all"),
         "{text}"
     );
     let text = refused(&["reproduce", "batch", "--rounds", "1"]);
@@ -144,7 +145,7 @@ fn an_unknown_table_is_named_beside_the_known_ones() {
 
 /// Minutes of computing: run by the step `long`, and not by the step `test`.
 mod long {
-    use super::{flood_has_its_rows, labelled, number, ways_are_compared, window_has_its_rows};
+    use super::{flood_has_its_rows, labelled, limiter_has_its_rows, number, ways_are_compared};
     use crate::run::printed;
     use serde_json::Value;
 
@@ -158,7 +159,7 @@ mod long {
         let names: Vec<_> = tables.iter().map(|table| table["name"].as_str().unwrap()).collect();
         assert_eq!(names, ["scaling", "batch", "merge", "slow", "accounting"]);
         flood_has_its_rows(&found["flood"]);
-        window_has_its_rows(&found["window"]);
+        limiter_has_its_rows(&found["limiter"]);
         for row in tables.iter().flat_map(|table| table["rows"].as_array().unwrap()) {
             let iops = &row["iops"];
             let [low, median, high] =

@@ -89,7 +89,7 @@ fn stat_shows_averages_once_and_differences_again_and_again() {
     for _ in 0..3 {
         let report = row(serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap());
         assert_eq!((&report["queue"], &report["w/s"]), (&json!("default"), &json!(0.0)));
-        assert_eq!((&report["health"], &report["window"]), (&json!("good"), &Value::Null));
+        assert_eq!((&report["health"], &report["limiter"]), (&json!("good"), &Value::Null));
         assert_eq!(report.as_object().unwrap().len(), 15);
     }
     server.http(b"POST /stop HTTP/1.1\r\n\r\n");

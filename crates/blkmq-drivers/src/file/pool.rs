@@ -1,7 +1,7 @@
 //! Threads that do what a ring would do, for systems that give no io_uring, such as containers that forbid it.
 //!
 //! A call is what one entry of a ring asks for, and its answer is what the ring's completion would say. Everything else
-//! is the same as with a ring: what remains of a request after a short read, and how long a loan lasts.
+//! is the same as with a ring: what remains of a request after a short read, and how long a request stays borrowed.
 #![expect(unsafe_code, reason = "the kernel is told where a request's memory is, as a ring's entry tells it")]
 
 use std::collections::VecDeque;

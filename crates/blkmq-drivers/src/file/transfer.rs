@@ -10,7 +10,7 @@ mod tests;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use blkmq::driver::{Batch, Done, Loan, Request};
+use blkmq::driver::{Batch, BorrowedRequest, Done, Request};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Buffer, Op, Status};
 use io_uring::{opcode, squeue, types};
@@ -70,14 +70,15 @@ pub(super) enum Next {
 /// A request with a tag, from its start to its completion.
 ///
 /// # Invariant
-/// This holds while there is a loan, either here or with the thread that has just taken it for an answer. The memory of
-/// the request's buffers lives as long as the loan, and does not move. Without a stand-in, `pieces` name that memory.
-/// With a stand-in, `pieces` name the stand-in, which lives until the kernel has answered and does not move, and
-/// `meant` names the memory of the buffers. `pieces` themselves do not move either, because the kernel may read them.
+/// This holds while the request is borrowed, either here or with the thread that has just taken it for an answer. The
+/// memory of the request's buffers lives as long as the borrow, and does not move. Without a stand-in, `pieces` name
+/// that memory. With a stand-in, `pieces` name the stand-in, which lives until the kernel has answered and does not
+/// move, and `meant` names the memory of the buffers. `pieces` themselves do not move either, because the kernel may
+/// read them.
 #[derive(Debug)]
 pub(super) struct Transfer {
-    /// The loan of the request. `None` while the tag is free.
-    loan: Option<Loan>,
+    /// The request, borrowed. `None` while the tag is free.
+    borrowed: Option<BorrowedRequest>,
     task: Task,
     /// Whether written data has to be durable when the kernel answers the write.
     is_durable: bool,
@@ -115,7 +116,7 @@ unsafe impl Send for Transfer {}
 impl Transfer {
     pub(super) fn new() -> Self {
         Self {
-            loan: None,
+            borrowed: None,
             task: Task::Sync,
             is_durable: false,
             is_synced_behind: false,
@@ -136,8 +137,8 @@ impl Transfer {
     }
 
     /// Takes the next request of a batch that lies within the file, and notes it in the place of its tag, which has its
-    /// loan then. `None` at the end of the batch. Requests that reach past `end`, which [`Target::end`] returned for
-    /// the batch, and past the end of the file, are ended here.
+    /// borrowed then. `None` at the end of the batch. Requests that reach past `end`, which [`Target::end`] returned
+    /// for the batch, and past the end of the file, are ended here.
     ///
     /// # Errors
     /// The tag, if it is not free.
@@ -156,15 +157,16 @@ impl Transfer {
             let tag = rq.tag();
             // No thread has the lock of a free tag. A thread that has the lock of a tag in use may wait for a lock that
             // the caller has. So the caller does not wait for the tag's lock.
-            let transfer = try_lock(&transfers[usize::from(tag)]).filter(|transfer| transfer.loan.is_none());
+            let transfer = try_lock(&transfers[usize::from(tag)]).filter(|transfer| transfer.borrowed.is_none());
             let Some(mut transfer) = transfer else {
                 batch.refuse(rq);
                 return Some(Err(tag));
             };
             transfer.take_down(target, &mut rq);
             transfer.number_sync(target);
-            // The loan is there before another thread can take the answer, because that thread takes the lock first.
-            transfer.loan = Some(batch.lend(rq));
+            // The borrowed request is stored before another thread can take the answer, because that thread takes the
+            // lock first.
+            transfer.borrowed = Some(batch.borrow(rq));
             return Some(Ok((tag, transfer)));
         }
     }
@@ -175,7 +177,7 @@ impl Transfer {
     /// writes, nothing may go through the page cache: the kernel would write old neighbouring data over them.
     fn take_down(&mut self, target: &Target, rq: &mut Request<'_>) {
         debug_assert!(
-            self.loan.is_none() && self.stand_in.is_none(),
+            self.borrowed.is_none() && self.stand_in.is_none(),
             "a free tag has no request, and no memory of one"
         );
         self.task = match rq.op() {
@@ -352,7 +354,7 @@ impl Transfer {
 
     /// What a journal is told of the present operation.
     pub(super) fn asked(&self) -> Asked {
-        assert!(self.loan.is_some(), "what the entry names lives while there is a loan");
+        assert!(self.borrowed.is_some(), "what the entry names lives while the request is borrowed");
         // SAFETY: the invariant.
         unsafe { asked(&self.entry()) }
     }
@@ -371,7 +373,8 @@ impl Transfer {
         }
     }
 
-    /// Called when the kernel has answered with a number of bytes, or with a negative error. The caller has the loan.
+    /// Called when the kernel has answered with a number of bytes, or with a negative error. The caller has the
+    /// borrowed request.
     pub(super) fn answered(&mut self, result: i32) -> Next {
         let next = match (u64::try_from(result), self.task) {
             // A ring reports the end of a timeout as an error.
@@ -400,17 +403,17 @@ impl Transfer {
         result: i32,
         done: &mut Done<'_>,
     ) -> Option<MutexGuard<'a, Self>> {
-        let loan = transfer.loan.take().expect("the kernel answers what it was asked, once");
+        let borrowed = transfer.borrowed.take().expect("the kernel answers what it was asked, once");
         let next = transfer.conclude(target.writeback_errors(), result);
         let Next::Over(status) = next else {
-            transfer.loan = Some(loan);
+            transfer.borrowed = Some(borrowed);
             transfer.number_sync(target);
             return Some(transfer);
         };
         let end = transfer.offset + transfer.bytes;
         drop(transfer);
         let status = if status.is_ok() { status } else { target.status_of_failed(status, end) };
-        done.give_back(loan, status);
+        done.give_back(borrowed, status);
         None
     }
 
@@ -463,9 +466,9 @@ impl Transfer {
         );
         for piece in &self.pieces {
             let (part, rest) = data.split_at(piece.iov_len);
-            // SAFETY: by the invariant the request's memory exists until the loan is given back, which comes after
-            // this, and the request has as many bytes as its stand-in. No other thread touches the request's memory
-            // meanwhile.
+            // SAFETY: by the invariant the request's memory exists until the borrowed request is given back, which
+            // comes after this, and the request has as many bytes as its stand-in. No other thread touches the
+            // request's memory meanwhile.
             unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), piece.iov_base.cast(), part.len()) };
             data = rest;
         }

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use blkmq::driver::{Done, Loan, Request, RqId};
+use blkmq::driver::{BorrowedRequest, Done, Request, RqId};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Op, Status};
 use blkmq_nbd::{self as nbd, command_flags, commands};
@@ -13,8 +13,8 @@ use blkmq_nbd::{self as nbd, command_flags, commands};
 /// A request that the server has, or that it gets when it can be reached again.
 #[derive(Debug)]
 pub(super) struct Asked {
-    /// The loan of the request. `None` while the tag is free.
-    loan: Option<Loan>,
+    /// The request, borrowed. `None` while the tag is free.
+    borrowed: Option<BorrowedRequest>,
     id: RqId,
     head: [u8; nbd::Request::SIZE],
     op: Op,
@@ -60,7 +60,7 @@ pub(super) fn is_durable(rq: &Request<'_>) -> bool {
 impl Asked {
     pub(super) const fn new() -> Self {
         Self {
-            loan: None,
+            borrowed: None,
             id: RqId(0),
             head: [0; nbd::Request::SIZE],
             op: Op::Flush,
@@ -74,10 +74,10 @@ impl Asked {
         }
     }
 
-    /// Notes a request that is lent next. Until then no other thread looks at this.
+    /// Notes a borrowed request next. Until then no other thread looks at this.
     pub(super) fn note(&mut self, rq: &mut Request<'_>, covers: u64) {
         assert!(
-            self.loan.is_none(),
+            self.borrowed.is_none(),
             "tag {} is with the server already; each tag of a hardware queue is out once",
             rq.tag()
         );
@@ -96,14 +96,14 @@ impl Asked {
         self.len = rq.segments().map(|segment| segment.len()).sum();
     }
 
-    /// Takes the loan. The request is with the device from now on.
-    pub(super) fn lend(&mut self, loan: Loan) {
-        self.loan = Some(loan);
+    /// Takes the borrowed request, which is with the device from now on.
+    pub(super) fn borrow(&mut self, borrowed: BorrowedRequest) {
+        self.borrowed = Some(borrowed);
     }
 
     /// Whether the request is with the device.
     pub(super) const fn is_out(&self) -> bool {
-        self.loan.is_some()
+        self.borrowed.is_some()
     }
 
     /// Whether the server has to answer the request.
@@ -146,8 +146,8 @@ impl Asked {
         self.is_sent = true;
         unsent.extend_from_slice(&self.head);
         if self.op == Op::Write {
-            let loan = self.loan.as_mut().into_iter();
-            loan.flat_map(Loan::segments).for_each(|segment| segment.append_to(unsent));
+            let borrowed = self.borrowed.as_mut().into_iter();
+            borrowed.flat_map(BorrowedRequest::segments).for_each(|segment| segment.append_to(unsent));
         }
     }
 
@@ -176,7 +176,7 @@ impl Asked {
     pub(super) fn fill(&mut self, mut at: usize, mut bytes: &[u8]) -> usize {
         debug_assert!(self.is_read(), "nothing else is filled");
         let before = bytes.len();
-        for mut segment in self.loan.as_mut().into_iter().flat_map(Loan::segments) {
+        for mut segment in self.borrowed.as_mut().into_iter().flat_map(BorrowedRequest::segments) {
             let skipped = at.min(segment.len());
             at -= skipped;
             let (now, later) = bytes.split_at(bytes.len().min(segment.len() - skipped));
@@ -194,8 +194,8 @@ impl Asked {
     /// Ends the request. Does nothing if there is none.
     pub(super) fn finish(&mut self, status: Status, done: &mut Done<'_>) {
         self.is_sent = false;
-        if let Some(loan) = self.loan.take() {
-            done.give_back(loan, status);
+        if let Some(borrowed) = self.borrowed.take() {
+            done.give_back(borrowed, status);
         }
     }
 }
@@ -243,7 +243,7 @@ mod tests {
             while let Some(mut rq) = batch.next_request() {
                 let mut asked = Asked::new();
                 asked.note(&mut rq, 0);
-                asked.lend(batch.lend(rq));
+                asked.borrow(batch.borrow(rq));
                 lock(&self.0).push(asked);
             }
         }

@@ -171,8 +171,8 @@ impl Connection {
             let covers = if rq.op() == Op::Flush { self.cache.acknowledged() } else { 0 };
             let mut asked = lock(&self.asked[usize::from(rq.tag())]);
             asked.note(&mut rq, covers);
-            // The loan is there before the server can answer, because nothing is sent yet.
-            asked.lend(batch.lend(rq));
+            // The borrowed request is stored before the server can answer, because nothing is sent yet.
+            asked.borrow(batch.borrow(rq));
             if unsent.phase == Phase::Up {
                 asked.send_to(&mut unsent.bytes);
             }
@@ -261,7 +261,7 @@ impl Connection {
     fn take_replies(&self, received: &mut Received, done: &mut Done<'_>) -> Result<(), Broken> {
         loop {
             if let Some((tag, have)) = received.data {
-                // The loan is still there: only the thread that receives ends it.
+                // The borrowed request is still there: only the thread that receives ends it.
                 let mut asked = lock(&self.asked[usize::from(tag)]);
                 let taken = asked.fill(have, received.here());
                 received.take(taken);

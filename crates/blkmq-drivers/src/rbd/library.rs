@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
-use blkmq::driver::{Batch, Done, Loan, Request};
+use blkmq::driver::{Batch, BorrowedRequest, Done, Request};
 use blkmq::event::EventFd;
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Op, Status};
@@ -113,12 +113,12 @@ impl Asked {
 /// A request that librbd has.
 ///
 /// # Invariant
-/// While there is a loan, `pieces` name the memory of its request, which lives and does not move, and do not move
-/// themselves.
+/// While the request is borrowed, `pieces` name the memory of its request, which lives and does not move, and do not
+/// move themselves.
 #[derive(Debug)]
 struct Flight {
-    /// The loan of the request. `None` while the tag is free.
-    loan: Option<Loan>,
+    /// The request, borrowed. `None` while the tag is free.
+    borrowed: Option<BorrowedRequest>,
     asked: Asked,
     pieces: Vec<iovec>,
 }
@@ -299,18 +299,18 @@ impl Image {
             return batch.finish(rq, Status::IoError);
         }
         let tag = rq.tag();
-        let flight = try_lock(&self.flights[usize::from(tag)]).filter(|flight| flight.loan.is_none());
+        let flight = try_lock(&self.flights[usize::from(tag)]).filter(|flight| flight.borrowed.is_none());
         let Some(mut flight) = flight else {
             batch.refuse(rq);
             panic!("tag {tag} is with librbd already; each tag of a hardware queue is out once");
         };
         flight.take_down(&mut rq);
         let result = self.hand_over(&flight, tag);
-        // A thread that finds the completion waits for the lock of the flight, and then finds the loan.
+        // A thread that finds the completion waits for the lock of the flight, and then finds the borrowed request.
         if result < 0 {
             batch.finish(rq, refused(result.into()));
         } else {
-            flight.loan = Some(batch.lend(rq));
+            flight.borrowed = Some(batch.borrow(rq));
         }
     }
 
@@ -328,7 +328,7 @@ impl Image {
         let (first, nr) = (pieces.as_ptr(), pieces.len() as c_int);
         let result = match op {
             // SAFETY: the image and the completion are open. The pieces name the request's memory, to be written. The
-            // memory lives until the completion was taken: until the caller lends the request, the caller has it.
+            // memory lives until the completion was taken: until the caller borrows the request, the caller has it.
             Op::Read => unsafe { (api.rbd_aio_readv)(handle, first, nr, start, completion) },
             // SAFETY: as above, to be read.
             Op::Write => unsafe { (api.rbd_aio_writev)(handle, first, nr, start, completion) },
@@ -357,9 +357,9 @@ impl Image {
         let is_open = self.is_open();
         let Some(_side) = try_lock(&self.taking).filter(|_| *is_open) else { return 0 };
         let mut nr = 0;
-        self.take_all(|loan, asked, result| {
+        self.take_all(|borrowed, asked, result| {
             nr += 1;
-            done.give_back(loan, status(&asked, result));
+            done.give_back(borrowed, status(&asked, result));
         });
         nr
     }
@@ -389,7 +389,7 @@ impl Image {
     }
 
     /// Takes the completions that there are. The caller has the lock, or is alone.
-    fn take_all(&self, mut over: impl FnMut(Loan, Asked, i64)) {
+    fn take_all(&self, mut over: impl FnMut(BorrowedRequest, Asked, i64)) {
         let Watched { api, handle, .. } = *self.watched;
         // What comes from here on makes the event readable once more.
         self.event.drain();
@@ -407,10 +407,10 @@ impl Image {
                 // SAFETY: as above; it is not used any more.
                 unsafe { (api.rbd_aio_release)(*completion) };
                 let mut flight = lock(&self.flights[tag]);
-                let loan = flight.loan.take().expect("librbd answers what it was asked, once");
+                let borrowed = flight.borrowed.take().expect("librbd answers what it was asked, once");
                 let asked = flight.asked;
                 drop(flight);
-                over(loan, asked, result as i64);
+                over(borrowed, asked, result as i64);
             }
             if nr < MOST_TAKEN {
                 return;
@@ -427,14 +427,14 @@ impl Image {
 
     /// How many requests librbd has.
     pub(super) fn nr_in_flight(&self) -> usize {
-        self.flights.iter().filter(|flight| lock(flight).loan.is_some()).count()
+        self.flights.iter().filter(|flight| lock(flight).borrowed.is_some()).count()
     }
 }
 
 impl Flight {
     fn new() -> Self {
         let asked = Asked { op: Op::Flush, start: 0, bytes: 0, keeps_room: false };
-        Self { loan: None, asked, pieces: Vec::with_capacity(MAX_SEGMENTS.into()) }
+        Self { borrowed: None, asked, pieces: Vec::with_capacity(MAX_SEGMENTS.into()) }
     }
 
     /// Notes what a request asks for.
@@ -454,10 +454,10 @@ impl Drop for Image {
             return;
         }
         // No submitter waits for such a request any more, or its queue would have this driver.
-        self.take_all(|loan, _, _| drop(loan));
+        self.take_all(|borrowed, _, _| drop(borrowed));
         while self.nr_in_flight() > 0 {
             self.event.wait_beside(&[], None);
-            self.take_all(|loan, _, _| drop(loan));
+            self.take_all(|borrowed, _, _| drop(borrowed));
         }
         self.close_handle();
     }

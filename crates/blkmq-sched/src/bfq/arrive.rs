@@ -1,7 +1,7 @@
 //! Arrival: a request comes to its queue. The queue may begin to wait, and may preempt the queue in service.
 
 use super::clock::ticks;
-use super::request::{Home, Request, is_sync};
+use super::request::{Request, RequestOwner, is_sync};
 use super::{Bfq, Reason};
 use crate::data::changes;
 use crate::slab::Index;
@@ -21,7 +21,8 @@ impl Bfq {
         let deadline = now.after(self.tunables.expire(is_sync(info)));
         if at == InsertAt::Head {
             self.count_in(q, 1);
-            let item = self.requests.insert(Request::new(rq, *info, deadline, Home { queue: q, client: place }));
+            let item =
+                self.requests.insert(Request::new(rq, *info, deadline, RequestOwner { queue: q, client: place }));
             self.at_head.push_front(&mut self.requests, item);
             return;
         }
@@ -32,7 +33,7 @@ impl Bfq {
         self.note_think_time(q, now);
         self.judge_think_time(q, now);
         self.note_seek(q, info, now);
-        let item = self.requests.insert(Request::new(rq, *info, deadline, Home { queue: q, client: place }));
+        let item = self.requests.insert(Request::new(rq, *info, deadline, RequestOwner { queue: q, client: place }));
         self.add(q, item, place, now);
         self.queues.get_mut(q).fifo.push_back(&mut self.requests, item);
         self.note_enqueued(q, info, now);

@@ -16,7 +16,7 @@ use crate::{ClientId, ClientSettings, IoPriority, Time};
 
 /// What a client's own queue has learnt. It is kept here while the client sends to a shared queue.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Saved {
+pub(super) struct SavedState {
     pub(super) think_time: ThinkTime,
     pub(super) injection: Injection,
     pub(super) raising: WeightRaising,
@@ -25,7 +25,7 @@ pub(super) struct Saved {
 
 /// Requests that passed the scheduler by.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Passing {
+pub(super) struct BypassCounts {
     /// Requests that the device has.
     pub(super) with_device: u32,
     /// Requests that are over, though the scheduler has not been told yet that they passed: another thread tells that.
@@ -46,8 +46,8 @@ pub(super) struct Client {
     /// Its requests that wait or are with the device.
     pub(super) outstanding: u32,
     /// Of these, those that passed the scheduler by, asynchronous and synchronous ones.
-    pub(super) passing: [Passing; 2],
-    pub(super) saved: Option<Saved>,
+    pub(super) passing: [BypassCounts; 2],
+    pub(super) saved: Option<SavedState>,
     /// Its queue was merged with the one that was created just before, and stays so.
     pub(super) is_merged_for_good: bool,
     /// The queue with which its own is to be merged for good, later.
@@ -121,7 +121,7 @@ impl Bfq {
             Some(client) if client.id == id => {
                 client.settings = *settings;
                 // What waits already counts under the new weight from its next turn on.
-                self.wish(place as u16);
+                self.new_params(place as u16);
                 return;
             }
             Some(client) => {
@@ -213,7 +213,7 @@ impl Bfq {
     }
 
     /// Tells the client's queue what weight and class it is to have, unless others share it.
-    fn wish(&mut self, place: u16) {
+    fn new_params(&mut self, place: u16) {
         let Some(q) = self.clients.get(place).sync else { return };
         let (priority, weight) = self.wish_of(place);
         let queue = self.queues.get_mut(q);
@@ -236,7 +236,7 @@ impl Bfq {
     /// queue to the others. Without room for another queue, or while the device has requests of the client that
     /// passed, that comes later.
     fn follow_settings(&mut self, place: u16) {
-        self.wish(place);
+        self.new_params(place);
         let group = self.group_of(place);
         let Some(q) = self.clients.get(place).sync else { return };
         let (priority, weight) = self.wish_of(place);

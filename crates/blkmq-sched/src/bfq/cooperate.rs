@@ -7,7 +7,7 @@
 
 use super::Bfq;
 use super::burst::{INTERVAL, Membership};
-use super::client::Saved;
+use super::client::SavedState;
 use super::clock::{Ticks, of_ms, ticks};
 use crate::site::unless_mutated;
 use crate::slab::Index;
@@ -241,7 +241,7 @@ impl Bfq {
         let starts = queue.just_created && !queue.in_large_burst && self.tunables.low_latency;
         let raising = if starts { queue.raising.as_interactive(self.rate.starting_time(), now) } else { queue.raising };
         let membership = Membership { was_in_burst: queue.is_in_burst, in_large_burst: queue.in_large_burst };
-        let saved = Saved { think_time: queue.think_time, injection: queue.injection, raising, membership };
+        let saved = SavedState { think_time: queue.think_time, injection: queue.injection, raising, membership };
         self.clients.get_mut(owner).saved = Some(saved);
     }
 }

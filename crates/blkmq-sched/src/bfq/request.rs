@@ -6,7 +6,7 @@ use crate::{Info, Op};
 
 /// Where a waiting request belongs.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Home {
+pub(super) struct RequestOwner {
     /// The queue in which it waits.
     pub(super) queue: Index,
     /// The place of the client that asks.
@@ -14,7 +14,7 @@ pub(super) struct Home {
 }
 
 /// One waiting request.
-pub(super) type Request = Waiting<Home>;
+pub(super) type Request = Waiting<RequestOwner>;
 
 // COST: two lines of 64 bytes at most, wherever in the slab it lies.
 const _: () = assert!(size_of::<Request>() <= 88);

@@ -28,7 +28,7 @@ mod virtual_time;
 
 pub(super) use entity::Entity;
 
-use entity::{Place, State};
+use entity::{EntityState, InTree};
 use group::Group;
 use service_tree::ServiceTree;
 use virtual_time::{MOST_SERVICE, is_after, later, span};
@@ -41,7 +41,7 @@ use crate::{Class, Time};
 /// All entities of a scheduler, and the root that holds them.
 #[derive(Debug, Clone)]
 pub(super) struct Forest {
-    states: Slab<State>,
+    states: Slab<EntityState>,
     groups: Slab<Group>,
     root: Entity,
     now: Ticks,
@@ -55,7 +55,7 @@ impl Forest {
         let (mut states, mut groups) = (Slab::new("bfq.entities"), Slab::new("bfq.trees"));
         let members = groups.insert(Group::new(None, now));
         // The root competes with no other entity. Its weight is never looked at.
-        let root = states.insert(State::new(None, Some(members), Class::BestEffort, 1));
+        let root = states.insert(EntityState::new(None, Some(members), Class::BestEffort, 1));
         groups.get_mut(members).owner = Some(root);
         Self { states, groups, root: Entity(root), now, decides_early: false }
     }
@@ -98,7 +98,7 @@ impl Forest {
         debug_assert!(weight > 0, "an entity has a weight");
         let within = self.members(parent);
         self.groups.get_mut(within).nr_members += 1;
-        let entity = self.states.insert(State::new(Some(within), members, class, weight));
+        let entity = self.states.insert(EntityState::new(Some(within), members, class, weight));
         self.finish_now(entity);
         Entity(entity)
     }
@@ -145,16 +145,16 @@ impl Forest {
     pub(super) fn set_weight(&mut self, entity: Entity, weight: u32) {
         debug_assert!(weight > 0, "an entity has a weight");
         let state = self.states.get_mut(entity.0);
-        state.is_wish_new |= state.wish.weight != weight;
-        state.wish.weight = weight;
+        state.has_new_params |= state.new_params.weight != weight;
+        state.new_params.weight = weight;
     }
 
     /// Asks for another class of a queue. It holds from when the queue is next put into its active tree.
     pub(super) fn set_class(&mut self, leaf: Entity, class: Class) {
         let state = self.states.get_mut(leaf.0);
         debug_assert!(state.members.is_none(), "groups are best-effort");
-        state.is_wish_new |= state.wish.class != class;
-        state.wish.class = class;
+        state.has_new_params |= state.new_params.class != class;
+        state.new_params.class = class;
     }
 
     /// Asks for `coefficient` times the queue's weight; 1 ends that. It holds from when the queue is next put into its
@@ -163,8 +163,8 @@ impl Forest {
         debug_assert!(coefficient > 0, "a raised weight is not zero");
         let state = self.states.get_mut(leaf.0);
         debug_assert!(state.members.is_none(), "only queues are raised");
-        state.is_wish_new |= state.wish.coefficient != coefficient;
-        state.wish.coefficient = coefficient;
+        state.has_new_params |= state.new_params.coefficient != coefficient;
+        state.new_params.coefficient = coefficient;
     }
 
     /// Applies a weight that was asked for at once, without a look at the times that the old one gave.
@@ -192,7 +192,7 @@ impl Forest {
     }
 
     /// The queue, which waited or was in service, has no requests any more. If `remembers`, it is kept in mind until
-    /// its finish time. [`State::service`] still tells what it was served.
+    /// its finish time. [`EntityState::service`] still tells what it was served.
     pub(super) fn deactivate(&mut self, leaf: Entity, remembers: bool) {
         debug_assert!(self.is_active(leaf), "only a queue that waits or is in service can cease to");
         self.leave(leaf.0, remembers);
@@ -289,7 +289,7 @@ impl Forest {
 
     /// Whether the entity waits or is in service.
     pub(super) fn is_active(&self, entity: Entity) -> bool {
-        self.states.get(entity.0).place == Place::Active || self.is_in_service(entity)
+        self.states.get(entity.0).place == InTree::Active || self.is_in_service(entity)
     }
 
     pub(super) fn is_in_service(&self, entity: Entity) -> bool {
@@ -298,7 +298,7 @@ impl Forest {
     }
 
     /// What virtual time knows of the entity.
-    pub(super) fn state(&self, entity: Entity) -> &State {
+    pub(super) fn state(&self, entity: Entity) -> &EntityState {
         self.states.get(entity.0)
     }
 
@@ -309,7 +309,7 @@ impl Forest {
     }
 }
 
-/// One level at a time. The members of a group have the group's index in [`State::within`].
+/// One level at a time. The members of a group have the group's index in [`EntityState::within`].
 impl Forest {
     fn members(&self, group: Entity) -> Index {
         self.states.get(group.0).members.expect("only groups have members")
@@ -325,7 +325,7 @@ impl Forest {
         self.states.get(owner).within.map(|_| owner)
     }
 
-    fn tree(&mut self, entity: Index) -> (&mut ServiceTree, &mut Slab<State>) {
+    fn tree(&mut self, entity: Index) -> (&mut ServiceTree, &mut Slab<EntityState>) {
         let within = self.within(entity);
         let class = self.states.get(entity).class.index();
         (&mut self.groups.get_mut(within).trees[class], &mut self.states)
@@ -336,14 +336,14 @@ impl Forest {
         let within = self.within(entity);
         self.groups.get_mut(within).nr_active -= 1;
         let (tree, states) = self.tree(entity);
-        tree.extract(states, entity, Place::Active);
+        tree.extract(states, entity, InTree::Active);
     }
 
     /// Forgets an entity that does not wait and is not in service.
     fn forget(&mut self, entity: Index) {
-        if self.states.get(entity).place == Place::Idle {
+        if self.states.get(entity).place == InTree::Idle {
             let (tree, states) = self.tree(entity);
-            tree.extract(states, entity, Place::Idle);
+            tree.extract(states, entity, InTree::Idle);
             tree.forget(states, entity);
         }
     }
@@ -351,18 +351,18 @@ impl Forest {
     /// Makes the weight that was asked for, and the given class, hold. An entity that changes its class is in no tree.
     fn apply_wish(&mut self, entity: Index, class: Class) {
         let state = self.states.get(entity);
-        if !state.is_wish_new {
+        if !state.has_new_params {
             return;
         }
         let (old_class, was_counted) = (state.class, state.is_counted);
-        debug_assert!(old_class == class || state.place == Place::Nowhere, "an entity in a tree keeps its class");
+        debug_assert!(old_class == class || state.place == InTree::Nowhere, "an entity in a tree keeps its class");
         let within = self.within(entity);
         let trees = &mut self.groups.get_mut(within).trees;
         let state = self.states.get_mut(entity);
         let old_weight = state.weight;
-        state.weight = u64::from(state.wish.weight) * u64::from(state.wish.coefficient);
+        state.weight = u64::from(state.new_params.weight) * u64::from(state.new_params.coefficient);
         state.class = class;
-        state.is_wish_new = state.class != state.wish.class;
+        state.has_new_params = state.class != state.new_params.class;
         if was_counted {
             trees[old_class.index()].weight_sum -= old_weight;
             trees[class.index()].weight_sum += state.weight;
@@ -380,17 +380,17 @@ impl Forest {
         let within = self.within(entity);
         self.groups.get_mut(within).nr_active += 1;
         let (tree, states) = self.tree(entity);
-        tree.insert(states, entity, Place::Active);
+        tree.insert(states, entity, InTree::Active);
     }
 
     fn set_finish(&mut self, entity: Index, starts_in_past: bool) {
-        self.apply_wish(entity, self.states.get(entity).wish.class);
+        self.apply_wish(entity, self.states.get(entity).new_params.class);
         let (tree, states) = self.tree(entity);
         let now = tree.now;
         let state = states.get_mut(entity);
         state.finish = state.start.wrapping_add(span(state.budget, state.weight));
         if starts_in_past && is_after(now, state.finish) {
-            let gap = now.wrapping_sub(state.finish) / u64::from(state.wish.coefficient);
+            let gap = now.wrapping_sub(state.finish) / u64::from(state.new_params.coefficient);
             state.start = state.start.wrapping_add(gap);
             state.finish = state.finish.wrapping_add(gap);
         }
@@ -408,9 +408,9 @@ impl Forest {
         let state = states.get_mut(entity);
         let starts_in_past = was_prompt && is_after(tree.now, state.finish);
         let earliest = if starts_in_past { state.finish } else { tree.now };
-        if state.place == Place::Idle {
+        if state.place == InTree::Idle {
             state.start = later(earliest, state.finish);
-            tree.extract(states, entity, Place::Idle);
+            tree.extract(states, entity, InTree::Idle);
         } else {
             state.start = earliest;
             tree.count(states, entity);
@@ -423,7 +423,7 @@ impl Forest {
     /// pays for each sector once.
     fn reposition(&mut self, entity: Index) {
         let in_service = self.is_in_service(Entity(entity));
-        if self.states.get(entity).place == Place::Active {
+        if self.states.get(entity).place == InTree::Active {
             self.extract_active(entity);
         }
         let state = self.states.get_mut(entity);
@@ -437,7 +437,7 @@ impl Forest {
     /// An entity that waited or was in service ceases to. It leaves service here, but not at the levels above.
     fn end(&mut self, entity: Index, remembers: bool) {
         let in_service = self.is_in_service(Entity(entity));
-        if self.states.get(entity).place == Place::Active {
+        if self.states.get(entity).place == InTree::Active {
             self.extract_active(entity);
         }
         let within = self.within(entity);
@@ -481,7 +481,7 @@ impl Forest {
         let mut at = Some(entity);
         while let Some(entity) = at {
             let in_service = self.is_in_service(Entity(entity));
-            if in_service || self.states.get(entity).place == Place::Active {
+            if in_service || self.states.get(entity).place == InTree::Active {
                 self.reposition(entity);
             } else {
                 self.begin(entity, was_prompt);

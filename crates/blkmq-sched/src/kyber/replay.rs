@@ -8,7 +8,7 @@ use crate::{DispatchContext, Info, Join, MergeHow, Replay, RqId, SchedDomain, Ti
 
 /// The list in which a request waits.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum WaitList {
     AtHead,
     Ready,
     /// That of a software queue.
@@ -35,7 +35,7 @@ impl Replay for Kyber {
 
     fn force(&mut self, rq: RqId, _now: Time) -> bool {
         let Some((item, place)) = self.find(rq) else { return false };
-        if let Place::AtHead = place {
+        if let WaitList::AtHead = place {
             self.at_head.remove(&mut self.requests, item);
             self.start(item);
             return true;
@@ -47,7 +47,7 @@ impl Replay for Kyber {
             (self.current, self.batching) = (of, 1);
         }
         // The other one has let it in. If our own list has something left, the other one's had not.
-        if let Place::Outside(_) = place {
+        if let WaitList::Outside(_) = place {
             self.let_in(of);
         }
         self.queues[of.index()].ready.remove(&mut self.requests, item);
@@ -56,7 +56,7 @@ impl Replay for Kyber {
     }
 
     fn force_merge(&mut self, into: RqId, newcomer: &Info, how: MergeHow) -> bool {
-        let Some((host, Place::Ready | Place::Outside(_))) = self.find(into) else { return false };
+        let Some((host, WaitList::Ready | WaitList::Outside(_))) = self.find(into) else { return false };
         let request = self.requests.get_mut(host);
         request.info = forced(&request.info, newcomer, how);
         true
@@ -64,7 +64,8 @@ impl Replay for Kyber {
 
     fn force_join(&mut self, join: Join) -> bool {
         let [survivor, absorbed] = [join.survivor, join.absorbed].map(|id| self.find(id));
-        let (Some((survivor, Place::Ready | Place::Outside(_))), Some((absorbed, place))) = (survivor, absorbed) else {
+        let (Some((survivor, WaitList::Ready | WaitList::Outside(_))), Some((absorbed, place))) = (survivor, absorbed)
+        else {
             return false;
         };
         let [host, guest] = [survivor, absorbed].map(|item| self.requests.get(item));
@@ -74,9 +75,9 @@ impl Replay for Kyber {
         }
         let grown = forced(&host.info, &guest.info, MergeHow::Back);
         match place {
-            Place::AtHead => return false,
-            Place::Ready => self.queues[of.index()].ready.remove(&mut self.requests, absorbed),
-            Place::Outside(ctx) => {
+            WaitList::AtHead => return false,
+            WaitList::Ready => self.queues[of.index()].ready.remove(&mut self.requests, absorbed),
+            WaitList::Outside(ctx) => {
                 let list = &mut self.ctxs[usize::from(ctx)][of.index()];
                 list.remove(&mut self.requests, absorbed);
                 if list.is_empty() {
@@ -99,16 +100,16 @@ impl Kyber {
     }
 
     /// The waiting request of this id, and where it waits.
-    fn find(&self, rq: RqId) -> Option<(Index, Place)> {
+    fn find(&self, rq: RqId) -> Option<(Index, WaitList)> {
         let within = |list: &List<ByAge>, place| {
             let found = list.iter(&self.requests).find(|(_, request)| request.id == rq);
             found.map(|(item, _)| (item, place))
         };
-        let at_head = within(&self.at_head, Place::AtHead);
-        let ready = || self.queues.iter().find_map(|queue| within(&queue.ready, Place::Ready));
+        let at_head = within(&self.at_head, WaitList::AtHead);
+        let ready = || self.queues.iter().find_map(|queue| within(&queue.ready, WaitList::Ready));
         let outside = || {
             let mut ctxs = (0..=u8::MAX).zip(self.ctxs.iter());
-            ctxs.find_map(|(ctx, lists)| lists.iter().find_map(|list| within(list, Place::Outside(ctx))))
+            ctxs.find_map(|(ctx, lists)| lists.iter().find_map(|list| within(list, WaitList::Outside(ctx))))
         };
         at_head.or_else(ready).or_else(outside)
     }

@@ -5,15 +5,15 @@ use super::MqDeadline;
 use super::level::Direction;
 use crate::data::changes;
 use crate::scheduler::MOST_NEWCOMERS;
-use crate::{Info, Newcomer, Op, Time};
+use crate::{FastRequest, Info, Op, Time};
 
 impl MqDeadline {
     /// Puts newcomers in order, if nothing waits, and no other class is queued.
     #[inline]
-    pub(super) fn hand(&mut self, newcomers: &[Newcomer], now: Time, order: &mut [u8]) -> bool {
+    pub(super) fn hand(&mut self, newcomers: &[FastRequest], now: Time, order: &mut [u8]) -> bool {
         let number = newcomers.len();
         debug_assert_eq!(order.len(), number, "the order has a place for each newcomer");
-        let Some(Newcomer { info: like, .. }) = newcomers.first() else { return self.requests.len() == 0 };
+        let Some(FastRequest { info: like, .. }) = newcomers.first() else { return self.requests.len() == 0 };
         let (class, direction) = (like.priority.class, Direction::of(like.op));
         let is_alike = |info: &Info| (info.priority.class, info.op) == (class, like.op);
         debug_assert!(
@@ -90,7 +90,7 @@ impl MqDeadline {
 /// Sorts the places of the newcomers by sector. Returns whether there are sectors between each of them and the next:
 /// then none merge, and each is next in order behind the one before it.
 #[inline]
-fn sort(newcomers: &[Newcomer], places: &mut [u8]) -> bool {
+fn sort(newcomers: &[FastRequest], places: &mut [u8]) -> bool {
     debug_assert_eq!(newcomers.len(), places.len(), "there is a place for each newcomer");
     let info = |place: u8| &newcomers[usize::from(place)].info;
     for (number, place) in (0..).zip(places.iter_mut()) {

@@ -5,7 +5,7 @@
 
 use crate::model::Model;
 use blkmq_sched::{
-    ClientId, Feedback, FeedbackKind, Info, InsertAt, IoPriority, MOST_NEWCOMERS, MergeLevel, MergeLimits, Newcomer,
+    ClientId, FastRequest, Feedback, FeedbackKind, Info, InsertAt, IoPriority, MOST_NEWCOMERS, MergeLevel, MergeLimits,
     Op, Replay, RqId, Setting, Tally, Time, replay,
 };
 use proptest::prelude::*;
@@ -165,8 +165,8 @@ impl Run {
             // So that no other class is queued.
             self.complete_all();
         }
-        let newcomer = |(id, info): (u64, &Info)| Newcomer { rq: RqId(id), info: *info };
-        let newcomers: Vec<Newcomer> = (self.next_id..).zip(infos).map(newcomer).collect();
+        let newcomer = |(id, info): (u64, &Info)| FastRequest { rq: RqId(id), info: *info };
+        let newcomers: Vec<FastRequest> = (self.next_id..).zip(infos).map(newcomer).collect();
         let mut order = vec![u8::MAX; infos.len()];
         let Some(like) = infos.first() else { return };
         assert!(infos.iter().all(|info| (info.op, info.priority.class) == (like.op, like.priority.class)));
@@ -176,12 +176,12 @@ impl Run {
         }
         assert_eq!(self.model.len(), 0, "something waited");
         self.next_id += infos.len() as u64;
-        for Newcomer { rq, info } in &newcomers {
+        for FastRequest { rq, info } in &newcomers {
             assert_eq!(self.model.merge(info), None);
             self.model.insert(*rq, info, InsertAt::Sorted, self.now);
         }
         for place in order.into_iter().map(usize::from) {
-            let Newcomer { rq, info } = newcomers[place];
+            let FastRequest { rq, info } = newcomers[place];
             assert_eq!(self.model.dispatch(self.now), Some(rq));
             self.in_driver.push((rq, info));
         }

@@ -379,14 +379,14 @@ fn neighbours(scheduler: &'static str, locking: Locking) -> BTreeSet<(&'static s
 /// is no matter.
 const ON_ONE_LINE: [(&str, &[&str]); 7] = [
     ("changed where requests are parked, or wait in software queues", HCTX),
-    ("written when a submitter joins", &["member.client", "member.group", "member.taken", "member.is_background"]),
+    ("written when a submitter joins", &["thread.client", "thread.group", "thread.taken", "thread.is_background"]),
     ("written when a thread joins or leaves, or the queue is changed", QUEUE),
     ("of one thread, which sleeps", &["parker.token", "submitter.notify", "submitter.has_notify"]),
     ("of one thread's operations", &["future.wakers", "future.is_news"]),
     ("changed with a setting", &["pool.depth", "pools.control"]),
     ("changed with the ranges", &["account.range_names", "account.nr_ranges"]),
 ];
-const QUEUE: &[&str] = &["queue.capacity", "queue.members", "queue.nr_background", "queue.control", "hctx.layout"];
+const QUEUE: &[&str] = &["queue.capacity", "queue.threads", "queue.nr_background", "queue.control", "hctx.layout"];
 const HCTX: &[&str] = &["tags.geometry", "hctx.dispatch", "hctx.nr_marked", "hctx.dispatch_from"];
 
 /// Memory that does not begin at a line: it is a matter of chance what lies before and behind it.

@@ -18,13 +18,14 @@ pub(super) struct Costs {
 }
 
 /// The costs of the machine. `wake` publishes the two others: without them it would not tell when to look.
-struct Machine {
+struct MachineCosts {
     wake: AtomicU64,
     look: AtomicU64,
     processors: AtomicU64,
 }
 
-static MACHINE: Machine = Machine { wake: AtomicU64::new(0), look: AtomicU64::new(0), processors: AtomicU64::new(1) };
+static MACHINE: MachineCosts =
+    MachineCosts { wake: AtomicU64::new(0), look: AtomicU64::new(0), processors: AtomicU64::new(1) };
 
 /// The costs on this machine. If they are not known, or were measured long ago, a thread of its own begins to measure
 /// them. That takes some milliseconds, in which this function returns what was known before. Where threads or time are

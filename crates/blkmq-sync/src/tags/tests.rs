@@ -275,7 +275,7 @@ fn tags_of_a_word_come_back_in_one_go() {
     assert_eq!(text, "depth=3 busy=2 words=1 bits_per_word=64\nword 0: taken=0x3 cleared=0x0\n");
 }
 
-/// Red if `Taken` does not put back what it claimed for nothing.
+/// Red if `Claim` does not put back what it claimed for nothing.
 #[test]
 fn tags_are_taken_as_they_are_asked_for() {
     let tags = Tags::new(64, 64);

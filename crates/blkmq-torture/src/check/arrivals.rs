@@ -15,7 +15,7 @@ use blkmq_virtual::{Limits, Locking, Status};
 
 use super::super::event::{Asked, Control, Event, Phase, Stamp};
 use super::super::settings::{orders_one_hctx, takes_all};
-use super::super::text::{Newcomer, Request};
+use super::super::text::{FastRequest, Request};
 use super::book::Book;
 use super::table::{Table, grown, pool};
 use super::{Checker, Facts, Violation};
@@ -195,7 +195,7 @@ impl Arrivals {
         let &Operation { submitter, asked, step } = operation;
         let &Arrival { info, .. } = self.arrivals.get(rq)?;
         if (info.op, info.priority) != (asked.op, asked.priority) {
-            return Some(format!("came into the scheduler as {}, and it was {asked}", Newcomer(&info)));
+            return Some(format!("came into the scheduler as {}, and it was {asked}", FastRequest(&info)));
         }
         let Asked { op, sector, flags, .. } = asked;
         let is_sync = op == Op::Read || flags.sync || flags.fua || flags.preflush;

@@ -30,10 +30,10 @@ fn judge(line: &str) -> Option<&'static str> {
     if line.starts_with("scheduler ") && has(" queued per hctx ") {
         return (!has(" holds 0 ")).then_some("an empty scheduler");
     }
-    if line.starts_with("member ") && has("software queues") {
+    if line.starts_with("thread ") && has("software queues") {
         return (!has("software queues [0, 0, 0]")).then_some("empty software queues");
     }
-    let is_slot = line.starts_with("member ") || line.starts_with("flush ");
+    let is_slot = line.starts_with("thread ") || line.starts_with("flush ");
     // A submitter that is about to submit may hold an operation. A request that joined another one in a plug is part of
     // the plug.
     let rests = [": Plugged", ": Completed", ": Held", ": Merged"].into_iter().any(|place| line.ends_with(place));
@@ -64,8 +64,8 @@ mod tests {
 
     const DRAINED: &str = "word x\ninflight 0 0\nhctx 0: dispatch list 0 issue list incoming false stalled true\n  \
                            flush: waiting 0 served 0 running false data in flight 0\n  tags: 4\nscheduler mq-deadline \
-                           holds 0 queued per hctx [0]\nmember 1: inside true software queues [0, 0, 0] completions \
-                           waiting false\nmember 1 slot 3 generation 2: Plugged\nmember 1 slot 4 generation 2: \
+                           holds 0 queued per hctx [0]\nthread 1: inside true software queues [0, 0, 0] completions \
+                           waiting false\nthread 1 slot 3 generation 2: Plugged\nthread 1 slot 4 generation 2: \
                            Completed\ndriver torture\n";
 
     #[test]

@@ -7,7 +7,7 @@ use blkmq_sched::{Info, MergeLevel, Op, RqId};
 use blkmq_virtual::{Flags, Limits};
 
 use super::super::event::{Asked, Event, Stamp};
-use super::super::text::{Marks, Newcomer, Request, name};
+use super::super::text::{FastRequest, Marks, Request, name};
 use super::book::Book;
 use super::moves::Moves;
 use super::parts::{most_sectors, parts};
@@ -183,10 +183,10 @@ impl MergeLimits {
         }
         let what = format!(
             "{} ({:?}) joined {}, {} ({:?}), and they are not alike or must stay alone",
-            Newcomer(info),
+            FastRequest(info),
             info.merge,
             Request(into),
-            Newcomer(host),
+            FastRequest(host),
             host.merge
         );
         Err(Violation::new(RULE, what).request(into))

@@ -70,8 +70,8 @@ pub(super) struct Stall {
     values: Vec<Value>,
     lent: Lent,
     has_scheduler: bool,
-    /// Whether a window may hold requests back for a while, whatever the device does.
-    has_window: bool,
+    /// Whether a limiter may hold requests back for a while, whatever the device does.
+    has_limiter: bool,
     /// Whether the scheduler may wait for a client while the device has nothing to do. `idling` knows for how long.
     idles: bool,
     nr_requests: u64,
@@ -99,7 +99,7 @@ impl Stall {
             values: Vec::new(),
             lent: Lent::new(facts.limits),
             has_scheduler: false,
-            has_window: false,
+            has_limiter: false,
             idles: false,
             nr_requests: u64::from(facts.topology.depth),
             has_async_depth: false,
@@ -149,7 +149,7 @@ impl Stall {
                 self.facts.nr_requests = Some(nr_requests);
                 self.nr_requests = self.facts.nr_requests(self.has_scheduler);
             }
-            Control::WbtLatUsec(usec) if phase == Phase::Done => self.has_window = usec != 0,
+            Control::WbtLatUsec(usec) if phase == Phase::Done => self.has_limiter = usec != 0,
             Control::Knob("async_depth", _) => self.has_async_depth = true,
             _ => {}
         }
@@ -218,7 +218,7 @@ impl Stall {
             return Ok(());
         }
         let nr_begun: u64 = with_device.iter().sum();
-        let may_idle = self.idles || self.has_window;
+        let may_idle = self.idles || self.has_limiter;
         if nr_begun == 0 && may_idle && wakeup.is_some_and(|wakeup| wakeup < Time(u64::MAX)) {
             return Ok(());
         }
@@ -338,7 +338,7 @@ impl Checker for Stall {
                 value.held_back = (waiting > 0).then(|| wakeup.unwrap_or(Time(u64::MAX)));
                 value.lacks = std::mem::take(&mut value.refused);
             }
-            // Where there is a window, the scheduler is one value.
+            // Where there is a limiter, the scheduler is one value.
             Event::Withheld { until } => self.value(0).held_back = Some(until.unwrap_or(Time(u64::MAX))),
             Event::Offered { rq, .. } => {
                 if self.places.get(rq).is_some_and(|(place, _)| *place == Place::Chosen) {

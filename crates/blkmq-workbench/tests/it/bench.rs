@@ -302,7 +302,7 @@ fn the_clock_is_coarse_only_where_nobody_needs_it() {
     let settings = vec![("wbt_lat_usec".to_owned(), "-1".to_owned())];
     let windowed = Setup { settings, ..setup(inline, "mq-deadline", ClockKind::Real) };
     let bench = Bench::new(std::slice::from_ref(&plain), &windowed).expect("it fits");
-    assert_eq!(bench.stamps(), Stamps::Exact, "a window measures latencies");
+    assert_eq!(bench.stamps(), Stamps::Exact, "a limiter measures latencies");
     let paced = Job { thinktime: MS, ..plain };
     assert!(!coarse(&paced, inline, ClockKind::Real), "the job pauses");
 }

@@ -17,6 +17,7 @@ mod input;
 mod input_bfq;
 mod job_files;
 mod judge;
+mod limiter;
 #[path = "../../../blkmq-sched/tests/it/model/mod.rs"]
 #[allow(dead_code, reason = "a trace needs a part of the model")]
 mod model;
@@ -27,5 +28,4 @@ mod play;
 mod ratio;
 mod report;
 mod whole;
-mod window;
 mod written;

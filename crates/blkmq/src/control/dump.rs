@@ -26,15 +26,15 @@ impl RequestQueue {
         }
         let [reads, writes] = self.inflight();
         writeln!(out, "inflight {reads} {writes}")?;
-        let (sleepers, background) = (self.live.sleepers.nr(), self.members.nr_background());
+        let (sleepers, background) = (self.live.sleepers.nr(), self.threads.nr_background());
         writeln!(out, "sleepers {sleepers} background {background}")?;
         self.hctxs.show(out)?;
         self.domains.show(self, out)?;
         self.tenants().show(out)?;
-        self.members.show(out)?;
+        self.threads.show(out)?;
         for (index, generation, place) in self.slots.in_use() {
             let (pool, slot) = (index.pool(), index.slot());
-            let kind = if pool == FLUSH_POOL { "flush" } else { "member" };
+            let kind = if pool == FLUSH_POOL { "flush" } else { "thread" };
             writeln!(out, "{kind} {pool} slot {slot} generation {generation}: {place:?}")?;
         }
         writeln!(out, "driver {}", self.driver().name())?;

@@ -39,7 +39,7 @@ impl RequestQueue {
             let membership = Membership::new(self)?;
             let stop = Arc::clone(&background.stop);
             let work = move || {
-                let mut dispatcher = Dispatcher::new(Arc::clone(&membership.q), membership.member);
+                let mut dispatcher = Dispatcher::new(Arc::clone(&membership.q), membership.thread);
                 while !flag(&stop).load(Ordering::Relaxed) {
                     drive_share(&membership.q, &mut dispatcher, share, nr_threads, &stop);
                 }
@@ -56,23 +56,23 @@ impl RequestQueue {
 /// too, if there is no thread for it.
 struct Membership {
     q: Arc<RequestQueue>,
-    member: u16,
+    thread: u16,
 }
 
 impl Membership {
     fn new(q: &Arc<RequestQueue>) -> Result<Self, QueueError> {
-        let (member, _) = q.members.join(q, None)?;
-        Ok(Self { q: Arc::clone(q), member })
+        let (thread, _) = q.threads.join(q, None)?;
+        Ok(Self { q: Arc::clone(q), thread })
     }
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        let member = self.q.members.get(self.member);
-        if member.activity.is_active() {
-            member.activity.leave();
+        let thread = self.q.threads.get(self.thread);
+        if thread.activity.is_active() {
+            thread.activity.leave();
         }
-        self.q.members.leave(&self.q, self.member, None);
+        self.q.threads.leave(&self.q, self.thread, None);
         if std::thread::panicking() {
             // Submitters sleep without a plan for the device's events while there is a background thread.
             self.q.notify_others(CONTROL);
@@ -102,15 +102,15 @@ fn drive_share(q: &RequestQueue, dispatcher: &mut Dispatcher, share: u16, nr_sha
     debug_assert!(share < nr_shares, "share {share} is one of {nr_shares}");
     debug_assert!(dispatcher.is_done(), "a thread has passed on what it had in its hands before it comes again");
     let hctxs = |layout: Layout| (share..layout.len()).step_by(usize::from(nr_shares));
-    let member = dispatcher.member(q);
-    let before = member.counters.nr_completed();
+    let thread = dispatcher.thread(q);
+    let before = thread.counters.nr_completed();
     let now = q.clock().now();
     dispatcher.drive(q, hctxs, now);
-    if member.counters.nr_completed() != before {
+    if thread.counters.nr_completed() != before {
         return;
     }
     q.sleep(
-        member,
+        thread,
         // As for a submitter: while the queue is quiesced no thread polls.
         hctxs(q.hctxs.layout()).filter(|_| !dispatcher.saw_quiesced),
         || flag(stop).load(Ordering::Relaxed) || dispatcher.may_go_on(q),

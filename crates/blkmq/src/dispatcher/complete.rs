@@ -4,16 +4,18 @@
 use blkmq_sched::{Op, Time};
 
 use crate::dispatcher::Dispatcher;
-use crate::queue::{Count, Ending, FlowBatch, Member, ReportBatch, RequestQueue, Steps, TokenBatch, mark_of_flush};
-use crate::request::{FlushStep, Place, Request, RqList};
-use blkmq_sync::tags::{Gathered, Hint, Tag};
+use crate::queue::{
+    Count, EndBatch, FlowBatch, ReportBatch, RequestQueue, Steps, ThreadState, TokenBatch, mark_of_flush,
+};
+use crate::request::{FlushStep, Location, Request, RqList};
+use blkmq_sync::tags::{Hint, PutBatch, Tag};
 use blkmq_sync::{Stage, stage, unless_mutated};
 
 /// Tags that are to be put back, of one hardware queue at a time. So a batch of tags costs one operation on each tag
 /// word.
 struct TagBatch<'q> {
     hctx: u16,
-    gathered: Option<Gathered<'q>>,
+    gathered: Option<PutBatch<'q>>,
 }
 
 impl<'q> TagBatch<'q> {
@@ -34,7 +36,7 @@ impl<'q> TagBatch<'q> {
 
     /// Puts back the tags gathered so far, and begins with another hardware queue.
     #[inline(never)]
-    fn turn_to(&mut self, q: &'q RequestQueue, hctx: u16) -> &mut Gathered<'q> {
+    fn turn_to(&mut self, q: &'q RequestQueue, hctx: u16) -> &mut PutBatch<'q> {
         self.put();
         self.hctx = hctx;
         self.gathered.insert(q.hctxs.get(hctx).tags.gather())
@@ -48,14 +50,14 @@ impl<'q> TagBatch<'q> {
     }
 }
 
-/// What is done for requests that are over, beside their tags, in a queue that is not plain or has a window.
+/// What is done for requests that are over, beside their tags, in a queue that is not plain or has a limiter.
 struct Feedback<'q> {
-    kind: Kind<'q>,
-    /// The window learns of each request.
+    kind: FeedbackTarget<'q>,
+    /// The limiter learns of each request.
     flows: Option<FlowBatch<'q>>,
 }
 
-enum Kind<'q> {
+enum FeedbackTarget<'q> {
     Nothing,
     /// Tokens go back, and hardware queues count what their scheduler's bound is about: of so many requests of the
     /// hardware queue `is_limited` was true.
@@ -67,18 +69,18 @@ enum Kind<'q> {
 impl<'q> Feedback<'q> {
     /// What this queue needs, if it needs anything.
     #[inline]
-    fn of(q: &'q RequestQueue, member: &'q Member, by: u16, now: Time) -> Option<Self> {
-        let (is_plain, has_window) = (q.settings.is_plain(), q.settings.has_window());
-        if is_plain && !has_window {
+    fn of(q: &'q RequestQueue, thread: &'q ThreadState, by: u16, now: Time) -> Option<Self> {
+        let (is_plain, has_limiter) = (q.settings.is_plain(), q.settings.has_limiter());
+        if is_plain && !has_limiter {
             return None;
         }
-        let flows = has_window.then(|| FlowBatch::new(&member.flows, now));
+        let flows = has_limiter.then(|| FlowBatch::new(&thread.flows, now));
         let kind = if is_plain {
-            Kind::Nothing
+            FeedbackTarget::Nothing
         } else if q.settings.wants_reports() {
-            Kind::Reports(ReportBatch::new(q, by, now))
+            FeedbackTarget::Reports(ReportBatch::new(q, by, now))
         } else {
-            Kind::Tokens(TokenBatch::new(q, &member.latencies, now), 0, 0)
+            FeedbackTarget::Tokens(TokenBatch::new(q, &thread.latencies, now), 0, 0)
         };
         Some(Self { kind, flows })
     }
@@ -90,9 +92,9 @@ impl<'q> Feedback<'q> {
             flows.add(rq);
         }
         match &mut self.kind {
-            Kind::Nothing => {}
-            Kind::Reports(reports) => reports.add(q, rq),
-            Kind::Tokens(tokens, hctx, limited) => {
+            FeedbackTarget::Nothing => {}
+            FeedbackTarget::Reports(reports) => reports.add(q, rq),
+            FeedbackTarget::Tokens(tokens, hctx, limited) => {
                 let body = rq.body_mut();
                 if let Some(token) = body.token.take() {
                     tokens.add(token, body.submitted, body.issued);
@@ -112,7 +114,7 @@ impl<'q> Feedback<'q> {
     /// Operations are about to be delivered to other submitters.
     #[inline]
     fn tell(&mut self, q: &RequestQueue) {
-        if let Kind::Reports(reports) = &mut self.kind {
+        if let FeedbackTarget::Reports(reports) = &mut self.kind {
             reports.put(q);
         }
     }
@@ -124,7 +126,7 @@ impl<'q> Feedback<'q> {
             flows.publish();
         }
         self.tell(q);
-        if let Kind::Tokens(tokens, hctx, limited) = &mut self.kind {
+        if let FeedbackTarget::Tokens(tokens, hctx, limited) = &mut self.kind {
             note_limited(q, *hctx, limited);
             tokens.put(q);
         }
@@ -147,8 +149,8 @@ impl Dispatcher {
         debug_assert!(!self.finished.is_empty(), "something has finished");
         let requests = self.finished.len();
         self.complete_all(q, now);
-        if q.settings.has_window() {
-            q.window_look.look(q, self.member, now);
+        if q.settings.has_limiter() {
+            q.limiter_look.look(q, self.thread, now);
         }
         // The caller looks at WAITING.
         q.live.fence_before_notify();
@@ -159,14 +161,14 @@ impl Dispatcher {
     /// Wakes the threads of the submitters to which this thread has delivered operations.
     #[inline]
     pub(super) fn wake_delivered(&mut self, q: &RequestQueue) {
-        self.outbox.wake(q, self.member);
+        self.outbox.wake(q, self.thread);
     }
 
     #[inline]
     fn complete_all(&mut self, q: &RequestQueue, now: Time) {
-        let mut feedback = Feedback::of(q, self.member(q), self.member, now);
+        let mut feedback = Feedback::of(q, self.thread(q), self.thread, now);
         let mut tags = TagBatch::new();
-        let mut ending = Ending::new(q, self.member(q), now);
+        let mut ending = EndBatch::new(q, self.thread(q), now);
         loop {
             while let Some(run) = match &mut feedback {
                 None => self.complete_run(q, &mut tags, &mut ending, |_, _| {}),
@@ -181,7 +183,7 @@ impl Dispatcher {
             rq.body_mut().completed = now;
             let is_limited = rq.op() != Op::Read;
             if rq.body().ordered {
-                self.member(q).counters.ordered(rq.priority().class, is_limited);
+                self.thread(q).counters.ordered(rq.priority().class, is_limited);
             }
             let is_ordered = rq.body().ordered;
             if let Some(feedback) = &mut feedback {
@@ -205,7 +207,7 @@ impl Dispatcher {
         if let Some(feedback) = &mut feedback {
             feedback.put(q);
         }
-        self.outbox.send(q, &mut ending, self.member);
+        self.outbox.send(q, &mut ending, self.thread);
     }
 
     /// Completes the requests at the front that are one operation each and belong to one submitter. `feed_back` is
@@ -216,15 +218,15 @@ impl Dispatcher {
         &mut self,
         q: &'q RequestQueue,
         tags: &mut TagBatch<'q>,
-        ending: &mut Ending<'_>,
+        ending: &mut EndBatch<'_>,
         mut feed_back: impl FnMut(&mut Request<'_>, bool),
     ) -> Option<(u16, RqList)> {
-        let member = self.finished.with_first(&q.slots, |rq| rq.index().pool())?;
-        let counters = &self.member(q).counters;
+        let thread = self.finished.with_first(&q.slots, |rq| rq.index().pool())?;
+        let counters = &self.thread(q).counters;
         let (hint, mut failed) = (&mut self.hint, 0);
         let run = self.finished.take_while(&q.slots, |rq| {
             let (pool, body) = (rq.index().pool(), rq.body());
-            if pool != member || body.nr_parts > 1 || body.flush != FlushStep::None {
+            if pool != thread || body.nr_parts > 1 || body.flush != FlushStep::None {
                 return false;
             }
             let (is_ordered, is_limited) = (body.ordered, rq.op() != Op::Read);
@@ -239,13 +241,13 @@ impl Dispatcher {
             }
             failed += u64::from(!body.status.is_ok());
             ending.add(rq);
-            rq.rest_at(Place::Completed);
+            rq.rest_at(Location::Completed);
             true
         });
         if failed > 0 && unless_mutated("complete.count_failed") {
             counters.count(Count::Errors, failed);
         }
-        (!run.is_empty()).then_some((member, run))
+        (!run.is_empty()).then_some((thread, run))
     }
 
     /// Hands completed operations to their submitter.
@@ -253,25 +255,25 @@ impl Dispatcher {
     fn deliver_run(
         &mut self,
         q: &RequestQueue,
-        (member, run): (u16, RqList),
+        (thread, run): (u16, RqList),
         feedback: &mut Option<Feedback<'_>>,
-        ending: &mut Ending<'_>,
+        ending: &mut EndBatch<'_>,
     ) {
-        self.member(q).counters.completed(run.len() as u64);
-        if member == self.member || !unless_mutated("complete.owner") {
+        self.thread(q).counters.completed(run.len() as u64);
+        if thread == self.thread || !unless_mutated("complete.owner") {
             return self.completed.append(run);
         }
-        if !self.outbox.has_room_for(member) {
+        if !self.outbox.has_room_for(thread) {
             if let Some(feedback) = feedback {
                 feedback.tell(q);
             }
-            self.outbox.send(q, ending, self.member);
+            self.outbox.send(q, ending, self.thread);
         }
-        self.outbox.add(member, run);
+        self.outbox.add(thread, run);
     }
 
     /// Does what the flush machine asks for.
-    fn take_steps(&mut self, q: &RequestQueue, mut steps: Steps, ending: &mut Ending<'_>) {
+    fn take_steps(&mut self, q: &RequestQueue, mut steps: Steps, ending: &mut EndBatch<'_>) {
         while let Some(mut rq) = steps.dispatch.pop_front(&q.slots) {
             if rq.body().flush == FlushStep::Flush {
                 rq.body_mut().mark = mark_of_flush(q);
@@ -294,14 +296,14 @@ impl Dispatcher {
     /// Puts a request into the flush machine.
     pub(super) fn insert_flush(&mut self, q: &RequestQueue, rq: Request<'_>, now: Time) {
         let steps = Steps::begin(q, rq, now);
-        let mut ending = Ending::new(q, self.member(q), now);
+        let mut ending = EndBatch::new(q, self.thread(q), now);
         self.take_steps(q, steps, &mut ending);
         debug_assert!(self.outbox.is_empty(), "nothing finishes on entering the flush machine");
     }
 
     /// Hands each operation of a request to its submitter: this thread's own operations to this thread, the others to
     /// the completion rings of their submitters.
-    fn deliver(&mut self, q: &RequestQueue, rq: Request<'_>, ending: &mut Ending<'_>) {
+    fn deliver(&mut self, q: &RequestQueue, rq: Request<'_>, ending: &mut EndBatch<'_>) {
         ending.add(&rq);
         debug_assert!(
             rq.body().tag.is_none() && rq.body().token.is_none(),
@@ -311,20 +313,20 @@ impl Dispatcher {
         let mut parts = 0;
         rq.into_parts(|part| {
             parts += 1;
-            if part.index().pool() == self.member || !unless_mutated("complete.owner") {
-                self.completed.push_back(part, Place::Completed);
+            if part.index().pool() == self.thread || !unless_mutated("complete.owner") {
+                self.completed.push_back(part, Location::Completed);
             } else {
-                let member = part.index().pool();
-                if !self.outbox.has_room_for(member) {
-                    self.outbox.send(q, ending, self.member);
+                let thread = part.index().pool();
+                if !self.outbox.has_room_for(thread) {
+                    self.outbox.send(q, ending, self.thread);
                 }
                 let mut list = RqList::default();
-                list.push_back(part, Place::Completed);
-                self.outbox.add(member, list);
+                list.push_back(part, Location::Completed);
+                self.outbox.add(thread, list);
             }
         });
         debug_assert_eq!(parts, u64::from(nr_parts), "a request has the operations that it counted");
-        let counters = &self.member(q).counters;
+        let counters = &self.thread(q).counters;
         counters.completed(parts);
         if failed && unless_mutated("complete.count_failed") {
             counters.count(Count::Errors, parts);

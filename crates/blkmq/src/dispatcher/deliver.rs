@@ -14,9 +14,9 @@
 //! [`Outbox::send`] makes the operations visible, and [`Outbox::wake`] wakes, behind a fence. A thread calls both
 //! before it goes. If a driver panics in between, all threads that sleep are woken instead, by `Unwinding` in `issue`.
 
-use crate::queue::{Ending, Member, RequestQueue, WakeCause};
+use crate::queue::{EndBatch, RequestQueue, ThreadState, WakeCause};
 use crate::request::RqList;
-use crate::request::limits::MAX_MEMBERS;
+use crate::request::limits::MAX_THREADS;
 use blkmq_sync::unless_mutated;
 use blkmq_sync::wake::wake_each;
 
@@ -26,11 +26,11 @@ const NR_LISTS: usize = 32;
 /// Completed operations of other submitters, by submitter, and the submitters that are to be woken.
 ///
 /// # Invariants
-/// The first `len` of `members` are different, and only the first `len` of `lists` have operations. All of `unwoken`
+/// The first `len` of `threads` are different, and only the first `len` of `lists` have operations. All of `unwoken`
 /// are different.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    members: [u16; NR_LISTS],
+    threads: [u16; NR_LISTS],
     lists: [RqList; NR_LISTS],
     len: usize,
     /// Submitters whose operations were delivered, and whose threads were not woken since, the first one first.
@@ -40,7 +40,7 @@ pub(super) struct Outbox {
 impl Outbox {
     pub(super) fn new() -> Self {
         let lists = std::array::from_fn(|_| RqList::default());
-        Self { members: [0; NR_LISTS], lists, len: 0, unwoken: Vec::with_capacity(MAX_MEMBERS) }
+        Self { threads: [0; NR_LISTS], lists, len: 0, unwoken: Vec::with_capacity(MAX_THREADS) }
     }
 
     /// Whether nothing is gathered, and nobody is to be woken.
@@ -48,33 +48,33 @@ impl Outbox {
         self.len == 0 && self.unwoken.is_empty()
     }
 
-    fn place_of(&self, member: u16) -> Option<usize> {
-        self.members[..self.len].iter().position(|other| *other == member)
+    fn place_of(&self, thread: u16) -> Option<usize> {
+        self.threads[..self.len].iter().position(|other| *other == thread)
     }
 
     /// Whether there is room for operations of this submitter. If not, the caller [sends](Self::send) first.
-    pub(super) fn has_room_for(&self, member: u16) -> bool {
-        self.len < NR_LISTS || self.place_of(member).is_some()
+    pub(super) fn has_room_for(&self, thread: u16) -> bool {
+        self.len < NR_LISTS || self.place_of(thread).is_some()
     }
 
     /// Adds completed operations of a submitter behind its earlier ones.
-    pub(super) fn add(&mut self, member: u16, list: RqList) {
+    pub(super) fn add(&mut self, thread: u16, list: RqList) {
         debug_assert!(!list.is_empty(), "a submitter gets operations");
-        debug_assert!(self.has_room_for(member), "the lists of {NR_LISTS} submitters are not sent");
-        let place = self.place_of(member).unwrap_or_else(|| {
-            self.members[self.len] = member;
+        debug_assert!(self.has_room_for(thread), "the lists of {NR_LISTS} submitters are not sent");
+        let place = self.place_of(thread).unwrap_or_else(|| {
+            self.threads[self.len] = thread;
             self.len += 1;
             self.len - 1
         });
         self.lists[place].append(list);
     }
 
-    /// Delivers what was gathered, by the thread of the member `by`. Counts first, so that a submitter that has its
+    /// Delivers what was gathered. `by` is the calling thread. Counts first, so that a submitter that has its
     /// completions finds them in the statistics.
     ///
     /// COST: not inlined beyond the counts, since a thread mostly completes its own operations.
     #[inline]
-    pub(super) fn send(&mut self, q: &RequestQueue, ending: &mut Ending<'_>, by: u16) {
+    pub(super) fn send(&mut self, q: &RequestQueue, ending: &mut EndBatch<'_>, by: u16) {
         ending.publish();
         if self.len > 0 {
             self.send_lists(q, by);
@@ -85,25 +85,25 @@ impl Outbox {
     fn send_lists(&mut self, q: &RequestQueue, by: u16) {
         debug_assert!(self.place_of(by).is_none(), "a thread keeps the operations of its own submitter");
         for place in 0..std::mem::take(&mut self.len) {
-            let (list, member) = (std::mem::take(&mut self.lists[place]), q.members.get(self.members[place]));
-            if member.wake.has_notify() {
-                send_telling(q, list, member, by);
+            let (list, thread) = (std::mem::take(&mut self.lists[place]), q.threads.get(self.threads[place]));
+            if thread.wake.has_notify() {
+                send_telling(q, list, thread, by);
             } else {
-                list.deliver(&q.slots, &member.completions);
-                self.note_unwoken(self.members[place]);
+                list.deliver(&q.slots, &thread.completions);
+                self.note_unwoken(self.threads[place]);
             }
         }
     }
 
-    /// COST: a search of the members that are noted, 32 to a line.
-    fn note_unwoken(&mut self, member: u16) {
-        if !self.unwoken.contains(&member) {
-            debug_assert!(self.unwoken.len() < MAX_MEMBERS, "a queue has at most {MAX_MEMBERS} members");
-            self.unwoken.push(member);
+    /// COST: a search of the threads that are noted, 32 to a line.
+    fn note_unwoken(&mut self, thread: u16) {
+        if !self.unwoken.contains(&thread) {
+            debug_assert!(self.unwoken.len() < MAX_THREADS, "a queue has at most {MAX_THREADS} threads");
+            self.unwoken.push(thread);
         }
     }
 
-    /// Wakes the threads of the submitters whose operations were delivered, by the thread of the member `by`.
+    /// Wakes the submitters whose operations were delivered. `by` is the calling thread.
     ///
     /// COST: as of [`send`](Self::send); then a fence, and two loads for each submitter, of lines that change when its
     /// thread goes to sleep.
@@ -118,8 +118,8 @@ impl Outbox {
     #[inline(never)]
     fn wake_delivered(&mut self, q: &RequestQueue, by: u16) {
         let delivered = self.unwoken.drain(..).filter(|_| unless_mutated("deliver.wake"));
-        let woken = wake_each(delivered.map(|member| &q.members.get(member).wake));
-        q.members.note_woken(by, WakeCause::Completed, woken);
+        let woken = wake_each(delivered.map(|thread| &q.threads.get(thread).wake));
+        q.threads.note_woken(by, WakeCause::Completed, woken);
     }
 }
 
@@ -129,7 +129,7 @@ const MOST_TOLD: usize = 32;
 /// Hands operations to a submitter that wants to know which they are: a part of a split one stands for the whole.
 /// Noted before they are delivered, because they are the submitter's afterwards.
 #[cold]
-fn send_telling(q: &RequestQueue, mut list: RqList, member: &Member, by: u16) {
+fn send_telling(q: &RequestQueue, mut list: RqList, thread: &ThreadState, by: u16) {
     while !list.is_empty() {
         let (mut slots, mut nr) = ([0; MOST_TOLD], 0);
         let some = list.take_while(&q.slots, |rq| {
@@ -139,9 +139,9 @@ fn send_telling(q: &RequestQueue, mut list: RqList, member: &Member, by: u16) {
             nr += 1;
             true
         });
-        some.deliver(&q.slots, &member.completions);
-        let woken = member.wake.wake_for(&slots[..nr]);
-        q.members.note_woken(by, WakeCause::Completed, woken.into());
+        some.deliver(&q.slots, &thread.completions);
+        let woken = thread.wake.wake_for(&slots[..nr]);
+        q.threads.note_woken(by, WakeCause::Completed, woken.into());
     }
 }
 
@@ -154,8 +154,8 @@ mod tests {
     #[test]
     fn threads_are_noted_in_the_order_of_completions_however_many_they_are() {
         let mut outbox = Outbox::new();
-        let order: Vec<u16> = (0..MAX_MEMBERS as u16).rev().collect();
-        order.iter().chain(&[7, 1000]).for_each(|member| outbox.note_unwoken(*member));
+        let order: Vec<u16> = (0..MAX_THREADS as u16).rev().collect();
+        order.iter().chain(&[7, 1000]).for_each(|thread| outbox.note_unwoken(*thread));
         assert_eq!(outbox.unwoken, order);
         assert!(!outbox.is_empty());
     }

@@ -40,7 +40,7 @@ impl Dispatcher {
                 }
             }
         }
-        self.member(q).counters.count(Count::DispatchBatches, chosen as u64);
+        self.thread(q).counters.count(Count::DispatchBatches, chosen as u64);
         chosen
     }
 }

@@ -12,7 +12,7 @@ use blkmq_sync::word::Snapshot;
 impl Dispatcher {
     /// Dispatches, issues and completes until nothing can go on, or until this thread has done its share. Then other
     /// threads must go on. The share is [`DISPATCH_BUDGET`] requests, or `own` if that is more. `dispatched` says how
-    /// far dispatching came already, if it was tried. The caller is inside the queue (see its member's `activity`).
+    /// far dispatching came already, if it was tried. The caller is inside the queue (see `ThreadState::activity`).
     pub(super) fn run(&mut self, q: &RequestQueue, own: usize, now: Time, dispatched: Option<Dispatched>) {
         debug_assert!(self.is_inside(q), "a thread runs inside the queue");
         debug_assert!(self.requeued.is_empty(), "what the driver gave back comes before what is dispatched next");
@@ -46,7 +46,7 @@ impl Dispatcher {
         self.wake_delivered(q);
         if leaves {
             // This thread may have nothing outstanding, and then it does not come again.
-            q.defer(self.member);
+            q.defer(self.thread);
         }
         debug_assert!(self.is_done(), "a thread that goes has passed on what it had in its hands");
     }
@@ -56,7 +56,7 @@ impl Dispatcher {
     fn goes_on(&self, q: &RequestQueue) -> bool {
         self.must_dispatch
             || q.live.word.load().is_waiting()
-            || (q.settings.has_scheduler() && q.has_waiting_for(self.member))
+            || (q.settings.has_scheduler() && q.has_waiting_for(self.thread))
     }
 
     /// Whether there is a reason to look again: a quiescence that held this thread up is over, or something was left to
@@ -85,7 +85,7 @@ impl Dispatcher {
     where
         I: Iterator<Item = u16> + Clone,
     {
-        let activity = &self.member(q).activity;
+        let activity = &self.thread(q).activity;
         activity.enter();
         self.drive_inside(q, hctxs, now, q.live.word.load());
         activity.leave();
@@ -119,9 +119,9 @@ impl Dispatcher {
             }
             self.scan_timeouts(q, now);
             if !self.finished.is_empty() {
-                // Another thread may have issued since `now` what this poll has found. A window would take such a read
+                // Another thread may have issued since `now` what this poll has found. A limiter would take such a read
                 // for one that needed no time.
-                let now = if q.settings.has_window() { q.clock().now() } else { now };
+                let now = if q.settings.has_limiter() { q.clock().now() } else { now };
                 self.complete(q, now);
             }
             let mut again = self.must_dispatch || (unless_mutated("runner.kick") && q.live.word.load().is_waiting());

@@ -5,14 +5,14 @@ use blkmq_sched::Time;
 
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::outcome::Dispatched;
-use crate::queue::{Domain, Mapping, RequestQueue, Starting};
-use crate::request::{FlushStep, Place, Request, RqList, Slots, Status};
+use crate::queue::{Domain, Mapping, RequestQueue, StartBatch};
+use crate::request::{FlushStep, Location, Request, RqList, Slots, Status};
 use blkmq_sync::word::Snapshot;
 use blkmq_sync::{Stage, peek, stage};
 
 /// A plug on its way into the scheduler, or its part for one hardware queue.
 pub(super) struct Plug<'q> {
-    pub(super) starting: &'q Starting<'q>,
+    pub(super) starting: &'q StartBatch<'q>,
     pub(super) mapping: &'q Mapping,
     pub(super) requests: RqList,
     /// Requests of the flush machine that were among them.
@@ -38,7 +38,7 @@ impl Dispatcher {
         if seen.is_quiesced() {
             // The thread that ends the quiescence wakes other threads. If the quiescence has ended already, other
             // threads may have left something with this thread meanwhile.
-            q.defer(self.member);
+            q.defer(self.thread);
             self.saw_quiesced = true;
             if !self.finished.is_empty() {
                 // What was refused may belong to another thread, and this thread may leave before the queue goes on.
@@ -52,11 +52,11 @@ impl Dispatcher {
 
     /// Ends the operations of the plug that must not wait for a frozen queue.
     fn refuse_frozen(&mut self, q: &RequestQueue, plug: &mut RqList, now: Time) {
-        refuse_nowait(&q.slots, plug, Place::Plugged, |mut rq| {
+        refuse_nowait(&q.slots, plug, Location::Plugged, |mut rq| {
             rq.body_mut().completed = now;
             let nr_parts = u64::from(rq.body().nr_parts);
-            self.member(q).account_frozen(nr_parts);
-            rq.into_parts(|part| self.completed.push_back(part, Place::Completed));
+            self.thread(q).account_frozen(nr_parts);
+            rq.into_parts(|part| self.completed.push_back(part, Location::Completed));
         });
     }
 
@@ -71,8 +71,8 @@ impl Dispatcher {
             "a thread inserts something, and has nothing else in its hands"
         );
         debug_assert!(self.is_inside(q) && !seen.is_frozen(), "a thread inserts inside a queue that is not frozen");
-        let mapping = q.hctxs.layout().mapping(self.member);
-        let starting = Starting::new(q, self.member(q), now);
+        let mapping = q.hctxs.layout().mapping(self.thread);
+        let starting = StartBatch::new(q, self.thread(q), now);
         let mut entered = 0;
         let mut dispatched = Some(Dispatched::all(0));
         loop {
@@ -91,7 +91,7 @@ impl Dispatcher {
                 let inserted = q.locking().insert(self, &mut plug);
                 debug_assert!(plug.requests.is_empty(), "a plug is taken whole");
                 self.insert_flushes(q, plug.flushes, now);
-                self.member(q).counters.entered(inserted.entered);
+                self.thread(q).counters.entered(inserted.entered);
                 entered += inserted.entered;
                 // A request on the dispatch list waits for its tag.
                 dispatched = inserted.dispatched.filter(|_| !self.must_dispatch);
@@ -112,7 +112,7 @@ impl Dispatcher {
     /// queue, into this submitter's software queue, or the first one into the flush machine. Returns how many
     /// operations these are, which have been counted.
     #[inline(never)]
-    fn insert_unordered(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
+    fn insert_unordered(&mut self, starting: &StartBatch<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
         debug_assert!(!plug.is_empty(), "there are requests that did not pass");
         let q = starting.q;
         debug_assert!(peek(|| !q.settings.has_scheduler()), "with a scheduler no request waits in a software queue");
@@ -123,7 +123,7 @@ impl Dispatcher {
             operations += if belongs { u64::from(body.nr_parts) } else { 0 };
             belongs
         });
-        let counters = &self.member(q).counters;
+        let counters = &self.thread(q).counters;
         if let Some(index) = index.filter(|_| !run.is_empty()) {
             counters.entered(operations);
             self.queue_up(starting, index, &mut run);
@@ -153,9 +153,9 @@ impl Dispatcher {
                     // The field that later holds the time of issuing.
                     rq.body_mut().issued = staged;
                 }
-                list.push_back(rq, Place::Staged);
+                list.push_back(rq, Location::Staged);
             } else {
-                flushes.push_back(rq, Place::Held);
+                flushes.push_back(rq, Location::Held);
             }
         }
         stage(Stage::Leave, list.len() + flushes.len());
@@ -164,16 +164,16 @@ impl Dispatcher {
     }
 
     /// Puts requests for one hardware queue into this submitter's software queue.
-    fn queue_up(&mut self, starting: &Starting<'_>, index: u16, run: &mut RqList) {
+    fn queue_up(&mut self, starting: &StartBatch<'_>, index: u16, run: &mut RqList) {
         let q = starting.q;
         debug_assert_eq!(
             peek(|| run.with_first(&q.slots, Request::hctx)),
             Some(index),
             "requests wait, and go to the hardware queue"
         );
-        refuse_nowait(&q.slots, run, Place::Held, |rq| {
+        refuse_nowait(&q.slots, run, Location::Held, |rq| {
             starting.refuse(&rq);
-            self.finished.push_back(rq, Place::Held);
+            self.finished.push_back(rq, Location::Held);
         });
         if run.is_empty() {
             // A mark for an empty software queue could stay longer than the layout of the hardware queues under which
@@ -184,22 +184,22 @@ impl Dispatcher {
             starting.add(rq);
             true
         });
-        starting.member.ctx.put(q, self.member, index, &mut rest);
+        starting.thread.ctx.put(q, self.thread, index, &mut rest);
         // The run that follows looks for tags again, with WAITING set.
         q.live.word.set_waiting();
     }
 }
 
-/// Hands to `ended` the operations of a list that must not wait, with their status. The others stay at `place`, in
+/// Hands to `ended` the operations of a list that must not wait, with their status. The others stay at `location`, in
 /// order.
-fn refuse_nowait<'q>(slots: &'q Slots, list: &mut RqList, place: Place, mut ended: impl FnMut(Request<'q>)) {
+fn refuse_nowait<'q>(slots: &'q Slots, list: &mut RqList, location: Location, mut ended: impl FnMut(Request<'q>)) {
     for _ in 0..list.len() {
         let Some(mut rq) = list.pop_front(slots) else { return };
         if rq.flags().nowait {
             rq.body_mut().status = Status::Again;
             ended(rq);
         } else {
-            list.push_back(rq, place);
+            list.push_back(rq, location);
         }
     }
 }

@@ -14,7 +14,7 @@ use blkmq_sched::Time;
 use crate::dispatcher::Dispatcher;
 use crate::driver::{Batch, Offer};
 use crate::queue::{Count, HwCtx, RequestQueue};
-use crate::request::{Place, RqList};
+use crate::request::{Location, RqList};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::unless_mutated;
 use blkmq_sync::{Stage, stage};
@@ -29,23 +29,23 @@ impl Dispatcher {
         let hctx = q.hctxs.get(index);
         if q.is_owned && unless_mutated("issue.owner") {
             let owner = q.hctxs.layout().owner(index);
-            if owner != self.member {
+            if owner != self.thread {
                 if hctx.inbox.leave() {
-                    q.members.wake_owner(owner, self.member);
+                    q.threads.wake_owner(owner, self.thread);
                 }
                 return;
             }
         }
         // A thread that fell asleep after the mark was set plans for another try. So only a new mark is an event.
         let mut is_news = false;
-        let unwinding = Unwinding { q, member: self.member, index, pending: RqList::default() };
+        let unwinding = PanicGuard { q, thread: self.thread, index, pending: RqList::default() };
         let mut mark = |stalled| is_news |= !hctx.stalled.swap(stalled, Ordering::Relaxed) && stalled;
         let drained = hctx.issue.drain(DRAIN_ROUNDS, |pending, chain| {
-            pending.take_over(&q.slots, chain, Place::IssueList);
+            pending.take_over(&q.slots, chain, Location::IssueList);
             let refused = !pending.is_empty() && self.offer(q, index, pending, now);
             // Only a thread that holds the issue list takes the mark away, and only if nothing stays at the head. Two
             // threads set the mark after they have let go the list: this thread below, if its rounds have run out, and
-            // a thread in which the driver panicked (`Unwinding`). At worst a poll then tries the list in vain.
+            // a thread in which the driver panicked (`PanicGuard`). At worst a poll then tries the list in vain.
             if hctx.stalled.load(Ordering::Relaxed) != refused {
                 mark(refused);
             }
@@ -56,7 +56,7 @@ impl Dispatcher {
         }
         self.tell_started(q);
         if is_news {
-            q.wake_sleepers(self.member);
+            q.wake_sleepers(self.thread);
         }
     }
 
@@ -65,7 +65,7 @@ impl Dispatcher {
     pub(super) fn issue_directly(&mut self, q: &RequestQueue, now: Time) {
         debug_assert!(q.is_concurrent, "requests go past the issue list only to a driver that takes concurrent calls");
         let index = self.ready_hctx;
-        let mut unwinding = Unwinding { q, member: self.member, index, pending: std::mem::take(&mut self.ready) };
+        let mut unwinding = PanicGuard { q, thread: self.thread, index, pending: std::mem::take(&mut self.ready) };
         let refused = !unwinding.pending.is_empty() && self.offer(q, index, &mut unwinding.pending, now);
         let pending = unwinding.end();
         if refused {
@@ -87,7 +87,7 @@ impl Dispatcher {
     #[inline(never)]
     fn wake_for_started(&mut self, q: &RequestQueue) {
         let started = std::mem::take(&mut self.started);
-        q.wake_for_started(started.members(), self.member);
+        q.wake_for_started(started.threads(), self.thread);
     }
 
     /// Offers requests to the driver. Returns whether the driver refused one. The refused request and those behind it
@@ -97,7 +97,7 @@ impl Dispatcher {
         let hctx: &HwCtx = q.hctxs.get(index);
         let offered = pending.len();
         let given_back = self.requeued.len();
-        let offer = Offer::new(self.member, now, now.after(q.settings.timeout_ns()));
+        let offer = Offer::new(self.thread, now, now.after(q.settings.timeout_ns()));
         let Self { finished, requeued, started, .. } = self;
         let mut batch = Batch::new(&q.slots, &hctx.started, pending, finished, requeued, started, offer);
         q.driver().queue_rqs(index, &mut batch, now);
@@ -105,7 +105,7 @@ impl Dispatcher {
             hctx.clear_gave_back();
         }
         let issued = offered - pending.len();
-        self.member(q).counters.count(Count::Issued, issued as u64);
+        self.thread(q).counters.count(Count::Issued, issued as u64);
         stage(Stage::Issue, issued);
         let refused = !pending.is_empty();
         hctx.note_offer(refused);
@@ -115,15 +115,15 @@ impl Dispatcher {
 
 /// What is done if the driver panics while it is offered requests. This thread works for other submitters too: what it
 /// has not given to the driver yet, and what other threads appended meanwhile, is left to the next thread that polls.
-struct Unwinding<'q> {
+struct PanicGuard<'q> {
     q: &'q RequestQueue,
-    member: u16,
+    thread: u16,
     index: u16,
     /// Requests that are on no issue list.
     pending: RqList,
 }
 
-impl Unwinding<'_> {
+impl PanicGuard<'_> {
     /// The driver has returned. Gives back what the driver did not take.
     ///
     /// COST: none. Nothing is dropped here.
@@ -135,7 +135,7 @@ impl Unwinding<'_> {
     }
 }
 
-impl Drop for Unwinding<'_> {
+impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         debug_assert!(std::thread::panicking(), "the driver has not returned");
         std::mem::take(&mut self.pending).hand_over(&self.q.slots, &self.q.hctxs.get(self.index).issue);
@@ -146,6 +146,6 @@ impl Drop for Unwinding<'_> {
         // thread may take this mark away. It then looks at the list once more, behind its fence, and finds what this
         // thread has put there: the fence pairs with this Release.
         self.q.hctxs.iter().for_each(|(_, hctx)| hctx.stalled.store(true, Ordering::Release));
-        self.q.notify_others(self.member);
+        self.q.notify_others(self.thread);
     }
 }

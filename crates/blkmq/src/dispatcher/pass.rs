@@ -16,8 +16,8 @@
 use blkmq_sched::{Class, Op, SchedDomain};
 
 use crate::dispatcher::Dispatcher;
-use crate::queue::{Count, Mapping, Passage, RequestQueue, Starting, TakenTokens};
-use crate::request::{FlushStep, Mark, Place, Request, RqList};
+use crate::queue::{BypassReport, Count, Mapping, RequestQueue, StartBatch, TakenTokens};
+use crate::request::{FlushStep, Location, Request, RqList, StatClass};
 use blkmq_sync::word::Gate;
 use blkmq_sync::{Stage, stage};
 
@@ -29,13 +29,13 @@ fn gate(q: &RequestQueue) -> Option<Gate> {
 }
 
 /// Requests at the front of a plug that may pass and go to one hardware queue.
-struct Run {
+struct BypassRun {
     gate: Gate,
     hctx: u16,
     list: RqList,
 }
 
-impl Run {
+impl BypassRun {
     /// Takes the run out of a plug. `belongs` says which requests may go together, beside what the gate says. Returns
     /// nothing if the first request may not pass.
     #[inline(always)]
@@ -74,9 +74,9 @@ trait Needs {
 }
 
 /// In a queue that is plain.
-struct Nothing;
+struct NoNeeds;
 
-impl Needs for Nothing {
+impl Needs for NoNeeds {
     #[inline(always)]
     fn meet(&mut self, _rq: &mut Request<'_>) -> bool {
         true
@@ -95,18 +95,18 @@ impl Needs for Option<TakenTokens<'_>> {
 }
 
 /// One report to the scheduler.
-impl Needs for Option<Passage<'_>> {
+impl Needs for Option<BypassReport<'_>> {
     fn meet(&mut self, rq: &mut Request<'_>) -> bool {
-        self.iter_mut().for_each(|passage| passage.add(rq));
+        self.iter_mut().for_each(|bypass_report| bypass_report.add(rq));
         true
     }
 
     fn note(&mut self, q: &RequestQueue) {
-        self.iter_mut().for_each(|passage| passage.note(q));
+        self.iter_mut().for_each(|bypass_report| bypass_report.note(q));
     }
 
     fn end(&mut self, passes: bool) -> bool {
-        self.take().map_or(passes, |passage| passage.end(passes))
+        self.take().map_or(passes, |bypass_report| bypass_report.end(passes))
     }
 }
 
@@ -119,7 +119,7 @@ impl Dispatcher {
     /// pass, a read-modify-write of a tag word and, with a scheduler, a fence; per request, its slot and this thread's
     /// own lines.
     #[inline(always)]
-    pub(super) fn pass(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
+    pub(super) fn pass(&mut self, starting: &StartBatch<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
         debug_assert!(!plug.is_empty(), "there are requests that may pass");
         let q = starting.q;
         let mut entered = 0;
@@ -149,15 +149,15 @@ impl Dispatcher {
     #[inline(always)]
     fn pass_run(
         &mut self,
-        starting: &Starting<'_>,
+        starting: &StartBatch<'_>,
         mapping: &Mapping,
         gate: Gate,
         plug: &mut RqList,
     ) -> Option<(u64, bool)> {
         let q = starting.q;
         if q.settings.is_plain() {
-            let run = Run::take(q, mapping, gate, plug, |_| true)?;
-            Some(self.start(starting, run, plug, &mut Nothing))
+            let run = BypassRun::take(q, mapping, gate, plug, |_| true)?;
+            Some(self.start(starting, run, plug, &mut NoNeeds))
         } else if q.settings.wants_reports() {
             self.pass_reported(starting, mapping, gate, plug)
         } else {
@@ -169,7 +169,7 @@ impl Dispatcher {
     #[inline(never)]
     fn pass_reported(
         &mut self,
-        starting: &Starting<'_>,
+        starting: &StartBatch<'_>,
         mapping: &Mapping,
         gate: Gate,
         plug: &mut RqList,
@@ -177,24 +177,25 @@ impl Dispatcher {
         let q = starting.q;
         let alike = |rq: &Request<'_>| (rq.op(), rq.body().is_sync(), rq.priority());
         let like = plug.with_first(&q.slots, alike)?;
-        let run = Run::take(q, mapping, gate, plug, |rq| gate.is_for(rq.body().client().place()) && alike(rq) == like)?;
-        let passage = run.list.with_first(&q.slots, |rq| Passage::new(q, self.member, rq, starting.now));
-        Some(self.start(starting, run, plug, &mut passage.flatten()))
+        let run =
+            BypassRun::take(q, mapping, gate, plug, |rq| gate.is_for(rq.body().client().place()) && alike(rq) == like)?;
+        let bypass_report = run.list.with_first(&q.slots, |rq| BypassReport::new(q, self.thread, rq, starting.now));
+        Some(self.start(starting, run, plug, &mut bypass_report.flatten()))
     }
 
     /// Starts a run of requests of one kind, each with a token if the scheduler takes tokens.
     #[inline(never)]
     fn pass_with_tokens(
         &mut self,
-        starting: &Starting<'_>,
+        starting: &StartBatch<'_>,
         mapping: &Mapping,
         gate: Gate,
         plug: &mut RqList,
     ) -> Option<(u64, bool)> {
         let q = starting.q;
         let of = plug.with_first(&q.slots, |rq| SchedDomain::of(rq.op()))?;
-        let run = Run::take(q, mapping, gate, plug, |rq| SchedDomain::of(rq.op()) == of)?;
-        let mut tokens = q.pools().map(|pools| pools.take_some(of, self.member, run.list.len()));
+        let run = BypassRun::take(q, mapping, gate, plug, |rq| SchedDomain::of(rq.op()) == of)?;
+        let mut tokens = q.pools().map(|pools| pools.take_some(of, self.thread, run.list.len()));
         let (operations, goes_on) = self.start(starting, run, plug, &mut tokens);
         // Where a tag or a token is lacking, some of the others may have been claimed that no request got.
         if tokens.is_some_and(TakenTokens::end) || !goes_on {
@@ -207,8 +208,14 @@ impl Dispatcher {
     /// front of the plug. Starts none if the gate is shut before they are through. Returns how many operations were
     /// started, and whether all were.
     #[inline(always)]
-    fn start(&mut self, starting: &Starting<'_>, run: Run, plug: &mut RqList, needs: &mut impl Needs) -> (u64, bool) {
-        let (q, Run { gate, hctx, mut list }) = (starting.q, run);
+    fn start(
+        &mut self,
+        starting: &StartBatch<'_>,
+        run: BypassRun,
+        plug: &mut RqList,
+        needs: &mut impl Needs,
+    ) -> (u64, bool) {
+        let (q, BypassRun { gate, hctx, mut list }) = (starting.q, run);
         debug_assert!(!list.is_empty(), "a run has requests");
         // Where all may pass, the scheduler is told nothing, and so nothing is counted for it.
         let is_counted = gate.class() != Gate::ANY;
@@ -227,7 +234,7 @@ impl Dispatcher {
             (body.tag, body.ordered) = (Some(tag), is_counted);
             operations += u64::from(body.nr_parts);
             limited += u64::from(rq.op() != Op::Read);
-            rq.rest_at(Place::IssueList);
+            rq.rest_at(Location::IssueList);
             true
         });
         drop(tags);
@@ -239,7 +246,7 @@ impl Dispatcher {
             return (0, false);
         }
         let requests = tagged.len();
-        let counters = &self.member(q).counters;
+        let counters = &self.thread(q).counters;
         if is_counted {
             let class = Class::ALL[usize::from(gate.class())];
             let passes = q.live.word.pass(gate, || {
@@ -286,14 +293,14 @@ impl Dispatcher {
         for _ in 0..tagged.len() {
             let Some(mut rq) = tagged.pop_front(&q.slots) else { break };
             let body = rq.body_mut();
-            (body.ordered, body.mark) = (false, Mark::default());
+            (body.ordered, body.mark) = (false, StatClass::default());
             if let (Some(pools), Some(token)) = (q.pools(), body.token.take()) {
                 pools.put(token);
             }
             if let Some(tag) = body.tag.take() {
                 hctx.tags.put(tag, &mut self.hint);
             }
-            tagged.push_back(rq, Place::Plugged);
+            tagged.push_back(rq, Location::Plugged);
         }
         // Another thread may have lacked one of these tags. Or the scheduler may have held a request back because these
         // requests were counted as passed. This thread fences, and looks at the scheduler next, when it inserts these

@@ -17,7 +17,7 @@ impl Dispatcher {
     #[cold]
     fn park_some(&mut self, q: &RequestQueue) {
         debug_assert!(self.is_inside(q), "tags go back inside the queue, where a freeze waits for them");
-        self.member(q).counters.count(Count::Requeued, self.requeued.len() as u64);
+        self.thread(q).counters.count(Count::Requeued, self.requeued.len() as u64);
         let mut is_news = false;
         while let Some(mut rq) = self.requeued.pop_front(&q.slots) {
             let hctx = q.hctxs.get(rq.body().hctx);
@@ -37,7 +37,7 @@ impl Dispatcher {
         q.live.fence_before_notify();
         self.has_pending_event = true;
         if is_news {
-            q.wake_sleepers(self.member);
+            q.wake_sleepers(self.thread);
         }
     }
 }

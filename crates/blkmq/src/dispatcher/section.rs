@@ -9,8 +9,8 @@ pub(super) use dispatch::Batch;
 use blkmq_sched::Time;
 
 use crate::dispatcher::Dispatcher;
-use crate::queue::{Domain, Hold, Locking, Member, RequestQueue};
-use crate::request::{Place, RqList};
+use crate::queue::{Domain, Hold, Locking, RequestQueue, ThreadState};
+use crate::request::{Location, RqList};
 use blkmq_sync::liveness::WaiterPresent;
 use blkmq_sync::stack::Chain;
 use blkmq_sync::{peek, unless_mutated};
@@ -18,7 +18,7 @@ use blkmq_sync::{peek, unless_mutated};
 /// The scheduler under its lock. Made and ended by [`Domain::enter`] alone.
 pub(super) struct Section<'q, 's> {
     pub(super) q: &'q RequestQueue,
-    pub(super) member: &'q Member,
+    pub(super) thread: &'q ThreadState,
     pub(super) domain: &'s Domain,
     pub(super) hold: &'s mut Hold,
     /// The thread's own lists. What the section does with them happens under the lock.
@@ -35,25 +35,25 @@ pub(super) struct Section<'q, 's> {
 impl Domain {
     /// Enters the ordered section as of `now`: `run` works under the scheduler's lock, as
     /// [`with_hold`](Self::with_hold) says. The section wakes the threads that sleep if the scheduler is to be asked
-    /// earlier than they know. `member` and `dispatcher` belong to the calling thread, which must not be in the section
+    /// earlier than they know. `thread` and `dispatcher` belong to the calling thread, which must not be in the section
     /// already.
     #[inline]
     pub(super) fn enter<'q, R>(
         &self,
         q: &'q RequestQueue,
-        member: &'q Member,
+        thread: &'q ThreadState,
         dispatcher: &mut Dispatcher,
         now: Time,
         run: impl FnOnce(&mut Section<'q, '_>) -> R,
     ) -> R {
-        debug_assert!(std::ptr::eq(member, dispatcher.member(q)), "member and dispatcher belong to one thread");
+        debug_assert!(std::ptr::eq(thread, dispatcher.thread(q)), "thread and dispatcher belong to one thread");
         debug_assert!(std::ptr::eq(self, q.domain(self.first_hctx())), "the domain is one of those in use");
-        let (result, tells) = self.with_hold(q, dispatcher.member, |hold| {
+        let (result, tells) = self.with_hold(q, dispatcher.thread, |hold| {
             hold.begin(q, now);
             let (domain, waiter_present) = (self, WaiterPresent::NO);
             let mut section = Section {
                 q,
-                member,
+                thread,
                 domain,
                 hold,
                 dispatcher,
@@ -65,7 +65,7 @@ impl Domain {
             (run(&mut section), section.tells)
         });
         if tells {
-            q.wake_sleepers(dispatcher.member);
+            q.wake_sleepers(dispatcher.thread);
         }
         result
     }
@@ -144,7 +144,7 @@ impl Section<'_, '_> {
         debug_assert!(left.is_empty() || self.looks_for_all(), "requests are left with a combiner who looks for all");
         if !left.is_empty() {
             let mut list = RqList::default();
-            list.take_over_left(&self.q.slots, left, Place::Staged);
+            list.take_over_left(&self.q.slots, left, Location::Staged);
             self.hold.backlog.add(list);
         }
     }
@@ -166,16 +166,16 @@ mod tests {
         let quiesce = q.quiesce();
         submitter.submit(Bio::read(0, Buffer::zeroed(4096))).expect("there is room");
         submitter.flush_plug();
-        let (member, _) = q.members.join(&q, None).expect("there is a place");
-        let mut dispatcher = Dispatcher::new(std::sync::Arc::clone(&q), member);
+        let (thread, _) = q.threads.join(&q, None).expect("there is a place");
+        let mut dispatcher = Dispatcher::new(std::sync::Arc::clone(&q), thread);
         let seen = q.live.word.load();
         assert!(seen.is_waiting());
-        q.domain(0).enter(&q, q.members.get(member), &mut dispatcher, q.clock().now(), |section| section.settle(true));
+        q.domain(0).enter(&q, q.threads.get(thread), &mut dispatcher, q.clock().now(), |section| section.settle(true));
         let is_cleared = q.live.word.clear_waiting(seen);
         // First the end, because a submitter that is dropped waits for its requests.
-        q.members.leave(&q, member, None);
+        q.threads.leave(&q, thread, None);
         drop(quiesce);
-        q.defer(member);
+        q.defer(thread);
         assert!(submitter.wait() && !is_cleared, "something waits");
     }
 }

@@ -50,7 +50,7 @@ impl Dispatcher {
     fn nothing_waits(&self, q: &RequestQueue) -> bool {
         let no_list_waits = || q.hctxs.iter().all(|(_, hctx)| hctx.nr_dispatch() == 0 && !hctx.has_marked_ctx());
         match q.whole_domain() {
-            Some(domain) => !domain.has_waiting() && no_list_waits() && domain.is_idle(&self.member(q).counters),
+            Some(domain) => !domain.has_waiting() && no_list_waits() && domain.is_idle(&self.thread(q).counters),
             None => no_list_waits() && q.domains().all(|domain| !domain.has_work()),
         }
     }
@@ -167,15 +167,15 @@ mod tests {
         submitter.submit(Bio::flush()).expect("there is room");
         submitter.flush_plug();
         drop(quiesce);
-        let (number, _) = q.members.join(&q, None).expect("there is a place");
+        let (number, _) = q.threads.join(&q, None).expect("there is a place");
         let (mut dispatcher, hctx) = (Dispatcher::new(Arc::clone(&q), number), q.hctxs.get(0));
         assert_eq!(hctx.nr_dispatch(), 1, "the flush waits for a tag");
-        q.members.get(number).activity.enter();
+        q.threads.get(number).activity.enter();
         let tag = hctx.tags.get(&mut dispatcher.hint).expect("the tag is free");
         assert_eq!((dispatcher.put_back(&q, hctx, &[tag]), hctx.nr_dispatch()), (1, 0));
         dispatcher.run(&q, 0, q.clock().now(), None);
-        q.members.get(number).activity.leave();
-        q.members.leave(&q, number, None);
+        q.threads.get(number).activity.leave();
+        q.threads.leave(&q, number, None);
         assert!(submitter.wait());
     }
 }

@@ -2,16 +2,16 @@
 //!
 //! The busy tags are scanned when a timeout period has passed since the last scan, or earlier, when the earliest
 //! deadline that the last scan found has come. The thread that moves `timeout_scan` makes the scan. The scan reserves
-//! an overdue request, and asks the driver. If the driver gives the request up, the scan ends it, unless it is lent.
-//! Otherwise the request goes on: a request that is lent ends only when its loan comes back. A completion that comes
-//! meanwhile is not lost: the completer leaves its status with the scan (see `request::state`).
+//! an overdue request, and asks the driver. If the driver gives the request up, the scan ends it, unless it is
+//! borrowed. Otherwise the request goes on: a borrowed request ends only when the driver gives it back. A completion
+//! that comes meanwhile is not lost: the completer leaves its status with the scan (see `request::state`).
 
 use blkmq_sched::{RqId, Time};
 
 use crate::dispatcher::Dispatcher;
 use crate::driver::TimeoutAction;
 use crate::queue::{Count, RequestQueue};
-use crate::request::{Place, Status};
+use crate::request::{Location, Status};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::{order, unless_mutated};
 
@@ -50,7 +50,7 @@ impl Dispatcher {
             // time for it, and the sleepers have planned by the time that it named before. And a thread that looked
             // while the scan ran found the next scan planned for a later time than now; the scanning thread may leave,
             // and then no thread would come in time.
-            q.wake_sleepers(self.member);
+            q.wake_sleepers(self.thread);
         }
     }
 
@@ -80,9 +80,9 @@ impl Dispatcher {
     fn let_go(&mut self, q: &RequestQueue, id: RqId, expired: bool, again: Time) -> bool {
         let Some(rq) = q.slots.end_timeout(id, expired, again) else { return false };
         if rq.body().status == Status::Timeout {
-            self.member(q).counters.count(Count::Timeouts, 1);
+            self.thread(q).counters.count(Count::Timeouts, 1);
         }
-        self.finished.push_back(rq, Place::Held);
+        self.finished.push_back(rq, Location::Held);
         true
     }
 }

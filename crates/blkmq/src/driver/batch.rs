@@ -3,7 +3,7 @@
 use blkmq_sched::{RqId, Time};
 
 use super::started::{Started, StartedTable};
-use crate::request::{Loan, Place, Request, RqList, Slots, Status};
+use crate::request::{BorrowedRequest, Location, Request, RqList, Slots, Status};
 
 /// Requests on their way to a driver, and what it does with them. A driver takes one after the other, and says of each
 /// what becomes of it:
@@ -34,14 +34,14 @@ pub struct Batch<'q> {
 /// Which thread offers a batch to a driver, when, and when what the driver starts of it is overdue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Offer {
-    member: u16,
+    thread: u16,
     now: Time,
     deadline: Time,
 }
 
 impl Offer {
-    pub(crate) const fn new(member: u16, now: Time, deadline: Time) -> Self {
-        Self { member, now, deadline }
+    pub(crate) const fn new(thread: u16, now: Time, deadline: Time) -> Self {
+        Self { thread, now, deadline }
     }
 }
 
@@ -97,7 +97,7 @@ impl<'q> Batch<'q> {
         self.check(&rq);
         rq.body_mut().status = status;
         rq.body_mut().issued = self.offer.now;
-        self.finished.push_back(rq, Place::Held);
+        self.finished.push_back(rq, Location::Held);
     }
 
     /// All requests that are still to come are finished already.
@@ -122,19 +122,19 @@ impl<'q> Batch<'q> {
         rq.issue(self.offer.deadline, false)
     }
 
-    /// Like [`start`](Self::start), for a device that reads and writes the request's data by itself. While the loan
-    /// exists, the memory stays where it is, and no other code uses it, whatever a driver in front of this one does. A
-    /// thread of the driver's own may read and write the data by [`Loan::segments`].
-    pub fn lend(&mut self, mut rq: Request<'q>) -> Loan {
+    /// Like [`start`](Self::start), for a device that reads and writes the request's data by itself. While the borrowed
+    /// request exists, the memory stays where it is, and no other code uses it, whatever a driver in front of this one
+    /// does. A thread of the driver's own may read and write the data by [`BorrowedRequest::segments`].
+    pub fn borrow(&mut self, mut rq: Request<'q>) -> BorrowedRequest {
         self.note(&mut rq);
-        rq.lend(self.offer.deadline)
+        rq.borrow(self.offer.deadline)
     }
 
     /// Notes that the request is issued now.
     #[inline]
     fn note(&mut self, rq: &mut Request<'q>) {
         self.check(rq);
-        self.started.note(rq.index().pool(), self.offer.member);
+        self.started.note(rq.index().pool(), self.offer.thread);
         rq.body_mut().issued = self.offer.now;
         let tag = rq.body().tag.expect("what is issued has a tag");
         self.table.set(tag, rq.id(), rq.op().is_read());
@@ -144,7 +144,7 @@ impl<'q> Batch<'q> {
     /// ends.
     pub fn refuse(&mut self, rq: Request<'q>) {
         self.check(&rq);
-        self.pending.push_front(rq, Place::IssueList);
+        self.pending.push_front(rq, Location::IssueList);
         self.is_refused = true;
     }
 
@@ -152,7 +152,7 @@ impl<'q> Batch<'q> {
     /// scheduler.
     pub fn requeue(&mut self, rq: Request<'q>) {
         self.check(&rq);
-        self.requeued.push_back(rq, Place::Held);
+        self.requeued.push_back(rq, Location::Held);
     }
 }
 
@@ -184,26 +184,26 @@ impl<'q> Done<'q> {
     /// A request that was started has finished.
     ///
     /// # Errors
-    /// The driver has no such request: it was completed before, given up to a timeout, or lent.
+    /// The driver has no such request: it was completed before, given up to a timeout, or borrowed.
     pub fn complete(&mut self, id: RqId, status: Status) -> Result<(), StaleRequest> {
         if let Some(rq) = self.slots.complete(id, status, false).map_err(|()| StaleRequest(id))? {
-            self.finished.push_back(rq, Place::Held);
+            self.finished.push_back(rq, Location::Held);
         }
         Ok(())
     }
 
-    /// A request that was lent has finished, and the device no longer uses its data.
+    /// A request that was borrowed has finished, and the device no longer uses its data.
     ///
     /// # Panics
-    /// The loan is of another queue.
-    pub fn give_back(&mut self, loan: Loan, status: Status) {
-        assert!(loan.is_of(self.slots), "a driver hands back requests to the queue they came from");
+    /// The request is of another queue.
+    pub fn give_back(&mut self, borrowed: BorrowedRequest, status: Status) {
+        assert!(borrowed.is_of(self.slots), "a driver hands back requests to the queue they came from");
         let rq = self
             .slots
-            .complete(loan.id(), status, true)
-            .expect("there is one loan of a request, and nobody else ends it");
+            .complete(borrowed.id(), status, true)
+            .expect("a request is borrowed once, and only the borrower completes it");
         if let Some(rq) = rq {
-            self.finished.push_back(rq, Place::Held);
+            self.finished.push_back(rq, Location::Held);
         }
     }
 

@@ -46,7 +46,7 @@ impl Config {
 impl Profile for Config {
     const NAME: &'static str = "cloud";
     const LINES: [&'static str; 2] = ["cloud.next_event", "cloud.pending"];
-    type Machine = Line<Mutex<Limiter>>;
+    type Shared = Line<Mutex<Limiter>>;
     type Commands = Timed;
 
     fn machine(&self) -> Line<Mutex<Limiter>> {

@@ -21,7 +21,7 @@ use blkmq_sched::{ClientId, GroupId, MergeLevel, Time};
 
 use super::{Batch, Done, Driver, DueTimes, Offer, POLL_PERIOD, Started, StartedTable, TimeoutAction};
 use crate::request::bio::Bio;
-use crate::request::{Asked, Part, Place, Request, RqList, SlotIndex, Slots, Status};
+use crate::request::{Location, OpAttributes, Part, Request, RqList, SlotIndex, Slots, Status};
 use blkmq_sync::Arc;
 use blkmq_sync::tags::Tag;
 
@@ -84,11 +84,11 @@ impl<'d> Harness<'d> {
         let nr_sectors = u32::try_from(bio.nr_sectors).expect("a request is shorter than 2^32 sectors");
         let priority = bio.priority.unwrap_or_default();
         let (client, group, merge) = (ClientId::default(), GroupId::ROOT, MergeLevel::Never);
-        let asked = Asked { client, group, op: bio.op, flags: bio.flags, priority, merge };
+        let asked = OpAttributes { client, group, op: bio.op, flags: bio.flags, priority, merge };
         let part = Part { parent: index, sector: bio.sector, nr_sectors, offset: 0 };
         rq.body_mut().begin(&asked, Time(0), index, 0, part);
         rq.body_mut().hctx = self.hctx;
-        self.waiting.push_back(rq, Place::Plugged);
+        self.waiting.push_back(rq, Location::Plugged);
         self.slots.store_bio(index, bio);
     }
 
@@ -110,7 +110,7 @@ impl<'d> Harness<'d> {
         let mut waiting = RqList::default();
         while let Some(mut rq) = requeued.pop_front(&self.slots) {
             put_tag(&mut self.tags, &mut rq);
-            waiting.push_back(rq, Place::Plugged);
+            waiting.push_back(rq, Location::Plugged);
         }
         waiting.append(pending);
         waiting.append(std::mem::take(&mut self.waiting));
@@ -144,7 +144,7 @@ impl<'d> Harness<'d> {
         assert!(self.slots.begin_timeout(id).is_some(), "the driver has a request with tag {tag}");
         let expired = self.driver.timeout(self.hctx, id, now) == TimeoutAction::Done;
         let mut finished = RqList::default();
-        finished.push_back(self.slots.end_timeout(id, expired, now)?, Place::Held);
+        finished.push_back(self.slots.end_timeout(id, expired, now)?, Location::Held);
         self.take(finished).pop()
     }
 
@@ -224,10 +224,10 @@ fn put_tag(tags: &mut [bool], rq: &mut Request<'_>) {
 }
 
 impl Drop for Harness<'_> {
-    /// A device that has a loan may still use the request's memory. Then the memory is never freed.
+    /// A device that has a borrowed request may still use the request's memory. Then the memory is never freed.
     fn drop(&mut self) {
-        let has_loan = |tag| self.started.get(Tag(tag)).is_some_and(|(id, _)| self.slots.is_lent(id));
-        if (0..self.tags.len()).any(|tag| has_loan(tag as u16)) {
+        let has_borrowed = |tag| self.started.get(Tag(tag)).is_some_and(|(id, _)| self.slots.is_borrowed(id));
+        if (0..self.tags.len()).any(|tag| has_borrowed(tag as u16)) {
             std::mem::forget(Arc::clone(&self.slots));
         }
     }

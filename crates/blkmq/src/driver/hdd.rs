@@ -26,19 +26,19 @@ use super::store::Store;
 use super::{Batch, Request, Topology, TopologyError};
 use crate::request::limits::{Limits, SECTOR_SIZE};
 pub use config::{Config, PARAMETERS};
-use drive::{Command, Drive, Work};
+use drive::{Command, CommandKind, Drive};
 
 /// The model of a hard disk.
 pub type Hdd = Model<Config>;
 
 impl Config {
-    fn work(&self, rq: &Request<'_>) -> Work {
+    fn work(&self, rq: &Request<'_>) -> CommandKind {
         match rq.op() {
-            Op::Read => Work::Read,
-            Op::Write if self.write_cache && !(self.fua && rq.flags().fua) => Work::WriteCached,
-            Op::Write => Work::WriteThrough,
+            Op::Read => CommandKind::Read,
+            Op::Write if self.write_cache && !(self.fua && rq.flags().fua) => CommandKind::WriteCached,
+            Op::Write => CommandKind::WriteThrough,
             // The limits let no other operation come.
-            Op::Flush | Op::Discard | Op::WriteZeroes => Work::Flush,
+            Op::Flush | Op::Discard | Op::WriteZeroes => CommandKind::Flush,
         }
     }
 }
@@ -46,7 +46,7 @@ impl Config {
 impl Profile for Config {
     const NAME: &'static str = "hdd";
     const LINES: [&'static str; 2] = ["hdd.next_event", "hdd.drive"];
-    type Machine = ();
+    type Shared = ();
     type Commands = Drive;
 
     fn check(&self) -> Result<(), SpecError> {

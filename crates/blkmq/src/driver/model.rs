@@ -31,7 +31,7 @@ pub trait Profile: FromSpec + fmt::Display + Send + Sync + 'static {
     /// The names of the lines of a hardware queue: when something happens next, and the commands.
     const LINES: [&'static str; 2];
     /// What the hardware queues share.
-    type Machine: Send + Sync;
+    type Shared: Send + Sync;
     /// The commands of a hardware queue.
     type Commands: Commands + for<'a> From<&'a Self>;
 
@@ -54,7 +54,7 @@ pub trait Profile: FromSpec + fmt::Display + Send + Sync + 'static {
     }
 
     /// The device's state at the start.
-    fn machine(&self) -> Self::Machine;
+    fn machine(&self) -> Self::Shared;
 
     /// Where the data is; `None` if it is not kept.
     fn store(&self) -> Option<Store>;
@@ -105,7 +105,7 @@ pub trait Profile: FromSpec + fmt::Display + Send + Sync + 'static {
 pub struct Model<C: Profile> {
     pub(super) config: C,
     pub(super) store: Option<Store>,
-    pub(super) machine: C::Machine,
+    pub(super) machine: C::Shared,
     pub(super) pending: Pending<C::Commands>,
 }
 

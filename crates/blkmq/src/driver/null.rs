@@ -25,14 +25,14 @@ pub type Null = Model<Config>;
 
 /// What the hardware queues of a null device share.
 #[derive(Debug)]
-pub struct Machine {
+pub struct Shared {
     injection: Option<Injection>,
     /// The first polled hardware queue. Changes only while the block layer has the queue frozen, whose unfreezing
     /// publishes it.
     first_polled: Line<AtomicU16>,
 }
 
-impl Machine {
+impl Shared {
     fn is_polled(&self, hctx: u16) -> bool {
         hctx >= self.first_polled.load(Ordering::Relaxed)
     }
@@ -51,7 +51,7 @@ fn execute(null: &Null, rq: &mut Request<'_>) -> Status {
 impl Profile for Config {
     const NAME: &'static str = "null";
     const LINES: [&'static str; 2] = ["null.next_event", "null.pending"];
-    type Machine = Machine;
+    type Shared = Shared;
     type Commands = Timed;
 
     fn check(&self) -> Result<(), SpecError> {
@@ -71,8 +71,8 @@ impl Profile for Config {
         Ok(())
     }
 
-    fn machine(&self) -> Machine {
-        Machine {
+    fn machine(&self) -> Shared {
+        Shared {
             injection: Injection::new(self.timeout, self.requeue, self.seed),
             first_polled: Line::new("null.first_polled", AtomicU16::new(self.submit_queues + self.read_queues)),
         }

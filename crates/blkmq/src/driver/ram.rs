@@ -32,7 +32,7 @@ pub type Ram = Model<Config>;
 impl Profile for Config {
     const NAME: &'static str = "ram";
     const LINES: [&'static str; 2] = ["ram.next_event", "ram.pending"];
-    type Machine = ();
+    type Shared = ();
     type Commands = Timed;
 
     fn machine(&self) {}

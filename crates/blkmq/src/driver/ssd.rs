@@ -32,19 +32,19 @@ use super::{Batch, Request, Topology};
 use crate::request::limits::{Limits, SECTOR_SIZE};
 use blkmq_sync::{Line, Mutex};
 pub use config::{Config, PARAMETERS};
-use flash::{Flash, Work};
+use flash::{CommandKind, Flash};
 
 /// The model of an SSD.
 pub type Ssd = Model<Config>;
 
 impl Config {
-    fn work(&self, rq: &Request<'_>) -> Work {
+    fn work(&self, rq: &Request<'_>) -> CommandKind {
         match rq.op() {
-            Op::Read => Work::Read,
-            Op::Write if self.write_cache && self.fua && rq.flags().fua => Work::WriteThrough,
-            Op::Write => Work::Write,
-            Op::Flush if self.write_cache => Work::Flush,
-            Op::Flush | Op::Discard | Op::WriteZeroes => Work::Note,
+            Op::Read => CommandKind::Read,
+            Op::Write if self.write_cache && self.fua && rq.flags().fua => CommandKind::WriteThrough,
+            Op::Write => CommandKind::Write,
+            Op::Flush if self.write_cache => CommandKind::Flush,
+            Op::Flush | Op::Discard | Op::WriteZeroes => CommandKind::Note,
         }
     }
 }
@@ -52,7 +52,7 @@ impl Config {
 impl Profile for Config {
     const NAME: &'static str = "ssd";
     const LINES: [&'static str; 2] = ["ssd.next_event", "ssd.pending"];
-    type Machine = Line<Mutex<Flash>>;
+    type Shared = Line<Mutex<Flash>>;
     type Commands = Timed;
 
     fn check(&self) -> Result<(), SpecError> {

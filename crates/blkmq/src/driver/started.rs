@@ -3,7 +3,7 @@
 use blkmq_sched::RqId;
 
 use crate::request::FLUSH_POOL;
-use crate::request::limits::MAX_MEMBERS;
+use crate::request::limits::MAX_THREADS;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::placed;
 use blkmq_sync::tags::Tag;
@@ -16,7 +16,7 @@ impl StartedTable {
     /// The entry of a tag that no request has. No id has this value.
     const NOBODY: u64 = u64::MAX;
     /// The bit of an id that says that its request is a read: the uppermost bit of the pool, which is below
-    /// [`MAX_MEMBERS`].
+    /// [`MAX_THREADS`].
     const READ: u64 = 1 << 31;
 
     pub(crate) fn new(depth: usize) -> Self {
@@ -40,38 +40,38 @@ impl StartedTable {
     }
 }
 
-const _: () = assert!(MAX_MEMBERS <= 1 << 15);
+const _: () = assert!(MAX_THREADS <= 1 << 15);
 
-/// The members whose requests the driver has begun to work on. The threads of these members may sleep, and must plan
+/// The threads whose requests the driver has begun to work on. These threads may sleep, and must plan
 /// for the completion.
 #[derive(Debug, Default)]
 pub(crate) struct Started {
     pub(crate) any: bool,
-    /// Other members whose requests were started.
-    members: [u16; 8],
+    /// Other threads whose requests were started.
+    threads: [u16; 8],
     len: usize,
     overflow: bool,
 }
 
 impl Started {
-    /// Notes that `member` started a request of `owner`.
-    pub(super) fn note(&mut self, owner: u16, member: u16) {
+    /// Notes that `thread` started a request of `owner`.
+    pub(super) fn note(&mut self, owner: u16, thread: u16) {
         self.any = true;
-        if owner == member || self.overflow || self.members[..self.len].contains(&owner) {
+        if owner == thread || self.overflow || self.threads[..self.len].contains(&owner) {
             return;
         }
         // A flush of the queue itself has no owner. The submitters that wait for it are among the sleepers.
-        if self.len == self.members.len() || owner == FLUSH_POOL {
+        if self.len == self.threads.len() || owner == FLUSH_POOL {
             self.overflow = true;
             return;
         }
-        self.members[self.len] = owner;
+        self.threads[self.len] = owner;
         self.len += 1;
     }
 
-    /// The members to wake. `None`: there were too many to remember, or one is not known, so all that sleep are to be
+    /// The threads to wake. `None`: there were too many to remember, or one is not known, so all that sleep are to be
     /// woken.
-    pub(crate) fn members(&self) -> Option<&[u16]> {
-        (!self.overflow).then(|| &self.members[..self.len])
+    pub(crate) fn threads(&self) -> Option<&[u16]> {
+        (!self.overflow).then(|| &self.threads[..self.len])
     }
 }

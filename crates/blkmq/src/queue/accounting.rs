@@ -2,7 +2,7 @@
 //!
 //! This file holds what the layer counts for itself and its tests. The statistics that users know from Linux are in the
 //! modules below: `stat` is what is shown, `sums` a thread's sums, `gauge` the busy time, and `range` the named ranges
-//! of sectors. The path of a request counts through [`members::counting`](super::members::counting). `wakeups` and
+//! of sectors. The path of a request counts through [`threads::counting`](super::threads::counting). `wakeups` and
 //! `gate` say how threads wait for each other.
 
 /// Defines a struct of sums, which can be added up, and of which earlier ones can be subtracted.

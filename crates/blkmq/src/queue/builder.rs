@@ -5,17 +5,17 @@ use crate::queue::accounting::{Account, SectorRange, check_ranges};
 use crate::queue::attached::Attached;
 use crate::queue::experiments::{Accounting, Experiments, Wait};
 use crate::queue::limits::pools::Pools;
-use crate::queue::members::Members;
 use crate::queue::ordered::domains::Domains;
-use crate::queue::ordered::window::{WBT_LAT_USEC, WindowLook};
+use crate::queue::ordered::limiter::{LimiterLook, WBT_LAT_USEC};
 use crate::queue::scheduler_choice::SchedulerChoice;
 use crate::queue::settings::{IO_TIMEOUT, NR_REQUESTS, Settings, check_value, check_within_depth};
 use crate::queue::state::Control;
 use crate::queue::tenants::TenantTable;
+use crate::queue::threads::ThreadTable;
 use crate::queue::topology::hctx::HwCtxTable;
 use crate::queue::{LimitsError, Locking, QueueError, RequestQueue};
 use crate::request::clock::Clock;
-use crate::request::limits::{Limits, MAX_HW_QUEUES, MAX_MEMBERS};
+use crate::request::limits::{Limits, MAX_HW_QUEUES, MAX_THREADS};
 use crate::request::{FLUSH_POOL, Slots};
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::liveness::Liveness;
@@ -96,9 +96,9 @@ impl Builder {
     }
 
     /// What a read may take in the device on average, in microseconds, before the queue holds requests back so that
-    /// they wait in the scheduler: see the knob `wbt_lat_usec`, and [`sched::window`](blkmq_sched::window). -1 is four
-    /// times what the fastest read took. 0, the default, is no bound. For any other value the scheduler must be one
-    /// that orders the whole queue.
+    /// they wait in the scheduler: see the knob `wbt_lat_usec`, and [`sched::limiter`](blkmq_sched::limiter). -1 is
+    /// four times what the fastest read took. 0, the default, is no bound. For any other value the scheduler must be
+    /// one that orders the whole queue.
     #[must_use]
     pub fn wbt_lat_usec(mut self, usec: i64) -> Self {
         self.wbt_lat_usec = usec;
@@ -188,7 +188,7 @@ impl Builder {
         if let (Some(nr_requests), None) = (self.nr_requests, &scheduler) {
             check_within_depth(nr_requests, topology.depth)?;
         }
-        let slots = Slots::new(MAX_MEMBERS);
+        let slots = Slots::new(MAX_THREADS);
         slots.make_pool(FLUSH_POOL, MAX_HW_QUEUES as u16);
         let now = self.clock.now();
         let bypass = self.bypass.unwrap_or(self.locking == Locking::Combining);
@@ -202,7 +202,7 @@ impl Builder {
             pools: Pools::new(),
             pending_events: PendingEvents::default(),
             hctxs: HwCtxTable::new(&topology),
-            members: Members::new(),
+            threads: ThreadTable::new(),
             slots,
             capacity: AtomicU64::new(limits.capacity_sectors),
             limits,
@@ -220,7 +220,7 @@ impl Builder {
             control: Control::default(),
             tenants: Mutex::new(TenantTable::default()),
             timeout_scan: Line::new("queue.timeout_scan", AtomicU64::new(0)),
-            window_look: WindowLook::new(),
+            limiter_look: LimiterLook::new(),
         });
         q.timeout_scan.store(now.after(q.settings.timeout_ns()).0, Ordering::Relaxed);
         q.domains.install(&q, scheduler)?;

@@ -4,7 +4,7 @@ use blkmq_sched::{ClientId, GroupId, KnobError, MAX_WEIGHT, MIN_WEIGHT};
 
 use crate::driver::{Cause, TopologyError};
 use crate::queue::schedulers::{SCHEDULER_PREFIX, scheduler_names, schedulers_with};
-use crate::request::limits::MAX_MEMBERS;
+use crate::request::limits::MAX_THREADS;
 
 /// Why a queue could not be built or changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,14 +37,14 @@ pub enum QueueError {
         "wbt_lat_usec: requests can be held back only where one scheduler orders the whole queue, as mq-deadline and \
          bfq do, and the scheduler is {scheduler}"
     )]
-    NoWindow {
+    NoLimiter {
         /// The queue's scheduler, or `none`.
         scheduler: &'static str,
     },
     /// Requests can be held back only where latencies are measured, and the queue's clock is a coarse one.
     #[error(
         "wbt_lat_usec: the latency of reads is measured by the queue's clock, and that is a coarse one, which moves \
-         each 1 to 10 ms; with a window the queue needs an exact clock"
+         each 1 to 10 ms; with a limiter the queue needs an exact clock"
     )]
     CoarseClock,
     /// No locking has this name.
@@ -127,7 +127,7 @@ pub enum QueueError {
         found: u64,
     },
     /// Every place for a thread is taken.
-    #[error("a queue takes at most {} threads", MAX_MEMBERS - 1)]
+    #[error("a queue takes at most {} threads", MAX_THREADS - 1)]
     TooManySubmitters,
     /// Each hardware queue belongs to one submitter, and all of them have one. Of a type there are that many.
     #[error(

@@ -2,7 +2,7 @@
 //! asks for it, and the path of a request calls it in single lines.
 //!
 //! - [`Accounting::Shared`] counts every request in a line that all threads write, as Linux did before 4.14.
-//! - [`Waits`] measures how long threads and requests wait for the scheduler.
+//! - [`WaitMeters`] measures how long threads and requests wait for the scheduler.
 //! - `stages_all`: under the locking `combining` every submitter finds the scheduler taken and stages its requests.
 
 use crate::queue::error::QueueError;
@@ -13,7 +13,7 @@ use blkmq_sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Clone, Default)]
 pub(super) struct Experiments {
     pub(super) accounting: Accounting,
-    pub(super) waits: Waits,
+    pub(super) waits: WaitMeters,
     pub(super) stages_all: bool,
 }
 
@@ -33,14 +33,14 @@ type Observer = fn(Wait, u64);
 
 /// How waits on the way to the scheduler are measured.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Waits {
+pub(super) struct WaitMeters {
     /// Returns the calling thread's CPU time, in ns.
     pub(super) meter: Option<fn() -> u64>,
     /// Called with each wait. The clock that measures the wait is the machine's exact one, whatever the queue's is.
     observer: Option<(Observer, Clock)>,
 }
 
-impl Waits {
+impl WaitMeters {
     /// From now on `tell` is called with each wait.
     pub(super) fn observe(&mut self, tell: Observer) {
         self.observer = Some((tell, Clock::real()));

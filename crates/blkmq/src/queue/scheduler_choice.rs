@@ -7,17 +7,17 @@ use crate::queue::QueueError;
 /// The scheduler that a queue is to have: one by its name, such as `"mq-deadline"` or `"none"`, or one of the caller's
 /// own, `Box::new(scheduler)`, in which nothing waits yet.
 #[derive(Debug)]
-pub struct SchedulerChoice(Wanted);
+pub struct SchedulerChoice(Source);
 
 #[derive(Debug)]
-enum Wanted {
+enum Source {
     Named(String),
     Own(Box<dyn Scheduler>),
 }
 
 impl From<&str> for SchedulerChoice {
     fn from(name: &str) -> Self {
-        Self(Wanted::Named(name.to_owned()))
+        Self(Source::Named(name.to_owned()))
     }
 }
 
@@ -29,13 +29,13 @@ impl From<&String> for SchedulerChoice {
 
 impl<S: Scheduler + 'static> From<Box<S>> for SchedulerChoice {
     fn from(scheduler: Box<S>) -> Self {
-        Self(Wanted::Own(scheduler))
+        Self(Source::Own(scheduler))
     }
 }
 
 impl From<Box<dyn Scheduler>> for SchedulerChoice {
     fn from(scheduler: Box<dyn Scheduler>) -> Self {
-        Self(Wanted::Own(scheduler))
+        Self(Source::Own(scheduler))
     }
 }
 
@@ -43,10 +43,10 @@ impl SchedulerChoice {
     /// Looks the scheduler up; `None` stands for `none`.
     pub(crate) fn find(self) -> Result<Option<Box<dyn Scheduler>>, QueueError> {
         match self.0 {
-            Wanted::Named(name) if name == "none" => Ok(None),
-            Wanted::Named(name) => blkmq_sched::scheduler(&name).map(Some).ok_or(QueueError::UnknownScheduler(name)),
-            Wanted::Own(scheduler) if scheduler.is_empty() => Ok(Some(scheduler)),
-            Wanted::Own(scheduler) => {
+            Source::Named(name) if name == "none" => Ok(None),
+            Source::Named(name) => blkmq_sched::scheduler(&name).map(Some).ok_or(QueueError::UnknownScheduler(name)),
+            Source::Own(scheduler) if scheduler.is_empty() => Ok(Some(scheduler)),
+            Source::Own(scheduler) => {
                 Err(QueueError::SchedulerInUse { name: scheduler.name(), waiting: scheduler.len() })
             }
         }

@@ -41,7 +41,7 @@ pub(crate) struct Settings {
     wants_reports: AtomicBool,
     /// None of the three.
     is_plain: AtomicBool,
-    pub(super) has_window: AtomicBool,
+    pub(super) has_limiter: AtomicBool,
     /// The knob `wbt_lat_usec` as it was set, whatever the scheduler is: an `i64`.
     wbt_lat_usec: AtomicU64,
     pub(super) locking: AtomicU32,
@@ -115,15 +115,15 @@ impl Settings {
         self.has_tokens.load(Ordering::Relaxed)
     }
 
-    /// Whether completers tell a window what the device has done.
+    /// Whether completers tell a limiter what the device has done.
     #[inline]
-    pub(crate) fn has_window(&self) -> bool {
-        self.has_window.load(Ordering::Relaxed)
+    pub(crate) fn has_limiter(&self) -> bool {
+        self.has_limiter.load(Ordering::Relaxed)
     }
 
     /// The knob `wbt_lat_usec` as it is shown: 0 where nothing is held back whatever was set.
     pub(crate) fn shown_wbt_lat_usec(&self) -> i64 {
-        if self.has_window() { self.wbt_lat_usec() } else { 0 }
+        if self.has_limiter() { self.wbt_lat_usec() } else { 0 }
     }
 
     /// What was set, whatever the scheduler is.

@@ -6,20 +6,20 @@
 
 mod clients;
 pub(super) mod groups;
-mod places;
+mod id_table;
 pub(super) mod service;
 
 use std::fmt::{self, Write};
 
 use blkmq_sched::{ClientId, ClientSettings, GroupId, GroupSettings, IoPriority, MAX_WEIGHT, MIN_WEIGHT, Scheduler};
 
-use self::clients::{Clients, Known};
+use self::clients::{ClientEntry, Clients};
 use self::groups::{Group, Groups};
 use self::service::Served;
 use super::error::{QueueError, TenantError};
 use super::{CONTROL, RequestQueue};
 use crate::request::client::Client;
-use crate::request::limits::MAX_MEMBERS;
+use crate::request::limits::MAX_THREADS;
 use crate::request::{SlotIndex, is_hidden};
 use blkmq_sync::{MutexGuard, placed};
 
@@ -120,7 +120,7 @@ impl<'q> Tenants<'q> {
     }
 
     /// A submitter begins to serve a client.
-    pub(super) fn join(self, member: u16, client: &Client) -> Result<ClientId, TenantError> {
+    pub(super) fn join(self, thread: u16, client: &Client) -> Result<ClientId, TenantError> {
         if client.name.contains(is_hidden) {
             return Err(TenantError::BadClientName(client.name.chars().take(64).collect()));
         }
@@ -132,15 +132,15 @@ impl<'q> Tenants<'q> {
         if is_new {
             self.tell(|scheduler| scheduler.join(id, &settings));
         }
-        self.0.members.get(member).serve(id, settings.group);
+        self.0.threads.get(thread).serve(id, settings.group);
         Ok(id)
     }
 
     /// A submitter that served a client leaves. Nothing that it asked for is outstanding. Returns whether the client is
     /// gone, of which the caller tells other threads ([`note_shares`](Self::note_shares)).
-    pub(super) fn leave(self, member: u16, id: ClientId) -> bool {
+    pub(super) fn leave(self, thread: u16, id: ClientId) -> bool {
         let mut tenants = self.table();
-        let served = self.0.members.get(member).serve_nobody();
+        let served = self.0.threads.get(thread).serve_nobody();
         let is_gone = tenants.clients.leave(id, served);
         if is_gone {
             self.0.domains.made().for_each(|domain| domain.control().tell_gone(self.0, id));
@@ -277,32 +277,32 @@ impl Tenants<'_> {
     fn move_known(self, client: ClientId, settings: &mut ClientSettings, group: GroupId) {
         settings.group = group;
         self.tell(|scheduler| scheduler.join(client, settings));
-        let members = self.0.members.iter().map(|(_, member)| member);
-        members.filter(|member| member.client() == client).for_each(|member| member.serve(client, group));
+        let threads = self.0.threads.iter().map(|(_, thread)| thread);
+        threads.filter(|thread| thread.client() == client).for_each(|thread| thread.serve(client, group));
     }
 
     /// The clients that submitters serve now, in no particular order.
     #[must_use]
     pub fn clients(self) -> Vec<ClientInfo> {
         let tenants = self.table();
-        let mut with_driver = [0; MAX_MEMBERS];
+        let mut with_driver = [0; MAX_THREADS];
         self.0.hctxs.for_each_with_driver(&self.0.slots, |rq, _| {
-            let client = self.0.members.get(SlotIndex::of(rq).pool()).client();
+            let client = self.0.threads.get(SlotIndex::of(rq).pool()).client();
             // The queue's own flushes are of no client.
             with_driver[client.place()] += u64::from(client != ClientId::default());
         });
-        let info = |(id, known): (ClientId, &Known)| self.client_info(id, known, with_driver[id.place()]);
+        let info = |(id, known): (ClientId, &ClientEntry)| self.client_info(id, known, with_driver[id.place()]);
         tenants.clients.places.iter().map(info).collect()
     }
 
-    fn client_info(self, id: ClientId, known: &Known, with_driver: u64) -> ClientInfo {
+    fn client_info(self, id: ClientId, known: &ClientEntry, with_driver: u64) -> ClientInfo {
         let (mut served, mut outstanding, mut waiting): (Served, u64, u64) = (known.past, 0, 0);
-        for (number, member) in self.0.members.iter().filter(|(_, member)| member.client() == id) {
-            served += member.service.served();
-            let of_member = member.service.outstanding();
-            outstanding += u64::from(of_member);
+        for (number, thread) in self.0.threads.iter().filter(|(_, thread)| thread.client() == id) {
+            served += thread.service.served();
+            let of_thread = thread.service.outstanding();
+            outstanding += u64::from(of_thread);
             // The slots of a submitter that has nothing outstanding are left alone.
-            waiting += if of_member > 0 { self.0.slots.nr_waiting(number).into() } else { 0 };
+            waiting += if of_thread > 0 { self.0.slots.nr_waiting(number).into() } else { 0 };
         }
         let of = |at: usize| Service { operations: served.operations[at], sectors: served.sectors[at] };
         let ClientSettings { weight, priority, group } = known.settings;

@@ -1,14 +1,14 @@
-//! What a window does, told to the torture rig, and how long the scheduler is held, told to the model. Nothing of this
+//! What a limiter does, told to the torture rig, and how long the scheduler is held, told to the model. Nothing of this
 //! is in a product build.
 
 use std::cell::Cell;
 
-use blkmq_sched::window::{Phase, Progress};
+use blkmq_sched::limiter::{Phase, Progress};
 use blkmq_sched::{RqId, Time};
 
-/// What a window has just done.
+/// What a limiter has just done.
 #[derive(Debug, Clone, Copy)]
-pub enum WindowStep {
+pub enum LimiterStep {
     /// A request that the scheduler chose goes to the driver, at this cost.
     Sent {
         /// The request.
@@ -17,7 +17,7 @@ pub enum WindowStep {
         cost: u32,
         /// How much may be with the device before it, in nanoseconds. `None`: as much as it takes.
         bound: Option<u64>,
-        /// What the window does now.
+        /// What the limiter does now.
         phase: Phase,
     },
     /// Nothing that waits may go.
@@ -25,17 +25,17 @@ pub enum WindowStep {
         /// When something may, if time alone decides that. `None`: when something has completed.
         until: Option<Time>,
     },
-    /// The window has learned this.
+    /// The limiter has learned this.
     Learned {
         /// Since ever.
         progress: Progress,
-        /// What the window does from now on.
+        /// What the limiter does from now on.
         phase: Phase,
     },
 }
 
 /// Called under the scheduler's lock, and takes no step of a virtual CPU.
-pub type WindowWatcher = fn(WindowStep);
+pub type LimiterWatcher = fn(LimiterStep);
 
 /// A thread on the path of a request is at the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,12 +51,12 @@ pub type HoldWatcher = fn(HoldStep);
 
 thread_local! {
     /// A world is played on one thread.
-    static WATCHER: Cell<Option<WindowWatcher>> = const { Cell::new(None) };
+    static WATCHER: Cell<Option<LimiterWatcher>> = const { Cell::new(None) };
     static HOLD_WATCHER: Cell<Option<HoldWatcher>> = const { Cell::new(None) };
 }
 
-/// From now on this watcher is told what the windows of this thread's worlds do.
-pub fn watch_windows(watcher: Option<WindowWatcher>) {
+/// From now on this watcher is told what the limiters of this thread's worlds do.
+pub fn watch_limiters(watcher: Option<LimiterWatcher>) {
     WATCHER.set(watcher);
 }
 
@@ -71,7 +71,7 @@ pub(super) fn tell_hold(step: HoldStep) {
     }
 }
 
-pub(super) fn tell(step: WindowStep) {
+pub(super) fn tell(step: LimiterStep) {
     if let Some(watcher) = WATCHER.get() {
         watcher(step);
     }

@@ -36,7 +36,7 @@ pub(crate) struct PoolToken {
 /// How a request is counted in the statistics, as a number that `queue::account` gives a meaning. The default is a
 /// request that is not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Mark(pub(crate) u8);
+pub(crate) struct StatClass(pub(crate) u8);
 
 /// The piece of a bio that a slot stands for. A bio that fits the limits has one, a split one has several.
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +52,7 @@ pub(crate) struct Part {
 }
 
 /// What an operation asks for. Each of its requests asks for the same.
-pub(crate) struct Asked {
+pub(crate) struct OpAttributes {
     pub(crate) client: ClientId,
     pub(crate) group: GroupId,
     pub(crate) op: Op,
@@ -90,7 +90,7 @@ pub(crate) struct Body {
     pub(crate) tag: Option<Tag>,
     /// `None` if the scheduler takes no tokens, or none was taken yet.
     pub(crate) token: Option<PoolToken>,
-    /// What the request costs, in nanoseconds, for a window that counts it as with the device until it completes.
+    /// What the request costs, in nanoseconds, for a limiter that counts it as with the device until it completes.
     pub(crate) cost: u32,
     /// The mark of a scheduler that wants reports, from the request's choice until its completion.
     pub(crate) ticket: Option<Ticket>,
@@ -105,7 +105,7 @@ pub(crate) struct Body {
     /// The scheduler dispatched this request, and counts it until it completes.
     pub(crate) ordered: bool,
     /// How the statistics count this request.
-    pub(crate) mark: Mark,
+    pub(crate) mark: StatClass,
     /// When the operation was submitted, when the driver got it, and when it was completed.
     pub(crate) submitted: Time,
     pub(crate) issued: Time,
@@ -138,7 +138,7 @@ impl Body {
         has_ranges: false,
         is_split: false,
         ordered: false,
-        mark: Mark(0),
+        mark: StatClass(0),
         submitted: Time(0),
         issued: Time(0),
         completed: Time(0),
@@ -146,7 +146,14 @@ impl Body {
 
     /// Becomes the body of a request for one part of an operation, in the slot `index`.
     #[inline(always)]
-    pub(crate) fn begin(&mut self, asked: &Asked, submitted: Time, index: SlotIndex, nr_segments: u16, part: Part) {
+    pub(crate) fn begin(
+        &mut self,
+        asked: &OpAttributes,
+        submitted: Time,
+        index: SlotIndex,
+        nr_segments: u16,
+        part: Part,
+    ) {
         *self = Self {
             op: asked.op,
             flags: asked.flags,

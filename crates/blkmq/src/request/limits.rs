@@ -13,7 +13,7 @@ pub const MAX_HW_QUEUES: usize = 1024;
 pub const MAX_DEPTH: u16 = 10240;
 
 /// Threads: how many a queue can work with at once. The queue's own pool counts as one.
-pub(crate) const MAX_MEMBERS: usize = 1024;
+pub(crate) const MAX_THREADS: usize = 1024;
 
 /// What a device accepts. Names follow the kernel's queue limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use blkmq_sched::MOST_NEWCOMERS;
 
 use super::index::{NIL, SlotIndex};
 use super::slot::{AHEAD, Slot, Slots};
-use super::state::Place;
+use super::state::Location;
 use super::token::Request;
 use crate::request::bio::Bio;
 use blkmq_sync::atomic::Ordering;
@@ -66,10 +66,10 @@ impl RqList {
     }
 
     #[inline]
-    pub(crate) fn push_back(&mut self, rq: Request<'_>, place: Place) {
+    pub(crate) fn push_back(&mut self, rq: Request<'_>, location: Location) {
         let slot = NonNull::from(rq.slot());
         debug_assert!(self.len == 0 || slot != self.tail, "a request is put on a list once");
-        let _ = rq.leave_at(place);
+        let _ = rq.leave_at(location);
         match self.len {
             0 => self.head = slot,
             // SAFETY: the tail is on the list (Invariants 1 and 2).
@@ -80,9 +80,9 @@ impl RqList {
     }
 
     #[inline]
-    pub(crate) fn push_front(&mut self, rq: Request<'_>, place: Place) {
+    pub(crate) fn push_front(&mut self, rq: Request<'_>, location: Location) {
         let slot = NonNull::from(rq.slot());
-        let _ = rq.leave_at(place);
+        let _ = rq.leave_at(location);
         // SAFETY: the token ended here, so the slot is this list's to link.
         unsafe { self.link_front(slot) };
     }
@@ -215,10 +215,10 @@ impl RqList {
         }
         let mut slots = [None; MOST_NEWCOMERS];
         assert!(order.len() == self.len && self.len <= slots.len(), "an order names each request");
-        slots.iter_mut().zip(self.slots()).for_each(|(place, slot)| *place = Some(slot));
+        slots.iter_mut().zip(self.slots()).for_each(|(location, slot)| *location = Some(slot));
         // The slots are taken out one by one, so each is linked once. The list then holds the same slots as before.
-        let mut order = order.iter().map(|place| {
-            let slot = slots.get_mut(usize::from(*place)).and_then(Option::take);
+        let mut order = order.iter().map(|location| {
+            let slot = slots.get_mut(usize::from(*location)).and_then(Option::take);
             slot.expect("an order names each request once")
         });
         let Some(first) = order.next() else { return };
@@ -233,9 +233,9 @@ impl RqList {
     /// The slots on the list.
     fn slots(&self) -> impl Iterator<Item = NonNull<Slot>> + use<'_> {
         let mut at = self.head;
-        (0..self.len).map(move |place| {
+        (0..self.len).map(move |location| {
             let slot = at;
-            if place + 1 < self.len {
+            if location + 1 < self.len {
                 // SAFETY: the slot is on the list (Invariants 1 and 2), and has one behind it (Invariant 3).
                 at = next(unsafe { slot.as_ref() });
             }
@@ -289,16 +289,16 @@ impl RqList {
     /// Takes over what [`hand_over`](Self::hand_over), [`leave`](Self::leave) or [`deliver`](Self::deliver) gave away,
     /// in order and behind what is here. Nothing else puts addresses on issue lists, completion rings and the staging.
     #[inline]
-    pub(crate) fn take_over(&mut self, slots: &Slots, chain: Chain, place: Place) {
+    pub(crate) fn take_over(&mut self, slots: &Slots, chain: Chain, location: Location) {
         if !chain.is_empty() {
-            self.take_over_some(slots, chain, place);
+            self.take_over_some(slots, chain, location);
         }
     }
 
     /// As [`take_over`](Self::take_over), for what [`leave`](Self::leave) or [`leave_anyway`](Self::leave_anyway) gave
     /// away. Asks for the lines of the slots that a slot tells of too.
-    pub(crate) fn take_over_left(&mut self, slots: &Slots, chain: Chain, place: Place) {
-        self.take_over_fetched(slots, chain, place, |index| {
+    pub(crate) fn take_over_left(&mut self, slots: &Slots, chain: Chain, location: Location) {
+        self.take_over_fetched(slots, chain, location, |index| {
             slots.fetch(index);
             // SAFETY: slot Invariant 1; the chain gives this thread the slot's token, and the staging's Release and
             // Acquire publish what the leaver wrote.
@@ -308,13 +308,13 @@ impl RqList {
     }
 
     #[inline(never)]
-    fn take_over_some(&mut self, slots: &Slots, chain: Chain, place: Place) {
-        self.take_over_fetched(slots, chain, place, |index| slots.fetch(index));
+    fn take_over_some(&mut self, slots: &Slots, chain: Chain, location: Location) {
+        self.take_over_fetched(slots, chain, location, |index| slots.fetch(index));
     }
 
     /// Takes over a chain. `fetch` asks for lines, before the link of the slot that it gets is read.
     #[inline]
-    fn take_over_fetched(&mut self, slots: &Slots, mut chain: Chain, place: Place, fetch: impl Fn(SlotIndex)) {
+    fn take_over_fetched(&mut self, slots: &Slots, mut chain: Chain, location: Location, fetch: impl Fn(SlotIndex)) {
         let mut taken = Self::default();
         while let Some(index) = chain.pop_newest(|index| {
             fetch(SlotIndex(index));
@@ -323,7 +323,7 @@ impl RqList {
             // SAFETY: a list gave the address up, the stack gives each address out once, and the stack's Release and
             // Acquire publish what the giver wrote into the request.
             let rq = unsafe { slots.adopt(SlotIndex(index)) };
-            taken.push_front(rq, place);
+            taken.push_front(rq, location);
         }
         self.append(taken);
     }
@@ -376,9 +376,9 @@ mod tests {
         let slots = slots(4);
         let mut list = RqList::default();
         for slot in 0..3 {
-            list.push_back(plugged(&slots, slot, u64::from(slot), &[0; 512]), Place::Held);
+            list.push_back(plugged(&slots, slot, u64::from(slot), &[0; 512]), Location::Held);
         }
-        list.push_front(plugged(&slots, 3, 3, &[0; 512]), Place::Held);
+        list.push_front(plugged(&slots, 3, 3, &[0; 512]), Location::Held);
         list.with_last(&slots, |rq| rq.body_mut().sector = 77);
         let order: Vec<_> = std::iter::from_fn(|| list.pop_front(&slots)).map(|rq| (rq.sector(), rq.free())).collect();
         assert_eq!(order, [(3, 3), (0, 0), (1, 1), (77, 2)]);
@@ -409,7 +409,7 @@ mod tests {
         for (len, first) in [(1, 0), (2, 1), (6, 5), (14, 1), (15, 2)] {
             while list.len() < len as usize {
                 let slot = list.len() as u16;
-                list.push_back(plugged(&slots, slot, u64::from(slot), &[0; 512]), Place::Held);
+                list.push_back(plugged(&slots, slot, u64::from(slot), &[0; 512]), Location::Held);
             }
             assert_eq!(told(&list), expected(len, first));
         }
@@ -435,7 +435,7 @@ mod tests {
         let slots = slots(6);
         let mut list = RqList::default();
         for slot in 0..6 {
-            list.push_back(plugged(&slots, slot, u64::from(slot), &[0; 512]), Place::Held);
+            list.push_back(plugged(&slots, slot, u64::from(slot), &[0; 512]), Location::Held);
         }
         assert!(list.take_while(&slots, |_| false).is_empty());
         let mut shown = Vec::new();
@@ -445,7 +445,7 @@ mod tests {
         });
         assert_eq!((shown, front.len(), list.len()), (vec![0, 1, 2], 2, 4));
         assert_eq!(list.with_first(&slots, Request::sector), Some(2));
-        list.push_back(front.pop_front(&slots).unwrap(), Place::Held);
+        list.push_back(front.pop_front(&slots).unwrap(), Location::Held);
         let mut all = list.take_while(&slots, |_| true);
         assert!(list.is_empty());
         front.append(list);
@@ -461,11 +461,11 @@ mod tests {
             let slots = slots(5);
             let mut list = RqList::default();
             for slot in 0..5 {
-                list.push_back(plugged(&slots, slot, u64::from(slot), &[0; 512]), Place::Held);
+                list.push_back(plugged(&slots, slot, u64::from(slot), &[0; 512]), Location::Held);
             }
             list.reorder(&order);
             let mut behind = RqList::default();
-            behind.push_back(list.pop_front(&slots).unwrap(), Place::Held);
+            behind.push_back(list.pop_front(&slots).unwrap(), Location::Held);
             list.append(behind);
             let sectors: Vec<_> =
                 std::iter::from_fn(|| list.pop_front(&slots)).map(|rq| (rq.sector(), rq.free()).0).collect();
@@ -483,7 +483,7 @@ mod tests {
         let slots = slots(2);
         let mut list = RqList::default();
         for slot in 0..2 {
-            list.push_back(plugged(&slots, slot, 0, &[0; 512]), Place::Held);
+            list.push_back(plugged(&slots, slot, 0, &[0; 512]), Location::Held);
         }
         list.reorder(&[1, 1]);
     }
@@ -497,14 +497,14 @@ mod tests {
                 for half in 0..2 {
                     let mut list = RqList::default();
                     for slot in half * 4..half * 4 + 4 {
-                        list.push_back(plugged(&slots, slot, u64::from(slot), &[slot as u8; 512]), Place::Completed);
+                        list.push_back(plugged(&slots, slot, u64::from(slot), &[slot as u8; 512]), Location::Completed);
                     }
                     list.deliver(&slots, &ring);
                 }
             });
             let mut arrived = RqList::default();
             while arrived.len() < 8 {
-                arrived.take_over(&slots, ring.take_all(), Place::Completed);
+                arrived.take_over(&slots, ring.take_all(), Location::Completed);
                 std::thread::yield_now();
             }
             for slot in 0..8_u8 {

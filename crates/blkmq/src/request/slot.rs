@@ -10,7 +10,7 @@ use blkmq_sched::{RqId, Time};
 
 use super::body::Body;
 use super::index::{NIL, SlotIndex, generation_of};
-use super::state::{Place, State};
+use super::state::{Location, StateWord};
 use crate::request::bio::Bio;
 use blkmq_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use blkmq_sync::{changes, fetch, placed};
@@ -25,7 +25,7 @@ use blkmq_sync::{changes, fetch, placed};
 ///    parts' tokens.
 #[repr(align(64))]
 pub(super) struct Slot {
-    pub(super) state: State,
+    pub(super) state: StateWord,
     /// The slot behind this one on a list. Only the thread that has the list touches it.
     pub(super) next: AtomicPtr<Self>,
     /// Where this slot is.
@@ -99,7 +99,7 @@ unsafe impl Sync for Slot {}
 impl Slot {
     fn new(index: SlotIndex) -> Self {
         Self {
-            state: State::new(),
+            state: StateWord::new(),
             next: AtomicPtr::new(std::ptr::null_mut()),
             index,
             link: AtomicU32::new(NIL.0),
@@ -143,17 +143,19 @@ impl Slots {
     }
 
     /// Every slot that is in use: its address, its generation, and where its request rests. For dumps.
-    pub(crate) fn in_use(&self) -> impl Iterator<Item = (SlotIndex, u32, Place)> {
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = (SlotIndex, u32, Location)> {
         let slots = self.pools.iter().filter_map(OnceLock::get).flatten();
         let looked = slots.map(|slot| (slot.index, slot.state.look()));
-        looked.filter_map(|(index, (generation, place))| (place != Place::Free).then_some((index, generation, place)))
+        looked
+            .filter_map(|(index, (generation, place))| (place != Location::Free).then_some((index, generation, place)))
     }
 
     /// How many requests of a pool wait: in a software queue, in the scheduler or on the way to it, or on a dispatch
     /// list. What is a part of another request is not counted, nor what a thread is just moving.
     pub(crate) fn nr_waiting(&self, pool: u16) -> u32 {
-        let waits =
-            |place| matches!(place, Place::SoftwareQueue | Place::Staged | Place::Scheduler | Place::DispatchList);
+        let waits = |place| {
+            matches!(place, Location::SoftwareQueue | Location::Staged | Location::Scheduler | Location::DispatchList)
+        };
         let slots = self.pools[usize::from(pool)].get().into_iter().flatten();
         slots.filter(|slot| waits(slot.state.look().1)).count() as u32
     }
@@ -182,9 +184,9 @@ impl Slots {
         self.find(id).is_some_and(|(slot, generation)| slot.state.is_with_driver(generation))
     }
 
-    /// Whether the driver has a loan of this request just now.
-    pub(crate) fn is_lent(&self, id: RqId) -> bool {
-        self.is_with_driver(id) && self.find(id).is_some_and(|(slot, _)| slot.state.is_lent())
+    /// Whether the driver has borrowed this request just now.
+    pub(crate) fn is_borrowed(&self, id: RqId) -> bool {
+        self.is_with_driver(id) && self.find(id).is_some_and(|(slot, _)| slot.state.is_borrowed())
     }
 
     /// When a request is overdue, if the driver has it and no thread asks the driver about it just now.
@@ -219,7 +221,7 @@ impl Slots {
     pub(crate) fn store_bio(&self, parent: SlotIndex, bio: Bio) {
         let slot = self.slot(parent);
         debug_assert!(
-            matches!(slot.state.look().1, Place::Plugged | Place::Merged | Place::Completed),
+            matches!(slot.state.look().1, Location::Plugged | Location::Merged | Location::Completed),
             "an operation is stored while its parts are in its submitter's hands"
         );
         // SAFETY: Invariant 2: the parts are in the submitter's hands.
@@ -246,12 +248,12 @@ mod tests {
         assert!(slots.complete(RqId(u64::MAX), Status::Ok, false).is_err(), "there is no such slot");
     }
 
-    /// Red if the mark of a loan gets lost on the way, or does not keep other threads out: they would hand the loan's
-    /// memory back while the device reads or writes it.
+    /// Red if the mark of a borrowed request gets lost on the way, or does not keep other threads out: they would hand
+    /// the borrowed request's memory back while the device reads or writes it.
     #[test]
     fn what_is_lent_only_the_loan_ends() {
         let slots = slots(1);
-        let issue = |is_lent| plugged(&slots, 0, 5, &[0; 512]).issue(Time(9), is_lent);
+        let issue = |is_borrowed| plugged(&slots, 0, 5, &[0; 512]).issue(Time(9), is_borrowed);
         let end = |rq: Option<Request<'_>>| {
             let mut rq = rq.expect("nobody else completes it");
             drop(rq.take_bio());
@@ -268,22 +270,23 @@ mod tests {
         assert!(slot.state.begin_timeout(generation));
         assert!(slots.complete(id, Status::Medium, true).unwrap().is_none(), "the scan has it");
         let rq = slots.end_timeout(id, true, Time(9));
-        assert_eq!(rq.as_ref().map(|rq| rq.body().status), Some(Status::Medium), "its loan was given back");
+        assert_eq!(rq.as_ref().map(|rq| rq.body().status), Some(Status::Medium), "it was given back");
         end(rq);
         end(slots.complete(issue(true), Status::Ok, true).unwrap());
         let id = issue(false);
-        assert!(slots.complete(id, Status::Ok, true).is_err(), "there is no loan of it");
+        assert!(slots.complete(id, Status::Ok, true).is_err(), "it is not borrowed");
         end(slots.complete(id, Status::Ok, false).unwrap());
     }
 
-    /// Red if `State::complete` or `State::end_timeout` stores instead of exchanging: both then take the request.
+    /// Red if `StateWord::complete` or `StateWord::end_timeout` stores instead of exchanging: both then take the
+    /// request.
     #[test]
     fn of_completion_and_timeout_scan_exactly_one_gets_the_request() {
         let rounds = if cfg!(miri) { 30 } else { 3000 };
         let slots = slots(1);
         let status_of = |rq: Request<'_>| {
             let status = rq.body().status;
-            let _ = rq.leave_at(Place::Held);
+            let _ = rq.leave_at(Location::Held);
             status
         };
         for round in 0..rounds {
@@ -313,8 +316,8 @@ mod tests {
         }
     }
 
-    /// Red under Miri, which lets Relaxed loads see old values, if `State::is_issued` does not acquire. The scan then
-    /// takes a request that was issued just now for overdue, by the deadline of the slot's earlier operation.
+    /// Red under Miri, which lets Relaxed loads see old values, if `StateWord::is_issued` does not acquire. The scan
+    /// then takes a request that was issued just now for overdue, by the deadline of the slot's earlier operation.
     #[test]
     fn who_sees_a_request_issued_sees_its_deadline() {
         let slots = slots(1);
@@ -351,7 +354,7 @@ mod tests {
         let slots = slots(1);
         let rq = plugged(&slots, 0, 5, &[0; 512]);
         let id = rq.id();
-        let _ = rq.leave_at(Place::Scheduler);
+        let _ = rq.leave_at(Location::Scheduler);
         let _first = slots.leave_scheduler(id);
         let _second = slots.leave_scheduler(id);
     }

@@ -1,18 +1,18 @@
 //! The state word of a slot: where its request rests, which generation it is, and which thread may take it next.
 //!
 //! ```text
-//!  63            32 31  17  16  15     8 7      0
-//! +----------------+-----+----+--------+--------+
-//! |   generation   |  0  |lent| status | place  |
-//! +----------------+-----+----+--------+--------+
+//!  63            32 31  17     16     15     8 7        0
+//! +----------------+-----+----------+--------+----------+
+//! |   generation   |  0  | borrowed | status | location |
+//! +----------------+-----+----------+--------+----------+
 //! ```
 //!
 //! A place says which thread may move the request on. `Held` and the list places belong to one thread at a time by
 //! other means (a token, a list behind a lock, a chain published by a stack), so their changes are plain stores. Only
 //! `Issued` has two possible takers, the driver's completion and the timeout scan. The two settle by compare-exchange
-//! which of them takes the request. If the request is lent, only the loan ends it. The timeout scan may reserve it
-//! while it asks the driver, but cannot end it. If the loan comes back meanwhile, its status stays with the scan, and
-//! the scan completes the request for it.
+//! which of them takes the request. If the request is borrowed, only the borrower completes it. The timeout scan may
+//! reserve it while it asks the driver, but cannot end it. If the driver gives it back meanwhile, its status stays with
+//! the scan, and the scan completes the request for it.
 
 use crate::request::status::Status;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ coded! {
 /// Where a request rests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Place {
+pub(crate) enum Location {
     /// In its submitter's pool, without an operation.
     Free,
     /// In the hands of one thread, or on a list that one thread owns.
@@ -54,7 +54,7 @@ pub(crate) enum Place {
 }
 }
 
-impl Place {
+impl Location {
     const fn from_word(word: u64) -> Self {
         Self::ALL[(word & 0xff) as usize]
     }
@@ -89,7 +89,7 @@ impl Place {
 /// What became of a completion that met the timeout scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub(super) enum Late {
+pub(super) enum LateCompletion {
     /// The completer takes the request.
     Taken,
     /// The timeout scan has the request and will complete it with the driver's status.
@@ -100,15 +100,15 @@ pub(super) enum Late {
 
 /// The state word. See the module's documentation.
 #[derive(Debug)]
-pub(super) struct State(AtomicU64);
+pub(super) struct StateWord(AtomicU64);
 
 const GENERATION_SHIFT: u32 = 32;
 const STATUS_SHIFT: u32 = 8;
-/// A flag beside `Issued`, `TimingOut` and `LateDone`: there is a loan of the request.
-const LENT: u64 = 1 << 16;
+/// A flag beside `Issued`, `TimingOut` and `LateDone`: the driver has borrowed the request.
+const BORROWED: u64 = 1 << 16;
 
-const fn pack(generation: u32, place: Place) -> u64 {
-    (generation as u64) << GENERATION_SHIFT | place as u64
+const fn pack(generation: u32, location: Location) -> u64 {
+    (generation as u64) << GENERATION_SHIFT | location as u64
 }
 
 const fn generation_of(word: u64) -> u32 {
@@ -116,13 +116,13 @@ const fn generation_of(word: u64) -> u32 {
 }
 
 /// The word of a request that the driver has.
-const fn pack_lent(generation: u32, place: Place, is_lent: bool) -> u64 {
-    pack(generation, place) | if is_lent { LENT } else { 0 }
+const fn pack_borrowed(generation: u32, location: Location, is_borrowed: bool) -> u64 {
+    pack(generation, location) | if is_borrowed { BORROWED } else { 0 }
 }
 
-impl State {
+impl StateWord {
     pub(super) fn new() -> Self {
-        Self(AtomicU64::new(pack(0, Place::Free)))
+        Self(AtomicU64::new(pack(0, Location::Free)))
     }
 
     #[inline]
@@ -132,9 +132,9 @@ impl State {
 
     /// A racy look, for dumps and assertions.
     #[inline]
-    pub(super) fn look(&self) -> (u32, Place) {
+    pub(super) fn look(&self) -> (u32, Location) {
         let word = self.word().load(Ordering::Relaxed);
-        (generation_of(word), Place::from_word(word))
+        (generation_of(word), Location::from_word(word))
     }
 
     #[inline]
@@ -143,21 +143,21 @@ impl State {
     }
 
     #[inline]
-    pub(super) fn is_at(&self, place: Place) -> bool {
-        self.word().load(Ordering::Relaxed) as u8 == place as u8
+    pub(super) fn is_at(&self, location: Location) -> bool {
+        self.word().load(Ordering::Relaxed) as u8 == location as u8
     }
 
     /// The owner moves the request between places that have one possible taker. Lists, locks and stacks publish the
     /// move; the word only tells where to look.
     #[inline]
-    pub(super) fn rest_at(&self, place: Place) {
+    pub(super) fn rest_at(&self, location: Location) {
         let before = self.word().load(Ordering::Relaxed);
         debug_assert!(
-            Place::from_word(before).leads_to(place),
-            "a request does not go from {:?} to {place:?} by itself",
-            Place::from_word(before)
+            Location::from_word(before).leads_to(location),
+            "a request does not go from {:?} to {location:?} by itself",
+            Location::from_word(before)
         );
-        self.word().store(pack(generation_of(before), place), Ordering::Relaxed);
+        self.word().store(pack(generation_of(before), location), Ordering::Relaxed);
     }
 
     /// The owner ends the operation. From here on the operation's ids are stale.
@@ -165,25 +165,25 @@ impl State {
     pub(super) fn free(&self) {
         let before = self.word().load(Ordering::Relaxed);
         debug_assert!(
-            Place::from_word(before).has_owner() || matches!(Place::from_word(before), Place::Merged),
+            Location::from_word(before).has_owner() || matches!(Location::from_word(before), Location::Merged),
             "a request that ends is in one thread's hands, not at {:?}",
-            Place::from_word(before)
+            Location::from_word(before)
         );
         let step = u32::from(unless_mutated("slot.generation"));
-        let word = pack(generation_of(before).wrapping_add(step), Place::Free);
+        let word = pack(generation_of(before).wrapping_add(step), Location::Free);
         self.word().store(word, Ordering::Relaxed);
     }
 
-    /// The owner gives the request to the driver, or lends it.
+    /// The owner gives the request to the driver, or the driver borrows it.
     #[inline]
-    pub(super) fn issue(&self, is_lent: bool) {
+    pub(super) fn issue(&self, is_borrowed: bool) {
         let before = self.word().load(Ordering::Relaxed);
         debug_assert!(
-            Place::from_word(before).has_owner(),
+            Location::from_word(before).has_owner(),
             "the driver gets requests from one thread's hands, not from {:?}",
-            Place::from_word(before)
+            Location::from_word(before)
         );
-        let word = pack_lent(generation_of(before), Place::Issued, is_lent);
+        let word = pack_borrowed(generation_of(before), Location::Issued, is_borrowed);
         // ORDERING: Release publishes the request's body to the thread that completes it; pairs with the Acquire in
         // `complete` and `begin_timeout`.
         self.word().store(word, Ordering::Release);
@@ -192,63 +192,63 @@ impl State {
     /// Whether the driver has the request just now, as far as a thread can tell that does not own it.
     pub(super) fn is_issued(&self, generation: u32) -> bool {
         // ORDERING: Acquire pairs with the Release of `issue`: a thread that sees the request issued sees its deadline.
-        self.word().load(Ordering::Acquire) & !LENT == pack(generation, Place::Issued)
+        self.word().load(Ordering::Acquire) & !BORROWED == pack(generation, Location::Issued)
     }
 
-    /// Whether a request that the driver has, and that the timeout scan has reserved, is lent.
-    pub(super) fn is_lent(&self) -> bool {
-        self.word().load(Ordering::Relaxed) & LENT != 0
+    /// Whether a request that the driver has, and that the timeout scan has reserved, is borrowed.
+    pub(super) fn is_borrowed(&self) -> bool {
+        self.word().load(Ordering::Relaxed) & BORROWED != 0
     }
 
     /// Whether the driver has the request, also while the timeout scan is asking about it: a racy look, for counts.
     pub(super) fn is_with_driver(&self, generation: u32) -> bool {
-        let (now, place) = self.look();
-        now == generation && matches!(place, Place::Issued | Place::TimingOut)
+        let (now, location) = self.look();
+        now == generation && matches!(location, Location::Issued | Location::TimingOut)
     }
 
     /// A request leaves the scheduler. Only the holder of the scheduler calls this, so load and store suffice. Returns
     /// false if the scheduler named a request that it does not have.
     #[must_use]
     pub(super) fn leave_scheduler(&self, generation: u32) -> bool {
-        let has = self.word().load(Ordering::Relaxed) == pack(generation, Place::Scheduler);
+        let has = self.word().load(Ordering::Relaxed) == pack(generation, Location::Scheduler);
         if has {
-            self.word().store(pack(generation, Place::Held), Ordering::Relaxed);
+            self.word().store(pack(generation, Location::Held), Ordering::Relaxed);
         }
         has
     }
 
-    /// The driver completes the request. `is_lent`: the driver has a loan of it.
-    pub(super) fn complete(&self, generation: u32, status: Status, is_lent: bool) -> Late {
-        let issued = pack_lent(generation, Place::Issued, is_lent);
+    /// The driver completes the request. `is_borrowed`: the driver has borrowed it.
+    pub(super) fn complete(&self, generation: u32, status: Status, is_borrowed: bool) -> LateCompletion {
+        let issued = pack_borrowed(generation, Location::Issued, is_borrowed);
         // ORDERING: Acquire sees the body that `issue` published. No thread reads `Held` in order to see what came
         // before it: the completer has the request from here on, and the completion stack publishes what the completer
         // does.
-        let held = pack(generation, Place::Held);
+        let held = pack(generation, Location::Held);
         match self.word().compare_exchange(issued, held, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Late::Taken,
-            Err(word) if word == pack_lent(generation, Place::TimingOut, is_lent) => {
-                self.complete_late(generation, status, is_lent)
+            Ok(_) => LateCompletion::Taken,
+            Err(word) if word == pack_borrowed(generation, Location::TimingOut, is_borrowed) => {
+                self.complete_late(generation, status, is_borrowed)
             }
-            Err(_) => Late::Stale,
+            Err(_) => LateCompletion::Stale,
         }
     }
 
-    fn complete_late(&self, generation: u32, status: Status, is_lent: bool) -> Late {
-        let late = pack_lent(generation, Place::LateDone, is_lent) | (status as u64) << STATUS_SHIFT;
+    fn complete_late(&self, generation: u32, status: Status, is_borrowed: bool) -> LateCompletion {
+        let late = pack_borrowed(generation, Location::LateDone, is_borrowed) | (status as u64) << STATUS_SHIFT;
         // ORDERING: Release publishes what the driver wrote into the buffers; pairs with the Acquire in `end_timeout`.
         let swap = self.word().compare_exchange(
-            pack_lent(generation, Place::TimingOut, is_lent),
+            pack_borrowed(generation, Location::TimingOut, is_borrowed),
             late,
             Ordering::Release,
             Ordering::Relaxed,
         );
         match swap {
-            Ok(_) => Late::LeftToScan,
+            Ok(_) => LateCompletion::LeftToScan,
             // The scan let the request go in between. The completion is an ordinary one again, or a stale one.
-            Err(word) if word == pack_lent(generation, Place::Issued, is_lent) => {
-                self.complete(generation, status, is_lent)
+            Err(word) if word == pack_borrowed(generation, Location::Issued, is_borrowed) => {
+                self.complete(generation, status, is_borrowed)
             }
-            Err(_) => Late::Stale,
+            Err(_) => LateCompletion::Stale,
         }
     }
 
@@ -256,10 +256,10 @@ impl State {
     /// there.
     #[must_use]
     pub(super) fn begin_timeout(&self, generation: u32) -> bool {
-        // A request that has been issued anew meanwhile, lent where it was not or the other way round, is not overdue
-        // yet.
-        let is_lent = self.is_lent();
-        let asked = pack_lent(generation, Place::TimingOut, is_lent);
+        // A request that has been issued anew meanwhile, borrowed where it was not or the other way round, is not
+        // overdue yet.
+        let is_borrowed = self.is_borrowed();
+        let asked = pack_borrowed(generation, Location::TimingOut, is_borrowed);
         if !unless_mutated("timeout.reserve") {
             let is_there = self.is_issued(generation);
             if is_there {
@@ -267,26 +267,30 @@ impl State {
             }
             return is_there;
         }
-        let issued = pack_lent(generation, Place::Issued, is_lent);
+        let issued = pack_borrowed(generation, Location::Issued, is_borrowed);
         // ORDERING: Acquire sees the body that `issue` published.
         self.word().compare_exchange(issued, asked, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// The timeout scan is done. `expired`: the driver gave the request up, and no completion of it will come. A
-    /// request that is lent cannot be given up. Returns the status with which the scan, which owns the request now,
+    /// request that is borrowed cannot be given up. Returns the status with which the scan, which owns the request now,
     /// must complete it; `None` if the request goes on waiting for the driver.
     #[must_use]
     pub(super) fn end_timeout(&self, generation: u32, expired: bool) -> Option<Status> {
-        let is_lent = self.is_lent();
-        let expired = expired && !is_lent;
-        let next = if expired { pack(generation, Place::Held) } else { pack_lent(generation, Place::Issued, is_lent) };
-        let waiting = pack_lent(generation, Place::TimingOut, is_lent);
+        let is_borrowed = self.is_borrowed();
+        let expired = expired && !is_borrowed;
+        let next = if expired {
+            pack(generation, Location::Held)
+        } else {
+            pack_borrowed(generation, Location::Issued, is_borrowed)
+        };
+        let waiting = pack_borrowed(generation, Location::TimingOut, is_borrowed);
         // ORDERING: Release hands the body on to a completer, as `issue` does; on failure Acquire sees what a late
         // completion's driver wrote, published in `complete_late`.
         match self.word().compare_exchange(waiting, next, Ordering::Release, Ordering::Acquire) {
             Ok(_) => expired.then_some(Status::Timeout),
             Err(word) => {
-                self.rest_at(Place::Held);
+                self.rest_at(Location::Held);
                 Some(Status::from_code((word >> STATUS_SHIFT) as u8))
             }
         }

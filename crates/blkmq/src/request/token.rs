@@ -11,7 +11,7 @@ use blkmq_sched::{IoPriority, MergeHow, Op, RqId, Time};
 use super::body::{Body, Part};
 use super::index::{NIL, SlotIndex};
 use super::slot::{Slot, Slots};
-use super::state::{Late, Place};
+use super::state::{LateCompletion, Location};
 use crate::request::bio::{Bio, Flags};
 use crate::request::buffer::Segment;
 use crate::request::limits::SECTOR_SIZE;
@@ -26,9 +26,9 @@ use blkmq_sync::{changes, reads, unless_mutated};
 /// # Panics
 /// If the value is dropped, because the submitter of the request would then wait for ever. A driver
 /// [finishes](crate::driver::Batch::finish), [starts](crate::driver::Batch::start),
-/// [lends](crate::driver::Batch::lend), [gives back](crate::driver::Batch::requeue) or
+/// [borrows](crate::driver::Batch::borrow), [gives back](crate::driver::Batch::requeue) or
 /// [refuses](crate::driver::Batch::refuse) each request that it takes.
-#[must_use = "a request that is dropped is never over: finish, start, lend, requeue or refuse it"]
+#[must_use = "a request that is dropped is never over: finish, start, borrow, requeue or refuse it"]
 pub struct Request<'q> {
     pub(super) slots: &'q Slots,
     pub(super) slot: &'q Slot,
@@ -53,7 +53,7 @@ fn lose(slot: &Slot) {
     let tag = tag.map_or_else(|| "no tag".to_owned(), |tag| format!("tag {}", tag.0));
     let lost = format!(
         "a request was dropped: hardware queue {hctx}, {tag}, {op:?} of {nr_sectors} sectors from sector {sector}; its \
-         submitter would wait for ever; a driver must finish, start, lend, requeue or refuse each request that it takes"
+         submitter would wait for ever; a driver must finish, start, borrow, requeue or refuse each request that it takes"
     );
     if std::thread::panicking() {
         // A second panic would end the process. The torture rig reports by itself what it found.
@@ -215,27 +215,27 @@ impl<'q> Request<'q> {
 
     /// Notes the place of a request that moves together with its list.
     #[inline]
-    pub(crate) fn rest_at(&mut self, place: Place) {
-        self.slot().state.rest_at(place);
+    pub(crate) fn rest_at(&mut self, location: Location) {
+        self.slot().state.rest_at(location);
     }
 
     /// Puts the request down at a place and leaves its address, from which [`Slots::adopt`] makes the token again.
     #[inline]
     #[must_use]
-    pub(crate) fn leave_at(self, place: Place) -> SlotIndex {
+    pub(crate) fn leave_at(self, location: Location) -> SlotIndex {
         let slot = self.end();
-        slot.state.rest_at(place);
+        slot.state.rest_at(location);
         slot.index
     }
 
     /// Gives the request to the driver. Only the completion of the request makes the token again, or the timeout scan
-    /// unless the request `is_lent`.
+    /// unless the request `is_borrowed`.
     #[inline]
-    pub(crate) fn issue(self, deadline: Time, is_lent: bool) -> RqId {
+    pub(crate) fn issue(self, deadline: Time, is_borrowed: bool) -> RqId {
         let id = self.id();
         let slot = self.end();
         slot.deadline.store(deadline.0, Ordering::Relaxed);
-        slot.state.issue(is_lent);
+        slot.state.issue(is_borrowed);
         id
     }
 
@@ -256,7 +256,7 @@ impl<'q> Request<'q> {
             !self.body().flags.fua && !theirs.flags.fua,
             "a request with FUA is submitted as one that never merges"
         );
-        let _ = other.leave_at(Place::Merged);
+        let _ = other.leave_at(Location::Merged);
         let slots = self.slots;
         let ours = self.body_mut();
         ours.nr_sectors += theirs.nr_sectors;
@@ -300,7 +300,7 @@ impl<'q> Request<'q> {
 /// The parts of the whole request in `slot`.
 ///
 /// # Safety
-/// The caller has the request's token, or the loan of it, as long as the iterator lives.
+/// The caller has the request's token, or has borrowed it, as long as the iterator lives.
 unsafe fn parts(slots: &Slots, slot: &Slot) -> impl Iterator<Item = Part> {
     // SAFETY: slot Invariant 1.
     let mut at = *reads(unsafe { &(*slot.body.get()).first });
@@ -328,7 +328,7 @@ unsafe fn bio_of(slots: &Slots, part: Part) -> Option<&Bio> {
 /// The data of the request in `slot`, in the order of the sectors.
 ///
 /// # Safety
-/// The caller has the request's token, or the loan of it, for itself as long as the segments live.
+/// The caller has the request's token, or has borrowed it, for itself as long as the segments live.
 pub(super) unsafe fn segments<'a>(slots: &'a Slots, slot: &'a Slot) -> impl Iterator<Item = Segment<'a>> {
     // SAFETY: as the caller says.
     unsafe { parts(slots, slot) }.flat_map(|part| {
@@ -347,8 +347,8 @@ impl Slots {
     #[inline]
     pub(crate) fn take_own(&self, index: SlotIndex) -> Request<'_> {
         let slot = self.slot(index);
-        assert!(slot.state.is_at(Place::Free), "a slot in use is not taken again");
-        slot.state.rest_at(Place::Held);
+        assert!(slot.state.is_at(Location::Free), "a slot in use is not taken again");
+        slot.state.rest_at(Location::Held);
         // SAFETY: a free slot has no token, and only its pool's submitter takes from the pool.
         unsafe { self.adopt(index) }
     }
@@ -359,7 +359,7 @@ impl Slots {
     /// If the slot is elsewhere.
     pub(crate) fn take_back(&self, index: SlotIndex) -> Request<'_> {
         let slot = self.slot(index);
-        assert!(slot.state.is_at(Place::Completed), "a part came home twice");
+        assert!(slot.state.is_at(Location::Completed), "a part came home twice");
         // SAFETY: the submitter took the slot's own part off its completion ring, and left it there until now.
         unsafe { self.adopt(index) }
     }
@@ -396,25 +396,25 @@ impl Slots {
         Request { slots: self, slot }
     }
 
-    /// The driver completes a request. `is_lent`: the driver has a loan of it. Returns the request's token, if no other
-    /// thread has completed it. `Ok(None)`: the timeout scan is asking about the request just now and will complete it
-    /// with this status. `Err`: the driver has no such request.
-    pub(crate) fn complete(&self, id: RqId, status: Status, is_lent: bool) -> Result<Option<Request<'_>>, ()> {
+    /// The driver completes a request. `is_borrowed`: the driver has borrowed it. Returns the request's token, if no
+    /// other thread has completed it. `Ok(None)`: the timeout scan is asking about the request just now and will
+    /// complete it with this status. `Err`: the driver has no such request.
+    pub(crate) fn complete(&self, id: RqId, status: Status, is_borrowed: bool) -> Result<Option<Request<'_>>, ()> {
         let (slot, generation) = self.find(id).ok_or(())?;
-        match slot.state.complete(generation, status, is_lent) {
+        match slot.state.complete(generation, status, is_borrowed) {
             // SAFETY: the transition lets one caller past, and until then the request had no token.
-            Late::Taken => Ok(Some(unsafe { self.adopt_with(SlotIndex::of(id), status) })),
-            Late::LeftToScan => Ok(None),
-            Late::Stale => Err(()),
+            LateCompletion::Taken => Ok(Some(unsafe { self.adopt_with(SlotIndex::of(id), status) })),
+            LateCompletion::LeftToScan => Ok(None),
+            LateCompletion::Stale => Err(()),
         }
     }
 
     /// The timeout scan is done with a request that it reserved by [`begin_timeout`](Self::begin_timeout). `expired`:
-    /// the driver has given the request up, which means nothing if it is lent. Otherwise the request is overdue `again`
-    /// at this time. Returns the token, if the scan has to complete the request.
+    /// the driver has given the request up, which means nothing if it is borrowed. Otherwise the request is overdue
+    /// `again` at this time. Returns the token, if the scan has to complete the request.
     pub(crate) fn end_timeout(&self, id: RqId, expired: bool, again: Time) -> Option<Request<'_>> {
         let (slot, generation) = self.find(id)?;
-        let expired = expired && !slot.state.is_lent();
+        let expired = expired && !slot.state.is_borrowed();
         if !expired {
             slot.deadline.store(again.0, Ordering::Relaxed);
         }

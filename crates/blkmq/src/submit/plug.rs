@@ -5,10 +5,10 @@ use blkmq_sched::{MergeLevel, MergeLimits, Op};
 
 use crate::queue::{Count, first_step};
 use crate::request::bio::{Bio, Flags};
-use crate::request::{Asked, FlushStep, Place, RejectReason, Request, RqId, RqList, Slots, Status};
+use crate::request::{FlushStep, Location, OpAttributes, RejectReason, Request, RqId, RqList, Slots, Status};
 use crate::submit::Submitter;
 use crate::submit::reap::Outstanding;
-use crate::submit::split::{self, Piece, Pieces, Whole};
+use crate::submit::split::{self, Piece, Pieces, UnsplitLimits};
 
 /// Requests: a plug with so many is flushed.
 const PLUG_MAX: usize = 32;
@@ -33,7 +33,7 @@ impl Submitter {
 
     /// Whether an operation can be taken as it is, as one request. Most operations can. Nothing has happened yet.
     #[inline(always)]
-    pub(super) fn accept_whole(&self, bio: &Bio) -> Option<(Asked, Piece)> {
+    pub(super) fn accept_whole(&self, bio: &Bio) -> Option<(OpAttributes, Piece)> {
         let piece = self.whole.piece(bio)?;
         let fits = bio.priority.unwrap_or(self.priority).level <= 7 && !self.free.is_empty();
         fits.then(|| (self.asked(bio, bio.flags, bio.flags.nomerge), piece))
@@ -45,7 +45,7 @@ impl Submitter {
     /// COST: its slot is written once. Apart from the slot, only lines of this thread are written, and no line is read
     /// that others write.
     #[inline(always)]
-    pub(super) fn plug_whole(&mut self, asked: &Asked, piece: Piece, bio: impl FnOnce() -> Bio) -> RqId {
+    pub(super) fn plug_whole(&mut self, asked: &OpAttributes, piece: Piece, bio: impl FnOnce() -> Bio) -> RqId {
         let Self { q, dispatcher, merge_limits, plug, free, .. } = self;
         let mut rq = free.pop_front(&q.slots).expect("a slot was free just now");
         let index = rq.index();
@@ -53,7 +53,7 @@ impl Submitter {
         rq.put_bio(bio);
         let id = rq.id();
         if plug_or_merge(&q.slots, merge_limits, plug, rq) {
-            dispatcher.member(q).counters.count(Count::MergesPlug, 1);
+            dispatcher.thread(q).counters.count(Count::MergesPlug, 1);
         }
         id
     }
@@ -63,7 +63,7 @@ impl Submitter {
     #[inline(always)]
     pub(super) fn begin_plug_if_empty(&mut self) {
         if self.plug.is_empty() {
-            (self.plug_time, self.group) = (self.q.clock().now(), self.dispatcher.member(&self.q).group());
+            (self.plug_time, self.group) = (self.q.clock().now(), self.dispatcher.thread(&self.q).group());
         }
     }
 
@@ -86,7 +86,7 @@ impl Submitter {
             // The device may have grown. The device never shrinks, so what fits the end as this thread knows it fits
             // the device.
             self.limits = self.q.limits();
-            self.whole = Whole::new(&self.limits);
+            self.whole = UnsplitLimits::new(&self.limits);
             checked = self.limits.check(bio.op, bio.sector, bio.nr_sectors);
         }
         checked?;
@@ -128,9 +128,9 @@ impl Submitter {
             id.get_or_insert(rq.id());
             if is_done {
                 rq.body_mut().completed = *plug_time;
-                dispatcher.completed().push_back(rq, Place::Completed);
+                dispatcher.completed().push_back(rq, Location::Completed);
             } else if plug_or_merge(&q.slots, merge_limits, plug, rq) {
-                dispatcher.member(q).counters.count(Count::MergesPlug, 1);
+                dispatcher.thread(q).counters.count(Count::MergesPlug, 1);
             }
         }
         debug_assert!(first.is_none(), "the first part has the slot of the operation");
@@ -141,8 +141,8 @@ impl Submitter {
     /// What an operation asks for. `flags` are those that mean something to the device. If `alone`, the operation must
     /// not merge.
     #[inline]
-    fn asked(&self, bio: &Bio, flags: Flags, alone: bool) -> Asked {
-        Asked {
+    fn asked(&self, bio: &Bio, flags: Flags, alone: bool) -> OpAttributes {
+        OpAttributes {
             client: self.client,
             group: self.group,
             op: bio.op,
@@ -163,7 +163,7 @@ fn plug_or_merge(slots: &Slots, limits: &MergeLimits, plug: &mut RqList, rq: Req
     let rest = if is_near { merge(slots, limits, plug, rq) } else { Some(rq) };
     match rest {
         Some(rq) => {
-            plug.push_back(rq, Place::Plugged);
+            plug.push_back(rq, Location::Plugged);
             false
         }
         None => true,

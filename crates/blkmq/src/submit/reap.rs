@@ -3,7 +3,7 @@
 use blkmq_sched::Time;
 
 use super::Submitter;
-use crate::request::{Body, Completion, Place, Status};
+use crate::request::{Body, Completion, Location, Status};
 use blkmq_sync::{Stage, stage};
 
 /// What is outstanding of a bio that was split.
@@ -56,7 +56,7 @@ impl Submitter {
         }
         if reaped > 0 {
             // Shows other threads what was handed out, and how many operations are outstanding.
-            self.dispatcher.member(&self.q).service.show(self.served, self.nr_outstanding());
+            self.dispatcher.thread(&self.q).service.show(self.served, self.nr_outstanding());
             stage(Stage::Reap, reaped);
         }
         reaped
@@ -92,8 +92,8 @@ impl Submitter {
     /// Takes over what other threads completed for this thread.
     pub(super) fn collect(&mut self) {
         let Self { q, dispatcher, .. } = self;
-        let chain = dispatcher.member(q).completions.take_all();
-        dispatcher.completed().take_over(&q.slots, chain, Place::Completed);
+        let chain = dispatcher.thread(q).completions.take_all();
+        dispatcher.completed().take_over(&q.slots, chain, Location::Completed);
     }
 
     /// Takes parts of split operations from the front until the first entry is a whole operation. Returns
@@ -104,7 +104,7 @@ impl Submitter {
             let Self { q, dispatcher, outstanding, free, .. } = self;
             let Some(rq) = dispatcher.completed().pop_front(&q.slots) else { return false };
             if !rq.body().is_split {
-                dispatcher.completed().push_front(rq, Place::Completed);
+                dispatcher.completed().push_front(rq, Location::Completed);
                 return true;
             }
             let (&Body { status, issued, completed, .. }, parent) = (rq.body(), rq.body().part.parent);
@@ -117,7 +117,7 @@ impl Submitter {
             whole.issued = whole.issued.max(issued);
             whole.completed = whole.completed.max(completed);
             if rq.index() == parent {
-                let _ = rq.leave_at(Place::Completed);
+                let _ = rq.leave_at(Location::Completed);
             } else {
                 free.push_free(rq);
             }
@@ -128,7 +128,7 @@ impl Submitter {
                 body.part.nr_sectors = whole.nr_sectors;
                 (body.status, body.issued, body.completed, body.is_split) =
                     (whole.status, whole.issued, whole.completed, false);
-                dispatcher.completed().push_front(rq, Place::Completed);
+                dispatcher.completed().push_front(rq, Location::Completed);
                 return true;
             }
             if !dispatcher.has_completed() {

@@ -28,7 +28,7 @@ impl Piece {
 /// The limits of most operations, worked out once. Such an operation is a read or write of one buffer, and becomes one
 /// request of one segment.
 #[derive(Debug)]
-pub(super) struct Whole {
+pub(super) struct UnsplitLimits {
     capacity: u64,
     /// Sectors: the bits that are not set in a multiple of the logical block size.
     unaligned: u64,
@@ -37,7 +37,7 @@ pub(super) struct Whole {
     boundary: u64,
 }
 
-impl Whole {
+impl UnsplitLimits {
     pub(super) fn new(limits: &Limits) -> Self {
         let sector_size = SECTOR_SIZE as u64;
         let segment = u64::from(limits.max_segment_size) / sector_size;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use blkmq_sched::Time;
 
-use crate::queue::Own;
+use crate::queue::WaitTarget;
 use crate::request::clock::Clock;
 use blkmq_sync::unless_mutated;
 
@@ -76,11 +76,11 @@ impl Submitter {
         if self.dispatcher.saw_quiesced() {
             return Some(now);
         }
-        let polls_itself = q.members.nr_background() == 0;
+        let polls_itself = q.threads.nr_background() == 0;
         // A virtual clock moves to the time that is planned here, for every submitter. It must not pass over the events
         // of others, and no thread sleeps meanwhile.
-        let own = matches!(q.clock(), Clock::Real(_)).then(|| Own {
-            member: self.dispatcher.number(),
+        let own = matches!(q.clock(), Clock::Real(_)).then(|| WaitTarget {
+            thread: self.dispatcher.number(),
             nr_operations: self.nr_outstanding(),
             wants_all,
         });
@@ -101,7 +101,7 @@ impl Submitter {
     pub(super) fn has_reason_to_look(&self) -> bool {
         // What holds the plug back may be over. A thread that ends this takes the mark off first, and then wakes the
         // sleepers.
-        let has_completions = !self.dispatcher.member(&self.q).completions.is_empty();
+        let has_completions = !self.dispatcher.thread(&self.q).completions.is_empty();
         has_completions || self.has_plugged() || self.dispatcher.may_go_on(&self.q) || self.has_word()
     }
 
@@ -111,9 +111,9 @@ impl Submitter {
             // Without a time to go to, the thread waits for another thread to end the quiescence.
             return until.map_or_else(blkmq_sync::thread::yield_now, |until| clock.advance_to(until));
         }
-        let (q, member) = (&self.q, self.dispatcher.member(&self.q));
+        let (q, thread) = (&self.q, self.dispatcher.thread(&self.q));
         q.sleep(
-            member,
+            thread,
             self.polled_hctxs(),
             || self.has_reason_to_look(),
             // The time is worked out behind the fence: a thread that starts requests of this thread later wakes it. It

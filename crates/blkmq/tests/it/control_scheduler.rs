@@ -33,16 +33,16 @@ fn knobs_change_under_load() {
     });
 }
 
-/// Red if a window is taken by a queue that has nothing to hold requests back in, or whose clock cannot measure a read,
-/// or if a refused value stays.
+/// Red if a limiter is taken by a queue that has nothing to hold requests back in, or whose clock cannot measure a
+/// read, or if a refused value stays.
 #[test]
-fn a_window_is_refused_where_it_could_not_work() {
+fn a_limiter_is_refused_where_it_could_not_work() {
     let built = |scheduler: &str, clock, usec| {
         let device = open("null,irqmode=0").expect("the spec is good");
         RequestQueue::builder(device).scheduler(scheduler).clock(clock).wbt_lat_usec(usec).build()
     };
     for scheduler in ["none", "kyber"] {
-        let refused = |error| matches!(error, QueueError::NoWindow { scheduler: named } if named == scheduler);
+        let refused = |error| matches!(error, QueueError::NoLimiter { scheduler: named } if named == scheduler);
         assert!(built(scheduler, Clock::real(), -1).is_err_and(refused), "{scheduler}");
     }
     assert!(built("mq-deadline", Clock::coarse(), 2000).is_err_and(|error| matches!(error, QueueError::CoarseClock)));
@@ -50,5 +50,5 @@ fn a_window_is_refused_where_it_could_not_work() {
     let change = q.change_knob("wbt_lat_usec", "-1").expect("the value is in range");
     let error = change.wait().expect_err("the clock is a coarse one");
     assert!(error.to_string().contains("the queue needs an exact clock"), "{error}");
-    assert_eq!((q.knob("wbt_lat_usec"), q.window().is_none()), (Ok("0".to_owned()), true));
+    assert_eq!((q.knob("wbt_lat_usec"), q.limiter().is_none()), (Ok("0".to_owned()), true));
 }

@@ -110,7 +110,7 @@ fn a_driver_that_drops_a_request_panics_and_says_which() {
     let said = panic.downcast_ref::<String>().expect("it says something");
     let named = "a request was dropped: hardware queue 0, tag ";
     assert!(said.starts_with(named) && said.contains(", Read of 8 sectors from sector 64; "), "{said}");
-    assert!(said.contains("finish, start, lend, requeue or refuse"), "{said}");
+    assert!(said.contains("finish, start, borrow, requeue or refuse"), "{said}");
     assert!(!other.wait(), "it has nothing outstanding");
     drop(other);
     let _new = q.submitter(&Client::new("new")).expect("the slots of the lost request are not given out again");

@@ -9,8 +9,8 @@ use crate::device::{ONE_QUEUE, Recorder, read, reap, write};
 use blkmq::driver::{Topology, spec};
 use blkmq::{Bio, Buffer, Client, Clock, Limits, Locking, RequestQueue, Status, Submitter, VirtualClock};
 use blkmq_sched::{
-    Admission, Class, ClientId, ClientSettings, DispatchContext, Event, Feedback, FeedbackKind, GroupId, GroupSettings,
-    Info, InsertAt, Newcomer, Outstanding, Passing, RqId, Scheduler, Setting, Ticket, Time,
+    Admission, Class, ClientId, ClientSettings, DispatchContext, Event, FastRequest, Feedback, FeedbackKind, GroupId,
+    GroupSettings, Info, InsertAt, Outstanding, Passing, RqId, Scheduler, Setting, Ticket, Time,
 };
 
 /// What a client has, as the scheduler was told.
@@ -108,7 +108,7 @@ impl Scheduler for Bookkeeper {
     }
 
     /// It is not asked, because each request needs a ticket. A question costs tags that go back, and a fence.
-    fn dispatch_fast(&mut self, _newcomers: &[Newcomer], _now: Time, _order: &mut [u8]) -> bool {
+    fn dispatch_fast(&mut self, _newcomers: &[FastRequest], _now: Time, _order: &mut [u8]) -> bool {
         self.state().wrong.push("asked to hand through".to_owned());
         false
     }

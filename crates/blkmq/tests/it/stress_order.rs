@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use blkmq::driver::{Batch, Done, Driver, Topology};
 use blkmq::{Bio, Buffer, Client, Limits, Locking, RequestQueue, Stats, Status};
 use blkmq_sched::{
-    Admission, DispatchContext, Feedback, FeedbackKind, Info, InsertAt, Knob, KnobError, Merge, Newcomer, Outstanding,
-    RqId, Scheduler, Setting, Time, scheduler,
+    Admission, DispatchContext, FastRequest, Feedback, FeedbackKind, Info, InsertAt, Knob, KnobError, Merge,
+    Outstanding, RqId, Scheduler, Setting, Time, scheduler,
 };
 
 const THREADS: u64 = 16;
@@ -60,7 +60,7 @@ impl Scheduler for Logged {
         Some(rq)
     }
 
-    fn dispatch_fast(&mut self, newcomers: &[Newcomer], now: Time, order: &mut [u8]) -> bool {
+    fn dispatch_fast(&mut self, newcomers: &[FastRequest], now: Time, order: &mut [u8]) -> bool {
         if !self.inner.dispatch_fast(newcomers, now, order) {
             return false;
         }

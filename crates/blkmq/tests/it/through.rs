@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use blkmq::driver::{Batch, Driver, Topology, spec};
 use blkmq::{Bio, Buffer, Client, Flags, Limits, Locking, RequestQueue, Status, Submitter, Time};
-use blkmq_sched::{DispatchContext, Info, InsertAt, Newcomer, RqId, Scheduler};
+use blkmq_sched::{DispatchContext, FastRequest, Info, InsertAt, RqId, Scheduler};
 
 /// Submits all in one batch, and polls for it a limited number of times. So the test fails, and does not hang, if a
 /// request is held back for ever.
@@ -126,7 +126,7 @@ impl Scheduler for Fifo {
         self.waiting.pop_front()
     }
 
-    fn dispatch_fast(&mut self, newcomers: &[Newcomer], _now: Time, order: &mut [u8]) -> bool {
+    fn dispatch_fast(&mut self, newcomers: &[FastRequest], _now: Time, order: &mut [u8]) -> bool {
         self.through.fetch_add(newcomers.len(), Ordering::Relaxed);
         (0..).zip(order).for_each(|(number, place)| *place = number);
         self.waiting.is_empty()

@@ -38,7 +38,7 @@ struct State {
     options: Vec<(CString, CString)>,
 }
 
-// SAFETY: the addresses are those of requests that are lent, and of what a watch was told; both live meanwhile.
+// SAFETY: the addresses are those of requests that are borrowed, and of what a watch was told; both live meanwhile.
 unsafe impl Send for State {}
 
 static STATES: Mutex<BTreeMap<usize, Arc<Mutex<State>>>> = Mutex::new(BTreeMap::new());
@@ -159,7 +159,7 @@ impl State {
             let memory = piece.iov_base.cast::<u8>();
             let part = &mut place[at..at + len];
             if asked.what == "read" {
-                // SAFETY: the memory is that of a request that is lent, and is to be written.
+                // SAFETY: the memory is that of a borrowed request, and is to be written.
                 unsafe { slice::from_raw_parts_mut(memory, len) }.copy_from_slice(part);
             } else {
                 // SAFETY: the same, to be read.

@@ -18,7 +18,7 @@ impl Entity {
 
 /// Where an entity is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Place {
+pub(super) enum InTree {
     /// In no tree: forgotten, or in service.
     #[default]
     Nowhere,
@@ -30,7 +30,7 @@ pub(super) enum Place {
 
 /// What is asked of an entity, and holds from the moment at which it is put into the active tree next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Wish {
+pub(super) struct NewParams {
     pub(super) class: Class,
     pub(super) weight: u32,
     /// By how much the weight is multiplied while the queue is raised; 1 while it is not.
@@ -39,14 +39,14 @@ pub(super) struct Wish {
 
 /// An entity as its group sees it.
 #[derive(Debug, Clone, Default)]
-pub(in crate::bfq) struct State {
+pub(in crate::bfq) struct EntityState {
     /// The group that this entity belongs to; none for the root.
     pub(super) within: Option<Index>,
     /// The entities that belong to this one; none for a queue.
     pub(super) members: Option<Index>,
-    pub(super) wish: Wish,
+    pub(super) new_params: NewParams,
     /// True if the wish differs from what is in force.
-    pub(super) is_wish_new: bool,
+    pub(super) has_new_params: bool,
     /// The class and weight in force.
     pub(in crate::bfq) class: Class,
     pub(in crate::bfq) weight: u64,
@@ -59,21 +59,21 @@ pub(in crate::bfq) struct State {
     pub(in crate::bfq) finish: u64,
     /// The earliest start in the subtree of the active tree below and including this entity.
     pub(super) min_start: u64,
-    pub(super) place: Place,
+    pub(super) place: InTree,
     /// True if the weight counts in the sum of its service tree: the entity is in a tree or in service.
     pub(super) is_counted: bool,
     branches: Branches,
 }
 
-impl State {
+impl EntityState {
     pub(super) fn new(within: Option<Index>, members: Option<Index>, class: Class, weight: u32) -> Self {
-        let wish = Wish { class, weight, coefficient: 1 };
-        Self { within, members, wish, class, weight: u64::from(weight), ..Self::default() }
+        let new_params = NewParams { class, weight, coefficient: 1 };
+        Self { within, members, new_params, class, weight: u64::from(weight), ..Self::default() }
     }
 }
 
 /// Both trees are sorted by finish time. The idle tree has no use for the summary.
-impl Keyed for State {
+impl Keyed for EntityState {
     const HAS_SUMMARY: bool = true;
 
     fn key(&self) -> u64 {

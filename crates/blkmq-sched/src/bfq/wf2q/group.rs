@@ -1,7 +1,7 @@
 //! The members of a group, by class, and which of them comes next.
 
 use super::super::clock::{TICKS_PER_SECOND, Ticks};
-use super::entity::State;
+use super::entity::EntityState;
 use super::service_tree::ServiceTree;
 use super::virtual_time::is_after;
 use crate::Class;
@@ -44,7 +44,7 @@ impl Group {
 
     /// The member to serve next. While no member is in service, a clock that is before the earliest start jumps to it.
     /// `decides` says that the member comes into service next, unless others come: then a try of the idle class counts.
-    pub(super) fn look_up(&mut self, states: &mut Slab<State>, now: Ticks, decides: bool) -> Option<Index> {
+    pub(super) fn look_up(&mut self, states: &mut Slab<EntityState>, now: Ticks, decides: bool) -> Option<Index> {
         let first = if self.is_idle_class_due(now, decides) { Class::Idle } else { Class::RealTime };
         let tree = self.trees[first.index()..].iter_mut().find(|tree| tree.has_active())?;
         let time = tree.eligible_time(states);
@@ -71,7 +71,7 @@ impl Group {
 
     /// Whether `newcomer` comes before `kept`, the next member so far: it is of the same class, eligible, and finishes
     /// first.
-    pub(super) fn comes_before(&self, states: &Slab<State>, newcomer: Index, kept: Index) -> bool {
+    pub(super) fn comes_before(&self, states: &Slab<EntityState>, newcomer: Index, kept: Index) -> bool {
         let [newcomer, kept] = [newcomer, kept].map(|entity| states.get(entity));
         let tree = &self.trees[newcomer.class.index()];
         newcomer.class == kept.class && !is_after(newcomer.start, tree.now) && is_after(kept.finish, newcomer.finish)

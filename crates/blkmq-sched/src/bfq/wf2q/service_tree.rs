@@ -1,7 +1,7 @@
 //! The entities of one class in one group: those that wait for service, and those that had their last service not long
 //! enough ago to be forgotten.
 
-use super::entity::{Place, State};
+use super::entity::{EntityState, InTree};
 use super::virtual_time::{is_after, later, span};
 use crate::slab::{Index, Slab};
 use crate::tree::{Keyed, Tree};
@@ -25,18 +25,21 @@ impl ServiceTree {
     }
 
     #[inline]
-    fn tree(&mut self, place: Place) -> &mut Tree {
-        debug_assert_ne!(place, Place::Nowhere, "there are two trees");
-        if place == Place::Idle { &mut self.idle } else { &mut self.active }
+    fn tree(&mut self, place: InTree) -> &mut Tree {
+        debug_assert_ne!(place, InTree::Nowhere, "there are two trees");
+        if place == InTree::Idle { &mut self.idle } else { &mut self.active }
     }
 
     /// Puts an entity that counts and is in no tree into one.
     #[inline]
-    pub(super) fn insert(&mut self, states: &mut Slab<State>, entity: Index, place: Place) {
+    pub(super) fn insert(&mut self, states: &mut Slab<EntityState>, entity: Index, place: InTree) {
         let state = states.get_mut(entity);
-        debug_assert!(state.place == Place::Nowhere && state.is_counted, "an entity is put into one tree, and counted");
         debug_assert!(
-            place == Place::Active || is_after(state.finish, self.now),
+            state.place == InTree::Nowhere && state.is_counted,
+            "an entity is put into one tree, and counted"
+        );
+        debug_assert!(
+            place == InTree::Active || is_after(state.finish, self.now),
             "only an entity whose finish is to come is remembered"
         );
         state.place = place;
@@ -45,24 +48,24 @@ impl ServiceTree {
 
     /// Takes an entity from the tree that it is in.
     #[inline]
-    pub(super) fn extract(&mut self, states: &mut Slab<State>, entity: Index, place: Place) {
+    pub(super) fn extract(&mut self, states: &mut Slab<EntityState>, entity: Index, place: InTree) {
         let state = states.get_mut(entity);
         debug_assert_eq!(state.place, place, "an entity is taken from the tree it is in");
-        state.place = Place::Nowhere;
+        state.place = InTree::Nowhere;
         self.tree(place).remove(states, entity);
     }
 
     /// An entity ceases to wait. If `remembers`, it is kept in mind until its finish time.
-    pub(super) fn leave(&mut self, states: &mut Slab<State>, entity: Index, remembers: bool) {
+    pub(super) fn leave(&mut self, states: &mut Slab<EntityState>, entity: Index, remembers: bool) {
         if remembers && is_after(states.get(entity).finish, self.now) {
-            self.insert(states, entity, Place::Idle);
+            self.insert(states, entity, InTree::Idle);
         } else {
             self.forget(states, entity);
         }
     }
 
     /// Counts the weight of an entity that is about to be put into a tree.
-    pub(super) fn count(&mut self, states: &mut Slab<State>, entity: Index) {
+    pub(super) fn count(&mut self, states: &mut Slab<EntityState>, entity: Index) {
         let state = states.get_mut(entity);
         debug_assert!(!state.is_counted, "a weight counts once");
         state.is_counted = true;
@@ -70,9 +73,9 @@ impl ServiceTree {
     }
 
     /// Counts the weight of an entity no more.
-    pub(super) fn forget(&mut self, states: &mut Slab<State>, entity: Index) {
+    pub(super) fn forget(&mut self, states: &mut Slab<EntityState>, entity: Index) {
         let state = states.get_mut(entity);
-        debug_assert!(state.is_counted && state.place == Place::Nowhere, "an entity without a tree is forgotten");
+        debug_assert!(state.is_counted && state.place == InTree::Nowhere, "an entity without a tree is forgotten");
         state.is_counted = false;
         self.weight_sum -= state.weight;
     }
@@ -80,19 +83,19 @@ impl ServiceTree {
     /// Moves the clock by a service to one of the tree's entities.
     ///
     /// COST: a division, and a logarithmic number of idle entities.
-    pub(super) fn serve(&mut self, states: &mut Slab<State>, sectors: u64) {
+    pub(super) fn serve(&mut self, states: &mut Slab<EntityState>, sectors: u64) {
         self.now = self.now.wrapping_add(span(sectors, self.weight_sum));
         self.forget_past(states);
     }
 
     /// As [`serve`](Self::serve), to an entity that waits, and is not put into the active tree for that.
-    pub(super) fn serve_one(&mut self, states: &mut Slab<State>, sectors: u64) {
+    pub(super) fn serve_one(&mut self, states: &mut Slab<EntityState>, sectors: u64) {
         self.now = self.now.wrapping_add(span(sectors, self.weight_sum));
         self.forget_first(states);
     }
 
     /// Moves the clock to `time`, unless it is past that.
-    pub(super) fn jump(&mut self, states: &mut Slab<State>, time: u64) {
+    pub(super) fn jump(&mut self, states: &mut Slab<EntityState>, time: u64) {
         if is_after(time, self.now) {
             self.now = time;
             self.forget_past(states);
@@ -102,7 +105,7 @@ impl ServiceTree {
     /// Forgets an idle entity whose finish time has come. As in Linux it is one at a time, which bounds the work. While
     /// no entity waits, the clock stops at the last finish time on its way: no entity is left that it could make start
     /// later.
-    fn forget_past(&mut self, states: &mut Slab<State>) {
+    fn forget_past(&mut self, states: &mut Slab<EntityState>) {
         if !self.has_active()
             && let Some(last) = self.idle.last(states)
             && !is_after(states.get(last).finish, self.now)
@@ -112,17 +115,17 @@ impl ServiceTree {
         self.forget_first(states);
     }
 
-    fn forget_first(&mut self, states: &mut Slab<State>) {
+    fn forget_first(&mut self, states: &mut Slab<EntityState>) {
         if let Some(first) = self.idle.first(states)
             && !is_after(states.get(first).finish, self.now)
         {
-            self.extract(states, first, Place::Idle);
+            self.extract(states, first, InTree::Idle);
             self.forget(states, first);
         }
     }
 
     /// The time at which at least one active entity may be served: now, or the earliest start if that is to come.
-    pub(super) fn eligible_time(&self, states: &Slab<State>) -> u64 {
+    pub(super) fn eligible_time(&self, states: &Slab<EntityState>) -> u64 {
         let Some(root) = self.active.root() else { return self.now };
         later(self.now, states.get(root).min_start)
     }
@@ -131,7 +134,7 @@ impl ServiceTree {
     /// of them that came first.
     ///
     /// COST: one path from the root down.
-    pub(super) fn first_eligible(&self, states: &Slab<State>, time: u64) -> Option<Index> {
+    pub(super) fn first_eligible(&self, states: &Slab<EntityState>, time: u64) -> Option<Index> {
         let has_started = |entity: &Index| !is_after(states.get(*entity).min_start, time);
         let mut at = self.active.root().filter(has_started)?;
         loop {

@@ -23,7 +23,7 @@ pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time,
 }
 
 fn dispatch_batches(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time, bound: usize) -> usize {
-    let (index, member) = (domain.first_hctx(), dispatcher.member(q));
+    let (index, thread) = (domain.first_hctx(), dispatcher.thread(q));
     let first = q.hctxs.get(index);
     let mut chosen = 0;
     // In a queue with several domains this thread may have something in its hands that the driver gave back while the
@@ -46,7 +46,7 @@ fn dispatch_batches(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Doma
             }
         }
         let limit = if is_busy { 1 } else { bound - chosen };
-        let got = domain.enter(q, member, dispatcher, now, |section| {
+        let got = domain.enter(q, thread, dispatcher, now, |section| {
             let got = section.dispatch_batch(limit);
             section.dispatcher.append_ready(q);
             got

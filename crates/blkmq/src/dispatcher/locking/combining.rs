@@ -38,7 +38,7 @@ use crate::dispatcher::insert::Plug;
 use crate::dispatcher::outcome::{Dispatched, Inserted};
 use crate::dispatcher::section::Section;
 use crate::dispatcher::{DISPATCH_BUDGET, Dispatcher};
-use crate::queue::{Count, Domain, RequestQueue, Starting};
+use crate::queue::{Count, Domain, RequestQueue, StartBatch};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::stack::Chain;
 use blkmq_sync::staging::Round;
@@ -51,7 +51,7 @@ use blkmq_sync::unless_mutated;
 /// included; with contention one exchange of the staging word, behind up to 128 loads of the word if nothing was left
 /// there yet. Either cost comes once a plug.
 pub(super) fn insert<'q>(dispatcher: &mut Dispatcher, domain: &Domain, plug: &mut Plug<'q>) -> Inserted {
-    let &Starting { q, member, now, .. } = plug.starting;
+    let &StartBatch { q, thread, now, .. } = plug.starting;
     if q.settings.stages_all() {
         return stage_all::insert(dispatcher, domain, plug);
     }
@@ -96,8 +96,8 @@ pub(super) fn insert<'q>(dispatcher: &mut Dispatcher, domain: &Domain, plug: &mu
         let requests = list.len() as u64;
         match list.leave(&q.slots, staging) {
             Ok(()) => {
-                member.counters.count(Count::TrylockFailed, 1);
-                member.counters.count(Count::Staged, requests);
+                thread.counters.count(Count::TrylockFailed, 1);
+                thread.counters.count(Count::Staged, requests);
                 return Inserted { entered, dispatched: Some(Dispatched::all(0)) };
             }
             Err(list) => begun = Some((entered, list)),
@@ -128,7 +128,7 @@ pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time,
     if !std::mem::take(&mut dispatcher.has_pending_event) && !gave_back() {
         return Dispatched::all(0);
     }
-    let (mut due, mut dispatched) = (q.due_domains(dispatcher.member), Dispatched::all(0));
+    let (mut due, mut dispatched) = (q.due_domains(dispatcher.thread), Dispatched::all(0));
     while let Some(domain) = due.next() {
         let next = dispatch_from(dispatcher, q, domain, now, bound - dispatched.chosen());
         if next.chosen() > 0 {
@@ -156,7 +156,7 @@ fn dispatch_from(
     match held {
         Some(left) => serve(dispatcher, q, domain, left, now, bound, true, |_| 0),
         None => {
-            dispatcher.member(q).counters.count(Count::TrylockFailed, 1);
+            dispatcher.thread(q).counters.count(Count::TrylockFailed, 1);
             Dispatched::all(0)
         }
     }
@@ -178,7 +178,7 @@ fn serve<'q>(
     enter: impl FnOnce(&mut Section<'q, '_>) -> usize,
 ) -> Dispatched {
     debug_assert!(bound > 0, "the combiner has a share");
-    let member = dispatcher.member(q);
+    let thread = dispatcher.thread(q);
     // The dispatch lists of other hardware queues are another domain's business, and this thread owes a look at them
     // afterwards.
     let owes = !domain.is_whole() && std::mem::take(&mut dispatcher.must_dispatch);
@@ -193,7 +193,7 @@ fn serve<'q>(
             share -= 1;
             now = q.clock().now();
         }
-        let has_more = domain.enter(q, member, dispatcher, now, |section| {
+        let has_more = domain.enter(q, thread, dispatcher, now, |section| {
             section.take_over(left);
             section.hear();
             // What came before has the room first.

@@ -7,7 +7,7 @@ use crate::dispatcher::Dispatcher;
 use crate::dispatcher::insert::Plug;
 use crate::dispatcher::outcome::{Dispatched, Inserted};
 use crate::dispatcher::section::Batch;
-use crate::queue::{Domain, RequestQueue, Starting};
+use crate::queue::{Domain, RequestQueue, StartBatch};
 use blkmq_sync::{Stage, stage};
 
 /// Inserts the whole plug in one hold. Without `looks_for_merges` a request that could join another one does not.
@@ -21,8 +21,8 @@ pub(super) fn insert(
     plug: &mut Plug<'_>,
     looks_for_merges: bool,
 ) -> Inserted {
-    let &Starting { q, member, now, .. } = plug.starting;
-    let entered = domain.enter(q, member, dispatcher, now, |section| {
+    let &StartBatch { q, thread, now, .. } = plug.starting;
+    let entered = domain.enter(q, thread, dispatcher, now, |section| {
         section.looks_for_merges = looks_for_merges;
         section.insert_in_turn(plug)
     });
@@ -34,9 +34,9 @@ pub(super) fn insert(
 /// COST: per request one lock and unlock of the hold, the scheduler's own work, the slot's two lines, and a
 /// read-modify-write of a tag word.
 pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
-    let member = dispatcher.member(q);
+    let thread = dispatcher.thread(q);
     dispatch_by(dispatcher, q, now, bound, |dispatcher, domain| {
-        domain.enter(q, member, dispatcher, now, |section| section.dispatch_batch(1))
+        domain.enter(q, thread, dispatcher, now, |section| section.dispatch_batch(1))
     })
 }
 
@@ -73,7 +73,7 @@ pub(super) fn dispatch_ordered<'q>(
     mut choose: impl FnMut(&mut Dispatcher, &'q Domain, usize) -> usize,
 ) -> Dispatched {
     Dispatched::all(dispatcher.dispatch_for_itself(q, bound, |dispatcher, bound| {
-        let (mut due, mut chosen) = (q.due_domains(dispatcher.member), 0);
+        let (mut due, mut chosen) = (q.due_domains(dispatcher.thread), 0);
         while let Some(domain) = due.next() {
             // Without a pending event there is no more room than the last thread found.
             if domain.nr_left() > 0 && dispatcher.has_pending_event {
@@ -98,7 +98,7 @@ fn insert_without_room(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &D
         dispatcher.has_pending_event,
         "without a pending event there is no more room than the last thread found"
     );
-    let has_changed = domain.enter(q, dispatcher.member(q), dispatcher, now, |section| {
+    let has_changed = domain.enter(q, dispatcher.thread(q), dispatcher, now, |section| {
         let nr_left = section.hold.backlog.len();
         section.retry_without_room();
         section.insert_left(usize::MAX);

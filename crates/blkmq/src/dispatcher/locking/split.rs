@@ -14,7 +14,7 @@ use crate::dispatcher::Dispatcher;
 use crate::dispatcher::insert::Plug;
 use crate::dispatcher::outcome::{Dispatched, Inserted};
 use crate::queue::{Locking, Mapping, RequestQueue};
-use crate::request::{Place, RqList};
+use crate::request::{Location, RqList};
 
 /// Inserts a plug, each request into the domain of its hardware queue. The submitter has one hardware queue of each
 /// type, so there are few. Arguments and result are those of [`Locking::insert`].
@@ -49,7 +49,7 @@ fn take_first_hctx(q: &RequestQueue, mapping: &Mapping, plug: &mut RqList) -> (u
     for _ in 0..plug.len() {
         let Some(mut rq) = plug.pop_front(&q.slots) else { break };
         let list = if mapping.assign(&mut rq) == first { &mut part } else { &mut *plug };
-        list.push_back(rq, Place::Plugged);
+        list.push_back(rq, Location::Plugged);
     }
     (first, part)
 }

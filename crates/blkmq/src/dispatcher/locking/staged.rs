@@ -18,8 +18,8 @@ use crate::dispatcher::Dispatcher;
 use crate::dispatcher::insert::Plug;
 use crate::dispatcher::outcome::{Dispatched, Inserted};
 use crate::dispatcher::section::Batch;
-use crate::queue::{Count, Domain, Measures, RequestQueue, Starting};
-use crate::request::{Place, RqList};
+use crate::queue::{Count, Domain, Measures, RequestQueue, StartBatch};
+use crate::request::{Location, RqList};
 use blkmq_sync::stack::Chain;
 use blkmq_sync::staging::{Round, Staging};
 use blkmq_sync::unless_mutated;
@@ -42,7 +42,7 @@ pub(super) fn insert(
         let looks_for_merges = !(measures.merges && domain.is_taken());
         return single::insert(dispatcher, domain, plug, looks_for_merges);
     }
-    let &Starting { q, now, member, .. } = plug.starting;
+    let &StartBatch { q, now, thread, .. } = plug.starting;
     let mut entered = 0;
     if let Some(left) = domain.inserting.try_hold() {
         let mut is_first = true;
@@ -50,7 +50,7 @@ pub(super) fn insert(
             if !std::mem::take(&mut is_first) {
                 return insert_buckets(dispatcher, q, domain, now, measures);
             }
-            entered = domain.enter(q, member, dispatcher, now, |section| {
+            entered = domain.enter(q, thread, dispatcher, now, |section| {
                 // This insertion looks for merges: the lock was free, or only a dispatcher had it.
                 section.insert_in_turn(plug)
             });
@@ -58,9 +58,9 @@ pub(super) fn insert(
     } else {
         let list;
         (entered, list) = dispatcher.begin(domain, plug);
-        member.counters.count(Count::TrylockFailed, 1);
-        member.counters.count(Count::Staged, list.len() as u64);
-        list.deliver(&q.slots, &member.bucket);
+        thread.counters.count(Count::TrylockFailed, 1);
+        thread.counters.count(Count::Staged, list.len() as u64);
+        list.deliver(&q.slots, &thread.bucket);
         if let Some(left) = domain.inserting.hold_or_kick() {
             serve_buckets(dispatcher, domain, left, |dispatcher| insert_buckets(dispatcher, q, domain, now, measures));
         }
@@ -96,10 +96,10 @@ fn serve_buckets(dispatcher: &mut Dispatcher, domain: &Domain, left: Chain, mut 
 /// Inserts what lies in all buckets.
 fn insert_buckets(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time, measures: Measures) {
     debug_assert!(measures.buckets, "requests lie in buckets only where the measure is taken");
-    domain.enter(q, dispatcher.member(q), dispatcher, now, |section| {
-        for (_, member) in q.members.iter() {
+    domain.enter(q, dispatcher.thread(q), dispatcher, now, |section| {
+        for (_, thread) in q.threads.iter() {
             let mut list = RqList::default();
-            list.take_over(&q.slots, member.bucket.take_all(), Place::Staged);
+            list.take_over(&q.slots, thread.bucket.take_all(), Location::Staged);
             section.hold.backlog.add(list);
         }
         section.looks_for_merges = !measures.merges;
@@ -115,11 +115,11 @@ fn insert_buckets(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain
 /// and one exchange.
 fn dispatch_alone(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time) -> Batch {
     debug_assert!(domain.is_whole(), "one thread chooses for the whole queue");
-    let member = dispatcher.member(q);
+    let thread = dispatcher.thread(q);
     let kicks = dispatcher.has_pending_event || !unless_mutated("staged.news");
     let held = if kicks { domain.dispatching.hold_or_kick() } else { domain.dispatching.try_hold() };
     let Some(left) = held else {
-        member.counters.count(Count::TrylockFailed, 1);
+        thread.counters.count(Count::TrylockFailed, 1);
         return Batch::default();
     };
     // One round for each kick: as in the series, nothing bounds what one thread does for others here. The rounds end
@@ -127,7 +127,7 @@ fn dispatch_alone(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain
     // bounded.
     let mut batch: Option<Batch> = None;
     let round = |_| {
-        let got = domain.enter(q, member, dispatcher, now, |section| section.dispatch_batch(1));
+        let got = domain.enter(q, thread, dispatcher, now, |section| section.dispatch_batch(1));
         let earlier = batch.unwrap_or_default();
         batch = Some(Batch { ready: earlier.ready + got.ready, ..got });
         Round { has_more: false, is_last: got.chosen > 0 }

@@ -23,7 +23,7 @@ pub(in crate::dispatcher) struct Batch {
 
 /// Why choosing ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Ended {
+enum StopReason {
     /// As many were chosen as were wanted.
     AtBound,
     /// The scheduler holds back what it has.
@@ -62,15 +62,15 @@ impl<'q> Section<'q, '_> {
             } else {
                 self.dispatch_for_many(bound)
             };
-            let is_held_back = ended == Ended::HeldBack;
+            let is_held_back = ended == StopReason::HeldBack;
             self.plan(is_held_back);
             // A request that went to the dispatch list because there was no tag was chosen too.
             let chosen = waiting - self.hold.nr_waiting();
             if chosen > 0 {
-                self.member.counters.count(Count::DispatchBatches, 1);
-                self.member.counters.count(Count::Dispatched, chosen as u64);
+                self.thread.counters.count(Count::DispatchBatches, 1);
+                self.thread.counters.count(Count::Dispatched, chosen as u64);
             }
-            let goes_on = ended == Ended::AtBound;
+            let goes_on = ended == StopReason::AtBound;
             batch = Batch { chosen: batch.chosen + chosen, ready: batch.ready + got, goes_on };
             // A thread that came because this time had come may have lacked a tag that was taken then, and have left:
             // see [`Domain::has_come`](crate::queue::Domain::has_come).
@@ -85,7 +85,7 @@ impl<'q> Section<'q, '_> {
 
     /// While all that waits goes to one hardware queue: takes tags first, then chooses `wanted` requests. `wanted` is
     /// not more than the number that waits. Returns how many requests became ready, and why choosing ended.
-    fn dispatch_for_one(&mut self, wanted: usize) -> (usize, Ended) {
+    fn dispatch_for_one(&mut self, wanted: usize) -> (usize, StopReason) {
         debug_assert!(
             wanted <= self.hold.nr_waiting() && self.hold.is_for_first_hctx(),
             "{wanted} wait for the first queue"
@@ -98,16 +98,16 @@ impl<'q> Section<'q, '_> {
         loop {
             let wanted = (wanted - chosen).min(TAGS);
             if wanted == 0 {
-                return (chosen, Ended::AtBound);
+                return (chosen, StopReason::AtBound);
             }
             let got = self.dispatcher.tags_or_wait(q, hctx, &mut batch[..wanted], self.waiter_present);
             if got == 0 {
-                return (chosen, Ended::Lacking);
+                return (chosen, StopReason::Lacking);
             }
             for (taken, tag) in batch[..got].iter().enumerate() {
                 let Some(rq) = self.dispatch_or_wait() else {
                     chosen += self.dispatcher.put_back(q, hctx, &batch[taken..got]);
-                    return (chosen, Ended::HeldBack);
+                    return (chosen, StopReason::HeldBack);
                 };
                 debug_assert_eq!(rq.body().hctx, index, "the tag is of the hardware queue that the request goes to");
                 self.dispatcher.make_ready(q, rq, *tag);
@@ -119,7 +119,7 @@ impl<'q> Section<'q, '_> {
     /// While requests wait for several hardware queues: chooses first, since the choice decides whose tag is needed. A
     /// request whose queue has no tag goes to the dispatch list and the next is chosen. Choosing ends when a queue
     /// would have a second request there. Returns as [`dispatch_for_one`](Self::dispatch_for_one) does.
-    fn dispatch_for_many(&mut self, bound: usize) -> (usize, Ended) {
+    fn dispatch_for_many(&mut self, bound: usize) -> (usize, StopReason) {
         debug_assert!(
             bound > 0 && self.domain.is_whole() && !self.hold.is_for_first_hctx(),
             "requests wait for several hardware queues"
@@ -128,15 +128,15 @@ impl<'q> Section<'q, '_> {
         let mut ready = 0;
         for _ in 0..bound {
             if self.hold.is_empty() || q.hctxs.all_have_dispatch() {
-                return (ready, Ended::Lacking);
+                return (ready, StopReason::Lacking);
             }
-            let Some(rq) = self.dispatch_or_wait() else { return (ready, Ended::HeldBack) };
+            let Some(rq) = self.dispatch_or_wait() else { return (ready, StopReason::HeldBack) };
             let (got, goes_on) = self.dispatcher.give_tag(q, rq, self.waiter_present);
             ready += got;
             if !goes_on {
-                return (ready, Ended::Lacking);
+                return (ready, StopReason::Lacking);
             }
         }
-        (ready, Ended::AtBound)
+        (ready, StopReason::AtBound)
     }
 }

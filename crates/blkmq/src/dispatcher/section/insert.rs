@@ -4,8 +4,8 @@ use blkmq_sched::{Merge, MergeHow, MergeLevel};
 
 use super::Section;
 use crate::dispatcher::insert::Plug;
-use crate::queue::{Count, Locking, Starting};
-use crate::request::{FlushStep, Place, Request, Status};
+use crate::queue::{Count, Locking, StartBatch};
+use crate::request::{FlushStep, Location, Request, Status};
 use blkmq_sync::{Stage, changes, peek, stage, unless_mutated};
 
 impl<'q> Section<'q, '_> {
@@ -22,7 +22,7 @@ impl<'q> Section<'q, '_> {
             entered += u64::from(rq.body().nr_parts);
             if rq.body().flush != FlushStep::None {
                 starting.add(&mut rq);
-                flushes.push_back(rq, Place::Held);
+                flushes.push_back(rq, Location::Held);
                 continue;
             }
             let is_blocked = self.hold.backlog.is_blocked(&rq);
@@ -31,7 +31,7 @@ impl<'q> Section<'q, '_> {
             if rq.flags().nowait {
                 starting.refuse(&rq);
                 rq.body_mut().status = Status::Again;
-                self.dispatcher.finished.push_back(rq, Place::Held);
+                self.dispatcher.finished.push_back(rq, Location::Held);
             } else {
                 starting.add(&mut rq);
                 self.hold.backlog.put_without_room(rq);
@@ -59,7 +59,7 @@ impl<'q> Section<'q, '_> {
     /// Merges or inserts one request, or gives it back if the scheduler is full. `starting`: the request begins with
     /// this. Without `starting` the request has begun already.
     #[inline(always)]
-    fn insert_one(&mut self, starting: Option<&Starting<'q>>, rq: Request<'q>) -> Result<(), Request<'q>> {
+    fn insert_one(&mut self, starting: Option<&StartBatch<'q>>, rq: Request<'q>) -> Result<(), Request<'q>> {
         let (q, now) = (self.q, self.now);
         debug_assert!(
             rq.body().flush == FlushStep::None && rq.body().tag.is_none(),
@@ -81,28 +81,28 @@ impl<'q> Section<'q, '_> {
     }
 
     /// Hangs a newcomer onto the request that takes it in, and joins that request with its neighbour if they touch now.
-    fn merge(&mut self, starting: Option<&Starting<'q>>, merge: Merge, newcomer: Request<'_>) {
+    fn merge(&mut self, starting: Option<&StartBatch<'q>>, merge: Merge, newcomer: Request<'_>) {
         let q = self.q;
-        let member = self.member;
+        let thread = self.thread;
         let mut into = q.slots.leave_scheduler(merge.into);
         debug_assert_eq!(into.op(), newcomer.op(), "requests of one operation merge");
         match starting {
             Some(starting) => starting.merge(&into, &newcomer),
-            None => member.account_merge(q, &newcomer),
+            None => thread.account_merge(q, &newcomer),
         }
         into.absorb(newcomer, merge.how);
-        let _ = into.leave_at(Place::Scheduler);
+        let _ = into.leave_at(Location::Scheduler);
         let mut merges = 1;
         if let Some(join) = merge.joined {
             let mut survivor = q.slots.leave_scheduler(join.survivor);
             let absorbed = q.slots.leave_scheduler(join.absorbed);
             self.hold.note_joined(&absorbed);
-            member.account_join(q, &survivor, &absorbed);
+            thread.account_join(q, &survivor, &absorbed);
             survivor.absorb(absorbed, MergeHow::Back);
-            let _ = survivor.leave_at(Place::Scheduler);
+            let _ = survivor.leave_at(Location::Scheduler);
             merges += 1;
         }
-        member.counters.count(Count::MergesInsert, merges);
+        thread.counters.count(Count::MergesInsert, merges);
     }
 
     /// Inserts what was left and not tried yet, up to `share` requests. Returns how many were tried. Requests that
@@ -163,8 +163,8 @@ impl<'q> Section<'q, '_> {
     #[cold]
     fn refuse(&mut self, mut rq: Request<'_>) {
         debug_assert!(rq.flags().nowait, "only what must not wait is refused: {rq:?}");
-        self.member.account_refuse(self.q, &mut rq);
+        self.thread.account_refuse(self.q, &mut rq);
         rq.body_mut().status = Status::Again;
-        self.dispatcher.finished.push_back(rq, Place::Held);
+        self.dispatcher.finished.push_back(rq, Location::Held);
     }
 }

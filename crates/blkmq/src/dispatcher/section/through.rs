@@ -16,8 +16,8 @@ use blkmq_sched::MOST_NEWCOMERS;
 use super::Section;
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::insert::Plug;
-use crate::queue::{Count, ROUNDS, Starting};
-use crate::request::{Place, Request, RqList};
+use crate::queue::{Count, ROUNDS, StartBatch};
+use crate::request::{Location, Request, RqList};
 use blkmq_sync::tags::Tag;
 use blkmq_sync::{Stage, peek, stage};
 
@@ -63,7 +63,7 @@ impl<'q> Section<'q, '_> {
         debug_assert!((1..=ROUNDS).contains(&most), "{most} requests were left, at most {ROUNDS} of which go together");
         let slots = &self.q.slots;
         let Some(mut left) = self.hold.backlog.take_all() else { return 0 };
-        let mut run = self.dispatcher.newcomers.note_front(&mut left, slots, most, |_| ());
+        let mut run = self.dispatcher.fast_batch.note_front(&mut left, slots, most, |_| ());
         let mut through = 0;
         if run.len() == most {
             self.fetch_hctxs();
@@ -77,7 +77,7 @@ impl<'q> Section<'q, '_> {
     /// Asks for the lines of the newcomers' hardware queues that are written under the hold. So they come together.
     fn fetch_hctxs(&self) {
         let mut next = 0;
-        while let Some((index, places)) = self.dispatcher.newcomers.run(next) {
+        while let Some((index, places)) = self.dispatcher.fast_batch.run(next) {
             next = places.end;
             let hctx = self.q.hctxs.get(index);
             hctx.tags.fetch(&self.dispatcher.hint);
@@ -88,13 +88,13 @@ impl<'q> Section<'q, '_> {
     /// Hands through a run that was noted: each request gets a tag, the run is put in the scheduler's order, and is
     /// then ready. Returns how many operations went through. Returns nothing, and leaves the run as it was, if that is
     /// not possible. `starting`: the requests begin with this.
-    fn dispatch_fast(&mut self, run: &mut RqList, starting: Option<&Starting<'q>>) -> Option<u64> {
-        debug_assert_eq!(run.len(), self.dispatcher.newcomers.known.len(), "the run is what was noted");
+    fn dispatch_fast(&mut self, run: &mut RqList, starting: Option<&StartBatch<'q>>) -> Option<u64> {
+        debug_assert_eq!(run.len(), self.dispatcher.fast_batch.known.len(), "the run is what was noted");
         debug_assert!(
             peek(|| self.q.pools().is_none() && !self.q.settings.wants_reports()),
             "no request goes without its token, and none goes untold"
         );
-        let like = self.dispatcher.newcomers.known.first()?.info;
+        let like = self.dispatcher.fast_batch.known.first()?.info;
         let number = run.len();
         let (mut tags, mut order) = ([Tag(0); MOST_NEWCOMERS], [0; MOST_NEWCOMERS]);
         let (tags, order) = (&mut tags[..number], &mut order[..number]);
@@ -103,8 +103,8 @@ impl<'q> Section<'q, '_> {
         }
         let operations = self.make_through_ready(run, tags, order, starting);
         self.hold.note_through(&like, number);
-        self.member.counters.count(Count::DispatchBatches, 1);
-        self.member.counters.count(Count::DispatchedFast, number as u64);
+        self.thread.counters.count(Count::DispatchBatches, 1);
+        self.thread.counters.count(Count::DispatchedFast, number as u64);
         self.plan(false);
         stage(Stage::Through, number);
         Some(operations)
@@ -115,9 +115,9 @@ impl<'q> Section<'q, '_> {
     #[inline(always)]
     fn take_tags(&mut self, tags: &mut [Tag], order: &mut [u8]) -> bool {
         let Self { q, hold, dispatcher, now, .. } = self;
-        let Dispatcher { newcomers, hint, .. } = &mut **dispatcher;
+        let Dispatcher { fast_batch, hint, .. } = &mut **dispatcher;
         let mut got = 0;
-        while let Some((index, places)) = newcomers.run(got) {
+        while let Some((index, places)) = fast_batch.run(got) {
             let (hctx, wanted) = (q.hctxs.get(index), places.end);
             if hctx.nr_dispatch() == 0 {
                 got += hctx.tags.get_batch(hint, &mut tags[places]);
@@ -127,9 +127,9 @@ impl<'q> Section<'q, '_> {
             }
         }
         // There are no more tags than `nr_requests` allows requests, so a request that has a tag has room.
-        let is_ordered = got == tags.len() && hold.order_through(&newcomers.known, *now, order);
+        let is_ordered = got == tags.len() && hold.order_through(&fast_batch.known, *now, order);
         if is_ordered {
-            newcomers.gather(order);
+            fast_batch.gather(order);
         } else {
             self.put_tags_back(&tags[..got]);
         }
@@ -141,7 +141,7 @@ impl<'q> Section<'q, '_> {
     fn put_tags_back(&mut self, tags: &[Tag]) {
         let mut next = 0;
         while next < tags.len()
-            && let Some((index, places)) = self.dispatcher.newcomers.run(next)
+            && let Some((index, places)) = self.dispatcher.fast_batch.run(next)
         {
             next = places.end.min(tags.len());
             self.dispatcher.put_back(self.q, self.q.hctxs.get(index), &tags[places.start..next]);
@@ -156,7 +156,7 @@ impl<'q> Section<'q, '_> {
         run: &mut RqList,
         tags: &[Tag],
         order: &[u8],
-        starting: Option<&Starting<'q>>,
+        starting: Option<&StartBatch<'q>>,
     ) -> u64 {
         debug_assert!(run.len() == tags.len() && run.len() == order.len(), "each newcomer has a tag and a place");
         let Self { q, domain, dispatcher, .. } = self;
@@ -181,7 +181,7 @@ impl<'q> Section<'q, '_> {
                 }
                 operations += u64::from(body.nr_parts);
                 (body.tag, body.ordered) = (tag_of.next(), true);
-                rq.rest_at(Place::IssueList);
+                rq.rest_at(Location::IssueList);
                 true
             });
             dispatcher.ready.append(through);

@@ -25,7 +25,7 @@ const MOST_OVERTAKEN: u64 = 256;
 
 /// What a request asks for, as far as time is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Work {
+pub(super) enum CommandKind {
     Read,
     /// A write that is done when it is on the platter.
     WriteThrough,
@@ -38,7 +38,7 @@ pub(super) enum Work {
 pub(super) struct Command {
     pub(super) id: RqId,
     pub(super) status: Status,
-    pub(super) work: Work,
+    pub(super) work: CommandKind,
     pub(super) start: u64,
     pub(super) end: u64,
 }
@@ -102,13 +102,13 @@ impl Drive {
     /// Takes a command at the time that [`advance`](Self::advance) was told last.
     pub(super) fn submit(&mut self, command: Command) {
         debug_assert!(
-            command.start < command.end || command.work == Work::Flush,
+            command.start < command.end || command.work == CommandKind::Flush,
             "a read or a write has sectors: {command:?}"
         );
         match command.work {
-            Work::WriteCached | Work::Flush => self.cached.push_back(command),
-            Work::Read if self.has_in_memory(command) => self.transfer(command),
-            Work::Read | Work::WriteThrough => {
+            CommandKind::WriteCached | CommandKind::Flush => self.cached.push_back(command),
+            CommandKind::Read if self.has_in_memory(command) => self.transfer(command),
+            CommandKind::Read | CommandKind::WriteThrough => {
                 self.mechanical.push((self.choices, command));
             }
         }
@@ -174,7 +174,7 @@ impl Drive {
 
     fn end_transfer(&mut self) {
         let Some((_, command)) = self.link.pop_front() else { return };
-        if command.work == Work::WriteCached {
+        if command.work == CommandKind::WriteCached {
             self.cache.insert(command.start, command.end);
         }
         self.finish(command);
@@ -189,7 +189,7 @@ impl Drive {
             }
             Task::Command(command) => {
                 self.mechanics.moved_to(command.end);
-                if command.work == Work::Read {
+                if command.work == CommandKind::Read {
                     self.read_ahead.begin(command.start, command.end, self.now);
                 }
                 self.finish(command);
@@ -209,7 +209,7 @@ impl Drive {
     /// on the platter.
     fn admit(&mut self) {
         while let Some(&command) = self.cached.front() {
-            if command.work == Work::Flush {
+            if command.work == CommandKind::Flush {
                 if !self.cache.is_clean() {
                     return;
                 }
@@ -235,7 +235,7 @@ impl Drive {
             self.choices += 1;
             let command = self.mechanical.remove(nearest).1;
             let mut start = command.start;
-            if command.work == Work::Read {
+            if command.work == CommandKind::Read {
                 start = self.read_ahead.rest(command.start, command.end, self.now, &self.mechanics);
             }
             self.start(Task::Command(command), start, command.end);

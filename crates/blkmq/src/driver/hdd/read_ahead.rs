@@ -9,7 +9,7 @@ const NR_RUNS: usize = 16;
 
 /// Sectors in memory.
 #[derive(Debug, Clone, Copy, Default)]
-struct Run {
+struct CachedRun {
     start: u64,
     end: u64,
     /// When it was read from or into last, in looks.
@@ -19,17 +19,17 @@ struct Run {
 /// What the disk has read, and is reading, ahead of reads.
 #[derive(Debug)]
 pub(super) struct ReadAhead {
-    runs: [Run; NR_RUNS],
+    runs: [CachedRun; NR_RUNS],
     looks: u64,
     /// The run that grows as the platter turns: since when, from which sector on, and to which sector at most.
-    growing: Option<Growing>,
+    growing: Option<GrowingRun>,
     /// The longest read ahead, and the size of the disk, in sectors.
     most: u64,
     capacity: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Growing {
+struct GrowingRun {
     run: usize,
     since: Time,
     from: u64,
@@ -38,7 +38,7 @@ struct Growing {
 
 impl ReadAhead {
     pub(super) fn new(most: u64, capacity: u64) -> Self {
-        Self { runs: [Run::default(); NR_RUNS], looks: 0, growing: None, most, capacity }
+        Self { runs: [CachedRun::default(); NR_RUNS], looks: 0, growing: None, most, capacity }
     }
 
     /// A read ended at `now`: the heads are behind it and go on.
@@ -52,14 +52,14 @@ impl ReadAhead {
         let run = continues.unwrap_or(oldest);
         // Memory for one run is bounded: its older part is dropped.
         let first = if continues.is_some() { self.runs[run].start.max(end.saturating_sub(self.most)) } else { start };
-        self.runs[run] = Run { start: first.min(start), end, used: self.looks };
+        self.runs[run] = CachedRun { start: first.min(start), end, used: self.looks };
         let until = (end + self.most).min(self.capacity);
-        self.growing = Some(Growing { run, since: now, from: end, until });
+        self.growing = Some(GrowingRun { run, since: now, from: end, until });
     }
 
     /// Brings the growing run up to `now`.
     fn grow(&mut self, now: Time, mechanics: &Mechanics) {
-        if let Some(Growing { run, since, from, until }) = self.growing {
+        if let Some(GrowingRun { run, since, from, until }) = self.growing {
             self.runs[run].end = (from + mechanics.passed(now.since(since))).min(until);
         }
     }
@@ -80,8 +80,8 @@ impl ReadAhead {
     /// Where the heads must begin to read these sectors: behind what has just been read ahead.
     pub(super) fn rest(&mut self, start: u64, end: u64, now: Time, mechanics: &Mechanics) -> u64 {
         self.grow(now, mechanics);
-        let Some(Growing { run, until, .. }) = self.growing else { return start };
-        let Run { start: first, end: last, .. } = self.runs[run];
+        let Some(GrowingRun { run, until, .. }) = self.growing else { return start };
+        let CachedRun { start: first, end: last, .. } = self.runs[run];
         let is_reading = last < until && first <= start && start <= last;
         if is_reading { last.clamp(start, end) } else { start }
     }

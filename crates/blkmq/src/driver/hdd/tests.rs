@@ -3,7 +3,7 @@
 use blkmq_sched::{RqId, Time};
 use proptest::prelude::*;
 
-use super::drive::{Command, Drive, Work};
+use super::drive::{Command, CommandKind, Drive};
 use super::{Config, Hdd};
 use crate::driver::Driver;
 use crate::driver::harness::Harness;
@@ -260,12 +260,12 @@ fn parameters_that_contradict_each_other_are_refused_with_the_reason() {
 }
 
 /// Commands for the disk: for each, how much later it comes than the one before, what it asks for, and where.
-fn commands() -> impl Strategy<Value = Vec<(u64, Work, u64, u64)>> {
+fn commands() -> impl Strategy<Value = Vec<(u64, CommandKind, u64, u64)>> {
     let work = prop_oneof![
-        4 => Just(Work::Read),
-        6 => Just(Work::WriteCached),
-        1 => Just(Work::WriteThrough),
-        1 => Just(Work::Flush),
+        4 => Just(CommandKind::Read),
+        6 => Just(CommandKind::WriteCached),
+        1 => Just(CommandKind::WriteThrough),
+        1 => Just(CommandKind::Flush),
     ];
     let gap = prop_oneof![4 => Just(0), 4 => 0..100_000_u64, 2 => 0..20 * MS];
     let start = prop_oneof![3 => (0..64_u64).prop_map(|at| at * 8), 1 => 0..2_000_000_u64];
@@ -274,7 +274,7 @@ fn commands() -> impl Strategy<Value = Vec<(u64, Work, u64, u64)>> {
 
 /// Gives the disk these commands, as long as fewer than 32 are with it, and looks at it `looks` times between two of
 /// them. Returns which commands were over when; their ids are their numbers. Checks that no list grew.
-fn play(commands: &[(u64, Work, u64, u64)], looks: u64) -> Vec<(RqId, Time)> {
+fn play(commands: &[(u64, CommandKind, u64, u64)], looks: u64) -> Vec<(RqId, Time)> {
     let config = "hw_queue_depth=32,cache_segments=16,cache_size=1,max_sectors=64,size=1G,read_ahead=64K";
     let mut drive = Drive::from(&config.parse::<Config>().unwrap());
     let capacity = drive.capacity();

@@ -45,7 +45,7 @@ pub(super) enum Strike {
 }
 
 #[derive(Debug)]
-struct State {
+struct Sequences {
     timeout: Option<Sequence>,
     requeue: Option<Sequence>,
     /// How the request that `requeue` struck before this one came back. The two ways alternate.
@@ -55,7 +55,7 @@ struct State {
 /// The faults of a device. All its hardware queues share the sequences, so the faults are as reproducible as the order
 /// in which requests reach the device.
 #[derive(Debug)]
-pub(super) struct Injection(Mutex<State>);
+pub(super) struct Injection(Mutex<Sequences>);
 
 impl Injection {
     /// `None` if there is no fault to inject.
@@ -63,7 +63,7 @@ impl Injection {
         let sequence = |fault: Option<Fault>, seed| fault.map(|fault| Sequence::new(fault, seed));
         (timeout.is_some() || requeue.is_some()).then(|| {
             let (timeout, requeue) = (sequence(timeout, seed), sequence(requeue, !seed));
-            Self(Mutex::new(State { timeout, requeue, refused_last: false }))
+            Self(Mutex::new(Sequences { timeout, requeue, refused_last: false }))
         })
     }
 

@@ -12,7 +12,7 @@ use crate::request::limits::SECTOR_SIZE;
 
 /// What a request asks for, as far as time is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Work {
+pub(super) enum CommandKind {
     Read,
     /// A write that is over when it is in the buffer.
     Write,
@@ -26,11 +26,11 @@ pub(super) enum Work {
 /// A part that serves one request at a time, in order. A request counts from when it was asked, so that a transfer that
 /// has to wait for its data does not block the way for others.
 #[derive(Debug, Clone, Copy, Default)]
-struct Way {
+struct FifoServer {
     free: Time,
 }
 
-impl Way {
+impl FifoServer {
     /// How long a request takes that is asked at `now` and takes `ns` by itself.
     fn take(&mut self, now: Time, ns: u64) -> u64 {
         self.free = self.free.max(now).after(ns);
@@ -85,9 +85,9 @@ pub struct Flash {
     all_programmed: Time,
     next_die: usize,
     dies: Box<[Die]>,
-    channels: Box<[Way]>,
-    to_computer: Way,
-    from_computer: Way,
+    channels: Box<[FifoServer]>,
+    to_computer: FifoServer,
+    from_computer: FifoServer,
     collector: Collector,
 }
 
@@ -110,9 +110,9 @@ impl Flash {
             all_programmed: Time(0),
             next_die: 0,
             dies: vec![Die::default(); config.channels * config.dies].into(),
-            channels: vec![Way::default(); config.channels].into(),
-            to_computer: Way::default(),
-            from_computer: Way::default(),
+            channels: vec![FifoServer::default(); config.channels].into(),
+            to_computer: FifoServer::default(),
+            from_computer: FifoServer::default(),
             collector: Collector::new(&config),
             config,
         }
@@ -121,22 +121,22 @@ impl Flash {
     /// When a command that comes at `now` is over.
     ///
     /// COST: some comparisons per page, and a place in a heap as large as the controller's number of slots.
-    pub(super) fn submit(&mut self, work: Work, start: u64, nr_sectors: u64, now: Time) -> Time {
+    pub(super) fn submit(&mut self, work: CommandKind, start: u64, nr_sectors: u64, now: Time) -> Time {
         self.now = self.now.max(now);
         let fetched = self.fetch();
         let (start, bytes) = (start * SECTOR_SIZE as u64, nr_sectors * SECTOR_SIZE as u64);
         let end = match work {
-            Work::Read => self.read(start, bytes, fetched),
-            Work::Write => self.write(bytes, fetched),
-            Work::WriteThrough => {
+            CommandKind::Read => self.read(start, bytes, fetched),
+            CommandKind::Write => self.write(bytes, fetched),
+            CommandKind::WriteThrough => {
                 let buffered = self.write(bytes, fetched);
                 self.flush(buffered)
             }
-            Work::Flush => self.flush(fetched),
-            Work::Note => fetched,
+            CommandKind::Flush => self.flush(fetched),
+            CommandKind::Note => fetched,
         };
         self.at_work.push(Reverse(end));
-        let is_write = matches!(work, Work::Write | Work::WriteThrough);
+        let is_write = matches!(work, CommandKind::Write | CommandKind::WriteThrough);
         end.after(if is_write { self.config.write_latency } else { self.config.latency })
     }
 

@@ -5,7 +5,7 @@ mod published;
 use blkmq_sched::Time;
 use proptest::prelude::*;
 
-use super::flash::{Flash, Work};
+use super::flash::{CommandKind, Flash};
 use super::{Config, Ssd};
 use crate::driver::harness::Harness;
 use crate::driver::tests::random_cases;
@@ -36,15 +36,15 @@ fn numbers(done: Vec<(Bio, Status)>) -> Vec<u64> {
 #[test]
 fn a_read_takes_its_page_and_its_transfers() {
     let mut ssd = flash("read=45us,read_slow=45us,latency=20us,channel_mbps=1024,link_mbps=4096");
-    let alone = ssd.submit(Work::Read, 0, 8, Time(0));
+    let alone = ssd.submit(CommandKind::Read, 0, 8, Time(0));
     assert_eq!(alone, Time(45 * US + 20 * US + 4 * US + US));
     // Four pages in a row lie on four dies: only the transfers are longer.
     let later = Time(1_000_000);
-    assert_eq!(ssd.submit(Work::Read, 0, 128, later).since(later), 45 * US + 20 * US + 16 * US + 16 * US);
+    assert_eq!(ssd.submit(CommandKind::Read, 0, 128, later).since(later), 45 * US + 20 * US + 16 * US + 16 * US);
     // Two reads of one page: the die does one after the other.
     let later = Time(2_000_000);
-    assert_eq!(ssd.submit(Work::Read, 0, 8, later).since(later), 70 * US);
-    assert!(ssd.submit(Work::Read, 8, 8, later).since(later) >= 45 * US + 70 * US);
+    assert_eq!(ssd.submit(CommandKind::Read, 0, 8, later).since(later), 70 * US);
+    assert!(ssd.submit(CommandKind::Read, 8, 8, later).since(later) >= 45 * US + 70 * US);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_third_of_the_pages_is_slow() {
     let slow = (0..3000)
         .filter(|page| {
             let now = Time(page * 1_000_000);
-            ssd.submit(Work::Read, page * 32, 8, now).since(now) > 60 * US
+            ssd.submit(CommandKind::Read, page * 32, 8, now).since(now) > 60 * US
         })
         .count();
     // Four standard deviations of a binomial distribution with n = 3000 and p = 1/3.
@@ -64,12 +64,12 @@ fn a_third_of_the_pages_is_slow() {
 fn a_write_is_over_in_the_buffer_and_a_flush_when_it_is_in_the_flash() {
     let mut ssd = flash("latency=0,write_latency=0,program=300us");
     let now = Time(1_000_000);
-    assert!(ssd.submit(Work::Write, 0, 8, now).since(now) < 5 * US);
-    let flushed = ssd.submit(Work::Flush, 0, 0, now).since(now);
+    assert!(ssd.submit(CommandKind::Write, 0, 8, now).since(now) < 5 * US);
+    let flushed = ssd.submit(CommandKind::Flush, 0, 0, now).since(now);
     assert!((300 * US..310 * US).contains(&flushed), "{flushed}");
     let later = Time(2_000_000);
-    assert!(ssd.submit(Work::Flush, 0, 0, later).since(later) < 5 * US, "the flash has everything");
-    let forced = ssd.submit(Work::WriteThrough, 0, 8, later).since(later);
+    assert!(ssd.submit(CommandKind::Flush, 0, 0, later).since(later) < 5 * US, "the flash has everything");
+    let forced = ssd.submit(CommandKind::WriteThrough, 0, 8, later).since(later);
     assert!((300 * US..310 * US).contains(&forced), "{forced}");
 }
 
@@ -81,8 +81,8 @@ fn writes_that_wait_for_room_keep_others_waiting_only_when_they_have_all_slots()
                       latency=0,slots=4";
     let full = |nr_more: u64| {
         let mut ssd = flash(parameters);
-        (0..64 + nr_more).for_each(|number| _ = ssd.submit(Work::Write, 32 * number, 32, Time(0)));
-        ssd.submit(Work::Read, 0, 8, Time(0)).0
+        (0..64 + nr_more).for_each(|number| _ = ssd.submit(CommandKind::Write, 32 * number, 32, Time(0)));
+        ssd.submit(CommandKind::Read, 0, 8, Time(0)).0
     };
     // The read waits for the row under way, and for nothing else.
     assert!((0..4).all(|nr| full(nr) < 1200 * US), "{} {}", full(0), full(3));
@@ -99,9 +99,9 @@ fn writing_is_as_fast_as_the_dies_program_and_copy() {
     let rate = |parameters: &str| {
         let (mut ssd, mut end) = (flash(parameters), Time(0));
         for number in 0..200 {
-            end = ssd.submit(Work::Write, number * 2048, 2048, end);
+            end = ssd.submit(CommandKind::Write, number * 2048, 2048, end);
         }
-        200 * 1_000_000_000 / ssd.submit(Work::Flush, 0, 0, end).0
+        200 * 1_000_000_000 / ssd.submit(CommandKind::Flush, 0, 0, end).0
     };
     // 64 dies program three pages of 16 KiB in 1350 us.
     let fast = rate("gc_copies=0,max_sectors=2048");
@@ -117,11 +117,11 @@ fn an_idle_die_copies_rows_in_the_background() {
     let parameters = "channels=1,dies=1,row_pages=1,read=50us,read_slow=50us,program=500us,gc_copies=0,latency=0,\
                       gc_background=1";
     let mut ssd = flash(parameters);
-    (0..3).for_each(|number| _ = ssd.submit(Work::Write, 32 * number, 32, Time(0)));
-    let flushed = ssd.submit(Work::Flush, 0, 0, Time(0));
+    (0..3).for_each(|number| _ = ssd.submit(CommandKind::Write, 32 * number, 32, Time(0)));
+    let flushed = ssd.submit(CommandKind::Flush, 0, 0, Time(0));
     assert!((1500 * US..1520 * US).contains(&flushed.0), "the three rows come first: {flushed:?}");
     // Then three copies of 550 us each. A read waits for the one under way, and the next one for nothing.
-    let mut read = |at: u64| ssd.submit(Work::Read, 0, 8, Time(at)).since(Time(at)) / US;
+    let mut read = |at: u64| ssd.submit(CommandKind::Read, 0, 8, Time(at)).since(Time(at)) / US;
     assert!((500..=570).contains(&read(1600 * US)), "the first copy has 450 us to go");
     assert!((50..=60).contains(&read(10_000 * US)), "all are done");
 }

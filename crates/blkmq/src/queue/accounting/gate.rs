@@ -14,7 +14,7 @@ pub struct GateCounts {
     /// How often the gate opened: from then on requests of one class, or of every class, pass while nothing waits.
     pub opened: u64,
     /// How often the gate was shut. A request of another class or client came, the scheduler changed its answer, or
-    /// something waited where the scheduler or the window then keeps the gate shut for a while. A change of a knob or
+    /// something waited where the scheduler or the limiter then keeps the gate shut for a while. A change of a knob or
     /// of the scheduler shuts it too, and opens it again.
     pub shut: u64,
     /// Nanoseconds for which the gate was shut while there was a scheduler and the knob `bypass` was on, by the queue's

@@ -1,7 +1,7 @@
-//! What each thread has completed, for a window: what the device has done, and how much of the work that was sent to it
-//! is over. Each thread writes sums of its own, a batch at a time.
+//! What each thread has completed, for a limiter: what the device has done, and how much of the work that was sent to
+//! it is over. Each thread writes sums of its own, a batch at a time.
 
-use blkmq_sched::window::{Flow, Progress};
+use blkmq_sched::limiter::{Flow, Progress};
 use blkmq_sched::{Op, Time};
 
 use crate::queue::accounting::add;
@@ -106,10 +106,10 @@ impl<'q> FlowBatch<'q> {
     pub(crate) fn add(&mut self, rq: &mut Request<'_>) {
         let (op, sectors, body) = (rq.op(), rq.nr_sectors(), rq.body_mut());
         let cost = u64::from(std::mem::take(&mut body.cost));
-        if unless_mutated("window.subtract") {
+        if unless_mutated("limiter.subtract") {
             self.over += cost;
         }
-        if !body.ordered || !body.status.is_ok() && unless_mutated("window.failed") {
+        if !body.ordered || !body.status.is_ok() && unless_mutated("limiter.failed") {
             return;
         }
         let in_device = self.now.since(body.issued);

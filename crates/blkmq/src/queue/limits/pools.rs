@@ -23,7 +23,7 @@ use crate::queue::RequestQueue;
 use crate::queue::accounting::add;
 use crate::request::PoolToken;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
-use blkmq_sync::pool::{Pool, Taken};
+use blkmq_sync::pool::{Claim, Pool};
 use blkmq_sync::{Line, Mutex, placed, unless_mutated};
 
 /// What the control of the depths keeps.
@@ -160,7 +160,7 @@ impl Pools {
 #[must_use = "tokens that were claimed go back at the end"]
 pub(crate) struct TakenTokens<'a> {
     of: SchedDomain,
-    taken: Taken<'a>,
+    taken: Claim<'a>,
 }
 
 impl TakenTokens<'_> {
@@ -169,7 +169,7 @@ impl TakenTokens<'_> {
         self.taken.next().map(|word| PoolToken { of: self.of, word })
     }
 
-    /// As of [`Taken::end`].
+    /// As of [`Claim::end`].
     pub(crate) fn end(self) -> bool {
         self.taken.end()
     }
@@ -324,7 +324,7 @@ impl<'q> TokenBatch<'q> {
 /// What all threads have counted since `base`.
 fn latencies_since(q: &RequestQueue, base: &Sums) -> Sums {
     let mut sums = Sums::default();
-    q.members.iter().for_each(|(_, member)| member.latencies.add_to(&mut sums));
+    q.threads.iter().for_each(|(_, thread)| thread.latencies.add_to(&mut sums));
     let base = base.counts.as_flattened().as_flattened().iter();
     for (sum, base) in sums.counts.as_flattened_mut().as_flattened_mut().iter_mut().zip(base) {
         *sum = sum.saturating_sub(*base);

@@ -3,21 +3,21 @@
 //! word or, under the locking `staged`, in a bucket.
 //!
 //! What was left first is taken first, in rounds. The [`ROUNDS`] requests that were left first stand in front, or as
-//! many as the combiner may still take if these are fewer. Each round takes one request of each member that has some in
+//! many as the combiner may still take if these are fewer. Each round takes one request of each thread that has some in
 //! front. The rounds give two promises. A request waits only for those that were there when it came, and for a few
-//! more, however much other members leave behind it. And among those in front no member's k-th request waits for
-//! another member's (k + 1)-th.
+//! more, however much other threads leave behind it. And among those in front no thread's k-th request waits for
+//! another thread's (k + 1)-th.
 //!
-//! Requests for which the scheduler had no room stay in one list per member, class and sync or async. So the order
-//! within each list is kept, and no list holds up another. Room that comes goes round the members that wait for it: no
-//! member gets room twice before another member that could use it. Within a member the highest class has room first,
+//! Requests for which the scheduler had no room stay in one list per thread, class and sync or async. So the order
+//! within each list is kept, and no list holds up another. Room that comes goes round the threads that wait for it: no
+//! thread gets room twice before another thread that could use it. Within a thread the highest class has room first,
 //! and within a class sync and async requests take turns.
 
 use blkmq_sched::Class;
 
 use crate::queue::topology::hctx::next_bit;
-use crate::request::limits::MAX_MEMBERS;
-use crate::request::{Place, Request, RqList, Slots};
+use crate::request::limits::MAX_THREADS;
+use crate::request::{Location, Request, RqList, Slots};
 use blkmq_sync::{Area, changes, reads};
 
 /// How many requests stand in front and are taken in rounds before the next ones come to the front.
@@ -26,16 +26,16 @@ pub(crate) const ROUNDS: usize = 64;
 // So the requests that stand in front can go through the scheduler together.
 const _: () = assert!(ROUNDS <= blkmq_sched::MOST_NEWCOMERS);
 
-/// A set of members.
-type Set = [u64; MAX_MEMBERS / 64];
+/// A set of threads.
+type Set = [u64; MAX_THREADS / 64];
 
 /// The number of kinds of requests, async and sync of each class. A kind that finds no room holds up no other kind.
 const NR_KINDS: usize = 2 * Class::ALL.len();
 
-/// The requests of one member that wait.
+/// The requests of one thread that wait.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// The requests that are taken in the rounds, in the order in which the member left them.
+    /// The requests that are taken in the rounds, in the order in which the thread left them.
     incoming: RqList,
     /// The requests that found no room, by kind.
     without_room: [RqList; NR_KINDS],
@@ -61,28 +61,28 @@ impl Waiting {
                     self.turn = 1 - kind % 2;
                     return true;
                 }
-                Err(rq) => list.push_front(rq, Place::Staged),
+                Err(rq) => list.push_front(rq, Location::Staged),
             }
         }
         false
     }
 }
 
-/// The requests of the backlog, by member.
+/// The requests of the backlog, by thread.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
-    members: Vec<Waiting>,
-    members_area: Area,
-    /// The members that have requests in the present rounds.
+    threads: Vec<Waiting>,
+    threads_area: Area,
+    /// The threads that have requests in the present rounds.
     incoming: Set,
-    /// The member whose turn is next.
+    /// The thread whose turn is next.
     turn: usize,
     nr_incoming: usize,
     /// The requests that were left since the present rounds began.
     later: RqList,
-    /// The members that have requests that found no room.
+    /// The threads that have requests that found no room.
     without_room: Set,
-    /// The member of `without_room` that looks for room first.
+    /// The thread of `without_room` that looks for room first.
     retry_turn: usize,
     nr_without_room: usize,
 }
@@ -92,26 +92,26 @@ fn kind(rq: &Request<'_>) -> usize {
     2 * rq.priority().class.index() + usize::from(rq.body().is_sync())
 }
 
-fn bit(member: usize) -> (usize, u64) {
-    (member / 64, 1 << (member % 64))
+fn bit(thread: usize) -> (usize, u64) {
+    (thread / 64, 1 << (thread % 64))
 }
 
-/// The first member of the set at or behind `from`, going round.
+/// The first thread of the set at or behind `from`, going round.
 fn next(set: &Set, from: usize) -> Option<usize> {
-    debug_assert!(from <= MAX_MEMBERS, "a turn is that of a member, or behind the last");
+    debug_assert!(from <= MAX_THREADS, "a turn is that of a thread, or behind the last");
     next_bit(set.len(), from, |at| set[at])
 }
 
 impl Backlog {
     pub(super) fn new() -> Self {
-        Self { members_area: Area::new("queue.backlog"), ..Self::default() }
+        Self { threads_area: Area::new("queue.backlog"), ..Self::default() }
     }
 
-    /// Makes room for what a member leaves. Called when it joins.
-    pub(in crate::queue) fn reserve(&mut self, member: u16) {
-        let len = self.members.len().max(usize::from(member) + 1);
-        self.members.resize_with(len, Waiting::default);
-        self.members_area.is_of(&self.members);
+    /// Makes room for what a thread leaves. Called when it joins.
+    pub(in crate::queue) fn reserve(&mut self, thread: u16) {
+        let len = self.threads.len().max(usize::from(thread) + 1);
+        self.threads.resize_with(len, Waiting::default);
+        self.threads_area.is_of(&self.threads);
     }
 
     /// Adds requests that were left, in the order in which they were left.
@@ -149,12 +149,12 @@ impl Backlog {
 
     /// Whether the counts and sets say what the lists hold. For assertions.
     pub(super) fn agrees(&self) -> bool {
-        let is_in = |set: &Set, member| set[bit(member).0] & bit(member).1 != 0;
+        let is_in = |set: &Set, thread| set[bit(thread).0] & bit(thread).1 != 0;
         let (mut nr_incoming, mut nr_without_room) = (0, 0);
-        for (member, waiting) in self.members.iter().enumerate() {
+        for (thread, waiting) in self.threads.iter().enumerate() {
             let without_room: usize = waiting.without_room.iter().map(RqList::len).sum();
-            if is_in(&self.incoming, member) == waiting.incoming.is_empty()
-                || is_in(&self.without_room, member) == (without_room == 0)
+            if is_in(&self.incoming, thread) == waiting.incoming.is_empty()
+                || is_in(&self.without_room, thread) == (without_room == 0)
             {
                 return false;
             }
@@ -164,7 +164,7 @@ impl Backlog {
         (nr_incoming, nr_without_room) == (self.nr_incoming, self.nr_without_room)
     }
 
-    /// Whether requests of the same kind and member wait for room. If so, this request goes behind them.
+    /// Whether requests of the same kind and thread wait for room. If so, this request goes behind them.
     #[inline]
     pub(crate) fn is_blocked(&self, rq: &Request<'_>) -> bool {
         self.lacks_room() && self.is_behind_some(rq)
@@ -172,9 +172,9 @@ impl Backlog {
 
     #[cold]
     fn is_behind_some(&self, rq: &Request<'_>) -> bool {
-        let member = usize::from(rq.index().pool());
-        let (word, bit) = bit(member);
-        self.without_room[word] & bit != 0 && !self.members[member].without_room[kind(rq)].is_empty()
+        let thread = usize::from(rq.index().pool());
+        let (word, bit) = bit(thread);
+        self.without_room[word] & bit != 0 && !self.threads[thread].without_room[kind(rq)].is_empty()
     }
 
     /// The next request whose turn it is, which the caller tries. `most` is how many the caller may still take, this
@@ -184,13 +184,13 @@ impl Backlog {
         if self.nr_incoming == 0 {
             self.begin_rounds(slots, most.min(ROUNDS));
         }
-        let member = next(&self.incoming, self.turn)?;
-        *changes(&mut self.turn) = member + 1;
-        let list = changes(&mut self.members[member].incoming);
-        debug_assert!(!list.is_empty(), "a member in the rounds has a request there");
+        let thread = next(&self.incoming, self.turn)?;
+        *changes(&mut self.turn) = thread + 1;
+        let list = changes(&mut self.threads[thread].incoming);
+        debug_assert!(!list.is_empty(), "a thread in the rounds has a request there");
         let rq = list.pop_front(slots);
         if list.is_empty() {
-            let (word, bit) = bit(member);
+            let (word, bit) = bit(thread);
             *changes(&mut self.incoming[word]) &= !bit;
         }
         *changes(&mut self.nr_incoming) -= 1;
@@ -203,20 +203,20 @@ impl Backlog {
             && let Some(rq) = changes(&mut self.later).pop_front(slots)
         {
             *changes(&mut self.nr_incoming) += 1;
-            let member = usize::from(rq.index().pool());
-            let (word, bit) = bit(member);
+            let thread = usize::from(rq.index().pool());
+            let (word, bit) = bit(thread);
             *changes(&mut self.incoming[word]) |= bit;
-            changes(&mut self.members[member].incoming).push_back(rq, Place::Staged);
+            changes(&mut self.threads[thread].incoming).push_back(rq, Location::Staged);
         }
     }
 
     /// Puts down a request for which there is no room.
     pub(crate) fn put_without_room(&mut self, rq: Request<'_>) {
-        let member = usize::from(rq.index().pool());
-        let (word, bit) = bit(member);
+        let thread = usize::from(rq.index().pool());
+        let (word, bit) = bit(thread);
         *changes(&mut self.without_room[word]) |= bit;
         *changes(&mut self.nr_without_room) += 1;
-        changes(&mut self.members[member].without_room[kind(&rq)]).push_back(rq, Place::Staged);
+        changes(&mut self.threads[thread].without_room[kind(&rq)]).push_back(rq, Location::Staged);
     }
 
     /// Whether something waits for room.
@@ -234,14 +234,14 @@ impl Backlog {
     ) -> usize {
         let before = self.nr_without_room;
         let mut set = self.without_room;
-        while let Some(member) = next(&set, self.retry_turn) {
-            let (word, bit) = bit(member);
-            let waiting = &mut self.members[member];
+        while let Some(thread) = next(&set, self.retry_turn) {
+            let (word, bit) = bit(thread);
+            let waiting = &mut self.threads[thread];
             if waiting.retry_one(slots, &mut insert) {
                 self.nr_without_room -= 1;
-                // Only a member that got room gives up its turn. Otherwise looks that find no room would bring the turn
-                // round to the same member each time that there is room.
-                self.retry_turn = member + 1;
+                // Only a thread that got room gives up its turn. Otherwise looks that find no room would bring the turn
+                // round to the same thread each time that there is room.
+                self.retry_turn = thread + 1;
             } else {
                 set[word] &= !bit;
                 if waiting.without_room.iter().all(RqList::is_empty) {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use super::hold::Hold;
 use crate::queue::RequestQueue;
 use crate::queue::accounting::{Count, Counters};
-use crate::queue::experiments::{Wait, Waits};
+use crate::queue::experiments::{Wait, WaitMeters};
 use crate::queue::topology::hctx::HwCtx;
 #[cfg(virtual_cpus)]
 use crate::queue::watch::{HoldStep, tell_hold};
@@ -18,7 +18,7 @@ use blkmq_sync::{Line, Mutex, MutexGuard, unless_mutated};
 #[derive(Debug)]
 struct Lock {
     hold: Mutex<Hold>,
-    waits: Waits,
+    waits: WaitMeters,
 }
 
 /// What other threads see without locking. The counts lie apart from the lock, so that a look does not take the lock's
@@ -72,7 +72,7 @@ impl Drop for EndsProcess {
 
 impl Domain {
     /// A domain without a scheduler: of one hardware queue, or of all if `hctx` is `None`.
-    pub(super) fn new(hctx: Option<u16>, waits: Waits) -> Self {
+    pub(super) fn new(hctx: Option<u16>, waits: WaitMeters) -> Self {
         let first = hctx.unwrap_or(0);
         let hold = Mutex::new(Hold::empty(first));
         Self {
@@ -118,19 +118,19 @@ impl Domain {
         self.lock.hold.lock()
     }
 
-    /// Runs a section of a member's thread under the lock, on the path of a request. Then brings up to date what
+    /// Runs a thread's section under the lock, on the path of a request. Then brings up to date what
     /// other threads see of the domain, and lets go the lock.
     ///
     /// COST: of a free lock a compare-exchange, and a swap to unlock; of a held lock also two readings of the meter,
     /// if there is a meter. At the end a load of the queue's word and three of the counts, which are written only if
     /// they have changed.
     #[inline]
-    pub(crate) fn with_hold<R>(&self, q: &RequestQueue, member: u16, section: impl FnOnce(&mut Hold) -> R) -> R {
+    pub(crate) fn with_hold<R>(&self, q: &RequestQueue, thread: u16, section: impl FnOnce(&mut Hold) -> R) -> R {
         let ends_process = EndsProcess;
-        let mut hold = self.acquire(&q.members.get(member).counters);
+        let mut hold = self.acquire(&q.threads.get(thread).counters);
         #[cfg(virtual_cpus)]
         tell_hold(HoldStep::Begins);
-        hold.note_holder(member);
+        hold.note_holder(thread);
         hold.tell_touched();
         hold.room = (0, 0);
         let result = section(&mut hold);

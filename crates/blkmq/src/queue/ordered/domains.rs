@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use super::domain::Domain;
 use crate::queue::RequestQueue;
-use crate::queue::experiments::Waits;
+use crate::queue::experiments::WaitMeters;
 use crate::request::limits::MAX_HW_QUEUES;
 use blkmq_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use blkmq_sync::{Line, peek, unless_mutated};
@@ -25,11 +25,11 @@ pub(crate) struct Domains {
     /// The hardware queue with whose domain the next thread begins: the one behind the last that was given something
     /// while something waited.
     turn: Line<AtomicU32>,
-    waits: Waits,
+    waits: WaitMeters,
 }
 
 impl Domains {
-    pub(in crate::queue) fn new(waits: Waits) -> Self {
+    pub(in crate::queue) fn new(waits: WaitMeters) -> Self {
         Self {
             whole: Domain::new(None, waits.clone()),
             own: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
@@ -126,19 +126,19 @@ impl RequestQueue {
     /// thread went before, and which lacks what was brought, shows that it has work: see `Section::show` in
     /// `dispatcher`.
     #[inline]
-    pub(crate) fn due_domains(&self, member: u16) -> DueDomains<'_> {
+    pub(crate) fn due_domains(&self, thread: u16) -> DueDomains<'_> {
         match self.whole_domain() {
-            Some(domain) => DueDomains { q: self, whole: Some(domain), member, takes_all: false, at: 0, left: 0 },
-            None => DueDomains::of_several(self, member),
+            Some(domain) => DueDomains { q: self, whole: Some(domain), thread, takes_all: false, at: 0, left: 0 },
+            None => DueDomains::of_several(self, thread),
         }
     }
 
     /// Whether something waits that this thread may have inserted.
     #[inline]
-    pub(crate) fn has_waiting_for(&self, member: u16) -> bool {
+    pub(crate) fn has_waiting_for(&self, thread: u16) -> bool {
         match self.whole_domain() {
             Some(domain) => domain.has_waiting(),
-            None => self.domains.has_waiting_in(self.hctxs.layout().mapped(member)),
+            None => self.domains.has_waiting_in(self.hctxs.layout().mapped(thread)),
         }
     }
 
@@ -159,17 +159,17 @@ impl RequestQueue {
 pub(crate) struct DueDomains<'q> {
     q: &'q RequestQueue,
     whole: Option<&'q Domain>,
-    member: u16,
-    /// Each hardware queue, and not only those of the member.
+    thread: u16,
+    /// Each hardware queue, and not only those of the thread.
     takes_all: bool,
-    /// The next hardware queue, or which one of the member's is the next, and how many are left at most.
+    /// The next hardware queue, or which one of the thread's is the next, and how many are left at most.
     at: u16,
     left: u16,
 }
 
 impl<'q> DueDomains<'q> {
     #[inline(never)]
-    fn of_several(q: &'q RequestQueue, member: u16) -> Self {
+    fn of_several(q: &'q RequestQueue, thread: u16) -> Self {
         debug_assert!(peek(|| q.settings.is_split()), "there are several domains");
         let (takes_all, len) = (q.live.word.load().is_waiting() && unless_mutated("split.all"), q.hctxs.layout().len());
         let mut at = 0;
@@ -177,7 +177,7 @@ impl<'q> DueDomains<'q> {
             let turn = q.domains.turn.load(Ordering::Relaxed);
             at = if turn < u32::from(len) { turn as u16 } else { 0 };
         }
-        Self { q, whole: None, member, takes_all, at, left: len }
+        Self { q, whole: None, thread, takes_all, at, left: len }
     }
 
     /// The domain that came last was given something. The next thread begins behind it.
@@ -196,7 +196,7 @@ impl<'q> DueDomains<'q> {
         let (q, layout) = (self.q, self.q.hctxs.layout());
         while self.left > 0 {
             self.left -= 1;
-            let hctx = if self.takes_all { self.at } else { layout.mapped(self.member).nth(self.at.into())? };
+            let hctx = if self.takes_all { self.at } else { layout.mapped(self.thread).nth(self.at.into())? };
             self.at = if self.takes_all && self.at + 1 == layout.len() { 0 } else { self.at + 1 };
             let domain = q.domains.own(hctx);
             if domain.has_work() || q.hctxs.get(hctx).nr_dispatch() > 0 {

@@ -97,7 +97,7 @@ impl Hold {
 
     #[inline(never)]
     fn fold_now(&mut self, q: &RequestQueue) {
-        let tally = q.members.tally(&self.base);
+        let tally = q.threads.tally(&self.base);
         if let Some(scheduler) = &mut self.scheduler {
             scheduler.observe(Feedback::Sums(&tally));
         }
@@ -107,8 +107,8 @@ impl Hold {
     /// Opens the gate if it is shut, nothing waits, and enough requests have come since the class or the client
     /// changed. While the word says WAITING nothing passes anyway, so a gate that is open stays open, and requests pass
     /// again as soon as nothing lacks anything. Two kinds of gates are shut for some time: that of a scheduler whose
-    /// answer changes with what it dispatches, if something waits, and any gate if the window may hold back what comes.
-    /// Called when the lock is about to be let go.
+    /// answer changes with what it dispatches, if something waits, and any gate if the limiter may hold back what
+    /// comes. Called when the lock is about to be let go.
     #[inline]
     pub(super) fn turn_gate(&mut self, q: &RequestQueue) {
         let seen = q.live.word.load();
@@ -121,8 +121,8 @@ impl Hold {
             seen.gate(),
             self.gate
         );
-        if !self.is_window_open() || seen.is_waiting() {
-            if self.wants_reports || !self.is_window_open() {
+        if !self.is_limiter_open() || seen.is_waiting() {
+            if self.wants_reports || !self.is_limiter_open() {
                 self.until_open = unless_explored(CALM, CALM_EXPLORED);
                 if self.gate.is_some() {
                     self.shut_gate(q);
@@ -160,7 +160,7 @@ impl Hold {
     #[inline]
     fn open_gate(&mut self, q: &RequestQueue) {
         debug_assert!(self.gate.is_none(), "a gate that is open is not opened again");
-        if q.settings.has_bypass() && self.is_window_open() && !self.has_waiting() {
+        if q.settings.has_bypass() && self.is_limiter_open() && !self.has_waiting() {
             self.open_gate_for_latest(q);
         }
     }

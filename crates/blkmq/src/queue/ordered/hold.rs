@@ -1,15 +1,16 @@
 //! What belongs to a scheduler and is known only under its lock.
 
 use blkmq_sched::{
-    Admission, Class, ClientId, Info, InsertAt, Merge, Newcomer, Op, Outstanding, Report, RqId, Scheduler, Tally, Time,
+    Admission, Class, ClientId, FastRequest, Info, InsertAt, Merge, Op, Outstanding, Report, RqId, Scheduler, Tally,
+    Time,
 };
 
 use super::backlog::Backlog;
 use crate::queue::RequestQueue;
-use crate::queue::limits::opening::Opening;
+use crate::queue::limits::limiter::LimiterState;
 use crate::queue::limits::pools::Lender;
-use crate::queue::members::ring;
-use crate::request::{Place, Request};
+use crate::queue::threads::ring;
+use crate::request::{Location, Request};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::{Area, changes, fetch, reads, unless_mutated};
 
@@ -37,7 +38,7 @@ fn ask(
 /// A scheduler and what belongs to it, under one lock.
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
-    /// The member that had the hold last.
+    /// The thread that had the hold last.
     holder: u16,
     pub(super) scheduler: Option<Box<dyn Scheduler>>,
     scheduler_area: Area,
@@ -78,9 +79,9 @@ pub(crate) struct Hold {
     pub(super) gate_client: Option<ClientId>,
     /// The scheduler is told what passes it by and what completes.
     pub(super) wants_reports: bool,
-    /// The window, with what was sent through it.
-    pub(super) opening: Option<Box<Opening>>,
-    /// The scheduler takes tokens, or is told, or there is a window.
+    /// The limiter, with what was sent through it.
+    pub(super) opening: Option<Box<LimiterState>>,
+    /// The scheduler takes tokens, or is told, or there is a limiter.
     is_special: bool,
     /// The word of its pool from which the latest token came, where the next search begins.
     token_home: u16,
@@ -108,12 +109,12 @@ impl Hold {
         debug_assert!(nr_hctxs > 0, "a domain has a hardware queue");
         // What was noted for the scheduler that goes is not for the one that comes.
         self.take_reports(q, q.clock.now());
-        self.end_window(q);
+        self.end_limiter(q);
         let is_told = scheduler.is_some() && q.settings.wants_reports();
         *self = Self {
             scheduler,
             queued: vec![0; nr_hctxs],
-            base: q.members.tally(&Tally::default()),
+            base: q.threads.tally(&Tally::default()),
             base_limited: self.nr_limited_completed(q),
             backlog: std::mem::take(&mut self.backlog),
             // The gate as it is in the queue's word, until the gate is set anew.
@@ -149,14 +150,14 @@ impl Hold {
         }
     }
 
-    /// A thread has come, a member of the queue of this number. If another one had the hold last, asks for all lines of
+    /// The thread with this number takes the hold. If another one had the hold last, asks for all lines of
     /// the hold and of the scheduler, so that they come together.
     ///
     /// COST: a compare if the same thread had the hold last; otherwise a hint to the processor for each line.
     #[inline]
-    pub(super) fn note_holder(&mut self, member: u16) {
-        if *reads(&self.holder) != member {
-            self.holder = member;
+    pub(super) fn note_holder(&mut self, thread: u16) {
+        if *reads(&self.holder) != thread {
+            self.holder = thread;
             self.fetch();
         }
     }
@@ -251,8 +252,8 @@ impl Hold {
         Some(rq)
     }
 
-    /// The choice of a scheduler that takes tokens, or is told what passes it by and what completes, or has a window in
-    /// front of the driver.
+    /// The choice of a scheduler that takes tokens, or is told what passes it by and what completes, or has a limiter
+    /// in front of the driver.
     #[inline(never)]
     fn choose_specially<'q>(&mut self, q: &'q RequestQueue, now: Time) -> Option<Request<'q>> {
         self.take_reports(q, now);
@@ -313,7 +314,7 @@ impl Hold {
         rq.body_mut().ordered = true;
         begin(&mut rq);
         let id = rq.id();
-        let _ = rq.leave_at(Place::Scheduler);
+        let _ = rq.leave_at(Location::Scheduler);
         scheduler.insert(id, info, at, now);
         self.count_in(hctx);
         self.limited += u64::from(limited);
@@ -330,7 +331,7 @@ impl Hold {
     #[inline]
     pub(crate) fn may_hand_through(&self) -> bool {
         !self.is_fold_due
-            && self.is_window_open()
+            && self.is_limiter_open()
             && !self.backlog.lacks_room()
             && self.scheduler.as_ref().is_some_and(|scheduler| scheduler.is_empty())
     }
@@ -346,7 +347,7 @@ impl Hold {
 
     /// Asks the scheduler in which order it would hand requests out. Returns false if the scheduler declines.
     #[inline]
-    pub(crate) fn order_through(&mut self, known: &[Newcomer], now: Time, order: &mut [u8]) -> bool {
+    pub(crate) fn order_through(&mut self, known: &[FastRequest], now: Time, order: &mut [u8]) -> bool {
         if self.gate.is_some() {
             self.note_end_of_passing();
         }
@@ -463,7 +464,7 @@ impl Hold {
     /// Completed requests other than reads that this scheduler had dispatched. In a split queue, requests that passed
     /// the scheduler by do not count at all.
     fn nr_limited_completed(&self, q: &RequestQueue) -> u64 {
-        if q.settings.is_split() { q.hctxs.get(self.first).nr_limited_completed() } else { q.members.nr_limited() }
+        if q.settings.is_split() { q.hctxs.get(self.first).nr_limited_completed() } else { q.threads.nr_limited() }
     }
 
     /// Whether there can be so many requests other than reads that the scheduler does not admit one like this.

@@ -14,7 +14,7 @@ use blkmq_sched::{Class, ClientId, Event, Feedback, IoPriority, Op, Report, Tick
 
 use super::hold::Hold;
 use crate::queue::RequestQueue;
-use crate::queue::members::ring;
+use crate::queue::threads::ring;
 use crate::request::Request;
 use blkmq_sync::ring::{Record, Ring, Trial};
 use blkmq_sync::unless_mutated;
@@ -106,7 +106,7 @@ fn add(run: &mut Report, more: &Report) -> bool {
 /// What a completer notes.
 pub(crate) struct ReportBatch<'q> {
     ring: Option<&'q Ring>,
-    member: u16,
+    thread: u16,
     now: Time,
     /// Requests that passed by and are alike.
     run: Option<Report>,
@@ -115,9 +115,9 @@ pub(crate) struct ReportBatch<'q> {
 }
 
 impl<'q> ReportBatch<'q> {
-    /// `member` is the completer.
-    pub(crate) fn new(q: &'q RequestQueue, member: u16, now: Time) -> Self {
-        Self { ring: ring_of(q, member), member, now, run: None, is_untold: false }
+    /// `thread` is the completer.
+    pub(crate) fn new(q: &'q RequestQueue, thread: u16, now: Time) -> Self {
+        Self { ring: ring_of(q, thread), thread, now, run: None, is_untold: false }
     }
 
     /// A request is over.
@@ -150,7 +150,7 @@ impl<'q> ReportBatch<'q> {
     fn note(&mut self, q: &RequestQueue, report: &Report) {
         let Some(ring) = self.ring else { return };
         if ring.is_full() {
-            q.pending_events.tell(self.member);
+            q.pending_events.tell(self.thread);
             tell_all(q, self.now);
         }
         if unless_mutated("reports.note") {
@@ -164,28 +164,28 @@ impl<'q> ReportBatch<'q> {
     pub(crate) fn put(&mut self, q: &RequestQueue) {
         self.end_run(q);
         if std::mem::take(&mut self.is_untold) {
-            q.pending_events.tell(self.member);
+            q.pending_events.tell(self.thread);
         }
     }
 }
 
 /// What a thread notes whose requests pass the scheduler by.
-pub(crate) struct Passage<'q> {
+pub(crate) struct BypassReport<'q> {
     ring: &'q Ring,
-    member: u16,
+    thread: u16,
     report: Report,
     trial: Option<Trial>,
 }
 
-impl<'q> Passage<'q> {
+impl<'q> BypassReport<'q> {
     /// `first` is the first of the requests, which are alike.
-    pub(crate) fn new(q: &'q RequestQueue, member: u16, first: &Request<'_>, now: Time) -> Option<Self> {
-        let ring = ring_of(q, member)?;
+    pub(crate) fn new(q: &'q RequestQueue, thread: u16, first: &Request<'_>, now: Time) -> Option<Self> {
+        let ring = ring_of(q, thread)?;
         if ring.is_full() {
             tell_all(q, now);
         }
         let report = Report { requests: 0, sectors: 0, ..of_request(first, Event::Passed, now) };
-        Some(Self { ring, member, report, trial: None })
+        Some(Self { ring, thread, report, trial: None })
     }
 
     /// One of the requests.
@@ -197,7 +197,7 @@ impl<'q> Passage<'q> {
     /// Notes the requests on trial. Called before the look at the gate that decides.
     pub(crate) fn note(&mut self, q: &RequestQueue) {
         self.trial = Some(self.ring.try_note(pack(&self.report)));
-        q.pending_events.tell(self.member);
+        q.pending_events.tell(self.thread);
     }
 
     /// Ends the trial. `passes`: the gate was still open. Returns whether the requests pass.
@@ -227,11 +227,11 @@ impl Hold {
     fn take_from(&mut self, q: &RequestQueue, pending: u64, now: Time) {
         let Some(scheduler) = &mut self.scheduler else { return };
         let reports = &mut self.reports;
-        q.members.each_named(pending, |index, member| {
-            if let Some(ring) = member.reports() {
+        q.threads.each_named(pending, |index, thread| {
+            if let Some(ring) = thread.reports() {
                 ring.take(|record| reports.push(unpack(record)));
             }
-            debug_assert!(reports.len() <= ring(), "member {index} has noted more than its ring holds");
+            debug_assert!(reports.len() <= ring(), "thread {index} has noted more than its ring holds");
             if !reports.is_empty() {
                 scheduler.observe(Feedback::Events(reports, now));
                 reports.clear();
@@ -242,8 +242,8 @@ impl Hold {
 
 /// Where a thread notes, if the scheduler wants reports.
 #[inline]
-fn ring_of(q: &RequestQueue, member: u16) -> Option<&Ring> {
-    if q.settings.wants_reports() { q.members.get(member).reports() } else { None }
+fn ring_of(q: &RequestQueue, thread: u16) -> Option<&Ring> {
+    if q.settings.wants_reports() { q.threads.get(thread).reports() } else { None }
 }
 
 /// Tells the scheduler what all threads have noted. The caller is not at the scheduler.

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use blkmq_sched::window::Target;
+use blkmq_sched::limiter::Target;
 use blkmq_sched::{FeedbackKind, KnobError, Scheduler, Setting};
 
 use super::domain::Domain;
@@ -11,7 +11,7 @@ use crate::queue::error::QueueError;
 use crate::queue::locking::Locking;
 use crate::queue::settings::{NR_REQUESTS, check_within_depth};
 use crate::queue::{CONTROL, RequestQueue};
-use crate::request::limits::MAX_MEMBERS;
+use crate::request::limits::MAX_THREADS;
 use blkmq_sync::atomic::Ordering;
 
 impl Domain {
@@ -48,7 +48,7 @@ impl Domains {
         }
         q.settings.has_scheduler.store(scheduler.is_some(), Ordering::Relaxed);
         if wants_reports {
-            q.members.iter().for_each(|(_, member)| member.make_reports());
+            q.threads.iter().for_each(|(_, thread)| thread.make_reports());
         }
         q.settings.set_ordering(is_split, throttle.is_some(), wants_reports);
         q.pools.install_throttle(q, throttle);
@@ -60,7 +60,7 @@ impl Domains {
             None => {}
         }
         self.made().for_each(|domain| domain.note_waiting(&domain.control()));
-        q.window_look.install(q, Target::from_usec(q.settings.wbt_lat_usec()));
+        q.limiter_look.install(q, Target::from_usec(q.settings.wbt_lat_usec()));
         self.forget_plans();
         self.apply_nr_requests(q, nr_requests);
         Ok(())
@@ -85,7 +85,7 @@ impl Domains {
             debug_assert!(!hold.has_waiting(), "nr_requests changes while nothing waits");
             if let Some(scheduler) = &mut hold.scheduler {
                 // There are no more requests than slots. Memory that is not used yet is not touched.
-                let nr_slots = (MAX_MEMBERS - 1) * usize::from(q.nr_slots);
+                let nr_slots = (MAX_THREADS - 1) * usize::from(q.nr_slots);
                 let nr_hctxs = domain.hctxs(q).count();
                 scheduler.reserve(nr_slots.min(nr_requests as usize * nr_hctxs));
                 scheduler.configure(Setting::NrRequests(nr_requests));
@@ -110,14 +110,14 @@ impl Domains {
     /// There is nothing in which requests could wait, or the clock is a coarse one. Nothing has changed then.
     pub(crate) fn set_wbt_lat_usec(&self, q: &RequestQueue, usec: i64) -> Result<(), QueueError> {
         if usec != 0 && (q.settings.is_split() || !q.settings.has_scheduler()) {
-            return Err(QueueError::NoWindow { scheduler: q.scheduler() });
+            return Err(QueueError::NoLimiter { scheduler: q.scheduler() });
         }
         if usec != 0 && q.clock.is_coarse() {
             return Err(QueueError::CoarseClock);
         }
         q.settings.set_wbt_lat_usec(usec);
         self.shut_gates(q);
-        q.window_look.install(q, Target::from_usec(usec));
+        q.limiter_look.install(q, Target::from_usec(usec));
         self.reset_gates(q);
         Ok(())
     }
@@ -144,7 +144,7 @@ impl Domains {
     /// queue if that has none; the others follow that of the first.
     fn install_each(&self, q: &RequestQueue, scheduler: Option<Box<dyn Scheduler>>) {
         self.make(q.hctxs.layout().len());
-        let (highest, mut next) = (q.members.highest(), scheduler);
+        let (highest, mut next) = (q.threads.highest(), scheduler);
         for domain in q.domains() {
             let has_scheduler = {
                 let mut hold = domain.control();
@@ -231,7 +231,7 @@ impl Domains {
             }
             writeln!(out, "holds {len} queued per hctx {:?}", hold.queued)?;
             scheduler.show(out)?;
-            hold.show_window(out)?;
+            hold.show_limiter(out)?;
         }
         q.pools().map_or(Ok(()), |pools| pools.show(out))
     }

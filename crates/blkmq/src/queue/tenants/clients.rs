@@ -7,16 +7,16 @@ use std::hash::BuildHasherDefault;
 
 use blkmq_sched::{ClientId, ClientSettings};
 
-use super::places::Places;
+use super::id_table::IdTable;
 use super::service::Served;
 use crate::request::client::Client;
-use crate::request::limits::MAX_MEMBERS;
+use crate::request::limits::MAX_THREADS;
 
-const _: () = assert!(MAX_MEMBERS <= ClientId::PLACES, "each submitter may serve another client");
+const _: () = assert!(MAX_THREADS <= ClientId::PLACES, "each submitter may serve another client");
 
 /// A client that is known.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct ClientEntry {
     pub(super) name: String,
     pub(super) settings: ClientSettings,
     /// How many submitters serve the client.
@@ -31,7 +31,7 @@ pub(super) struct Clients {
     /// The hash is the same in every run, so that the allocations of a run depend only on its seed.
     ids: HashMap<String, ClientId, BuildHasherDefault<DefaultHasher>>,
     /// The clients that are known.
-    pub(super) places: Places<ClientId, Known>,
+    pub(super) places: IdTable<ClientId, ClientEntry>,
 }
 
 impl Clients {
@@ -46,7 +46,7 @@ impl Clients {
         }
         let &Client { ref name, weight, priority, group } = client;
         let settings = ClientSettings { weight, priority, group };
-        let known = Known { name: name.clone(), settings, nr_submitters: 1, past: Served::default() };
+        let known = ClientEntry { name: name.clone(), settings, nr_submitters: 1, past: Served::default() };
         let id = self.places.add(known).expect("there are as many places as submitters");
         self.ids.insert(name.clone(), id);
         (id, true)
@@ -74,7 +74,7 @@ impl Clients {
     /// Writes the clients that are known.
     pub(super) fn show(&self, out: &mut dyn Write) -> fmt::Result {
         writeln!(out, "clients {} places {}", self.ids.len(), self.places.nr_places())?;
-        for (id, Known { name, settings, nr_submitters, .. }) in self.places.iter() {
+        for (id, ClientEntry { name, settings, nr_submitters, .. }) in self.places.iter() {
             let ClientSettings { weight, priority, group } = settings;
             let (class, level, group) = (priority.class, priority.level, group.place());
             write!(out, "client {}: {name:?} weight {weight} priority {class:?} {level} group {group}", id.place())?;

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use blkmq_sched::{GroupId, GroupSettings};
 
-use super::places::Places;
+use super::id_table::IdTable;
 use crate::queue::error::TenantError;
 use crate::request::is_hidden;
 
@@ -24,12 +24,12 @@ pub(super) struct Group {
 /// The table of groups. The root is not in it, and has the first place.
 #[derive(Debug)]
 pub(super) struct Groups {
-    places: Places<GroupId, Group>,
+    places: IdTable<GroupId, Group>,
 }
 
 impl Default for Groups {
     fn default() -> Self {
-        Self { places: Places::without_first() }
+        Self { places: IdTable::without_first() }
     }
 }
 

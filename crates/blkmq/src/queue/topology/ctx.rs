@@ -3,7 +3,7 @@
 use super::hctx::HwCtx;
 use super::layout::{HctxType, Layout};
 use crate::queue::RequestQueue;
-use crate::request::{Place, Request, RqList, Slots};
+use crate::request::{Location, Request, RqList, Slots};
 use blkmq_sync::{Line, Mutex};
 
 /// A submitter's software queue, one list per type of hardware queue.
@@ -18,22 +18,22 @@ impl SwCtx {
         Self(Line::new("ctx.lists", Mutex::new([RqList::default(), RqList::default(), RqList::default()])))
     }
 
-    /// Puts requests for one hardware queue, at least one, into this software queue, which is that of `member`. The
+    /// Puts requests for one hardware queue, at least one, into this software queue, which is that of `thread`. The
     /// mark is set under the lock, so that it is set exactly when the queue is not empty.
     ///
     /// COST: not inlined, since most requests find a tag and wait nowhere.
     #[inline(never)]
-    pub(crate) fn put(&self, q: &RequestQueue, member: u16, index: u16, list: &mut RqList) {
-        debug_assert!(member > 0, "the queue itself, member 0, has no software queue");
+    pub(crate) fn put(&self, q: &RequestQueue, thread: u16, index: u16, list: &mut RqList) {
+        debug_assert!(thread > 0, "the queue itself, number 0, has no software queue");
         debug_assert!(!list.is_empty(), "a software queue is marked only if it holds something");
         let kind = q.hctxs.layout().kind_of(index);
         let mut lists = self.0.lock();
         let all = list.take_while(&q.slots, |rq| {
-            rq.rest_at(Place::SoftwareQueue);
+            rq.rest_at(Location::SoftwareQueue);
             true
         });
         lists[kind as usize].append(all);
-        q.hctxs.get(index).mark_ctx(member);
+        q.hctxs.get(index).mark_ctx(thread);
     }
 
     /// Takes the oldest request. `unmark` runs under the lock when the list is empty afterwards.
@@ -57,7 +57,7 @@ impl HwCtx {
     /// Takes the oldest request for this hardware queue, which has the number `index` in `layout`, out of the software
     /// queue whose turn it is. `None`: other threads were faster.
     pub(crate) fn take_from_ctx<'q>(&self, q: &'q RequestQueue, index: u16, layout: Layout) -> Option<Request<'q>> {
-        let member = self.next_ctx()?;
-        q.members.get(member).ctx.take(&q.slots, layout.kind_of(index), || self.unmark_ctx(member))
+        let thread = self.next_ctx()?;
+        q.threads.get(thread).ctx.take(&q.slots, layout.kind_of(index), || self.unmark_ctx(thread))
     }
 }

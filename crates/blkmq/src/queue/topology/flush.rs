@@ -17,7 +17,7 @@ use blkmq_sched::{Op, Time};
 use crate::queue::RequestQueue;
 use crate::request::bio::Flags;
 use crate::request::limits::Limits;
-use crate::request::{Body, FLUSH_POOL, FlushStep, Place, Request, RqList, SlotIndex, Slots};
+use crate::request::{Body, FLUSH_POOL, FlushStep, Location, Request, RqList, SlotIndex, Slots};
 use blkmq_sync::unless_mutated;
 
 /// Nanoseconds: for so long a flush that waits lets the data of flush sequences finish first, because it then covers
@@ -121,13 +121,13 @@ impl FlushQueue {
         if self.waiting.is_empty() {
             self.waiting_since = now;
         }
-        self.waiting.push_back(rq, Place::Flush);
+        self.waiting.push_back(rq, Location::Flush);
     }
 
     fn send_data(&mut self, mut rq: Request<'_>, steps: &mut Steps) {
         rq.body_mut().flush = FlushStep::Data;
         self.data_in_flight += 1;
-        steps.dispatch.push_back(rq, Place::Held);
+        steps.dispatch.push_back(rq, Location::Held);
     }
 
     fn flush_done(&mut self, slots: &Slots, flush: Request<'_>, steps: &mut Steps) {
@@ -147,7 +147,7 @@ impl FlushQueue {
                 if body.flush == FlushStep::PreFlush {
                     body.issued = issued;
                 }
-                steps.finished.push_back(rq, Place::Held);
+                steps.finished.push_back(rq, Location::Held);
             }
         }
     }
@@ -159,7 +159,7 @@ impl FlushQueue {
             rq.body_mut().flush = FlushStep::PostFlush;
             self.wait(rq, now);
         } else {
-            steps.finished.push_back(rq, Place::Held);
+            steps.finished.push_back(rq, Location::Held);
         }
     }
 
@@ -175,6 +175,6 @@ impl FlushQueue {
         self.running = std::mem::take(&mut self.waiting);
         let mut flush = slots.take_own(SlotIndex::new(FLUSH_POOL, hctx));
         *flush.body_mut() = Body::flush(hctx, now);
-        steps.dispatch.push_front(flush, Place::Held);
+        steps.dispatch.push_front(flush, Location::Held);
     }
 }

@@ -8,8 +8,8 @@ use blkmq_sched::RqId;
 use super::flush::FlushQueue;
 use super::layout::Layout;
 use crate::driver::{StartedTable, Topology};
-use crate::request::limits::{MAX_HW_QUEUES, MAX_MEMBERS};
-use crate::request::{Place, Request, RqList, Slots};
+use crate::request::limits::{MAX_HW_QUEUES, MAX_THREADS};
+use crate::request::{Location, Request, RqList, Slots};
 use blkmq_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use blkmq_sync::handover::{Handover, Inbox};
 use blkmq_sync::tags::Tags;
@@ -37,11 +37,11 @@ pub(crate) struct HwCtx {
     /// In a split queue: completed requests other than reads that the scheduler had dispatched. The count wraps.
     nr_limited_completed: Line<AtomicU64>,
     dispatch: DispatchList,
-    /// Which members' software queues hold requests for this hardware queue.
+    /// Which threads' software queues hold requests for this hardware queue.
     ctx_map: Box<[Line<AtomicU64>]>,
-    /// How many such members there are.
+    /// How many such threads there are.
     nr_marked: AtomicU32,
-    /// The next search of `ctx_map` begins at this member.
+    /// The next search of `ctx_map` begins at this thread.
     dispatch_from: AtomicU32,
     flush: Mutex<FlushQueue>,
 }
@@ -66,7 +66,7 @@ impl HwCtx {
             dispatch_busy: Line::new("hctx.dispatch_busy", AtomicU32::new(0)),
             nr_limited_completed: Line::new("hctx.nr_limited_completed", AtomicU64::new(0)),
             dispatch: DispatchList { list: Mutex::new(RqList::default()), len: AtomicU32::new(0) },
-            ctx_map: (0..MAX_MEMBERS / 64).map(|_| Line::new("hctx.ctx_map", AtomicU64::new(0))).collect(),
+            ctx_map: (0..MAX_THREADS / 64).map(|_| Line::new("hctx.ctx_map", AtomicU64::new(0))).collect(),
             nr_marked: AtomicU32::new(0),
             dispatch_from: AtomicU32::new(0),
             flush: Mutex::new(FlushQueue::default()),
@@ -140,7 +140,7 @@ impl HwCtx {
     pub(crate) fn add_to_dispatch_list(&self, rq: Request<'_>) {
         debug_assert!(rq.body().tag.is_none(), "what waits in front of the scheduler has no tag: {rq:?}");
         let mut list = self.dispatch().list.lock();
-        list.push_back(rq, Place::DispatchList);
+        list.push_back(rq, Location::DispatchList);
         self.dispatch().len.store(list.len() as u32, Ordering::Relaxed);
     }
 
@@ -157,20 +157,20 @@ impl HwCtx {
         self.dispatch().len.load(Ordering::Relaxed)
     }
 
-    /// Marks that a member's software queue holds requests for this hardware queue. Called under the software queue's
+    /// Marks that a thread's software queue holds requests for this hardware queue. Called under the software queue's
     /// lock.
-    pub(super) fn mark_ctx(&self, member: u16) {
-        let bit = 1 << (member % 64);
-        if self.ctx_map[usize::from(member / 64)].fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+    pub(super) fn mark_ctx(&self, thread: u16) {
+        let bit = 1 << (thread % 64);
+        if self.ctx_map[usize::from(thread / 64)].fetch_or(bit, Ordering::Relaxed) & bit == 0 {
             self.nr_marked().fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Marks that a member's software queue holds no requests any more. Called under the software queue's lock, so no
+    /// Marks that a thread's software queue holds no requests any more. Called under the software queue's lock, so no
     /// other thread changes its bit. The count goes down before the bit is cleared, and up after a bit is set. So a
     /// thread that reads a count above zero finds a bit, and does not spin until another thread makes progress.
-    pub(super) fn unmark_ctx(&self, member: u16) {
-        let (word, bit) = (&self.ctx_map[usize::from(member / 64)], 1 << (member % 64));
+    pub(super) fn unmark_ctx(&self, thread: u16) {
+        let (word, bit) = (&self.ctx_map[usize::from(thread / 64)], 1 << (thread % 64));
         if word.load(Ordering::Relaxed) & bit != 0 {
             self.nr_marked().fetch_sub(1, Ordering::Relaxed);
             // Release: a thread that reads the bit as gone reads the count that went down before.
@@ -182,7 +182,7 @@ impl HwCtx {
         self.nr_marked().load(Ordering::Relaxed) > 0
     }
 
-    /// The next member, round-robin, whose software queue holds something for this hardware queue.
+    /// The next thread, round-robin, whose software queue holds something for this hardware queue.
     pub(super) fn next_ctx(&self) -> Option<u16> {
         let from = self.dispatch_from().load(Ordering::Relaxed) as usize;
         // Acquire pairs with the Release of `unmark_ctx`.

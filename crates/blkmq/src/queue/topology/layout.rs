@@ -44,11 +44,11 @@ impl Layout {
         self.nr[0] + self.nr[1] + self.nr[2]
     }
 
-    /// The hardware queue of a type that a member's requests go to.
-    const fn hctx(self, kind: HctxType, member: u16) -> u16 {
-        debug_assert!(member > 0, "the queue itself, member 0, has no hardware queue");
+    /// The hardware queue of a type that a thread's requests go to.
+    const fn hctx(self, kind: HctxType, thread: u16) -> u16 {
+        debug_assert!(thread > 0, "the queue itself, number 0, has no hardware queue");
         debug_assert!(self.nr[kind as usize] > 0, "there are hardware queues of the type");
-        let place = member - 1;
+        let place = thread - 1;
         match kind {
             HctxType::Default => place % self.nr[0],
             HctxType::Read => self.nr[0] + place % self.nr[1],
@@ -56,7 +56,7 @@ impl Layout {
         }
     }
 
-    /// Whether all members' requests go to the same hardware queues.
+    /// Whether all threads' requests go to the same hardware queues.
     pub(in crate::queue) fn is_one_for_all(self) -> bool {
         self.nr.into_iter().all(|nr| nr <= 1)
     }
@@ -66,7 +66,7 @@ impl Layout {
         self.nr.into_iter().filter(|nr| *nr > 0).min().unwrap_or(0)
     }
 
-    /// The member whose requests go to this hardware queue, if each member has its own.
+    /// The thread whose requests go to this hardware queue, if each thread has its own.
     pub(crate) const fn owner(self, hctx: u16) -> u16 {
         let place = match self.kind_of(hctx) {
             HctxType::Default => hctx,
@@ -76,17 +76,17 @@ impl Layout {
         place + 1
     }
 
-    /// The hardware queues that a member's requests go to. What is to go to a type without queues goes to the default
+    /// The hardware queues that a thread's requests go to. What is to go to a type without queues goes to the default
     /// type.
     #[inline]
-    pub(crate) const fn mapping(self, member: u16) -> Mapping {
-        let default = self.hctx(HctxType::Default, member);
+    pub(crate) const fn mapping(self, thread: u16) -> Mapping {
+        let default = self.hctx(HctxType::Default, thread);
         let mut hctxs = [default; HctxType::COUNT];
         if self.nr[HctxType::Read as usize] > 0 {
-            hctxs[HctxType::Read as usize] = self.hctx(HctxType::Read, member);
+            hctxs[HctxType::Read as usize] = self.hctx(HctxType::Read, thread);
         }
         if self.nr[HctxType::Poll as usize] > 0 {
-            hctxs[HctxType::Poll as usize] = self.hctx(HctxType::Poll, member);
+            hctxs[HctxType::Poll as usize] = self.hctx(HctxType::Poll, thread);
         }
         Mapping(hctxs)
     }
@@ -103,28 +103,28 @@ impl Layout {
         }
     }
 
-    /// The hardware queues that a member's requests may go to.
-    pub(crate) fn mapped(self, member: u16) -> impl Iterator<Item = u16> + Clone {
+    /// The hardware queues that a thread's requests may go to.
+    pub(crate) fn mapped(self, thread: u16) -> impl Iterator<Item = u16> + Clone {
         HctxType::ALL
             .into_iter()
             .filter(move |kind| self.nr[*kind as usize] > 0)
-            .map(move |kind| self.hctx(kind, member))
+            .map(move |kind| self.hctx(kind, thread))
     }
 }
 
-/// The hardware queues that one member's requests go to, by the type that is best for the request.
+/// The hardware queues that one thread's requests go to, by the type that is best for the request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mapping([u16; HctxType::COUNT]);
 
 impl Mapping {
-    /// The member's hardware queue, if all its requests go to one.
+    /// The thread's hardware queue, if all its requests go to one.
     #[inline]
     pub(crate) fn only(&self) -> Option<u16> {
         let [default, reads, polled] = self.0;
         (reads == default && polled == default).then_some(default)
     }
 
-    /// The hardware queue that a request of the member goes to.
+    /// The hardware queue that a request of the thread goes to.
     #[inline]
     fn hctx_of(&self, rq: &Request<'_>) -> u16 {
         let kind = match rq.op() {
@@ -135,7 +135,7 @@ impl Mapping {
         self.0[kind as usize]
     }
 
-    /// Gives a request of the member its hardware queue, and returns that hardware queue.
+    /// Gives a request of the thread its hardware queue, and returns that hardware queue.
     #[inline]
     pub(crate) fn assign(&self, rq: &mut Request<'_>) -> u16 {
         let hctx = self.hctx_of(rq);

@@ -130,7 +130,7 @@ fn doubtful() -> impl Strategy<Value = (u64, Bio)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 10 } else { 4000 }))]
 
-    /// Red if any of the limits is missing in `Whole`, or off by one.
+    /// Red if any of the limits is missing in `UnsplitLimits`, or off by one.
     #[test]
     fn what_is_taken_whole_is_what_would_be_one_piece(limits in limits(), (capacity_sectors, bio) in doubtful()) {
         let limits = Limits { capacity_sectors, ..limits };
@@ -141,7 +141,7 @@ proptest! {
             let pieces: Vec<_> = Pieces::new(&limits, &bio).collect();
             expected = pieces.first().copied().filter(|piece| pieces.len() == 1 && piece.nr_segments == 1);
         }
-        prop_assert_eq!(Whole::new(&limits).piece(&bio), expected);
+        prop_assert_eq!(UnsplitLimits::new(&limits).piece(&bio), expected);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::vec::Vec;
 
-use super::super::entity::{Place, State};
+use super::super::entity::{EntityState, InTree};
 use super::super::group::Group;
 use super::super::virtual_time::is_after;
 use super::super::{Class, Forest};
@@ -32,7 +32,7 @@ impl Walk<'_> {
         (left.max(right) + 1, Some(earliest))
     }
 
-    fn state(&self, node: Index) -> &State {
+    fn state(&self, node: Index) -> &EntityState {
         self.forest.states.get(node)
     }
 }
@@ -57,7 +57,7 @@ fn check_group(forest: &Forest, all: &[Index], owner: Index, group: &Group) {
             let state = forest.states.get(**entity);
             state.within == forest.states.get(owner).members && state.class == class
         };
-        for (members, place) in [(active, Place::Active), (idle, Place::Idle)] {
+        for (members, place) in [(active, InTree::Active), (idle, InTree::Idle)] {
             let mut expected: Vec<Index> = all
                 .iter()
                 .filter(is_ours)
@@ -74,7 +74,7 @@ fn check_group(forest: &Forest, all: &[Index], owner: Index, group: &Group) {
     }
     assert_eq!(group.nr_active as usize, nr_active);
     assert_eq!(group.next.is_some(), nr_active > 0, "a group knows a next member while one waits");
-    assert!(group.next.is_none_or(|next| forest.states.get(next).place == Place::Active));
+    assert!(group.next.is_none_or(|next| forest.states.get(next).place == InTree::Active));
     let is_active = forest.is_active(super::super::Entity(owner));
     let has_active = nr_active > 0 || group.in_service.is_some();
     assert!(forest.root.0 == owner || is_active == has_active, "a group waits while a member waits");
@@ -88,6 +88,6 @@ pub(super) fn check(forest: &Forest, all: &[Index]) {
             check_group(forest, all, *entity, forest.groups.get(members));
         }
         let is_in_service = forest.is_in_service(super::super::Entity(*entity));
-        assert_eq!(state.is_counted, state.place != Place::Nowhere || is_in_service, "who waits or is served counts");
+        assert_eq!(state.is_counted, state.place != InTree::Nowhere || is_in_service, "who waits or is served counts");
     }
 }

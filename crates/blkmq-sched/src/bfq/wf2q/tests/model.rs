@@ -19,7 +19,7 @@ enum At {
 pub(super) struct Member {
     parent: Id,
     is_group: bool,
-    wish: (Class, u128, u128),
+    new_params: (Class, u128, u128),
     pub(super) class: Class,
     pub(super) weight: u128,
     pub(super) budget: u128,
@@ -61,7 +61,7 @@ impl Model {
         self.all.push(Member {
             parent,
             is_group,
-            wish: (class, weight, 1),
+            new_params: (class, weight, 1),
             class,
             weight,
             budget: 0,
@@ -77,12 +77,12 @@ impl Model {
         self.all.len() - 1
     }
 
-    pub(super) fn wish(&mut self, id: Id, class: Class, weight: u32, coefficient: u32) {
-        self.all[id].wish = (class, u128::from(weight), u128::from(coefficient));
+    pub(super) fn new_params(&mut self, id: Id, class: Class, weight: u32, coefficient: u32) {
+        self.all[id].new_params = (class, u128::from(weight), u128::from(coefficient));
     }
 
     pub(super) fn apply_weight(&mut self, id: Id) {
-        let (_, weight, coefficient) = self.all[id].wish;
+        let (_, weight, coefficient) = self.all[id].new_params;
         self.all[id].weight = weight * coefficient;
     }
 
@@ -190,7 +190,7 @@ impl Model {
     }
 
     fn enqueue(&mut self, id: Id, starts_in_past: bool) {
-        let (class, weight, coefficient) = self.all[id].wish;
+        let (class, weight, coefficient) = self.all[id].new_params;
         self.all[id].weight = weight * coefficient;
         if class != self.all[id].class {
             self.all[id].class = class;

@@ -37,7 +37,7 @@ enum Step {
         budget: u64,
         stays: bool,
     },
-    Wish {
+    NewParams {
         which: usize,
         class: usize,
         weight: u32,
@@ -68,7 +68,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (1_u64..20_000).prop_map(|sectors| Step::Charge { sectors }),
         12 => (budget(), prop::bool::weighted(0.7)).prop_map(|(budget, stays)| Step::Turn { budget, stays }),
         2 => (which(), 0_usize..3, 1_u32..100_000, prop_oneof![Just(1), Just(30)], any::<bool>()).prop_map(
-            |(which, class, weight, coefficient, at_once)| Step::Wish { which, class, weight, coefficient, at_once }
+            |(which, class, weight, coefficient, at_once)| Step::NewParams { which, class, weight, coefficient, at_once }
         ),
         1 => (which(), which()).prop_map(|(which, to)| Step::Move { which, to }),
         1 => which().prop_map(|leaf| Step::Replace { leaf }),
@@ -169,8 +169,8 @@ impl Pair {
                 }
             }
             Step::Turn { budget, stays } => self.turn(budget, stays),
-            Step::Wish { which, class, weight, coefficient, at_once } => {
-                self.wish(which, Class::ALL[class], weight, coefficient, at_once);
+            Step::NewParams { which, class, weight, coefficient, at_once } => {
+                self.new_params(which, Class::ALL[class], weight, coefficient, at_once);
             }
             Step::Move { which, to } => self.move_to(which, self.groups[to % self.groups.len()]),
             Step::Replace { leaf } => self.replace(leaf % self.leaves.len()),
@@ -205,16 +205,16 @@ impl Pair {
         }
     }
 
-    fn wish(&mut self, which: usize, class: Class, weight: u32, coefficient: u32, at_once: bool) {
+    fn new_params(&mut self, which: usize, class: Class, weight: u32, coefficient: u32, at_once: bool) {
         let id = 1 + which % (self.names.len() - 1);
         let Some(entity) = self.names[id] else { return };
         self.forest.set_weight(entity, weight);
         if self.leaves.contains(&id) {
             self.forest.set_class(entity, class);
             self.forest.raise(entity, coefficient);
-            self.model.wish(id, class, weight, coefficient);
+            self.model.new_params(id, class, weight, coefficient);
         } else {
-            self.model.wish(id, Class::BestEffort, weight, 1);
+            self.model.new_params(id, Class::BestEffort, weight, 1);
         }
         if at_once {
             self.forest.apply_weight(entity);

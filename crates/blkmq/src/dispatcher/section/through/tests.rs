@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use blkmq_sched::{DispatchContext, Info, InsertAt, Newcomer, RqId, Scheduler, Time};
+use blkmq_sched::{DispatchContext, FastRequest, Info, InsertAt, RqId, Scheduler, Time};
 
 use crate::RequestQueue;
 use crate::driver::{Batch, Driver, Topology};
@@ -50,15 +50,15 @@ impl Scheduler for Noting {
         self.waiting.pop_front()
     }
 
-    fn dispatch_fast(&mut self, newcomers: &[Newcomer], _now: Time, order: &mut [u8]) -> bool {
+    fn dispatch_fast(&mut self, fast_batch: &[FastRequest], _now: Time, order: &mut [u8]) -> bool {
         assert!(self.waiting.is_empty(), "a scheduler that has requests is not asked");
         if self.declines > 0 {
             self.declines -= 1;
-            locked(&self.steps).push(Step::Declined(newcomers.len()));
+            locked(&self.steps).push(Step::Declined(fast_batch.len()));
             return false;
         }
         (0..).zip(order.iter_mut().rev()).for_each(|(number, place)| *place = number);
-        let places = newcomers.iter().map(|newcomer| newcomer.info.sector / APART).collect();
+        let places = fast_batch.iter().map(|newcomer| newcomer.info.sector / APART).collect();
         locked(&self.steps).push(Step::Through(places));
         true
     }

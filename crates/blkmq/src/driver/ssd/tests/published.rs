@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 use blkmq_sched::Time;
 
 use crate::driver::random;
-use crate::driver::ssd::flash::{Flash, Work};
+use crate::driver::ssd::flash::{CommandKind, Flash};
 
 const US: u64 = 1000;
 const MS: u64 = 1000 * US;
@@ -20,7 +20,7 @@ const NR_SSDS: usize = 8;
 
 /// One process of the measurement, which keeps `iodepth` commands outstanding.
 struct Job {
-    work: Work,
+    work: CommandKind,
     nr_sectors: u64,
     iodepth: usize,
     /// What a processor takes for one command, from fio's own output; a process asks for one after the other.
@@ -32,7 +32,7 @@ struct Job {
 }
 
 impl Job {
-    fn new(work: Work, kib: u64, iodepth: usize, per_command: u64) -> Self {
+    fn new(work: CommandKind, kib: u64, iodepth: usize, per_command: u64) -> Self {
         let (next_ssd, next_submit, random, latencies) = (0, Time(0), 0, Vec::new());
         Self { work, nr_sectors: 2 * kib, iodepth, per_command, next_ssd, next_submit, random, latencies }
     }
@@ -82,7 +82,7 @@ fn run(jobs: &mut [Job], seed: usize, warm: u64, ns: u64) {
 /// A row without a scheduler: a reader of 4 KiB beside jobs with 128 outstanding each. Behind each figure stands the
 /// factor within which the model has to be.
 struct Row {
-    work: Work,
+    work: CommandKind,
     kib: u64,
     nr_jobs: usize,
     /// What a processor takes for a command of these jobs.
@@ -100,7 +100,7 @@ impl Row {
     fn check(&self, warm: u64, ms: u64) -> Vec<String> {
         let mut wrong = Vec::new();
         for seed in [0, 100] {
-            let mut jobs = vec![Job::new(Work::Read, 4, 1, 0)];
+            let mut jobs = vec![Job::new(CommandKind::Read, 4, 1, 0)];
             jobs.extend((0..self.nr_jobs).map(|_| Job::new(self.work, self.kib, 128, self.per_command)));
             run(&mut jobs, seed, warm * MS, ms * MS);
             let (reader, others) = jobs.split_first_mut().expect("the reader is there");
@@ -129,7 +129,8 @@ impl Row {
 #[test]
 fn a_reader_beside_writers_of_64_kib() {
     let row = |nr_jobs, p50, p99, p99_9, rate| {
-        Row { work: Work::Write, kib: 64, nr_jobs, per_command: 7 * US, p50, p99, p99_9, rate }.check(500, 15_000)
+        Row { work: CommandKind::Write, kib: 64, nr_jobs, per_command: 7 * US, p50, p99, p99_9, rate }
+            .check(500, 15_000)
     };
     let wrong = [
         // These two were not fitted, and the factors are those of the model's errors: see `Config`.
@@ -145,7 +146,7 @@ fn a_reader_beside_writers_of_64_kib() {
 #[test]
 fn a_reader_beside_writers_of_4_kib() {
     let (p50, p99, p99_9, rate) = ((362.0, 2.0), (14_352.0, 1.8), (28_443.0, 2.5), (4_096.0, 1.6));
-    let row = Row { work: Work::Write, kib: 4, nr_jobs: 8, per_command: 3_300, p50, p99, p99_9, rate };
+    let row = Row { work: CommandKind::Write, kib: 4, nr_jobs: 8, per_command: 3_300, p50, p99, p99_9, rate };
     let wrong = row.check(300, 6_000);
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
@@ -155,13 +156,13 @@ fn a_reader_beside_writers_of_4_kib() {
 /// 4022 of 4096 commands, at a quarter of its link: that one SSD was slow.
 #[test]
 fn a_reader_beside_readers() {
-    let mut alone = [Job::new(Work::Read, 4, 1, 0)];
+    let mut alone = [Job::new(CommandKind::Read, 4, 1, 0)];
     run(&mut alone, 0, 10 * MS, 500 * MS);
     let p99 = alone[0].per_mille(990) / US;
     assert!((80..=95).contains(&p99), "89.6 us were published: {p99}");
     // Ten processors for 17 processes, at 2923 ns a command.
     let (p50, p99, p99_9, rate) = ((100.0, 1.5), (210.0, 1.5), (309.0, 1.6), (12_945.0, 1.1));
-    let row = Row { work: Work::Read, kib: 4, nr_jobs: 16, per_command: 4_970, p50, p99, p99_9, rate };
+    let row = Row { work: CommandKind::Read, kib: 4, nr_jobs: 16, per_command: 4_970, p50, p99, p99_9, rate };
     let wrong = row.check(10, 200);
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
@@ -171,8 +172,8 @@ fn a_reader_beside_readers() {
 #[test]
 fn a_deep_reader_beside_writers_of_64_kib() {
     for (nr_jobs, published, factor) in [(8, 14_000.0, 3.0), (32, 5_500.0, 1.5)] {
-        let mut jobs = vec![Job::new(Work::Read, 4, 128, 2_600)];
-        jobs.extend((0..nr_jobs).map(|_| Job::new(Work::Write, 64, 128, 7 * US)));
+        let mut jobs = vec![Job::new(CommandKind::Read, 4, 128, 2_600)];
+        jobs.extend((0..nr_jobs).map(|_| Job::new(CommandKind::Write, 64, 128, 7 * US)));
         run(&mut jobs, 0, 500 * MS, 10_000 * MS);
         let rate = jobs[0].latencies.len() as f64 / 10.0;
         println!("{nr_jobs} writers: {rate:.0} reads/s, {published} were published");

@@ -6,19 +6,19 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::request::bio::Flags;
-use crate::request::{Asked, Part, SlotIndex};
+use crate::request::{OpAttributes, Part, SlotIndex};
 
-/// Slots of several members, and a request in each slot.
-fn slots(nr_members: u16, each: u16) -> Slots {
-    let slots = Slots::new(usize::from(nr_members));
-    (0..nr_members).for_each(|member| slots.make_pool(member, each));
+/// Slots of several threads, and a request in each slot.
+fn slots(nr_threads: u16, each: u16) -> Slots {
+    let slots = Slots::new(usize::from(nr_threads));
+    (0..nr_threads).for_each(|thread| slots.make_pool(thread, each));
     slots
 }
 
 fn list(slots: &Slots, requests: &[(u16, u16)]) -> RqList {
     let mut list = RqList::default();
-    for &(member, slot) in requests {
-        list.push_back(slots.take_own(SlotIndex::new(member, slot)), Place::Staged);
+    for &(thread, slot) in requests {
+        list.push_back(slots.take_own(SlotIndex::new(thread, slot)), Location::Staged);
     }
     list
 }
@@ -35,13 +35,13 @@ fn held(slots: &Slots, index: SlotIndex, op: Op, class: Class) -> Request<'_> {
     let mut rq = slots.take_own(index);
     let priority = IoPriority { class, ..IoPriority::default() };
     let (client, group, flags, merge) = (ClientId::default(), GroupId::ROOT, Flags::NONE, MergeLevel::Never);
-    let asked = Asked { client, group, op, flags, priority, merge };
+    let asked = OpAttributes { client, group, op, flags, priority, merge };
     rq.body_mut().begin(&asked, Time(0), index, 0, Part { parent: index, sector: 0, nr_sectors: 0, offset: 0 });
     rq
 }
 
 #[test]
-fn members_are_served_in_rounds_and_what_comes_later_waits() {
+fn threads_are_served_in_rounds_and_later_requests_wait() {
     let slots = slots(70, 8);
     let mut backlog = Backlog::new();
     backlog.reserve(69);
@@ -87,17 +87,17 @@ fn what_finds_no_room_waits_by_kind_and_keeps_its_order() {
 }
 
 /// Room for one request comes now and then, with any number of looks in vain in between. Red if a look in vain passes
-/// the turn on, and when a kind or a member is always the first to look.
+/// the turn on, and when a kind or a thread is always the first to look.
 #[test]
 fn room_goes_round_however_often_it_is_looked_for_in_vain() {
     for looks_in_vain in 0..4 {
         let slots = slots(3, 8);
         let mut backlog = Backlog::new();
         backlog.reserve(2);
-        for (member, slot) in (0..3).flat_map(|member| (0..8).map(move |slot| (member, slot))) {
-            // The second half of the first member's requests are writes.
-            let op = if member == 0 && slot >= 4 { Op::Write } else { Op::Read };
-            backlog.put_without_room(held(&slots, SlotIndex::new(member, slot), op, Class::BestEffort));
+        for (thread, slot) in (0..3).flat_map(|thread| (0..8).map(move |slot| (thread, slot))) {
+            // The second half of the first thread's requests are writes.
+            let op = if thread == 0 && slot >= 4 { Op::Write } else { Op::Read };
+            backlog.put_without_room(held(&slots, SlotIndex::new(thread, slot), op, Class::BestEffort));
         }
         let mut order = Vec::new();
         while backlog.lacks_room() {
@@ -113,9 +113,9 @@ fn room_goes_round_however_often_it_is_looked_for_in_vain() {
             (0..looks_in_vain).for_each(|_| assert_eq!(backlog.retry(&slots, Err), 0));
         }
         for (round, three) in order.chunks(3).enumerate() {
-            let mut members: Vec<_> = three.iter().map(|rq| rq.0).collect();
-            members.sort_unstable();
-            assert_eq!(members, [0, 1, 2], "round {round}, {looks_in_vain} looks in vain: {order:?}");
+            let mut threads: Vec<_> = three.iter().map(|rq| rq.0).collect();
+            threads.sort_unstable();
+            assert_eq!(threads, [0, 1, 2], "round {round}, {looks_in_vain} looks in vain: {order:?}");
         }
         let mut of_first = order.iter().filter(|rq| rq.0 == 0).map(|rq| rq.1);
         let pairs: Vec<_> = std::iter::from_fn(|| of_first.next().zip(of_first.next())).collect();
@@ -125,7 +125,7 @@ fn room_goes_round_however_often_it_is_looked_for_in_vain() {
 
 /// Red if a lower class takes turns with a higher one: the requests that it gets in would keep the higher one's out.
 #[test]
-fn the_highest_class_of_a_member_has_room_first() {
+fn the_highest_class_of_a_thread_has_room_first() {
     let slots = slots(1, 8);
     let mut backlog = Backlog::new();
     backlog.reserve(0);
@@ -142,10 +142,10 @@ fn the_highest_class_of_a_member_has_room_first() {
     assert_eq!(order, [5, 1, 7, 3, 4, 0, 6, 2]);
 }
 
-/// A request in a slot of a member.
+/// A request in a slot of a thread.
 type Rq = (u16, u16);
 
-/// For each request that stands in front, its place among those of its member.
+/// For each request that stands in front, its place among those of its thread.
 fn places(front: &[Rq]) -> HashMap<Rq, usize> {
     let place = |rq: &Rq| front.iter().filter(|other| other.0 == rq.0 && other.1 <= rq.1).count();
     front.iter().map(|rq| (*rq, place(rq))).collect()
@@ -154,14 +154,14 @@ fn places(front: &[Rq]) -> HashMap<Rq, usize> {
 proptest! {
     /// The two promises, whatever is left between the holds. A request is taken by hold ceil(n / share) + 1 after it
     /// was left, where n is the number of requests that were there with it. Of those that stood in front, 64 at most,
-    /// no member's k-th is taken while another member's (k - 1)-th waits. Red if the rounds take all that is there, and
-    /// when a round takes a member's whole list. Red if a combiner stops within rounds.
+    /// no thread's k-th is taken while another thread's (k - 1)-th waits. Red if the rounds take all that is there, and
+    /// when a round takes a thread's whole list. Red if a combiner stops within rounds.
     #[test]
     fn staging_is_fair_in_rounds(batches in vec(vec((1u16..6, 1usize..40), 0..6), 1..12), share in 1usize..150) {
-        let nr_members = 6;
-        let slots = slots(nr_members, 4096);
+        let nr_threads = 6;
+        let slots = slots(nr_threads, 4096);
         let mut backlog = Backlog::new();
-        backlog.reserve(nr_members - 1);
+        backlog.reserve(nr_threads - 1);
         // How many requests were there when a request was left, and after how many holds it was left.
         let mut left = HashMap::new();
         let mut order = VecDeque::new();
@@ -173,10 +173,10 @@ proptest! {
             if batch.is_none() && backlog.is_empty() {
                 break;
             }
-            for (member, count) in batch.unwrap_or_default() {
-                let first = next[usize::from(member)];
-                let requests: Vec<Rq> = (first..first + count as u16).map(|slot| (member, slot)).collect();
-                next[usize::from(member)] += count as u16;
+            for (thread, count) in batch.unwrap_or_default() {
+                let first = next[usize::from(thread)];
+                let requests: Vec<Rq> = (first..first + count as u16).map(|slot| (thread, slot)).collect();
+                next[usize::from(thread)] += count as u16;
                 backlog.add(list(&slots, &requests));
                 order.extend(requests.iter().copied());
                 left.extend(requests.into_iter().map(|rq| (rq, (backlog.len(), hold))));

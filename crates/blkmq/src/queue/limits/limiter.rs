@@ -1,0 +1,107 @@
+//! A limiter under the scheduler's lock: what was sent through it, and whether more may go.
+
+use blkmq_sched::Time;
+use blkmq_sched::limiter::{Limiter, Progress, Target};
+
+use crate::queue::RequestQueue;
+#[cfg(virtual_cpus)]
+use crate::queue::watch::{LimiterStep, tell};
+use crate::request::Request;
+use blkmq_sync::unless_mutated;
+
+/// A limiter, and what belongs to it under the scheduler's lock.
+#[derive(Debug)]
+pub(in crate::queue) struct LimiterState {
+    pub(in crate::queue) limiter: Limiter,
+    /// The cost of what the scheduler has chosen since the limiter was made, in nanoseconds; the sum wraps.
+    sent: u64,
+    /// How much of it is over, as looked up last.
+    over: u64,
+    /// What the sums of the threads were when the limiter was made.
+    base: u64,
+    /// Whether something was held back since the last fold.
+    has_held_back: bool,
+}
+
+/// The cost of requests that are over, of all threads.
+fn cost_over(q: &RequestQueue) -> u64 {
+    q.threads.iter().fold(0, |sum, (_, thread)| sum.wrapping_add(thread.flows.over()))
+}
+
+impl LimiterState {
+    /// Called while nothing is in flight.
+    pub(in crate::queue) fn new(q: &RequestQueue, target: Target) -> Self {
+        Self { limiter: Limiter::new(target), sent: 0, over: 0, base: cost_over(q), has_held_back: false }
+    }
+
+    pub(in crate::queue) fn look_up_over(&mut self, q: &RequestQueue) {
+        self.over = cost_over(q).wrapping_sub(self.base);
+    }
+
+    /// What is with the device, in nanoseconds of cost. Sums lag, so it may be less by now.
+    pub(in crate::queue) fn in_flight(&self) -> u64 {
+        self.sent.wrapping_sub(self.over)
+    }
+
+    /// Whether a request may go now.
+    ///
+    /// COST: while the limiter is open, a load. While it is bounded, a line of each thread that works with the queue,
+    /// once for as much work as there was room for.
+    #[inline]
+    pub(in crate::queue) fn lets_go(&mut self, q: &RequestQueue, now: Time) -> bool {
+        self.limiter.is_open() || self.lets_go_now(q, now)
+    }
+
+    #[inline(never)]
+    fn lets_go_now(&mut self, q: &RequestQueue, now: Time) -> bool {
+        if !self.limiter.has_room(self.in_flight(), 0) && unless_mutated("limiter.anew") {
+            self.look_up_over(q);
+        }
+        let lets_go = self.limiter.has_room(self.in_flight(), 0) && self.limiter.opens_at(now).is_none();
+        self.has_held_back |= !lets_go;
+        #[cfg(virtual_cpus)]
+        if !lets_go {
+            tell(LimiterStep::Withheld { until: self.opens_at(now).filter(|until| until.0 < u64::MAX) });
+        }
+        lets_go
+    }
+
+    /// A request goes. It keeps its cost.
+    #[inline]
+    pub(in crate::queue) fn send(&mut self, rq: &mut Request<'_>, now: Time) {
+        let cost = self.limiter.cost(rq.op(), rq.nr_sectors());
+        rq.body_mut().cost = cost;
+        self.limiter.sent(cost, now);
+        self.sent = self.sent.wrapping_add(cost.into());
+        #[cfg(virtual_cpus)]
+        tell(LimiterStep::Sent { rq: rq.id(), cost, bound: self.limiter.bound(), phase: self.limiter.phase() });
+    }
+
+    /// When the limiter lets a request go that it does not let go now, if time alone decides that. `None`: it lets one
+    /// go now.
+    pub(in crate::queue) fn opens_at(&self, now: Time) -> Option<Time> {
+        if self.limiter.is_open() {
+            None
+        } else if !self.limiter.has_room(self.in_flight(), 0) {
+            Some(Time(u64::MAX))
+        } else {
+            self.limiter.opens_at(now)
+        }
+    }
+
+    /// Lets the limiter learn. `has_choice`: the scheduler has something to choose from.
+    pub(in crate::queue) fn fold(&mut self, q: &RequestQueue, has_choice: bool, now: Time) {
+        self.look_up_over(q);
+        // A scheduler may hold back what the limiter would let go. That says nothing of what the device can do.
+        let holds_back = has_choice && self.opens_at(now).is_some();
+        let mut progress = Progress {
+            in_flight: self.in_flight(),
+            held_back: std::mem::take(&mut self.has_held_back) || holds_back,
+            ..Progress::default()
+        };
+        q.threads.iter().for_each(|(_, thread)| thread.flows.add_to(&mut progress));
+        self.limiter.fold(&progress, now);
+        #[cfg(virtual_cpus)]
+        tell(LimiterStep::Learned { progress, phase: self.limiter.phase() });
+    }
+}

@@ -1,0 +1,170 @@
+//! The limiter of a queue: what is held back so that it waits where it can be ordered, and what the limiter learns
+//! from.
+//!
+//! [`Limiter`] decides. A queue has one if its scheduler orders the whole queue and the knob `wbt_lat_usec` is not 0.
+//! The thread that has the scheduler asks the limiter before each choice ([`LimiterState`]). A request keeps its cost
+//! until it completes. The completer adds the cost to a sum of its own, together with what it tells of the device
+//! ([`flows`](crate::queue::limits::flows)). What is with the device is what was sent less these sums.
+//!
+//! From time to time one completer sums what all threads have told, and lets the limiter learn it (`fold`). The time of
+//! the next fold lies on a line of its own. The completer that finds that the time has come wins the turn by an
+//! exchange. A completer does this although it may not be at the scheduler otherwise: while all requests pass the
+//! scheduler by, no other thread is there.
+//!
+//! # Requests that pass by
+//! Requests pass only while the limiter is open, because one that is not open has to hold them back. They have no cost.
+//! So what is with the device is told too low for a moment after the limiter has closed. The limiter waits until what
+//! the device has from before is over.
+//!
+//! # Liveness
+//! A request that waits because the device has enough work lacks something, and a completion brings it: the sums are
+//! read anew before a request is refused, so a thread that looks once more behind its fence finds what a completer
+//! added before its fence ([`prepare_to_wait`](blkmq_sync::liveness::Liveness::prepare_to_wait)). Something is with the
+//! device then, so that a completion comes. A request that waits for a time is planned for, as one that a scheduler
+//! holds back until a time.
+
+use std::fmt::{self, Write};
+
+use blkmq_sched::limiter::{Limiter, Target};
+use blkmq_sched::{Knob, Setting, Time, Unit};
+
+use super::hold::Hold;
+use crate::queue::RequestQueue;
+use crate::queue::limits::limiter::LimiterState;
+use blkmq_sync::atomic::{AtomicU64, Ordering};
+use blkmq_sync::{Line, unless_mutated};
+
+/// What a read may take in the device before the queue holds requests back.
+pub(crate) const WBT_LAT_USEC: Knob = Knob {
+    name: "wbt_lat_usec",
+    unit: Unit::Microseconds,
+    default: Some(0),
+    min: -1,
+    max: 60_000_000,
+    about: "What a read may take in the device on average; if reads take longer, requests are held back and wait in the \
+            scheduler, as long as that costs no throughput; -1: four times what the fastest read took; 0: nothing is \
+            held back. Not for none and kyber.",
+};
+
+/// What a limiter has found, and what it does.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct LimiterInfo {
+    /// The limiter as it is now.
+    pub limiter: Limiter,
+    /// The predicted work that the device has now, in nanoseconds. Requests that passed the scheduler by do not count.
+    pub in_flight_ns: u64,
+    /// Requests that wait in the scheduler while the limiter is not open.
+    pub held_back: usize,
+}
+
+impl Hold {
+    /// From now on there is no limiter. Called while nothing is in flight.
+    ///
+    /// # Panics
+    /// If a request's cost was lost, or was over twice.
+    pub(super) fn end_limiter(&mut self, q: &RequestQueue) {
+        if let Some(mut opening) = self.opening.take() {
+            opening.look_up_over(q);
+            let left = opening.in_flight();
+            assert!(left == 0, "nothing is in flight, and so many nanoseconds of cost are not over: {left}");
+        }
+    }
+
+    /// Makes a limiter, if one is wanted and there is a scheduler in which requests can wait. Returns whether there is
+    /// one now. Called while nothing is in flight.
+    fn make_limiter(&mut self, q: &RequestQueue, target: Target) -> bool {
+        debug_assert!(!self.has_waiting(), "a limiter is made while nothing waits");
+        self.end_limiter(q);
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.configure(Setting::Slice(None));
+        }
+        let is_wanted = target != Target::Off && self.scheduler().is_some();
+        self.opening = is_wanted.then(|| Box::new(LimiterState::new(q, target)));
+        self.note_special(q);
+        is_wanted
+    }
+
+    /// Whether the limiter, if there is one, holds nothing back.
+    #[inline]
+    pub(super) fn is_limiter_open(&self) -> bool {
+        self.opening.as_ref().is_none_or(|opening| opening.limiter.is_open())
+    }
+
+    /// When a request that is held back may go: the limiter decides before the scheduler is asked.
+    pub(super) fn wakeup(&self, now: Time) -> u64 {
+        let opening = self.opening.as_ref().filter(|_| unless_mutated("limiter.plan"));
+        let opens_at = opening.and_then(|opening| opening.opens_at(now));
+        let next = opens_at.or_else(|| self.scheduler()?.next_wakeup());
+        next.map_or(u64::MAX, |time| time.0)
+    }
+
+    /// Lets the limiter learn what has completed, and tells the scheduler what that changes. Returns when the limiter
+    /// wants to learn again, in nanoseconds.
+    fn fold_limiter(&mut self, q: &RequestQueue, now: Time) -> u64 {
+        let has_choice = !self.is_empty();
+        let Some(opening) = &mut self.opening else { return u64::MAX };
+        opening.fold(q, has_choice, now);
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.configure(Setting::Slice(opening.limiter.slice()));
+        }
+        opening.limiter.next_look().map_or(u64::MAX, |time| time.0)
+    }
+
+    /// For dumps.
+    pub(super) fn show_limiter(&self, out: &mut dyn Write) -> fmt::Result {
+        match &self.opening {
+            None => Ok(()),
+            Some(opening) => {
+                writeln!(out, "limiter:")?;
+                opening.limiter.show(out)
+            }
+        }
+    }
+
+    pub(in crate::queue) fn limiter_info(&mut self, q: &RequestQueue) -> Option<LimiterInfo> {
+        let waiting = self.nr_waiting();
+        let opening = self.opening.as_mut()?;
+        opening.look_up_over(q);
+        let held_back = if opening.limiter.is_open() { 0 } else { waiting };
+        Some(LimiterInfo { limiter: opening.limiter.clone(), in_flight_ns: opening.in_flight(), held_back })
+    }
+}
+
+/// When the limiter wants to learn what has completed, in nanoseconds; `u64::MAX` if there is none, or while it learns.
+#[derive(Debug)]
+pub(crate) struct LimiterLook(Line<AtomicU64>);
+
+impl LimiterLook {
+    pub(in crate::queue) fn new() -> Self {
+        Self(Line::new("queue.limiter_look", AtomicU64::new(u64::MAX)))
+    }
+
+    /// Called by a completer: lets the limiter learn, if the time has come.
+    ///
+    /// COST: a load of a line that is written each 50 ms while the limiter is open, and each 1 ms while it is not.
+    #[inline]
+    pub(crate) fn look(&self, q: &RequestQueue, thread: u16, now: Time) {
+        let due = self.0.load(Ordering::Relaxed);
+        if due <= now.0 {
+            self.fold(q, thread, due, now);
+        }
+    }
+
+    #[cold]
+    fn fold(&self, q: &RequestQueue, thread: u16, due: u64, now: Time) {
+        // Relaxed: the scheduler's lock orders folds.
+        let won = self.0.compare_exchange(due, u64::MAX, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if won && let Some(domain) = q.whole_domain() {
+            domain.with_hold(q, thread, |hold| self.0.store(hold.fold_limiter(q, now), Ordering::Relaxed));
+        }
+    }
+
+    /// Makes a limiter for this target, or ends the one that there is. Called when nothing is in flight.
+    pub(super) fn install(&self, q: &RequestQueue, target: Target) {
+        debug_assert!(q.hctxs.is_idle(), "a limiter is made while nothing is in flight");
+        let has_limiter = q.whole_domain().is_some_and(|domain| domain.control().make_limiter(q, target));
+        q.settings.has_limiter.store(has_limiter, Ordering::Relaxed);
+        self.0.store(if has_limiter { 0 } else { u64::MAX }, Ordering::Relaxed);
+    }
+}
