@@ -8,6 +8,7 @@ use blkmq_sync_virtual::weaken;
 use blkmq_vcpu::schedule::{Decision, Priorities, Targeted, Uniform};
 use blkmq_vcpu::{CpuId, Ended, Options, Random, Schedule, go_on_for, run, thread, time};
 use blkmq_virtual::driver::spec::open;
+use blkmq_virtual::sched::{DispatchContext, Info, InsertAt, RqId, Scheduler, Time};
 use blkmq_virtual::{Bio, Buffer, Class, Client, IoPriority, Locking, RequestQueue, Submitter};
 
 /// By this time, in ns, a world in which no thread waits for a timeout is over.
@@ -324,6 +325,125 @@ fn a_time_that_came_while_another_chose_is_not_forgotten() {
     let found = [1, 2].map(|nr_queues| (0..8_000).find(|seed| is_late(seed, staged, nr_queues)));
     weaken(None);
     assert!(found.iter().all(Option::is_some), "the test cannot fail: {found:?}");
+}
+
+/// The reads of three threads all go to the second hardware queue, which has one tag. So chosen requests wait on its
+/// dispatch list.
+fn reads_of_the_second_queue(seed: u64, locking: Locking) -> Ended {
+    let schedule = Priorities::new(Random::new(seed), [60, 150, 300, 600][seed as usize % 4]);
+    plays(Box::new(schedule), move || {
+        let q = queue("null,size=1M,irqmode=0,hw_queue_depth=1,submit_queues=2", locking, "64");
+        let submitters = (0..6).map(|_| q.submitter(&Client::new("reads")).expect("there is a place"));
+        let of_the_second =
+            submitters.collect::<Vec<_>>().into_iter().enumerate().filter(|(number, _)| number % 2 == 1);
+        let threads = of_the_second.map(|(number, mut submitter)| {
+            thread::spawn(move || {
+                for at in 0..6 {
+                    let sector = number as u64 * 300 + at * 10;
+                    submitter.submit(Bio::read(sector, Buffer::zeroed(512))).expect("there are slots");
+                    if at % 2 == 1 {
+                        submitter.poll();
+                    }
+                }
+                while submitter.nr_outstanding() > 0 {
+                    submitter.wait();
+                    while submitter.reap().is_some() {}
+                }
+            })
+        });
+        threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().expect("no panic"));
+    })
+}
+
+/// Red under `staged` if a thread gives up the hold, and a kick with it, because it has chosen a request, though it does
+/// not choose again, because that request waits for a tag (tried: `is_last: got.chosen > 0`).
+#[test]
+fn a_kick_is_not_lost_with_a_request_that_waits_for_its_tag() {
+    for (locking, seeds) in [("single", 3_000), ("staged:dispatch", 30_000), ("batch", 3_000), ("combining", 3_000)] {
+        let locking: Locking = locking.parse().expect("there is such a locking");
+        let stuck = (0..seeds).find(|seed| reads_of_the_second_queue(*seed, locking) != Ended::Finished);
+        assert_eq!(stuck, None, "{locking}");
+    }
+}
+
+/// A scheduler that holds its requests back until a time, and then until a later one.
+#[derive(Debug, Default)]
+struct HeldTwice {
+    waiting: Vec<RqId>,
+    asked: Time,
+}
+
+impl HeldTwice {
+    const TIMES: [Time; 2] = [Time(1_000_000), Time(SOON_NS)];
+}
+
+impl Scheduler for HeldTwice {
+    fn name(&self) -> &'static str {
+        "held-twice"
+    }
+
+    fn reserve(&mut self, capacity: usize) {
+        self.waiting.reserve(capacity);
+    }
+
+    fn insert(&mut self, rq: RqId, _info: &Info, _at: InsertAt, _now: Time) {
+        self.waiting.push(rq);
+    }
+
+    fn dispatch(&mut self, _context: &mut dyn DispatchContext, now: Time) -> Option<RqId> {
+        self.asked = now;
+        if now >= Self::TIMES[1] { self.waiting.pop() } else { None }
+    }
+
+    fn next_wakeup(&self) -> Option<Time> {
+        let is_held = !self.waiting.is_empty();
+        Self::TIMES.into_iter().find(|time| is_held && *time > self.asked)
+    }
+
+    fn len(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+/// One thread comes just before the first time of [`HeldTwice`]. Two threads poll, in step, until it has returned.
+fn polls_in_step_at_the_first_of_two_times(seed: u64) -> Ended {
+    let mut random = Random::new(seed);
+    // Every poll reads this line, so the turns come to an end.
+    let pattern = (0..random.within(1, 4)).map(|_| ("queue.word", random.within(1, 9))).collect();
+    let early = random.within(1, 100) * 20;
+    plays(InStep::boxed(pattern), move || {
+        let device = open("null,size=1M,hw_queue_depth=8").expect("the device is good");
+        let builder = RequestQueue::builder(device).scheduler(Box::<HeldTwice>::default() as Box<dyn Scheduler>);
+        let q = builder.locking("staged:dispatch".parse().expect("there is such a locking"));
+        let q = q.build().expect("the queue is good");
+        let sleep_until = |time: u64| thread::sleep(Duration::from_nanos(time.saturating_sub(time::now())));
+        let mut first = q.submitter(&Client::new("first")).expect("there is a place");
+        first.submit(Bio::read(0, Buffer::zeroed(512))).expect("there are slots");
+        first.poll();
+        let is_done = Arc::new(AtomicBool::new(false));
+        let others = [(); 2].map(|()| {
+            let (q, is_done) = (Arc::clone(&q), Arc::clone(&is_done));
+            thread::spawn(move || {
+                let mut submitter = q.submitter(&Client::new("polls")).expect("there is a place");
+                sleep_until(HeldTwice::TIMES[0].0);
+                while !is_done.load(Ordering::Relaxed) {
+                    submitter.poll();
+                }
+            })
+        });
+        sleep_until(HeldTwice::TIMES[0].0 - early);
+        first.poll();
+        is_done.store(true, Ordering::Relaxed);
+        others.into_iter().for_each(|other| other.join().expect("no panic"));
+    })
+}
+
+/// Red if a thread that is kicked because a time has come chooses again as of the time at which it came (tried: without
+/// the clock in `dispatch_alone`). It then plans for the time that has passed, and is kicked for ever.
+#[test]
+fn a_time_that_has_passed_is_not_planned_for_again() {
+    let endless = |seed: &u64| polls_in_step_at_the_first_of_two_times(*seed) != Ended::Finished;
+    assert_eq!((0..5_000).find(endless), None);
 }
 
 /// Once it is switched on, this schedule lets each CPU in turn make this many steps, or as many as it can.

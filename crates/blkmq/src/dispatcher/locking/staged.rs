@@ -125,14 +125,20 @@ fn dispatch_alone(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain
     // One round for each kick: as in the series, nothing bounds what one thread does for others here. The rounds end
     // nevertheless: nothing is issued meanwhile that could complete, and the number of requests that may be inserted is
     // bounded.
-    let mut batch: Option<Batch> = None;
+    let (mut batch, mut now): (Option<Batch>, _) = (None, now);
     let round = |_| {
+        if batch.is_some() && unless_mutated("dispatch.time_anew") {
+            // A thread may have kicked when a time had come. As of the old time this thread would plan for that time
+            // again, and the thread would kick again.
+            now = q.clock().now();
+        }
         let got = domain.enter(q, thread, dispatcher, now, |section| section.dispatch_batch(1));
         let earlier = batch.unwrap_or_default();
         batch = Some(Batch { ready: earlier.ready + got.ready, ..got });
-        Round { has_more: false, is_last: got.chosen > 0 }
+        Round { has_more: false, is_last: got.goes_on }
     };
-    // A thread that has got a request asks for another one, and then finds what it was kicked for.
+    // If more can go, the caller asks for another request, and then finds what this thread was kicked for. Otherwise
+    // the caller does not come back, and a kick needs another round.
     let _ = domain.dispatching.serve(left, round, Staging::give_up_and_look);
     batch.expect("there was a round")
 }
