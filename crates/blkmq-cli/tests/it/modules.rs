@@ -29,7 +29,7 @@ const FOLDERS: [(&str, &[&str]); 3] = [
             "limits",
             "topology",
             "tenants",
-            "members",
+            "threads",
             "ordered",
             "state",
             "builder",
